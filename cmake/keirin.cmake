@@ -1,0 +1,54 @@
+# Small vocabulary of the build: one function per kind of target.
+
+# A static library of the core or of a tool, compiled with the house warnings.
+function(keirin_add_library name)
+  cmake_parse_arguments(A "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  add_library(${name} STATIC ${A_SOURCES})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_compile_options(${name} PRIVATE -Wall -Wextra)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(${name} PUBLIC ${A_LIBS} PRIVATE ${A_PRIVATE_LIBS})
+endfunction()
+
+# One GoogleTest program = one ctest test. LABEL defaults to unit.
+function(keirin_add_test)
+  cmake_parse_arguments(A "" "NAME;LABEL;TIMEOUT" "SOURCES;LIBS;ARGS;ENVIRONMENT" ${ARGN})
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  if(NOT A_LABEL)
+    set(A_LABEL unit)
+  endif()
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_compile_features(${A_NAME} PRIVATE cxx_std_20)
+  target_compile_options(${A_NAME} PRIVATE -Wall -Wextra)
+  target_compile_definitions(${A_NAME} PRIVATE KEIRIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_include_directories(${A_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${A_NAME} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME} ${A_ARGS})
+  set_tests_properties(${A_NAME} PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${A_ENVIRONMENT}")
+endfunction()
+
+# A plugin: one exported symbol, everything else hidden, no undefined symbol, never unloaded.
+# LIBS are linked static and hidden. The manifest is configured beside the library.
+function(keirin_add_plugin name)
+  cmake_parse_arguments(A "" "MANIFEST" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} MODULE ${A_SOURCES})
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -fvisibility=hidden -fvisibility-inlines-hidden
+                                         $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> -ftls-model=global-dynamic)
+  target_link_libraries(${name} PRIVATE ${A_LIBS})
+  set(map ${CMAKE_CURRENT_BINARY_DIR}/${name}.map)
+  file(WRITE ${map} "{ global: krn_plugin_entry; local: *; };\n")
+  target_link_options(${name} PRIVATE -Wl,--version-script=${map} -Wl,-z,defs,-z,now,-z,nodelete -Wl,--exclude-libs,ALL
+                                      -Wl,-Bsymbolic)
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugins/${name}
+                                           BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
+  if(A_MANIFEST)
+    configure_file(${A_MANIFEST} ${PROJECT_BINARY_DIR}/plugins/${name}/manifest.toml @ONLY)
+  endif()
+endfunction()
