@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders from transformers, and a decoder of our own in two forms: prefill, and one step of decode on a static cache.
+
+The decoder is written here because the cache must be plain buffers that the graph changes in place, the form that a C++ service
+keeps between calls. It has the shape of a Llama block: RMS norm, rotary positions, gated feed-forward.
+"""
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from case import Case, constant, integers
+
+
+class Bert(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel
+
+        self.model = BertModel(BertConfig(num_hidden_layers=layers))
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        out = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        return out.last_hidden_state, out.pooler_output
+
+
+def bert(batch: int, length: int, layers: int, dtype: torch.dtype, dynamic: bool = False) -> Case:
+    shapes = None
+    if dynamic:
+        dims = {0: torch.export.Dim("batch", min=1, max=256), 1: torch.export.Dim("length", min=2, max=512)}
+        shapes = (dims, dims, dims)
+    inputs = [integers(batch, length, high=30522), constant(batch, length, value=1), integers(batch, length, high=2)]
+    return Case(lambda: Bert(layers), inputs, dtype, shapes)
+
+
+class Xlnet(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        from transformers import XLNetConfig, XLNetModel
+
+        self.model = XLNetModel(XLNetConfig(d_model=768, n_head=12, d_inner=3072, n_layer=layers))
+
+    def forward(self, input_ids):
+        return self.model(input_ids=input_ids, use_mems=False).last_hidden_state
+
+
+def xlnet(batch: int, length: int, layers: int, dtype: torch.dtype) -> Case:
+    return Case(lambda: Xlnet(layers), [integers(batch, length, high=32000)], dtype)
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-high, low], dim=-1) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, cache: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+        if cache:
+            for name in ("k_cache", "v_cache"):
+                self.register_buffer(name, torch.empty(1, heads, cache, width // heads).normal_())
+
+    def forward(self, x, cos, sin, position, mask):
+        batch, length, width = x.shape
+        q, k, v = (f(x).view(batch, length, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if position is None:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            self.k_cache.index_copy_(2, position, k)
+            self.v_cache.index_copy_(2, position, v)
+            mixed = F.scaled_dot_product_attention(q, self.k_cache, self.v_cache, attn_mask=mask)
+        return self.o(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, cache: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = RmsNorm(width), RmsNorm(width)
+        self.attention = Attention(width, heads, cache)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x, cos, sin, position, mask):
+        x = x + self.attention(self.norm1(x), cos, sin, position, mask)
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Decoder(nn.Module):
+    """Logits of the last position. With a cache, a call is one token at `position`."""
+
+    def __init__(self, layers: int, width: int, heads: int, inner: int, vocabulary: int, cache: int) -> None:
+        super().__init__()
+        self.cache = cache
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(DecoderLayer(width, heads, inner, cache) for _ in range(layers))
+        self.norm, self.head = RmsNorm(width), nn.Linear(width, vocabulary, bias=False)
+        size = width // heads
+        frequency = 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+        self.register_buffer("frequency", frequency, persistent=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                weight.normal_(0.0, 0.02)
+
+    def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.embed(tokens)
+        at = torch.arange(tokens.shape[1], device=tokens.device) if position is None else position
+        angle = torch.outer(at.float(), self.frequency).repeat(1, 2)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        mask = None if position is None else (torch.arange(self.cache, device=tokens.device) <= position)[None]
+        for layer in self.layers:
+            x = layer(x, cos, sin, position, mask)
+        return self.head(self.norm(x[:, -1:]))
+
+
+def decoder_prefill(batch: int, length: int, dtype: torch.dtype, **shape) -> Case:
+    return Case(lambda: Decoder(cache=0, **shape), [integers(batch, length, high=shape["vocabulary"])], dtype)
+
+
+def decoder_decode(cache: int, position: int, dtype: torch.dtype, **shape) -> Case:
+    inputs = [integers(1, 1, high=shape["vocabulary"]), constant(1, value=position)]
+    return Case(lambda: Decoder(cache=cache, **shape), inputs, dtype)

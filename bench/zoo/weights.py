@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model's weights are drawn, found without keeping (or, for large models, ever making) the weights.
+
+While a model is built, a dispatch mode watches the calls that fill a large tensor. It notes the distribution and skips the work, so
+that a model of the 7B width is built in seconds and without its gigabytes. Small tensors are filled as usual and measured.
+
+No tensor is left constant: a zero bias hides a lost bias, and a zero head hides the whole network.
+"""
+import contextlib
+import math
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+kLarge = 1 << 16  # elements
+
+
+def _normal(mean: float, std: float) -> dict[str, Any]:
+    return {"kind": "normal", "mean": float(f"{mean:.6g}"), "std": float(f"{std:.6g}")}
+
+
+def _uniform(low: float, high: float) -> dict[str, Any]:
+    return {"kind": "uniform", "low": float(f"{low:.6g}"), "high": float(f"{high:.6g}")}
+
+
+class FillRecorder(TorchDispatchMode):
+    """Skips in-place fills of large floating tensors; `rules` maps a storage's address to how it was to be filled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules: dict[int, dict[str, Any]] = {}
+        self._alive: list[torch.Tensor] = []  # an address must not be reused while its rule is kept
+
+    def _note(self, tensor: torch.Tensor, rule: dict[str, Any]) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.numel() * tensor.element_size() == storage.nbytes():  # a view's fill says nothing about the whole
+            self.rules[storage.data_ptr()] = rule
+            self._alive.append(tensor)
+        return tensor
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        known = target is not None and target.untyped_storage().data_ptr() in self.rules
+        if target is None or not target.is_floating_point() or (target.numel() < kLarge and not known):
+            return func(*args, **kwargs)
+        if func is aten.normal_.default:
+            mean, std = (list(args[1:]) + [0.0, 1.0][len(args) - 1 :])[:2]
+            return self._note(target, _normal(mean, std))
+        if func is aten.uniform_.default:
+            low, high = (list(args[1:]) + [0.0, 1.0][len(args) - 1 :])[:2]
+            return self._note(target, _uniform(low, high))
+        if func in (aten.fill_.Scalar, aten.zero_.default):
+            return self._note(target, {"kind": "constant", "value": float(args[1]) if len(args) > 1 else 0.0})
+        if func is aten.mul_.Tensor and known:
+            rule = self.rules[target.untyped_storage().data_ptr()]
+            return self._note(target, {k: v if k == "kind" else v * float(args[1]) for k, v in rule.items()})
+        if known and func._schema.is_mutable and target.numel() >= kLarge:
+            raise RuntimeError(f"{func} changes a large tensor whose values were skipped; teach FillRecorder what it means")
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _plain_trunc_normal():
+    """A truncated normal is noted as the normal that it nearly is."""
+    init = torch.nn.init
+    kept = init._no_grad_trunc_normal_
+    init._no_grad_trunc_normal_ = lambda tensor, mean, std, a, b, generator=None: tensor.detach().normal_(mean, std)
+    try:
+        yield
+    finally:
+        init._no_grad_trunc_normal_ = kept
+
+
+def build(make, dtype: torch.dtype, seed: int) -> tuple[torch.nn.Module, FillRecorder]:
+    """The model in eval mode, with the rules of the tensors whose filling was skipped."""
+    torch.manual_seed(seed)
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    recorder = FillRecorder()
+    try:
+        with _plain_trunc_normal(), torch.no_grad(), recorder:
+            model = make().eval()
+    finally:
+        torch.set_default_dtype(kept)
+    return model.requires_grad_(False), recorder
+
+
+def rule_of(name: str, tensor: torch.Tensor, recorder: FillRecorder) -> dict[str, Any]:
+    leaf = name.rsplit(".", 1)[-1]
+    if leaf == "running_mean":
+        return _normal(0.0, 0.1)
+    if leaf == "running_var":
+        return _uniform(0.5, 1.5)
+    rule = recorder.rules.get(tensor.untyped_storage().data_ptr())
+    if rule is None:
+        rule = _measured(tensor)
+    return rule if rule["kind"] != "constant" else _loosened(tensor, rule["value"])
+
+
+def _measured(tensor: torch.Tensor) -> dict[str, Any]:
+    values = tensor.detach().double()
+    std = values.std(correction=0).item() if values.numel() else 0.0
+    mean = values.mean().item() if values.numel() else 0.0
+    if std == 0.0:
+        return {"kind": "constant", "value": mean}
+    # A tensor whose extremes are those of a uniform draw is one: excess kurtosis -1.2, against a normal's 0.
+    kurtosis = ((values - mean) ** 4).mean().item() / std**4
+    if values.numel() >= 64 and kurtosis < 2.1:
+        return _uniform(mean - math.sqrt(3.0) * std, mean + math.sqrt(3.0) * std)
+    return _normal(mean, std)
+
+
+def _loosened(tensor: torch.Tensor, value: float) -> dict[str, Any]:
+    """A constant becomes a spread around itself; a constant matrix or filter gets the scale that keeps a layer's variance."""
+    if tensor.dim() >= 2 and tensor.numel() > max(tensor.shape):
+        fan_in = tensor.numel() // tensor.shape[0]
+        return _normal(value, 1.0 / math.sqrt(fan_in))
+    return _normal(value, 0.02) if value == 0.0 else _uniform(0.9 * value, 1.1 * value)

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From an ATen call to rows of the table: the recipes (`add`'s alpha, `gelu`'s approximate, `.Scalar` forms, promotion,
+// broadcasting). Torch-free: the importer binds arguments by schema first.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/ir/graph.h"
+#include "core/ops/builder.h"
+
+namespace keirin {
+
+// One bound argument, in schema order, defaults filled in. Symbolic sizes are numbers already.
+struct AtenArg {
+  struct None {};
+  struct Value { ValueId id; bool wrapped_number = false; };  // wrapped: a 0-d scalar that does not promote its kind's width
+  using Values = std::vector<ValueId>;                        // Tensor[]; Tensor?[] with kNone for absent ones
+  std::variant<None, Value, Values, int64_t, double, bool, std::string, Dims, std::vector<double>, std::vector<bool>, DType> value;
+};
+
+struct AtenCall {
+  std::string_view op;                     // "aten::add.Tensor"; no dot for the default overload
+  const std::vector<AtenArg>* args = nullptr;
+  const std::vector<std::string>* names = nullptr;  // names of the arguments, parallel to args
+  // What the file says about the results: a hint (dtype of factories, sizes where the rule needs them).
+  const std::vector<Type>* result_hints = nullptr;
+};
+
+// Appends the rows that compute `call` and returns its results, one per ATen result (in-place and out variants are asked for
+// under their functional name). nullopt: not in the table, the caller makes it opaque. An error status: the call itself is
+// malformed. Memory-format arguments change strides only and are ignored here.
+Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call);
+
+// Names that lower_aten knows, for docs and tests.
+std::vector<std::string_view> known_aten_ops();
+
+// Writes the decomposition of a `body` composite as a Graph whose inputs are the op's present operands in order.
+Result<Graph> decompose(const Graph& graph, const Op& op);
+
+}  // namespace keirin

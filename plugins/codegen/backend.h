@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a plugin gives the code generator (a Backend), and what it gets back to run (Steps). An executable is a flat list of
+// steps over numbered buffers; the code generator plans it, the backend turns kernels and anchors into launchable things.
+//
+// Failure inside a plugin is kit::Error (plugins/kit/error.h), converted at the ABI by the kit's barrier. `run` of a step is
+// the exception: it returns a code and throws nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "abi/plugin.h"
+#include "plugins/codegen/loops.h"
+
+namespace keirin::codegen {
+
+// Facts every threshold reads from; a plugin fills it from its target row and from measuring.
+struct TargetInfo {
+  int vector_bytes = 32;           // widest register, or 0 where a thread is scalar (GPU)
+  int num_threads = 1;
+  double bytes_per_s = 20e9;       // memory
+  double flops_per_s = 100e9;      // f32
+  double special_per_s = 2e9;      // exp, tanh, ... per second
+  double launch_ns = 1000;         // starting one kernel
+  int64_t cache_bytes = 1 << 20;   // what a row and its intermediates may fill
+  int64_t max_row_elements = 32768; // longest row of the row class
+  int max_kernel_buffers = 32;
+  int max_kernel_nodes = 128;
+};
+
+struct RunContext {
+  void* const* buffers = nullptr;      // by buffer id: base addresses
+  const krn_run* run = nullptr;        // stream, run id
+  const krn_host_threads* threads = nullptr;
+  krn_host* host = nullptr;
+  krn_err* err = nullptr;
+};
+
+class Step {
+ public:
+  virtual ~Step() = default;
+  // Enqueues (or, on a CPU, does) the work. Concurrent runs of one executable use different RunContexts and may overlap.
+  virtual krn_code run(const RunContext& context) const = 0;
+  virtual std::string describe() const = 0;  // "kernel k3 row [4x128, 768]", "onednn brgemm matmul"
+  virtual int64_t workspace_bytes() const { return 0; }  // extra scratch the planner must give; see set_workspace
+  virtual void set_workspace(uint32_t /*buffer*/) {}
+};
+
+// A tensor operand of an anchor: a buffer with a shape.
+struct TensorDesc {
+  uint32_t buffer = KRN_NONE_BUFFER;
+  uint8_t dtype = 0;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  uint32_t weight = 0xffffffffu;  // id for krn.host.consts, or none
+  static constexpr uint32_t KRN_NONE_BUFFER = 0xffffffffu;
+  bool present() const { return buffer != KRN_NONE_BUFFER; }
+};
+
+// An elementwise op applied to an anchor's result before it is stored.
+struct PostOp {
+  uint32_t op;                  // ops.def: relu gelu gelu_tanh silu sigmoid tanh add mul clamp hardswish ...
+  TensorDesc operand;           // add, mul: the other operand (same sizes as the result, or broadcast)
+  double alpha = 0, beta = 0;   // clamp bounds, leaky_relu slope
+};
+
+struct AnchorDesc {
+  uint32_t op = 0;                   // matmul linear conv lstm gru attention max_pool ...
+  std::vector<TensorDesc> operands;  // as in ops.def; absent ones have present() == false
+  std::vector<TensorDesc> results;
+  std::vector<PostOp> post_ops;
+  // Attributes of the node, in the forms of attrs.def.
+  std::vector<int64_t> stride, padding, dilation, output_padding, kernel, sizes;
+  int64_t groups = 1, layers = 1, divisor = 0;
+  bool transposed = false, causal = false, gqa = false, bidirectional = false, batch_first = false, has_biases = false,
+       ceil_mode = false, count_include_pad = true, align_corners = false, include_last_offset = false;
+  double scale = 0;
+  std::string mode;
+  bool packed = true;                // candidate: keep constant weights in the library's own layout
+};
+
+struct CompileContext {
+  const krn_host_core* core = nullptr;
+  const krn_host_consts* consts = nullptr;
+  const krn_host_memory* memory = nullptr;
+  const krn_host_threads* threads = nullptr;
+  krn_host* host = nullptr;
+  uint64_t weights = 0;              // handle for krn.host.consts
+  const krn_policy* policy = nullptr;
+  const krn_options* options = nullptr;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const TargetInfo& target() const = 0;
+
+  // Whether the node (op id, dtype of its first operand) can be claimed at all: subtracts from the table's default.
+  virtual bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const = 0;
+  // Whether the library takes this anchor itself, and whether `post` may be appended to those it has. An anchor it does not
+  // take is generated (pools, upsampling, small matmul) or not claimed.
+  virtual bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const = 0;
+  virtual bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const = 0;
+
+  // Compiles kernels (structures known already come from the backend's cache) and returns one step each, in order.
+  // `generated` receives the number of kernels for which code was really generated.
+  virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+                                                           uint32_t& generated) = 0;
+  virtual std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) = 0;
+  // Appends generated code for krn.artifact, and takes it back before lower_kernels asks for it: warm start without compiling.
+  virtual void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const = 0;
+  virtual void load_code(std::span<const uint8_t> bytes) = 0;
+};
+
+}  // namespace keirin::codegen
