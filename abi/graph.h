@@ -201,7 +201,7 @@ static inline const char* krn_graph_chars(const krn_graph* g, const krn_gattr* a
 }
 
 /* Validates `bytes` in one pass (bounds, every index, topological order, checked products, caps) and fills *out.
- * Returns 0, or the line of this header that refused: the caller maps any other value to `corrupt`. */
+ * Returns 0, or the line of graph_open.inc that refused: the caller maps any other value to `corrupt`. */
 static inline int32_t krn_graph_open(const void* bytes, uint64_t size, krn_graph* out);
 
 #include "graph_open.inc"

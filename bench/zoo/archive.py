@@ -58,10 +58,10 @@ def _slim(program: dict[str, Any]) -> dict[str, Any]:
     return program
 
 
-def _keeps_data(tensor: torch.Tensor, is_param: bool) -> bool:
+def _keeps_data(tensor: torch.Tensor, kind: str) -> bool:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return True
-    return not is_param and tensor.numel() * tensor.element_size() <= kSmallConstantBytes
+    return kind == "constants" and tensor.numel() * tensor.element_size() <= kSmallConstantBytes
 
 
 def _raw(tensor: torch.Tensor) -> bytes:
@@ -80,7 +80,7 @@ def write(program: torch.export.ExportedProgram, init: dict[str, Any], rule_of: 
         config: dict[str, Any] = {}
         records: dict[Any, str] = {}
         for name, tensor in named.items():
-            keeps = _keeps_data(tensor, name in parameters)
+            keeps = _keeps_data(tensor, kind)
             # Names with one storage are tied; a tensor of no elements has no storage to share.
             storage = tensor.untyped_storage().data_ptr() if tensor.numel() else name
             if storage not in records:

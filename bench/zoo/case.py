@@ -4,7 +4,7 @@
 A Case holds no tensors and builds nothing by itself, so that listing the zoo costs nothing. An input is a shape, a dtype and the
 rule by which its values are drawn; the rule travels in the file, so the data that a model is measured on is never stored.
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
@@ -50,5 +50,3 @@ class Case:
     inputs: list[Input]
     dtype: torch.dtype = torch.float32
     dynamic_shapes: Any = None
-    note: str = ""
-    data: dict[str, str] = field(default_factory=dict)

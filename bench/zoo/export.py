@@ -14,6 +14,7 @@ import torch
 import archive
 import graphs
 import language
+import others
 import tables
 import unet
 import vision
@@ -25,7 +26,7 @@ f32, bf16 = torch.float32, torch.bfloat16
 kTiny = {"layers": 2, "width": 512, "heads": 8, "inner": 1408, "vocabulary": 8000}
 k7B = {"layers": 8, "width": 4096, "heads": 32, "inner": 11008, "vocabulary": 32000}
 
-# `small` is sized for two CPU cores, `full` for a data-centre GPU.
+# `small` is sized for two CPU cores, `full` for a data-centre GPU; `others` widens coverage and is sized as `small`.
 kSmall = {
     "mlp": lambda: tables.mlp(),
     "resnet50": lambda: vision.resnet50(8, f32),
@@ -78,11 +79,11 @@ def export(case: Case, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="models to export; all by default")
-    parser.add_argument("--size", choices=["small", "full"], help="only this size")
+    parser.add_argument("--size", choices=["small", "full", "others"], help="only this folder")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "models")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    for size, cases in (("small", kSmall), ("full", kFull)):
+    for size, cases in (("small", kSmall), ("full", kFull), ("others", others.kOthers)):
         for name, make in cases.items():
             if (options.size and size != options.size) or (options.names and name not in options.names):
                 continue

@@ -6,9 +6,8 @@ that a model of the 7B width is built in seconds and without its gigabytes. Smal
 
 No tensor is left constant: a zero bias hides a lost bias, and a zero head hides the whole network.
 """
-import contextlib
 import math
-from typing import Any
+from typing import Any, Callable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,6 +39,10 @@ class FillRecorder(TorchDispatchMode):
             self._alive.append(tensor)
         return tensor
 
+    def _change(self, tensor: torch.Tensor, change: Callable[[str, float], float]) -> torch.Tensor:
+        rule = self.rules[tensor.untyped_storage().data_ptr()]
+        return self._note(tensor, {k: v if k == "kind" else float(f"{change(k, v):.6g}") for k, v in rule.items()})
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         target = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -54,24 +57,21 @@ class FillRecorder(TorchDispatchMode):
             return self._note(target, _uniform(low, high))
         if func in (aten.fill_.Scalar, aten.zero_.default):
             return self._note(target, {"kind": "constant", "value": float(args[1]) if len(args) > 1 else 0.0})
+        # A truncated normal is drawn as erfinv of a uniform, scaled and clamped; it is noted as the normal that it nearly is.
+        if func is aten.erfinv_.default and known:
+            return self._note(target, _normal(0.0, math.sqrt(0.5)))
         if func is aten.mul_.Tensor and known:
-            rule = self.rules[target.untyped_storage().data_ptr()]
-            return self._note(target, {k: v if k == "kind" else v * float(args[1]) for k, v in rule.items()})
+            return self._change(target, lambda key, value: value * float(args[1]))
+        if func is aten.add_.Tensor and known:
+            return self._change(target, lambda key, value: value + (0.0 if key == "std" else float(args[1])))
+        if func is aten.clamp_.default and known:
+            return target
+        if func is aten.copy_.default and known:  # computed values, such as a table of sines: measured like a small tensor
+            del self.rules[target.untyped_storage().data_ptr()]
+            return func(*args, **kwargs)
         if known and func._schema.is_mutable and target.numel() >= kLarge:
             raise RuntimeError(f"{func} changes a large tensor whose values were skipped; teach FillRecorder what it means")
         return func(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def _plain_trunc_normal():
-    """A truncated normal is noted as the normal that it nearly is."""
-    init = torch.nn.init
-    kept = init._no_grad_trunc_normal_
-    init._no_grad_trunc_normal_ = lambda tensor, mean, std, a, b, generator=None: tensor.detach().normal_(mean, std)
-    try:
-        yield
-    finally:
-        init._no_grad_trunc_normal_ = kept
 
 
 def build(make, dtype: torch.dtype, seed: int) -> tuple[torch.nn.Module, FillRecorder]:
@@ -81,7 +81,7 @@ def build(make, dtype: torch.dtype, seed: int) -> tuple[torch.nn.Module, FillRec
     torch.set_default_dtype(dtype)
     recorder = FillRecorder()
     try:
-        with _plain_trunc_normal(), torch.no_grad(), recorder:
+        with torch.no_grad(), recorder:
             model = make().eval()
     finally:
         torch.set_default_dtype(kept)

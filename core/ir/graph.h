@@ -101,6 +101,7 @@ struct Value {
   uint32_t index = 0;         // result number, input number or constant number
   std::optional<Range> range;
   std::string name;           // for people; may be empty
+  bool operator==(const Value&) const = default;
 };
 
 struct Op {
@@ -120,6 +121,8 @@ struct Op {
   const Dims& ints(AttrKey key) const;     // empty if absent
   const std::string& s(AttrKey key) const; // empty if absent
   void set(AttrKey key, AttrValue value);  // keeps the order
+  void erase(AttrKey key);
+  bool operator==(const Op&) const = default;
 };
 
 struct Output {
@@ -128,6 +131,7 @@ struct Output {
   ValueId updates = kNone;
   // What the user's output is in eager: fresh, or a view of / the very input value (0.x: only identity is expressed).
   ValueId alias_of = kNone;
+  bool operator==(const Output&) const = default;
 };
 
 class Graph {
@@ -151,6 +155,7 @@ class Graph {
   void replace_uses(ValueId from, ValueId to);
   // Drops ops without readers and effects, and renumbers; values and ops keep their relative order. Returns whether anything went.
   bool drop_dead();
+  bool operator==(const Graph&) const;
 };
 
 }  // namespace keirin

@@ -2,87 +2,41 @@
 #include "core/ops/table.h"
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 namespace keirin {
 namespace {
 
-struct AttrRow {
-  AttrKey key;
-  std::string_view name;
-  char kind;
+struct Entry {
+  OpCode code;
+  RowMeaning meaning;
 };
 
-constexpr AttrRow kAttrs[] = {
-#define KRN_ATTR(id, name, kind) {AttrKey::k_##name, #name, #kind[0]},
-#include "abi/attrs.def"
-#undef KRN_ATTR
-};
-
-std::vector<AttrKey> parse_attrs(std::string_view names) {
-  std::vector<AttrKey> keys;
-  while (!names.empty()) {
-    size_t end = names.find(' ');
-    if (auto key = attr_from_name(names.substr(0, end))) keys.push_back(*key);
-    names = end == std::string_view::npos ? std::string_view() : names.substr(end + 1);
-  }
-  return keys;
-}
-
-std::vector<Row> make_rows() {
-  using K = RowKind;
-  using T = RowDTypes;
-  using R = RowResult;
-  using D = RowDomain;
-  std::vector<Row> rows;
-  auto scalar_attrs = [](R result) { return result == R::k_attr ? parse_attrs("dtype") : std::vector<AttrKey>(); };
-#define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance)                                                    \
-  rows.push_back({OpCode::k_##name, #name, K::kScalar, arity, arity, 1, T::k_##dtypes, R::k_##result, D::k_##domain,      \
-                  tolerance, false, scalar_attrs(R::k_##result)});
-#define KRN_REDUCE(id, name, dtypes, result) \
-  rows.push_back(                            \
-      {OpCode::k_##name, #name, K::kReduce, 1, 1, 1, T::k_##dtypes, R::k_##result, D::k_all, 0, false, parse_attrs("dims keepdim")});
-#define KRN_MOVE(id, name, arity, attrs)                                                                             \
-  rows.push_back({OpCode::k_##name, #name, K::kMove, arity < 0 ? 1 : arity, arity, 1, T::k_any, R::k_own, D::k_all, 0, \
-                  false, parse_attrs(attrs)});
-#define KRN_FACTORY(id, name, attrs) \
-  rows.push_back({OpCode::k_##name, #name, K::kFactory, 0, 0, 1, T::k_any, R::k_attr, D::k_all, 0, false, parse_attrs(attrs)});
-#define KRN_COMPOSITE(id, name, arity_min, arity_max, results, kind, attrs)                                            \
-  rows.push_back({OpCode::k_##name, #name, K::kComposite, arity_min, arity_max, results, T::k_any, R::k_own, D::k_all, \
-                  0, std::string_view(#kind) == "anchor", parse_attrs(attrs)});
+// Ids in ops.def ascend within a kind and the kinds ascend, so the list is sorted.
+constexpr Entry kEntries[] = {
+#define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance) \
+  {OpCode::k_##name, {RowDTypes::k_##dtypes, RowResult::k_##result, RowDomain::k_##domain, tolerance}},
+#define KRN_REDUCE(id, name, dtypes, result) {OpCode::k_##name, {RowDTypes::k_##dtypes, RowResult::k_##result, RowDomain::k_all, 0}},
+#define KRN_MOVE(id, name, ...) {OpCode::k_##name, {}},
+#define KRN_FACTORY(id, name, ...) {OpCode::k_##name, {RowDTypes::k_any, RowResult::k_attr, RowDomain::k_all, 0}},
+#define KRN_COMPOSITE(id, name, ...) {OpCode::k_##name, {}},
 #include "abi/ops.def"
 #undef KRN_SCALAR
 #undef KRN_REDUCE
 #undef KRN_MOVE
 #undef KRN_FACTORY
 #undef KRN_COMPOSITE
-  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.code < b.code; });
-  return rows;
-}
+};
+
+constexpr bool before(const Entry& a, const Entry& b) { return a.code < b.code; }
+static_assert(std::is_sorted(std::begin(kEntries), std::end(kEntries), before), "rows of ops.def stand in ascending id");
 
 }  // namespace
 
-const std::vector<Row>& all_rows() {
-  static const std::vector<Row> rows = make_rows();
-  return rows;
-}
-
-const Row* find_row(OpCode code) {
-  const auto& rows = all_rows();
-  auto it = std::lower_bound(rows.begin(), rows.end(), code, [](const Row& row, OpCode c) { return row.code < c; });
-  return it != rows.end() && it->code == code ? &*it : nullptr;
-}
-
-const Row* find_row(std::string_view name) {
-  for (const Row& row : all_rows())
-    if (row.name == name) return &row;
-  return nullptr;
-}
-
-std::string_view op_name(OpCode code) {
-  if (code == OpCode::kOpaque) return "opaque";
-  const Row* row = find_row(code);
-  return row != nullptr ? row->name : "?";
+const RowMeaning& row_meaning(OpCode code) {
+  static constexpr RowMeaning kNothing;
+  auto it = std::lower_bound(std::begin(kEntries), std::end(kEntries), Entry{code, {}}, before);
+  return it != std::end(kEntries) && it->code == code ? it->meaning : kNothing;
 }
 
 bool accepts(RowDTypes dtypes, DType dtype) {
@@ -97,27 +51,14 @@ bool accepts(RowDTypes dtypes, DType dtype) {
   return false;
 }
 
-std::string_view attr_name(AttrKey key) {
-  for (const AttrRow& row : kAttrs)
-    if (row.key == key) return row.name;
-  return "?";
-}
-
-std::optional<AttrKey> attr_from_name(std::string_view name) {
-  for (const AttrRow& row : kAttrs)
-    if (row.name == name) return row.key;
-  return std::nullopt;
-}
-
-char attr_kind(AttrKey key) {
-  for (const AttrRow& row : kAttrs)
-    if (row.key == key) return row.kind;
-  return 0;
-}
-
-bool attr_holds(AttrKey key, const AttrValue& value) {
-  constexpr char kKinds[] = {'i', 'd', 'b', 'I', 's'};  // in the order of AttrValue's alternatives
-  return attr_kind(key) == kKinds[value.index()];
+bool reads_attr(const OpRow& row, AttrKey key) {
+  std::string_view rest = row.attrs, name = attr_name(key);
+  while (!rest.empty()) {
+    size_t end = rest.find(' ');
+    if (rest.substr(0, end) == name) return true;
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+  }
+  return false;
 }
 
 }  // namespace keirin

@@ -33,7 +33,8 @@ struct TargetInfo {
 };
 
 struct RunContext {
-  void* const* buffers = nullptr;      // by buffer id: base addresses
+  void** buffers = nullptr;            // by buffer id: base addresses, this run's own table
+  std::vector<std::shared_ptr<const void>>* keep = nullptr;  // alive until the run's steps are done
   const krn_run* run = nullptr;        // stream, run id
   const krn_host_threads* threads = nullptr;
   krn_host* host = nullptr;
@@ -56,6 +57,7 @@ struct TensorDesc {
   uint8_t dtype = 0;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
+  int64_t offset = 0;             // elements from the buffer's base to the first element
   uint32_t weight = 0xffffffffu;  // id for krn.host.consts, or none
   static constexpr uint32_t KRN_NONE_BUFFER = 0xffffffffu;
   bool present() const { return buffer != KRN_NONE_BUFFER; }
@@ -111,6 +113,9 @@ class Backend {
   virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
                                                            uint32_t& generated) = 0;
   virtual std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) = 0;
+  // The step that sets row_ptr and perm of `csr` in the run's table. nullptr: the code generator's own, which reads the index
+  // in host memory (plugins/codegen/csr.h).
+  virtual std::unique_ptr<Step> lower_csr(const Csr& /*csr*/, const CompileContext& /*context*/) { return nullptr; }
   // Appends generated code for krn.artifact, and takes it back before lower_kernels asks for it: warm start without compiling.
   virtual void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const = 0;
   virtual void load_code(std::span<const uint8_t> bytes) = 0;

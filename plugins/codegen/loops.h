@@ -8,6 +8,8 @@
 //     stage 0: for i in inner: ...        map: stores;  reduce: a scalar of the row
 //     stage 1: for i in inner: ...        may read the scalars of earlier stages and rows that earlier stages stored
 //
+// A row may have serial axes too (its elements are serial x inner, in that order): every stage then loops over both.
+//
 // Column class (`column` set): the serial axes are reduced while `inner` stays a vector axis:
 //   for each point of the outer axes, for each block of inner (parallel):
 //     acc[i] = reduce over the serial axes (dense, or the edges of a CSR row) of expr;   then the map stages per i
@@ -23,8 +25,9 @@ namespace keirin::codegen {
 
 enum class AxisKind : uint8_t {
   kOuter,    // parallel
-  kSerial,   // reduced in order, dense
-  kSegment,  // reduced over positions [row_ptr[o], row_ptr[o + 1]) of the kernel's CSR, o = index of the last outer axis
+  kSerial,   // column class: reduced in order, dense; row class: part of the row
+  kSegment,  // positions p in [row_ptr[o], row_ptr[o + 1]) of the kernel's CSR, o = index of the last outer axis; the axis'
+             // index, in coordinates and accesses, is perm[p]
   kInner,    // the row: vectorised; exactly one, the last
 };
 
@@ -62,8 +65,13 @@ enum class Monoid : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kArgMax, kArg
 
 struct Stage {
   bool reduce = false;
+  // A map stage of the row class that runs once for each row, not for each element: its nodes read scalars, outer coordinates
+  // and accesses that do not move along the row.
+  bool once = false;
   // Map: `stores` pairs a DAG node with the access it is written to. Reduce: `value` is folded by `monoid` over inner (row
   // class) or over the serial and segment axes (column class); later stages read it as kScalar with this stage's number.
+  // kArgMax and kArgMin give the position in the reduced axes, counted row-major, as i64; the first of equals, NaN wins.
+  // An empty row gives the monoid's start (0, 1, -inf, +inf, false, true; for integers the least and greatest i64).
   struct Store {
     int32_t node;
     uint32_t access;  // number in Kernel::accesses
@@ -82,9 +90,14 @@ struct Buffer {
 
 // CSR over the destination of a scatter, built at run time from an index tensor and cached by its content.
 struct Csr {
-  uint32_t index_buffer = 0;  // i64 destination of each source position; the executable's buffer
+  uint32_t index_buffer = 0;  // i64 or i32 destination of each source position, contiguous; the executable's buffer
+  uint8_t index_dtype = 6;
   int64_t num_rows = 0;
   int64_t num_edges = 0;
+  // The executable's buffers that hold, while a run lasts, i32 row_ptr[num_rows + 1] and i32 perm[num_edges] (stable order).
+  // A step before the kernel fills their entries of RunContext::buffers.
+  uint32_t row_ptr_buffer = 0;
+  uint32_t perm_buffer = 0;
 };
 
 struct Kernel {
@@ -104,7 +117,8 @@ struct Kernel {
 std::string structure_key(const Kernel& kernel);
 
 // The run-time arguments that go with structure_key, in a fixed order that the printers and the LLVM builder share: axis sizes,
-// then per access offset, strides, indirect strides and limits, guard forms and limits. All i64.
+// then for each access: offset, coefficient per axis; for each indirect: stride, limit; for each guard: offset, coefficient
+// per axis, limit. All i64. Pointers come apart from these: one per Kernel::buffers, then row_ptr and perm if has_csr.
 std::vector<int64_t> size_arguments(const Kernel& kernel);
 
 }  // namespace keirin::codegen

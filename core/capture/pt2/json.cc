@@ -47,7 +47,7 @@ class JsonBuilder {
   Result<JsonDoc> run() {
     // At most one node per comma, colon and bracket, and one more: reserving it keeps the peak at one copy.
     auto separators = std::count_if(text_.begin(), text_.end(), [](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
-    doc_.nodes_.reserve(std::min<uint64_t>(static_cast<uint64_t>(separators) * 2 + 1, most_nodes()));
+    doc_.nodes_.reserve(std::min<uint64_t>(static_cast<uint64_t>(separators) + 1, most_nodes()));
     CountingIterator begin{text_.data(), &reached_}, end{text_.data() + text_.size(), &reached_};
     bool done = nlohmann::json::sax_parse(begin, end, this);
     if (!done && status_.ok()) status_ = corrupt("the JSON text is not complete", text_.size());

@@ -22,7 +22,8 @@ struct Limits {
   uint64_t symbols = 65'536;
   uint32_t rank = 64;
   uint32_t graph_depth = 8;             // inner graphs inside inner graphs
-  ExprLimits expr;
+  ExprLimits expr;                      // of one expression
+  uint64_t expr_nodes = 2'000'000;       // of all different expressions together
 };
 
 }  // namespace keirin::pt2

@@ -1,0 +1,38 @@
+# The install tree: the shared library with its headers, the SDK for plugin authors, the command, the plugins and the zoo.
+include(CMakePackageConfigHelpers)
+set(_inc ${CMAKE_INSTALL_INCLUDEDIR}/keirin)
+
+# SDK: the contract and the optional kit. `#include "abi/plugin.h"` and `#include <keirin/abi/plugin.h>` both work.
+install(DIRECTORY abi/ DESTINATION ${_inc}/abi FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.inc")
+install(DIRECTORY plugins/kit/ DESTINATION ${_inc}/plugins/kit FILES_MATCHING PATTERN "*.h" PATTERN "*.cc")
+install(DIRECTORY plugins/skeleton/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/skeleton)
+set(KEIRIN_HAS_LIBRARY OFF)
+
+if(TARGET keirin)
+  set(KEIRIN_HAS_LIBRARY ON)
+  install(FILES core/api/keirin.h core/eager/torch.h DESTINATION ${_inc})
+  set_target_properties(keirin PROPERTIES INSTALL_RPATH "$ORIGIN;${KEIRIN_TORCH_ROOT}/lib")
+  install(TARGETS keirin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+if(TARGET keirin_command)
+  set_target_properties(keirin_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${KEIRIN_TORCH_ROOT}/lib")
+  install(TARGETS keirin_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET keirin-worker)
+  install(TARGETS keirin-worker RUNTIME DESTINATION libexec/keirin)
+endif()
+install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
+        FILES_MATCHING PATTERN "*.so*" PATTERN "manifest.toml"
+        PATTERN "codegen" EXCLUDE PATTERN "kit" EXCLUDE PATTERN "CMakeFiles" EXCLUDE)
+install(DIRECTORY bench/zoo/models/small DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/zoo FILES_MATCHING PATTERN "*.pt2")
+
+set(KEIRIN_INCLUDE_SUBDIR ${_inc})
+configure_package_config_file(cmake/keirin-config.cmake.in ${PROJECT_BINARY_DIR}/keirin-config.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin
+                              PATH_VARS KEIRIN_INCLUDE_SUBDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/keirin-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/keirin-config.cmake ${PROJECT_BINARY_DIR}/keirin-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin)
+install(FILES cmake/FindKeirinTorch.cmake cmake/keirin.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin)
+configure_file(cmake/keirin.pc.in ${PROJECT_BINARY_DIR}/keirin.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/keirin.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The public C++ API. Five lines:
+//
+//   #include <keirin/torch.h>
+//   keirin::Model model = keirin::Model::load("model.pt2");
+//   keirin::compile(model, {x});                      // optional: decides for these shapes now; eager answers until then
+//   std::vector<at::Tensor> out = keirin::call(model, {x});  // without torch headers: model.call(views)
+//   std::puts(model.explain().c_str());
+//
+// This header needs the C++ standard library only. Failures are thrown as keirin::Error, except that what eager itself raised
+// is rethrown as it was. A Model may be called from any number of threads at once; compile may run beside calls.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace keirin {
+
+#define KRN_API __attribute__((visibility("default")))
+
+class KRN_API Error : public std::runtime_error {
+ public:
+  Error(int code, const std::string& text) : std::runtime_error(text), code_(code) {}
+  int code() const { return code_; }  // abi/status.def
+
+ private:
+  int code_;
+};
+
+// How a model is loaded and compiled; what each means is in docs/options.md.
+struct LoadOptions {
+  std::string device = "cpu";    // cpu, cuda, cuda:1
+  std::string mode = "default";  // default reduce-overhead max-autotune max-performance
+  int threads = 0;               // CPU threads, 0: as LibTorch has it
+  double budget_seconds = 0;     // tuning beyond the heuristics
+  std::string fallback = "allow";
+  std::string numerics = "default";
+  std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
+  std::vector<std::string> plugin_paths;
+};
+
+// A tensor by address. As an input it is borrowed for the call; as an output `owner` keeps it alive.
+struct TensorView {
+  void* data = nullptr;
+  std::string dtype;             // f32 bf16 i64 bool ...: abi/dtypes.def
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;  // in elements; empty: row-major
+  std::string device = "cpu";
+  std::shared_ptr<void> owner;
+};
+
+class KRN_API Model {
+ public:
+  static Model load(const std::string& path, const LoadOptions& options = {});
+
+  // Decides for the shapes of `inputs` (flat, in the order of the exported signature): captures, compiles, verifies, races.
+  void compile(const std::vector<TensorView>& inputs);
+  // Answers with what was chosen for these shapes, else with eager.
+  std::vector<TensorView> call(const std::vector<TensorView>& inputs) const;
+
+  std::string explain() const;      // what was chosen and why, as text
+  std::string report_json() const;  // the same as JSON: an array with one report per shape
+
+  struct Impl;
+  const std::shared_ptr<Impl>& impl() const { return impl_; }  // for keirin/torch.h
+
+ private:
+  explicit Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace keirin

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host's front room: a Runtime (plugins, LibTorch services, cache: one per process) and Sessions (one per model). A session
+// answers every call from the start with eager and, once `compile` has decided for a shape, with the faster right candidate.
+// The public C++ API (keirin.h) and the `keirin` command are thin over this. Torch-free.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/base/services.h"
+#include "core/base/status.h"
+#include "core/exec/report.h"
+
+namespace keirin {
+
+class PluginHost;
+class Cache;
+
+enum class Fallback { kAllow, kWarn, kForbid };
+enum class Numerics { kDefault, kStrict, kFast };
+
+struct Options {
+  std::string device = "cpu";                 // cpu, cuda, cuda:1
+  std::string mode = "default";               // default reduce-overhead max-autotune max-performance
+  int threads = 0;                            // 0: as LibTorch has it
+  double budget_seconds = 0;                  // tuning beyond the heuristics; 0: none
+  Fallback fallback = Fallback::kAllow;
+  Numerics numerics = Numerics::kDefault;
+  double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
+  bool verify = true;
+  bool use_cache = true;
+  std::string force;                          // "", "eager", "compiled": for tests; shown in every report
+  std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
+  std::string dump_dir;                       // empty: $KEIRIN_DUMP; numbered stages are written there
+  std::vector<std::string> plugin_paths;      // folders or libraries, before KEIRIN_PLUGIN_PATH
+  std::vector<std::string> load_libraries;    // register operators: dlopen'ed before the model is read
+  std::vector<std::string> disabled_passes;
+  std::function<void(const std::string& stage, double done, double seconds_left)> progress;  // may be empty
+};
+
+class Runtime {
+ public:
+  // Opens LibTorch's services, the cache and every usable plugin. A plugin that fails is reported, never an error.
+  static Result<std::unique_ptr<Runtime>> open(const Options& options);
+  ~Runtime();
+  TensorServices& tensors() { return *tensors_; }
+  PluginHost& plugins() { return *plugins_; }
+  Cache* cache() { return cache_.get(); }  // null where disabled
+
+ private:
+  Runtime();
+  std::unique_ptr<TensorServices> tensors_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<PluginHost> plugins_;
+};
+
+class Session {
+ public:
+  // Reads a .pt2 file. Errors name record and path; nothing is half loaded. The Runtime must outlive the session.
+  static Result<std::unique_ptr<Session>> open(Runtime& runtime, const std::string& path, const Options& options);
+  ~Session();
+
+  // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile.
+  Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  // Answers with what was chosen for these shapes, else with eager. Thread-safe.
+  Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);
+  // Always eager, the file's own operators.
+  Result<std::vector<TensorRef>> call_eager(const std::vector<TensorRef>& inputs);
+  // Inputs of the sizes that the file was exported with, values from its hints and from the facts of the graph.
+  Result<std::vector<TensorRef>> example_inputs(uint64_t seed);
+  // The same with every size of symbol `s` multiplied: sizes[k] replaces the example size of the k-th free symbol.
+  Result<std::vector<TensorRef>> example_inputs(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
+  const std::string& name() const;
+  // The reports of all shapes decided so far, oldest first.
+  std::vector<ModelReport> reports() const;
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace keirin

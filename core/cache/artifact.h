@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An executable's artifact as one cache entry. The token comes first, so that a plugin can judge it before the body is used.
+#pragma once
+
+#include "core/cache/cache.h"
+#include "core/host/plugins.h"
+
+namespace keirin {
+
+std::string artifact_bytes(const Artifact& artifact);
+Result<Artifact> parse_artifact(std::string_view bytes);
+
+// Everything an artifact of the region on the device depends on but the model's own options, which the caller adds.
+CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, uint32_t candidate,
+                      uint32_t level);
+
+}  // namespace keirin

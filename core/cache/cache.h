@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cache on disk: entries by key, one file each, written whole or not at all, read only if this user wrote them and every
+// check holds. What it is not: an authority. Whatever goes wrong here costs time, never an answer and never an error: a bad
+// entry is deleted by whoever finds it, a full disk makes the process slower and says so once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/sha256.h"
+#include "core/base/status.h"
+#include "core/host/files.h"
+
+namespace keirin {
+
+enum class EntryKind { kArtifact, kKernel, kLedger, kBad };
+std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact kernel ledger bad
+
+// What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
+// entry repeats the text, so that two keys can be compared line by line.
+class CacheKey {
+ public:
+  CacheKey& add(std::string_view name, std::string_view value);  // a name is added once; line breaks in values are escaped
+  CacheKey& add(std::string_view name, int64_t value);
+  std::string text() const;
+  std::string hex() const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> fields_;  // sorted by name
+};
+
+struct EntryInfo {
+  EntryKind kind;
+  std::string key;   // hex
+  uint64_t bytes = 0;
+  int64_t used_s = 0;  // last use, seconds since the epoch
+  std::string problem;  // check(): why it was dropped; else empty
+};
+
+struct CacheOptions {
+  std::string dir;  // absolute; empty: $KEIRIN_CACHE, else $XDG_CACHE_HOME/keirin/1, else ~/.cache/keirin/1
+  uint64_t max_bytes = 4ull << 30;
+  std::function<void(std::string_view)> warn;  // told once per process why the cache is off or cannot be written
+};
+
+class Cache {
+ public:
+  // Never fails: where the folder cannot be used, nothing is found and nothing is kept.
+  explicit Cache(CacheOptions options);
+  bool usable() const { return usable_; }
+  const std::string& dir() const { return dir_; }
+
+  // The bytes published under the key. A torn, swapped, flipped or foreign entry is deleted and not found.
+  std::optional<std::string> read(EntryKind kind, const CacheKey& key);
+  bool publish(EntryKind kind, const CacheKey& key, std::string_view body);
+  void remove(EntryKind kind, const CacheKey& key);
+
+  // For one compile per key across processes: nothing if another process keeps it for all of `wait`, or the cache is off.
+  std::optional<FileLock> lock(const std::string& name, std::chrono::milliseconds wait);
+
+  std::vector<EntryInfo> list();
+  // Reads everything, deletes what fails and the leftovers of writers that died; returns what was deleted, with the reason.
+  std::vector<EntryInfo> check();
+  // Deletes the least recently used entries until the rest fits; safe while others read. Quarantine entries stay.
+  uint64_t sweep();
+  // The key text of the entry whose hex key starts with `prefix`.
+  std::optional<std::string> explain(std::string_view prefix);
+
+ private:
+  std::string path_of(EntryKind kind, const std::string& hex) const;
+  std::optional<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex,
+                                        std::string* key_text, std::string* problem);
+  void warn_once(const Status& status);
+
+  CacheOptions options_;
+  std::string dir_;
+  std::string mac_key_;
+  bool usable_ = false;
+  std::atomic<bool> warned_{false};
+};
+
+// $KEIRIN_CACHE, $XDG_CACHE_HOME/keirin/1 or ~/.cache/keirin/1; empty if none is absolute.
+std::string default_cache_dir();
+
+}  // namespace keirin

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What was measured and chosen for one model on one device, as JSON in the cache: so that the next process answers compiled at
+// once. It may cost speed, never correctness: a record that does not parse, or whose fingerprints differ, is as good as none.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/cache/cache.h"
+
+namespace keirin {
+
+struct LedgerCandidate {
+  std::string name;    // "cpu/all", "replay"
+  std::string reason;  // reason code
+  std::string note;    // in words
+  bool verified = false;
+  double gain = 0, gain_low = 0, gain_high = 0;  // baseline's time over its own
+  int blocks = 0;
+  double milliseconds = 0;
+  double max_error = 0, eager_error = 0;
+  double compile_seconds = 0;
+  int64_t peak_bytes = 0;
+  std::vector<std::string> artifacts;  // cache keys of its regions, in plan order
+  bool operator==(const LedgerCandidate&) const = default;
+};
+
+struct LedgerRecord {
+  std::string choice;  // the name of a candidate, or "eager"
+  std::map<std::string, std::string> fingerprints;  // plugin build, driver, torch, threads, ...: equal or the record is stale
+  std::vector<LedgerCandidate> candidates;
+  std::map<std::string, std::string> environment;   // of the race: load, clocks; for people
+  int64_t pays_back_after_calls = 0;
+  bool operator==(const LedgerRecord&) const = default;
+};
+
+std::string ledger_text(const LedgerRecord& record);
+// `corrupt` for anything that ledger_text would not write; figures are clipped to what they can mean.
+Result<LedgerRecord> parse_ledger(std::string_view text);
+
+// The record of the key, if there is one and its fingerprints equal these; `stale` says which differs, if one does.
+std::optional<LedgerRecord> read_ledger(Cache& cache, const CacheKey& key,
+                                        const std::map<std::string, std::string>& fingerprints, std::string* stale);
+bool publish_ledger(Cache& cache, const CacheKey& key, const LedgerRecord& record);
+
+}  // namespace keirin

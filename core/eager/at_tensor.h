@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The seam between the core's tensors and LibTorch's, in both directions, and the place where torch's exceptions become
+// Statuses. Included by the files of core/eager and core/capture/import only: everything else sees core/base/tensor.h.
+// A Status made here keeps the exception itself in `cause`, so that the front door can rethrow exactly what eager raised.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <span>
+
+#include "core/base/status.h"
+#include "core/base/tensor.h"
+
+namespace keirin {
+
+class AtTensor final : public Tensor {
+ public:
+  explicit AtTensor(at::Tensor tensor);
+  DType dtype() const override { return dtype_; }
+  Device device() const override;
+  const int64_t* sizes() const override { return tensor_.sizes().data(); }
+  const int64_t* strides() const override { return tensor_.strides().data(); }
+  int64_t rank() const override { return tensor_.dim(); }
+  void* data() const override { return tensor_.data_ptr(); }
+  int64_t storage_bytes() const override;
+  const at::Tensor& at() const { return tensor_; }
+
+ private:
+  at::Tensor tensor_;
+  DType dtype_;
+};
+
+// kNone for a type that the core has no name for; such tensors still pass through eager.
+DType dtype_of(at::ScalarType type);
+at::ScalarType scalar_type_of(DType dtype);
+Device device_of(const at::Device& device);
+at::Device at_device(const Device& device);
+
+// Null for an undefined tensor.
+TensorRef from_at(at::Tensor tensor);
+// Undefined for null. A tensor that was not made here is wrapped without a copy and kept alive.
+at::Tensor to_at(const TensorRef& tensor);
+
+// The current exception as a Status; to be called inside a catch block.
+Status status_of_current_exception();
+
+// Runs `fn`, which may throw; `fn` returns nothing.
+template <class Fn>
+Status catch_torch(Fn&& fn) {
+  try {
+    fn();
+    return {};
+  } catch (...) {
+    return status_of_current_exception();
+  }
+}
+
+}  // namespace keirin

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TensorServices over LibTorch. Compiled with OpenMP, because at::parallel_for is a template that runs serially without it.
+#include "core/eager/tensor_services.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <dlfcn.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "core/eager/at_tensor.h"
+
+namespace keirin {
+namespace {
+
+// Counts live and peak bytes of tensors on the CPU. Blocks tell their own size, so the count needs no table.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  static CountingAllocator& instance() {
+    static CountingAllocator* allocator = new CountingAllocator;  // outlives every tensor
+    return *allocator;
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = c10::alloc_cpu(bytes);
+    if (data != nullptr) add(static_cast<int64_t>(malloc_usable_size(data)));
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(live_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+
+ private:
+  static void release(void* data) {
+    if (data == nullptr) return;
+    instance().live_.fetch_sub(static_cast<int64_t>(malloc_usable_size(data)), std::memory_order_relaxed);
+    c10::free_cpu(data);
+  }
+  void add(int64_t bytes) {
+    const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (live > peak && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+    }
+  }
+  std::atomic<int64_t> live_ = 0, peak_ = 0;
+};
+
+class AtServices final : public TensorServices {
+ public:
+  AtServices() {
+    static std::once_flag once;
+    std::call_once(once, [] { c10::SetCPUAllocator(&CountingAllocator::instance(), 1); });
+  }
+
+  Result<TensorRef> allocate(const TensorSpec& spec) override {
+    KRN_TRY(ensure_device(spec.device));
+    return make([&] {
+      if (spec.strides.empty()) return at::empty(spec.sizes, options(spec));
+      return at::empty_strided(spec.sizes, spec.strides, options(spec));
+    });
+  }
+
+  Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) override {
+    KRN_TRY(ensure_device(spec.device));
+    return make([&] {
+      const auto release = [owner = std::move(owner)](void*) {};
+      if (spec.strides.empty()) return at::from_blob(data, spec.sizes, release, options(spec));
+      return at::from_blob(data, spec.sizes, spec.strides, release, options(spec));
+    });
+  }
+
+  Result<TensorRef> clone(const TensorRef& tensor) override {
+    return make([&] {
+      const at::Tensor from = to_at(tensor);
+      at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options());
+      to.copy_(from);
+      return to;
+    });
+  }
+
+  Status copy(const TensorRef& to, const TensorRef& from) override {
+    return catch_torch([&] {
+      at::NoGradGuard no_grad;
+      to_at(to).copy_(to_at(from));
+    });
+  }
+
+  Result<TensorRef> cast(const TensorRef& tensor, DType dtype) override {
+    return make([&] { return to_at(tensor).to(scalar_type_of(dtype)); });
+  }
+
+  Result<TensorRef> to_device(const TensorRef& tensor, Device device) override {
+    KRN_TRY(ensure_device(device));
+    return make([&] { return to_at(tensor).to(at_device(device)); });
+  }
+
+  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
+    at::parallel_for(0, n, grain, fn);
+  }
+  int num_threads() override { return at::get_num_threads(); }
+  void set_num_threads(int threads) override { at::set_num_threads(threads); }
+
+  Status synchronize(Device device) override {
+    if (device.kind == Device::kCpu) return {};
+    return catch_torch([&] {
+      const at::Device torch_device = at_device(device);
+      c10::impl::VirtualGuardImpl(torch_device.type()).synchronizeDevice(torch_device.index());
+    });
+  }
+
+  uint64_t current_stream(Device device) override {
+    if (device.kind == Device::kCpu) return 0;
+    uint64_t handle = 0;
+    const Status status = catch_torch([&] {
+      const at::Device torch_device = at_device(device);
+      const c10::impl::VirtualGuardImpl guard(torch_device.type());
+      handle = reinterpret_cast<uint64_t>(guard.getStreamNativeHandle(guard.getStream(torch_device)));
+    });
+    return status.ok() ? handle : 0;  // 0 is also the name of the default stream
+  }
+
+  int64_t peak_bytes(Device device) override {
+    if (device.kind == Device::kCpu) return CountingAllocator::instance().peak();
+    int64_t bytes = 0;
+    const Status status = catch_torch([&] {
+      const at::Device torch_device = at_device(device);
+      const auto stats = c10::getDeviceAllocator(torch_device.type())->getDeviceStats(torch_device.index());
+      bytes = stats.allocated_bytes[0].peak;  // entry 0 aggregates the pools
+    });
+    return status.ok() ? bytes : 0;
+  }
+
+  void reset_peak(Device device) override {
+    if (device.kind == Device::kCpu) return CountingAllocator::instance().reset_peak();
+    const Status status = catch_torch([&] {
+      const at::Device torch_device = at_device(device);
+      c10::getDeviceAllocator(torch_device.type())->resetPeakStats(torch_device.index());
+    });
+    (void)status;  // a device that was never used has no peak to reset
+  }
+
+ private:
+  static at::TensorOptions options(const TensorSpec& spec) {
+    return at::TensorOptions(scalar_type_of(spec.dtype)).device(at_device(spec.device));
+  }
+
+  template <class Fn>
+  static Result<TensorRef> make(Fn&& fn) {
+    at::Tensor tensor;
+    KRN_TRY(catch_torch([&] {
+      at::NoGradGuard no_grad;
+      tensor = fn();
+    }));
+    return from_at(std::move(tensor));
+  }
+};
+
+// The folder of the LibTorch that this process runs on.
+std::string torch_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&c10::alloc_cpu), &info) == 0 || info.dli_fname == nullptr) return {};
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+}  // namespace
+
+Status ensure_device(Device device) {
+  if (device.kind == Device::kCpu) return {};
+  static std::once_flag once;
+  static std::string failure;
+  std::call_once(once, [] {
+    for (const char* library : {"libtorch_cuda.so", "libtorch_hip.so"}) {
+      if (dlopen((torch_folder() + library).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+        failure.clear();
+        return;
+      }
+      if (failure.empty()) failure = dlerror();
+    }
+  });
+  const at::Device torch_device = at_device(device);
+  const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(torch_device.type())].load();
+  if (guard == nullptr) {
+    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " needs a LibTorch that has GPU code", failure,
+                                               {}, "install a CUDA or ROCm build of LibTorch, or choose cpu"});
+  }
+  if (device.index < 0 || device.index >= guard->deviceCount()) {
+    return Status(Code::k_unsupported,
+                  Message{"device " + device_name(device) + " is not there: LibTorch sees " +
+                              std::to_string(guard->deviceCount()) + " device(s)",
+                          {}, {}, "choose another device"});
+  }
+  return {};
+}
+
+std::unique_ptr<TensorServices> make_tensor_services() { return std::make_unique<AtServices>(); }
+
+}  // namespace keirin

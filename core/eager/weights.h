@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of a model's parameters, buffers and constants: a name and a tensor each, at a fixed position that kConstant and
+// kState values of a Graph name. Names that were tied in the file are views of one storage, here and after a move.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/services.h"
+#include "core/base/status.h"
+#include "core/base/tensor.h"
+
+namespace keirin {
+
+struct Weight {
+  std::string name;
+  TensorRef tensor;
+  uint32_t storage = 0;      // equal numbers share one storage
+  int64_t byte_offset = 0;   // of the first element in it
+};
+
+class WeightTable {
+ public:
+  size_t size() const { return weights_.size(); }
+  const Weight& operator[](size_t position) const { return weights_[position]; }
+  std::optional<uint32_t> find(std::string_view name) const;
+
+  // A weight with a storage of its own, or one that shares that of `tied_to`.
+  uint32_t add(std::string name, TensorRef tensor);
+  uint32_t add_view(std::string name, TensorRef tensor, uint32_t storage, int64_t byte_offset);
+
+  // The same names on another device, tying kept; the table itself if it is there already.
+  Result<WeightTable> to_device(TensorServices& services, Device device) const;
+  // Own copies of all storages on the same device, so that two candidates can write their state apart.
+  Result<WeightTable> clone(TensorServices& services) const;
+
+ private:
+  template <class Copy>
+  Result<WeightTable> map_storages(TensorServices& services, Device device, Copy&& copy) const;
+  std::vector<Weight> weights_;
+  std::map<std::string, uint32_t, std::less<>> positions_;
+  uint32_t num_storages_ = 0;
+};
+
+}  // namespace keirin

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/exec/plan.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/exec/memory_plan.h"
+
+namespace keirin {
+
+// What one call in flight owns. `tensors` is by value; arena values have theirs from the start, the others get it per call.
+struct Plan::Context {
+  TensorRef arena;
+  std::vector<TensorRef> tensors;
+  struct Arguments {
+    std::vector<krn_tensor> inputs, outputs;
+    std::vector<uint32_t> patched_inputs, patched_outputs;  // positions whose address changes from call to call
+  };
+  std::vector<Arguments> arguments;  // by step; empty for eager ones
+  std::vector<TensorRef> operands, results;
+};
+
+namespace {
+
+krn_tensor describe(const Type& type, Device device, uint32_t flags) {
+  krn_tensor t{};
+  t.device_type = device.kind;
+  t.device_id = device.index;
+  t.ndim = static_cast<int32_t>(type.sizes.size());
+  t.dtype_code = dtype_dl_code(type.dtype);
+  t.dtype_bits = static_cast<uint8_t>(dtype_bytes(type.dtype) * 8);
+  t.dtype_lanes = 1;
+  t.shape = type.sizes.data();
+  t.strides = type.strides.data();
+  t.flags = flags;
+  t.memory = device.kind == Device::kCpu ? KRN_MEM_HOST : KRN_MEM_DEVICE;
+  return t;
+}
+
+void point(krn_tensor& t, const Tensor& tensor) {
+  t.data = tensor.data();
+  t.storage_bytes = static_cast<uint64_t>(tensor.storage_bytes());
+}
+
+TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes, type.strides, device}; }
+
+// Bytes from the first to the last element, for a type with any strides.
+int64_t span_bytes(const Type& type) {
+  if (type.num_elements() == 0) return 0;
+  int64_t last = 0;
+  for (size_t d = 0; d < type.sizes.size(); ++d) last += (type.sizes[d] - 1) * type.strides[d];
+  return (last + 1) * dtype_bytes(type.dtype);
+}
+
+bool same_sizes(const Tensor& tensor, const Type& type) {
+  return tensor.dtype() == type.dtype && tensor.rank() == type.rank() &&
+         std::equal(type.sizes.begin(), type.sizes.end(), tensor.sizes());
+}
+
+bool same_strides(const Tensor& tensor, const Type& type) {
+  for (size_t d = 0; d < type.sizes.size(); ++d)
+    if (type.sizes[d] > 1 && tensor.strides()[d] != type.strides[d]) return false;
+  return true;
+}
+
+}  // namespace
+
+Plan::~Plan() = default;
+
+Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanStep> steps, const std::vector<TensorRef>& weights,
+                                         TensorServices& services, Device device) {
+  std::unique_ptr<Plan> plan(new Plan(services, device));
+  plan->steps_ = std::move(steps);
+  plan->inputs_ = graph.inputs;
+  plan->outputs_ = graph.outputs;
+  plan->types_.reserve(graph.values.size());
+  for (const Value& value : graph.values) plan->types_.push_back(value.type);
+  plan->classify(graph, weights);
+  plan->place(graph);
+  // One context now: a plan that cannot get its arena is refused here and not on the first request.
+  KRN_TRY_LET(auto context, plan->make_context());
+  plan->idle_.push_back(std::move(context));
+  return plan;
+}
+
+void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
+  slots_.resize(graph.values.size());
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    if (value.kind == ValueKind::kInput) slots_[v].kind = Slot::kInput, slots_[v].input = value.index;
+    if (value.kind == ValueKind::kConstant || value.kind == ValueKind::kState)
+      slots_[v].kind = Slot::kFixed, slots_[v].fixed = weights[value.index];
+  }
+  for (const PlanStep& step : steps_)
+    for (ValueId v : step.results) slots_[v].kind = step.executable ? Slot::kArena : Slot::kEager;
+  for (const PlanStep& step : steps_)
+    if (step.executable)
+      for (ValueId v : step.operands) slots_[v].region_reads = true;
+  // The user keeps his outputs after the call: they are not the arena's. Updates are copied out of it before the call ends.
+  for (const Output& output : outputs_)
+    if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
+}
+
+void Plan::place(const Graph& graph) {
+  (void)graph;
+  std::vector<ValueId> values;
+  std::vector<Lifetime> lifetimes;
+  std::vector<int32_t> position(slots_.size(), -1);
+  const int32_t end = static_cast<int32_t>(steps_.size());
+  for (int32_t s = 0; s < end; ++s) {
+    for (ValueId v : steps_[s].results)
+      if (slots_[v].kind == Slot::kArena) {
+        position[v] = static_cast<int32_t>(values.size());
+        values.push_back(v);
+        lifetimes.push_back({span_bytes(types_[v]), s, s});
+      }
+    for (ValueId v : steps_[s].operands)
+      if (v != kNone && position[v] >= 0)
+        // An eager operator may return a view of its operand, so what it reads stays to the end.
+        lifetimes[position[v]].last = steps_[s].executable ? std::max(lifetimes[position[v]].last, s) : end;
+  }
+  for (const Output& output : outputs_)
+    if (position[output.value] >= 0) lifetimes[position[output.value]].last = end;
+  MemoryPlan plan = plan_memory(lifetimes);
+  for (size_t i = 0; i < values.size(); ++i) slots_[values[i]].offset = plan.offsets[i];
+
+  int64_t workspace = 0;
+  for (const PlanStep& step : steps_)
+    if (step.executable) workspace = std::max(workspace, static_cast<int64_t>(step.executable->workspace_bytes()));
+  workspace_offset_ = (plan.total_bytes + kPlanAlignment - 1) / kPlanAlignment * kPlanAlignment;
+  arena_bytes_ = workspace_offset_ + workspace;
+}
+
+Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
+  auto context = std::make_unique<Context>();
+  context->tensors.resize(slots_.size());
+  char* base = nullptr;
+  if (arena_bytes_ > 0) {
+    KRN_TRY_LET(context->arena, services_.allocate({DType::k_u8, {arena_bytes_}, {}, device_}));
+    base = static_cast<char*>(context->arena->data());
+  }
+  for (size_t v = 0; v < slots_.size(); ++v) {
+    if (slots_[v].kind == Slot::kFixed) context->tensors[v] = slots_[v].fixed;
+    if (slots_[v].kind == Slot::kArena) {
+      KRN_TRY_LET(context->tensors[v], services_.wrap(spec_of(types_[v], device_), base + slots_[v].offset, context->arena));
+    }
+  }
+  context->arguments.resize(steps_.size());
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    if (!steps_[s].executable) continue;
+    Context::Arguments& arguments = context->arguments[s];
+    auto add = [&](ValueId v, std::vector<krn_tensor>& list, std::vector<uint32_t>& patched, uint32_t flags) {
+      list.push_back(describe(types_[v], device_, flags));
+      if (context->tensors[v]) point(list.back(), *context->tensors[v]);
+      else patched.push_back(static_cast<uint32_t>(list.size() - 1));
+    };
+    for (ValueId v : steps_[s].operands) add(v, arguments.inputs, arguments.patched_inputs, KRN_TENSOR_READ_ONLY);
+    for (ValueId v : steps_[s].results) add(v, arguments.outputs, arguments.patched_outputs, 0);
+  }
+  return context;
+}
+
+Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      auto context = std::move(idle_.back());
+      idle_.pop_back();
+      return context;
+    }
+  }
+  return make_context();
+}
+
+void Plan::give_back(std::unique_ptr<Context> context) {
+  for (size_t v = 0; v < slots_.size(); ++v)
+    if (slots_[v].kind != Slot::kFixed && slots_[v].kind != Slot::kArena) context->tensors[v].reset();
+  std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(context));
+}
+
+void Plan::trim() {
+  std::lock_guard lock(mutex_);
+  idle_.clear();
+}
+
+// A region's inputs have binding strides: what comes with others is copied.
+Status Plan::conform(Context& context, ValueId v) {
+  TensorRef& tensor = context.tensors[v];
+  if (!slots_[v].region_reads || same_strides(*tensor, types_[v])) return {};
+  KRN_TRY_LET(TensorRef copy, services_.allocate(spec_of(types_[v], device_)));
+  KRN_TRY(services_.copy(copy, tensor));
+  tensor = std::move(copy);
+  return {};
+}
+
+Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs) {
+  if (inputs.size() < inputs_.size())
+    return Status(Code::k_invalid_input, "the model takes " + std::to_string(inputs_.size()) + " inputs, got " + std::to_string(inputs.size()));
+  for (ValueId v : inputs_) {
+    const TensorRef& tensor = inputs[slots_[v].input];
+    if (!tensor || !same_sizes(*tensor, types_[v]))
+      return Status(Code::k_invalid_input, "input " + std::to_string(slots_[v].input) + " is not of the sizes this plan was made for");
+    context.tensors[v] = tensor;
+    KRN_TRY(conform(context, v));
+  }
+  for (size_t v = 0; v < slots_.size(); ++v)
+    if (slots_[v].kind == Slot::kFresh) {
+      KRN_TRY_LET(context.tensors[v], services_.allocate(spec_of(types_[v], device_)));
+    }
+  return {};
+}
+
+Status Plan::run_region(Context& context, size_t s) {
+  const PlanStep& step = steps_[s];
+  Context::Arguments& arguments = context.arguments[s];
+  for (uint32_t i : arguments.patched_inputs) point(arguments.inputs[i], *context.tensors[step.operands[i]]);
+  for (uint32_t i : arguments.patched_outputs) point(arguments.outputs[i], *context.tensors[step.results[i]]);
+  void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
+  return step.executable->run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
+                              static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
+}
+
+Status Plan::run_eager(Context& context, size_t s) {
+  const PlanStep& step = steps_[s];
+  context.operands.clear();
+  for (ValueId v : step.operands) context.operands.push_back(v == kNone ? nullptr : context.tensors[v]);
+  context.results.clear();
+  KRN_TRY(step.eager(context.operands, context.results));
+  if (context.results.size() != step.results.size())
+    return Status(Code::k_internal, step.name + " returned " + std::to_string(context.results.size()) + " results, not " +
+                                        std::to_string(step.results.size()));
+  for (size_t r = 0; r < step.results.size(); ++r) {
+    const ValueId v = step.results[r];
+    if (!context.results[r]) continue;  // an undefined result that nobody reads
+    if (slots_[v].region_reads && !same_sizes(*context.results[r], types_[v]))
+      return Status(Code::k_invalid_input, step.name + " returned other sizes than the file says");
+    context.tensors[v] = std::move(context.results[r]);
+    KRN_TRY(conform(context, v));
+  }
+  return {};
+}
+
+Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector<TensorRef>& inputs) {
+  auto in_arena = [&](const TensorRef& t) {
+    if (!context.arena || !t->data()) return false;
+    auto p = static_cast<const char*>(t->data()), base = static_cast<const char*>(context.arena->data());
+    return p >= base && p < base + arena_bytes_;
+  };
+  std::vector<TensorRef> outputs;
+  for (const Output& output : outputs_) {
+    if (output.updates != kNone) continue;
+    // What is an input itself goes back as the caller's own tensor, also where a region read a copy with other strides.
+    const Slot& slot = slots_[output.value];
+    TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
+    if (in_arena(tensor)) {
+      KRN_TRY_LET(tensor, services_.clone(tensor));
+    }
+    outputs.push_back(std::move(tensor));
+  }
+  // State last: until here a failure has changed nothing.
+  for (const Output& output : outputs_) {
+    if (output.updates == kNone) continue;
+    const Slot& target = slots_[output.updates];
+    KRN_TRY(services_.copy(target.kind == Slot::kInput ? inputs[target.input] : target.fixed, context.tensors[output.value]));
+  }
+  return outputs;
+}
+
+Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us) {
+  KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
+  auto run_all = [&]() -> Result<std::vector<TensorRef>> {
+    KRN_TRY(bind_inputs(*context, inputs));
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      auto start = std::chrono::steady_clock::now();
+      Status status = steps_[s].executable ? run_region(*context, s) : run_eager(*context, s);
+      if (!status.ok()) return std::move(status).at("step " + steps_[s].name);
+      if (step_us) {
+        KRN_TRY(services_.synchronize(device_));
+        step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+      }
+    }
+    return collect(*context, inputs);
+  };
+  Result<std::vector<TensorRef>> outputs = run_all();
+  give_back(std::move(context));
+  return outputs;
+}
+
+Result<std::vector<TensorRef>> Plan::run(const std::vector<TensorRef>& inputs) { return execute(inputs, nullptr); }
+
+Result<std::vector<TensorRef>> Plan::run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us) {
+  step_us.clear();
+  return execute(inputs, &step_us);
+}
+
+}  // namespace keirin

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The steps of one model on one device for one shape class, and their executor. A step runs a region's executable or one
+// operator eagerly. Between steps there are no allocations and no lookups: values that cross region borders lie in one arena
+// per call in flight, argument arrays are built once and only the addresses of inputs, outputs and eager results are patched.
+// LibTorch tensors are made for the model's outputs and by eager steps only.
+//
+// It decides nothing: partition cut the graph, core/api compiled the regions. Its invariant: a failed run leaves the inputs and
+// the model's state as they were, so that eager can answer the same call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/services.h"
+#include "core/base/status.h"
+#include "core/host/plugins.h"
+#include "core/ir/graph.h"
+
+namespace keirin {
+
+// Runs one operator eagerly: operands in the op's order (null for an absent one), results resized by the callee.
+using EagerCall = std::function<Status(std::span<const TensorRef> operands, std::vector<TensorRef>& results)>;
+
+// One step as the plan is given it; values are those of the graph that was cut.
+struct PlanStep {
+  std::string name;
+  std::shared_ptr<Executable> executable;  // a region; else `eager`
+  EagerCall eager;
+  std::vector<ValueId> operands;  // region: in the order of its inputs
+  std::vector<ValueId> results;   // region: in the order of its outputs
+  int num_ops = 1;
+  std::string note;               // plugin of a region, why an eager step is eager
+};
+
+class Plan {
+ public:
+  // `weights` holds the tensor of every kConstant and kState value by its index. Keeps what it needs of `graph`.
+  static Result<std::unique_ptr<Plan>> make(const Graph& graph, std::vector<PlanStep> steps, const std::vector<TensorRef>& weights,
+                                            TensorServices& services, Device device);
+  ~Plan();
+
+  // Inputs by user position, of the sizes the plan was made for. Any thread; calls in flight do not share a context.
+  Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
+  // The same, with the microseconds of each step (device work is waited for after each).
+  Result<std::vector<TensorRef>> run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us);
+
+  const std::vector<PlanStep>& steps() const { return steps_; }
+  int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included
+  // Frees the arenas of idle contexts.
+  void trim();
+
+ private:
+  struct Context;
+  struct Slot {
+    enum Kind : uint8_t { kUnused, kInput, kFixed, kArena, kFresh, kEager } kind = kUnused;
+    uint32_t input = 0;     // kInput
+    TensorRef fixed;        // kFixed: weight or state
+    int64_t offset = 0;     // kArena
+    bool region_reads = false;
+  };
+
+  Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
+  void classify(const Graph& graph, const std::vector<TensorRef>& weights);
+  void place(const Graph& graph);
+  Result<std::unique_ptr<Context>> make_context();
+  Result<std::unique_ptr<Context>> take_context();
+  void give_back(std::unique_ptr<Context> context);
+  Status bind_inputs(Context& context, const std::vector<TensorRef>& inputs);
+  Status run_region(Context& context, size_t step);
+  Status run_eager(Context& context, size_t step);
+  Status conform(Context& context, ValueId value);
+  Result<std::vector<TensorRef>> collect(Context& context, const std::vector<TensorRef>& inputs);
+  Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
+
+  TensorServices& services_;
+  Device device_;
+  std::vector<PlanStep> steps_;
+  std::vector<Type> types_;           // by value; krn_tensors point into them
+  std::vector<Slot> slots_;           // by value
+  std::vector<ValueId> inputs_;
+  std::vector<Output> outputs_;
+  int64_t arena_bytes_ = 0, workspace_offset_ = 0;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Context>> idle_;
+};
+
+}  // namespace keirin

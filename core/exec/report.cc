@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/exec/report.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+namespace keirin {
+namespace {
+
+std::string first_value(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind(key, 0) == 0)
+      if (size_t colon = line.find(':'); colon != std::string::npos && colon + 2 <= line.size()) return line.substr(colon + 2);
+  return {};
+}
+
+std::string milliseconds(double ms) {
+  if (ms <= 0) return "-";
+  return ms < 1 ? fmt::format("{:.4f}", ms) : fmt::format("{:.3f}", ms);
+}
+
+std::string verdict(const ModelReport& r) {
+  if (!r.verified) return r.chosen + ": not verified";
+  if (r.chosen == "eager" || r.chosen == "replay") return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
+  return "compiled (" + r.chosen + ")";
+}
+
+// Columns as wide as their widest cell; numbers to the right, the last column to the left.
+std::string render(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> width(rows.front().size(), 0);
+  for (const auto& row : rows)
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  std::string out;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    out += "|";
+    for (size_t c = 0; c < rows[r].size(); ++c) {
+      bool left = c == 0 || c + 1 == rows[r].size();
+      out += left ? fmt::format(" {:<{}} |", rows[r][c], width[c]) : fmt::format(" {:>{}} |", rows[r][c], width[c]);
+    }
+    out += "\n";
+    if (r == 0) {
+      out += "|";
+      for (size_t c = 0; c < width.size(); ++c) out += std::string(width[c] + 2, '-') + "|";
+      out += "\n";
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const ModelReport& r) {
+  nlohmann::json candidates = nlohmann::json::array();
+  for (const CandidateReport& c : r.candidates)
+    candidates.push_back({{"name", c.name}, {"plugin", c.plugin}, {"reason", c.reason}, {"note", c.note},
+                          {"verified", c.verified}, {"max_error", c.max_error}, {"eager_error", c.eager_error},
+                          {"ms", c.milliseconds}, {"gain", c.gain}, {"gain_ci", {c.gain_low, c.gain_high}},
+                          {"blocks", c.blocks}, {"compile_s", c.compile_seconds}, {"peak_bytes", c.peak_bytes}});
+  nlohmann::json steps = nlohmann::json::array();
+  for (const StepReport& s : r.steps)
+    steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", s.microseconds},
+                     {"reason", s.reason}, {"note", s.note}});
+  nlohmann::json stages = nlohmann::json::object();
+  for (const auto& [name, seconds] : r.stage_seconds) stages[name] = seconds;
+  return {{"model", r.model}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode}, {"threads", r.threads},
+          {"eager_ms", r.eager_ms}, {"eager_replay_ms", r.eager_replay_ms}, {"compiled_ms", r.compiled_ms},
+          {"chosen", r.chosen}, {"chosen_ms", r.chosen_ms}, {"speedup", r.speedup},
+          {"speedup_ci", {r.speedup_low, r.speedup_high}}, {"compile_s", r.compile_seconds},
+          {"warm_start_s", r.warm_start_seconds}, {"peak_bytes", r.peak_bytes}, {"eager_peak_bytes", r.eager_peak_bytes},
+          {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
+          {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque},
+          {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
+          {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"stages", stages}};
+}
+
+nlohmann::json machine_json() {
+  utsname system{};
+  uname(&system);
+  return {{"cpu", first_value("/proc/cpuinfo", "model name")},
+          {"flags", first_value("/proc/cpuinfo", "flags")},
+          {"cores", std::thread::hardware_concurrency()},
+          {"memory_bytes", static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE)},
+          {"kernel", std::string(system.release)},
+          {"arch", std::string(system.machine)}};
+}
+
+nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ModelReport& report : reports) rows.push_back(to_json(report));
+  return {{"schema", "keirin/bench/1"}, {"machine", machine_json()}, {"rows", rows}};
+}
+
+std::string bench_table(const std::vector<ModelReport>& reports) {
+  std::vector<std::vector<std::string>> rows = {{"model", "device", "eager ms", "replay ms", "compiled ms", "speedup [95 %]",
+                                                 "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled",
+                                                 "pays back", "verdict"}};
+  double log_sum = 0;
+  for (const ModelReport& r : reports) {
+    log_sum += std::log(r.speedup);
+    rows.push_back({r.model, r.device, milliseconds(r.eager_ms), milliseconds(r.eager_replay_ms), milliseconds(r.compiled_ms),
+                    fmt::format("{:.2f}x [{:.2f}, {:.2f}]", r.speedup, r.speedup_low, r.speedup_high),
+                    fmt::format("{:.2f}", r.compile_seconds),
+                    fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
+                    fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
+                    fmt::format("{}/{}", r.nodes_compiled, r.nodes),
+                    r.pays_back_after_calls ? fmt::format("{} calls", r.pays_back_after_calls) : "-", verdict(r)});
+  }
+  std::string out = render(rows);
+  if (reports.size() > 1)
+    out += fmt::format("geomean speedup over {} models: {:.3f}x\n", reports.size(),
+                       std::exp(log_sum / static_cast<double>(reports.size())));
+  return out;
+}
+
+std::string explain_text(const ModelReport& r) {
+  std::string out = fmt::format("{} on {}, {} threads: {} at {} ms, {:.2f}x [{:.2f}, {:.2f}] over the baseline\n", r.model,
+                                r.device, r.threads, r.chosen, milliseconds(r.chosen_ms), r.speedup, r.speedup_low,
+                                r.speedup_high);
+  std::vector<std::vector<std::string>> rows = {{"candidate", "ms", "gain [95 %]", "blocks", "error (eager)", "reason", "note"}};
+  for (const CandidateReport& c : r.candidates)
+    rows.push_back({c.name, milliseconds(c.milliseconds),
+                    c.blocks ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", c.gain, c.gain_low, c.gain_high) : "-",
+                    std::to_string(c.blocks), fmt::format("{:.1e} ({:.1e})", c.max_error, c.eager_error), c.reason, c.note});
+  out += render(rows);
+  if (!r.steps.empty()) {
+    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", "us", "reason", "note"}};
+    for (const StepReport& s : r.steps)
+      steps.push_back({s.name, s.choice, std::to_string(s.ops), fmt::format("{:.1f}", s.microseconds), s.reason, s.note});
+    out += render(steps);
+  }
+  for (const std::string& reason : r.reasons) out += "  " + reason + "\n";
+  return out;
+}
+
+}  // namespace keirin

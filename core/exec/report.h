@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happened to a model, as data: every stage appends, `keirin bench` and `keirin explain` print, `--json` writes. The field
+// names of the JSON are documented in docs/report.md; a field is added, never renamed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace keirin {
+
+// One way of running the model that was considered.
+struct CandidateReport {
+  std::string name;          // "eager", "replay", "cpu/all", "cpu/no_anchors"
+  std::string plugin;        // empty for eager and replay
+  std::string reason;        // reason code: faster inside_noise slower wrong_result memory unsupported compile_failed ...
+  std::string note;          // the reason in words
+  bool verified = false;
+  double max_error = 0, eager_error = 0;  // largest over the outputs, relative to the referee's largest element
+  double milliseconds = 0;                // median of the race or of the screen; 0 if never timed
+  double gain = 0, gain_low = 0, gain_high = 0;  // time of the baseline over its own, Hodges-Lehmann, 95 % or more
+  int blocks = 0;
+  double compile_seconds = 0;
+  int64_t peak_bytes = 0;
+};
+
+// One step of the chosen plan (or of the best one, if eager was chosen).
+struct StepReport {
+  std::string name;      // "r0", or the operator of an eager step
+  std::string choice;    // the plugin's name, or "eager"
+  int ops = 0;
+  double microseconds = 0;
+  std::string reason;    // why an eager step is eager
+  std::string note;
+};
+
+struct ModelReport {
+  std::string model, device, plugin, mode;
+  int threads = 0;
+  double eager_ms = 0, eager_replay_ms = 0, compiled_ms = 0, chosen_ms = 0;
+  std::string chosen;
+  double speedup = 1, speedup_low = 1, speedup_high = 1;  // over the better of eager and eager with replay
+  double compile_seconds = 0, warm_start_seconds = 0;
+  int64_t peak_bytes = 0, eager_peak_bytes = 0;
+  double max_error = 0, eager_error = 0;
+  bool verified = false;
+  int nodes = 0, nodes_compiled = 0, nodes_opaque = 0;
+  int64_t pays_back_after_calls = 0;  // 0: never, nothing compiled is chosen
+  int kernels_generated = 0;          // since the process started; a second size should not raise it
+  std::vector<std::string> reasons;   // why not more: one line each, most important first
+  std::vector<CandidateReport> candidates;
+  std::vector<StepReport> steps;
+  std::vector<std::pair<std::string, double>> stage_seconds;  // capture, pass names, compile, verify, race
+};
+
+nlohmann::json to_json(const ModelReport& report);
+// {"schema": "keirin/bench/1", "machine": {...}, "rows": [...]}
+nlohmann::json bench_json(const std::vector<ModelReport>& reports);
+// CPU model, cores, features, memory, kernel: what a figure was taken on.
+nlohmann::json machine_json();
+
+// The one table over all models, ASCII, ending in a newline.
+std::string bench_table(const std::vector<ModelReport>& reports);
+// Candidates, steps and reasons of one model.
+std::string explain_text(const ModelReport& report);
+
+}  // namespace keirin

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Is a candidate right? It is judged by its error against an fp64 referee, compared with eager's own error: never by a fixed
+// tolerance. Integers and bools are bit-equal. A referee whose output is constant proves nothing, and that is said.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/services.h"
+#include "core/base/tensor.h"
+
+namespace keirin {
+
+struct JudgeOptions {
+  double k = 2;               // how many times eager's error; 16-bit floats get k_narrow
+  double k_narrow = 3;
+  double ulps = 4;            // allowed beyond that, in units of the last place at the element's magnitude
+  bool strict = false;        // eager's bits, for everything
+  double error_budget = 0;    // numerics=fast: error relative to the largest element that the user accepts; 0: not used
+};
+
+struct OutputVerdict {
+  bool right = false;
+  bool vacuous = false;       // right, but the referee is constant: nothing was shown
+  double max_error = 0;       // worst element of the candidate, relative to max |referee|
+  double eager_error = 0;     // the same of eager
+  double rms_error = 0, eager_rms_error = 0;
+  int64_t worst_index = -1;   // row-major
+  std::string reason;         // why not right, or why not verified
+};
+
+struct Judgement {
+  bool verified = false;      // every output is right, and at least one of them was not vacuous
+  double max_error = 0, eager_error = 0;
+  std::string reason;         // of the first output that fails
+  std::vector<OutputVerdict> outputs;
+};
+
+// Tensors of any device and layout; they are read through `services`. The three lists are parallel. A non-null referee of
+// another shape than eager's output, or an unreadable tensor, is an error of the caller's: `invalid_input`.
+Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
+                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options = {});
+
+}  // namespace keirin

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// keirin explain: why each part of a model is compiled or eager, and what was tried.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "tools/options.h"
+
+namespace keirin::tools {
+namespace {
+
+struct Explain {
+  CommonOptions common;
+  std::string model;
+};
+
+Status run(Explain& explain) {
+  explain.common.finish();
+  KRN_TRY_LET(auto runtime, Runtime::open(explain.common.runtime));
+  KRN_TRY_LET(std::string path, find_model(explain.model, explain.common.size));
+  KRN_TRY_LET(auto session, Session::open(*runtime, path, explain.common.runtime));
+  KRN_TRY_LET(std::vector<TensorRef> inputs, session->example_inputs(1));
+  KRN_TRY_LET(ModelReport report, session->compile(inputs));
+  end_progress_line();
+  fmt::print("{}", explain_text(report));
+  if (!explain.common.json.empty()) KRN_TRY(write_text(explain.common.json, to_json(report).dump(2) + "\n"));
+  return {};
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  auto state = std::make_shared<Explain>();
+  CLI::App* word = app.add_subcommand("explain", "say why each part of a model is compiled or eager");
+  word->add_option("model", state->model, "a .pt2 file or a name of the zoo")->required();
+  state->common.add_to(*word);
+  word->callback([state, &exit_code] {
+    Status status = run(*state);
+    if (!status.ok()) exit_code = fail(status);
+  });
+}
+
+}  // namespace keirin::tools

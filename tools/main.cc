@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The `keirin` command: one word per task, each in its own file and thin over the core.
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "tools/options.h"
+
+int main(int argc, char** argv) try {
+  using namespace keirin::tools;
+  CLI::App app{"keirin: runs PyTorch models on the faster right one of compiled and eager"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", KEIRIN_VERSION);
+  int exit_code = kOk;
+  add_bench(app, exit_code);
+  add_run(app, exit_code);
+  add_explain(app, exit_code);
+  add_plugins(app, exit_code);
+  add_doctor(app, exit_code);
+  add_opt(app, exit_code);
+  add_cache(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  return exit_code;
+} catch (const std::exception& error) {
+  // The core throws nothing; what arrives here is a library's (out of memory, a broken locale) and ends the command.
+  fmt::print(stderr, "keirin: {}\n", error.what());
+  return keirin::tools::kFailed;
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/options.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+namespace keirin::tools {
+namespace fs = std::filesystem;
+namespace {
+
+// Folders that may hold the zoo: named by the user, installed beside the program, or the source tree it was built from.
+std::vector<fs::path> zoo_folders(const std::string& size) {
+  std::vector<fs::path> folders;
+  if (const char* named = secure_getenv("KEIRIN_ZOO")) folders.push_back(fs::path(named) / size);
+  std::error_code error;
+  fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (!error) folders.push_back(self.parent_path().parent_path() / "share/keirin/zoo" / size);
+  if (!error) folders.push_back(self.parent_path().parent_path() / "bench/zoo/models" / size);
+  folders.push_back(fs::path(KEIRIN_ZOO_SOURCE) / size);
+  return folders;
+}
+
+}  // namespace
+
+void CommonOptions::add_to(CLI::App& app) {
+  app.add_option("--device", runtime.device, "cpu, cuda, cuda:N or all")->capture_default_str();
+  app.add_option("--threads", runtime.threads, "CPU threads; 0 leaves LibTorch's default")->check(CLI::NonNegativeNumber);
+  app.add_option("--mode", runtime.mode, "default, reduce-overhead, max-autotune or max-performance")
+      ->check(CLI::IsMember({"default", "reduce-overhead", "max-autotune", "max-performance"}))
+      ->capture_default_str();
+  app.add_option("--budget", runtime.budget_seconds, "seconds of tuning beyond the heuristics")->check(CLI::NonNegativeNumber);
+  app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position: 0, 1, ...");
+  app.add_option("--json", json, "also write the result as JSON to this file; - is standard output");
+  app.add_option("--fallback", fallback, "what to do about eager steps: allow, warn or forbid")
+      ->check(CLI::IsMember({"allow", "warn", "forbid"}))
+      ->capture_default_str();
+  app.add_option("--numerics", numerics, "default, strict or fast")
+      ->check(CLI::IsMember({"default", "strict", "fast"}))
+      ->capture_default_str();
+  app.add_option("--size", size, "which size of a zoo model: small (2 cores) or full")
+      ->check(CLI::IsMember({"small", "full"}))
+      ->capture_default_str();
+  app.add_option("--plugin", runtime.plugin_paths, "a plugin library or a folder of plugins, beside those found");
+  app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
+  app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
+  app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");
+  app.add_flag("!--no-verify", runtime.verify, "skip verification; shown in the report");
+  app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
+      ->check(CLI::IsMember({"eager", "compiled"}));
+  app.add_option("--disable-pass", runtime.disabled_passes, "names of passes to leave out");
+  app.add_option("--dump", runtime.dump_dir, "folder for the numbered dump of every stage");
+  app.add_flag("--quiet", quiet, "no progress");
+}
+
+void CommonOptions::finish() {
+  runtime.fallback = fallback == "forbid" ? Fallback::kForbid : fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
+  runtime.numerics = numerics == "strict" ? Numerics::kStrict : numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
+  if (!quiet) runtime.progress = progress_line();
+}
+
+std::vector<std::string> zoo_names(const std::string& size) {
+  for (const fs::path& folder : zoo_folders(size)) {
+    std::error_code error;
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+      if (entry.path().extension() == ".pt2") names.push_back(entry.path().stem().string());
+    if (names.empty()) continue;
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  return {};
+}
+
+Result<std::string> find_model(const std::string& name, const std::string& size) {
+  std::error_code error;
+  if (fs::exists(name, error)) return name;
+  if (name.find('/') == std::string::npos)
+    for (const fs::path& folder : zoo_folders(size))
+      if (fs::path file = folder / (name + ".pt2"); fs::exists(file, error)) return file.string();
+  std::string known;
+  for (const std::string& each : zoo_names(size)) known += (known.empty() ? "" : " ") + each;
+  return Status(Code::k_invalid_input, {fmt::format("no file and no zoo model is called \"{}\"", name), {}, "nothing was run",
+                                        "give the path of a .pt2 file, or one of: " + known});
+}
+
+int fail(const Status& status) {
+  end_progress_line();
+  fmt::print(stderr, "keirin: {}\n", status.text());
+  switch (status.code()) {
+    case Code::k_invalid_input: return kUsage;
+    case Code::k_exhausted:
+    case Code::k_device_lost: return kEnvironment;
+    default: return kFailed;
+  }
+}
+
+Status write_text(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    fmt::print("{}", text);
+    return {};
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) return Status(Code::k_exhausted, {"could not write " + path, {}, {}, "check the folder and the free space"});
+  return {};
+}
+
+std::function<void(const std::string&, double, double)> progress_line() {
+  if (!isatty(STDERR_FILENO)) return {};
+  return [](const std::string& stage, double done, double seconds_left) {
+    std::string left = seconds_left > 0 ? fmt::format("  {:.0f} s left", seconds_left) : "";
+    fmt::print(stderr, "\r\033[K  {}  {:3.0f} %{}", stage, done * 100, left);
+    std::fflush(stderr);
+  };
+}
+
+void end_progress_line() {
+  if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
+}
+
+}  // namespace keirin::tools

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the words of the `keirin` command share: the options that reach the runtime, exit codes, and where models are found.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "core/api/session.h"
+
+namespace keirin::tools {
+
+// Documented in README.md; scripts rely on them.
+enum Exit : int { kOk = 0, kFailed = 1, kUsage = 2, kEnvironment = 3, kUndecided = 4 };
+
+struct CommonOptions {
+  Options runtime;
+  std::string fallback = "allow";
+  std::string numerics = "default";
+  std::string inputs;  // .safetensors
+  std::string json;    // file to write; "-" for standard output
+  std::string size = "small";
+  bool quiet = false;
+
+  // Adds the options to a word of the command.
+  void add_to(CLI::App& app);
+  // Turns the words into the Runtime's options; call after parsing.
+  void finish();
+};
+
+// A path stays a path; a zoo name becomes the file shipped with Keirin. An unknown name is an error that lists the known ones.
+Result<std::string> find_model(const std::string& name, const std::string& size);
+std::vector<std::string> zoo_names(const std::string& size);
+
+// Prints a Status to standard error and returns the exit code that goes with it.
+int fail(const Status& status);
+// Writes text to a file or to standard output ("-").
+Status write_text(const std::string& path, const std::string& text);
+
+// One line of progress on a terminal; nothing when standard error is not one.
+std::function<void(const std::string&, double, double)> progress_line();
+void end_progress_line();
+
+// The words. Each adds a subcommand whose callback stores its exit code in `exit_code`.
+void add_bench(CLI::App& app, int& exit_code);
+void add_run(CLI::App& app, int& exit_code);
+void add_explain(CLI::App& app, int& exit_code);
+void add_plugins(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
+void add_opt(CLI::App& app, int& exit_code);
+void add_cache(CLI::App& app, int& exit_code);
+
+}  // namespace keirin::tools
