@@ -37,7 +37,8 @@ class Xlnet(nn.Module):
         super().__init__()
         from transformers import XLNetConfig, XLNetModel
 
-        self.model = XLNetModel(XLNetConfig(d_model=768, n_head=12, d_inner=3072, n_layer=layers))
+        model = XLNetModel(XLNetConfig(d_model=768, n_head=12, d_inner=3072, n_layer=layers))
+        self.model = model.to(torch.get_default_dtype())  # its projections are made in f32 whatever the default is
 
     def forward(self, input_ids):
         return self.model(input_ids=input_ids, use_mems=False).last_hidden_state

@@ -25,52 +25,58 @@ def _uniform(low: float, high: float) -> dict[str, Any]:
 
 
 class FillRecorder(TorchDispatchMode):
-    """Skips in-place fills of large floating tensors; `rules` maps a storage's address to how it was to be filled."""
+    """Skips in-place fills of large floating tensors and keeps their rules. A call that reads such a tensor has it drawn first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rules: dict[int, dict[str, Any]] = {}
-        self._alive: list[torch.Tensor] = []  # an address must not be reused while its rule is kept
+        self._skipped: dict[int, tuple[torch.Tensor, dict[str, Any]]] = {}  # by address; holding the tensor keeps it taken
+
+    def rule(self, tensor: torch.Tensor) -> dict[str, Any] | None:
+        return self._skipped.get(tensor.untyped_storage().data_ptr(), (None, None))[1]
 
     def _note(self, tensor: torch.Tensor, rule: dict[str, Any]) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if tensor.numel() * tensor.element_size() == storage.nbytes():  # a view's fill says nothing about the whole
-            self.rules[storage.data_ptr()] = rule
-            self._alive.append(tensor)
+            self._skipped[storage.data_ptr()] = (tensor, rule)
         return tensor
 
     def _change(self, tensor: torch.Tensor, change: Callable[[str, float], float]) -> torch.Tensor:
-        rule = self.rules[tensor.untyped_storage().data_ptr()]
+        rule = self.rule(tensor)
         return self._note(tensor, {k: v if k == "kind" else float(f"{change(k, v):.6g}") for k, v in rule.items()})
+
+    def _draw_now(self, argument: Any) -> None:
+        if isinstance(argument, torch.Tensor) and self.rule(argument) is not None:
+            tensor, rule = self._skipped.pop(argument.untyped_storage().data_ptr())
+            if rule["kind"] == "normal":
+                tensor.normal_(rule["mean"], rule["std"])
+            elif rule["kind"] == "uniform":
+                tensor.uniform_(rule["low"], rule["high"])
+            else:
+                tensor.fill_(rule["value"])
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        target = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        known = target is not None and target.untyped_storage().data_ptr() in self.rules
-        if target is None or not target.is_floating_point() or (target.numel() < kLarge and not known):
-            return func(*args, **kwargs)
-        if func is aten.normal_.default:
-            mean, std = (list(args[1:]) + [0.0, 1.0][len(args) - 1 :])[:2]
-            return self._note(target, _normal(mean, std))
-        if func is aten.uniform_.default:
-            low, high = (list(args[1:]) + [0.0, 1.0][len(args) - 1 :])[:2]
-            return self._note(target, _uniform(low, high))
-        if func in (aten.fill_.Scalar, aten.zero_.default):
-            return self._note(target, {"kind": "constant", "value": float(args[1]) if len(args) > 1 else 0.0})
-        # A truncated normal is drawn as erfinv of a uniform, scaled and clamped; it is noted as the normal that it nearly is.
-        if func is aten.erfinv_.default and known:
-            return self._note(target, _normal(0.0, math.sqrt(0.5)))
-        if func is aten.mul_.Tensor and known:
-            return self._change(target, lambda key, value: value * float(args[1]))
-        if func is aten.add_.Tensor and known:
-            return self._change(target, lambda key, value: value + (0.0 if key == "std" else float(args[1])))
-        if func is aten.clamp_.default and known:
-            return target
-        if func is aten.copy_.default and known:  # computed values, such as a table of sines: measured like a small tensor
-            del self.rules[target.untyped_storage().data_ptr()]
-            return func(*args, **kwargs)
-        if known and func._schema.is_mutable and target.numel() >= kLarge:
-            raise RuntimeError(f"{func} changes a large tensor whose values were skipped; teach FillRecorder what it means")
+        target = args[0] if args and isinstance(args[0], torch.Tensor) and args[0].is_floating_point() else None
+        known = target is not None and self.rule(target) is not None
+        if target is not None and (known or target.numel() >= kLarge):
+            if func is aten.normal_.default:
+                return self._note(target, _normal(*(list(args[1:]) + [0.0, 1.0][len(args) - 1 :])))
+            if func is aten.uniform_.default:
+                return self._note(target, _uniform(*(list(args[1:]) + [0.0, 1.0][len(args) - 1 :])))
+            if func in (aten.fill_.Scalar, aten.zero_.default):
+                return self._note(target, {"kind": "constant", "value": float(args[1]) if len(args) > 1 else 0.0})
+        if known:
+            # A truncated normal is drawn as erfinv of a uniform, scaled and clamped; it is noted as the normal that it nearly is.
+            if func is aten.erfinv_.default:
+                return self._note(target, _normal(0.0, math.sqrt(0.5)))
+            if func is aten.mul_.Tensor and not isinstance(args[1], torch.Tensor):
+                return self._change(target, lambda key, value: value * float(args[1]))
+            if func is aten.add_.Tensor and not isinstance(args[1], torch.Tensor):
+                return self._change(target, lambda key, value: value + (0.0 if key == "std" else float(args[1])))
+            if func is aten.clamp_.default:
+                return target
+        if not func.is_view:
+            torch.utils._pytree.tree_map(self._draw_now, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -94,7 +100,7 @@ def rule_of(name: str, tensor: torch.Tensor, recorder: FillRecorder) -> dict[str
         return _normal(0.0, 0.1)
     if leaf == "running_var":
         return _uniform(0.5, 1.5)
-    rule = recorder.rules.get(tensor.untyped_storage().data_ptr())
+    rule = recorder.rule(tensor)
     if rule is None:
         rule = _measured(tensor)
     return rule if rule["kind"] != "constant" else _loosened(tensor, rule["value"])
@@ -118,4 +124,4 @@ def _loosened(tensor: torch.Tensor, value: float) -> dict[str, Any]:
     if tensor.dim() >= 2 and tensor.numel() > max(tensor.shape):
         fan_in = tensor.numel() // tensor.shape[0]
         return _normal(value, 1.0 / math.sqrt(fan_in))
-    return _normal(value, 0.02) if value == 0.0 else _uniform(0.9 * value, 1.1 * value)
+    return _normal(value, 0.02) if value == 0.0 else _uniform(value - 0.1 * abs(value), value + 0.1 * abs(value))

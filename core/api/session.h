@@ -17,6 +17,7 @@
 #include "core/base/services.h"
 #include "core/base/status.h"
 #include "core/exec/report.h"
+#include "core/passes/pass.h"
 
 namespace keirin {
 
@@ -24,7 +25,6 @@ class PluginHost;
 class Cache;
 
 enum class Fallback { kAllow, kWarn, kForbid };
-enum class Numerics { kDefault, kStrict, kFast };
 
 struct Options {
   std::string device = "cpu";                 // cpu, cuda, cuda:1
@@ -75,14 +75,15 @@ class Session {
   Result<std::vector<TensorRef>> call_eager(const std::vector<TensorRef>& inputs);
   // Inputs of the sizes that the file was exported with, values from its hints and from the facts of the graph.
   Result<std::vector<TensorRef>> example_inputs(uint64_t seed);
-  // The same with every size of symbol `s` multiplied: sizes[k] replaces the example size of the k-th free symbol.
+  // The same with other sizes: symbol_sizes[k] for the k-th free size of the inputs, in the order of their appearance.
   Result<std::vector<TensorRef>> example_inputs(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
   const std::string& name() const;
   // The reports of all shapes decided so far, oldest first.
   std::vector<ModelReport> reports() const;
 
+  struct Impl;  // core/api/session_impl.h
+
  private:
-  struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

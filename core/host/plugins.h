@@ -82,21 +82,21 @@ struct PluginRegion {
   std::vector<TensorRef> weights;  // by weight id; empty: the values are not at hand
 };
 
-struct Claim {
+struct NodeClaim {
   std::vector<uint32_t> nodes;  // of the region, ascending; RegionBytes::nodes gives the ops
   uint32_t num_kernels = 0;
   double cost_ns = 0;           // 0: no idea
   double confidence = 0;
 };
 
-struct Refusal {
+struct NodeRefusal {
   uint32_t node = 0;
   std::string why;
 };
 
 struct ClaimResult {
-  std::vector<Claim> claims;  // disjoint, every node exists and is not opaque; convexity is for partition to settle
-  std::vector<Refusal> refusals;
+  std::vector<NodeClaim> claims;  // disjoint, every node exists and is not opaque; convexity is for partition to settle
+  std::vector<NodeRefusal> refusals;
 };
 
 struct ExecutableInfo {
@@ -132,7 +132,7 @@ struct Artifact {
   std::string body;
 };
 
-enum class Verdict : uint32_t { kReject = 0, kRecompile = 1, kOptimal = 2 };
+enum class ArtifactVerdict : uint32_t { kReject = 0, kRecompile = 1, kOptimal = 2 };
 
 // One device under one plugin. Opened on first compile, load or recording.
 class PluginDevice {
@@ -155,7 +155,7 @@ class PluginDevice {
                                                       const CompileOptions& options) = 0;
   // All three answer `unsupported` if the plugin has no artifacts.
   virtual Result<Artifact> save(const Executable& executable) = 0;
-  virtual Result<Verdict> check(std::string_view token) = 0;
+  virtual Result<ArtifactVerdict> check(std::string_view token) = 0;
   virtual Result<std::shared_ptr<Executable>> load(const PluginRegion& region, const Artifact& artifact) = 0;
 
   virtual bool can_record() const = 0;

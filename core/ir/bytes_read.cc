@@ -3,6 +3,7 @@
 // From canonical bytes to a Graph: for tests, the oracle's host side and `keirin opt`. krn_graph_open has validated every
 // index before anything here follows one.
 #include <bit>
+#include <cstring>
 
 #include "abi/graph.h"
 #include "core/ir/bytes.h"

@@ -253,6 +253,7 @@ ValueId Lowering::unsqueeze(ValueId v, int64_t dim) {
 }
 
 ValueId Lowering::full(const Operand& number, DType dtype, const Dims& sizes) {
+  if (!number.is_number()) decline("a number that is a tensor");
   if (failed()) return kNone;
   if (is_float(dtype)) return take(builder_.full(number.as_double(), dtype, sizes));
   if (number.is_integer) return take(builder_.full_i(number.i, dtype, sizes));

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/status.h"
@@ -38,7 +39,7 @@ struct RaceOptions {
   std::atomic<bool>* cancel = nullptr;
 };
 
-enum class Outcome {
+enum class RaceOutcome {
   kBaseline,   // this runner is what the others were measured against
   kAccept,     // faster, beyond noise
   kReject,     // shown not to be faster by the threshold
@@ -48,11 +49,11 @@ enum class Outcome {
   kContended,  // the baseline itself was too unsteady: nothing may be concluded or stored
   kCancelled
 };
-std::string_view outcome_name(Outcome outcome);
+std::string_view outcome_name(RaceOutcome outcome);
 
 struct RaceRow {
   std::string name;
-  Outcome outcome = Outcome::kUndecided;
+  RaceOutcome outcome = RaceOutcome::kUndecided;
   double ns = 0;                                // median of its samples under the hint; of the screen if it was not raced
   double gain = 1, gain_low = 1, gain_high = 1;  // baseline's time over its own; 1 = equal
   int blocks = 0;

@@ -32,13 +32,13 @@ struct Look {
 };
 inline constexpr Look kRaceLooks[] = {{10, 1}, {20, 30}, {40, 199}, {80, 1025}};
 
-enum class Call { kMore, kAbove, kBelow, kUndecided };
+enum class Finding { kMore, kAbove, kBelow, kUndecided };
 
 // Is the true shift above the threshold? Fed block by block, it speaks at the looks only.
 class SequentialTest {
  public:
   explicit SequentialTest(double threshold) : threshold_(threshold) {}
-  Call add(double d);
+  Finding add(double d);
   Shift shift() const;  // at any time, for reports; before the first look the interval is the whole range of d
   const std::vector<double>& samples() const { return d_; }
 

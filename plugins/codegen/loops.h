@@ -92,6 +92,7 @@ struct Buffer {
 struct Csr {
   uint32_t index_buffer = 0;  // i64 or i32 destination of each source position, contiguous; the executable's buffer
   uint8_t index_dtype = 6;
+  int64_t index_offset = 0;   // elements from the buffer's base
   int64_t num_rows = 0;
   int64_t num_edges = 0;
   // The executable's buffers that hold, while a run lasts, i32 row_ptr[num_rows + 1] and i32 perm[num_edges] (stable order).

@@ -101,14 +101,14 @@ std::unique_ptr<ByteSource> wrap_memory(std::span<const std::byte> bytes) {
 Result<std::shared_ptr<Storage>> Storage::allocate(uint64_t bytes, std::string record) {
   void* memory = nullptr;
   if (bytes <= std::numeric_limits<size_t>::max() / 2)
-    memory = ::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kAlignment}, std::nothrow);
+    memory = ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kAlignment}, std::nothrow);
   if (memory == nullptr)
     return Status(Code::k_exhausted, {"there is no memory for " + std::to_string(bytes) + " bytes of weights", record,
                                       "nothing was loaded", "free memory or use a smaller model"});
   return std::shared_ptr<Storage>(new Storage(static_cast<std::byte*>(memory), bytes, std::move(record)));
 }
 
-Storage::~Storage() { ::operator delete(data_, std::align_val_t{kAlignment}); }
+Storage::~Storage() { ::operator delete (data_, std::align_val_t{kAlignment}); }
 
 uint32_t crc32(std::span<const std::byte> bytes) {
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());

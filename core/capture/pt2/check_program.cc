@@ -15,7 +15,8 @@ class GraphCheck {
   GraphCheck(const Graph& graph, std::string path) : graph_(graph), path_(std::move(path)) {}
 
   Status run() {
-    for (size_t i = 0; i < graph_.inputs.size(); ++i) KRN_TRY(input(graph_.inputs[i], path_ + ".inputs[" + std::to_string(i) + "]"));
+    for (size_t i = 0; i < graph_.inputs.size(); ++i)
+      KRN_TRY(input(graph_.inputs[i], path_ + ".inputs[" + std::to_string(i) + "]"));
     for (size_t i = 0; i < graph_.nodes.size(); ++i) KRN_TRY(node(graph_.nodes[i], i));
     for (size_t i = 0; i < graph_.outputs.size(); ++i)
       for (const std::string& name : graph_.outputs[i].names())
@@ -44,7 +45,9 @@ class GraphCheck {
   }
 
   Status node(const Node& node, size_t index) {
-    auto where = [&] { return path_ + ".nodes[" + std::to_string(index) + "] (byte " + std::to_string(node.json_byte) + ")"; };
+    auto where = [&] {
+      return path_ + ".nodes[" + std::to_string(index) + "] (byte " + std::to_string(node.json_byte) + ")";
+    };
     for (const NamedArgument& in : node.inputs) {
       for (const std::string& name : in.arg.names())
         if (!defined_.contains(name)) return undefined(name, where());
@@ -91,20 +94,25 @@ Targets collect(const Program& program) {
 bool target_exists(const OutputSpec& out, const Targets& targets) {
   using Kind = OutputSpec::Kind;
   switch (out.kind) {
-    case Kind::kBufferMutation: return targets.buffers.contains(out.target);
+    case Kind::kBufferMutation:
+      return targets.buffers.contains(out.target);
     case Kind::kParameterMutation:
-    case Kind::kGradientToParameter: return targets.parameters.contains(out.target);
+    case Kind::kGradientToParameter:
+      return targets.parameters.contains(out.target);
     case Kind::kUserInputMutation:
-    case Kind::kGradientToUserInput: return targets.user_inputs.contains(out.target);
+    case Kind::kGradientToUserInput:
+      return targets.user_inputs.contains(out.target);
     case Kind::kUserOutput:
-    case Kind::kLossOutput: break;
+    case Kind::kLossOutput:
+      break;
   }
   return true;
 }
 
 Status check_tree(const TreeSpec& tree, uint64_t leaves, const char* field) {
   if (tree.num_leaves() == leaves) return {};
-  return corrupt(std::string("the tree ") + field + " has " + std::to_string(tree.num_leaves()) + " leaves, the signature " + std::to_string(leaves),
+  return corrupt(std::string("the tree ") + field + " has " + std::to_string(tree.num_leaves()) +
+                     " leaves, the signature " + std::to_string(leaves),
                  "graph_module.module_call_graph[0].signature");
 }
 

@@ -116,8 +116,10 @@ bool Decoder::nested_argument(std::string_view tag, const JsonRef& ref, Argument
   if (tag == "as_optional_tensor") {
     std::optional<std::string> one;
     if (!optional_tensor(ref, &one)) return false;
-    if (one) v = TensorArg{std::move(*one)};
-    else v = NoneArg{};
+    if (one)
+      v = TensorArg{std::move(*one)};
+    else
+      v = NoneArg{};
     return true;
   }
   if (tag == "as_optional_tensors") {
@@ -127,7 +129,8 @@ bool Decoder::nested_argument(std::string_view tag, const JsonRef& ref, Argument
   }
   if (tag == "as_nested_tensors") {
     auto& names = v.emplace<NestedTensorsArg>().names;
-    return want(ref, JsonType::kArray) && ref.items([&](const JsonRef& item) { return tensors(item, &names.emplace_back()); });
+    return want(ref, JsonType::kArray) &&
+           ref.items([&](const JsonRef& item) { return tensors(item, &names.emplace_back()); });
   }
   if (tag == "as_string_to_argument") {
     auto& items = v.emplace<DictArg>().items;
@@ -154,8 +157,10 @@ bool Decoder::argument(const JsonRef& ref, Argument* out) {
   JsonRef at;
   if (!tag(ref, &key, &at)) return false;
   if (key == "as_custom_obj" || key == "as_opaque_obj")
-    return fail(at, Code::k_unsupported, "the program passes a custom object", "export a model whose inputs and constants are tensors");
-  for (Group group : {&Decoder::scalar_argument, &Decoder::symbol_argument, &Decoder::list_argument, &Decoder::nested_argument}) {
+    return fail(at, Code::k_unsupported, "the program passes a custom object",
+                "export a model whose inputs and constants are tensors");
+  for (Group group :
+       {&Decoder::scalar_argument, &Decoder::symbol_argument, &Decoder::list_argument, &Decoder::nested_argument}) {
     bool known = true;
     if (!(this->*group)(key, at, out, &known)) return false;
     if (known) return true;

@@ -6,8 +6,8 @@
 namespace keirin::pt2 {
 namespace {
 
-// nn_module_stack is "key,path,type;key,path,type"; the path of the last entry is where the node came from. Types may hold
-// commas and semicolons only inside brackets.
+// nn_module_stack is "key,path,type;key,path,type"; the path of the last entry is where the node came from. Types may
+// hold commas and semicolons only inside brackets.
 std::string module_path(std::string_view stack) {
   std::string_view parts[3] = {};
   size_t part = 0, start = 0;
@@ -15,8 +15,10 @@ std::string module_path(std::string_view stack) {
   std::string_view path;
   for (size_t i = 0; i <= stack.size(); ++i) {
     char c = i < stack.size() ? stack[i] : ';';
-    if (c == '[' || c == '(') ++depth;
-    else if (c == ']' || c == ')') --depth;
+    if (c == '[' || c == '(')
+      ++depth;
+    else if (c == ']' || c == ')')
+      --depth;
     else if ((c == ',' || c == ';') && (depth <= 0 || i == stack.size())) {
       if (part < 3) parts[part] = stack.substr(start, i - start);
       ++part;
@@ -41,7 +43,8 @@ bool Decoder::arguments(const JsonRef& ref, std::vector<Argument>* out) {
 bool Decoder::metadata(const JsonRef& ref, Node* out) {
   JsonRef stack, trace;
   bool has_stack = false, has_trace = false;
-  if (!optional(ref, "nn_module_stack", &stack, &has_stack) || !optional(ref, "stack_trace", &trace, &has_trace)) return false;
+  if (!optional(ref, "nn_module_stack", &stack, &has_stack) || !optional(ref, "stack_trace", &trace, &has_trace))
+    return false;
   if (has_stack) {
     if (!want(stack, JsonType::kString)) return false;
     out->module_path = module_path(stack.string());
@@ -61,7 +64,8 @@ bool Decoder::node(const JsonRef& ref, Node* out) {
     JsonRef arg, kind;
     bool has_kind = false;
     int64_t number = 0;
-    if (!read_member(item, "name", &input.name) || !member(item, "arg", &arg) || !argument(arg, &input.arg)) return false;
+    if (!read_member(item, "name", &input.name) || !member(item, "arg", &arg) || !argument(arg, &input.arg))
+      return false;
     if (!optional(item, "kind", &kind, &has_kind)) return false;
     if (!has_kind) return true;
     if (!read(kind, &number)) return false;
@@ -77,12 +81,14 @@ bool Decoder::node(const JsonRef& ref, Node* out) {
 }
 
 template <class T>
-bool Decoder::values(const JsonRef& ref, std::string_view key, Named<T>* out, bool (Decoder::*read_one)(const JsonRef&, T*)) {
+bool Decoder::values(const JsonRef& ref, std::string_view key, Named<T>* out,
+                     bool (Decoder::*read_one)(const JsonRef&, T*)) {
   JsonRef table;
   bool present = false;
   if (!optional(ref, key, &table, &present)) return false;
   if (!present) return true;
-  if (!want(table, JsonType::kObject) || !count(table, &num_values_, limits_.values, "values", table.count())) return false;
+  if (!want(table, JsonType::kObject) || !count(table, &num_values_, limits_.values, "values", table.count()))
+    return false;
   return table.members([&](std::string_view name, const JsonRef& at) {
     return (this->*read_one)(at, &out->emplace_hint(out->end(), std::string(name), T{})->second);
   });
@@ -97,7 +103,8 @@ bool Decoder::graph(const JsonRef& ref, Graph* out) {
   if (!optional(ref, "custom_obj_values", &objects, &present)) return false;
   if (present && !want(objects, JsonType::kObject)) return false;
   if (present && objects.count() > 0)
-    return fail(objects, Code::k_unsupported, "the program uses custom objects", "export a model whose inputs and constants are tensors");
+    return fail(objects, Code::k_unsupported, "the program uses custom objects",
+                "export a model whose inputs and constants are tensors");
   if (!values(ref, "tensor_values", &out->tensor_values, &Decoder::tensor_meta)) return false;
   if (!values(ref, "sym_int_values", &out->sym_int_values, &Decoder::sym_int)) return false;
   if (!values(ref, "sym_float_values", &out->sym_float_values, &Decoder::sym_float)) return false;

@@ -42,9 +42,10 @@ bool Decoder::schema_version(const JsonRef& ref, Program* out) {
   if (!read_member(at, "major", &out->schema_major) || !read_member(at, "minor", &out->schema_minor)) return false;
   return out->schema_major == kSchemaMajor ||
          fail(at, Code::k_version,
-              "the program has schema version " + std::to_string(out->schema_major) + "." + std::to_string(out->schema_minor) +
-                  ", this reader knows " + std::to_string(kSchemaMajor),
-              out->schema_major < kSchemaMajor ? "save the model again with a newer torch" : "use a newer Keirin, or save with an older torch");
+              "the program has schema version " + std::to_string(out->schema_major) + "." +
+                  std::to_string(out->schema_minor) + ", this reader knows " + std::to_string(kSchemaMajor),
+              out->schema_major < kSchemaMajor ? "save the model again with a newer torch"
+                                               : "use a newer Keirin, or save with an older torch");
 }
 
 bool Decoder::constant(const JsonRef& ref, Constant* out) {
@@ -64,7 +65,9 @@ bool Decoder::input_spec(const JsonRef& ref, const Argument& graph_input, InputS
   JsonRef at, arg, text, value;
   if (!tag(ref, &key, &at)) return false;
   if (key == "custom_obj") return fail(at, Code::k_unsupported, "the program takes a custom object", kTensorsOnly);
-  if (key == "token") return fail(at, Code::k_unsupported, "the program takes an effect token", "export without effectful custom operators");
+  if (key == "token")
+    return fail(at, Code::k_unsupported, "the program takes an effect token",
+                "export without effectful custom operators");
   if (key == "constant_input") {
     out->kind = InputSpec::Kind::kConstantInput;
     return read_member(at, "name", &out->target) && member(at, "value", &value) && constant(value, &out->constant);
@@ -83,14 +86,17 @@ bool Decoder::input_spec(const JsonRef& ref, const Argument& graph_input, InputS
     if (!member(at, row->target, &text) || !name(text, &out->target)) return false;
     if (row->kind == InputSpec::Kind::kBuffer && !read_member(at, "persistent", &out->persistent)) return false;
   }
-  return out->arg.names() == graph_input.names() || fail(arg, Code::k_corrupt, "the signature and the graph name different inputs");
+  return out->arg.names() == graph_input.names() ||
+         fail(arg, Code::k_corrupt, "the signature and the graph name different inputs");
 }
 
 bool Decoder::output_spec(const JsonRef& ref, OutputSpec* out) {
   std::string_view key;
   JsonRef at, arg, text;
   if (!tag(ref, &key, &at)) return false;
-  if (key == "token") return fail(at, Code::k_unsupported, "the program returns an effect token", "export without effectful custom operators");
+  if (key == "token")
+    return fail(at, Code::k_unsupported, "the program returns an effect token",
+                "export without effectful custom operators");
   if (!member(at, "arg", &arg)) return false;
   if (key == "user_output") return argument(arg, &out->arg);
   const OutputTag* row = nullptr;
@@ -107,8 +113,10 @@ bool Decoder::signature(const JsonRef& ref, Program* out) {
   if (!member(ref, "input_specs", &inputs) || !want(inputs, JsonType::kArray)) return false;
   if (!member(ref, "output_specs", &outputs) || !want(outputs, JsonType::kArray)) return false;
   const Graph& g = out->graph;
-  if (inputs.count() != g.inputs.size()) return fail(inputs, Code::k_corrupt, "the signature and the graph have different numbers of inputs");
-  if (outputs.count() != g.outputs.size()) return fail(outputs, Code::k_corrupt, "the signature and the graph have different numbers of outputs");
+  if (inputs.count() != g.inputs.size())
+    return fail(inputs, Code::k_corrupt, "the signature and the graph have different numbers of inputs");
+  if (outputs.count() != g.outputs.size())
+    return fail(outputs, Code::k_corrupt, "the signature and the graph have different numbers of outputs");
   out->inputs.reserve(inputs.count());
   out->outputs.reserve(outputs.count());
   if (!inputs.items([&](const JsonRef& item) {
@@ -120,12 +128,14 @@ bool Decoder::signature(const JsonRef& ref, Program* out) {
     const Argument& graph_output = g.outputs[out->outputs.size()];
     OutputSpec& spec = out->outputs.emplace_back();
     if (!output_spec(item, &spec)) return false;
-    return spec.arg.names() == graph_output.names() || fail(item, Code::k_corrupt, "the signature and the graph name different outputs");
+    return spec.arg.names() == graph_output.names() ||
+           fail(item, Code::k_corrupt, "the signature and the graph name different outputs");
   });
 }
 
 bool Decoder::texts(const JsonRef& ref, std::vector<std::string>* out) {
-  return want(ref, JsonType::kArray) && ref.items([&](const JsonRef& item) { return read(item, &out->emplace_back()); });
+  return want(ref, JsonType::kArray) &&
+         ref.items([&](const JsonRef& item) { return read(item, &out->emplace_back()); });
 }
 
 bool Decoder::tree(const JsonRef& ref, std::string_view key, const JsonRef& fields, TreeSpec* out) {
@@ -138,7 +148,8 @@ bool Decoder::tree(const JsonRef& ref, std::string_view key, const JsonRef& fiel
     return false;
   if (!member(ref, key, &text) || !want(text, JsonType::kString)) return false;
   Result<TreeSpec> parsed = parse_tree_spec(text.string(), classes, limits_);
-  if (!parsed.ok()) return fail(text, parsed.status().code(), parsed.status().message().what, parsed.status().message().advice);
+  if (!parsed.ok())
+    return fail(text, parsed.status().code(), parsed.status().message().what, parsed.status().message().advice);
   *out = std::move(parsed).value();
   return true;
 }
@@ -147,7 +158,9 @@ bool Decoder::tree(const JsonRef& ref, std::string_view key, const JsonRef& fiel
 bool Decoder::call_signature(const JsonRef& ref, Program* out) {
   JsonRef calls, fields;
   bool present = false, has_fields = false;
-  if (!optional(ref, "module_call_graph", &calls, &present) || !optional(ref, "treespec_namedtuple_fields", &fields, &has_fields)) return false;
+  if (!optional(ref, "module_call_graph", &calls, &present) ||
+      !optional(ref, "treespec_namedtuple_fields", &fields, &has_fields))
+    return false;
   if (!present) return true;
   if (!want(calls, JsonType::kArray)) return false;
   if (!has_fields) fields = calls;  // a list: no class has names
@@ -174,7 +187,8 @@ bool Decoder::ranges(const JsonRef& ref, Program* out) {
     bool present = false;
     if (!optional(at, "min_val", &bound, &present) || (present && !read(bound, &range.min.emplace()))) return false;
     if (!optional(at, "max_val", &bound, &present) || (present && !read(bound, &range.max.emplace()))) return false;
-    if (range.min && range.max && *range.min > *range.max) return fail(at, Code::k_corrupt, "the range of a symbol is empty");
+    if (range.min && range.max && *range.min > *range.max)
+      return fail(at, Code::k_corrupt, "the range of a symbol is empty");
     out->range_constraints.emplace(std::string(name), range);
     return true;
   });
@@ -189,7 +203,9 @@ bool Decoder::program(const JsonRef& ref, Program* out) {
   if (!member(module, "signature", &signature_at) || !signature(signature_at, out)) return false;
   if (!call_signature(module, out) || !ranges(ref, out)) return false;
   if (!member(ref, "opset_version", &opsets) || !want(opsets, JsonType::kObject)) return false;
-  if (!opsets.members([&](std::string_view name, const JsonRef& at) { return read(at, &out->opset_version[std::string(name)]); })) return false;
+  if (!opsets.members(
+          [&](std::string_view name, const JsonRef& at) { return read(at, &out->opset_version[std::string(name)]); }))
+    return false;
   if (!optional(ref, "verifiers", &list, &present) || (present && !texts(list, &names))) return false;
   if (!names.empty()) out->dialect = names.front();
   if (!optional(ref, "torch_version", &list, &present) || (present && !read(list, &out->torch_version))) return false;

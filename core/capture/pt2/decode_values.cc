@@ -40,17 +40,20 @@ constexpr DTypeNumber kDTypes[] = {
     {35, DType::k_u64, ""},
 };
 
-constexpr const char* kLayouts[] = {"unknown", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "mkldnn"};
+constexpr const char* kLayouts[] = {"unknown",    "sparse_coo", "sparse_csr", "sparse_csc",
+                                    "sparse_bsr", "sparse_bsc", "mkldnn"};
 
 }  // namespace
 
 bool Decoder::dtype(const JsonRef& ref, DType* out) {
   int64_t number = 0;
   if (!read(ref, &number)) return false;
-  auto row = std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeNumber& r) { return r.number == number; });
+  auto row =
+      std::find_if(std::begin(kDTypes), std::end(kDTypes), [&](const DTypeNumber& r) { return r.number == number; });
   if (row == std::end(kDTypes)) return unknown(ref, "dtype number", std::to_string(number));
   if (row->dtype == DType::kNone)
-    return fail(ref, Code::k_unsupported, std::string("tensors of dtype ") + row->name + " are not supported", "cast them before the export");
+    return fail(ref, Code::k_unsupported, std::string("tensors of dtype ") + row->name + " are not supported",
+                "cast them before the export");
   *out = row->dtype;
   return true;
 }
@@ -89,7 +92,8 @@ bool Decoder::device(const JsonRef& ref, Device* out) {
 
 bool Decoder::expression(const JsonRef& ref, ExprPtr* out, JsonRef* hint, bool* has_hint) {
   JsonRef text;
-  if (!member(ref, "expr_str", &text) || !want(text, JsonType::kString) || !optional(ref, "hint", hint, has_hint)) return false;
+  if (!member(ref, "expr_str", &text) || !want(text, JsonType::kString) || !optional(ref, "hint", hint, has_hint))
+    return false;
   auto [it, fresh] = expressions_.try_emplace(std::string(text.string()));
   if (fresh) {
     Result<ExprPtr> parsed = parse_srepr(text.string(), limits_.expr);
@@ -98,7 +102,8 @@ bool Decoder::expression(const JsonRef& ref, ExprPtr* out, JsonRef* hint, bool* 
       return fail(text, parsed.status().code(), m.what + (m.where.empty() ? "" : ", " + m.where), m.advice);
     }
     it->second = parsed.value();
-    if (!count(text, &num_expr_nodes_, limits_.expr_nodes, "terms in its sizes", it->second->nodes.size())) return false;
+    if (!count(text, &num_expr_nodes_, limits_.expr_nodes, "terms in its sizes", it->second->nodes.size()))
+      return false;
   }
   *out = it->second;
   return true;
@@ -149,7 +154,9 @@ bool Decoder::sym_bool(const JsonRef& ref, SymBool* out) {
 bool Decoder::sizes(const JsonRef& ref, const char* noun, std::vector<SymInt>* out) {
   if (!want(ref, JsonType::kArray)) return false;
   if (ref.count() > limits_.rank)
-    return fail(ref, Code::k_corrupt, "a tensor has " + std::to_string(ref.count()) + " dimensions, the limit is " + std::to_string(limits_.rank));
+    return fail(
+        ref, Code::k_corrupt,
+        "a tensor has " + std::to_string(ref.count()) + " dimensions, the limit is " + std::to_string(limits_.rank));
   out->reserve(ref.count());
   return ref.items([&](const JsonRef& item) {
     SymInt& size = out->emplace_back();
@@ -167,10 +174,12 @@ bool Decoder::tensor_meta(const JsonRef& ref, TensorMeta* out) {
   if (!member(ref, "sizes", &dims) || !sizes(dims, "size", &out->sizes)) return false;
   if (!member(ref, "strides", &strides) || !sizes(strides, "stride", &out->strides)) return false;
   if (out->sizes.size() != out->strides.size())
-    return fail(strides, Code::k_corrupt, "a tensor has " + std::to_string(out->sizes.size()) + " sizes and " +
-                                              std::to_string(out->strides.size()) + " strides");
+    return fail(strides, Code::k_corrupt,
+                "a tensor has " + std::to_string(out->sizes.size()) + " sizes and " +
+                    std::to_string(out->strides.size()) + " strides");
   if (!member(ref, "storage_offset", &offset) || !sym_int(offset, &out->storage_offset)) return false;
-  if (out->storage_offset.is_literal() && out->storage_offset.value < 0) return fail(offset, Code::k_corrupt, "a storage offset is negative");
+  if (out->storage_offset.is_literal() && out->storage_offset.value < 0)
+    return fail(offset, Code::k_corrupt, "a storage offset is negative");
   if (!member(ref, "device", &place) || !device(place, &out->device)) return false;
   return read_member(ref, "requires_grad", &out->requires_grad);
 }

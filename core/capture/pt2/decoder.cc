@@ -13,13 +13,15 @@ bool Decoder::fail(const JsonRef& ref, Code code, std::string what, std::string 
 }
 
 bool Decoder::unknown(const JsonRef& ref, const char* noun, std::string_view value) {
-  return fail(ref, Code::k_unsupported, "this reader knows no " + std::string(noun) + " \"" + std::string(value.substr(0, 200)) + "\"",
+  return fail(ref, Code::k_unsupported,
+              "this reader knows no " + std::string(noun) + " \"" + std::string(value.substr(0, 200)) + "\"",
               "save the model with a torch release that this version of Keirin knows");
 }
 
 bool Decoder::want(const JsonRef& ref, JsonType type) {
   if (ref.type() == type) return true;
-  return fail(ref, Code::k_corrupt, std::string("found ") + json_type_name(ref.type()) + " where " + json_type_name(type) + " belongs");
+  return fail(ref, Code::k_corrupt,
+              std::string("found ") + json_type_name(ref.type()) + " where " + json_type_name(type) + " belongs");
 }
 
 bool Decoder::optional(const JsonRef& ref, std::string_view key, JsonRef* out, bool* present) {
@@ -46,7 +48,8 @@ bool Decoder::member(const JsonRef& ref, std::string_view key, JsonRef* out) {
 
 bool Decoder::tag(const JsonRef& ref, std::string_view* key, JsonRef* out) {
   if (!want(ref, JsonType::kObject)) return false;
-  if (ref.count() != 1) return fail(ref, Code::k_corrupt, "a union holds " + std::to_string(ref.count()) + " fields, not one");
+  if (ref.count() != 1)
+    return fail(ref, Code::k_corrupt, "a union holds " + std::to_string(ref.count()) + " fields, not one");
   ref.members([&](std::string_view name, const JsonRef& at) {
     *key = name;
     *out = at;

@@ -11,11 +11,13 @@ bool ExprBuilder::integer(int64_t* out) {
   int64_t value = 0;
   for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
     int64_t digit = text_[at_] - '0';
-    if (__builtin_mul_overflow(value, 10, &value) || __builtin_sub_overflow(value, digit, &value))  // downwards: INT64_MIN fits
+    if (__builtin_mul_overflow(value, 10, &value) ||
+        __builtin_sub_overflow(value, digit, &value))  // downwards: INT64_MIN fits
       return fail(Code::k_corrupt, "an integer does not fit 64 bits");
   }
   if (at_ == start) return fail(Code::k_corrupt, "an expression lacks an integer");
-  if (!negative && __builtin_sub_overflow(int64_t{0}, value, &value)) return fail(Code::k_corrupt, "an integer does not fit 64 bits");
+  if (!negative && __builtin_sub_overflow(int64_t{0}, value, &value))
+    return fail(Code::k_corrupt, "an integer does not fit 64 bits");
   *out = value;
   return true;
 }
@@ -26,7 +28,8 @@ bool ExprBuilder::quoted(std::string* out) {
   size_t end = text_.find(quote, at_ + 1);
   if (end == std::string_view::npos) return fail(Code::k_corrupt, "a quoted name does not end");
   std::string_view name = text_.substr(at_ + 1, end - at_ - 1);
-  if (name.empty() || name.find('\\') != std::string_view::npos) return fail(Code::k_corrupt, "a quoted name is empty or has an escape");
+  if (name.empty() || name.find('\\') != std::string_view::npos)
+    return fail(Code::k_corrupt, "a quoted name is empty or has an escape");
   *out = name;
   at_ = end + 1;
   return true;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What both expression parsers share: a cursor over text that never leaves it, a tree that never grows beyond the limits,
-// and the first error with its position.
+// What both expression parsers share: a cursor over text that never leaves it, a tree that never grows beyond the
+// limits, and the first error with its position.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,14 +23,16 @@ class ExprBuilder {
 
   bool fail(Code code, std::string what) {
     if (status.ok())
-      status = Status(code, {std::move(what), "character " + std::to_string(at_) + " of the expression", "nothing was loaded",
-                             code == Code::k_unsupported ? "save the model with a torch release that this version of Keirin knows"
-                                                         : "save the file again"});
+      status = Status(
+          code, {std::move(what), "character " + std::to_string(at_) + " of the expression", "nothing was loaded",
+                 code == Code::k_unsupported ? "save the model with a torch release that this version of Keirin knows"
+                                             : "save the file again"});
     return false;
   }
 
   void skip_space() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) ++at_;
+    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
+      ++at_;
   }
   bool at_end() {
     skip_space();
@@ -57,14 +60,20 @@ class ExprBuilder {
     while (at_ < text_.size() && is_word(text_[at_])) ++at_;
     return text_.substr(start, at_ - start);
   }
+  // Whether the text goes on right here as a word or a float would.
+  bool runs_on() const { return at_ < text_.size() && (is_word(text_[at_]) || text_[at_] == '.'); }
   bool integer(int64_t* out);
   bool quoted(std::string* out);
 
-  bool enter() { return ++depth_ <= limits_.depth || fail(Code::k_corrupt, "an expression is nested deeper than " + std::to_string(limits_.depth)); }
+  bool enter() {
+    return ++depth_ <= limits_.depth ||
+           fail(Code::k_corrupt, "an expression is nested deeper than " + std::to_string(limits_.depth));
+  }
   void leave() { --depth_; }
 
   bool add(ExprNode node, uint32_t* out) {
-    if (expr.nodes.size() >= limits_.nodes) return fail(Code::k_corrupt, "an expression has more than " + std::to_string(limits_.nodes) + " terms");
+    if (expr.nodes.size() >= limits_.nodes)
+      return fail(Code::k_corrupt, "an expression has more than " + std::to_string(limits_.nodes) + " terms");
     *out = static_cast<uint32_t>(expr.nodes.size());
     expr.nodes.push_back(std::move(node));
     return true;
@@ -73,11 +82,15 @@ class ExprBuilder {
     ExprNode node{ExprOp::kInteger, value, 1, 0, {}};
     return add(std::move(node), out);
   }
-  bool add_call(ExprOp op, std::vector<uint32_t> args, uint32_t* out) { return add(ExprNode{op, 0, 1, 0, std::move(args)}, out); }
+  bool add_call(ExprOp op, std::vector<uint32_t> args, uint32_t* out) {
+    return add(ExprNode{op, 0, 1, 0, std::move(args)}, out);
+  }
   bool add_symbol(const std::string& name, uint32_t* out);
 
  private:
-  static bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
+  static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  }
   std::string_view text_;
   size_t at_ = 0;
   uint32_t depth_ = 0;

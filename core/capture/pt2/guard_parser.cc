@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recursive descent over the Python of guards_code: sizes of inputs, integers, + - * // %, comparisons (chained too), and,
-// or, not. Anything else makes the guard unparsed, which pins the model to its hint sizes; it is never evaluated as text.
+// Recursive descent over the Python of guards_code: sizes of inputs, integer inputs, integers, + - * // %, comparisons
+// (chained too), and, or, not. Anything else makes the guard unparsed, which pins the model to its hint sizes; it is
+// never evaluated as text.
 #include "core/capture/pt2/expr_builder.h"
 
 namespace keirin::pt2 {
@@ -13,8 +14,8 @@ struct Operator {
 };
 // Longer tokens first: "<" must not take the head of "<=".
 constexpr Operator kComparisons[] = {
-    {"<=", ExprOp::kLessThan},       {">=", ExprOp::kGreaterThan},       {"==", ExprOp::kEquality},
-    {"!=", ExprOp::kUnequality},     {"<", ExprOp::kStrictLessThan},     {">", ExprOp::kStrictGreaterThan},
+    {"<=", ExprOp::kLessThan},   {">=", ExprOp::kGreaterThan},   {"==", ExprOp::kEquality},
+    {"!=", ExprOp::kUnequality}, {"<", ExprOp::kStrictLessThan}, {">", ExprOp::kStrictGreaterThan},
 };
 
 class GuardParser {
@@ -23,8 +24,10 @@ class GuardParser {
 
   Guard run() && {
     uint32_t root = 0;
-    if (disjunction(&root) && b_.at_end()) guard_.expr = std::make_shared<const Expr>(std::move(b_.expr));
-    else guard_.sizes.clear();
+    if (disjunction(&root) && b_.at_end())
+      guard_.expr = std::make_shared<const Expr>(std::move(b_.expr));
+    else
+      guard_.sizes.clear();
     return std::move(guard_);
   }
 
@@ -83,7 +86,8 @@ class GuardParser {
       if (!minus && b_.peek() != '+') return true;
       b_.take(minus ? "-" : "+");
       uint32_t right = 0;
-      if (!product(&right) || (minus && !negate(right, &right)) || !b_.add_call(ExprOp::kAdd, {*out, right}, out)) return false;
+      if (!product(&right) || (minus && !negate(right, &right)) || !b_.add_call(ExprOp::kAdd, {*out, right}, out))
+        return false;
     }
   }
 
@@ -118,19 +122,20 @@ class GuardParser {
     if (b_.take("(")) return disjunction(out) && b_.expect(")");
     if (c >= '0' && c <= '9') {
       int64_t value = 0;
-      // A float or a name that starts like a number goes on with something else than an operator.
-      return b_.integer(&value) && b_.peek() != '.' && b_.word().empty() && b_.add_integer(value, out);
+      return b_.integer(&value) && (!b_.runs_on() || refuse()) && b_.add_integer(value, out);
     }
     return size(out);
   }
 
-  // L['x']['key'][0].size()[1], or x.size()[1].
+  // L['x']['key'][0].size()[1], or x.size()[1], or L['n'] of an integer input.
   bool size(uint32_t* out) {
     SizeRef ref;
     std::string_view root = b_.word();
     if (root.empty()) return refuse();
-    if (root != "L") ref.input = root;
-    else if (!b_.expect("[") || !b_.quoted(&ref.input) || !b_.expect("]")) return false;
+    if (root != "L")
+      ref.input = root;
+    else if (!b_.expect("[") || !b_.quoted(&ref.input) || !b_.expect("]"))
+      return false;
     while (b_.take("[")) {
       std::string key;
       int64_t index = 0;
@@ -143,8 +148,12 @@ class GuardParser {
       }
       if (!b_.expect("]")) return false;
     }
-    if (!b_.take(".") || !b_.take("size") || !b_.take("(") || !b_.take(")") || !b_.take("[")) return refuse();
-    if (!b_.integer(&ref.dim) || ref.dim < 0 || !b_.expect("]")) return refuse();
+    if (root == "L" && b_.peek() != '.') {
+      ref.dim = -1;
+    } else {
+      if (!b_.take(".") || !b_.take("size") || !b_.take("(") || !b_.take(")") || !b_.take("[")) return refuse();
+      if (!b_.integer(&ref.dim) || ref.dim < 0 || !b_.expect("]")) return refuse();
+    }
     ref.symbol = spell(ref);
     size_t known = b_.expr.symbols.size();
     if (!b_.add_symbol(ref.symbol, out)) return false;
@@ -157,7 +166,7 @@ class GuardParser {
     for (const PathStep& step : ref.steps)
       text += std::holds_alternative<int64_t>(step) ? "[" + std::to_string(std::get<int64_t>(step)) + "]"
                                                     : "['" + std::get<std::string>(step) + "']";
-    return text + ".size()[" + std::to_string(ref.dim) + "]";
+    return ref.dim < 0 ? text : text + ".size()[" + std::to_string(ref.dim) + "]";
   }
 
   ExprBuilder b_;

@@ -46,7 +46,8 @@ class JsonBuilder {
 
   Result<JsonDoc> run() {
     // At most one node per comma, colon and bracket, and one more: reserving it keeps the peak at one copy.
-    auto separators = std::count_if(text_.begin(), text_.end(), [](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
+    auto separators =
+        std::count_if(text_.begin(), text_.end(), [](char c) { return c == ',' || c == ':' || c == '[' || c == '{'; });
     doc_.nodes_.reserve(std::min<uint64_t>(static_cast<uint64_t>(separators) + 1, most_nodes()));
     CountingIterator begin{text_.data(), &reached_}, end{text_.data() + text_.size(), &reached_};
     bool done = nlohmann::json::sax_parse(begin, end, this);
@@ -88,7 +89,8 @@ class JsonBuilder {
   uint64_t most_nodes() const { return std::min<uint64_t>(kFreeNodes + text_.size() / kBytesPerNode, 0xFFFFFFFE); }
 
   static Status corrupt(std::string what, uint64_t byte) {
-    return Status(Code::k_corrupt, {std::move(what), "byte " + std::to_string(byte), "nothing was loaded", "save the file again"});
+    return Status(Code::k_corrupt,
+                  {std::move(what), "byte " + std::to_string(byte), "nothing was loaded", "save the file again"});
   }
   bool fail(std::string what, uint64_t byte) {
     status_ = corrupt(std::move(what), byte);
@@ -107,8 +109,9 @@ class JsonBuilder {
 
   JsonNode* add(JsonType type) {
     if (doc_.nodes_.size() >= most_nodes()) {
-      status_ = Status(Code::k_exhausted, {"the JSON text has too many values for its size", "byte " + std::to_string(token_start()),
-                                           "nothing was loaded", "save the file again"});
+      status_ = Status(Code::k_exhausted,
+                       {"the JSON text has too many values for its size", "byte " + std::to_string(token_start()),
+                        "nothing was loaded", "save the file again"});
       return nullptr;
     }
     JsonNode& n = doc_.nodes_.emplace_back();
@@ -127,8 +130,8 @@ class JsonBuilder {
 
   bool add_string(const std::string& value) {
     if (value.size() > limits_.string_bytes) {
-      status_ = Status(Code::k_exhausted, {"a JSON string has " + std::to_string(value.size()) + " bytes, the limit is " +
-                                               std::to_string(limits_.string_bytes),
+      status_ = Status(Code::k_exhausted, {"a JSON string has " + std::to_string(value.size()) +
+                                               " bytes, the limit is " + std::to_string(limits_.string_bytes),
                                            "byte " + std::to_string(token_start()), "nothing was loaded",
                                            "raise Limits::string_bytes if the file is trusted"});
       return false;
@@ -165,7 +168,8 @@ class JsonBuilder {
     for (uint32_t k = object + 1; k < doc_.nodes_.size(); k = doc_.next(k + 1)) keys_.push_back(k);
     auto text = [&](uint32_t k) { return doc_.string(doc_.node(k)); };
     std::sort(keys_.begin(), keys_.end(), [&](uint32_t a, uint32_t b) { return text(a) < text(b); });
-    auto twin = std::adjacent_find(keys_.begin(), keys_.end(), [&](uint32_t a, uint32_t b) { return text(a) == text(b); });
+    auto twin =
+        std::adjacent_find(keys_.begin(), keys_.end(), [&](uint32_t a, uint32_t b) { return text(a) == text(b); });
     if (twin == keys_.end()) return true;
     uint32_t later = std::max(*twin, *(twin + 1));
     return fail("a JSON object has the key \"" + std::string(text(later)) + "\" twice", doc_.node(later).byte);
@@ -182,10 +186,12 @@ class JsonBuilder {
 };
 
 Result<JsonDoc> JsonDoc::parse(std::string_view text, const Limits& limits) {
-  if (text.size() >= 0xFFFFFFFF) return Status(Code::k_exhausted, {"the JSON text is longer than 4 GiB", {}, "nothing was loaded", {}});
+  if (text.size() >= 0xFFFFFFFF)
+    return Status(Code::k_exhausted, {"the JSON text is longer than 4 GiB", {}, "nothing was loaded", {}});
   // nlohmann skips a byte order mark; no writer of .pt2 files puts one.
   if (text.starts_with("\xEF\xBB\xBF"))
-    return Status(Code::k_corrupt, {"the JSON text starts with a byte order mark", "byte 0", "nothing was loaded", "save the file again"});
+    return Status(Code::k_corrupt, {"the JSON text starts with a byte order mark", "byte 0", "nothing was loaded",
+                                    "save the file again"});
   return JsonBuilder(text, limits).run();
 }
 
@@ -194,8 +200,10 @@ std::string JsonRef::where() const {
   for (const JsonRef* r = this; r->parent_ != nullptr; r = r->parent_) chain.push_back(r);
   std::string path;
   for (auto it = chain.rbegin(); it != chain.rend(); ++it) {
-    if ((*it)->item_ >= 0) path += "[" + std::to_string((*it)->item_) + "]";
-    else (path += path.empty() ? "" : ".") += std::string((*it)->key_.substr(0, 200));
+    if ((*it)->item_ >= 0)
+      path += "[" + std::to_string((*it)->item_) + "]";
+    else
+      (path += path.empty() ? "" : ".") += std::string((*it)->key_.substr(0, 200));
   }
   return (path.empty() ? "" : path + " ") + "(byte " + std::to_string(byte()) + ")";
 }

@@ -58,8 +58,10 @@ class JsonRef {
  public:
   JsonRef() = default;
   explicit JsonRef(const JsonDoc& doc) : doc_(&doc) {}
-  JsonRef(const JsonRef& parent, uint32_t index, std::string_view key) : doc_(parent.doc_), parent_(&parent), index_(index), key_(key) {}
-  JsonRef(const JsonRef& parent, uint32_t index, int64_t item) : doc_(parent.doc_), parent_(&parent), index_(index), item_(item) {}
+  JsonRef(const JsonRef& parent, uint32_t index, std::string_view key)
+      : doc_(parent.doc_), parent_(&parent), index_(index), key_(key) {}
+  JsonRef(const JsonRef& parent, uint32_t index, int64_t item)
+      : doc_(parent.doc_), parent_(&parent), index_(index), item_(item) {}
 
   JsonType type() const { return node().type; }
   uint32_t byte() const { return node().byte; }

@@ -11,19 +11,19 @@
 namespace keirin::pt2 {
 
 struct Limits {
-  uint64_t json_bytes = 256ull << 20;   // one JSON or extra record; never above 4 GiB - 1
+  uint64_t json_bytes = 256ull << 20;  // one JSON or extra record; never above 4 GiB - 1
   uint32_t json_depth = 64;
-  uint64_t string_bytes = 1ull << 20;   // one JSON string
-  uint64_t records = 400'000;           // entries of the zip directory
+  uint64_t string_bytes = 1ull << 20;  // one JSON string
+  uint64_t records = 400'000;          // entries of the zip directory
   uint64_t directory_bytes = 128ull << 20;
-  uint64_t nodes = 1'000'000;           // of one program, inner graphs included
+  uint64_t nodes = 1'000'000;  // of one program, inner graphs included
   uint64_t values = 4'000'000;
-  uint64_t weights = 100'000;           // weights and constants of one program
+  uint64_t weights = 100'000;  // weights and constants of one program
   uint64_t symbols = 65'536;
   uint32_t rank = 64;
-  uint32_t graph_depth = 8;             // inner graphs inside inner graphs
-  ExprLimits expr;                      // of one expression
-  uint64_t expr_nodes = 2'000'000;       // of all different expressions together
+  uint32_t graph_depth = 8;         // inner graphs inside inner graphs
+  ExprLimits expr;                  // of one expression
+  uint64_t expr_nodes = 2'000'000;  // of all different expressions together
 };
 
 }  // namespace keirin::pt2

@@ -10,8 +10,8 @@ namespace {
 
 using Wide = __int128;
 
-// One past the last byte that the view can touch. Rank, sizes and strides are bounded, so 128 bits cannot overflow before
-// the check on each step.
+// One past the last byte that the view can touch. Rank, sizes and strides are bounded, so 128 bits cannot overflow
+// before the check on each step.
 bool view_end(const Weight& w, uint64_t storage_bytes) {
   Wide last = w.storage_offset;
   Wide item = dtype_bytes(w.meta.dtype);
@@ -42,7 +42,8 @@ bool count_fits(const std::vector<int64_t>& sizes, int64_t item) {
 
 class PayloadReader {
  public:
-  PayloadReader(const ZipArchive& archive, const std::string& model, const Limits& limits) : archive_(archive), model_(model), limits_(limits) {}
+  PayloadReader(const ZipArchive& archive, const std::string& model, const Limits& limits)
+      : archive_(archive), model_(model), limits_(limits) {}
 
   Status table(const std::string& folder, const std::string& suffix, Named<Weight>* out) {
     std::string record = folder + model_ + suffix;
@@ -56,8 +57,9 @@ class PayloadReader {
  private:
   Status missing_config(const std::string& folder, const std::string& record) {
     if (archive_.find(folder + model_ + ".pt") != nullptr)
-      return Status(Code::k_version, {"the weights are pickled, a layout of older torch releases", folder + model_ + ".pt",
-                                      "nothing was loaded", "save the model again with torch 2.9 or newer"});
+      return Status(Code::k_version,
+                    {"the weights are pickled, a layout of older torch releases", folder + model_ + ".pt",
+                     "nothing was loaded", "save the model again with torch 2.9 or newer"});
     return Status(Code::k_corrupt, {"a record is missing", record, "nothing was loaded", "save the file again"});
   }
 
@@ -82,27 +84,36 @@ class PayloadReader {
     std::string path;
     bool pickled = false, has_meta = false;
     JsonRef meta;
-    if (!d.read_member(at, "path_name", &path) || !d.read_member(at, "is_param", &w->is_param) || !d.read_member(at, "use_pickle", &pickled)) return false;
+    if (!d.read_member(at, "path_name", &path) || !d.read_member(at, "is_param", &w->is_param) ||
+        !d.read_member(at, "use_pickle", &pickled))
+      return false;
     if (!d.optional(at, "tensor_meta", &meta, &has_meta)) return false;
     if (path.starts_with("custom_obj_") || path.starts_with("opaque_obj_"))
-      return d.fail(at, Code::k_unsupported, "the program holds a custom object", "export a model whose inputs and constants are tensors");
-    if (pickled) return d.fail(at, Code::k_unsupported, "the weight is a pickle, which is never opened", "export a model whose weights are plain tensors");
+      return d.fail(at, Code::k_unsupported, "the program holds a custom object",
+                    "export a model whose inputs and constants are tensors");
+    if (pickled)
+      return d.fail(at, Code::k_unsupported, "the weight is a pickle, which is never opened",
+                    "export a model whose weights are plain tensors");
     if (!has_meta) return d.fail(at, Code::k_corrupt, "a weight has no tensor_meta");
     if (!d.tensor_meta(meta, &w->meta)) return false;
-    if (!literals(w->meta.sizes, &w->sizes) || !literals(w->meta.strides, &w->strides) || !w->meta.storage_offset.is_literal())
+    if (!literals(w->meta.sizes, &w->sizes) || !literals(w->meta.strides, &w->strides) ||
+        !w->meta.storage_offset.is_literal())
       return d.fail(meta, Code::k_corrupt, "a weight has a symbolic size");
     w->storage_offset = w->meta.storage_offset.value;
-    if (!count_fits(w->sizes, dtype_bytes(w->meta.dtype))) return d.fail(meta, Code::k_corrupt, "the sizes of a weight overflow");
+    if (!count_fits(w->sizes, dtype_bytes(w->meta.dtype)))
+      return d.fail(meta, Code::k_corrupt, "the sizes of a weight overflow");
     w->record = folder + path;
     return bind(d, at, w);
   }
 
   bool bind(Decoder& d, const JsonRef& at, Weight* w) {
     const ZipRecord* record = archive_.find(w->record);
-    if (record == nullptr) return d.fail(at, Code::k_corrupt, "the record \"" + w->record.substr(0, 300) + "\" of a weight is missing");
+    if (record == nullptr)
+      return d.fail(at, Code::k_corrupt, "the record \"" + w->record.substr(0, 300) + "\" of a weight is missing");
     if (record->size == 0) return true;
     if (!view_end(*w, record->size))
-      return d.fail(at, Code::k_corrupt, "a weight reaches beyond its record of " + std::to_string(record->size) + " bytes",
+      return d.fail(at, Code::k_corrupt,
+                    "a weight reaches beyond its record of " + std::to_string(record->size) + " bytes",
                     "move the model to the CPU before the export and save it again");
     std::shared_ptr<Storage>& storage = storages_[w->record];
     if (storage == nullptr) {
@@ -132,7 +143,8 @@ int64_t Weight::num_elements() const {
 }
 
 std::byte* Weight::data() const {
-  return storage == nullptr ? nullptr : storage->data() + storage_offset * dtype_bytes(meta.dtype);
+  return storage == nullptr || num_elements() == 0 ? nullptr
+                                                   : storage->data() + storage_offset * dtype_bytes(meta.dtype);
 }
 
 const Weight* Payload::find(const InputSpec& input) const {
@@ -152,8 +164,8 @@ Result<Payload> read_payload(const ZipArchive& archive, const Program& program, 
   for (const InputSpec& input : program.inputs) {
     bool weight = input.kind != InputSpec::Kind::kUserInput && input.kind != InputSpec::Kind::kConstantInput;
     if (weight && payload.find(input) == nullptr)
-      return Status(Code::k_corrupt, {"the weight \"" + input.target + "\" is not in the file", "models/" + program.name + ".json",
-                                      "nothing was loaded", "save the file again"});
+      return Status(Code::k_corrupt, {"the weight \"" + input.target + "\" is not in the file",
+                                      "models/" + program.name + ".json", "nothing was loaded", "save the file again"});
   }
   return payload;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The weights and constants of a program: names bound to strided views of whole storages. Names that share a record share
-// one Storage, so tying is kept. Nothing is unpickled, and no view reaches beyond its storage.
+// The weights and constants of a program: names bound to strided views of whole storages. Names that share a record
+// share one Storage, so tying is kept. Nothing is unpickled, and no view reaches beyond its storage.
 #pragma once
 
 #include <memory>
@@ -18,13 +18,13 @@ struct Weight {
   std::vector<int64_t> sizes, strides;  // in elements
   int64_t storage_offset = 0;           // in elements
   bool is_param = false;
-  std::string record;                   // "data/weights/weight_0"
-  std::shared_ptr<Storage> storage;     // null: no bytes in the file
+  std::string record;                // "data/weights/weight_0"
+  std::shared_ptr<Storage> storage;  // null: no bytes in the file
 
   int64_t num_elements() const;
   // Its bytes are to be supplied later: the record is empty although the tensor is not. Never a sign of tying.
   bool is_pending() const { return storage == nullptr && num_elements() > 0; }
-  // First element; null if there is no storage.
+  // First element; null if there is none or no storage.
   std::byte* data() const;
 };
 

@@ -28,24 +28,34 @@ Result<std::string> word(const ZipArchive& archive, const char* name, const Limi
 Status check_kind(const ZipArchive& archive) {
   if (archive.find("archive_format") != nullptr) return {};
   if (archive.find("constants.pkl") != nullptr)
-    return refuse(Code::k_unsupported, "this is a TorchScript file", "constants.pkl", "export the model with torch.export.save");
+    return refuse(Code::k_unsupported, "this is a TorchScript file", "constants.pkl",
+                  "export the model with torch.export.save");
   if (archive.find("data.pkl") != nullptr)
-    return refuse(Code::k_unsupported, "this is a pickle of torch.save", "data.pkl", "export the model with torch.export.save");
-  return refuse(Code::k_corrupt, "this is no torch.export archive", "archive_format", "export the model with torch.export.save");
+    return refuse(Code::k_unsupported, "this is a pickle of torch.save", "data.pkl",
+                  "export the model with torch.export.save");
+  return refuse(Code::k_corrupt, "this is no torch.export archive", "archive_format",
+                "export the model with torch.export.save");
 }
 
 Status check_words(const ZipArchive& archive, const Limits& limits) {
   KRN_TRY_LET(std::string format, word(archive, "archive_format", limits));
-  if (format != "pt2") return refuse(Code::k_corrupt, "the archive format is not pt2", "archive_format", "export the model with torch.export.save");
-  struct Expected { const char *record, *value, *noun; };
-  for (const Expected& e : {Expected{"archive_version", "0", "archive version"}, Expected{".data/version", "6", "container version"}}) {
+  if (format != "pt2")
+    return refuse(Code::k_corrupt, "the archive format is not pt2", "archive_format",
+                  "export the model with torch.export.save");
+  struct Expected {
+    const char *record, *value, *noun;
+  };
+  for (const Expected& e :
+       {Expected{"archive_version", "0", "archive version"}, Expected{".data/version", "6", "container version"}}) {
     KRN_TRY_LET(std::string value, word(archive, e.record, limits));
     if (value != e.value)
       return refuse(Code::k_version, std::string("this reader does not know the ") + e.noun, e.record,
                     "save the model with a torch release that this version of Keirin knows");
   }
   KRN_TRY_LET(std::string order, word(archive, "byteorder", limits));
-  if (order != "little") return refuse(Code::k_unsupported, "the weights are not in little-endian byte order", "byteorder", "save the model on a little-endian machine");
+  if (order != "little")
+    return refuse(Code::k_unsupported, "the weights are not in little-endian byte order", "byteorder",
+                  "save the model on a little-endian machine");
   return {};
 }
 
@@ -74,7 +84,8 @@ Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, con
 Status check_layout(const ZipArchive& archive) {
   for (const char* name : {"serialized_exported_program.json", "serialized_state_dict.pt"})
     if (archive.find(name) != nullptr)
-      return refuse(Code::k_version, "this file has the layout of an older torch release", name, "save the model again with torch 2.9 or newer");
+      return refuse(Code::k_version, "this file has the layout of an older torch release", name,
+                    "save the model again with torch 2.9 or newer");
   return {};
 }
 
@@ -97,7 +108,8 @@ Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits) {
   }
   if (!file.models.empty()) return file;
   if (archive.has_prefix("data/aotinductor/"))
-    return refuse(Code::k_unsupported, "this is an AOTInductor package, which holds no graph", "data/aotinductor", "export the model with torch.export.save");
+    return refuse(Code::k_unsupported, "this is an AOTInductor package, which holds no graph", "data/aotinductor",
+                  "export the model with torch.export.save");
   return refuse(Code::k_corrupt, "the archive holds no program", "models/", "export the model with torch.export.save");
 }
 
@@ -125,8 +137,9 @@ Result<const Model*> Pt2File::model(const std::string& name) const {
   if (it != models.end()) return &it->second;
   std::string names;
   for (const auto& [known, unused] : models) names += (names.empty() ? "" : ", ") + known;
-  return Status(Code::k_invalid_input, {name.empty() ? "the file holds several models" : "the file holds no model \"" + name + "\"", path,
-                                        "none was chosen", "name one of: " + names});
+  return Status(Code::k_invalid_input,
+                {name.empty() ? "the file holds several models" : "the file holds no model \"" + name + "\"", path,
+                 "none was chosen", "name one of: " + names});
 }
 
 }  // namespace keirin::pt2

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The front of the reader: a whole `.pt2` file, or the same bytes in memory, becomes programs, weights and extra records.
-// It opens no pickle, runs no code and includes no torch. It either returns everything or a Status; nothing is half loaded.
+// The front of the reader: a whole `.pt2` file, or the same bytes in memory, becomes programs, weights and extra
+// records. It opens no pickle, runs no code and includes no torch. It either returns everything or a Status; nothing is
+// half loaded.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +21,9 @@ struct Model {
 };
 
 struct Pt2File {
-  std::string path;             // as given, or "memory"
-  Named<Model> models;          // by name; usually the one called "model"; never empty
-  Named<std::string> extra;     // the records extra/<name>, as text
+  std::string path;          // as given, or "memory"
+  Named<Model> models;       // by name; usually the one called "model"; never empty
+  Named<std::string> extra;  // the records extra/<name>, as text
 
   // The model called `name`; with an empty name the only one. `invalid_input`, listing the names, if that is not one.
   Result<const Model*> model(const std::string& name = {}) const;
@@ -31,6 +32,7 @@ struct Pt2File {
 Result<Pt2File> read_pt2(const std::string& path, const Limits& limits = {});
 
 // `bytes` is only borrowed for the call. `name` stands for the file in messages.
-Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name = "memory", const Limits& limits = {});
+Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name = "memory",
+                         const Limits& limits = {});
 
 }  // namespace keirin::pt2

@@ -25,9 +25,15 @@ struct NameCollector {
   void operator()(const SymIntArg& a) { symbol(a); }
   void operator()(const SymFloatArg& a) { symbol(a); }
   void operator()(const SymBoolArg& a) { symbol(a); }
-  void operator()(const std::vector<SymIntArg>& list) { for (const auto& a : list) symbol(a); }
-  void operator()(const std::vector<SymFloatArg>& list) { for (const auto& a : list) symbol(a); }
-  void operator()(const std::vector<SymBoolArg>& list) { for (const auto& a : list) symbol(a); }
+  void operator()(const std::vector<SymIntArg>& list) {
+    for (const auto& a : list) symbol(a);
+  }
+  void operator()(const std::vector<SymFloatArg>& list) {
+    for (const auto& a : list) symbol(a);
+  }
+  void operator()(const std::vector<SymBoolArg>& list) {
+    for (const auto& a : list) symbol(a);
+  }
   void operator()(const DictArg& a) {
     for (const auto& [key, value] : a.items) std::visit(*this, value.value);
   }

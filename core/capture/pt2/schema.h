@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An exported program as plain structs: what the file says, checked for form and limits, with nothing resolved. Operators
-// are names, values are names, defaulted arguments are absent. Resolving against operator schemas is the importer's work.
-// Invariants after read_pt2: every name used in a graph is defined in it exactly once and before its use; every number
-// fits int64; every enum value is known; every dtype is one of ours.
+// An exported program as plain structs: what the file says, checked for form and limits, with nothing resolved.
+// Operators are names, values are names, defaulted arguments are absent. Resolving against operator schemas is the
+// importer's work. Invariants after read_pt2: every name used in a graph is defined in it exactly once and before its
+// use; every number fits int64; every enum value is known; every dtype is one of ours.
 #pragma once
 
 #include <cstdint>
@@ -63,10 +63,18 @@ struct Argument;
 
 // The kinds of Argument, one struct each. A name always refers to a value of the same graph.
 struct NoneArg {};
-struct TensorArg { std::string name; };
-struct TensorsArg { std::vector<std::string> names; };  // also every empty list under a higher-order operator
-struct OptionalTensorsArg { std::vector<std::optional<std::string>> names; };
-struct NestedTensorsArg { std::vector<std::vector<std::string>> names; };
+struct TensorArg {
+  std::string name;
+};
+struct TensorsArg {  // also every empty list under a higher-order operator
+  std::vector<std::string> names;
+};
+struct OptionalTensorsArg {
+  std::vector<std::optional<std::string>> names;
+};
+struct NestedTensorsArg {
+  std::vector<std::vector<std::string>> names;
+};
 struct SymIntArg {  // a name or a literal
   std::string name;
   int64_t value = 0;
@@ -82,13 +90,19 @@ struct SymBoolArg {
   bool value = false;
   bool is_name() const { return !name.empty(); }
 };
-struct ComplexArg { double real = 0, imag = 0; };
-struct OperatorArg { std::string target; };
+struct ComplexArg {
+  double real = 0, imag = 0;
+};
+struct OperatorArg {
+  std::string target;
+};
 struct GraphArg {
   std::string name;                    // of the submodule at export
   std::shared_ptr<const Graph> graph;  // never null; its names are its own
 };
-struct DictArg { std::vector<std::pair<std::string, Argument>> items; };  // as_string_to_argument, in file order
+struct DictArg {
+  std::vector<std::pair<std::string, Argument>> items;
+};  // as_string_to_argument, in file order
 
 // as_optional_tensor reads as TensorArg or NoneArg. Custom objects and tokens are refused while reading.
 struct Argument {
@@ -102,9 +116,13 @@ struct Argument {
   Value value;
 
   template <class T>
-  const T* get() const { return std::get_if<T>(&value); }
+  const T* get() const {
+    return std::get_if<T>(&value);
+  }
   template <class T>
-  bool is() const { return std::holds_alternative<T>(value); }
+  bool is() const {
+    return std::holds_alternative<T>(value);
+  }
   // The graph values that it names, in order: tensors, symbols, and those inside lists and dicts (not inside graphs).
   std::vector<std::string> names() const;
 };
@@ -123,7 +141,7 @@ struct Node {
   std::string module_path;        // "layer1.0.conv1", from nn_module_stack; empty for the root
   std::string stack_trace;        // of the user's Python, innermost line last
   std::optional<bool> is_hop_single_tensor_return;
-  uint64_t json_byte = 0;         // where it starts in its models/<name>.json, for messages
+  uint64_t json_byte = 0;  // where it starts in its models/<name>.json, for messages
 };
 
 template <class T>
@@ -153,12 +171,18 @@ struct InputSpec {
 
 struct OutputSpec {
   enum class Kind : uint8_t {
-    kUserOutput, kLossOutput, kBufferMutation, kParameterMutation, kUserInputMutation, kGradientToParameter,
+    kUserOutput,
+    kLossOutput,
+    kBufferMutation,
+    kParameterMutation,
+    kUserInputMutation,
+    kGradientToParameter,
     kGradientToUserInput
   };
   Kind kind = Kind::kUserOutput;
   Argument arg;
-  std::string target;  // name of the buffer or parameter, or of the user input in the graph; empty for user and loss outputs
+  std::string
+      target;  // name of the buffer or parameter, or of the user input in the graph; empty for user and loss outputs
 };
 
 struct RangeConstraint {
@@ -169,25 +193,25 @@ struct RangeConstraint {
 struct TreeSpec {
   enum class Kind : uint8_t { kLeaf, kTuple, kList, kDict, kOrderedDict, kNamedTuple, kOther };
   Kind kind = Kind::kLeaf;
-  std::string type;             // "builtins.dict", class name of a namedtuple, empty for a leaf
-  std::vector<PathStep> keys;   // dicts: the keys, one per child; namedtuples: field names if the file has them
+  std::string type;            // "builtins.dict", class name of a namedtuple, empty for a leaf
+  std::vector<PathStep> keys;  // dicts: the keys, one per child; namedtuples: field names if the file has them
   std::vector<TreeSpec> children;
   uint64_t num_leaves() const;
-  bool has_other() const;       // some part of it is kOther
+  bool has_other() const;  // some part of it is kOther
 };
 
 struct Program {
   std::string name;           // "model", from models/<name>.json
   std::string torch_version;  // of the writer
   int64_t schema_major = 0, schema_minor = 0;
-  std::string dialect;        // "TRAINING" (in-place nodes), "ATEN" (functional), "" if not stated
+  std::string dialect;  // "TRAINING" (in-place nodes), "ATEN" (functional), "" if not stated
   Named<int64_t> opset_version;
   Graph graph;
   std::vector<InputSpec> inputs;    // as many as graph.inputs
   std::vector<OutputSpec> outputs;  // as many as graph.outputs
   Named<RangeConstraint> range_constraints;
   std::vector<Guard> guards;
-  TreeSpec in_spec;   // (args tuple, kwargs dict)
+  TreeSpec in_spec;  // (args tuple, kwargs dict)
   TreeSpec out_spec;
   bool has_tree_specs = false;
   std::vector<std::string> forward_arg_names;

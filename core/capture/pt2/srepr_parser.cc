@@ -55,7 +55,8 @@ class SreprParser {
     if (word == "Symbol") return symbol(out);
     for (const Call& call : kCalls)
       if (call.name == word) return arguments(call, out);
-    return b_.fail(Code::k_unsupported, "a size uses the unknown function \"" + std::string(word.substr(0, 100)) + "\"");
+    return b_.fail(Code::k_unsupported,
+                   "a size uses the unknown function \"" + std::string(word.substr(0, 100)) + "\"");
   }
 
   bool integer(uint32_t* out) {
@@ -88,7 +89,8 @@ class SreprParser {
   // ", key=value" any number of times, then the closing bracket.
   bool keywords() {
     while (b_.take(",")) {
-      if (b_.word().empty() || !b_.expect("=") || b_.word().empty()) return b_.fail(Code::k_corrupt, "a keyword argument is damaged");
+      if (b_.word().empty() || !b_.expect("=") || b_.word().empty())
+        return b_.fail(Code::k_corrupt, "a keyword argument is damaged");
     }
     return b_.expect(")");
   }

@@ -14,9 +14,9 @@ using Wide = __int128;
 
 struct Value {
   enum class Kind : uint8_t { kExact, kReal, kBool, kError } kind = Kind::kError;
-  Wide num = 0, den = 1;   // kExact, den > 0, lowest terms; num is 0 or 1 of kBool
-  double real = 0;         // kReal
-  std::string why = {};    // kError
+  Wide num = 0, den = 1;  // kExact, den > 0, lowest terms; num is 0 or 1 of kBool
+  double real = 0;        // kReal
+  std::string why = {};   // kError
 
   static Value exact(Wide v) { return {Kind::kExact, v, 1, 0, {}}; }
   static Value floating(double v) { return {Kind::kReal, 0, 1, v, {}}; }
@@ -56,8 +56,8 @@ Value fraction(Wide num, Wide den) {
 Value add(const Value& a, const Value& b) {
   if (!a.is_exact() || !b.is_exact()) return Value::floating(a.as_real() + b.as_real());
   Wide x = 0, y = 0, sum = 0, den = 0;
-  if (__builtin_mul_overflow(a.num, b.den, &x) || __builtin_mul_overflow(b.num, a.den, &y) || __builtin_add_overflow(x, y, &sum) ||
-      __builtin_mul_overflow(a.den, b.den, &den))
+  if (__builtin_mul_overflow(a.num, b.den, &x) || __builtin_mul_overflow(b.num, a.den, &y) ||
+      __builtin_add_overflow(x, y, &sum) || __builtin_mul_overflow(a.den, b.den, &den))
     return Value::overflow();
   return fraction(sum, den);
 }
@@ -65,7 +65,8 @@ Value add(const Value& a, const Value& b) {
 Value multiply(const Value& a, const Value& b) {
   if (!a.is_exact() || !b.is_exact()) return Value::floating(a.as_real() * b.as_real());
   Wide num = 0, den = 0;
-  if (__builtin_mul_overflow(a.num, b.num, &num) || __builtin_mul_overflow(a.den, b.den, &den)) return Value::overflow();
+  if (__builtin_mul_overflow(a.num, b.num, &num) || __builtin_mul_overflow(a.den, b.den, &den))
+    return Value::overflow();
   return fraction(num, den);
 }
 
@@ -90,8 +91,12 @@ Value to_integer(double v) {
   return Value::exact(static_cast<Wide>(v));
 }
 
-Value floor_of(const Value& a) { return a.is_exact() ? Value::exact(floor_div(a.num, a.den)) : to_integer(std::floor(a.real)); }
-Value ceil_of(const Value& a) { return a.is_exact() ? Value::exact(-floor_div(-a.num, a.den)) : to_integer(std::ceil(a.real)); }
+Value floor_of(const Value& a) {
+  return a.is_exact() ? Value::exact(floor_div(a.num, a.den)) : to_integer(std::floor(a.real));
+}
+Value ceil_of(const Value& a) {
+  return a.is_exact() ? Value::exact(-floor_div(-a.num, a.den)) : to_integer(std::ceil(a.real));
+}
 Value trunc_of(const Value& a) { return a.is_exact() ? Value::exact(a.num / a.den) : to_integer(std::trunc(a.real)); }
 
 // Half to even, as Python's round.
@@ -131,7 +136,8 @@ Value power(Value base, const Value& exponent) {
 }
 
 Value shift(const Value& a, const Value& count, bool left) {
-  if (!a.is_integer() || !count.is_integer() || count.num < 0 || count.num > 120) return Value::error("a shift is out of range");
+  if (!a.is_integer() || !count.is_integer() || count.num < 0 || count.num > 120)
+    return Value::error("a shift is out of range");
   Value factor = Value::exact(Wide{1} << static_cast<int>(count.num));
   return left ? multiply(a, factor) : floor_divide(a, factor);
 }
@@ -148,12 +154,18 @@ Value compare(const Value& a, const Value& b, ExprOp op) {
     order = x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
   }
   switch (op) {
-    case ExprOp::kEquality: return Value::truth(order == 0);
-    case ExprOp::kUnequality: return Value::truth(order != 0);
-    case ExprOp::kLessThan: return Value::truth(order == -1 || order == 0);
-    case ExprOp::kStrictLessThan: return Value::truth(order == -1);
-    case ExprOp::kGreaterThan: return Value::truth(order == 1 || order == 0);
-    default: return Value::truth(order == 1);
+    case ExprOp::kEquality:
+      return Value::truth(order == 0);
+    case ExprOp::kUnequality:
+      return Value::truth(order != 0);
+    case ExprOp::kLessThan:
+      return Value::truth(order == -1 || order == 0);
+    case ExprOp::kStrictLessThan:
+      return Value::truth(order == -1);
+    case ExprOp::kGreaterThan:
+      return Value::truth(order == 1 || order == 0);
+    default:
+      return Value::truth(order == 1);
   }
 }
 
@@ -173,22 +185,34 @@ class Evaluator {
 
   Value visit(const ExprNode& node) const {
     switch (node.op) {
-      case ExprOp::kInteger: return Value::exact(node.num);
-      case ExprOp::kRational: return fraction(node.num, node.den);
-      case ExprOp::kFloat: return Value::floating(node.real);
-      case ExprOp::kBool: return Value::truth(node.num != 0);
-      case ExprOp::kInfinity: return Value::floating(std::numeric_limits<double>::infinity());
-      case ExprOp::kNegativeInfinity: return Value::floating(-std::numeric_limits<double>::infinity());
-      case ExprOp::kSymbol: return symbol(node);
-      case ExprOp::kWhere: return where(node);
-      case ExprOp::kAnd: return all(node, true);
-      case ExprOp::kOr: return all(node, false);
+      case ExprOp::kInteger:
+        return Value::exact(node.num);
+      case ExprOp::kRational:
+        return fraction(node.num, node.den);
+      case ExprOp::kFloat:
+        return Value::floating(node.real);
+      case ExprOp::kBool:
+        return Value::truth(node.num != 0);
+      case ExprOp::kInfinity:
+        return Value::floating(std::numeric_limits<double>::infinity());
+      case ExprOp::kNegativeInfinity:
+        return Value::floating(-std::numeric_limits<double>::infinity());
+      case ExprOp::kSymbol:
+        return symbol(node);
+      case ExprOp::kWhere:
+        return where(node);
+      case ExprOp::kAnd:
+        return all(node, true);
+      case ExprOp::kOr:
+        return all(node, false);
       case ExprOp::kNot: {
         const Value& a = arg(node, 0);
         if (a.is_error()) return a;
-        return a.kind == Value::Kind::kBool ? Value::truth(a.num == 0) : Value::error("a number stands where a condition belongs");
+        return a.kind == Value::Kind::kBool ? Value::truth(a.num == 0)
+                                            : Value::error("a number stands where a condition belongs");
       }
-      default: return strict(node);
+      default:
+        return strict(node);
     }
   }
 
@@ -227,13 +251,20 @@ class Evaluator {
 
   static Value unary(ExprOp op, const Value& a) {
     switch (op) {
-      case ExprOp::kCeilToInt: return ceil_of(a);
-      case ExprOp::kFloorToInt: return floor_of(a);
-      case ExprOp::kTruncToInt: return trunc_of(a);
-      case ExprOp::kRoundToInt: return round_of(a);
-      case ExprOp::kToFloat: return Value::floating(a.as_real());
-      case ExprOp::kTruncToFloat: return Value::floating(std::trunc(a.as_real()));
-      default: return a;  // Identity, and Add, Mul, Max, Min of one argument
+      case ExprOp::kCeilToInt:
+        return ceil_of(a);
+      case ExprOp::kFloorToInt:
+        return floor_of(a);
+      case ExprOp::kTruncToInt:
+        return trunc_of(a);
+      case ExprOp::kRoundToInt:
+        return round_of(a);
+      case ExprOp::kToFloat:
+        return Value::floating(a.as_real());
+      case ExprOp::kTruncToFloat:
+        return Value::floating(std::trunc(a.as_real()));
+      default:
+        return a;  // Identity, and Add, Mul, Max, Min of one argument
     }
   }
 
@@ -243,10 +274,14 @@ class Evaluator {
       case ExprOp::kAdd:
       case ExprOp::kMul:
       case ExprOp::kMax:
-      case ExprOp::kMin: return fold(node);
-      case ExprOp::kPow: return power(a, b);
-      case ExprOp::kPowByNatural: return b.is_integer() && b.num < 0 ? Value::error("a natural exponent is negative") : power(a, b);
-      case ExprOp::kFloorDiv: return floor_divide(a, b);
+      case ExprOp::kMin:
+        return fold(node);
+      case ExprOp::kPow:
+        return power(a, b);
+      case ExprOp::kPowByNatural:
+        return b.is_integer() && b.num < 0 ? Value::error("a natural exponent is negative") : power(a, b);
+      case ExprOp::kFloorDiv:
+        return floor_divide(a, b);
       case ExprOp::kCleanDiv: {
         Value q = divide(a, b);
         return q.is_error() || q.is_integer() ? q : Value::error("a clean division has a rest");
@@ -256,22 +291,27 @@ class Evaluator {
         return q.is_error() ? q : ceil_of(q);
       }
       case ExprOp::kMod:
-      case ExprOp::kPythonMod: return modulo(a, b);
+      case ExprOp::kPythonMod:
+        return modulo(a, b);
       case ExprOp::kModularIndexing: {
         Value q = floor_divide(a, b);
         return q.is_error() ? q : modulo(q, arg(node, 2));
       }
-      case ExprOp::kLShift: return shift(a, b, true);
-      case ExprOp::kRShift: return shift(a, b, false);
+      case ExprOp::kLShift:
+        return shift(a, b, true);
+      case ExprOp::kRShift:
+        return shift(a, b, false);
       case ExprOp::kIntTrueDiv:
       case ExprOp::kFloatTrueDiv:
         return b.as_real() == 0 ? Value::error("division by zero") : Value::floating(a.as_real() / b.as_real());
-      case ExprOp::kFloatPow: return Value::floating(std::pow(a.as_real(), b.as_real()));
+      case ExprOp::kFloatPow:
+        return Value::floating(std::pow(a.as_real(), b.as_real()));
       case ExprOp::kRoundDecimal: {
         double scale = std::pow(10.0, b.as_real());
         return Value::floating(std::nearbyint(a.as_real() * scale) / scale);
       }
-      default: return compare(a, b, node.op);
+      default:
+        return compare(a, b, node.op);
     }
   }
 
@@ -279,10 +319,13 @@ class Evaluator {
     Value result = arg(node, 0);
     for (size_t i = 1; i < node.args.size() && !result.is_error(); ++i) {
       const Value& next = arg(node, i);
-      if (node.op == ExprOp::kAdd) result = add(result, next);
-      else if (node.op == ExprOp::kMul) result = multiply(result, next);
+      if (node.op == ExprOp::kAdd)
+        result = add(result, next);
+      else if (node.op == ExprOp::kMul)
+        result = multiply(result, next);
       else {
-        Value takes = compare(next, result, node.op == ExprOp::kMax ? ExprOp::kStrictGreaterThan : ExprOp::kStrictLessThan);
+        Value takes =
+            compare(next, result, node.op == ExprOp::kMax ? ExprOp::kStrictGreaterThan : ExprOp::kStrictLessThan);
         if (takes.is_error()) return takes;
         if (takes.num != 0) result = next;
       }
@@ -304,13 +347,18 @@ Status refuse(const Expr& expr, std::string what) {
 Result<SymValue> evaluate(const Expr& expr, const SymbolValues& symbols) {
   Value v = Evaluator(expr, symbols).run();
   switch (v.kind) {
-    case Value::Kind::kError: return refuse(expr, v.why);
-    case Value::Kind::kBool: return SymValue(v.num != 0);
-    case Value::Kind::kReal: return SymValue(v.real);
-    case Value::Kind::kExact: break;
+    case Value::Kind::kError:
+      return refuse(expr, v.why);
+    case Value::Kind::kBool:
+      return SymValue(v.num != 0);
+    case Value::Kind::kReal:
+      return SymValue(v.real);
+    case Value::Kind::kExact:
+      break;
   }
   if (v.den != 1) return refuse(expr, "the value is no integer");
-  if (v.num < std::numeric_limits<int64_t>::min() || v.num > std::numeric_limits<int64_t>::max()) return refuse(expr, "the value overflows");
+  if (v.num < std::numeric_limits<int64_t>::min() || v.num > std::numeric_limits<int64_t>::max())
+    return refuse(expr, "the value overflows");
   return SymValue(static_cast<int64_t>(v.num));
 }
 

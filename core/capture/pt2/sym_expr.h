@@ -20,7 +20,13 @@ namespace keirin::pt2 {
 
 // Every operation that an expression may call. The names are those of the file.
 enum class ExprOp : uint8_t {
-  kInteger, kRational, kFloat, kBool, kInfinity, kNegativeInfinity, kSymbol,  // leaves
+  kInteger,
+  kRational,
+  kFloat,
+  kBool,
+  kInfinity,
+  kNegativeInfinity,
+  kSymbol,  // leaves
 #define KRN_SYM(name, min_args, max_args) k##name,
 #include "core/capture/pt2/sym_ops.def"
 #undef KRN_SYM
@@ -29,10 +35,10 @@ enum class ExprOp : uint8_t {
 // Trees are flat: children stand before their parent, the root is the last node.
 struct ExprNode {
   ExprOp op;
-  int64_t num = 0;              // kInteger; numerator of kRational; 0/1 of kBool; index into Expr::symbols of kSymbol
-  int64_t den = 1;              // denominator of kRational, > 0
-  double real = 0;              // kFloat
-  std::vector<uint32_t> args;   // indices of the children in Expr::nodes
+  int64_t num = 0;             // kInteger; numerator of kRational; 0/1 of kBool; index into Expr::symbols of kSymbol
+  int64_t den = 1;             // denominator of kRational, > 0
+  double real = 0;             // kFloat
+  std::vector<uint32_t> args;  // indices of the children in Expr::nodes
 };
 
 struct Expr {
@@ -55,7 +61,8 @@ using SymValue = std::variant<int64_t, double, bool>;
 // `corrupt` for text that is not srepr, `unsupported` for a call of an unknown name, both naming what was found.
 Result<ExprPtr> parse_srepr(std::string_view text, const ExprLimits& limits = {});
 
-// All three fail with `invalid_input` on a symbol without a value, overflow, a zero divisor or a result of another kind.
+// All three fail with `invalid_input` on a symbol without a value, overflow, a zero divisor or a result of another
+// kind.
 Result<SymValue> evaluate(const Expr& expr, const SymbolValues& symbols);
 Result<int64_t> evaluate_int(const Expr& expr, const SymbolValues& symbols);
 Result<bool> evaluate_bool(const Expr& expr, const SymbolValues& symbols);
@@ -63,15 +70,16 @@ Result<bool> evaluate_bool(const Expr& expr, const SymbolValues& symbols);
 // One step into a structured input: L['d'][0] is input "d", then step 0.
 using PathStep = std::variant<std::string, int64_t>;
 
-// A size that a guard reads, standing in the tree as the symbol `symbol`.
+// A size of an input, or an integer input itself, that a guard reads; it stands in the tree as the symbol `symbol`.
 struct SizeRef {
-  std::string symbol;           // "L['x'].size()[0]", spelled canonically
+  std::string symbol;           // "L['x'].size()[0]" or "L['n']", spelled canonically
   std::string input;            // "x"
   std::vector<PathStep> steps;  // into a structured input
-  int64_t dim = 0;
+  int64_t dim = 0;              // -1: the integer input itself
 };
 
-// One line of guards_code. `expr` is null if the line is outside the subset: the model is then pinned to its hint sizes.
+// One line of guards_code. `expr` is null if the line is outside the subset: the model is then pinned to its hint
+// sizes.
 struct Guard {
   std::string text;
   ExprPtr expr;

@@ -21,11 +21,12 @@ class TreeReader {
     TreeSpec tree;
     if (!decoder_.want(root, JsonType::kArray)) return decoder_.status;
     if (root.count() != 2) decoder_.fail(root, Code::k_corrupt, "a tree specification is no pair of version and tree");
-    if (decoder_.status.ok()) root.items([&, first = true](const JsonRef& item) mutable {
-      bool done = first ? version(item) : node(item, &tree);
-      first = false;
-      return done;
-    });
+    if (decoder_.status.ok())
+      root.items([&, first = true](const JsonRef& item) mutable {
+        bool done = first ? version(item) : node(item, &tree);
+        first = false;
+        return done;
+      });
     if (!decoder_.status.ok()) return decoder_.status;
     return tree;
   }
@@ -35,23 +36,27 @@ class TreeReader {
     int64_t number = 0;
     if (!decoder_.read(ref, &number)) return false;
     return number == kTreeSpecVersion ||
-           decoder_.fail(ref, Code::k_version, "a tree specification has version " + std::to_string(number) + ", known is 1",
+           decoder_.fail(ref, Code::k_version,
+                         "a tree specification has version " + std::to_string(number) + ", known is 1",
                          "save the model with a torch release that this version of Keirin knows");
   }
 
   bool node(const JsonRef& ref, TreeSpec* out) {
     JsonRef children, type;
     bool typed = false;
-    if (!decoder_.optional(ref, "type", &type, &typed) || !decoder_.member(ref, "children_spec", &children)) return false;
+    if (!decoder_.optional(ref, "type", &type, &typed) || !decoder_.member(ref, "children_spec", &children))
+      return false;
     if (!decoder_.want(children, JsonType::kArray)) return false;
-    if (!typed) return children.count() == 0 || decoder_.fail(children, Code::k_corrupt, "a leaf of a tree has children");
+    if (!typed)
+      return children.count() == 0 || decoder_.fail(children, Code::k_corrupt, "a leaf of a tree has children");
     if (!decoder_.read(type, &out->type)) return false;
     out->children.reserve(children.count());
     if (!children.items([&](const JsonRef& item) { return node(item, &out->children.emplace_back()); })) return false;
     JsonRef context;
     bool has_context = false;
     if (!decoder_.optional(ref, "context", &context, &has_context)) return false;
-    return classify(ref, has_context && context.type() == JsonType::kString ? context.string() : std::string_view(), out);
+    return classify(ref, has_context && context.type() == JsonType::kString ? context.string() : std::string_view(),
+                    out);
   }
 
   bool classify(const JsonRef& ref, std::string_view context, TreeSpec* out) {
@@ -85,9 +90,12 @@ class TreeReader {
       return decoder_.fail(ref, Code::k_corrupt, "a dictionary has another number of keys than of values");
     root.items([&](const JsonRef& item) {
       // Keys that are neither text nor integers (None, tuples, enums) exist; such a dictionary has only the flat call.
-      if (item.type() == JsonType::kString) out->keys.emplace_back(std::string(item.string()));
-      else if (item.type() == JsonType::kInt) out->keys.emplace_back(item.integer());
-      else out->kind = TreeSpec::Kind::kOther;
+      if (item.type() == JsonType::kString)
+        out->keys.emplace_back(std::string(item.string()));
+      else if (item.type() == JsonType::kInt)
+        out->keys.emplace_back(item.integer());
+      else
+        out->kind = TreeSpec::Kind::kOther;
       return true;
     });
     if (out->kind == TreeSpec::Kind::kOther) return out->keys.clear(), true;
@@ -104,7 +112,8 @@ class TreeReader {
 
 }  // namespace
 
-Result<TreeSpec> parse_tree_spec(std::string_view text, const Named<std::vector<std::string>>& fields, const Limits& limits) {
+Result<TreeSpec> parse_tree_spec(std::string_view text, const Named<std::vector<std::string>>& fields,
+                                 const Limits& limits) {
   return TreeReader(fields, limits).run(text);
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kLocalSignature = 0x04034b50, kEntrySignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
 constexpr uint64_t kLocalBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20;
-constexpr uint32_t kIn64 = 0xFFFFFFFF;       // "the true value stands in the zip64 field"
+constexpr uint32_t kIn64 = 0xFFFFFFFF;  // "the true value stands in the zip64 field"
 constexpr uint16_t kEncryptedFlags = 1 | 1 << 6 | 1 << 13, kSizesFollowFlag = 1 << 3;
 constexpr uint16_t kZip64Field = 1;
 
@@ -48,7 +48,8 @@ struct Directory {
 
 // The end record stands where its comment reaches exactly to the end of the file; the search is one backward pass.
 Result<uint64_t> find_end_record(const ByteSource& source) {
-  if (source.size() < kEndBytes) return corrupt("this is no zip file: it has " + std::to_string(source.size()) + " bytes");
+  if (source.size() < kEndBytes)
+    return corrupt("this is no zip file: it has " + std::to_string(source.size()) + " bytes");
   uint64_t tail = std::min<uint64_t>(source.size(), kEndBytes + 0xFFFF);
   uint64_t start = source.size() - tail;
   KRN_TRY_LET(std::vector<std::byte> block, read_block(source, start, tail));
@@ -59,7 +60,8 @@ Result<uint64_t> find_end_record(const ByteSource& source) {
   return corrupt("the end record of the zip directory is missing: the file is cut off or is no zip file");
 }
 
-Result<Directory> read_directory64(const ByteSource& source, uint64_t locator_offset, const std::vector<std::byte>& locator) {
+Result<Directory> read_directory64(const ByteSource& source, uint64_t locator_offset,
+                                   const std::vector<std::byte>& locator) {
   Fields l{locator.data()};
   uint64_t at = l.u64(8);
   if (l.u32(4) != 0 || l.u32(16) > 1) return corrupt("the zip file spans several disks");
@@ -153,10 +155,12 @@ Result<Entry> read_entry(std::span<const std::byte> rest) {
   r.size = f.u32(24);
   r.crc = f.u32(16);
   r.header_offset = f.u32(42);
-  KRN_TRY(apply_zip64(rest.subspan(kEntryBytes + name_bytes, extra_bytes), &r.size, &stored, &r.header_offset).at(r.name));
+  KRN_TRY(
+      apply_zip64(rest.subspan(kEntryBytes + name_bytes, extra_bytes), &r.size, &stored, &r.header_offset).at(r.name));
   entry.flags = f.u16(8);
   if ((entry.flags & kEncryptedFlags) != 0) return corrupt("a zip record is encrypted", r.name);
-  if (f.u16(10) != 0 || stored != r.size) return corrupt("a zip record is compressed; torch stores them plainly", r.name);
+  if (f.u16(10) != 0 || stored != r.size)
+    return corrupt("a zip record is compressed; torch stores them plainly", r.name);
   if (f.u16(34) != 0) return corrupt("the zip file spans several disks", r.name);
   if (folder && r.size != 0) return corrupt("a zip record is a folder with content", r.name);
   return entry;
@@ -186,7 +190,8 @@ Status locate_payload(const ByteSource& source, uint64_t directory_offset, Entry
 Status check_apart(const std::vector<ZipRecord>& records) {
   std::vector<const ZipRecord*> by_place;
   for (const ZipRecord& r : records) by_place.push_back(&r);
-  std::sort(by_place.begin(), by_place.end(), [](const ZipRecord* a, const ZipRecord* b) { return a->header_offset < b->header_offset; });
+  std::sort(by_place.begin(), by_place.end(),
+            [](const ZipRecord* a, const ZipRecord* b) { return a->header_offset < b->header_offset; });
   for (size_t i = 1; i < by_place.size(); ++i)
     if (by_place[i - 1]->payload_offset + by_place[i - 1]->size > by_place[i]->header_offset)
       return corrupt("two zip records overlap", by_place[i - 1]->name + " and " + by_place[i]->name);
@@ -200,7 +205,9 @@ Result<ZipArchive> ZipArchive::open(const ByteSource& source, const Limits& limi
   if (directory.count > limits.records || directory.bytes > limits.directory_bytes)
     return Status(Code::k_exhausted, {"the zip directory has " + std::to_string(directory.count) + " records in " +
                                           std::to_string(directory.bytes) + " bytes, more than the limit",
-                                      {}, "nothing was loaded", "raise Limits::records and directory_bytes if it is trusted"});
+                                      {},
+                                      "nothing was loaded",
+                                      "raise Limits::records and directory_bytes if it is trusted"});
   KRN_TRY_LET(std::vector<std::byte> block, read_block(source, directory.offset, directory.bytes));
   ZipArchive archive(source);
   std::span<const std::byte> rest = block;
@@ -247,11 +254,13 @@ bool ZipArchive::has_prefix(std::string_view prefix) const {
 Result<std::string> ZipArchive::read_text(const ZipRecord& record, const Limits& limits) const {
   uint64_t most = std::min<uint64_t>(limits.json_bytes, 0xFFFFFFFF);
   if (record.size > most)
-    return Status(Code::k_exhausted, {"the record has " + std::to_string(record.size) + " bytes, the limit is " + std::to_string(most),
-                                      record.name, "nothing was loaded", "raise Limits::json_bytes if the file is trusted"});
+    return Status(Code::k_exhausted,
+                  {"the record has " + std::to_string(record.size) + " bytes, the limit is " + std::to_string(most),
+                   record.name, "nothing was loaded", "raise Limits::json_bytes if the file is trusted"});
   std::string text(record.size, '\0');
   KRN_TRY(source_->read(record.payload_offset, std::as_writable_bytes(std::span(text))).at(record.name));
-  if (crc32(std::as_bytes(std::span(text))) != record.crc) return corrupt("the record has a wrong checksum", record.name);
+  if (crc32(std::as_bytes(std::span(text))) != record.crc)
+    return corrupt("the record has a wrong checksum", record.name);
   return text;
 }
 

@@ -18,8 +18,8 @@
 namespace keirin::pt2 {
 
 struct ZipRecord {
-  std::string name;             // with the root folder until take_root()
-  uint64_t header_offset = 0;   // of the local header
+  std::string name;            // with the root folder until take_root()
+  uint64_t header_offset = 0;  // of the local header
   uint64_t payload_offset = 0;
   uint64_t size = 0;
   uint32_t crc = 0;

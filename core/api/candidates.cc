@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/candidates.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "core/cache/artifact.h"
+#include "core/ir/bytes.h"
+#include "core/ir/text.h"
+#include "core/ops/table.h"
+#include "core/partition/partition.h"
+#include "core/passes/pass.h"
+
+namespace keirin {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void dump(const std::string& folder, const std::string& name, const std::string& text) {
+  if (folder.empty()) return;
+  std::ofstream(std::filesystem::path(folder) / name, std::ios::binary) << text;
+}
+
+// Constant folding through LibTorch; results join the constants of this shape.
+class FoldEvaluator final : public Evaluator {
+ public:
+  FoldEvaluator(GraphCalls& calls, std::vector<TensorRef>& constants, TensorServices& services)
+      : calls_(calls), constants_(constants), services_(services) {}
+
+  Result<std::vector<FoldedConstant>> evaluate(const Graph& graph) override {
+    KRN_TRY_LET(std::vector<TensorRef> results, calls_.evaluate(graph, {}, constants_, std::nullopt));
+    std::vector<FoldedConstant> folded;
+    for (TensorRef& result : results) {
+      // A view of a weight would keep strides that the graph does not state: own, as it is laid out.
+      KRN_TRY_LET(TensorRef own, services_.clone(result));
+      FoldedConstant constant{static_cast<uint32_t>(constants_.size() + folded.size()), {}};
+      constant.type.dtype = own->dtype();
+      constant.type.sizes.assign(own->sizes(), own->sizes() + own->rank());
+      constant.type.strides.assign(own->strides(), own->strides() + own->rank());
+      folded.push_back(std::move(constant));
+      pending_.push_back(std::move(own));
+    }
+    for (TensorRef& each : pending_) constants_.push_back(std::move(each));
+    pending_.clear();
+    return folded;
+  }
+
+  Result<std::vector<double>> read(uint32_t index) override {
+    KRN_TRY_LET(TensorRef host, services_.to_device(constants_[index], {}));
+    TensorSpec spec{DType::k_f64, {host->sizes(), host->sizes() + host->rank()}, {}, {}};
+    KRN_TRY_LET(TensorRef dense, services_.allocate(spec));
+    KRN_TRY(services_.copy(dense, host));
+    int64_t n = 1;
+    for (int64_t size : spec.sizes) n *= size;
+    const auto* data = static_cast<const double*>(dense->data());
+    return std::vector<double>(data, data + n);
+  }
+
+ private:
+  GraphCalls& calls_;
+  std::vector<TensorRef>& constants_;
+  TensorServices& services_;
+  std::vector<TensorRef> pending_;
+};
+
+bool kept_by(Cut cut, const Op& op) {
+  if (cut == Cut::kAll) return true;
+  return (cut == Cut::kAnchorsOnly) == is_anchor(op.code);
+}
+
+EagerCall eager_call(std::shared_ptr<PreparedCall> call) {
+  return [call = std::move(call)](std::span<const TensorRef> operands, std::vector<TensorRef>& results) {
+    return call->run(operands, results);
+  };
+}
+
+Result<PlanStep> eager_step(Prepared& prepared, OpId id) {
+  const Op& op = prepared.graph.ops[id];
+  KRN_TRY_LET(auto call, prepared.calls->prepare(prepared.graph, id));
+  PlanStep step;
+  step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
+  step.eager = eager_call(std::move(call));
+  step.operands = op.operands;
+  step.results = op.results;
+  step.note = op.origin;
+  return step;
+}
+
+PolicyOptions policy_of(const Options& options) {
+  PolicyOptions policy;
+  policy.numerics = static_cast<uint32_t>(options.numerics);
+  policy.replay = options.mode != "default";
+  return policy;
+}
+
+struct Compiled {
+  std::shared_ptr<Executable> executable;
+  bool from_cache = false;
+};
+
+Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, const RegionBytes& bytes,
+                                const std::vector<TensorRef>& weights, uint32_t candidate) {
+  PluginRegion region{bytes.bytes, bytes.hash, weights};
+  const PolicyOptions policy = policy_of(session.options);
+  const CacheKey key = artifact_key(device, bytes.hash, policy, candidate, 1);
+  Cache* cache = session.runtime.cache();
+  if (cache)
+    if (auto entry = cache->read(EntryKind::kArtifact, key))
+      if (auto artifact = parse_artifact(*entry); artifact.ok())
+        if (auto loaded = device.load(region, *artifact); loaded.ok()) return Compiled{std::move(*loaded), true};
+  CompileOptions options;
+  options.candidate = candidate;
+  options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
+  std::string generated;
+  const std::string folder = dump_folder(session.options);
+  if (!folder.empty()) options.dump = [&](std::string_view text) { generated.append(text); };
+  KRN_TRY_LET(auto executable, device.compile(region, policy, options));
+  if (!generated.empty()) dump(folder, "21-" + device.plugin_name() + "-" + key.hex().substr(0, 8) + ".txt", generated);
+  if (cache)
+    if (auto artifact = device.save(*executable); artifact.ok())
+      cache->publish(EntryKind::kArtifact, key, artifact_bytes(*artifact));
+  return Compiled{std::move(executable), false};
+}
+
+// Why nodes stay eager, counted.
+std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const ClaimResult& claims,
+                                        const std::vector<OpId>& ops_of_nodes) {
+  std::map<OpId, std::string> said;
+  for (const Refusal& refusal : claims.refusals)
+    if (refusal.node < ops_of_nodes.size()) said[ops_of_nodes[refusal.node]] = refusal.why;
+  std::map<std::string, int> counts;
+  for (OpId id = 0; id < graph.ops.size(); ++id) {
+    if (compiled[id]) continue;
+    const Op& op = graph.ops[id];
+    std::string why = op.code == OpCode::kOpaque ? "not in the operator table" : said.count(id) ? said[id] : "left eager by the cut";
+    std::string name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
+    ++counts[name + ": " + why];
+  }
+  std::vector<std::pair<int, std::string>> sorted;
+  for (const auto& [text, count] : counts) sorted.emplace_back(count, text);
+  std::sort(sorted.rbegin(), sorted.rend());
+  std::vector<std::string> out;
+  for (const auto& [count, text] : sorted) out.push_back(std::to_string(count) + " x " + text);
+  return out;
+}
+
+}  // namespace
+
+const char* cut_name(Cut cut) {
+  switch (cut) {
+    case Cut::kAll: return "all";
+    case Cut::kNoAnchors: return "no_anchors";
+    case Cut::kAnchorsOnly: return "anchors_only";
+  }
+  return "all";
+}
+
+std::string dump_folder(const Options& options) {
+  std::string folder = options.dump_dir;
+  if (folder.empty())
+    if (const char* named = secure_getenv("KEIRIN_DUMP")) folder = named;
+  if (folder.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return error ? std::string() : folder;
+}
+
+Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs) {
+  auto start = std::chrono::steady_clock::now();
+  Prepared prepared;
+  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs));
+  prepared.graph = prepared.captured.graph;
+  for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
+  TensorServices& services = session.runtime.tensors();
+  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, services, session.device);
+  prepared.stage_seconds.emplace_back("capture", seconds_since(start));
+
+  const std::string folder = dump_folder(session.options);
+  dump(folder, "00-captured.ir", print(prepared.graph));
+  FoldEvaluator evaluator(*prepared.calls, prepared.constants, services);
+  PassContext context;
+  context.numerics = session.options.numerics;
+  context.evaluator = &evaluator;
+  context.disabled = session.options.disabled_passes;
+  context.dump_dir = folder;
+  int64_t weight_bytes = 0;
+  for (const Value& value : prepared.graph.values)
+    if (value.kind == ValueKind::kConstant) weight_bytes += value.type.bytes();
+  context.extra_weight_bytes = static_cast<int64_t>(session.options.memory_limit * static_cast<double>(weight_bytes));
+  start = std::chrono::steady_clock::now();
+  KRN_TRY(run_passes(prepared.graph, context));
+  prepared.stage_seconds.emplace_back("passes", seconds_since(start));
+  return prepared;
+}
+
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate) {
+  auto start = std::chrono::steady_clock::now();
+  BuiltPlan built;
+  built.plugin = device.plugin_name();
+  built.name = device.plugin_name() + "/" + cut_name(cut) + (candidate ? "/" + std::to_string(candidate) : "");
+
+  KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
+  KRN_TRY_LET(ClaimResult claims, device.claim({whole.bytes, whole.hash, {}}, policy_of(session.options)));
+  std::vector<Claim> wanted;
+  for (const PluginClaim& claim : claims.claims) {
+    Claim ops;
+    for (uint32_t node : claim.nodes)
+      if (kept_by(cut, prepared.graph.ops[whole.nodes[node]])) ops.ops.push_back(whole.nodes[node]);
+    if (!ops.ops.empty()) wanted.push_back(std::move(ops));
+  }
+  KRN_TRY_LET(Partition parts, partition(prepared.graph, wanted));
+  if (parts.regions.empty())
+    return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
+
+  built.from_cache = true;
+  std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);
+  std::vector<PlanStep> steps;
+  for (const Step& each : parts.steps) {
+    if (each.kind == Step::kEager) {
+      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index));
+      steps.push_back(std::move(step));
+      continue;
+    }
+    const Region& region = parts.regions[each.index];
+    KRN_TRY_LET(RegionBytes bytes, write_region(region.cut.graph));
+    std::vector<TensorRef> weights;
+    for (ValueId v : bytes.weights) weights.push_back(prepared.constants[region.cut.graph.values[v].index]);
+    KRN_TRY_LET(Compiled code, compile_region(session, device, bytes, weights, candidate));
+    built.from_cache &= code.from_cache;
+    const ExecutableInfo& info = code.executable->info();
+    built.kernels_generated += info.num_codegen;
+    built.constant_bytes += static_cast<int64_t>(info.constant_bytes);
+    for (OpId op : region.ops) compiled[op] = 1;
+    PlanStep step;
+    step.name = "r" + std::to_string(each.index);
+    step.executable = std::move(code.executable);
+    for (ValueId v : bytes.inputs) step.operands.push_back(region.cut.values[v]);
+    for (const Output& output : region.cut.graph.outputs) step.results.push_back(region.cut.values[output.value]);
+    step.num_ops = static_cast<int>(region.ops.size());
+    step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls";
+    steps.push_back(std::move(step));
+  }
+  built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
+  built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
+  KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
+  built.seconds = seconds_since(start);
+  return built;
+}
+
+Result<BuiltPlan> build_replay(Session::Impl& session, Prepared& prepared) {
+  auto start = std::chrono::steady_clock::now();
+  BuiltPlan built;
+  built.name = "replay";
+  std::vector<PlanStep> steps;
+  for (OpId id = 0; id < prepared.graph.ops.size(); ++id) {
+    KRN_TRY_LET(PlanStep step, eager_step(prepared, id));
+    steps.push_back(std::move(step));
+  }
+  KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
+  built.seconds = seconds_since(start);
+  return built;
+}
+
+}  // namespace keirin

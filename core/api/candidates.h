@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From one model at one shape to the plans that may run it: capture, passes, claims, cuts, compilation. It builds; whether a
+// plan is right and fast is core/api/compile.cc's question.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/api/session_impl.h"
+#include "core/capture/import/importer.h"
+#include "core/eager/graph_calls.h"
+#include "core/exec/plan.h"
+#include "core/host/plugins.h"
+
+namespace keirin {
+
+// The graph of one shape before and after the passes, and what its constants are.
+struct Prepared {
+  Captured captured;
+  Graph graph;                        // after the passes
+  std::vector<TensorRef> constants;   // by index: the session's weights, then what folding added
+  std::unique_ptr<GraphCalls> calls;  // runs ops of either graph eagerly
+  std::vector<std::pair<std::string, double>> stage_seconds;
+};
+
+// Which claimed nodes a plan compiles; the others stay eager. The largest cut is not always the fastest.
+enum class Cut { kAll, kNoAnchors, kAnchorsOnly };
+const char* cut_name(Cut cut);
+
+struct BuiltPlan {
+  std::string name;    // "cpu/all", "cpu/no_anchors", "replay"
+  std::string plugin;  // empty: all steps are eager
+  std::shared_ptr<Plan> plan;
+  int nodes_compiled = 0;
+  uint32_t kernels_generated = 0;
+  int64_t constant_bytes = 0;  // packed weights and the like that the executables hold
+  double seconds = 0;          // claims, compilation or loading
+  bool from_cache = false;     // every region came from the cache
+  std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
+};
+
+Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs);
+
+// `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
+// Every op eager, on dense slots, over the graph after the passes.
+Result<BuiltPlan> build_replay(Session::Impl& session, Prepared& prepared);
+
+// The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
+std::string dump_folder(const Options& options);
+
+}  // namespace keirin

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decision for one shape: which candidates there are, which of them are right, which of those is fastest beyond noise. Rule
+// G1 holds here: compiled code is used only where it is verified, measured faster than the better of eager and eager with
+// launch replay, and bounded in memory. Whatever fails on the way costs a line in the report, and eager answers.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/api/candidates.h"
+#include "core/eager/replay.h"
+#include "core/cache/cache.h"
+#include "core/tune/inputs.h"
+#include "core/tune/race.h"
+#include "core/tune/verify.h"
+
+namespace keirin {
+namespace {
+
+constexpr int kInputSets = 3;
+constexpr double kLeastGain = 0.02;
+
+using Tensors = std::vector<TensorRef>;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+struct Candidate {
+  CandidateReport report;
+  CallFn call;
+  std::shared_ptr<Plan> plan;  // null for eager and launch replays
+  std::vector<std::string> refusals;
+  int nodes_compiled = 0;
+  bool baseline = false;       // eager and eager with launch replay: nothing to verify against but themselves
+};
+
+// Everything that lives as long as one decision.
+class Decider {
+ public:
+  Decider(Session::Impl& session, const Tensors& inputs) : s_(session), services_(session.runtime.tensors()), inputs_(inputs) {
+    report_.model = s_.name;
+    report_.device = device_name(s_.device);
+    report_.mode = s_.options.mode;
+    report_.threads = services_.num_threads();
+    for (const TensorRef& t : inputs)
+      specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
+  }
+
+  Result<ModelReport> run();
+
+ private:
+  void progress(const char* stage, double done) {
+    if (s_.options.progress) s_.options.progress(s_.name + ": " + stage, done, 0);
+  }
+  void stage(const char* name, double seconds) { report_.stage_seconds.emplace_back(name, seconds); }
+  Status save_state();
+  Status restore_state();
+  Result<Tensors> own_inputs(const Tensors& inputs);
+  void add_plan(Result<BuiltPlan> built, const std::string& name);
+  void build_candidates();
+  void add_launch_replays();
+  Status verify();
+  Status verify_set(int set, const Tensors& inputs);
+  Result<Tensors> input_set(int set);
+  int64_t measure_peak(const Candidate& candidate);
+  void measure_memory();
+  Status race_all();
+  void choose(size_t winner);
+  void finish();
+  void time_steps(Candidate& candidate);
+
+  Session::Impl& s_;
+  TensorServices& services_;
+  Tensors inputs_;
+  std::vector<TensorSpec> specs_;
+  std::shared_ptr<Prepared> prepared_;
+  std::vector<Candidate> candidates_;  // 0: eager
+  std::vector<std::pair<TensorRef, TensorRef>> state_;  // tensor, its content before
+  size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
+  ModelReport report_;
+};
+
+// What the model writes is cloned, so that verifying and racing leave no mark.
+Status Decider::save_state() {
+  if (!s_.eager->writes()) return {};
+  for (size_t i = 0; i < s_.weights.size(); ++i) {
+    if (prepared_ && prepared_->captured.graph.values.size()) {
+      bool is_state = false;
+      for (const Value& value : prepared_->captured.graph.values)
+        is_state |= value.kind == ValueKind::kState && value.index == i;
+      if (!is_state) continue;
+    }
+    KRN_TRY_LET(TensorRef copy, services_.clone(s_.weights[i].tensor));
+    state_.emplace_back(s_.weights[i].tensor, std::move(copy));
+  }
+  return {};
+}
+
+Status Decider::restore_state() {
+  for (const auto& [tensor, content] : state_) KRN_TRY(services_.copy(tensor, content));
+  return {};
+}
+
+// Clones where the model may write its inputs.
+Result<Tensors> Decider::own_inputs(const Tensors& inputs) {
+  if (!s_.eager->writes()) return inputs;
+  Tensors own;
+  for (const TensorRef& input : inputs) {
+    KRN_TRY_LET(TensorRef copy, services_.clone(input));
+    own.push_back(std::move(copy));
+  }
+  return own;
+}
+
+void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
+  Candidate candidate;
+  candidate.report.name = name;
+  if (!built.ok()) {
+    candidate.report.reason = built.status().code() == Code::k_unsupported ? "unsupported" : "compile_failed";
+    candidate.report.note = built.status().message().what;
+  } else {
+    candidate.report.name = built->name;
+    candidate.report.plugin = built->plugin;
+    candidate.report.compile_seconds = built->seconds;
+    candidate.report.reason = "pending";
+    candidate.report.peak_bytes = built->plan->arena_bytes() + built->constant_bytes;
+    candidate.plan = built->plan;
+    candidate.refusals = std::move(built->refusals);
+    candidate.nodes_compiled = built->nodes_compiled;
+    report_.kernels_generated += static_cast<int>(built->kernels_generated);
+    // The eager steps call into `prepared`: it lives as long as the plan.
+    candidate.call = [plan = built->plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+  }
+  candidates_.push_back(std::move(candidate));
+}
+
+void Decider::build_candidates() {
+  add_plan(build_replay(s_, *prepared_), "replay");
+  for (PluginDevice* device : s_.runtime.plugins().devices()) {
+    if (!(device->torch_device() == s_.device)) continue;
+    bool any_anchor = false;
+    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly}) {
+      progress("compile", 0.2);
+      auto built = build_plan(s_, *prepared_, *device, cut, 0);
+      const bool ok = built.ok();
+      add_plan(std::move(built), device->plugin_name() + "/" + cut_name(cut));
+      if (!ok && cut == Cut::kAll) break;  // nothing is claimed, or compiling fails: the smaller cuts would repeat it
+      if (cut == Cut::kAll) any_anchor = true;
+    }
+    if (!any_anchor) continue;
+    // Another way of compiling the largest cut: packed or plain weights.
+    auto second = build_plan(s_, *prepared_, *device, Cut::kAll, 1);
+    if (second.ok()) add_plan(std::move(second), device->plugin_name() + "/all/1");
+  }
+}
+
+void Decider::add_launch_replays() {
+  if (s_.device.kind == Device::kCpu) return;
+  const size_t count = candidates_.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!candidates_[i].call || (i > 0 && !candidates_[i].report.verified)) continue;
+    Candidate recorded;
+    recorded.report = candidates_[i].report;
+    recorded.report.name = candidates_[i].report.name + "+launch_replay";
+    recorded.plan = candidates_[i].plan;
+    recorded.refusals = candidates_[i].refusals;
+    recorded.nodes_compiled = candidates_[i].nodes_compiled;
+    auto replay = LaunchReplay::record(candidates_[i].call, inputs_, services_, s_.device);
+    if (!replay.ok()) {
+      recorded.report.reason = "unsupported";
+      recorded.report.note = replay.status().message().what;
+      recorded.report.verified = false;
+    } else {
+      std::shared_ptr<LaunchReplay> shared = std::move(*replay);
+      // The recording reads the plan's arena and weights: it keeps the call alive.
+      recorded.call = [shared, keep = candidates_[i].call](const Tensors& inputs) { return shared->run(inputs); };
+      recorded.report.reason = "pending";
+      recorded.baseline = i == 0;
+      if (i == 0) launch_replay_ = candidates_.size();
+    }
+    candidates_.push_back(std::move(recorded));
+  }
+}
+
+Result<Tensors> Decider::input_set(int set) {
+  if (set == 0) return own_inputs(inputs_);
+  if (!s_.rules) return make_inputs(prepared_->captured.graph, services_, {static_cast<uint64_t>(set), static_cast<uint32_t>(set), s_.device, {}});
+  Tensors drawn;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    TensorSpec spec = specs_[i];
+    spec.device = {};
+    KRN_TRY_LET(TensorRef tensor, draw(services_, spec, s_.rules->inputs[i], s_.rules->seed + 1000 + set, "input" + std::to_string(i)));
+    KRN_TRY_LET(tensor, services_.to_device(tensor, s_.device));
+    drawn.push_back(std::move(tensor));
+  }
+  return drawn;
+}
+
+Status Decider::verify_set(int set, const Tensors& inputs) {
+  // The referee first: it may not see what eager writes into inputs and state.
+  KRN_TRY_LET(Tensors referee, prepared_->calls->evaluate(prepared_->captured.graph, inputs, prepared_->constants, DType::k_f64));
+  KRN_TRY_LET(Tensors eager_inputs, own_inputs(inputs));
+  KRN_TRY_LET(Tensors eager, s_.eager->run(eager_inputs));
+  referee.resize(std::min(referee.size(), eager.size()));
+  KRN_TRY(restore_state());
+  for (Candidate& candidate : candidates_) {
+    if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
+    candidate.report.verified = false;
+    KRN_TRY_LET(Tensors own, own_inputs(inputs));
+    Result<Tensors> outputs = candidate.call(own);
+    KRN_TRY(restore_state());
+    if (!outputs.ok()) {
+      candidate.report.reason = "compile_failed";
+      candidate.report.note = "set " + std::to_string(set) + ": " + outputs.status().text();
+      continue;
+    }
+    JudgeOptions judge_options;
+    judge_options.strict = s_.options.numerics == Numerics::kStrict;
+    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judge_options));
+    candidate.report.verified = judgement.verified;
+    candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
+    candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
+    if (!judgement.verified) {
+      candidate.report.reason = "wrong_result";
+      candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
+    }
+    candidates_[0].report.max_error = candidates_[0].report.eager_error =
+        std::max(candidates_[0].report.eager_error, judgement.eager_error);
+  }
+  return {};
+}
+
+Status Decider::verify() {
+  for (int set = 0; set < kInputSets; ++set) {
+    progress("verify", (set + 0.5) / kInputSets);
+    KRN_TRY_LET(Tensors inputs, input_set(set));
+    KRN_TRY(verify_set(set, inputs));
+  }
+  return {};
+}
+
+int64_t Decider::measure_peak(const Candidate& candidate) {
+  auto inputs = own_inputs(inputs_);
+  if (!inputs.ok()) return 0;
+  services_.reset_peak(s_.device);
+  const int64_t before = services_.peak_bytes(s_.device);
+  auto outputs = candidate.call(*inputs);
+  const int64_t peak = services_.peak_bytes(s_.device) - before;
+  return outputs.ok() ? std::max<int64_t>(peak, 0) : 0;
+}
+
+void Decider::measure_memory() {
+  int64_t weight_bytes = 0;
+  for (size_t i = 0; i < s_.weights.size(); ++i) weight_bytes += s_.weights[i].tensor->storage_bytes();
+  candidates_[0].report.peak_bytes = measure_peak(candidates_[0]);
+  const double allowed = (1 + s_.options.memory_limit) * static_cast<double>(weight_bytes + candidates_[0].report.peak_bytes);
+  for (size_t i = 1; i < candidates_.size(); ++i) {
+    Candidate& candidate = candidates_[i];
+    if (!candidate.call || !candidate.report.verified) continue;
+    candidate.report.peak_bytes += measure_peak(candidate);
+    if (static_cast<double>(weight_bytes + candidate.report.peak_bytes) > allowed) {
+      candidate.report.reason = "memory";
+      candidate.report.note = "weights and call need " + std::to_string((weight_bytes + candidate.report.peak_bytes) >> 20) + " MiB, the limit is " +
+                              std::to_string(static_cast<int64_t>(allowed) >> 20) + " MiB";
+      candidate.call = nullptr;
+    }
+  }
+  (void)restore_state();
+}
+
+Status Decider::race_all() {
+  std::vector<Runner> runners;
+  std::vector<size_t> of_runner;
+  size_t replay_runner = 0;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    Candidate& candidate = candidates_[i];
+    if (!candidate.call || (i > 0 && !candidate.report.verified && !candidate.baseline)) continue;
+    if (i == launch_replay_ && i > 0) replay_runner = runners.size();
+    runners.push_back({candidate.report.name, [this, i]() -> Status {
+                         Result<Tensors> outputs = candidates_[i].call(inputs_);
+                         return outputs.ok() ? Status() : outputs.status();
+                       }, candidate.report.peak_bytes});
+    of_runner.push_back(i);
+  }
+  RaceOptions options;
+  options.threshold = kLeastGain;
+  if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
+  if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
+  progress("race", 0.5);
+  KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
+  for (size_t r = 0; r < sheet.rows.size(); ++r) {
+    const RaceRow& row = sheet.rows[r];
+    CandidateReport& report = candidates_[of_runner[r]].report;
+    report.milliseconds = row.ns / 1e6;
+    report.gain = row.gain, report.gain_low = row.gain_low, report.gain_high = row.gain_high;
+    report.blocks = row.blocks;
+    switch (row.outcome) {
+      case Outcome::kBaseline: report.reason = "baseline"; break;
+      case Outcome::kAccept: report.reason = "faster"; break;
+      case Outcome::kReject: report.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
+      case Outcome::kScreened: report.reason = "slower"; break;
+      case Outcome::kFailed: report.reason = "compile_failed"; break;
+      default: report.reason = "inside_noise"; break;
+    }
+    report.note = row.note;
+    if (report.reason == "compile_failed") report.note = row.status.message().what;
+  }
+  KRN_TRY(restore_state());
+  size_t winner = of_runner[sheet.winner];
+  if (s_.options.force == "eager") winner = 0;
+  if (s_.options.force == "compiled")
+    for (size_t i = 1; i < candidates_.size(); ++i)
+      if (candidates_[i].report.verified && !candidates_[i].report.plugin.empty() &&
+          (candidates_[winner].report.plugin.empty() || candidates_[i].report.milliseconds < candidates_[winner].report.milliseconds))
+        winner = i;
+  if (!s_.options.force.empty()) candidates_[winner].report.reason = "forced";
+  report_.eager_replay_ms = replay_runner ? candidates_[launch_replay_].report.milliseconds : 0;
+  choose(winner);
+  return {};
+}
+
+// Microseconds per step of a plan: medians over a few timed runs.
+void Decider::time_steps(Candidate& candidate) {
+  if (!candidate.plan) return;
+  std::vector<std::vector<double>> runs;
+  for (int i = 0; i < 5; ++i) {
+    std::vector<double> step_us;
+    if (!candidate.plan->run_timed(inputs_, step_us).ok()) return;
+    runs.push_back(std::move(step_us));
+  }
+  (void)restore_state();
+  for (size_t s = 0; s < candidate.plan->steps().size(); ++s) {
+    const PlanStep& step = candidate.plan->steps()[s];
+    std::vector<double> values;
+    for (const auto& run : runs) values.push_back(run[s]);
+    std::nth_element(values.begin(), values.begin() + 2, values.end());
+    report_.steps.push_back({step.name, step.executable ? candidate.report.plugin : "eager", step.num_ops, values[2],
+                             step.executable ? "" : "unsupported", step.note});
+  }
+}
+
+void Decider::choose(size_t winner) {
+  Candidate& chosen = candidates_[winner];
+  report_.chosen = chosen.report.name;
+  report_.chosen_ms = chosen.report.milliseconds;
+  report_.max_error = chosen.report.max_error;
+  report_.eager_error = candidates_[0].report.eager_error;
+  report_.verified = winner == 0 || chosen.report.verified || chosen.baseline;
+  if (winner > 0 && chosen.report.gain > 0 && !chosen.baseline) {
+    report_.speedup = chosen.report.gain, report_.speedup_low = chosen.report.gain_low, report_.speedup_high = chosen.report.gain_high;
+  }
+  auto decision = std::make_shared<Decision>();
+  decision->inputs = specs_;
+  if (winner > 0) decision->call = chosen.call;
+  s_.publish(std::move(decision));
+}
+
+void Decider::finish() {
+  const Candidate* best = nullptr;  // the fastest compiled plan, chosen or not
+  for (const Candidate& candidate : candidates_)
+    if (!candidate.report.plugin.empty() && candidate.report.milliseconds > 0 &&
+        (!best || candidate.report.milliseconds < best->report.milliseconds))
+      best = &candidate;
+  report_.eager_ms = candidates_[0].report.milliseconds;
+  report_.eager_peak_bytes = candidates_[0].report.peak_bytes;
+  report_.peak_bytes = report_.eager_peak_bytes;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.report.name == "replay" && report_.eager_replay_ms == 0) report_.eager_replay_ms = candidate.report.milliseconds;
+    if (candidate.report.name == report_.chosen) report_.peak_bytes = candidate.report.peak_bytes;
+  }
+  double build_seconds = 0;
+  for (const auto& [name, seconds] : report_.stage_seconds)
+    if (name == "capture" || name == "passes") build_seconds += seconds;
+  if (best) {
+    report_.plugin = best->report.plugin;
+    report_.compiled_ms = best->report.milliseconds;
+    report_.compile_seconds = build_seconds + best->report.compile_seconds;
+    report_.nodes_compiled = best->nodes_compiled;
+    const double saved = (report_.eager_ms - report_.chosen_ms) / 1e3;
+    if (report_.chosen == best->report.name && saved > 0)
+      report_.pays_back_after_calls = static_cast<int64_t>(std::ceil(report_.compile_seconds / saved));
+    if (report_.chosen != best->report.name) report_.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));
+    for (const std::string& refusal : best->refusals) report_.reasons.push_back("eager: " + refusal);
+    for (Candidate& candidate : candidates_)
+      if (&candidate == best) time_steps(candidate);
+  }
+  for (const Candidate& candidate : candidates_) {
+    if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
+      report_.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
+    if (candidate.report.reason == "wrong_result") report_.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
+    report_.candidates.push_back(candidate.report);
+  }
+}
+
+Result<ModelReport> Decider::run() {
+  Candidate eager;
+  eager.report.name = "eager";
+  eager.report.verified = true;
+  eager.baseline = true;
+  eager.call = [this](const Tensors& inputs) { return s_.eager->run(inputs); };
+  // Eager first: its error is the caller's answer, and nothing else is tried.
+  KRN_TRY_LET(Tensors own, own_inputs(inputs_));
+  if (Result<Tensors> first = eager.call(own); !first.ok()) return first.status();
+  candidates_.push_back(std::move(eager));
+
+  Result<Prepared> prepared = prepare(s_, specs_);
+  if (!prepared.ok()) {
+    report_.reasons.push_back("the model runs as a whole in eager: " + prepared.status().message().what);
+  } else {
+    prepared_ = std::make_shared<Prepared>(std::move(*prepared));
+    report_.stage_seconds = prepared_->stage_seconds;
+    report_.nodes = static_cast<int>(prepared_->graph.ops.size());
+    for (const Op& op : prepared_->graph.ops) report_.nodes_opaque += op.code == OpCode::kOpaque;
+    KRN_TRY(save_state());
+    double start = now_s();
+    build_candidates();
+    stage("compile", now_s() - start);
+    start = now_s();
+    if (s_.options.verify) {
+      // A model that cannot be refereed is not compiled: that is a reason and not an error.
+      if (Status status = verify(); !status.ok()) {
+        report_.reasons.push_back("not verified: " + status.message().what);
+        for (Candidate& candidate : candidates_) candidate.report.verified = candidate.baseline;
+      }
+    } else {
+      report_.reasons.push_back("verification was switched off");
+      for (Candidate& candidate : candidates_) candidate.report.verified = static_cast<bool>(candidate.call);
+    }
+    stage("verify", now_s() - start);
+  }
+  add_launch_replays();
+  measure_memory();
+  double start = now_s();
+  KRN_TRY(race_all());
+  stage("race", now_s() - start);
+  finish();
+  if (s_.options.fallback == Fallback::kForbid && report_.nodes_compiled < report_.nodes)
+    return Status(Code::k_unsupported, {"fallback is forbidden and " + std::to_string(report_.nodes - report_.nodes_compiled) + " of " +
+                                            std::to_string(report_.nodes) + " operators would run eagerly",
+                                        s_.name, "nothing was compiled for this shape", report_.reasons.empty() ? "" : report_.reasons.front()});
+  return report_;
+}
+
+}  // namespace
+
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  return Decider(session, inputs).run();
+}
+
+}  // namespace keirin

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/session.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/api/session_impl.h"
+#include "core/capture/import/importer.h"
+#include "core/eager/load_weights.h"
+#include "core/eager/tensor_services.h"
+#include "core/tune/inputs.h"
+
+namespace keirin {
+namespace {
+
+Result<Device> parse_device(const std::string& name) {
+  if (name == "cpu") return Device{};
+  if (name == "cuda") return Device{Device::kCuda, 0};
+  if (name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos && name.size() < 9)
+    return Device{Device::kCuda, std::stoi(name.substr(5))};
+  return Status(Code::k_invalid_input, {"unknown device \"" + name + "\"", {}, "nothing was loaded", "use cpu, cuda or cuda:N"});
+}
+
+bool matches(const Decision& decision, const std::vector<TensorRef>& inputs) {
+  if (decision.inputs.size() != inputs.size()) return false;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TensorSpec& spec = decision.inputs[i];
+    if (!inputs[i] || inputs[i]->dtype() != spec.dtype || inputs[i]->rank() != static_cast<int64_t>(spec.sizes.size()) ||
+        !std::equal(spec.sizes.begin(), spec.sizes.end(), inputs[i]->sizes()))
+      return false;
+  }
+  return true;
+}
+
+// Sizes of the user's tensor inputs with the symbols replaced.
+struct ExampleShapes {
+  std::vector<TensorSpec> specs;
+  std::vector<std::string> symbols;  // free ones, in order of appearance
+};
+
+Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vector<int64_t>& symbol_sizes) {
+  ExampleShapes out;
+  pt2::SymbolValues values;
+  // Two rounds: bare symbols bind, derived sizes follow.
+  for (int round = 0; round < 2; ++round)
+    for (const pt2::InputSpec& input : program.inputs) {
+      const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
+      if (!tensor) continue;
+      const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
+      TensorSpec spec{meta.dtype, {}, {}, {}};
+      for (const pt2::SymInt& size : meta.sizes) {
+        if (size.is_literal()) {
+          spec.sizes.push_back(size.value);
+          continue;
+        }
+        if (const std::string* symbol = size.expr->bare_symbol(); symbol && round == 0 && !values.count(*symbol)) {
+          size_t k = out.symbols.size();
+          values[*symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : size.hint.value_or(2);
+          out.symbols.push_back(*symbol);
+        }
+        if (round == 1) {
+          KRN_TRY_LET(int64_t value, pt2::evaluate_int(*size.expr, values));
+          spec.sizes.push_back(value);
+        }
+      }
+      if (round == 1) out.specs.push_back(std::move(spec));
+    }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
+  std::shared_ptr<const Table> now = table.load(std::memory_order_acquire);
+  for (const auto& decision : *now)
+    if (matches(*decision, inputs)) return decision;
+  return nullptr;
+}
+
+void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
+  auto next = std::make_shared<Table>(*table.load());
+  std::erase_if(*next, [&](const auto& old) {
+    return old->inputs.size() == decision->inputs.size() &&
+           std::equal(old->inputs.begin(), old->inputs.end(), decision->inputs.begin(),
+                      [](const TensorSpec& a, const TensorSpec& b) { return a.dtype == b.dtype && a.sizes == b.sizes; });
+  });
+  if (next->size() >= kMaxShapes) next->erase(next->begin());
+  next->push_back(std::move(decision));
+  table.store(std::move(next), std::memory_order_release);
+}
+
+Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
+  TensorServices& services = runtime.tensors();
+  KRN_TRY_LET(ExampleShapes shapes, example_shapes(model->program, symbol_sizes));
+  std::vector<TensorRef> inputs;
+  if (rules) {
+    if (rules->inputs.size() < shapes.specs.size())
+      return Status(Code::k_corrupt, "the file has rules for " + std::to_string(rules->inputs.size()) + " inputs, the model takes " +
+                                         std::to_string(shapes.specs.size()));
+    for (size_t i = 0; i < shapes.specs.size(); ++i) {
+      KRN_TRY_LET(TensorRef drawn, keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
+      KRN_TRY_LET(drawn, services.to_device(drawn, device));
+      inputs.push_back(std::move(drawn));
+    }
+    return inputs;
+  }
+  // Without rules the facts of the graph say what values are legal; what cannot be imported gets plain ones.
+  if (auto captured = import_graph(model->program, weights, shapes.specs); captured.ok())
+    return make_inputs(captured->graph, services, {seed, 0, device, {}});
+  KRN_TRY_LET(inputs, draw_inputs(model->program, rules, services));
+  for (TensorRef& input : inputs) {
+    KRN_TRY_LET(input, services.to_device(input, device));
+  }
+  return inputs;
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::~Session() = default;
+
+Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
+  auto impl = std::make_unique<Impl>(runtime, options);
+  impl->name = std::filesystem::path(path).stem().string();
+  KRN_TRY_LET(impl->device, parse_device(options.device));
+  KRN_TRY(ensure_device(impl->device));
+  KRN_TRY_LET(impl->file, pt2::read_pt2(path));
+  KRN_TRY_LET(impl->model, impl->file.model());
+  KRN_TRY_LET(impl->rules, read_init_rules(impl->file));
+  KRN_TRY_LET(WeightTable on_cpu, load_weights(*impl->model, impl->rules, runtime.tensors()));
+  KRN_TRY_LET(impl->weights, on_cpu.to_device(runtime.tensors(), impl->device));
+  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device));
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+const std::string& Session::name() const { return impl_->name; }
+
+Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
+  std::lock_guard lock(impl_->compile_mutex);
+  KRN_TRY_LET(ModelReport report, decide(*impl_, inputs));
+  std::lock_guard report_lock(impl_->report_mutex);
+  impl_->reports.push_back(report);
+  return report;
+}
+
+Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
+  if (std::shared_ptr<const Decision> decision = impl_->find(inputs); decision && decision->call) {
+    Result<std::vector<TensorRef>> outputs = decision->call(inputs);
+    // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
+    if (outputs.ok() || outputs.status().code() == Code::k_device_lost) return outputs;
+  }
+  return impl_->eager->run(inputs);
+}
+
+Result<std::vector<TensorRef>> Session::call_eager(const std::vector<TensorRef>& inputs) { return impl_->eager->run(inputs); }
+
+Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed) { return impl_->draw(seed, {}); }
+Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
+  return impl_->draw(seed, symbol_sizes);
+}
+
+std::vector<ModelReport> Session::reports() const {
+  std::lock_guard lock(impl_->report_mutex);
+  return impl_->reports;
+}
+
+}  // namespace keirin

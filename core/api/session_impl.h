@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a Session holds: the file's program and weights, eager, and per shape the runner that answers. Internal to core/api.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/api/session.h"
+#include "core/capture/pt2/read_pt2.h"
+#include "core/eager/init_rules.h"
+#include "core/eager/program.h"
+#include "core/eager/weights.h"
+
+namespace keirin {
+
+// One way of answering calls of one shape. Kept alive by whoever runs it.
+using CallFn = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>&)>;
+
+struct Decision {
+  std::vector<TensorSpec> inputs;  // dtype and sizes that it was made for
+  CallFn call;                     // empty: eager
+};
+
+struct Session::Impl {
+  Impl(Runtime& runtime, Options options) : runtime(runtime), options(std::move(options)) {}
+
+  Runtime& runtime;
+  Options options;
+  std::string name;
+  Device device;
+  pt2::Pt2File file;
+  const pt2::Model* model = nullptr;  // in `file`
+  std::optional<InitRules> rules;
+  WeightTable weights;                // on `device`; shared by eager and every plan
+  std::unique_ptr<EagerProgram> eager;
+
+  // Immutable once published; a call takes a reference and uses it to the end.
+  using Table = std::vector<std::shared_ptr<const Decision>>;
+  std::atomic<std::shared_ptr<const Table>> table{std::make_shared<const Table>()};
+  std::mutex compile_mutex;           // one compilation at a time
+  mutable std::mutex report_mutex;
+  std::vector<ModelReport> reports;
+
+  std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
+  void publish(std::shared_ptr<const Decision> decision);
+  // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
+  Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
+};
+
+inline constexpr size_t kMaxShapes = 8;  // decided shapes per model and device; the least recently decided goes
+
+// The whole decision for one shape: capture, passes, plugins, verification, race. In core/api/compile.cc.
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
+
+}  // namespace keirin

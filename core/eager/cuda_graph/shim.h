@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C table of the recording library (symbol `keirin_cuda_graph`). Functions return 0, or 1 with the words in error().
+#pragma once
+
+extern "C" struct KeirinCudaGraph {
+  void* (*create)(int device);            // null on failure
+  int (*begin)(void* recording, int device);  // makes a capturing stream current on the calling thread
+  int (*end)(void* recording, int keep);  // restores the stream; keep = 0: after a failure, the result does not matter
+  int (*replay)(void* recording);         // enqueues on the current stream
+  void (*destroy)(void* recording);
+  const char* (*error)();                 // of the calling thread
+};

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host/executable.h"
+
+namespace keirin {
+
+UsedExecutable::UsedExecutable(std::shared_ptr<UsedPlugin> plugin, UsedDevice* device, krn_exec* exec, uint32_t num_inputs,
+                               uint32_t num_outputs)
+    : plugin_(std::move(plugin)),
+      device_(device),
+      exec_(exec),
+      num_inputs_(num_inputs),
+      num_outputs_(num_outputs),
+      where_(plugin_->where("krn.exec.run")) {}
+
+UsedExecutable::~UsedExecutable() { plugin_->tables().compile.release(exec_); }
+
+Status UsedExecutable::read_facts() {
+  krn_exec_info info = make_struct<krn_exec_info>();
+  KRN_TRY(call_plugin(plugin_->where("krn.exec.info"),
+                      [&](krn_err* err) { return plugin_->tables().exec.info(exec_, &info, err); }));
+  info_.num_kernels = info.num_kernels;
+  info_.num_anchors = info.num_anchors;
+  info_.num_codegen = info.num_codegen;
+  info_.code_bytes = info.code_bytes;
+  info_.constant_bytes = info.constant_bytes;
+  info_.concurrent = info.flags & KRN_EXEC_CONCURRENT;
+  info_.replay_safe = info.flags & KRN_EXEC_REPLAY_SAFE;
+  info_.weights_baked = info.flags & KRN_EXEC_WEIGHTS_BAKED;
+  info_.inputs_intact = info.flags & KRN_EXEC_INPUTS_INTACT;
+  krn_needs needs = make_struct<krn_needs>();
+  KRN_TRY(call_plugin(plugin_->where("krn.exec.needs"),
+                      [&](krn_err* err) { return plugin_->tables().exec.needs(exec_, nullptr, 0, &needs, err); }));
+  if (needs.workspace_align & (needs.workspace_align - 1))
+    return Status(Code::k_internal, Message{"the workspace's alignment is no power of two", plugin_->where("krn.exec.needs"), {},
+                                            "report it to its publisher"});
+  workspace_bytes_ = needs.workspace_bytes;
+  workspace_align_ = needs.workspace_align ? needs.workspace_align : 64;
+  return {};
+}
+
+Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs,
+                           void* workspace, uint64_t stream, bool recording) {
+  if (num_inputs != num_inputs_ || num_outputs != num_outputs_)
+    return Status(Code::k_invalid_input,
+                  Message{"the region has " + std::to_string(num_inputs_) + " inputs and " + std::to_string(num_outputs_) +
+                              " outputs, the call gives " + std::to_string(num_inputs) + " and " + std::to_string(num_outputs),
+                          where_, {}, {}});
+  krn_run run = make_struct<krn_run>();
+  run.stream = device_->stream_of(stream, recording);
+  run.inputs = inputs;
+  run.outputs = outputs;
+  run.workspace = workspace;
+  run.workspace_bytes = workspace_bytes_;
+  run.run_id = run_id_.fetch_add(1, std::memory_order_relaxed) + 1;
+  run.num_inputs = num_inputs;
+  run.num_outputs = num_outputs;
+  std::unique_lock guard(mutex_, std::defer_lock);
+  if (!info_.concurrent) guard.lock();
+  Status status = call_plugin(where_, [&](krn_err* err) { return plugin_->tables().exec.run(exec_, &run, err); });
+  if (!status.ok()) device_->note(status);
+  return status;
+}
+
+Status UsedRecording::launch(uint64_t stream) {
+  const krn_stream s = device_->stream_of(stream, false);
+  Status status =
+      call_plugin(where_, [&](krn_err* err) { return plugin_->tables().replay.launch(replay_, &s, err); });
+  if (!status.ok()) device_->note(status);
+  return status;
+}
+
+}  // namespace keirin

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From manifests to devices: each step either lets a plugin pass or writes the line of the report that says why not.
+#include "core/host/plugins.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "core/host/device.h"
+#include "core/host/discovery.h"
+#include "core/host/files.h"
+#include "core/host/manifest.h"
+#include "core/host/probe.h"
+
+namespace keirin {
+namespace {
+
+// A plugin's context and the plugin in use, per library and process. Contexts are never destroyed: a plugin may keep the
+// address that it was offered. A second PluginHost shares the plugin of the first.
+struct Slot {
+  std::unique_ptr<krn_host> host = std::make_unique<krn_host>();
+  std::weak_ptr<UsedPlugin> used;
+};
+struct Slots {
+  std::mutex mutex;
+  std::map<std::string, Slot> by_library;
+};
+Slots& slots() {
+  static Slots* const s = new Slots;
+  return *s;
+}
+
+Result<std::string> hash_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 sha;
+  char buffer[1 << 16];
+  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) sha.update(buffer, static_cast<size_t>(file.gcount()));
+  if (!file.eof()) return Status(Code::k_unsupported, Message{"the library cannot be read", path, {}, {}});
+  return hex(sha.finish());
+}
+
+// One plugin on its way through the checks.
+struct Candidate {
+  FoundManifest found;
+  Manifest manifest;
+  const ManifestVariant* variant = nullptr;
+  size_t report = 0;
+  bool refused = false;
+};
+
+class Host final : public PluginHost {
+ public:
+  explicit Host(const HostOptions& options)
+      : options_(options), hardware_(options.hardware ? *options.hardware : find_hardware()) {
+    if (options_.worker.empty()) options_.worker = find_worker();
+  }
+
+  const std::vector<PluginReport>& reports() const override { return reports_; }
+  const std::vector<HardwareItem>& hardware() const override { return hardware_; }
+  std::vector<PluginDevice*> devices() const override {
+    std::vector<PluginDevice*> all;
+    for (const auto& plugin : plugins_)
+      for (const auto& device : plugin->devices()) all.push_back(device.get());
+    std::stable_sort(all.begin(), all.end(), [](const PluginDevice* a, const PluginDevice* b) {
+      return a->desc().prior_score > b->desc().prior_score;
+    });
+    return all;
+  }
+
+  void find() {
+    const Discovery discovery = find_manifests(options_.paths, options_.search);
+    for (const auto& [path, why] : discovery.empty_paths) {
+      PluginReport report;
+      report.path = path;
+      report.reason = "no plugin found: " + why;
+      report.advice = "correct the path, or KEIRIN_PLUGIN_PATH";
+      reports_.push_back(std::move(report));
+    }
+    std::vector<Candidate> candidates;
+    for (const FoundManifest& found : discovery.manifests) candidates.push_back(read(found));
+    refuse_twins(&candidates);
+    const VerdictStore verdicts(options_.cache_dir, hardware_);
+    for (Candidate& c : candidates) {
+      if (c.refused) continue;
+      Status status = probe(c, verdicts);
+      if (status.ok()) status = load(c);
+      if (!status.ok()) refuse(&c, status);
+    }
+  }
+
+ private:
+  PluginReport& report_of(const Candidate& c) { return reports_[c.report]; }
+
+  void refuse(Candidate* c, const Status& status) {
+    c->refused = true;
+    PluginReport& report = report_of(*c);
+    report.used = false;
+    report.reason = status.message().what;
+    if (!status.message().where.empty() && report.reason.find(status.message().where) == std::string::npos)
+      report.reason += " (" + status.message().where + ")";
+    report.advice = status.message().advice;
+    if (options_.log)
+      options_.log(2, "plugin " + (report.name.empty() ? report.path : report.name) + " is not used: " + report.reason);
+  }
+
+  // Everything that is decided before any code of the plugin runs.
+  Candidate read(const FoundManifest& found) {
+    Candidate c;
+    c.found = found;
+    c.report = reports_.size();
+    reports_.emplace_back();
+    report_of(c).path = found.path;
+    const Status status = check_manifest(&c);
+    PluginReport& report = report_of(c);
+    report.name = c.manifest.name;
+    report.version = c.manifest.version;
+    report.guid = c.manifest.guid_text;
+    if (c.variant) report.library = c.variant->library;
+    if (!status.ok()) refuse(&c, status);
+    return c;
+  }
+
+  Status check_manifest(Candidate* c) {
+    KRN_TRY(check_owned_path(c->found.path));
+    KRN_TRY(read_manifest(c->found.path, &c->manifest));
+    if (!options_.only.empty() &&
+        std::find(options_.only.begin(), options_.only.end(), c->manifest.name) == options_.only.end())
+      return Status(Code::k_unsupported, Message{"left out: the caller asked for other plugins", {}, {}, {}});
+    const HardwareItem* cpu = &hardware_.front();
+    for (const HardwareItem& item : hardware_)
+      if (item.uid == "cpu:0") cpu = &item;
+    KRN_TRY_LET(c->variant, choose_variant(c->manifest, *cpu));
+    KRN_TRY(check_owned_path(c->variant->library));
+    KRN_TRY(check_library_file(c->variant->library));
+    if (c->variant->sha256.empty()) return {};
+    KRN_TRY_LET(const std::string digest, hash_file(c->variant->library));
+    if (digest == c->variant->sha256) return {};
+    return Status(Code::k_corrupt, Message{"the library is not the one that the manifest names: its SHA-256 is " + digest,
+                                           c->variant->library, {}, "install the plugin again"});
+  }
+
+  // The same guid twice: one that was named exactly wins over those that were only found; else none is used.
+  void refuse_twins(std::vector<Candidate>* candidates) {
+    std::map<std::string, std::vector<Candidate*>> by_guid;
+    for (Candidate& c : *candidates)
+      if (!c.refused) by_guid[c.manifest.guid_text].push_back(&c);
+    for (auto& [guid, twins] : by_guid) {
+      const auto exact = std::count_if(twins.begin(), twins.end(), [](Candidate* c) { return c->found.exact; });
+      if (twins.size() < 2) continue;
+      for (Candidate* c : twins) {
+        if (exact == 1 && c->found.exact) continue;
+        const Candidate* other = twins[0] == c ? twins[1] : twins[0];
+        refuse(c, Status(Code::k_invalid_input, Message{"another plugin has the same guid: " + other->found.path, {}, {},
+                                                        "remove one of them, or name one exactly"}));
+      }
+    }
+  }
+
+  Status probe(const Candidate& c, const VerdictStore& store) {
+    const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
+    std::optional<ProbeVerdict> verdict;
+    if (!options_.probe_again) verdict = store.recall(identity);
+    if (verdict && verdict->passed && verdict->devices.size() != hardware_.size()) verdict.reset();
+    if (!verdict) {
+      if (options_.worker.empty())
+        return Status(Code::k_unsupported, Message{"the program of the probe child (keirin-worker) was not found", {}, {},
+                                                   "install it beside the library, or give HostOptions::worker"});
+      KRN_TRY_LET(verdict, probe_plugin(options_.worker, identity, hardware_, options_.probe_deadline));
+      store.remember(identity, *verdict);
+    }
+    if (!verdict->passed) return Status(Code::k_unsupported, Message{verdict->reason, c.variant->library, {}, verdict->advice});
+    std::string reasons;
+    bool usable = false;
+    for (size_t i = 0; i < hardware_.size(); ++i) {
+      const ProbedDevice& d = verdict->devices[i];
+      report_of(c).devices.push_back({hardware_[i].uid, d.used, d.name, d.reason});
+      usable = usable || d.used;
+      if (!d.used) reasons += (reasons.empty() ? "" : "; ") + hardware_[i].uid + ": " + d.reason;
+    }
+    if (!usable) return Status(Code::k_unsupported, Message{"no device here that it can use: " + reasons, {}, {}, {}});
+    return {};
+  }
+
+  Status load(const Candidate& c) {
+    Slots& s = slots();
+    const std::lock_guard guard(s.mutex);
+    Slot& slot = s.by_library[c.variant->library];
+    std::shared_ptr<UsedPlugin> used = slot.used.lock();
+    if (used && used->hardware != hardware_)
+      return Status(Code::k_unsupported, Message{"this process uses the plugin already, with another list of hardware", {}, {},
+                                                 "close the other PluginHost first"});
+    slot.host->services = options_.services;
+    slot.host->log = options_.log;
+    slot.host->plugin = c.manifest.name;
+    if (!used) {
+      const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
+      KRN_TRY_LET(std::unique_ptr<PluginSession> session,
+                  PluginSession::start(identity, slot.host.get(), KRN_ROLE_RUN, hardware_, [](const char*) {}));
+      used = std::make_shared<UsedPlugin>(c.manifest, std::move(session), slot.host.get(), hardware_);
+      slot.used = used;
+    }
+    report_of(c).used = true;
+    plugins_.push_back(std::move(used));
+    return {};
+  }
+
+  HostOptions options_;
+  const std::vector<HardwareItem> hardware_;
+  std::vector<PluginReport> reports_;
+  std::vector<std::shared_ptr<UsedPlugin>> plugins_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PluginHost>> PluginHost::open(const HostOptions& options) {
+  if (options.hardware && options.hardware->empty())
+    return Status(Code::k_invalid_input, Message{"the list of hardware is empty", "HostOptions::hardware", {},
+                                                 "leave it out, or list at least the processor"});
+  auto host = std::make_unique<Host>(options);
+  host->find();
+  return std::unique_ptr<PluginHost>(std::move(host));
+}
+
+}  // namespace keirin

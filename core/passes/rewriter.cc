@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/passes/rewriter.h"
+
+#include "core/ir/rows.h"
+
+namespace keirin {
+
+// The target keeps its contents until finish(), so that a pass that fails half way leaves the graph as it was.
+Rewriter::Rewriter(Graph& graph)
+    : target_(graph), old_(graph), builder_(new_), to_(old_.values.size(), kNone), uses_(old_.count_uses()),
+      is_output_(old_.values.size()) {
+  new_.bodies = old_.bodies;
+  for (ValueId v = 0; v < old_.values.size(); ++v) {
+    if (old_.values[v].kind == ValueKind::kResult) continue;
+    to_[v] = static_cast<ValueId>(new_.values.size());
+    new_.values.push_back(old_.values[v]);
+  }
+  for (ValueId v : old_.inputs) new_.inputs.push_back(to_[v]);
+  for (const Output& output : old_.outputs) is_output_[output.value] = 1;
+}
+
+const Op& Rewriter::begin(OpId id) {
+  fresh_from_ = new_.values.size();
+  builder_.set_origin(old_.ops[id].origin);
+  return old_.ops[id];
+}
+
+std::vector<ValueId> Rewriter::operands(const Op& old_op) const {
+  std::vector<ValueId> mapped;
+  for (ValueId v : old_op.operands) mapped.push_back(map(v));
+  return mapped;
+}
+
+OpId Rewriter::keep(OpId id) {
+  OpId copy = static_cast<OpId>(new_.ops.size());
+  Op op = old_.ops[id];
+  for (ValueId& v : op.operands) v = map(v);
+  for (ValueId& v : op.results) {
+    Value value = old_.values[v];
+    value.producer = copy;
+    to_[v] = static_cast<ValueId>(new_.values.size());
+    new_.values.push_back(std::move(value));
+    v = to_[v];
+  }
+  new_.ops.push_back(std::move(op));
+  return copy;
+}
+
+bool Rewriter::can_replace(ValueId old_value, ValueId to) const {
+  return to >= fresh_from_ || !is_output_[old_value] || old_.type(old_value).strides == new_.type(to).strides;
+}
+
+void Rewriter::replace(ValueId old_value, ValueId to) {
+  to_[old_value] = to;
+  if (to < fresh_from_) return;
+  Value& value = new_.values[to];
+  value.type.strides = old_.type(old_value).strides;
+  if (!value.range) value.range = old_.values[old_value].range;
+  if (value.name.empty()) value.name = old_.values[old_value].name;
+}
+
+void Rewriter::finish() {
+  for (const Output& output : old_.outputs)
+    new_.outputs.push_back({map(output.value), map(output.updates), map(output.alias_of)});
+  new_.drop_dead();
+  target_ = std::move(new_);
+}
+
+}  // namespace keirin

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA driver and NVRTC as tables of functions opened at run time: a machine without them loads this plugin, which then says
+// why it offers nothing. Nothing here links against CUDA; cuda.h is used for its types. What it is not: the CUDA runtime API,
+// which the plugin never calls, so that it stays in LibTorch's primary context.
+#pragma once
+
+#include <cuda.h>
+
+#include <string>
+#include <type_traits>
+
+namespace keirin::cuda {
+
+// name(result, symbol in the library). The _v2 symbols are what cuda.h maps the plain names to.
+#define KRN_CUDA_DRIVER(X)                                  \
+  X(cuInit, "cuInit")                                       \
+  X(cuDriverGetVersion, "cuDriverGetVersion")               \
+  X(cuDeviceGetCount, "cuDeviceGetCount")                   \
+  X(cuDeviceGet, "cuDeviceGet")                             \
+  X(cuDeviceGetName, "cuDeviceGetName")                     \
+  X(cuDeviceGetAttribute, "cuDeviceGetAttribute")           \
+  X(cuDeviceTotalMem, "cuDeviceTotalMem_v2")                \
+  X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId")             \
+  X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain")   \
+  X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2") \
+  X(cuCtxGetCurrent, "cuCtxGetCurrent")                     \
+  X(cuCtxSetCurrent, "cuCtxSetCurrent")                     \
+  X(cuGetErrorString, "cuGetErrorString")                   \
+  X(cuModuleLoadData, "cuModuleLoadData")                   \
+  X(cuModuleUnload, "cuModuleUnload")                       \
+  X(cuModuleGetFunction, "cuModuleGetFunction")             \
+  X(cuFuncSetAttribute, "cuFuncSetAttribute")               \
+  X(cuLaunchKernel, "cuLaunchKernel")                       \
+  X(cuMemAlloc, "cuMemAlloc_v2")                            \
+  X(cuMemFree, "cuMemFree_v2")                              \
+  X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2")              \
+  X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2")              \
+  X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2")              \
+  X(cuMemsetD8Async, "cuMemsetD8Async")                     \
+  X(cuStreamSynchronize, "cuStreamSynchronize")             \
+  X(cuStreamBeginCapture, "cuStreamBeginCapture_v2")        \
+  X(cuStreamEndCapture, "cuStreamEndCapture")               \
+  X(cuGraphInstantiate, "cuGraphInstantiateWithFlags")      \
+  X(cuGraphLaunch, "cuGraphLaunch")                         \
+  X(cuGraphDestroy, "cuGraphDestroy")                       \
+  X(cuGraphExecDestroy, "cuGraphExecDestroy")               \
+  X(cuEventCreate, "cuEventCreate")                         \
+  X(cuEventDestroy, "cuEventDestroy_v2")                    \
+  X(cuEventRecord, "cuEventRecord")                         \
+  X(cuEventQuery, "cuEventQuery")                           \
+  X(cuEventSynchronize, "cuEventSynchronize")               \
+  X(cuEventElapsedTime, "cuEventElapsedTime")
+
+struct Driver {
+#define KRN_MEMBER(name, symbol) decltype(&::name) name = nullptr;
+  KRN_CUDA_DRIVER(KRN_MEMBER)
+#undef KRN_MEMBER
+
+  // The process's table, or null with the reason ("libcuda.so.1 is not installed"). Any thread.
+  static const Driver* get(std::string& why_not);
+};
+
+// NVRTC's C API, in its own words; declared here because its header travels with a compiler that users do not have.
+using NvrtcProgram = struct nvrtc_program_opaque*;
+#define KRN_NVRTC(X)                                                                                              \
+  X(nvrtcVersion, int (*)(int*, int*))                                                                            \
+  X(nvrtcCreateProgram, int (*)(NvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*)) \
+  X(nvrtcCompileProgram, int (*)(NvrtcProgram, int, const char* const*))                                          \
+  X(nvrtcGetProgramLogSize, int (*)(NvrtcProgram, size_t*))                                                       \
+  X(nvrtcGetProgramLog, int (*)(NvrtcProgram, char*))                                                             \
+  X(nvrtcGetCUBINSize, int (*)(NvrtcProgram, size_t*))                                                            \
+  X(nvrtcGetCUBIN, int (*)(NvrtcProgram, char*))                                                                  \
+  X(nvrtcDestroyProgram, int (*)(NvrtcProgram*))                                                                  \
+  X(nvrtcGetErrorString, const char* (*)(int))
+
+struct Nvrtc {
+#define KRN_MEMBER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
+  KRN_NVRTC(KRN_MEMBER)
+#undef KRN_MEMBER
+
+  // The process's table, or null with the reason. Looks among the libraries already loaded (LibTorch brings one), then at the
+  // loader's path, then at $KEIRIN_NVRTC. Any thread.
+  static const Nvrtc* get(std::string& why_not);
+};
+
+// Throws kit::Error with the driver's own words unless `result` is success. device_lost for the errors after which a context
+// cannot be used again.
+void check(CUresult result, const char* what);
+// The status code that goes with a result, for the run path, which throws nothing.
+int32_t code_of(CUresult result);
+
+}  // namespace keirin::cuda

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/matmul.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "cuda/cublaslt.h"
+#include "cuda/op_ids.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cuda {
+namespace {
+
+using codegen::AnchorDesc;
+using codegen::PostOp;
+using codegen::TensorDesc;
+
+constexpr int64_t kWorkspaceBytes = 32 << 20;  // what NVIDIA advises for Hopper's split-K and stream-K kernels
+
+// A matrix of a (batched) tensor as cuBLASLt sees it: column-major, so a row-major one is its transpose.
+struct Matrix {
+  bool transposed = false;  // row-major in memory: the library's matrix is the transpose of ours
+  int64_t ld = 0;
+  int64_t batch = 1, batch_stride = 0;
+};
+
+std::optional<int32_t> data_type(uint8_t dtype) {
+  switch (dtype) {
+    case dtype_f32: return lt::kReal32F;
+    case dtype_f64: return lt::kReal64F;
+    case dtype_f16: return lt::kReal16F;
+    case dtype_bf16: return lt::kReal16BF;
+    default: return std::nullopt;
+  }
+}
+
+// Leading axes as one batch axis: possible if each stride is the next one times its size.
+bool collapse(const TensorDesc& t, size_t axes, int64_t& size, int64_t& stride) {
+  size = 1, stride = 0;
+  for (size_t d = axes; d-- > 0;) {
+    if (t.sizes[d] == 1) continue;
+    if (size == 1) stride = t.strides[d];
+    else if (t.strides[d] != stride * size) return false;
+    size *= t.sizes[d];
+  }
+  return true;
+}
+
+// rows x cols with the given strides; one of them must be dense.
+std::optional<Matrix> matrix_of(int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride) {
+  Matrix m;
+  if (col_stride == 1 || cols == 1) {
+    m.transposed = true;
+    m.ld = std::max<int64_t>(rows == 1 ? cols : row_stride, std::max<int64_t>(cols, 1));
+    return rows == 1 || row_stride >= cols ? std::optional(m) : std::nullopt;
+  }
+  if (row_stride == 1 || rows == 1) {
+    m.ld = std::max<int64_t>(cols == 1 ? rows : col_stride, std::max<int64_t>(rows, 1));
+    return cols == 1 || col_stride >= rows ? std::optional(m) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// One product D[m, n] = A[m, k] * B[k, n] over `batch`, from a matmul or a linear anchor.
+struct Problem {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  Matrix a, b, d, c;
+  bool has_bias = false, has_residual = false;
+};
+
+std::optional<Matrix> rows_matrix(const TensorDesc& t, int64_t rows) {
+  // All leading axes of x [.., K] as one row axis.
+  const size_t rank = t.sizes.size();
+  int64_t size, stride;
+  if (!collapse(t, rank - 1, size, stride)) return std::nullopt;
+  return matrix_of(rows, stride, t.sizes[rank - 1], t.strides[rank - 1]);
+}
+
+std::optional<Problem> linear_problem(const AnchorDesc& anchor) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  Problem p;
+  p.k = x.sizes.back();
+  p.n = w.sizes[0];
+  p.m = 1;
+  for (size_t d = 0; d + 1 < x.sizes.size(); ++d) p.m *= x.sizes[d];
+  auto a = rows_matrix(x, p.m), d = rows_matrix(y, p.m);
+  auto b = matrix_of(p.k, w.strides[1], p.n, w.strides[0]);  // W^T
+  if (!a || !b || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.d = *d;
+  p.has_bias = anchor.operands.size() > 2 && anchor.operands[2].present();
+  if (p.has_bias && anchor.operands[2].strides[0] != 1 && p.n > 1) return std::nullopt;
+  return p;
+}
+
+std::optional<Matrix> batched(const TensorDesc& t, int64_t batch) {
+  const size_t rank = t.sizes.size();
+  auto m = matrix_of(t.sizes[rank - 2], t.strides[rank - 2], t.sizes[rank - 1], t.strides[rank - 1]);
+  if (!m || !collapse(t, rank - 2, m->batch, m->batch_stride)) return std::nullopt;
+  if (m->batch != batch && m->batch != 1) return std::nullopt;
+  m->batch = batch;
+  return m;
+}
+
+std::optional<Problem> matmul_problem(const AnchorDesc& anchor) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const size_t rank = x.sizes.size();
+  Problem p;
+  p.m = x.sizes[rank - 2], p.k = x.sizes[rank - 1], p.n = w.sizes[rank - 1];
+  for (size_t d = 0; d + 2 < rank; ++d) p.batch *= x.sizes[d];
+  auto a = batched(x, p.batch), b = batched(w, p.batch), d = batched(y, p.batch);
+  if (!a || !b || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.d = *d;
+  return p;
+}
+
+std::optional<Problem> problem_of(const AnchorDesc& anchor) {
+  for (const TensorDesc& t : anchor.operands)
+    if (t.present())
+      for (int64_t size : t.sizes)
+        if (size == 0) return std::nullopt;
+  if (anchor.op == op_linear) return linear_problem(anchor);
+  if (anchor.op == op_matmul) return matmul_problem(anchor);
+  return std::nullopt;
+}
+
+bool same_layout(const TensorDesc& a, const TensorDesc& b) {
+  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides;
+}
+
+void check_lt(int result, const char* what) {
+  if (result != 0) throw kit::Error(result == 15 ? KRN_STATUS_unsupported : KRN_STATUS_internal, std::string(what) + ": cuBLAS status " + std::to_string(result));
+}
+
+class MatmulStep final : public codegen::Step {
+ public:
+  MatmulStep(const AnchorDesc& anchor, const Problem& problem, bool tf32);
+  ~MatmulStep() override {
+    for (lt::Layout layout : {a_, b_, c_, d_}) if (layout) api_->cublasLtMatrixLayoutDestroy(layout);
+    if (desc_) api_->cublasLtMatmulDescDestroy(desc_);
+  }
+  krn_code run(const codegen::RunContext& context) const override;
+  std::string describe() const override { return text_; }
+  int64_t workspace_bytes() const override { return static_cast<int64_t>(workspace_bytes_); }
+  void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+
+ private:
+  lt::Layout layout(int32_t type, const Matrix& m, int64_t rows, int64_t cols);
+  void* address(const codegen::RunContext& context, const TensorDesc& t) const {
+    return static_cast<char*>(context.buffers[t.buffer]) + t.offset * element_bytes_;
+  }
+
+  const CublasLt* api_;
+  TensorDesc left_, right_, bias_, residual_, result_;
+  lt::Desc desc_ = nullptr;
+  lt::Layout a_ = nullptr, b_ = nullptr, c_ = nullptr, d_ = nullptr;
+  lt::Algo algo_{};
+  size_t workspace_bytes_ = 0;
+  uint32_t workspace_ = KRN_NO_BUFFER;
+  int64_t element_bytes_ = 4;
+  bool f64_ = false;
+  uint32_t epilogue_ = lt::kEpilogueDefault;
+  std::string text_;
+  static constexpr uint32_t KRN_NO_BUFFER = 0xffffffffu;
+};
+
+// Our rows x cols matrix m, seen column-major: cols x rows if it is row-major in memory.
+lt::Layout MatmulStep::layout(int32_t type, const Matrix& m, int64_t rows, int64_t cols) {
+  lt::Layout out = nullptr;
+  check_lt(m.transposed ? api_->cublasLtMatrixLayoutCreate(&out, type, cols, rows, m.ld)
+                        : api_->cublasLtMatrixLayoutCreate(&out, type, rows, cols, m.ld), "cublasLtMatrixLayoutCreate");
+  if (m.batch > 1) {
+    int32_t count = static_cast<int32_t>(m.batch);
+    api_->cublasLtMatrixLayoutSetAttribute(out, lt::kLayoutBatchCount, &count, sizeof count);
+    api_->cublasLtMatrixLayoutSetAttribute(out, lt::kLayoutBatchStride, &m.batch_stride, sizeof m.batch_stride);
+  }
+  return out;
+}
+
+MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32)
+    : left_(anchor.operands[0]), right_(anchor.operands[1]), result_(anchor.results[0]) {
+  std::string why_not;
+  api_ = CublasLt::get(why_not);
+  if (!api_) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  const int32_t type = *data_type(result_.dtype);
+  f64_ = type == lt::kReal64F;
+  element_bytes_ = f64_ ? 8 : type == lt::kReal32F ? 4 : 2;
+  const int32_t compute = f64_ ? lt::kCompute64F : tf32 && type == lt::kReal32F ? lt::kCompute32FFastTf32 : lt::kCompute32F;
+  check_lt(api_->cublasLtMatmulDescCreate(&desc_, compute, f64_ ? lt::kReal64F : lt::kReal32F), "cublasLtMatmulDescCreate");
+  // D^T = B^T A^T in the library's column-major terms: its A is our right operand, its B our left one.
+  const int32_t op_right = p.b.transposed ? lt::kOpN : lt::kOpT, op_left = p.a.transposed ? lt::kOpN : lt::kOpT;
+  check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescTransA, &op_right, sizeof op_right), "transpose");
+  check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescTransB, &op_left, sizeof op_left), "transpose");
+  if (p.has_bias) bias_ = anchor.operands[2], epilogue_ = lt::kEpilogueBias;
+  for (const PostOp& post : anchor.post_ops) {
+    if (post.op == op_add) residual_ = post.operand;
+    if (post.op == op_relu) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueRelu;
+    if (post.op == op_gelu_tanh) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueGelu;
+  }
+  check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescEpilogue, &epilogue_, sizeof epilogue_), "epilogue");
+  // The library judges the bias pointer's alignment; LibTorch's allocations are aligned to 256 bytes and weights start there.
+  const void* probe = bias_.present() ? reinterpret_cast<const void*>(uintptr_t{4096} + static_cast<uintptr_t>(bias_.offset * element_bytes_)) : nullptr;
+  if (probe) check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescBiasPointer, &probe, sizeof probe), "bias");
+  a_ = layout(type, p.b, p.k, p.n);
+  b_ = layout(type, p.a, p.m, p.k);
+  d_ = layout(type, p.d, p.m, p.n);
+  c_ = layout(type, p.d, p.m, p.n);
+
+  lt::Preference preference = nullptr;
+  check_lt(api_->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+  size_t limit = kWorkspaceBytes;
+  api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMaxWorkspace, &limit, sizeof limit);
+  lt::Heuristic found[1];
+  int count = 0;
+  int result = api_->cublasLtMatmulAlgoGetHeuristic(api_->handle, desc_, a_, b_, c_, d_, preference, 1, found, &count);
+  api_->cublasLtMatmulPreferenceDestroy(preference);
+  if (result != 0 || count == 0) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt has no algorithm for this product");
+  algo_ = found[0].algo;
+  workspace_bytes_ = found[0].workspace_bytes;
+  text_ = "cublaslt " + std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
+}
+
+krn_code MatmulStep::run(const codegen::RunContext& context) const {
+  const float one = 1, zero = 0;
+  const double one64 = 1, zero64 = 0;
+  const bool residual = residual_.present();
+  const void* alpha = f64_ ? static_cast<const void*>(&one64) : &one;
+  const void* beta = residual ? alpha : f64_ ? static_cast<const void*>(&zero64) : &zero;
+  void* d = address(context, result_);
+  const void* c = residual ? address(context, residual_) : d;
+  lt::Desc desc = desc_;
+  // The bias address is part of the descriptor. Weights keep theirs, but two runs may overlap with different ones: own copy.
+  struct alignas(16) { uint64_t words[64]; } copy;
+  static_assert(sizeof copy >= 32 * sizeof(uint64_t), "cublasLtMatmulDescOpaque_t holds 32 words");
+  if (bias_.present()) {
+    __builtin_memcpy(&copy, desc_, 32 * sizeof(uint64_t));
+    desc = reinterpret_cast<lt::Desc>(&copy);
+    const void* bias = address(context, bias_);
+    if (api_->cublasLtMatmulDescSetAttribute(desc, lt::kDescBiasPointer, &bias, sizeof bias) != 0) return KRN_STATUS_internal;
+  }
+  void* workspace = workspace_ == KRN_NO_BUFFER ? nullptr : context.buffers[workspace_];
+  int result = api_->cublasLtMatmul(api_->handle, desc, alpha, address(context, right_), a_, address(context, left_), b_, beta, c,
+                                    c_, d, d_, &algo_, workspace, workspace ? workspace_bytes_ : 0,
+                                    reinterpret_cast<void*>(context.run->stream.native));
+  return result == 0 ? KRN_STATUS_ok : KRN_STATUS_internal;
+}
+
+}  // namespace
+
+bool matmul_taken(const AnchorDesc& anchor, std::string& why_not) {
+  if (!data_type(anchor.results[0].dtype)) {
+    why_not = "cuBLASLt takes f16, bf16, f32 and f64 here";
+    return false;
+  }
+  if (!problem_of(anchor)) {
+    why_not = "an operand's rows and columns are both strided, or its batch axes do not collapse";
+    return false;
+  }
+  return true;
+}
+
+bool matmul_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
+  // D = activation(A * B + residual + bias): a residual comes before the activation, and nothing after it.
+  bool activated = false, has_residual = false;
+  for (const PostOp& each : anchor.post_ops) {
+    if (each.op == op_add) has_residual = true;
+    else activated = true;
+  }
+  if (activated) return false;
+  if (post.op == op_add) return !has_residual && same_layout(post.operand, anchor.results[0]);
+  return post.op == op_relu || post.op == op_gelu_tanh;
+}
+
+std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32) {
+  auto problem = problem_of(anchor);
+  if (!problem) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt does not take this layout");
+  return std::make_unique<MatmulStep>(anchor, *problem, tf32);
+}
+
+}  // namespace keirin::cuda

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// matmul and linear through cuBLASLt, with the epilogues that it computes exactly as the table does: bias, ReLU, tanh-GELU, and
+// a residual as beta * C. Operands may be row- or column-major by stride; batches collapse into one stride.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "plugins/codegen/backend.h"
+
+namespace keirin::cuda {
+
+bool matmul_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
+bool matmul_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+
+// Asks the library for its best algorithm under `tf32` (numerics=fast). Throws kit::Error; `unsupported` if it has none.
+std::unique_ptr<codegen::Step> make_matmul(const codegen::AnchorDesc& anchor, bool tf32);
+
+}  // namespace keirin::cuda

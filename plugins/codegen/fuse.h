@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which tensors are stored and which kernels compute them. Everything starts stored, one kernel each; then the merge or the
+// inlining that saves most by the target's prior is applied, until none saves anything.
+#pragma once
+
+#include <vector>
+
+#include "plugins/codegen/backend.h"
+#include "plugins/codegen/draft.h"
+#include "plugins/codegen/region.h"
+#include "plugins/codegen/storage.h"
+
+namespace keirin::codegen {
+
+// An anchor with the scalar ops that its library applies to the result.
+struct AnchorPlan {
+  int node = -1;
+  struct Post {
+    uint32_t op;
+    int operand = -1;  // tensor, or none
+    double alpha = 0, beta = 0;
+  };
+  std::vector<Post> post_ops;
+  std::vector<int> results;  // the last post op's result stands in for the anchor's own first
+  AnchorDesc desc;           // filled once all storage is known
+};
+
+struct Group {
+  std::vector<int> results;  // stored tensors
+  std::vector<int> reads;    // stored tensors, pieces instead of cats
+  int anchor = -1;           // number in Prepared::anchors, or a kernel
+  Draft draft;
+  Kernel kernel;
+  double cost_ns = 0;
+};
+
+// The region after rewriting, with every tensor that must be stored stored.
+struct Prepared {
+  Region region;
+  Layout layout;
+  std::vector<AnchorPlan> anchors;
+  std::vector<bool> forced;        // by tensor: stored whatever fusion wants
+  std::vector<bool> absorbed;      // by node: a post op of an anchor
+  std::vector<int> alias_of;       // by tensor: the input tensor whose memory it is written into, or -1
+  bool is_cat_in_place(int tensor) const {
+    const TensorNode* p = region.producer(tensor);
+    return p && p->op == kOp_cat && layout.stored(tensor);
+  }
+};
+
+// Groups in an order that respects all dependencies.
+std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target);
+
+}  // namespace keirin::codegen

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One function for each op that can be rewritten. A pooling window is a view with guards, so that pooling is a reduction of it;
+// a scatter is a reduction over the edges of a CSR row.
+#include "plugins/codegen/rewrite.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "plugins/codegen/storage.h"
+
+namespace keirin::codegen {
+namespace {
+
+constexpr int64_t kTinyMatmul = 1 << 16;  // multiply-adds that a generated loop may do where a library refuses
+
+class Writer {
+ public:
+  Writer(Region& region, int n) : r_(region), node_(region.nodes[n]), out_(node_.results[0]) {}
+
+  std::string rewrite() {
+    switch (node_.op) {
+      case kOp_max_pool:
+        return max_pool();
+      case kOp_avg_pool:
+        return average(node_.attrs.kernel, node_.attrs.stride, node_.attrs.padding);
+      case kOp_adaptive_avg_pool:
+        return adaptive();
+      case kOp_upsample_nearest:
+        return upsample_nearest();
+      case kOp_upsample_bilinear:
+        return upsample_bilinear();
+      case kOp_embedding_bag:
+        return embedding_bag();
+      case kOp_index_reduce:
+        return segment(node_.operands[1]);
+      case kOp_scatter:
+        return scatter();
+      case kOp_matmul:
+      case kOp_linear:
+        return matmul();
+      default:
+        return std::string(op_name(node_.op)) + " has no generated form";
+    }
+  }
+
+ private:
+  const Tensor& t(int x) const { return r_.tensors[x]; }
+  int scalar(uint32_t op, std::vector<int> x) { return r_.add(op, x, t(x[0]).dtype, t(x[0]).sizes); }
+  int cast(int x, uint8_t dtype) {
+    if (t(x).dtype == dtype) return x;
+    Attrs a;
+    a.dtype = dtype;
+    return r_.add(kOp_cast, {x}, dtype, t(x).sizes, a);
+  }
+  int reshape(int x, Dims sizes) {
+    Attrs a;
+    a.sizes = sizes;
+    return r_.add(kOp_reshape, {x}, t(x).dtype, std::move(sizes), a);
+  }
+  int expand(int x, Dims sizes) {
+    Attrs a;
+    a.sizes = sizes;
+    return r_.add(kOp_expand, {x}, t(x).dtype, std::move(sizes), a);
+  }
+  int reduce(uint32_t op, int x, Dims dims) {
+    Attrs a;
+    a.dims = dims;
+    Dims sizes;
+    for (int64_t d = 0; d < t(x).rank(); ++d) {
+      if (std::find(dims.begin(), dims.end(), d) == dims.end()) sizes.push_back(t(x).sizes[d]);
+    }
+    return r_.add(op, {x}, t(x).dtype, std::move(sizes), a);
+  }
+  int take(int x, int index, int64_t dim) {
+    Dims sizes = t(x).sizes;
+    sizes.erase(sizes.begin() + dim);
+    sizes.insert(sizes.begin() + dim, t(index).sizes.begin(), t(index).sizes.end());
+    Attrs a;
+    a.dim = dim;
+    return r_.add(kOp_take, {x, index}, t(x).dtype, std::move(sizes), a);
+  }
+  // The node's own result is now computed by whatever computes x.
+  std::string result(int x) {
+    int n = t(x).producer;
+    r_.nodes[n].results[0] = out_;
+    r_.nodes[n].claim_node = node_.claim_node;
+    r_.tensors[out_].producer = n;
+    return "";
+  }
+
+  int window(int x, const Dims& kernel, const Dims& stride, const Dims& padding, const Dims& dilation, double fill, int64_t fill_i) {
+    Attrs a;
+    size_t k = kernel.size();
+    a.kernel = kernel, a.stride = stride, a.padding = padding, a.dilation = dilation;
+    a.value_d = fill, a.value_i = fill_i;
+    Dims sizes = t(x).sizes;
+    for (size_t i = 0; i < k; ++i) sizes[sizes.size() - k + i] = t(out_).sizes[t(out_).sizes.size() - k + i];
+    sizes.insert(sizes.end(), kernel.begin(), kernel.end());
+    return r_.add(kOpWindow, {x}, t(x).dtype, std::move(sizes), a);
+  }
+  Dims trailing(int x, size_t k) const {
+    Dims out;
+    for (size_t i = 0; i < k; ++i) out.push_back(t(x).rank() - static_cast<int64_t>(k - i));
+    return out;
+  }
+
+  std::string max_pool() {
+    const Attrs a = node_.attrs;
+    Dims dilation = a.dilation.empty() ? Dims(a.kernel.size(), 1) : a.dilation;
+    int w = window(node_.operands[0], a.kernel, a.stride, a.padding, dilation, -std::numeric_limits<double>::infinity(),
+                   std::numeric_limits<int64_t>::min());
+    return result(reduce(kOp_amax, w, trailing(w, a.kernel.size())));
+  }
+
+  std::string average(const Dims& kernel, const Dims& stride, const Dims& padding) {
+    const Attrs a = node_.attrs;
+    int x = node_.operands[0];
+    size_t k = kernel.size();
+    Dims ones(k, 1);
+    int w = window(x, kernel, stride, padding, ones, 0, 0);
+    int total = reduce(kOp_sum, w, trailing(w, k));
+    bool padded = false;
+    int64_t area = 1;
+    for (size_t i = 0; i < k; ++i) area *= kernel[i], padded |= padding[i] != 0;
+    bool varies = a.divisor == 0 && (a.ceil_mode || (padded && !a.count_include_pad));
+    int count;
+    if (varies) {
+      Dims sizes = t(x).sizes, none(k, 0);
+      for (size_t i = 0; a.count_include_pad && i < k; ++i) sizes[sizes.size() - k + i] += 2 * padding[i];
+      int unit = r_.constant(1, t(x).dtype, sizes);
+      int u = window(unit, kernel, stride, a.count_include_pad ? none : padding, ones, 0, 0);
+      count = reduce(kOp_sum, u, trailing(u, k));
+    } else {
+      count = r_.constant(static_cast<double>(a.divisor ? a.divisor : area), t(x).dtype, t(total).sizes);
+    }
+    return result(scalar(kOp_div, {total, count}));
+  }
+
+  std::string adaptive() {
+    const Tensor& x = t(node_.operands[0]);
+    size_t k = node_.attrs.sizes.size();
+    Dims kernel;
+    for (size_t i = 0; i < k; ++i) {
+      int64_t in = x.sizes[x.sizes.size() - k + i], out = t(out_).sizes[x.sizes.size() - k + i];
+      if (out == 0 || in % out != 0) return "adaptive_avg_pool with windows of different sizes";
+      kernel.push_back(in / out);
+    }
+    return average(kernel, kernel, Dims(k, 0));
+  }
+
+  // Positions in the input of the result's positions along one axis: floor(i * ratio), at most in - 1.
+  double ratio(size_t axis, int64_t in, int64_t out) const {
+    const Dims& scales = node_.attrs.scales;
+    double scale = axis < scales.size() ? std::bit_cast<double>(scales[axis]) : 0;
+    return scale > 0 ? 1.0 / scale : static_cast<double>(in) / static_cast<double>(out);
+  }
+  int iota_f32(int64_t n) {
+    Attrs a;
+    a.dtype = kDType_i64;
+    return cast(r_.add(kOp_iota, {}, kDType_i64, {n}, a), kDType_f32);
+  }
+  int constant_like(double v, int x) { return r_.constant(v, t(x).dtype, t(x).sizes); }
+
+  std::string upsample_nearest() {
+    int x = node_.operands[0];
+    const Dims to = t(out_).sizes;
+    for (size_t d = 2; d < to.size(); ++d) {
+      int64_t in = t(x).sizes[d];
+      int i = iota_f32(to[d]);
+      int position = scalar(kOp_floor, {scalar(kOp_mul, {i, constant_like(static_cast<float>(ratio(d - 2, in, to[d])), i)})});
+      int index = cast(position, kDType_i64);
+      index = scalar(kOp_minimum, {index, constant_like(static_cast<double>(in - 1), index)});
+      bool repeats = to[d] % in == 0 && ratio(d - 2, in, to[d]) == static_cast<double>(in) / static_cast<double>(to[d]);
+      x = repeats ? repeat(x, d, to[d] / in) : take(x, index, static_cast<int64_t>(d));
+    }
+    return result(reshape(x, to));
+  }
+
+  int repeat(int x, size_t d, int64_t times) {
+    Dims split = t(x).sizes, merged = t(x).sizes;
+    split.insert(split.begin() + d + 1, 1);
+    merged[d] *= times;
+    int y = reshape(x, split);
+    split[d + 1] = times;
+    return reshape(expand(y, split), merged);
+  }
+
+  std::string upsample_bilinear() {
+    int x = cast(node_.operands[0], kDType_f32);
+    const Dims to = t(out_).sizes;
+    for (size_t d = 2; d < to.size(); ++d) x = interpolate(x, d, to[d]);
+    x = cast(x, t(out_).dtype);
+    return result(reshape(x, to));
+  }
+
+  int interpolate(int x, size_t d, int64_t out) {
+    int64_t in = t(x).sizes[d];
+    bool align = node_.attrs.align_corners;
+    double step = align ? (out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0) : ratio(d - 2, in, out);
+    int i = iota_f32(out);
+    auto c = [&](double v) { return constant_like(v, i); };
+    int at = align ? scalar(kOp_mul, {i, c(step)})
+                   : scalar(kOp_maximum, {scalar(kOp_sub, {scalar(kOp_mul, {scalar(kOp_add, {i, c(0.5)}), c(step)}), c(0.5)}), c(0)});
+    int low = scalar(kOp_minimum, {scalar(kOp_floor, {at}), c(static_cast<double>(in - 1))});
+    int high = scalar(kOp_minimum, {scalar(kOp_add, {low, c(1)}), c(static_cast<double>(in - 1))});
+    int weight = scalar(kOp_minimum, {scalar(kOp_sub, {at, low}), c(1)});
+    int a = take(x, cast(low, kDType_i64), static_cast<int64_t>(d));
+    int b = take(x, cast(high, kDType_i64), static_cast<int64_t>(d));
+    Dims thin(t(a).sizes.size(), 1);
+    thin[d] = out;
+    int w = expand(reshape(weight, thin), t(a).sizes);
+    int one = constant_like(1, w);
+    return scalar(kOp_add, {scalar(kOp_mul, {a, scalar(kOp_sub, {one, w})}), scalar(kOp_mul, {b, w})});
+  }
+
+  std::string embedding_bag() {
+    if (node_.operands.size() > 2 && node_.operands[2] >= 0) return "embedding_bag with offsets";
+    int rows = take(node_.operands[0], node_.operands[1], 0);
+    const std::string mode = node_.attrs.mode;
+    if (mode == "max") return result(reduce(kOp_amax, rows, {1}));
+    int total = reduce(kOp_sum, rows, {1});
+    if (mode != "mean") return result(total);
+    double n = static_cast<double>(std::max<int64_t>(t(rows).sizes[1], 1));
+    return result(scalar(kOp_div, {total, constant_like(n, total)}));
+  }
+
+  // An index of the result's rank that changes along `dim` only, as the 1-d tensor it repeats; -1 if it changes elsewhere.
+  int one_dimensional(int index, int64_t dim) {
+    if (t(index).rank() == 1) return index;
+    Layout layout(r_);
+    int base = view_base(r_, index);
+    if (!layout.stored(base)) layout.place(base, Storage{0, 0, row_major(t(base).sizes)});
+    StridedView view;
+    if (!resolve_view(r_, layout, index, view)) return -1;
+    int x = index;
+    for (int64_t d = 0; d < t(index).rank(); ++d) {
+      if (d == dim || t(index).sizes[d] == 1) continue;
+      if (view.strides[d] != 0) return -1;
+      Attrs a;
+      a.dim = d, a.start = 0, a.end = 1;
+      Dims sizes = t(x).sizes;
+      sizes[d] = 1;
+      x = r_.add(kOp_slice, {x}, t(x).dtype, sizes, a);
+    }
+    return reshape(x, {t(index).sizes[dim]});
+  }
+
+  std::string scatter() {
+    int self = node_.operands[0], index = node_.operands[1], src = node_.operands[2];
+    if (node_.attrs.reduce.empty() || node_.attrs.reduce == "none") return "scatter without a reduction";
+    if (t(index).sizes != t(src).sizes) return "scatter whose source is larger than its index";
+    for (int d = 0; d < t(self).rank(); ++d) {
+      if (d != node_.attrs.dim && t(self).sizes[d] != t(src).sizes[d]) return "scatter into a larger tensor";
+    }
+    int flat = one_dimensional(index, node_.attrs.dim);
+    return flat < 0 ? "scatter whose index changes along several axes" : segment(flat);
+  }
+
+  std::string segment(int index) {
+    int self = node_.operands[0], src = node_.operands[2];
+    const Attrs from = node_.attrs;
+    const std::string& kind = from.reduce;
+    if (t(index).rank() != 1 || (t(index).dtype != kDType_i64 && t(index).dtype != kDType_i32)) return "an index that is not 1-d int";
+    bool mean = kind == "mean";
+    if (kind != "sum" && !mean && kind != "amax" && kind != "amin") return "index reduction '" + kind + "'";
+    if (mean && !is_float(t(self).dtype)) return "integer mean of scattered rows";
+    Attrs a;
+    a.dim = from.dim;
+    a.monoid = kind == "amax" ? Monoid::kMax : kind == "amin" ? Monoid::kMin : Monoid::kSum;
+    const Dims sizes = t(self).sizes;
+    uint8_t dtype = t(self).dtype;
+    int folded = r_.add(kOpSegmentReduce, {src, index}, dtype, sizes, a);
+    int count = -1;
+    if (mean || !from.include_self) {
+      a.monoid = Monoid::kSum;
+      count = r_.add(kOpSegmentReduce, {r_.constant(1, kDType_f32, t(src).sizes), index}, kDType_f32, sizes, a);
+    }
+    int out;
+    if (from.include_self) {
+      uint32_t op = kOp_add;
+      if (kind == "amax") op = kOp_maximum;
+      if (kind == "amin") op = kOp_minimum;
+      out = scalar(op, {self, folded});
+      if (mean) out = scalar(kOp_div, {out, cast(scalar(kOp_add, {count, constant_like(1, count)}), dtype)});
+    } else {
+      out = mean ? scalar(kOp_div, {folded, cast(count, dtype)}) : folded;
+      int some = r_.add(kOp_gt, {count, constant_like(0, count)}, kDType_bool, sizes);
+      out = r_.add(kOp_select, {some, out, self}, dtype, sizes);
+    }
+    return result(out);
+  }
+
+  std::string matmul() {
+    int a = node_.operands[0], b = node_.operands[1];
+    bool linear = node_.op == kOp_linear;
+    Dims rows = t(a).sizes;
+    int64_t k = rows.back(), n = t(out_).sizes.back();
+    if (t(out_).numel() * k > kTinyMatmul) return "a matmul that the library refuses and that is too large to generate";
+    Dims all = rows;
+    all.push_back(n);
+    Dims left = rows;
+    left.push_back(1);
+    if (linear) {
+      Attrs p;
+      p.dims = {1, 0};
+      b = r_.add(kOp_permute, {b}, t(b).dtype, {k, n}, p);
+    }
+    Dims right = t(b).sizes;
+    right.insert(right.end() - 2, 1);
+    while (right.size() < all.size()) right.insert(right.begin(), 1);
+    int products = scalar(kOp_mul, {expand(reshape(a, left), all), expand(reshape(b, right), all)});
+    int out = reduce(kOp_sum, products, {static_cast<int64_t>(all.size()) - 2});
+    bool bias = linear && node_.operands.size() > 2 && node_.operands[2] >= 0;
+    if (!bias) return result(out);
+    Dims thin(t(out_).sizes.size(), 1);
+    thin.back() = n;
+    return result(scalar(kOp_add, {out, expand(reshape(node_.operands[2], thin), t(out_).sizes)}));
+  }
+
+  Region& r_;
+  const TensorNode node_;
+  int out_;
+};
+
+}  // namespace
+
+std::string rewrite(Region& region, int n) { return Writer(region, n).rewrite(); }
+
+std::string why_no_rewrite(const Region& region, int n) {
+  Region copy;
+  copy.tensors = region.tensors;
+  copy.nodes = region.nodes;
+  copy.inputs = region.inputs;
+  return Writer(copy, n).rewrite();
+}
+
+static TensorDesc describe(const Region& region, int tensor) {
+  TensorDesc out;
+  if (tensor < 0) return out;
+  const Tensor& t = region.tensors[tensor];
+  out.buffer = 0;
+  out.dtype = t.dtype;
+  out.sizes = t.sizes;
+  out.strides = t.strides;
+  out.weight = t.weight;
+  return out;
+}
+
+AnchorDesc describe_anchor(const Region& region, const TensorNode& node) {
+  AnchorDesc d;
+  d.op = node.op;
+  for (int x : node.operands) d.operands.push_back(describe(region, x));
+  for (int x : node.results) d.results.push_back(describe(region, x));
+  const Attrs& a = node.attrs;
+  d.stride = a.stride, d.padding = a.padding, d.dilation = a.dilation, d.output_padding = a.output_padding;
+  d.kernel = a.kernel, d.sizes = a.sizes;
+  d.groups = a.groups, d.layers = a.layers, d.divisor = a.divisor;
+  d.transposed = a.transposed, d.causal = a.causal, d.gqa = a.gqa, d.bidirectional = a.bidirectional;
+  d.batch_first = a.batch_first, d.has_biases = a.has_biases, d.ceil_mode = a.ceil_mode;
+  d.count_include_pad = a.count_include_pad, d.align_corners = a.align_corners, d.include_last_offset = a.include_last_offset;
+  d.scale = a.scale, d.mode = a.mode;
+  return d;
+}
+
+}  // namespace keirin::codegen

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Anchors that the backend does not take, and scatters, rewritten into moves, scalar ops and reductions, which fuse like any
+// other. What cannot be rewritten has a reason.
+#pragma once
+
+#include <string>
+
+#include "plugins/codegen/backend.h"
+#include "plugins/codegen/region.h"
+
+namespace keirin::codegen {
+
+// Rewrites node `n` in place (its result keeps its number), or returns why it cannot.
+std::string rewrite(Region& region, int n);
+// The same question without changing anything.
+std::string why_no_rewrite(const Region& region, int n);
+
+// Description of an anchor with its operands as the graph types them; storage is filled in by the planner.
+AnchorDesc describe_anchor(const Region& region, const TensorNode& node);
+
+}  // namespace keirin::codegen

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MOVE and FACTORY rows: copies with coordinate maps, as strides where the map is affine.
+#include <algorithm>
+
+#include "plugins/reference/node.h"
+
+namespace keirin::reference {
+namespace {
+
+// out[k] = x[offset + coordinate of k times strides].
+Array strided(const Node& node, const Dims& strides, int64_t offset = 0) {
+  const Array& x = node.operand(0);
+  Array out = node.result();
+  on_data(x, out, [&](const auto& from, auto& to) {
+    walk<1>(out.sizes, {strides}, [&](int64_t k, const auto& at) { to[k] = from[offset + at[0]]; });
+  });
+  return out;
+}
+
+Array copied(const Node& node) {
+  Array out = node.result();
+  on_data(node.operand(0), out, [](const auto& from, auto& to) { to = from; });
+  return out;
+}
+
+// Writes src into out at offset + coordinate times strides.
+void write(const Array& src, Array& out, const Dims& strides, int64_t offset) {
+  on_data(src, out, [&](const auto& from, auto& to) {
+    walk<1>(src.sizes, {strides}, [&](int64_t k, const auto& at) { to[offset + at[0]] = from[k]; });
+  });
+}
+
+Array expand(const Node& node) {
+  Dims own = node.operand(0).sizes, strides = row_major(own), want = node.result().sizes;
+  for (size_t a = 0; a < own.size(); ++a)
+    if (own[a] != want[a]) strides[a] = 0;
+  return strided(node, strides);
+}
+
+Array permute(const Node& node) {
+  Dims own = row_major(node.operand(0).sizes), strides;
+  for (int64_t d : node.ints(key_dims)) strides.push_back(own[d]);
+  return strided(node, strides);
+}
+
+Array slice(const Node& node) {
+  Dims strides = row_major(node.operand(0).sizes);
+  const int64_t dim = node.i(key_dim), offset = node.i(key_start) * strides[dim];
+  strides[dim] *= node.i(key_step);
+  return strided(node, strides, offset);
+}
+
+Array flip(const Node& node) {
+  const Array& x = node.operand(0);
+  Dims strides = row_major(x.sizes);
+  int64_t offset = 0;
+  for (int64_t d : node.ints(key_dims)) {
+    offset += (x.sizes[d] - 1) * strides[d];
+    strides[d] = -strides[d];
+  }
+  return strided(node, strides, offset);
+}
+
+Array cat(const Node& node) {
+  Array out = node.result();
+  const Dims strides = row_major(out.sizes);
+  const int64_t dim = node.i(key_dim);
+  int64_t offset = 0;
+  for (size_t p = 0; p < node.num_operands(); ++p) {
+    write(node.operand(p), out, strides, offset);
+    offset += node.operand(p).sizes[dim] * strides[dim];
+  }
+  return out;
+}
+
+Array slice_scatter(const Node& node) {
+  Array out = copied(node);
+  Dims strides = row_major(out.sizes);
+  const int64_t dim = node.i(key_dim), offset = node.i(key_start) * strides[dim];
+  strides[dim] *= node.i(key_step);
+  write(node.operand(1), out, strides, offset);
+  return out;
+}
+
+Array pad(const Node& node) {
+  const Array& x = node.operand(0);
+  Array out = node.result();
+  if (out.floats()) std::fill(out.d.begin(), out.d.end(), round_to(node.d(key_value_d), out.dtype));
+  else std::fill(out.i.begin(), out.i.end(), wrap_to(node.i(key_value_i), out.dtype));
+  const Dims low = node.ints(key_low), strides = row_major(x.sizes);
+  Dims at(out.sizes.size(), 0);
+  for (int64_t k = 0, n = out.count(); k < n; ++k) {
+    int64_t rest = k, from = 0;
+    bool inside = true;
+    for (size_t a = at.size(); a-- > 0;) {
+      int64_t c = rest % out.sizes[a] - low[a];
+      rest /= out.sizes[a];
+      inside = inside && c >= 0 && c < x.sizes[a];
+      from += c * strides[a];
+    }
+    if (inside) on_data(x, out, [&](const auto& source, auto& to) { to[k] = source[from]; });
+  }
+  return out;
+}
+
+Array take(const Node& node) {
+  const Array &x = node.operand(0), &index = node.operand(1);
+  Array out = node.result();
+  const int64_t dim = node.i(key_dim), inner = row_major(x.sizes)[dim], size = x.sizes[dim], many = index.count();
+  for (int64_t k = 0, n = out.count(); k < n; ++k) {
+    int64_t at = checked_index(index.i[k / inner % many], size);
+    int64_t from = (k / inner / many * size + at) * inner + k % inner;
+    on_data(x, out, [&](const auto& source, auto& to) { to[k] = source[from]; });
+  }
+  return out;
+}
+
+Array gather(const Node& node) {
+  const Array &x = node.operand(0), &index = node.operand(1);
+  Array out = node.result();
+  const int64_t dim = node.i(key_dim);
+  Dims strides = row_major(x.sizes);
+  const int64_t along = strides[dim];
+  strides[dim] = 0;
+  on_data(x, out, [&](const auto& from, auto& to) {
+    walk<1>(index.sizes, {strides}, [&](int64_t k, const auto& at) { to[k] = from[at[0] + checked_index(index.i[k], x.sizes[dim]) * along]; });
+  });
+  return out;
+}
+
+// Combines values into elements of an array that started as `self`.
+class Combiner {
+ public:
+  Combiner(const Node& node, Array& out) : out_(out), how_(node.word(key_reduce)), keeps_self_(node.b(key_include_self)), counts_(out.count(), 0) {}
+
+  void add(int64_t at, const Array& src, int64_t from) {
+    const bool first = counts_[at]++ == 0 && !keeps_self_;
+    if (src.floats()) combine(out_.d[at], src.d[from], first);
+    else combine(out_.i[at], src.i[from], first);
+  }
+
+  void finish() {
+    if (how_ != "mean") return;
+    for (int64_t k = 0; k < out_.count(); ++k) {
+      int64_t n = counts_[k] + (keeps_self_ ? 1 : 0);
+      if (counts_[k] == 0) continue;
+      if (out_.floats()) out_.d[k] /= static_cast<double>(n);
+      else out_.i[k] = out_.i[k] / n - (out_.i[k] % n < 0 ? 1 : 0);  // rounds down
+    }
+  }
+
+ private:
+  template <class T>
+  void combine(T& to, T v, bool first) {
+    if (how_ == "none" || first) to = v;
+    else if (how_ == "sum" || how_ == "mean") to = static_cast<T>(to + v);
+    else if (how_ == "prod") to = static_cast<T>(to * v);
+    else if (how_ == "amax") to = to != to ? to : (v != v || v > to) ? v : to;
+    else to = to != to ? to : (v != v || v < to) ? v : to;
+  }
+
+  Array& out_;
+  std::string_view how_;
+  bool keeps_self_;
+  std::vector<int64_t> counts_;
+};
+
+Array scatter(const Node& node) {
+  const Array &index = node.operand(1), &src = node.operand(2);
+  Array out = copied(node);
+  const int64_t dim = node.i(key_dim);
+  Dims strides = row_major(out.sizes);
+  const int64_t along = strides[dim];
+  strides[dim] = 0;
+  Combiner combiner(node, out);
+  walk<2>(index.sizes, {strides, row_major(src.sizes)}, [&](int64_t k, const auto& at) {
+    combiner.add(at[0] + checked_index(index.i[k], out.sizes[dim]) * along, src, at[1]);
+  });
+  combiner.finish();
+  return out;
+}
+
+Array index_reduce(const Node& node) {
+  const Array &index = node.operand(1), &src = node.operand(2);
+  Array out = copied(node);
+  const int64_t dim = node.i(key_dim);
+  Dims strides = row_major(out.sizes), row(out.sizes.size(), 0);
+  const int64_t along = strides[dim];
+  strides[dim] = 0;
+  row[dim] = 1;
+  Combiner combiner(node, out);
+  walk<2>(src.sizes, {strides, row}, [&](int64_t k, const auto& at) {
+    combiner.add(at[0] + checked_index(index.i[at[1]], out.sizes[dim]) * along, src, k);
+  });
+  combiner.finish();
+  return out;
+}
+
+Array cumsum(const Node& node) {
+  Array out = copied(node);
+  const int64_t dim = node.i(key_dim), n = out.sizes[dim], step = row_major(out.sizes)[dim];
+  for (int64_t k = 0; k < out.count(); ++k) {
+    if (k / step % n == 0) continue;
+    if (out.floats()) out.d[k] += out.d[k - step];
+    else out.i[k] = static_cast<int64_t>(static_cast<uint64_t>(out.i[k]) + static_cast<uint64_t>(out.i[k - step]));
+  }
+  return out;
+}
+
+Array full(const Node& node) {
+  Array out = node.result();
+  if (out.floats()) std::fill(out.d.begin(), out.d.end(), node.d(key_value_d));
+  else std::fill(out.i.begin(), out.i.end(), node.i(key_value_i));
+  return out;
+}
+
+Array iota(const Node& node) {
+  Array out = node.result();
+  for (int64_t k = 0; k < out.count(); ++k) {
+    int64_t v = node.i(key_start) + k * node.i(key_step);
+    if (out.floats()) out.d[k] = static_cast<double>(v);
+    else out.i[k] = v;
+  }
+  return out;
+}
+
+}  // namespace
+
+Arrays move_row(const Node& node) {
+  switch (node.op()) {
+    case op_expand: return {expand(node)};
+    case op_reshape:
+    case op_relayout: return {copied(node)};
+    case op_permute: return {permute(node)};
+    case op_slice: return {slice(node)};
+    case op_cat: return {cat(node)};
+    case op_pad: return {pad(node)};
+    case op_flip: return {flip(node)};
+    case op_take: return {take(node)};
+    case op_gather: return {gather(node)};
+    case op_scatter: return {scatter(node)};
+    case op_index_reduce: return {index_reduce(node)};
+    case op_slice_scatter: return {slice_scatter(node)};
+    case op_cumsum: return {cumsum(node)};
+    case op_full: return {full(node)};
+    case op_iota: return {iota(node)};
+    default: return {};
+  }
+}
+
+}  // namespace keirin::reference

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the small exported models of the importer's and the eager program's tests, each with inputs and Python's own outputs.
+
+Not a test by itself. Invariant: <name>.pt2 beside <name>.safetensors, which holds in_0.., one set of out_<call>_<i> per call in
+order (state persists from call to call), and the inputs as the last call left them as after_<i>. Run it with a torch as old as
+the oldest that the tests are to read; outputs are compared bit for bit only with the same LibTorch.
+"""
+import json
+import struct
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+kNames = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+          torch.int32: "I32", torch.bool: "BOOL", torch.uint8: "U8"}
+
+
+def save_tensors(path, tensors):
+    header, blobs, offset = {}, [], 0
+    for name, tensor in tensors.items():
+        flat = tensor.detach().contiguous().flatten()
+        data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        header[name] = {"dtype": kNames[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + len(data)]}
+        blobs.append(data)
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)) * 0.5)
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        y = x + 1
+        y.relu_()
+        y.mul_(2).add_(x.sum())
+        z = y.bfloat16()
+        z.add_(y)
+        w = y.clone()
+        w[:, 1:3] = 0
+        w.t()[0].sub_(y[:, 0])
+        v = w.view(-1)
+        v.exp_()
+        return y, z, w, v
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(1))
+        self.register_buffer("cache", torch.zeros(4, 3))
+
+    def forward(self, x, at):
+        before = self.steps.clone()
+        self.steps.add_(1)
+        self.cache.index_copy_(0, at, x)
+        self.cache[3:4].copy_(x[:1])
+        return self.cache * self.steps, before
+
+
+class WritesInput(nn.Module):
+    def forward(self, x, y):
+        x.mul_(y)
+        return x + 1
+
+
+class Opaque(nn.Module):
+    def forward(self, x):
+        q, r = torch.linalg.qr(x)
+        return q @ r, torch.cummax(x, 0)[1], torch.linalg.det(x)
+
+
+class Control(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        from torch._higher_order_ops.while_loop import while_loop
+
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.linear(x)
+        z = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+        i, w = while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))
+        return y, z, w, i
+
+
+class Scope(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.linear(x)
+        return y * 2 + x
+
+
+class Dynamic(nn.Module):
+    def forward(self, x, y):
+        n = x.shape[0]
+        z = torch.arange(n).to(x.dtype).view(n, 1) / n
+        return (x + z).reshape(-1), torch.cat([x, y])[:3], torch.full((n * 2,), 1.5)
+
+
+class Conv(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+                                 nn.Dropout(0.5), nn.Flatten(), nn.Linear(8 * 16, 5))
+
+    def forward(self, x):
+        return torch.softmax(self.net(x), -1)
+
+
+class TrainNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids)), self.embed.weight[0]
+
+
+def batch(low=2, high=64):
+    return torch.export.Dim("batch", min=low, max=high)
+
+
+def cases():
+    yield "mlp", Mlp().eval(), (torch.randn(3, 8),), {"x": {0: batch()}}, 1
+    yield "in_place", InPlace().eval(), (torch.randn(3, 4),), None, 1
+    yield "counter", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 3
+    yield "writes_input", WritesInput().eval(), (torch.randn(3, 4), torch.randn(4)), None, 2
+    yield "opaque", Opaque().eval(), (torch.randn(4, 4),), None, 1
+    yield "control", Control().eval(), (torch.rand(3, 4),), None, 1
+    yield "scope", Scope().eval(), (torch.rand(3, 4),), None, 1
+    yield "dynamic", Dynamic().eval(), (torch.randn(6, 5), torch.randn(6, 5)), {"x": {0: batch()}, "y": {0: batch()}}, 1
+    yield "conv", Conv().eval(), (torch.randn(2, 3, 8, 8),), None, 1
+    yield "train_norm", TrainNorm().train(), (torch.randn(6, 3),), None, 2
+    yield "tied", Tied().eval(), (torch.tensor([[1, 2, 3], [4, 5, 9]]),), None, 1
+
+
+def write(folder, name, model, args, dynamic, calls, functional=False):
+    program = torch.export.export(model, args, dynamic_shapes=dynamic)
+    if functional:
+        program = program.run_decompositions({})
+    torch.export.save(program, folder / f"{name}.pt2")
+    tensors = {f"in_{i}": arg.clone() for i, arg in enumerate(args)}
+    with torch.no_grad():
+        for call in range(calls):
+            outputs = model(*args)
+            for i, output in enumerate(outputs if isinstance(outputs, tuple) else (outputs,)):
+                tensors[f"out_{call}_{i}"] = output.clone()
+    for i, arg in enumerate(args):
+        tensors[f"after_{i}"] = arg
+    save_tensors(folder / f"{name}.safetensors", tensors)
+
+
+def main():
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
+    for name, model, args, dynamic, calls in cases():
+        torch.manual_seed(0)
+        write(folder, name, model, args, dynamic, calls)
+    write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
+    torch.manual_seed(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model of tests/data/import with its inputs and Python's outputs, for tests of the eager side. No torch.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/capture/pt2/read_pt2.h"
+#include "core/eager/load_weights.h"
+#include "core/eager/program.h"
+#include "core/eager/safetensors.h"
+#include "core/eager/tensor_services.h"
+
+namespace keirin::testing {
+
+inline std::string data_path(const std::string& file) { return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + file; }
+
+inline int64_t num_elements(const Tensor& tensor) {
+  int64_t n = 1;
+  for (int64_t i = 0; i < tensor.rank(); ++i) n *= tensor.sizes()[i];
+  return n;
+}
+
+inline std::vector<int64_t> sizes_of(const Tensor& tensor) { return {tensor.sizes(), tensor.sizes() + tensor.rank()}; }
+
+struct LoadedModel {
+  std::unique_ptr<TensorServices> services = make_tensor_services();
+  pt2::Pt2File file;
+  const pt2::Model* model = nullptr;
+  WeightTable weights;
+  std::map<std::string, TensorRef> golden;
+
+  explicit LoadedModel(const std::string& name) {
+    auto read = pt2::read_pt2(data_path(name + ".pt2"));
+    EXPECT_TRUE(read.ok()) << read.status().text();
+    if (!read.ok()) return;
+    file = std::move(*read);
+    model = *file.model();
+    auto loaded = load_weights(*model, std::nullopt, *services);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().text();
+    weights = std::move(*loaded);
+    auto tensors = read_safetensors(data_path(name + ".safetensors"), *services);
+    EXPECT_TRUE(tensors.ok()) << tensors.status().text();
+    for (auto& [key, tensor] : *tensors) golden[key] = tensor;
+  }
+
+  // Own copies: a model may write its inputs.
+  std::vector<TensorRef> inputs() const {
+    std::vector<TensorRef> out;
+    for (size_t i = 0; golden.contains("in_" + std::to_string(i)); ++i) {
+      out.push_back(*services->clone(golden.at("in_" + std::to_string(i))));
+    }
+    return out;
+  }
+  TensorRef expected(int call, size_t output) const {
+    const auto found = golden.find("out_" + std::to_string(call) + "_" + std::to_string(output));
+    return found == golden.end() ? nullptr : found->second;
+  }
+
+  // Equal dtype, sizes and bits, whatever the strides.
+  ::testing::AssertionResult same_bits(const TensorRef& got, const TensorRef& wanted) const {
+    if (got == nullptr || wanted == nullptr) return ::testing::AssertionFailure() << "a tensor is missing";
+    if (got->dtype() != wanted->dtype() || sizes_of(*got) != sizes_of(*wanted)) {
+      return ::testing::AssertionFailure() << "dtype or sizes differ: " << dtype_name(got->dtype()) << " against "
+                                           << dtype_name(wanted->dtype()) << ", rank " << got->rank() << " against " << wanted->rank();
+    }
+    const TensorRef dense = *services->allocate({wanted->dtype(), sizes_of(*wanted), {}, {}});
+    if (!services->copy(dense, got).ok()) return ::testing::AssertionFailure() << "the result cannot be copied";
+    const int64_t bytes = num_elements(*wanted) * dtype_bytes(wanted->dtype());
+    if (bytes != 0 && std::memcmp(dense->data(), wanted->data(), static_cast<size_t>(bytes)) != 0) {
+      return ::testing::AssertionFailure() << "bits differ, first element " << first(*dense) << " against " << first(*wanted)
+                                           << ", largest difference " << largest_difference(dense, wanted);
+    }
+    return ::testing::AssertionSuccess();
+  }
+
+  double largest_difference(const TensorRef& a, const TensorRef& b) const {
+    const TensorRef x = *services->allocate({DType::k_f64, sizes_of(*a), {}, {}});
+    const TensorRef y = *services->allocate({DType::k_f64, sizes_of(*b), {}, {}});
+    EXPECT_TRUE(services->copy(x, a).ok() && services->copy(y, b).ok());
+    double worst = 0;
+    for (int64_t i = 0; i < num_elements(*a); ++i) {
+      const double difference = std::abs(static_cast<double*>(x->data())[i] - static_cast<double*>(y->data())[i]);
+      worst = difference <= worst ? worst : difference;  // a NaN counts
+    }
+    return worst;
+  }
+
+ private:
+  double first(const Tensor& tensor) const {
+    return tensor.dtype() == DType::k_f32 && num_elements(tensor) > 0 ? *static_cast<const float*>(tensor.data()) : 0;
+  }
+};
+
+}  // namespace keirin::testing

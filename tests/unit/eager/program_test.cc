@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The file's op list verbatim against what Python's eager returned for the same inputs, bit for bit, state and written inputs
+// included; and the words of refused calls.
+#include "tests/unit/eager/loaded_model.h"
+
+namespace keirin {
+namespace {
+
+using testing::LoadedModel;
+using testing::sizes_of;
+
+class Verbatim : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Verbatim, EqualsPython) {
+  LoadedModel loaded(GetParam());
+  ASSERT_NE(loaded.model, nullptr);
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  const std::vector<TensorRef> inputs = loaded.inputs();
+  int call = 0;
+  for (; loaded.expected(call, 0) != nullptr; ++call) {
+    auto outputs = (*program)->run(inputs);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+    ASSERT_EQ(outputs->size(), (*program)->num_outputs());
+    for (size_t i = 0; i < outputs->size(); ++i) {
+      EXPECT_TRUE(loaded.same_bits((*outputs)[i], loaded.expected(call, i))) << "call " << call << " output " << i;
+    }
+    EXPECT_EQ(loaded.expected(call, outputs->size()), nullptr) << "Python returned more outputs";
+  }
+  EXPECT_GT(call, 0);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_TRUE(loaded.same_bits(inputs[i], loaded.golden.at("after_" + std::to_string(i)))) << "input " << i << " after the calls";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "writes_input", "opaque",
+                                           "control", "scope", "dynamic", "conv", "train_norm", "tied"),
+                         [](const auto& info) { return std::string(info.param); });
+
+std::string refusal(const std::string& model, const std::vector<std::vector<int64_t>>& sizes, DType dtype = DType::k_f32) {
+  LoadedModel loaded(model);
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  EXPECT_TRUE(program.ok()) << program.status().text();
+  std::vector<TensorRef> inputs;
+  for (const auto& each : sizes) inputs.push_back(*loaded.services->allocate({dtype, each, {}, {}}));
+  auto outputs = (*program)->run(inputs);
+  return outputs.ok() ? "ran" : outputs.status().text();
+}
+
+TEST(Refusals, BelowTheRange) {
+  EXPECT_EQ(refusal("mlp", {{1, 8}}),
+            "invalid_input: input \"x\" dim 0 is 1, the model was exported for [2, 64]\n"
+            "  model \"model\", symbol s77\n"
+            "  nothing was run\n"
+            "  re-export with min=1, or pad");
+}
+
+TEST(Refusals, AboveTheRange) {
+  EXPECT_EQ(refusal("mlp", {{100, 8}}),
+            "invalid_input: input \"x\" dim 0 is 100, the model was exported for [2, 64]\n"
+            "  model \"model\", symbol s77\n"
+            "  nothing was run\n"
+            "  re-export with max=100, or split the input");
+}
+
+TEST(Refusals, FixedSize) {
+  EXPECT_EQ(refusal("mlp", {{3, 9}}),
+            "invalid_input: input \"x\" dim 1 is 9, the model was exported for 8\n"
+            "  model \"model\"\n"
+            "  nothing was run\n"
+            "  re-export with this dimension dynamic, or resize the input");
+}
+
+TEST(Refusals, RankDtypeAndCount) {
+  EXPECT_NE(refusal("mlp", {{8}}).find("input \"x\" has rank 1, the model was exported for rank 2"), std::string::npos);
+  EXPECT_NE(refusal("mlp", {{3, 8}}, DType::k_f64).find("input \"x\" has dtype f64, the model was exported for f32"),
+            std::string::npos);
+  EXPECT_NE(refusal("mlp", {}).find("0 inputs were given, the model takes 1"), std::string::npos);
+}
+
+TEST(Refusals, SizesThatDisagree) {
+  EXPECT_NE(refusal("dynamic", {{6, 5}, {7, 5}}).find("input \"y\" dim 0 is 7"), std::string::npos);
+}
+
+TEST(Shapes, BothEndsOfTheRange) {
+  for (const int64_t batch : {2, 64}) {
+    LoadedModel loaded("mlp");
+    auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+    ASSERT_TRUE(program.ok());
+    auto outputs = (*program)->run({*loaded.services->allocate({DType::k_f32, {batch, 8}, {}, {}})});
+    ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+    EXPECT_EQ(sizes_of(*outputs->at(0)), (std::vector<int64_t>{batch, 4}));
+  }
+}
+
+TEST(Errors, AreEagersOwn) {
+  LoadedModel loaded("tied");
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok());
+  const std::vector<TensorRef> inputs = loaded.inputs();
+  static_cast<int64_t*>(inputs[0]->data())[0] = 10;  // the table has 10 rows
+  auto outputs = (*program)->run(inputs);
+  ASSERT_FALSE(outputs.ok());
+  EXPECT_NE(outputs.status().cause, nullptr);
+  EXPECT_NE(outputs.status().text().find("index out of range in self"), std::string::npos) << outputs.status().text();
+  EXPECT_NE(outputs.status().text().find("node embedding"), std::string::npos) << outputs.status().text();
+}
+
+TEST(State, CandidatesOnClonedWeightsDoNotMeet) {
+  LoadedModel loaded("counter");
+  auto copy = loaded.weights.clone(*loaded.services);
+  ASSERT_TRUE(copy.ok()) << copy.status().text();
+  auto first = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  auto second = EagerProgram::make(loaded.model->program, *copy, {});
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_TRUE((*first)->writes());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE((*first)->run(loaded.inputs()).ok());
+  auto outputs = (*second)->run(loaded.inputs());
+  ASSERT_TRUE(outputs.ok());
+  EXPECT_TRUE(loaded.same_bits((*outputs)[0], loaded.expected(0, 0)));
+}
+
+TEST(Weights, StayTiedWhenCloned) {
+  LoadedModel loaded("tied");
+  auto copy = loaded.weights.clone(*loaded.services);
+  ASSERT_TRUE(copy.ok());
+  const auto embed = copy->find("embed.weight"), head = copy->find("head.weight");
+  ASSERT_TRUE(embed && head);
+  EXPECT_EQ((*copy)[*embed].tensor->data(), (*copy)[*head].tensor->data());
+  EXPECT_NE((*copy)[*embed].tensor->data(), loaded.weights[*embed].tensor->data());
+}
+
+}  // namespace
+}  // namespace keirin

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Round trips of tensor files, and what happens to files that lie about themselves.
+#include "core/eager/safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "core/eager/tensor_services.h"
+
+namespace keirin {
+namespace {
+
+std::string temporary(const std::string& name) { return ::testing::TempDir() + "keirin_" + name + ".safetensors"; }
+
+void write_raw(const std::string& path, const std::string& header, const std::string& data, int64_t length = -1) {
+  const uint64_t bytes = length < 0 ? header.size() : static_cast<uint64_t>(length);
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&bytes), 8);
+  file << header << data;
+}
+
+TEST(Safetensors, RoundTripKeepsOrderAndMakesDense) {
+  const auto services = make_tensor_services();
+  const TensorRef dense = *services->allocate({DType::k_f32, {2, 3}, {}, {}});
+  for (int i = 0; i < 6; ++i) static_cast<float*>(dense->data())[i] = static_cast<float>(i);
+  const TensorRef turned = *services->wrap({DType::k_f32, {3, 2}, {1, 3}, {}}, dense->data(), dense);
+  const TensorRef empty = *services->allocate({DType::k_i64, {0, 4}, {}, {}});
+  const std::string path = temporary("round_trip");
+  ASSERT_TRUE(write_safetensors(path, {{"z", turned}, {"a", dense}, {"none", empty}}, *services).ok());
+  auto read = read_safetensors(path, *services);
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  ASSERT_EQ(read->size(), 3u);
+  EXPECT_EQ((*read)[0].first, "z");
+  const float wanted[] = {0, 3, 1, 4, 2, 5};
+  EXPECT_EQ(std::memcmp((*read)[0].second->data(), wanted, sizeof wanted), 0);
+  EXPECT_EQ(std::memcmp((*read)[1].second->data(), dense->data(), 24), 0);
+}
+
+TEST(Safetensors, RefusesHostileFiles) {
+  const auto services = make_tensor_services();
+  const std::string path = temporary("hostile");
+  const auto entry = [](const std::string& shape, const std::string& offsets) {
+    return R"({"x":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  };
+  const std::pair<std::string, const char*> cases[] = {
+      {entry("[2]", "[0,16]"), "lies outside the file"},
+      {entry("[3]", "[0,8]"), "does not match its bytes"},
+      {entry("[4611686018427387904,4]", "[0,8]"), "does not match its bytes"},
+      {entry("[-2]", "[0,8]"), "bad size"},
+      {entry("[2]", "[8,0]"), "lies outside the file"},
+      {R"({"x":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", "unknown dtype"},
+      {R"({"x":7})", "lacks dtype"},
+      {"[1", "no JSON object"},
+  };
+  for (const auto& [header, words] : cases) {
+    write_raw(path, header, "12345678");
+    auto read = read_safetensors(path, *services);
+    ASSERT_FALSE(read.ok()) << header;
+    EXPECT_EQ(read.status().code(), Code::k_corrupt) << header;
+    EXPECT_NE(read.status().text().find(words), std::string::npos) << read.status().text();
+  }
+  write_raw(path, "{}", "", int64_t{1} << 40);
+  EXPECT_EQ(read_safetensors(path, *services).status().code(), Code::k_corrupt);
+  EXPECT_EQ(read_safetensors(temporary("absent"), *services).status().code(), Code::k_invalid_input);
+}
+
+}  // namespace
+}  // namespace keirin
