@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "core/eager/safetensors.h"
 #include "tools/options.h"
 
 namespace keirin::tools {
@@ -20,12 +19,7 @@ struct Bench {
 Result<ModelReport> bench_one(Runtime& runtime, const std::string& model, const Bench& bench) {
   KRN_TRY_LET(std::string path, find_model(model, bench.common.size));
   KRN_TRY_LET(auto session, Session::open(runtime, path, bench.common.runtime));
-  std::vector<TensorRef> inputs;
-  if (bench.common.inputs.empty()) {
-    KRN_TRY_LET(inputs, session->example_inputs(1));
-  } else {
-    KRN_TRY_LET(inputs, read_positional_safetensors(bench.common.inputs, runtime.tensors()));
-  }
+  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, runtime, bench.common.inputs, bench.common.runtime.device));
   return session->compile(inputs);
 }
 

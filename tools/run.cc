@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "core/eager/safetensors.h"
 #include "tools/options.h"
 
 namespace keirin::tools {
@@ -22,12 +21,7 @@ Status run(Run& run) {
   KRN_TRY_LET(auto runtime, Runtime::open(run.common.runtime));
   KRN_TRY_LET(std::string path, find_model(run.model, run.common.size));
   KRN_TRY_LET(auto session, Session::open(*runtime, path, run.common.runtime));
-  std::vector<TensorRef> inputs;
-  if (run.common.inputs.empty()) {
-    KRN_TRY_LET(inputs, session->example_inputs(1));
-  } else {
-    KRN_TRY_LET(inputs, read_positional_safetensors(run.common.inputs, runtime->tensors()));
-  }
+  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, *runtime, run.common.inputs, run.common.runtime.device));
   if (!run.eager) {
     KRN_TRY_LET(ModelReport report, session->compile(inputs));
     end_progress_line();
@@ -35,7 +29,7 @@ Status run(Run& run) {
     if (!run.common.json.empty()) KRN_TRY(write_text(run.common.json, to_json(report).dump(2) + "\n"));
   }
   KRN_TRY_LET(std::vector<TensorRef> outputs, session->call(inputs));
-  if (!run.outputs.empty()) return write_positional_safetensors(run.outputs, outputs, runtime->tensors());
+  if (!run.outputs.empty()) return write_outputs(run.outputs, outputs, runtime->tensors());
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::string sizes;
     for (int64_t d = 0; d < outputs[i]->rank(); ++d) sizes += (d ? "," : "") + std::to_string(outputs[i]->sizes()[d]);

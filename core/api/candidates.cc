@@ -11,7 +11,7 @@
 #include "core/cache/artifact.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
-#include "core/ops/table.h"
+#include "core/ir/rows.h"
 #include "core/partition/partition.h"
 #include "core/passes/pass.h"
 
@@ -71,7 +71,8 @@ class FoldEvaluator final : public Evaluator {
 
 bool kept_by(Cut cut, const Op& op) {
   if (cut == Cut::kAll) return true;
-  return (cut == Cut::kAnchorsOnly) == is_anchor(op.code);
+  const OpRow* row = find_row(op.code);
+  return (cut == Cut::kAnchorsOnly) == (row && row->is_anchor());
 }
 
 EagerCall eager_call(std::shared_ptr<PreparedCall> call) {
@@ -174,7 +175,7 @@ std::string dump_folder(const Options& options) {
 Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs) {
   auto start = std::chrono::steady_clock::now();
   Prepared prepared;
-  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs));
+  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device));
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
   TensorServices& services = session.runtime.tensors();
@@ -208,7 +209,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
   KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
   KRN_TRY_LET(ClaimResult claims, device.claim({whole.bytes, whole.hash, {}}, policy_of(session.options)));
   std::vector<Claim> wanted;
-  for (const PluginClaim& claim : claims.claims) {
+  for (const NodeClaim& claim : claims.claims) {
     Claim ops;
     for (uint32_t node : claim.nodes)
       if (kept_by(cut, prepared.graph.ops[whole.nodes[node]])) ops.ops.push_back(whole.nodes[node]);

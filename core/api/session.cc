@@ -105,7 +105,7 @@ Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vec
     return inputs;
   }
   // Without rules the facts of the graph say what values are legal; what cannot be imported gets plain ones.
-  if (auto captured = import_graph(model->program, weights, shapes.specs); captured.ok())
+  if (auto captured = import_graph(model->program, weights, shapes.specs, device); captured.ok())
     return make_inputs(captured->graph, services, {seed, 0, device, {}});
   KRN_TRY_LET(inputs, draw_inputs(model->program, rules, services));
   for (TensorRef& input : inputs) {

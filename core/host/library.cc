@@ -104,6 +104,9 @@ Status check_library_file(const std::string& path) {
   if (header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phoff > size ||
       static_cast<uint64_t>(header.e_phnum) * sizeof(Elf64_Phdr) > size - header.e_phoff)
     return refuse("the library is cut off");
+  // The section headers stand last: dlopen does not need them, but a file without them was not copied to its end.
+  if (header.e_shoff > size || static_cast<uint64_t>(header.e_shnum) * header.e_shentsize > size - header.e_shoff)
+    return refuse("the library is cut off");
   file.seekg(static_cast<std::streamoff>(header.e_phoff));
   for (int i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment{};

@@ -161,27 +161,32 @@ class Host final : public PluginHost {
 
   Status probe(const Candidate& c, const VerdictStore& store) {
     const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
-    std::optional<ProbeVerdict> verdict;
-    if (!options_.probe_again) verdict = store.recall(identity);
-    if (verdict && verdict->passed && verdict->devices.size() != hardware_.size()) verdict.reset();
-    if (!verdict) {
-      if (options_.worker.empty())
-        return Status(Code::k_unsupported, Message{"the program of the probe child (keirin-worker) was not found", {}, {},
-                                                   "install it beside the library, or give HostOptions::worker"});
-      KRN_TRY_LET(verdict, probe_plugin(options_.worker, identity, hardware_, options_.probe_deadline));
-      store.remember(identity, *verdict);
-    }
-    if (!verdict->passed) return Status(Code::k_unsupported, Message{verdict->reason, c.variant->library, {}, verdict->advice});
+    KRN_TRY_LET(const ProbeVerdict verdict, look_at(identity, store));
+    if (!verdict.passed) return Status(Code::k_unsupported, Message{verdict.reason, c.variant->library, {}, verdict.advice});
     std::string reasons;
     bool usable = false;
     for (size_t i = 0; i < hardware_.size(); ++i) {
-      const ProbedDevice& d = verdict->devices[i];
+      const ProbedDevice& d = verdict.devices[i];
       report_of(c).devices.push_back({hardware_[i].uid, d.used, d.name, d.reason});
       usable = usable || d.used;
       if (!d.used) reasons += (reasons.empty() ? "" : "; ") + hardware_[i].uid + ": " + d.reason;
     }
     if (!usable) return Status(Code::k_unsupported, Message{"no device here that it can use: " + reasons, {}, {}, {}});
     return {};
+  }
+
+  // The remembered verdict, or a new one.
+  Result<ProbeVerdict> look_at(const PluginSession::Identity& identity, const VerdictStore& store) {
+    if (!options_.probe_again)
+      if (std::optional<ProbeVerdict> known = store.recall(identity);
+          known && (!known->passed || known->devices.size() == hardware_.size()))
+        return std::move(*known);
+    if (options_.worker.empty())
+      return Status(Code::k_unsupported, Message{"the program of the probe child (keirin-worker) was not found", {}, {},
+                                                 "install it beside the library, or give HostOptions::worker"});
+    Result<ProbeVerdict> fresh = probe_plugin(options_.worker, identity, hardware_, options_.probe_deadline);
+    if (fresh.ok()) store.remember(identity, *fresh);
+    return fresh;
   }
 
   Status load(const Candidate& c) {

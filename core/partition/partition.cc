@@ -125,7 +125,7 @@ class Cutter {
       }
       if (!floating) continue;
       for (uint32_t region : wanted[id]) regions_[region].ops.push_back(id);
-      if (eager[id]) claimer_[id] = kEagerClass;
+      if (eager[id]) first_.push_back(id);
     }
     for (Region& region : regions_) std::sort(region.ops.begin(), region.ops.end());
   }
@@ -181,13 +181,14 @@ class Cutter {
       Step step;
     };
     std::vector<At> order;
+    for (OpId id : first_) order.push_back({0, id, {Step::kEager, id}});
     for (OpId id = 0; id < graph_.ops.size(); ++id)
-      if (claimer_[id] == kEagerClass) order.push_back({levels_[id], id, {Step::kEager, id}});
+      if (claimer_[id] == kEagerClass) order.push_back({levels_[id] + 1, id, {Step::kEager, id}});
     for (uint32_t r = 0; r < regions_.size(); ++r) {
       OpId first = kNone;
       for (OpId id : regions_[r].ops)
         if (region_of_[id] == r) first = std::min(first, id);
-      order.push_back({levels_[first], first, {Step::kRegion, r}});
+      order.push_back({levels_[first] + 1, first, {Step::kRegion, r}});
       regions_[r].cut = extract_region(graph_, regions_[r].ops, escapes_, updates_[r]);
     }
     // Within a level only ops of one class depend on each other, and eager ones keep their order.
@@ -203,6 +204,7 @@ class Cutter {
   const Graph& graph_;
   std::vector<uint32_t> claimer_;    // class of each op
   std::vector<uint32_t> owner_;      // the claimer of floating ops
+  std::vector<OpId> first_;          // floating ops that are eager steps, too: they wait for nothing and go first
   std::vector<uint32_t> levels_, region_of_;
   std::vector<Region> regions_;
   std::vector<uint8_t> escapes_, in_place_;

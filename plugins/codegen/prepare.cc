@@ -267,8 +267,7 @@ class Preparer {
         p_.forced[x] = true;
       }
     }
-    std::vector<std::pair<int, int>> absorbed;  // by result: tidy renumbers nodes
-    std::set<int> results;
+    std::set<int> results;  // tidy renumbers nodes
     for (size_t i = 0; i < p_.absorbed.size(); ++i) {
       if (p_.absorbed[i]) results.insert(r_.nodes[i].results[0]);
     }
@@ -295,11 +294,8 @@ class Preparer {
     for (size_t n = 0; n < r_.nodes.size(); ++n) {
       const TensorNode& node = r_.nodes[n];
       bool inlined = is_view(node.op) || op_kind(node.op) == OpKind::kFactory || node.op == kOpWindow || p_.absorbed[n] ||
-                     is_anchor(node.op);
-      if (inlined || p_.layout.stored(node.results[0])) continue;
-      p_.layout.place_in_temp(r_, node.results[0]);
-      // A concatenation that nothing forces is read piece by piece.
-      if (node.op == kOp_cat) p_.layout.drop(node.results[0]);
+                     is_anchor(node.op) || node.op == kOp_cat;  // a concatenation that nothing forces is read piece by piece
+      if (!inlined && !p_.layout.stored(node.results[0])) p_.layout.place_in_temp(r_, node.results[0]);
     }
   }
 

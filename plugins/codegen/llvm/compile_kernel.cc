@@ -5,9 +5,6 @@
 #include "plugins/codegen/llvm/compile_kernel.h"
 
 #include <mutex>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 
 #include "llvm/ADT/SmallVector.h"
@@ -45,7 +42,7 @@ std::unique_ptr<llvm::TargetMachine> make_machine(const CpuTarget& target) {
   options.AllowFPOpFusion = target.contract ? llvm::FPOpFusion::Standard : llvm::FPOpFusion::Strict;
   return std::unique_ptr<llvm::TargetMachine>(
       found->createTargetMachine(target.triple, target.cpu, target.features, options, llvm::Reloc::PIC_,
-                                 llvm::CodeModel::Small, (getenv("KO")?llvm::CodeGenOptLevel::Less:llvm::CodeGenOptLevel::Default), /*JIT=*/true));
+                                 llvm::CodeModel::Small, llvm::CodeGenOptLevel::Default, /*JIT=*/true));
 }
 
 }  // namespace
@@ -108,12 +105,12 @@ std::vector<uint8_t> Compiler::compile(const Kernel& kernel, const std::string& 
   if (kVerify && llvm::verifyModule(module, &complaints)) {
     throw std::runtime_error("generated code of " + kernel.name + " is malformed: " + complaint);
   }
-  auto t0=std::chrono::steady_clock::now(); machine_->optimise(module); auto t1=std::chrono::steady_clock::now();
+  machine_->optimise(module);
   if (ir) {
     llvm::raw_string_ostream text(*ir);
     module.print(text, nullptr);
   }
-  size_t ni=0; for(auto&f:module)ni+=f.getInstructionCount(); auto r= machine_->to_object(module); auto t2=std::chrono::steady_clock::now(); if(getenv("KT"))printf("opt %.2f codegen %.2f instrs %zu bytes %zu\n",std::chrono::duration<double,std::milli>(t1-t0).count(),std::chrono::duration<double,std::milli>(t2-t1).count(),ni,r.size()); return r;
+  return machine_->to_object(module);
 }
 
 }  // namespace keirin::codegen::native

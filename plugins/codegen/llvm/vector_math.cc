@@ -186,13 +186,14 @@ Value* tanh(const Floats& f, Value* x) {
   Value* square = f.mul(x, x);
   Value* p = f.polynomial(square, {-3.333332539e-01, 1.333298385e-01, -5.392095819e-02, 2.157106809e-02, -7.883322425e-03,
                                    1.895674970e-03});  // 2^-30 up to 0.7
-  Value* near = f.fma(f.mul(square, x), p, x);
+  Value* near = f.fma(f.mul(square, a), p, a);
   // 1 - 2 / (exp(2a) + 1): no overflow and no NaN to keep, because `a` is clamped where tanh is 1.
   auto [n, r] = reduce_by_ln2(f, f.mul(clamp_exponent(f, a, 0.0, 10.0), f.c(2)));
   Value* q = f.polynomial(r, {4.999999404e-01, 1.666651964e-01, 4.166839272e-02, 8.368780836e-03, 1.381446491e-03});
   Value* e = f.mul(f.add(f.fma(f.mul(r, r), q, r), f.c(1)), f.power_of_two(f.b.CreateFPToSI(n, f.ints())));
-  Value* far = f.with_sign_of(f.sub(f.c(1), f.div(f.c(2), f.add(e, f.c(1)))), x);
-  return keep_nan(f, x, f.b.CreateSelect(f.b.CreateFCmpOLT(a, f.c(0.7)), near, far));
+  Value* far = f.sub(f.c(1), f.div(f.c(2), f.add(e, f.c(1))));
+  Value* y = f.b.CreateSelect(f.b.CreateFCmpOLT(a, f.c(0.7)), near, far);
+  return keep_nan(f, x, f.with_sign_of(y, x));  // keeps -0
 }
 
 Value* erf(const Floats& f, Value* x) {
@@ -246,7 +247,7 @@ Value* sin_cos(const Floats& f, Value* x, int quadrant) {
   Value* big = b.CreateNot(b.CreateFCmpOLT(f.abs(x), f.c(0x1p30)));  // NaN and infinity too
   Value* reduced_from = b.CreateFPExt(b.CreateSelect(big, f.c(0), x), wide);
   Value* n = d.rint(d.mul(reduced_from, d.c(0.63661977236758134308)));
-  Value* r = d.fma(n, d.c(-1.5707963267948966192), d.fma(n, d.c(-6.123233995736766e-17), reduced_from));
+  Value* r = d.fma(n, d.c(-6.123233995736766e-17), d.fma(n, d.c(-1.5707963267948966192), reduced_from));
   Value* y = b.CreateFPTrunc(r, f.t);
   Value* k = b.CreateAdd(b.CreateFPToSI(n, f.ints()), f.i(quadrant));
   Value* square = f.mul(y, y);

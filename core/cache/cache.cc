@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cache/cache.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+namespace keirin {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMagic[8] = {'K', 'R', 'N', 'C', 'A', 'C', 'H', '1'};
+constexpr uint64_t kMaxEntryBytes = 1ull << 30;
+constexpr uint64_t kMaxKeyBytes = 1 << 20;
+constexpr int64_t kStaleTempSeconds = 3600;  // a writer that is this old is dead
+constexpr int64_t kTouchSeconds = 60;        // a use is noted at most this often: reads stay reads
+constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kKernel, EntryKind::kLedger, EntryKind::kBad};
+
+// Fixed part of an entry; the key text and the body follow.
+struct Header {
+  char magic[8];
+  uint32_t kind;
+  uint32_t reserved;
+  uint64_t key_bytes;
+  uint64_t body_bytes;
+  uint8_t digest[32];  // of key text and body
+  uint8_t mac[32];     // of what stands above, by this user's own key
+};
+static_assert(sizeof(Header) == 96);
+
+Hash digest_of(std::string_view key_text, std::string_view body) {
+  Sha256 sha;
+  sha.update(key_text.data(), key_text.size());
+  sha.update(body.data(), body.size());
+  return sha.finish();
+}
+
+// HMAC over SHA-256 (RFC 2104) of the header without its own field.
+Hash mac_of(const std::string& key, const Header& header) {
+  uint8_t inner[64] = {}, outer[64] = {};
+  memcpy(inner, key.data(), std::min<size_t>(key.size(), 64));
+  memcpy(outer, inner, 64);
+  for (uint8_t& b : inner) b ^= 0x36;
+  for (uint8_t& b : outer) b ^= 0x5c;
+  Sha256 first, second;
+  first.update(inner, 64);
+  first.update(&header, offsetof(Header, mac));
+  const Hash half = first.finish();
+  second.update(outer, 64);
+  second.update(half.data(), half.size());
+  return second.finish();
+}
+
+// The user's own key, made once. Two processes that make it at once agree on the one whose link was first.
+Result<std::string> user_key(const std::string& dir) {
+  const std::string path = dir + "/mac.key";
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (Result<std::string> key = read_private_file(path, 64); key.ok() && key->size() == 32) return key;
+    std::string fresh(32, '\0');
+    if (::getrandom(fresh.data(), fresh.size(), 0) != 32) return Status(Code::k_unsupported, "no random numbers for the cache's key");
+    const std::string temp = path + ".new." + std::to_string(::getpid());
+    KRN_TRY(publish_file(temp, fresh));
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) == 0) ::unlink(path.c_str());  // it was there, and no key of ours
+    (void)!::link(temp.c_str(), path.c_str());                      // fails if another process was faster: its key is read
+    ::unlink(temp.c_str());
+  }
+  return Status(Code::k_unsupported, Message{"the cache's key cannot be made", path, {}, {}});
+}
+
+bool is_hex_name(const std::string& name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+int64_t now_s() { return static_cast<int64_t>(::time(nullptr)); }
+
+// Calls fn(path, name) for each regular file of a kind; names are keys or leftovers.
+template <class F>
+void each_file(const std::string& dir, EntryKind kind, F&& fn) {
+  std::error_code ec;
+  const fs::path root = fs::path(dir) / entry_kind_name(kind);
+  std::vector<fs::path> paths;
+  for (fs::recursive_directory_iterator at(root, ec), end; !ec && at != end; at.increment(ec))
+    if (at->is_regular_file(ec) && !at->is_symlink(ec)) paths.push_back(at->path());
+  std::sort(paths.begin(), paths.end());
+  for (const fs::path& p : paths) fn(p.string(), p.filename().string());
+}
+
+}  // namespace
+
+std::string_view entry_kind_name(EntryKind kind) {
+  switch (kind) {
+    case EntryKind::kArtifact: return "artifact";
+    case EntryKind::kKernel: return "kernel";
+    case EntryKind::kLedger: return "ledger";
+    case EntryKind::kBad: return "bad";
+  }
+  return "bad";
+}
+
+std::string default_cache_dir() {
+  const char* own = ::secure_getenv("KEIRIN_CACHE");
+  if (own && own[0] == '/') return own;
+  const char* xdg = ::secure_getenv("XDG_CACHE_HOME");
+  if (xdg && xdg[0] == '/') return std::string(xdg) + "/keirin/1";
+  const char* home = ::secure_getenv("HOME");
+  if (home && home[0] == '/') return std::string(home) + "/.cache/keirin/1";
+  return {};
+}
+
+CacheKey& CacheKey::add(std::string_view name, std::string_view value) {
+  std::string escaped;
+  for (const char c : value) {
+    if (c == '\n') escaped += "\\n";
+    else if (c == '\\') escaped += "\\\\";
+    else escaped += c;
+  }
+  std::pair<std::string, std::string> field{std::string(name), std::move(escaped)};
+  const auto at = std::lower_bound(fields_.begin(), fields_.end(), field,
+                                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (at != fields_.end() && at->first == name) at->second = std::move(field.second);
+  else fields_.insert(at, std::move(field));
+  return *this;
+}
+
+CacheKey& CacheKey::add(std::string_view name, int64_t value) { return add(name, std::to_string(value)); }
+
+std::string CacheKey::text() const {
+  std::string text = "keirin-cache 1\n";
+  for (const auto& [name, value] : fields_) text += name + "=" + value + "\n";
+  return text;
+}
+
+std::string CacheKey::hex() const {
+  const std::string t = text();
+  return keirin::hex(sha256(t.data(), t.size()));
+}
+
+Cache::Cache(CacheOptions options) : options_(std::move(options)), dir_(options_.dir) {
+  if (dir_.empty()) dir_ = default_cache_dir();
+  if (dir_.empty())
+    return warn_once(Status(Code::k_unsupported, Message{"there is no folder for the cache", "KEIRIN_CACHE, XDG_CACHE_HOME, HOME",
+                                                         "everything is compiled again at every start",
+                                                         "set KEIRIN_CACHE to an absolute path"}));
+  if (Status status = make_private_dir(dir_); !status.ok()) return warn_once(status);
+  for (const char* sub : {"artifact", "kernel", "ledger", "bad", "lock"})
+    if (Status status = make_private_dir(dir_ + "/" + sub); !status.ok()) return warn_once(status);
+  Result<std::string> key = user_key(dir_);
+  if (!key.ok()) return warn_once(key.status());
+  mac_key_ = std::move(*key);
+  usable_ = true;
+}
+
+void Cache::warn_once(const Status& status) {
+  if (warned_.exchange(true) || !options_.warn) return;
+  Status told = status;
+  options_.warn(std::move(told).instead("nothing is kept between processes").text());
+}
+
+std::string Cache::path_of(EntryKind kind, const std::string& hex) const {
+  const std::string base = dir_ + "/" + std::string(entry_kind_name(kind)) + "/";
+  return kind == EntryKind::kBad ? base + hex : base + hex.substr(0, 2) + "/" + hex;
+}
+
+std::optional<std::string> Cache::open_entry(EntryKind kind, const std::string& path, const std::string& hex,
+                                             std::string* key_text, std::string* problem) {
+  const Result<std::string> bytes = read_private_file(path, kMaxEntryBytes);
+  if (!bytes.ok()) {
+    *problem = bytes.status().message().what;
+    return {};
+  }
+  Header header;
+  const auto drop = [&](const char* why) {
+    *problem = why;
+    return std::nullopt;
+  };
+  if (bytes->size() < sizeof(header)) return drop("it is shorter than its header");
+  memcpy(&header, bytes->data(), sizeof(header));
+  if (memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return drop("it does not start like an entry of this cache");
+  if (header.kind != static_cast<uint32_t>(kind)) return drop("it is an entry of another kind");
+  const uint64_t rest = bytes->size() - sizeof(header);
+  if (header.key_bytes > kMaxKeyBytes || header.key_bytes > rest || header.body_bytes != rest - header.key_bytes)
+    return drop("its length is not the one it states");
+  const std::string_view key(bytes->data() + sizeof(header), header.key_bytes);
+  const std::string_view body(bytes->data() + sizeof(header) + header.key_bytes, header.body_bytes);
+  const Hash mac = mac_of(mac_key_, header);
+  if (memcmp(mac.data(), header.mac, sizeof(header.mac)) != 0) return drop("this user's cache did not write it");
+  const Hash digest = digest_of(key, body);
+  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0) return drop("its bytes changed since it was written");
+  if (keirin::hex(sha256(key.data(), key.size())) != hex) return drop("it lies under the name of another key");
+  if (key_text) *key_text = key;
+  return std::string(body);
+}
+
+std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
+  if (!usable_) return {};
+  const std::string hex = key.hex(), path = path_of(kind, hex);
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return {};
+  std::string problem;
+  std::optional<std::string> body = open_entry(kind, path, hex, nullptr, &problem);
+  if (!body) {
+    ::unlink(path.c_str());  // whoever finds a bad entry removes it; the finder builds it again
+    return {};
+  }
+  // Last use is the access time; set by us, because file systems are mounted without it.
+  if (now_s() - info.st_atim.tv_sec > kTouchSeconds) {
+    const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+    (void)::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
+  }
+  return body;
+}
+
+bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) {
+  if (!usable_ || body.size() > kMaxEntryBytes / 2) return false;
+  const std::string text = key.text(), hex = key.hex(), path = path_of(kind, hex);
+  Header header{};
+  memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.kind = static_cast<uint32_t>(kind);
+  header.key_bytes = text.size();
+  header.body_bytes = body.size();
+  const Hash digest = digest_of(text, body);
+  memcpy(header.digest, digest.data(), digest.size());
+  const Hash mac = mac_of(mac_key_, header);
+  memcpy(header.mac, mac.data(), mac.size());
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
+  bytes += text;
+  bytes += body;
+  Status status = make_private_dir(fs::path(path).parent_path().string());
+  // Only a quarantine must survive a power cut; everything else can be built again.
+  if (status.ok()) status = publish_file(path, bytes, kind == EntryKind::kBad);
+  if (!status.ok()) warn_once(status);
+  return status.ok();
+}
+
+void Cache::remove(EntryKind kind, const CacheKey& key) {
+  if (usable_) ::unlink(path_of(kind, key.hex()).c_str());
+}
+
+std::optional<FileLock> Cache::lock(const std::string& name, std::chrono::milliseconds wait) {
+  if (!usable_) return {};
+  Result<std::optional<FileLock>> lock =
+      FileLock::take(dir_ + "/lock/" + keirin::hex(sha256(name.data(), name.size())), wait);
+  if (!lock.ok()) {
+    warn_once(lock.status());
+    return {};
+  }
+  return std::move(*lock);
+}
+
+std::vector<EntryInfo> Cache::list() {
+  std::vector<EntryInfo> entries;
+  if (!usable_) return entries;
+  for (const EntryKind kind : kKinds)
+    each_file(dir_, kind, [&](const std::string& path, const std::string& name) {
+      struct stat info {};
+      if (!is_hex_name(name) || ::lstat(path.c_str(), &info) != 0) return;
+      entries.push_back({kind, name, static_cast<uint64_t>(info.st_size),
+                         static_cast<int64_t>(std::max(info.st_atim.tv_sec, info.st_mtim.tv_sec)), {}});
+    });
+  return entries;
+}
+
+std::vector<EntryInfo> Cache::check() {
+  std::vector<EntryInfo> dropped;
+  if (!usable_) return dropped;
+  for (const EntryKind kind : kKinds)
+    each_file(dir_, kind, [&](const std::string& path, const std::string& name) {
+      struct stat info {};
+      if (::lstat(path.c_str(), &info) != 0) return;
+      std::string problem;
+      if (is_hex_name(name)) {
+        if (open_entry(kind, path, name, nullptr, &problem)) return;
+      } else {
+        if (now_s() - info.st_mtim.tv_sec < kStaleTempSeconds) return;  // somebody may be writing it
+        problem = "a writer left it behind";
+      }
+      ::unlink(path.c_str());
+      dropped.push_back({kind, name, static_cast<uint64_t>(info.st_size), 0, problem});
+    });
+  return dropped;
+}
+
+uint64_t Cache::sweep() {
+  std::vector<EntryInfo> entries = list();
+  uint64_t total = 0, freed = 0;
+  for (const EntryInfo& e : entries) total += e.bytes;
+  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.used_s < b.used_s; });
+  for (const EntryInfo& e : entries) {
+    if (total - freed <= options_.max_bytes) break;
+    if (e.kind == EntryKind::kBad) continue;
+    if (::unlink(path_of(e.kind, e.key).c_str()) == 0) freed += e.bytes;
+  }
+  return freed;
+}
+
+std::optional<std::string> Cache::explain(std::string_view prefix) {
+  for (const EntryInfo& e : list()) {
+    if (e.key.rfind(prefix, 0) != 0) continue;
+    std::string text, problem;
+    if (open_entry(e.kind, path_of(e.kind, e.key), e.key, &text, &problem)) return text;
+  }
+  return {};
+}
+
+}  // namespace keirin

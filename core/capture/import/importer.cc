@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The walk over the program's nodes. Numbers (sizes and what is computed from them) are evaluated while importing, because a
+// Graph is made for one shape class; tensors become values.
+#include "core/capture/import/importer.h"
+
+#include <ATen/TensorUtils.h>
+
+#include <map>
+
+#include "core/capture/import/aliases.h"
+#include "core/eager/at_tensor.h"
+#include "core/eager/call_table.h"
+#include "core/eager/input_rules.h"
+#include "core/eager/symbol_ops.h"
+#include "core/ops/aten.h"
+
+namespace keirin {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using InKind = pt2::InputSpec::Kind;
+using OutKind = pt2::OutputSpec::Kind;
+
+struct Entry {
+  bool is_tensor = false;
+  AliasId alias = 0;
+  Dims strides;   // as the file says; eager's own decide whether reshape is a view
+  IValue number;  // int, float, bool or None
+};
+using Scope = std::map<std::string, Entry, std::less<>>;
+
+bool is_write(const c10::Argument& argument) { return argument.alias_info() != nullptr && argument.alias_info()->isWrite(); }
+
+// Arguments that an operator writes although its schema does not say so.
+std::vector<size_t> hidden_writes(const std::string& op, const BoundCall& call) {
+  const auto true_at = [&](size_t i) { return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool(); };
+  const bool training = (op == "aten::batch_norm" || op == "aten::instance_norm") && true_at(5);
+  return training ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
+}
+
+// Operators that return an operand itself, unmarked.
+bool returns_operand(const std::string& op) {
+  return op == "aten::dropout" || op == "aten::feature_dropout" || op == "aten::alpha_dropout" ||
+         op == "aten::feature_alpha_dropout" || op == "aten::type_as";
+}
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+// "aten::add_.Tensor" -> "aten::add.Tensor", "aten::__iand__.Scalar" -> "aten::__and__.Scalar".
+std::string functional_name(const c10::OperatorHandle& op) {
+  std::string name = op.operator_name().name;
+  const std::string& overload = op.operator_name().overload_name;
+  if (const size_t i = name.find("::__i"); i != std::string::npos && name.ends_with("__")) {
+    name.erase(i + 4, 1);
+  } else if (name.ends_with('_')) {
+    name.pop_back();
+  }
+  return overload.empty() ? name : name + "." + overload;
+}
+
+class Importer {
+ public:
+  Importer(const pt2::Program& program, const WeightTable& weights, Device device)
+      : program_(program), weights_(weights), device_(device), builder_(captured_.graph), aliases_(builder_) {}
+
+  Result<Captured> run(const std::vector<TensorSpec>& specs) {
+    KRN_TRY(bind_inputs(specs));
+    const DeviceMap devices = make_device_map(program_.graph, device_);
+    KRN_TRY(add_nodes(program_.graph, devices, scope_));
+    KRN_TRY(add_outputs());
+    captured_.graph.drop_dead();
+    list_opaque();
+    captured_.calls = std::move(calls_);
+    return std::move(captured_);
+  }
+
+ private:
+  Status bind_inputs(const std::vector<TensorSpec>& specs) {
+    const InputRules rules(program_);
+    std::vector<InputView> views;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (i < rules.names().size() && rules.is_number(i)) {
+        return Status(Code::k_unsupported, "input \"" + rules.names()[i] + "\" is a number, not a tensor");
+      }
+      views.push_back({specs[i].dtype, specs[i].sizes.data(), static_cast<int64_t>(specs[i].sizes.size()), 0});
+    }
+    KRN_TRY_LET(symbols_, rules.bind(views));
+    size_t user = 0;
+    for (const pt2::InputSpec& spec : program_.inputs) {
+      if (spec.kind == InKind::kUserInput && user < specs.size() && spec.arg.is<pt2::TensorArg>()) {
+        const TensorSpec& given = specs[user];
+        const std::string& name = spec.arg.get<pt2::TensorArg>()->name;
+        const Dims strides = given.strides.empty() ? contiguous_strides(given.sizes) : given.strides;
+        const ValueId value = captured_.graph.add_input({given.dtype, given.sizes, strides}, static_cast<uint32_t>(user++), name);
+        scope_[name] = {true, aliases_.fresh(value, value), strides, {}};
+      } else if (const auto* tensor = spec.arg.get<pt2::TensorArg>()) {
+        KRN_TRY(add_weight(tensor->name, spec.target));
+      } else {
+        for (const std::string& name : spec.arg.names()) scope_[name] = {};
+      }
+    }
+    return {};
+  }
+
+  Status add_weight(const std::string& name, const std::string& target) {
+    const auto position = weights_.find(target);
+    if (!position) return Status(Code::k_invalid_input, "weight \"" + target + "\" has no value");
+    const Weight& weight = weights_[*position];
+    const Tensor& tensor = *weight.tensor;
+    const Dims strides(tensor.strides(), tensor.strides() + tensor.rank());
+    const auto tied = by_storage_.find({weight.storage, weight.byte_offset});
+    if (tied != by_storage_.end() && captured_.graph.type(tied->second.second).sizes == Dims(tensor.sizes(), tensor.sizes() + tensor.rank()) &&
+        captured_.graph.type(tied->second.second).strides == strides) {  // one storage, one value: writes are seen by both names
+      scope_[name] = {true, tied->second.first, strides, {}};
+      return {};
+    }
+    const Type type{tensor.dtype(), Dims(tensor.sizes(), tensor.sizes() + tensor.rank()), strides};
+    const ValueId value = captured_.graph.add_constant(type, *position, ValueKind::kConstant, target);
+    const AliasId alias = aliases_.fresh(value, value);
+    by_storage_[{weight.storage, weight.byte_offset}] = {alias, value};
+    scope_[name] = {true, alias, strides, {}};
+    return {};
+  }
+
+  Status add_nodes(const pt2::Graph& graph, const DeviceMap& devices, Scope& scope) {
+    for (const pt2::Node& node : graph.nodes) {
+      Status status;
+      KRN_TRY(catch_torch([&] { status = add_node(node, graph, devices, scope); }));
+      if (!status.ok()) {
+        return std::move(status).at("node " + node.name + " (" + node.target + ")" +
+                                    (node.module_path.empty() ? "" : " of " + node.module_path));
+      }
+    }
+    return {};
+  }
+
+  Status add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, Scope& scope) {
+    builder_.set_origin(node.module_path.empty() ? node.name : node.name + " @ " + node.module_path);
+    if (const SymbolOp symbol = find_symbol_op(node.target)) return add_symbol(node, symbol, scope);
+    if (node.target.starts_with("torch.ops.higher_order.")) return add_scope(node, devices, scope);
+    KRN_TRY_LET(BoundCall call, bind_node(node, graph, devices));
+    KRN_TRY_LET(const bool done, add_plumbing(node, call, scope));
+    if (done) return {};
+    return add_call(node, graph, call, scope);
+  }
+
+  // ---- numbers
+
+  Result<IValue> number(const BoundArg& arg, const Scope& scope) const {
+    if (arg.kind == BoundArg::Kind::kConstant) return arg.constant;
+    const auto entry = scope.find(arg.name);
+    if (arg.kind != BoundArg::Kind::kName || entry == scope.end() || entry->second.is_tensor) {
+      return Status(Code::k_unsupported, "a number depends on data: " + arg.name);
+    }
+    return entry->second.number;
+  }
+
+  static BoundArg bound(const pt2::Argument& arg) {
+    const std::vector<std::string> names = arg.names();
+    if (!names.empty()) return {BoundArg::Kind::kName, {}, names[0], false, {}};
+    BoundArg out;
+    if (const auto* i = arg.get<int64_t>()) out.constant = *i;
+    if (const auto* d = arg.get<double>()) out.constant = *d;
+    if (const auto* b = arg.get<bool>()) out.constant = *b;
+    if (const auto* si = arg.get<pt2::SymIntArg>()) out.constant = si->value;
+    if (const auto* sf = arg.get<pt2::SymFloatArg>()) out.constant = sf->value;
+    if (const auto* sb = arg.get<pt2::SymBoolArg>()) out.constant = sb->value;
+    return out;
+  }
+
+  Status add_symbol(const pt2::Node& node, SymbolOp symbol, Scope& scope) {
+    std::vector<IValue> operands;
+    for (const pt2::NamedArgument& input : node.inputs) {
+      KRN_TRY_LET(IValue value, number(bound(input.arg), scope));
+      operands.push_back(std::move(value));
+    }
+    define_number(node, symbol(operands), scope);
+    return {};
+  }
+
+  static void define_number(const pt2::Node& node, IValue value, Scope& scope) {
+    for (const pt2::Argument& output : node.outputs) {
+      for (const std::string& name : output.names()) scope[name] = {false, 0, {}, value};
+    }
+  }
+
+  Result<int64_t> evaluate(const pt2::SymInt& size) const {
+    if (size.is_literal()) return size.value;
+    auto value = pt2::evaluate_int(*size.expr, symbols_);
+    if (value.ok()) return *value;
+    return Status(Code::k_unsupported, Message{"the size " + size.expr->text + " depends on data", {}, "the model runs eagerly", {}});
+  }
+
+  Result<Type> hint(const pt2::Graph& graph, const std::string& name) const {
+    const auto meta = graph.tensor_values.find(name);
+    if (meta == graph.tensor_values.end()) return Status(Code::k_corrupt, "value \"" + name + "\" has no type");
+    Type type;
+    type.dtype = meta->second.dtype;
+    for (const pt2::SymInt& size : meta->second.sizes) {
+      KRN_TRY_LET(const int64_t value, evaluate(size));
+      type.sizes.push_back(value);
+    }
+    for (const pt2::SymInt& stride : meta->second.strides) {
+      KRN_TRY_LET(const int64_t value, evaluate(stride));
+      type.strides.push_back(value);
+    }
+    return type;
+  }
+
+  // ---- what is neither a row nor a call
+
+  // Sizes read off tensors, and assertions that are decided here. True if the node is done.
+  Result<bool> add_plumbing(const pt2::Node& node, const BoundCall& call, Scope& scope) {
+    const std::string& op = call.op.operator_name().name;
+    if (op == "aten::sym_size" || op == "aten::sym_stride" || op == "aten::sym_numel") {
+      const Entry& entry = scope.at(call.args[0].name);
+      KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+      const Type& type = captured_.graph.type(value);
+      if (op == "aten::sym_numel") {
+        define_number(node, type.num_elements(), scope);
+        return true;
+      }
+      if (call.args.size() != 2) return Status(Code::k_unsupported, op + " of all dimensions at once");
+      KRN_TRY_LET(const IValue dim, number(call.args[1], scope));
+      const Dims& list = op == "aten::sym_size" ? type.sizes : entry.strides;
+      const int64_t i = dim.toInt() < 0 ? dim.toInt() + static_cast<int64_t>(list.size()) : dim.toInt();
+      define_number(node, list.at(static_cast<size_t>(i)), scope);
+      return true;
+    }
+    if (op == "aten::_assert_scalar") {
+      KRN_TRY_LET(const IValue condition, number(call.args[0], scope));
+      if (condition.toScalar().toBool()) return true;
+      return Status(Code::k_invalid_input, Message{"an assertion of the model fails at these sizes: " + call.args[1].constant.toStringRef(), {}, "nothing was run", {}});
+    }
+    // Both are true by construction: sizes were checked when the symbols were bound, dtypes when the types were inferred.
+    return op == "aten::_assert_tensor_metadata" || op.starts_with("aten::sym_constrain_range");
+  }
+
+  // A scope whose flag changes nothing here is its body.
+  Status add_scope(const pt2::Node& node, const DeviceMap& devices, Scope& scope) {
+    const bool is_grad = node.target.ends_with(".wrap_with_set_grad_enabled");
+    const bool is_autocast = node.target.ends_with(".wrap_with_autocast");
+    if (is_autocast && node.inputs.size() > 4) {
+      const auto* enabled = node.inputs[2].arg.get<bool>();
+      if (enabled == nullptr || *enabled) return Status(Code::k_unsupported, "autocast is on inside the model");
+    } else if (!is_grad) {
+      return Status(Code::k_unsupported, "control flow is not part of a Graph");
+    }
+    const size_t body_at = is_grad ? 1 : 4;
+    const auto* body = node.inputs.size() > body_at ? node.inputs[body_at].arg.get<pt2::GraphArg>() : nullptr;
+    if (body == nullptr) return Status(Code::k_corrupt, "the scope lacks its inner graph");
+    std::vector<std::string> operands;
+    for (size_t i = body_at + 1; i < node.inputs.size(); ++i) {
+      for (std::string& name : node.inputs[i].arg.names()) operands.push_back(std::move(name));
+    }
+    const pt2::Graph& inner = *body->graph;
+    if (operands.size() != inner.inputs.size()) return Status(Code::k_unsupported, "a scope that takes literals");
+    Scope inside;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      for (const std::string& name : inner.inputs[i].names()) inside[name] = scope.at(operands[i]);
+    }
+    KRN_TRY(add_nodes(inner, devices, inside));
+    std::vector<std::string> results;
+    for (const pt2::Argument& output : node.outputs) {
+      for (std::string& name : output.names()) results.push_back(std::move(name));
+    }
+    if (results.size() != inner.outputs.size()) return Status(Code::k_unsupported, "a scope that returns literals");
+    for (size_t i = 0; i < results.size(); ++i) {
+      for (const std::string& name : inner.outputs[i].names()) scope[results[i]] = inside.at(name);
+    }
+    return {};
+  }
+
+  // ---- calls
+
+  // Names in schema order; a list result stands as its elements.
+  struct Results {
+    std::vector<std::string> names;
+    std::vector<OpaqueCall::Source> sources;
+    std::vector<size_t> returns;  // number of the schema's return of each
+    std::vector<Type> hints;
+  };
+
+  Result<Results> results_of(const pt2::Node& node, const pt2::Graph& graph) const {
+    using Kind = OpaqueCall::Source::Kind;
+    Results results;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      const pt2::Argument& output = node.outputs[i];
+      const bool is_list = output.is<pt2::TensorsArg>() || output.is<pt2::OptionalTensorsArg>();
+      if (!is_list && !output.is<pt2::TensorArg>() && !output.is<pt2::NoneArg>()) {
+        return Status(Code::k_unsupported, "the operator returns a number that depends on data");
+      }
+      uint32_t element = 0;
+      for (const std::string& name : output.names()) {
+        KRN_TRY_LET(Type type, hint(graph, name));
+        results.names.push_back(name);
+        results.sources.push_back({is_list ? Kind::kElement : Kind::kReturn, static_cast<uint32_t>(i), element++});
+        results.returns.push_back(i);
+        results.hints.push_back(std::move(type));
+      }
+    }
+    return results;
+  }
+
+  Status add_call(const pt2::Node& node, const pt2::Graph& graph, const BoundCall& call, Scope& scope) {
+    const c10::FunctionSchema& schema = call.op.schema();
+    KRN_TRY_LET(const Results results, results_of(node, graph));
+    std::vector<size_t> written = hidden_writes(schema.name(), call);
+    const bool hidden = !written.empty();
+    for (size_t i = 0; i < schema.arguments().size(); ++i) {
+      if (is_write(schema.arguments()[i]) && call.args[i].kind == BoundArg::Kind::kName) written.push_back(i);
+      if (is_write(schema.arguments()[i]) && call.args[i].kind == BoundArg::Kind::kList) {
+        return Status(Code::k_unsupported, "the operator writes a list of tensors");
+      }
+    }
+    const bool reshapes_in_place = call.op.hasTag(at::Tag::inplace_view);
+    std::string why = hidden ? "it writes its running statistics" : "it writes several arguments";
+    if (!hidden && written.size() <= 1) {
+      KRN_TRY_LET(const auto lowered, lower(call, written.empty() ? full_name(call.op) : functional_name(call.op), results, scope, &why));
+      if (lowered) {
+        if (written.empty() || reshapes_in_place) return define_results(call, results, *lowered, written, scope);
+        if (lowered->size() == 1) return write_back(call.args[written[0]], lowered->at(0), results, scope);
+        why = "its functional form returns several results";
+      }
+    }
+    if (reshapes_in_place) return Status(Code::k_unsupported, "the operator changes a tensor's shape in place: " + why);
+    return add_opaque(call, results, written, why, scope);
+  }
+
+  Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name, const Results& results, const Scope& scope,
+                                                    std::string* why) {
+    std::vector<AtenArg> args;
+    std::vector<std::string> names;
+    const auto& parameters = call.op.schema().arguments();
+    for (size_t i = 0; i < call.args.size(); ++i) {
+      KRN_TRY_LET(AtenArg arg, aten_arg(call.args[i], parameters[i].real_type(), scope));
+      args.push_back(std::move(arg));
+      names.push_back(parameters[i].name());
+    }
+    const size_t num_values = captured_.graph.values.size(), num_ops = captured_.graph.ops.size();
+    KRN_TRY_LET(auto lowered, lower_aten(builder_, {name, &args, &names, &results.hints}, why));
+    if (!lowered) return lowered;
+    const bool complete = lowered->size() >= results.names.size();
+    for (size_t i = 0; i < results.names.size(); ++i) {
+      const bool unread = results.names[i].find("_unused_") != std::string::npos;
+      if (complete && (lowered->at(i) != kNone || unread)) continue;
+      captured_.graph.values.resize(num_values);
+      captured_.graph.ops.resize(num_ops);
+      *why = "a result is read that the table does not compute";
+      return std::optional<std::vector<ValueId>>();
+    }
+    return lowered;
+  }
+
+  Result<AtenArg> aten_arg(const BoundArg& arg, const c10::TypePtr& type, const Scope& scope) {
+    if (arg.kind == BoundArg::Kind::kName) {
+      const Entry& entry = scope.at(arg.name);
+      if (!entry.is_tensor) return constant_arg(entry.number, type);
+      KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+      return AtenArg{AtenArg::Value{value, false}};
+    }
+    if (arg.kind == BoundArg::Kind::kConstant) return constant_arg(arg.constant, type);
+    AtenArg::Values tensors;
+    Dims ints;
+    std::vector<double> doubles;
+    for (const BoundArg& item : arg.items) {
+      if (item.kind == BoundArg::Kind::kName && scope.at(item.name).is_tensor) {
+        KRN_TRY_LET(const ValueId value, aliases_.read(scope.at(item.name).alias));
+        tensors.push_back(value);
+        continue;
+      }
+      KRN_TRY_LET(const IValue value, number(item, scope));
+      if (value.isInt()) ints.push_back(value.toInt());
+      if (value.isDouble()) doubles.push_back(value.toDouble());
+      if (value.isNone()) tensors.push_back(kNone);
+    }
+    if (!ints.empty()) return AtenArg{ints};
+    if (!doubles.empty()) return AtenArg{doubles};
+    return AtenArg{tensors};
+  }
+
+  static AtenArg constant_arg(const IValue& value, const c10::TypePtr& declared) {
+    c10::TypePtr type = declared;
+    if (type->kind() == TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+    if (value.isInt() && type->kind() == TypeKind::ScalarTypeType) return {dtype_of(static_cast<at::ScalarType>(value.toInt()))};
+    if (value.isInt()) return {value.toInt()};
+    if (value.isDouble()) return {value.toDouble()};
+    if (value.isBool()) return {value.toBool()};
+    if (value.isString()) return {value.toStringRef()};
+    if (value.isIntList()) return {value.toIntVector()};
+    if (value.isDoubleList()) return {value.toDoubleVector()};
+    if (value.isBoolList()) {
+      const auto list = value.toBoolList();
+      return {std::vector<bool>(list.begin(), list.end())};
+    }
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0) {  // a wrapped number
+      return constant_arg(IValue(value.toTensor().item()), declared);
+    }
+    if (value.isList() && value.toListRef().empty()) return {AtenArg::Values{}};
+    return {AtenArg::None{}};
+  }
+
+  // ---- results
+
+  Status define_results(const BoundCall& call, const Results& results, const std::vector<ValueId>& values,
+                        const std::vector<size_t>& written, Scope& scope) {
+    for (size_t i = 0; i < results.names.size(); ++i) {
+      if (values[i] == kNone) continue;
+      KRN_TRY_LET(const Entry* source, alias_source(call, results, i, values[i], scope));
+      Entry entry{true, 0, results.hints[i].strides, {}};
+      entry.alias = source != nullptr ? aliases_.view(source->alias, values[i]) : aliases_.fresh(values[i]);
+      scope[results.names[i]] = entry;
+    }
+    if (!written.empty()) scope[call.args[written[0]].name] = scope.at(results.names.at(0));  // the old name has the new shape
+    return {};
+  }
+
+  // The operand whose storage a result shares in eager; null if it is fresh.
+  Result<const Entry*> alias_source(const BoundCall& call, const Results& results, size_t result, ValueId value, const Scope& scope) {
+    const c10::FunctionSchema& schema = call.op.schema();
+    const Entry* none = nullptr;
+    const size_t i = results.returns[result];
+    const bool marked = i < schema.returns().size() && schema.returns()[i].alias_info() != nullptr;
+    if (!marked && !returns_operand(schema.name())) return none;
+    const BoundArg& self = call.args.at(0);
+    if (self.kind != BoundArg::Kind::kName || !scope.at(self.name).is_tensor) return none;
+    const Entry& source = scope.at(self.name);
+    KRN_TRY_LET(const ValueId from, aliases_.read(source.alias));
+    const bool same = value == from;
+    const std::string& op = schema.name();
+    if (op.starts_with("aten::to") || returns_operand(op)) return same ? &source : none;
+    if (op == "aten::contiguous") return source.strides == contiguous_strides(captured_.graph.type(from).sizes) ? &source : none;
+    if (op == "aten::reshape" || op == "aten::flatten" || op == "aten::reshape_as" || op == "aten::unflatten") {
+      const bool is_view = at::detail::computeStride(captured_.graph.type(from).sizes, source.strides, captured_.graph.type(value).sizes).has_value();
+      return is_view ? &source : none;
+    }
+    return &source;
+  }
+
+  // The written operand gets `value` in its own dtype and sizes; the result is the operand.
+  Status write_back(const BoundArg& target, ValueId value, const Results& results, Scope& scope) {
+    const Entry entry = scope.at(target.name);
+    KRN_TRY_LET(const ValueId old, aliases_.read(entry.alias));
+    const Type type = captured_.graph.type(old);
+    KRN_TRY_LET(value, builder_.cast(value, type.dtype));
+    KRN_TRY_LET(value, builder_.expand_to(value, type.sizes));
+    KRN_TRY(aliases_.write(entry.alias, value));
+    for (const std::string& name : results.names) scope[name] = entry;
+    return {};
+  }
+
+  // ---- opaque
+
+  Status add_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written, const std::string& why, Scope& scope) {
+    std::vector<ValueId> operands;
+    std::map<std::string, uint32_t> slots;
+    std::vector<BoundArg> args = call.args;
+    const std::function<Status(BoundArg&)> resolve = [&](BoundArg& arg) -> Status {
+      for (BoundArg& item : arg.items) KRN_TRY(resolve(item));
+      if (arg.kind != BoundArg::Kind::kName) return {};
+      const Entry& entry = scope.at(arg.name);
+      if (!entry.is_tensor) {
+        arg = {BoundArg::Kind::kConstant, arg.wrap ? IValue(wrap_number(entry.number)) : entry.number, {}, false, {}};
+        return {};
+      }
+      if (slots.contains(arg.name)) return {};
+      KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+      slots[arg.name] = static_cast<uint32_t>(operands.size());
+      operands.push_back(value);
+      return {};
+    };
+    for (BoundArg& arg : args) KRN_TRY(resolve(arg));
+    KRN_TRY_LET(BoxedCall boxed, make_boxed_call({call.op, args}, [&](const std::string& name) -> Result<uint32_t> { return slots.at(name); }));
+    OpaqueCall opaque{std::move(boxed), {}, {}};
+    std::vector<Type> types;
+    const c10::FunctionSchema& schema = call.op.schema();
+    // A result that is a written argument is that argument's clone; it is no result of the op.
+    const auto returns_written = [&](size_t i) {
+      const c10::AliasInfo* info = i < schema.returns().size() ? schema.returns()[i].alias_info() : nullptr;
+      return info != nullptr && info->isWrite();
+    };
+    for (size_t i = 0; i < results.names.size(); ++i) {
+      if (returns_written(results.returns[i])) continue;
+      opaque.results.push_back(results.sources[i]);
+      types.push_back(results.hints[i]);
+    }
+    const size_t num_returned = types.size();
+    for (const size_t arg : written) {
+      const auto slot = slots.find(call.args[arg].name);
+      if (slot == slots.end()) continue;  // absent optional
+      opaque.cloned.push_back(slot->second);
+      opaque.results.push_back({OpaqueCall::Source::Kind::kClone, slot->second, 0});
+      Type type = captured_.graph.type(operands[slot->second]);
+      types.push_back(std::move(type));
+    }
+    const std::string name = full_name(call.op);
+    const bool effects = call.op.hasTag(at::Tag::nondeterministic_seeded) || types.empty();
+    const OpId op = captured_.graph.add_op(OpCode::kOpaque, std::move(operands), {{AttrKey::k_aten, name}}, std::move(types));
+    captured_.graph.ops[op].call = static_cast<uint32_t>(calls_->calls.size());
+    captured_.graph.ops[op].effects = effects;
+    captured_.graph.ops[op].origin = origin_of(scope, results);
+    whys_.push_back(why);
+    calls_->calls.push_back(std::move(opaque));
+    return define_opaque(call, results, written, num_returned, op, returns_written, scope);
+  }
+
+  static std::string origin_of(const Scope&, const Results& results) { return results.names.empty() ? std::string() : results.names[0]; }
+
+  Status define_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written, size_t num_returned, OpId op,
+                       const std::function<bool(size_t)>& returns_written, Scope& scope) {
+    const std::vector<ValueId> values = captured_.graph.ops[op].results;
+    size_t next = 0, clone = num_returned;
+    for (size_t i = 0; i < results.names.size(); ++i) {
+      if (returns_written(results.returns[i])) continue;
+      const ValueId value = values[next++];
+      KRN_TRY_LET(const Entry* source, alias_source(call, results, i, value, scope));
+      Entry entry{true, 0, results.hints[i].strides, {}};
+      entry.alias = source != nullptr ? aliases_.view(source->alias, value) : aliases_.fresh(value);
+      scope[results.names[i]] = entry;
+    }
+    std::vector<Entry> targets;
+    for (const size_t arg : written) {
+      if (call.args[arg].kind != BoundArg::Kind::kName) continue;
+      const Entry entry = scope.at(call.args[arg].name);
+      KRN_TRY(aliases_.write(entry.alias, values[clone++]));
+      targets.push_back(entry);
+    }
+    size_t target = 0;
+    for (size_t i = 0; i < results.names.size(); ++i) {
+      if (returns_written(results.returns[i]) && target < targets.size()) scope[results.names[i]] = targets[target++];
+    }
+    return {};
+  }
+
+  // ---- outputs
+
+  Status add_outputs() {
+    Graph& graph = captured_.graph;
+    std::vector<Output> updates;
+    for (const pt2::OutputSpec& spec : program_.outputs) {
+      const std::vector<std::string> names = spec.arg.names();
+      const bool is_mutation = spec.kind == OutKind::kBufferMutation || spec.kind == OutKind::kParameterMutation ||
+                               spec.kind == OutKind::kUserInputMutation;
+      if (names.size() != 1 || !scope_.contains(names[0])) return Status(Code::k_unsupported, "an output is no tensor");
+      const Entry& entry = scope_.at(names[0]);
+      if (!entry.is_tensor) {
+        if (!entry.number.isInt()) return Status(Code::k_unsupported, "an output is a number");
+        KRN_TRY_LET(const ValueId value, builder_.full_i(entry.number.toInt(), DType::k_i64, {}));
+        graph.outputs.push_back({value, kNone, kNone});
+        continue;
+      }
+      KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+      if (is_mutation) {
+        KRN_TRY_LET(const ValueId target, root_of(spec));
+        updates.push_back({value, target, kNone});
+      } else {
+        graph.outputs.push_back({value, kNone, aliases_.identity(entry.alias)});
+      }
+    }
+    for (const auto& [root, value] : aliases_.updates()) updates.push_back({value, root, kNone});
+    for (const Output& update : updates) {
+      Value& target = graph.values[update.updates];
+      if (target.kind == ValueKind::kConstant) target.kind = ValueKind::kState;
+      graph.outputs.push_back(update);
+    }
+    return {};
+  }
+
+  Result<ValueId> root_of(const pt2::OutputSpec& spec) {
+    for (const pt2::InputSpec& input : program_.inputs) {
+      const bool by_name = spec.kind == OutKind::kUserInputMutation
+                               ? input.kind == InKind::kUserInput && input.arg.names() == std::vector{spec.target}
+                               : input.kind != InKind::kUserInput && input.target == spec.target;
+      if (!by_name || !input.arg.is<pt2::TensorArg>()) continue;
+      const ValueId root = aliases_.identity(scope_.at(input.arg.get<pt2::TensorArg>()->name).alias);
+      if (root != kNone) return root;
+    }
+    return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is no input");
+  }
+
+  void list_opaque() {
+    for (OpId i = 0; i < captured_.graph.ops.size(); ++i) {
+      const Op& op = captured_.graph.ops[i];
+      if (op.code == OpCode::kOpaque) captured_.opaque.push_back({i, op.s(AttrKey::k_aten), whys_[op.call]});
+    }
+  }
+
+  const pt2::Program& program_;
+  const WeightTable& weights_;
+  Device device_;
+  Captured captured_;
+  std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
+  std::vector<std::string> whys_;  // by call
+  Builder builder_;
+  Aliases aliases_;
+  pt2::SymbolValues symbols_;
+  Scope scope_;
+  std::map<std::pair<uint32_t, int64_t>, std::pair<AliasId, ValueId>> by_storage_;
+};
+
+}  // namespace
+
+Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights, const std::vector<TensorSpec>& input_specs,
+                              Device device) {
+  Result<Captured> captured = Status(Code::k_internal, "the importer did not run");
+  KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device).run(input_specs); }));
+  return captured;
+}
+
+}  // namespace keirin

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From an exported program to the Graph of one shape class: arguments bound by schema, in-place writes made functional, calls
+// rewritten as rows of the table where a recipe is known and kept as opaque calls where none is. It decides nothing about speed
+// and never changes what the model means: what it cannot say exactly it refuses, and the caller runs the program verbatim.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/services.h"
+#include "core/base/status.h"
+#include "core/capture/pt2/schema.h"
+#include "core/eager/weights.h"
+#include "core/ir/graph.h"
+
+namespace keirin {
+
+class CallTable;
+
+struct Captured {
+  Graph graph;  // user inputs by flat position; constants and state by position in the WeightTable
+  std::shared_ptr<const CallTable> calls;  // of the opaque ops
+  struct Opaque {
+    OpId op = kNone;
+    std::string aten;
+    std::string why;
+  };
+  std::vector<Opaque> opaque;  // for reports
+};
+
+// `input_specs` are the flat user inputs at concrete sizes; they are checked as a call's would be. `device` is where the
+// model's tensors live. `unsupported` with the reason means that the whole model stays eager: sizes that depend on data,
+// inner graphs other than a scope, an operator that returns numbers, a write through a view that cannot be followed.
+Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights, const std::vector<TensorSpec>& input_specs,
+                              Device device = {});
+
+}  // namespace keirin

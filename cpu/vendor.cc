@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From an anchor to a oneDNN primitive. A Contraction is the common form of matmul, linear and convolution: oneDNN's view of the
+// operands (logical sizes and strides, nothing moved) and a function that makes the primitive's description. Trying an anchor
+// and compiling it run the same code, so what is claimed is what compiles.
+#include "cpu/vendor.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <set>
+
+#include "cpu/op_ids.h"
+#include "cpu/packed_weights.h"
+#include "cpu/vendor_rnn.h"
+#include "cpu/vendor_step.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cpu {
+namespace {
+
+using codegen::AnchorDesc;
+using codegen::PostOp;
+using codegen::TensorDesc;
+using dnnl::memory;
+using Dims = memory::dims;
+
+std::string find_obstacle() {
+  std::set<std::string> found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        const char* slash = std::strrchr(info->dlpi_name, '/');
+        const std::string name = slash ? slash + 1 : info->dlpi_name;
+        for (const char* runtime : {"libgomp", "libiomp", "libomp"}) {
+          if (name.rfind(runtime, 0) == 0) static_cast<std::set<std::string>*>(out)->insert(info->dlpi_name);
+        }
+        return 0;
+      },
+      &found);
+  if (found.size() <= 1) return {};
+  std::string text = "two OpenMP run times are mapped:";
+  for (const std::string& name : found) text += ' ' + name;
+  return text + "; contractions stay eager, because both would start threads; load LibTorch before the plugin";
+}
+
+// A tensor as oneDNN sees it. Broadcast axes (stride 0) have size 1 there.
+struct View {
+  const TensorDesc* tensor = nullptr;
+  Dims sizes, strides;
+
+  View() = default;
+  explicit View(const TensorDesc& t) : tensor(&t), sizes(t.sizes.begin(), t.sizes.end()), strides(t.strides.begin(), t.strides.end()) {}
+  size_t rank() const { return sizes.size(); }
+  void shrink_broadcasts() {
+    for (size_t i = 0; i < rank(); ++i) {
+      if (strides[i] == 0) sizes[i] = 1;
+    }
+  }
+  // Size-1 axes have any stride; oneDNN's format matching wants a sensible one.
+  void settle_unit_strides() {
+    int64_t dense = 1;
+    for (size_t i = rank(); i-- > 0;) {
+      if (sizes[i] == 1) strides[i] = dense;
+      dense = std::max(dense, sizes[i] * strides[i]);
+    }
+  }
+  memory::desc desc(memory::data_type type) const { return {sizes, type, strides}; }
+};
+
+memory::data_type type_of(const TensorDesc& t) {
+  return t.dtype == kDtype_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+struct Contraction {
+  View source, weights, bias, result;
+  std::vector<View> post_operands;  // one per post-op, without tensor where it has none
+  bool is_convolution = false;
+  bool transposed = false;
+  Dims stride, dilation, pad_low, pad_high;
+};
+
+// Axes i and i + 1 of a view are one axis.
+bool fuses(const View& v, size_t i) {
+  return v.sizes[i + 1] == 1 || v.sizes[i] == 1 || v.strides[i] == v.strides[i + 1] * v.sizes[i + 1] ||
+         (v.strides[i] == 0 && v.strides[i + 1] == 0);
+}
+
+void fuse(View& v, size_t i) {
+  const int64_t stride = v.sizes[i + 1] == 1 ? v.strides[i] : v.strides[i + 1];
+  v.sizes[i] *= v.sizes[i + 1];
+  v.strides[i] = stride;
+  v.sizes.erase(v.sizes.begin() + static_cast<ptrdiff_t>(i) + 1);
+  v.strides.erase(v.strides.begin() + static_cast<ptrdiff_t>(i) + 1);
+}
+
+// Leading axes of `views` up to `keep` trailing ones become one where all of them allow it.
+void fuse_leading(std::vector<View*> views, size_t keep) {
+  for (size_t i = views[0]->rank() - keep; i-- > 1;) {
+    const size_t at = i - 1;
+    if (!std::all_of(views.begin(), views.end(), [&](View* v) { return fuses(*v, at); })) continue;
+    for (View* v : views) fuse(*v, at);
+  }
+}
+
+// [N, K] as oneDNN's [K, N], with as many leading ones as the source has axes.
+View linear_weights(const TensorDesc& t, size_t rank) {
+  View v(t);
+  std::swap(v.sizes[0], v.sizes[1]);
+  std::swap(v.strides[0], v.strides[1]);
+  while (v.rank() < rank) {
+    v.sizes.insert(v.sizes.begin(), 1);
+    v.strides.insert(v.strides.begin(), v.sizes[1] * v.strides[1]);
+  }
+  return v;
+}
+
+void add_bias(Contraction& c, const TensorDesc& bias, size_t rank) {
+  c.bias = View(bias);
+  while (c.bias.rank() < rank) {
+    c.bias.sizes.insert(c.bias.sizes.begin(), 1);
+    c.bias.strides.insert(c.bias.strides.begin(), c.bias.sizes[1]);
+  }
+}
+
+void add_post_operands(Contraction& c, const AnchorDesc& a) {
+  for (const PostOp& post : a.post_ops) c.post_operands.push_back(post.operand.present() ? View(post.operand) : View());
+}
+
+std::vector<View*> result_views(Contraction& c) {
+  std::vector<View*> views{&c.result};
+  for (View& v : c.post_operands) {
+    if (v.tensor) views.push_back(&v);
+  }
+  return views;
+}
+
+Contraction describe_matmul(const AnchorDesc& a) {
+  Contraction c;
+  c.source = View(a.operands[0]);
+  c.result = View(a.results[0]);
+  add_post_operands(c, a);
+  if (a.op == kOp_linear) {
+    if (c.source.rank() == 1) throw kit::Error(KRN_STATUS_unsupported, "linear over a vector");
+    std::vector<View*> views = result_views(c);
+    views.push_back(&c.source);
+    fuse_leading(views, 1);
+    c.weights = linear_weights(a.operands[1], c.source.rank());
+    if (a.operands.size() > 2 && a.operands[2].present()) add_bias(c, a.operands[2], c.source.rank());
+  } else {
+    c.weights = View(a.operands[1]);
+    std::vector<View*> views = result_views(c);
+    views.push_back(&c.source);
+    views.push_back(&c.weights);
+    if (c.source.rank() > 3) fuse_leading(views, 2);
+  }
+  for (View* v : {&c.source, &c.weights}) {
+    for (size_t i = v->rank() - 2; i < v->rank(); ++i) {
+      if (v->strides[i] == 0 && v->sizes[i] != 1) throw kit::Error(KRN_STATUS_unsupported, "a matrix with a broadcast row or column");
+    }
+    v->shrink_broadcasts();
+  }
+  return c;
+}
+
+// [O, C/g, k..] as [g, O/g, C/g, k..]; of a transposed convolution [C, O/g, k..] likewise, with its two channel axes swapped.
+View conv_weights(const TensorDesc& t, int64_t groups, bool transposed) {
+  View v(t);
+  if (groups > 1) {
+    v.sizes[0] /= groups;
+    v.sizes.insert(v.sizes.begin(), groups);
+    v.strides.insert(v.strides.begin(), v.sizes[1] * v.strides[0]);
+  }
+  if (transposed) {
+    const size_t first = groups > 1 ? 1 : 0;
+    std::swap(v.sizes[first], v.sizes[first + 1]);
+    std::swap(v.strides[first], v.strides[first + 1]);
+  }
+  return v;
+}
+
+Contraction describe_conv(const AnchorDesc& a) {
+  Contraction c;
+  c.is_convolution = true;
+  c.transposed = a.transposed;
+  c.source = View(a.operands[0]);
+  c.weights = conv_weights(a.operands[1], a.groups, a.transposed);
+  c.result = View(a.results[0]);
+  if (a.operands.size() > 2 && a.operands[2].present()) c.bias = View(a.operands[2]);
+  add_post_operands(c, a);
+  const size_t spatial = c.source.rank() - 2;
+  auto of = [](const std::vector<int64_t>& list, size_t i, int64_t otherwise) {
+    return list.empty() ? otherwise : list[std::min(i, list.size() - 1)];
+  };
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t step = of(a.stride, i, 1), gap = of(a.dilation, i, 1), low = of(a.padding, i, 0);
+    const int64_t reach = gap * (c.weights.sizes[c.weights.rank() - spatial + i] - 1) + 1;
+    const int64_t wide = c.transposed ? c.result.sizes[2 + i] : c.source.sizes[2 + i];
+    const int64_t narrow = c.transposed ? c.source.sizes[2 + i] : c.result.sizes[2 + i];
+    c.stride.push_back(step);
+    c.dilation.push_back(gap - 1);
+    c.pad_low.push_back(low);
+    c.pad_high.push_back((narrow - 1) * step + reach - wide - low);
+  }
+  return c;
+}
+
+Contraction describe(const AnchorDesc& a) {
+  Contraction c = a.op == kOp_conv ? describe_conv(a) : describe_matmul(a);
+  for (View* v : {&c.source, &c.weights, &c.bias, &c.result}) v->settle_unit_strides();
+  for (View& v : c.post_operands) {
+    v.shrink_broadcasts();
+    v.settle_unit_strides();
+  }
+  return c;
+}
+
+// ---- epilogues
+
+struct Eltwise {
+  uint32_t op;
+  dnnl::algorithm algorithm;
+  float alpha, beta;
+};
+
+const Eltwise kEltwise[] = {
+    {kOp_relu, dnnl::algorithm::eltwise_relu, 0, 0},
+    {kOp_leaky_relu, dnnl::algorithm::eltwise_relu, 0, 0},  // alpha: the slope
+    {kOp_gelu, dnnl::algorithm::eltwise_gelu_erf, 0, 0},
+    {kOp_gelu_tanh, dnnl::algorithm::eltwise_gelu_tanh, 0, 0},
+    {kOp_silu, dnnl::algorithm::eltwise_swish, 1, 0},
+    {kOp_sigmoid, dnnl::algorithm::eltwise_logistic, 0, 0},
+    {kOp_tanh, dnnl::algorithm::eltwise_tanh, 0, 0},
+    {kOp_clamp, dnnl::algorithm::eltwise_clip_v2, 0, 0},  // alpha, beta: the bounds
+    {kOp_hardswish, dnnl::algorithm::eltwise_hardswish, 1.0f / 6, 0.5f},
+    {kOp_hardsigmoid, dnnl::algorithm::eltwise_hardsigmoid, 1.0f / 6, 0.5f},
+};
+
+const Eltwise* find_eltwise(uint32_t op) {
+  for (const Eltwise& e : kEltwise) {
+    if (e.op == op) return &e;
+  }
+  return nullptr;
+}
+
+dnnl::algorithm binary_of(uint32_t op) {
+  switch (op) {
+    case kOp_add: return dnnl::algorithm::binary_add;
+    case kOp_sub: return dnnl::algorithm::binary_sub;
+    case kOp_mul: return dnnl::algorithm::binary_mul;
+    default: return dnnl::algorithm::undef;
+  }
+}
+
+// An addend that lies in the result's own memory is oneDNN's `sum`, which reads it before it writes.
+bool adds_in_place(const AnchorDesc& a, const PostOp& post) {
+  return post.op == kOp_add && post.operand.buffer == a.results[0].buffer && post.operand.offset == a.results[0].offset &&
+         post.operand.sizes == a.results[0].sizes && post.operand.strides == a.results[0].strides;
+}
+
+dnnl::primitive_attr make_attributes(const AnchorDesc& a, const Contraction& c) {
+  dnnl::post_ops ops;
+  for (size_t i = 0; i < a.post_ops.size(); ++i) {
+    const PostOp& post = a.post_ops[i];
+    if (const Eltwise* e = find_eltwise(post.op)) {
+      const bool has_bounds = post.op == kOp_clamp || post.op == kOp_leaky_relu;
+      ops.append_eltwise(e->algorithm, has_bounds ? static_cast<float>(post.alpha) : e->alpha,
+                         has_bounds ? static_cast<float>(post.beta) : e->beta);
+    } else if (adds_in_place(a, post)) {
+      ops.append_sum(1.0f);
+    } else {
+      ops.append_binary(binary_of(post.op), c.post_operands[i].desc(type_of(post.operand)));
+    }
+  }
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(ops);
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+// ---- primitives
+
+struct Made {
+  dnnl::primitive primitive;
+  memory::desc weights, scratchpad;
+  std::string implementation;
+};
+
+template <class Description>
+Made finish(const Description& d, dnnl::primitive primitive) {
+  return {std::move(primitive), d.weights_desc(), d.scratchpad_desc(), d.impl_info_str()};
+}
+
+// `free_weights`: in whatever layout oneDNN likes best.
+Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights) {
+  const dnnl::engine& engine = vendor_engine();
+  const auto type = type_of(a.operands[0]);
+  const memory::desc weights =
+      free_weights ? memory::desc(c.weights.sizes, type, memory::format_tag::any) : c.weights.desc(type);
+  const memory::desc bias = c.bias.tensor ? c.bias.desc(type_of(*c.bias.tensor)) : memory::desc();
+  const memory::desc source = c.source.desc(type), result = c.result.desc(type_of(a.results[0]));
+  const dnnl::primitive_attr attributes = make_attributes(a, c);
+  if (!c.is_convolution) {
+    dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
+    return finish(d, dnnl::matmul(d));
+  }
+  if (c.transposed) {
+    dnnl::deconvolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
+                                                  dnnl::algorithm::deconvolution_direct, source, weights, bias, result,
+                                                  c.stride, c.dilation, c.pad_low, c.pad_high, attributes);
+    return finish(d, dnnl::deconvolution_forward(d));
+  }
+  dnnl::convolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
+                                              dnnl::algorithm::convolution_direct, source, weights, bias, result, c.stride,
+                                              c.dilation, c.pad_low, c.pad_high, attributes);
+  return finish(d, dnnl::convolution_forward(d));
+}
+
+bool is_reference(const std::string& implementation) { return implementation.rfind("ref", 0) == 0; }
+
+bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }
+
+bool packs(const AnchorDesc& a) { return a.packed && a.operands[1].weight != KRN_NONE_WEIGHT; }
+
+std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context) {
+  const Contraction c = describe(a);
+  const auto type = type_of(a.operands[0]);
+  std::shared_ptr<const PackedWeight> pack;
+  Made made;
+  if (packs(a)) {
+    made = make_primitive(a, c, true);
+    if (made.weights != c.weights.desc(type)) {
+      pack = pack_weight(a.operands[1], c.weights.desc(type), made.weights, context);
+      if (!pack) made = make_primitive(a, c, false);  // a child that holds no weights
+    }
+  } else {
+    made = make_primitive(a, c, false);
+  }
+  auto step = std::make_unique<VendorStep>(std::move(made.primitive), made.scratchpad, "onednn " + made.implementation);
+  step->bind(DNNL_ARG_SRC, c.source.desc(type), a.operands[0]);
+  if (pack) {
+    step->bind_pack(DNNL_ARG_WEIGHTS, std::move(pack));
+  } else {
+    step->bind(DNNL_ARG_WEIGHTS, c.weights.desc(type), a.operands[1]);
+  }
+  if (c.bias.tensor) step->bind(DNNL_ARG_BIAS, c.bias.desc(type_of(*c.bias.tensor)), *c.bias.tensor);
+  step->bind(DNNL_ARG_DST, c.result.desc(type_of(a.results[0])), a.results[0]);
+  for (size_t i = 0; i < a.post_ops.size(); ++i) {
+    if (!c.post_operands[i].tensor || adds_in_place(a, a.post_ops[i])) continue;
+    step->bind(DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1,
+               c.post_operands[i].desc(type_of(a.post_ops[i].operand)), a.post_ops[i].operand);
+  }
+  return step;
+}
+
+}  // namespace
+
+const dnnl::engine& vendor_engine() {
+  static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
+}
+
+const std::string& vendor_obstacle() {
+  static const auto* obstacle = new std::string(find_obstacle());
+  return *obstacle;
+}
+
+bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
+  if (!vendor_obstacle().empty()) {
+    why_not = vendor_obstacle();
+    return false;
+  }
+  if (!is_contraction(a.op) && a.op != kOp_lstm && a.op != kOp_gru) {
+    why_not = "oneDNN is used for contractions and recurrent cells only";
+    return false;
+  }
+  const uint8_t dtype = a.operands[0].dtype;
+  if (dtype != kDtype_f32 && !(dtype == kDtype_bf16 && native_bf16)) {
+    why_not = dtype == kDtype_bf16 ? "this CPU has no bf16 multiply" : "oneDNN is used for f32 and bf16 only";
+    return false;
+  }
+  try {
+    if (!is_contraction(a.op)) return rnn_takes(a, why_not);
+    const Made made = make_primitive(a, describe(a), packs(a));
+    if (!is_reference(made.implementation)) return true;
+    why_not = "oneDNN has only " + made.implementation + " for this shape";
+  } catch (const dnnl::error& e) {
+    why_not = std::string("oneDNN refuses it: ") + e.what();
+  } catch (const kit::Error& e) {
+    why_not = e.what();
+  }
+  return false;
+}
+
+bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
+  if (!is_contraction(a.op) || a.post_ops.size() >= 6) return false;
+  if (find_eltwise(post.op)) return post.op != kOp_leaky_relu || post.alpha >= 0;
+  return binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&
+         (post.operand.dtype == kDtype_f32 || post.operand.dtype == kDtype_bf16);
+}
+
+std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context) {
+  try {
+    return is_contraction(a.op) ? make_contraction(a, context) : make_rnn(a, context);
+  } catch (const dnnl::error& e) {
+    throw kit::Error(e.status == dnnl_out_of_memory ? KRN_STATUS_exhausted : KRN_STATUS_unsupported,
+                     std::string("oneDNN cannot make this anchor: ") + e.what() + "; leave the node to eager");
+  }
+}
+
+}  // namespace keirin::cpu

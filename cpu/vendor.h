@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Contractions and recurrent cells by oneDNN, with elementwise epilogues as post-ops. Threads are OpenMP's, which LibTorch
+// shares by soname: steps run only on the thread that entered `run`. A shape for which oneDNN has nothing but its reference
+// implementation is not taken.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "plugins/codegen/backend.h"
+
+namespace keirin::cpu {
+
+// Why oneDNN must not be used in this process (two OpenMP run times), or empty. Looked up once.
+const std::string& vendor_obstacle();
+
+// Whether oneDNN has an optimised implementation; on false, `why_not` says what is in the way. `native_bf16`: the CPU
+// multiplies bf16 itself.
+bool vendor_takes(const codegen::AnchorDesc& anchor, bool native_bf16, std::string& why_not);
+// Whether the epilogue's arithmetic is exactly the op's.
+bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+
+// Creates the primitive, and the packed weights where the anchor asks for them and the host has them. Throws kit::Error.
+std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context);
+
+// Bytes held by packs that are alive in this process.
+int64_t packed_weight_bytes();
+
+}  // namespace keirin::cpu

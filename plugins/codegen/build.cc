@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From region bytes to steps: read, prepare, fuse, lower, plan memory.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "plugins/codegen/csr.h"
+#include "plugins/codegen/executable.h"
+#include "plugins/codegen/fuse.h"
+#include "plugins/codegen/memory_plan.h"
+#include "plugins/codegen/prepare.h"
+#include "plugins/codegen/rows.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::codegen {
+namespace {
+
+// Nothing to store: some axis along which results lie has no element.
+bool is_empty(const Kernel& k) {
+  bool reduces = std::any_of(k.stages.begin(), k.stages.end(), [](const Stage& s) { return s.reduce; });
+  for (const Axis& a : k.axes) {
+    bool stores_along = a.kind == AxisKind::kOuter || (a.kind == AxisKind::kInner && (k.column || !reduces));
+    if (stores_along && a.size == 0) return true;
+  }
+  return false;
+}
+
+bool is_empty(const TensorDesc& d) { return std::find(d.sizes.begin(), d.sizes.end(), 0) != d.sizes.end(); }
+
+std::string kernel_name(const Region& region, const Group& g, size_t number) {
+  std::string out = "k" + std::to_string(number) + (g.kernel.column ? "_column" : "_row");
+  for (int t : g.results) {
+    const TensorNode* node = region.producer(t);
+    if (node && out.size() < 48) out += "_" + std::string(node->op == kOpSegmentReduce ? "segment" : op_name(node->op));
+  }
+  return out;
+}
+
+}  // namespace
+
+class Builder {
+ public:
+  Builder(Backend& backend, const CompileContext& context) : backend_(backend), context_(context) {}
+
+  std::unique_ptr<Executable> build(std::span<const uint8_t> bytes) {
+    Prepared prepared = prepare(read_region(bytes), backend_);
+    std::vector<Group> groups = fuse(prepared, backend_.target());
+    describe_anchors(prepared);
+    out_->num_inputs_ = static_cast<uint32_t>(prepared.region.inputs.size());
+    out_->num_outputs_ = static_cast<uint32_t>(prepared.region.outputs.size());
+    for (const RegionOutput& o : prepared.region.outputs) out_->updates_inputs_ |= o.alias_input >= 0;
+    out_->buffers_ = prepared.layout.buffers;
+    for (Group& g : groups) plan_group(prepared, g);
+    lower();
+    place_temps();
+    return std::move(out_);
+  }
+
+ private:
+  struct Planned {
+    int kernel = -1;
+    const AnchorDesc* anchor = nullptr;
+    const Csr* csr = nullptr;
+    std::vector<uint32_t> buffers;  // touched
+  };
+
+  void plan_group(Prepared& prepared, Group& g) {
+    Planned step;
+    if (g.anchor >= 0) {
+      const AnchorDesc& desc = prepared.anchors[g.anchor].desc;
+      if (std::all_of(desc.results.begin(), desc.results.end(), [](const TensorDesc& d) { return is_empty(d); })) return;
+      anchors_.push_back(std::make_unique<AnchorDesc>(desc));
+      step.anchor = anchors_.back().get();
+      auto touch = [&](const TensorDesc& d) {
+        if (d.present()) step.buffers.push_back(d.buffer);
+      };
+      for (const TensorDesc& d : desc.operands) touch(d);
+      for (const TensorDesc& d : desc.results) touch(d);
+      for (const PostOp& p : desc.post_ops) touch(p.operand);
+    } else {
+      if (is_empty(g.kernel)) return;
+      Kernel k = std::move(g.kernel);
+      k.name = kernel_name(prepared.region, g, out_->kernels_.size());
+      if (k.has_csr) add_csr(k.csr);
+      for (const Buffer& b : k.buffers) step.buffers.push_back(b.id);
+      step.kernel = static_cast<int>(out_->kernels_.size());
+      out_->kernels_.push_back(std::move(k));
+    }
+    plan_.push_back(std::move(step));
+  }
+
+  uint32_t add_buffer(int64_t bytes) {
+    out_->buffers_.push_back({BufferInfo::Role::kTemp, 0, bytes});
+    return static_cast<uint32_t>(out_->buffers_.size()) - 1;
+  }
+
+  // Kernels over the same index share one CSR; its step comes before the first of them.
+  void add_csr(Csr& csr) {
+    auto key = std::tuple(csr.index_buffer, csr.index_offset, csr.num_rows);
+    auto it = csrs_.find(key);
+    if (it == csrs_.end()) {
+      csr.row_ptr_buffer = add_buffer(0);
+      csr.perm_buffer = add_buffer(0);
+      if (csr.num_edges >= INT32_MAX || csr.num_rows >= INT32_MAX) {
+        throw kit::Error(KRN_STATUS_unsupported, "a scatter with 2^31 or more rows: leave it to eager");
+      }
+      it = csrs_.emplace(key, std::make_unique<Csr>(csr)).first;
+      Planned step;
+      step.csr = it->second.get();
+      step.buffers = {csr.index_buffer, csr.row_ptr_buffer, csr.perm_buffer};
+      plan_.push_back(std::move(step));
+    }
+    csr.row_ptr_buffer = it->second->row_ptr_buffer;
+    csr.perm_buffer = it->second->perm_buffer;
+  }
+
+  void lower() {
+    std::vector<std::unique_ptr<Step>> kernels = backend_.lower_kernels(out_->kernels_, context_, out_->num_codegen_);
+    if (kernels.size() != out_->kernels_.size()) throw kit::Error(KRN_STATUS_internal, "lower_kernels returned too few steps");
+    for (Planned& p : plan_) {
+      std::unique_ptr<Step> step;
+      if (p.kernel >= 0) {
+        step = std::move(kernels[p.kernel]);
+      } else if (p.csr) {
+        step = backend_.lower_csr(*p.csr, context_);
+        if (!step) step = make_host_csr(*p.csr);
+      } else {
+        step = backend_.lower_anchor(*p.anchor, context_);
+        ++out_->num_anchors_;
+      }
+      if (int64_t bytes = step->workspace_bytes(); bytes > 0) {
+        uint32_t b = add_buffer(bytes);
+        step->set_workspace(b);
+        p.buffers.push_back(b);
+      }
+      out_->steps_.push_back(std::move(step));
+    }
+  }
+
+  void place_temps() {
+    std::vector<TempLife> lives;
+    std::vector<int> temp_of(out_->buffers_.size(), -1);
+    for (int s = 0; s < static_cast<int>(plan_.size()); ++s) {
+      for (uint32_t b : plan_[s].buffers) {
+        const BufferInfo& info = out_->buffers_[b];
+        if (info.role != BufferInfo::Role::kTemp || info.bytes == 0) continue;
+        if (temp_of[b] < 0) temp_of[b] = static_cast<int>(lives.size()), lives.push_back({info.bytes, s, s});
+        lives[temp_of[b]].last = s;
+      }
+    }
+    MemoryPlan memory = plan_memory(lives, Executable::kWorkspaceAlign);
+    out_->offsets_.assign(out_->buffers_.size(), 0);
+    for (size_t b = 0; b < temp_of.size(); ++b) {
+      if (temp_of[b] >= 0) out_->offsets_[b] = memory.offsets[temp_of[b]];
+    }
+    out_->workspace_bytes_ = memory.total_bytes;
+  }
+
+  Backend& backend_;
+  const CompileContext& context_;
+  std::unique_ptr<Executable> out_ = std::make_unique<Executable>();
+  std::vector<Planned> plan_;
+  std::vector<std::unique_ptr<AnchorDesc>> anchors_;
+  std::map<std::tuple<uint32_t, int64_t, int64_t>, std::unique_ptr<Csr>> csrs_;
+};
+
+std::unique_ptr<Executable> Executable::compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context) {
+  return Builder(backend, context).build(region);
+}
+
+}  // namespace keirin::codegen

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One source, many plugins: each build defines one fault by name, `good` has none. What they are for: every fault must end as a
+// verdict that names it, while the good plugin beside it is used. The good one compiles regions that are a single relu.
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+#include "abi/graph.h"
+#include "abi/plugin.h"
+
+#define FAULT_good 0
+#define FAULT_no_entry 1
+#define FAULT_missing_symbol 2
+#define FAULT_crash_static 3
+#define FAULT_crash_entry 4
+#define FAULT_crash_initialize 5
+#define FAULT_crash_enumerate 6
+#define FAULT_hang_initialize 7
+#define FAULT_exit_enumerate 8
+#define FAULT_wrong_guid 9
+#define FAULT_wrong_version 10
+#define FAULT_other_abi 11
+#define FAULT_claim_missing_node 12
+#define FAULT_claim_overlap 13
+#define FAULT_throw_initialize 14
+#define FAULT_no_driver 15
+#define FAULT_emit_twice 16
+#define FAULT_no_compile_table 17
+#define FAULT_unknown_code 18
+#define FAULT_crash_shutdown 19
+#define FAULT_hang_static 20
+#define FAULT_compile_nothing 21
+#define FAULT_short_tables 22
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define IS(name) (JOIN(FAULT_, KRN_FAULT) == FAULT_##name)
+
+struct krn_exec {
+  int64_t num_elements;
+};
+
+namespace {
+
+krn_host* g_host = nullptr;
+const krn_host_core* g_core = nullptr;
+const krn_host_threads* g_threads = nullptr;
+
+krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
+
+[[maybe_unused]] void crash() {
+  volatile int* volatile nowhere = nullptr;  // both, or the optimiser drops the undefined write
+  *nowhere = 1;
+}
+
+[[maybe_unused]] void hang() {
+  for (;;) ::pause();
+}
+
+krn_code fail(krn_err* err, krn_code code, const char* text) {
+  if (g_core) g_core->err_set(err, code, str(text));
+  return code;
+}
+
+#if IS(crash_static) || IS(hang_static)
+struct AtLoad {
+  AtLoad() { IS(crash_static) ? crash() : hang(); }
+} g_at_load;
+#endif
+#if IS(missing_symbol)
+extern "C" int krn_symbol_that_nobody_has(void);
+#endif
+
+// ---- krn.plugin and krn.device
+
+krn_code KRN_CALL initialize(const krn_config*, krn_plugin** out, krn_err* err) {
+  if (IS(crash_initialize)) crash();
+  if (IS(hang_initialize)) hang();
+  if (IS(throw_initialize)) throw std::runtime_error("thrown across the boundary");
+  if (IS(no_driver)) return fail(err, KRN_STATUS_unsupported, "the driver libacme.so.1 is not installed");
+  if (IS(unknown_code)) return fail(err, 4711, "strange");
+  *out = reinterpret_cast<krn_plugin*>(1);
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL shutdown(krn_plugin*, krn_err*) {
+  if (IS(crash_shutdown)) crash();
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL enumerate(krn_plugin*, const krn_array* hw, krn_emit_device emit, void* ctx, krn_err*) {
+  if (IS(crash_enumerate)) crash();
+  if (IS(exit_enumerate)) exit(0);
+  for (uint32_t i = 0; i < hw->count; ++i) {
+    const auto* item = reinterpret_cast<const krn_hw*>(static_cast<const char*>(hw->data) + i * hw->stride);
+    const bool cpu = item->uid.size == 5 && memcmp(item->uid.data, "cpu:0", 5) == 0;
+    emit(ctx, i, cpu ? reinterpret_cast<krn_dev*>(1) : nullptr, cpu ? str("") : str("only processors"));
+    if (IS(emit_twice)) emit(ctx, i, nullptr, str("again"));
+  }
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL describe(krn_dev*, krn_device_desc* out, krn_err*) {
+  out->name = str("fault0");
+  out->arch = str("x86-64");
+  out->fingerprint = str("none");
+  out->prior_score = 1;
+  return KRN_STATUS_ok;
+}
+
+// ---- krn.compile and krn.exec
+
+krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, const krn_claim_sink* sink, krn_err* err) {
+  krn_graph graph;
+  if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
+  const krn_gfunction* f = krn_graph_function(&graph, 0);
+  for (uint32_t i = f->first_node; i < f->first_node + f->num_nodes; ++i) {
+    krn_claim claimed{};
+    claimed.hdr.size = sizeof(claimed);
+    uint32_t node = IS(claim_missing_node) ? 1000000 : i;
+    claimed.nodes = &node;
+    claimed.num_nodes = 1;
+    claimed.num_kernels = 1;
+    if (krn_graph_node(&graph, i)->op == 21 /* relu */) {
+      sink->claim(sink->ctx, &claimed);
+      if (IS(claim_overlap)) sink->claim(sink->ctx, &claimed);
+    } else {
+      krn_refusal refused{};
+      refused.hdr.size = sizeof(refused);
+      refused.node = i;
+      refused.why = str("only relu");
+      sink->refuse(sink->ctx, &refused);
+    }
+  }
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*, const krn_options* options, krn_exec** out,
+                          krn_err* err) {
+  if (IS(compile_nothing)) return KRN_STATUS_ok;
+  if (options->candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
+  krn_graph graph;
+  if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
+  const krn_gfunction* f = krn_graph_function(&graph, 0);
+  if (f->num_nodes != 1 || krn_graph_node(&graph, f->first_node)->op != 21)
+    return fail(err, KRN_STATUS_unsupported, "the region is not a single relu");
+  const krn_gtype* type = krn_graph_value_type(&graph, krn_graph_output(&graph, f->first_output)->value);
+  int64_t n = 1;
+  for (int i = 0; i < type->rank; ++i) n *= krn_graph_sizes(&graph, type)[i];
+  *out = new krn_exec{n};
+  return KRN_STATUS_ok;
+}
+
+void KRN_CALL retain(krn_exec*) {}
+void KRN_CALL release(krn_exec* exec) { delete exec; }
+
+krn_code KRN_CALL info(krn_exec*, krn_exec_info* out, krn_err*) {
+  out->flags = KRN_EXEC_INPUTS_INTACT;
+  out->num_kernels = 1;
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL needs(krn_exec*, const int64_t*, uint32_t, krn_needs* out, krn_err*) {
+  out->workspace_bytes = 0;
+  return KRN_STATUS_ok;
+}
+
+struct Slice {
+  const float* from;
+  float* to;
+};
+
+void KRN_CALL relu_slice(void* ctx, int64_t begin, int64_t end, int32_t) {
+  const auto* s = static_cast<const Slice*>(ctx);
+  for (int64_t i = begin; i < end; ++i) s->to[i] = s->from[i] <= 0 ? 0 : s->from[i];
+}
+
+krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
+  if (run->inputs[0].dtype_bits != 32) return fail(err, KRN_STATUS_invalid_input, "the input is not f32");
+  Slice slice{static_cast<const float*>(run->inputs[0].data), static_cast<float*>(run->outputs[0].data)};
+  if (g_threads) g_threads->parallel_for(g_host, exec->num_elements, 16, relu_slice, &slice);
+  else relu_slice(&slice, 0, exec->num_elements, 0);
+  return KRN_STATUS_ok;
+}
+
+// ---- krn.artifact: the token is a word, the body the number of elements
+
+krn_code KRN_CALL save(krn_exec* exec, const krn_sink* token, const krn_sink* body, krn_err*) {
+  if (const krn_code code = token->write(token->ctx, "relu", 4); code != KRN_STATUS_ok) return code;
+  return body->write(body->ctx, &exec->num_elements, sizeof(exec->num_elements));
+}
+
+krn_code KRN_CALL check(krn_dev*, krn_span token, uint32_t* out, krn_err*) {
+  *out = token.size == 4 && memcmp(token.data, "relu", 4) == 0 ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
+  return KRN_STATUS_ok;
+}
+
+krn_code KRN_CALL load(krn_dev*, const krn_region*, krn_span, krn_span body, krn_exec** out, krn_err* err) {
+  if (body.size != sizeof(int64_t)) return fail(err, KRN_STATUS_corrupt, "the body has another length");
+  auto* exec = new krn_exec{};
+  memcpy(&exec->num_elements, body.data, sizeof(int64_t));
+  *out = exec;
+  return KRN_STATUS_ok;
+}
+
+constexpr uint32_t size_of(uint32_t full) { return IS(short_tables) ? sizeof(krn_table) + sizeof(void*) : full; }
+
+constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, nullptr};
+constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, nullptr, nullptr, nullptr};
+constexpr krn_compile_table kCompile{{size_of(sizeof(krn_compile_table)), 1, 0}, claim, compile, retain, release};
+constexpr krn_exec_table kExec{{sizeof(krn_exec_table), 1, 0}, info, needs, run};
+constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save, check, load};
+
+[[maybe_unused]] const krn_table* KRN_CALL get_table(const char* name, uint32_t major) {
+  if (major != 1) return nullptr;
+  if (!strcmp(name, "krn.plugin")) return &kPlugin.table;
+  if (!strcmp(name, "krn.device")) return &kDevice.table;
+  if (!strcmp(name, "krn.compile")) return IS(no_compile_table) ? nullptr : &kCompile.table;
+  if (!strcmp(name, "krn.exec")) return &kExec.table;
+  if (!strcmp(name, "krn.artifact")) return &kArtifact.table;
+  return nullptr;
+}
+
+}  // namespace
+
+#if !IS(no_entry)
+extern "C" KRN_EXPORT krn_code KRN_CALL krn_plugin_entry(const krn_offer* offer, krn_answer* answer, krn_err*) {
+  if (IS(crash_entry)) crash();
+#if IS(missing_symbol)
+  answer->capabilities = krn_symbol_that_nobody_has();
+#endif
+  g_host = offer->host;
+  g_core = reinterpret_cast<const krn_host_core*>(offer->get_table(offer->host, "krn.host.core", 1));
+  g_threads = reinterpret_cast<const krn_host_threads*>(offer->get_table(offer->host, "krn.host.threads", 1));
+  answer->abi_major = IS(other_abi) ? 7 : offer->abi_major_max;
+  answer->abi_minor = offer->abi_minor_max;
+  answer->sanitizer = offer->sanitizer;
+  answer->guid.bytes[0] = 0xfa;  // fa000000-0000-0000-0000-0000000000NN, NN the fault
+  answer->guid.bytes[15] = IS(wrong_guid) ? 0xff : JOIN(FAULT_, KRN_FAULT);
+  answer->version = str(IS(wrong_version) ? "9.9.9" : "0.1.0");
+  answer->build_id = str("test");
+  answer->get_table = get_table;
+  return KRN_STATUS_ok;
+}
+#else
+extern "C" KRN_EXPORT int not_the_entry(void) { return get_table("", 1) != nullptr; }
+#endif

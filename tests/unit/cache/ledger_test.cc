@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A ledger may cost speed, never correctness: what is not exactly a record is none, and what was measured under another stack
+// is stale.
+#include "core/cache/ledger.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+
+namespace keirin {
+namespace {
+
+LedgerRecord sample() {
+  LedgerRecord r;
+  r.choice = "cpu/all";
+  r.fingerprints = {{"plugin", "cpu 0.1.0 abc"}, {"threads", "2"}};
+  LedgerCandidate c;
+  c.name = "cpu/all";
+  c.reason = "faster";
+  c.note = "1.5x";
+  c.verified = true;
+  c.gain = 1.5;
+  c.gain_low = 1.4;
+  c.gain_high = 1.6;
+  c.blocks = 10;
+  c.milliseconds = 2.25;
+  c.max_error = 1e-7;
+  c.eager_error = 2e-7;
+  c.artifacts = {"00ff"};
+  r.candidates = {c};
+  r.environment = {{"load", "0.1"}};
+  r.pays_back_after_calls = 6600;
+  return r;
+}
+
+TEST(Ledger, TextRoundTrip) {
+  const Result<LedgerRecord> back = parse_ledger(ledger_text(sample()));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_EQ(*back, sample());
+}
+
+TEST(Ledger, WhatIsNoRecordIsRefused) {
+  const std::string text = ledger_text(sample());
+  for (size_t n = 0; n + 2 < text.size(); ++n) EXPECT_EQ(parse_ledger(text.substr(0, n)).status().code(), Code::k_corrupt);
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 1", "\"schema\": 2"},
+                                 {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
+                                 {"\"verified\": true", "\"verified\": false"},
+                                 {"\"verified\": true", "\"verified\": 1"},
+                                 {"\"candidates\": [", "\"candidates\": [7,"}}) {
+    std::string changed = text;
+    ASSERT_NE(changed.find(from), std::string::npos) << from;
+    changed.replace(changed.find(from), from.size(), to);
+    EXPECT_FALSE(parse_ledger(changed).ok()) << to;
+  }
+}
+
+TEST(Ledger, FiguresAreClipped) {
+  LedgerRecord r = sample();
+  r.candidates[0].gain = 1e300;
+  r.candidates[0].milliseconds = -5;
+  r.candidates[0].max_error = std::nan("");
+  const Result<LedgerRecord> back = parse_ledger(ledger_text(r));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->candidates[0].gain, 1e6);
+  EXPECT_EQ(back->candidates[0].milliseconds, 0);
+  EXPECT_EQ(back->candidates[0].max_error, 0);
+}
+
+TEST(Ledger, AnotherStackMakesItStale) {
+  char name[] = "/tmp/keirin-ledger-XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  CacheOptions options;
+  options.dir = std::string(name) + "/c";
+  Cache cache(options);
+  const CacheKey key = CacheKey().add("graph", "g");
+  ASSERT_TRUE(publish_ledger(cache, key, sample()));
+  std::map<std::string, std::string> stack = sample().fingerprints;
+  std::string stale;
+  EXPECT_EQ(read_ledger(cache, key, stack, &stale), sample());
+  stack["threads"] = "16";
+  EXPECT_FALSE(read_ledger(cache, key, stack, &stale));
+  EXPECT_EQ(stale, "threads: 2 -> 16");
+  cache.publish(EntryKind::kLedger, key, "{}");
+  EXPECT_FALSE(read_ledger(cache, key, sample().fingerprints, &stale));
+  EXPECT_TRUE(cache.list().empty()) << "a record that does not parse is deleted";
+  std::filesystem::remove_all(name);
+}
+
+}  // namespace
+}  // namespace keirin

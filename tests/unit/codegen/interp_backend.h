@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Backend that interprets kernels in plain C++ (double), so that lowering and fusion are tested without a code generator.
+// It checks what generated code cannot: every access stays inside its buffer.
+#pragma once
+
+#include <map>
+
+#include "plugins/codegen/backend.h"
+
+namespace keirin::codegen::test {
+
+class InterpBackend : public Backend {
+ public:
+  TargetInfo info;
+  bool take_pools = false;
+  bool take_anchors = true;
+
+  const TargetInfo& target() const override { return info; }
+  bool supports(uint32_t, uint8_t, std::string&) const override { return true; }
+  bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const override;
+  bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override;
+  std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+                                                   uint32_t& generated) override;
+  std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) override;
+  void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void load_code(std::span<const uint8_t> bytes) override;
+
+ private:
+  std::map<std::string, int> known_;  // structure keys "compiled" so far
+};
+
+// Runs one kernel on the given buffers (by executable id).
+krn_code interpret(const Kernel& kernel, void* const* buffers);
+
+}  // namespace keirin::codegen::test
