@@ -289,13 +289,17 @@ struct Made {
   std::string implementation;
 };
 
-template <class Description>
-Made finish(const Description& d, dnnl::primitive primitive) {
-  return {std::move(primitive), d.weights_desc(), d.scratchpad_desc(), d.impl_info_str()};
+// Making the primitive generates its code (0.5-2 ms); asking which implementation there is does not.
+enum class Want { kImplementation, kPrimitive };
+
+template <class Primitive, class Description>
+Made finish(const Description& d, Want want) {
+  return {want == Want::kPrimitive ? dnnl::primitive(Primitive(d)) : dnnl::primitive(), d.weights_desc(), d.scratchpad_desc(),
+          d.impl_info_str()};
 }
 
 // `free_weights`: in whatever layout oneDNN likes best.
-Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights) {
+Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights, Want want = Want::kPrimitive) {
   const dnnl::engine& engine = vendor_engine();
   const auto type = type_of(a.operands[0]);
   const memory::desc weights =
@@ -305,18 +309,18 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights
   const dnnl::primitive_attr attributes = make_attributes(a, c);
   if (!c.is_convolution) {
     dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
-    return finish(d, dnnl::matmul(d));
+    return finish<dnnl::matmul>(d, want);
   }
   if (c.transposed) {
     dnnl::deconvolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
                                                   dnnl::algorithm::deconvolution_direct, source, weights, bias, result,
                                                   c.stride, c.dilation, c.pad_low, c.pad_high, attributes);
-    return finish(d, dnnl::deconvolution_forward(d));
+    return finish<dnnl::deconvolution_forward>(d, want);
   }
   dnnl::convolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
                                               dnnl::algorithm::convolution_direct, source, weights, bias, result, c.stride,
                                               c.dilation, c.pad_low, c.pad_high, attributes);
-  return finish(d, dnnl::convolution_forward(d));
+  return finish<dnnl::convolution_forward>(d, want);
 }
 
 bool is_reference(const std::string& implementation) { return implementation.rfind("ref", 0) == 0; }
@@ -384,7 +388,7 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
   }
   try {
     if (!is_contraction(a.op)) return rnn_takes(a, why_not);
-    const Made made = make_primitive(a, describe(a), packs(a));
+    const Made made = make_primitive(a, describe(a), packs(a), Want::kImplementation);
     if (!is_reference(made.implementation)) return true;
     why_not = "oneDNN has only " + made.implementation + " for this shape";
   } catch (const dnnl::error& e) {
@@ -397,9 +401,13 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
 
 bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   if (!is_contraction(a.op) || a.post_ops.size() >= 6) return false;
-  if (find_eltwise(post.op)) return post.op != kOp_leaky_relu || post.alpha >= 0;
-  return binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&
-         (post.operand.dtype == kDtype_f32 || post.operand.dtype == kDtype_bf16);
+  const bool binary = binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&
+                      (post.operand.dtype == kDtype_f32 || post.operand.dtype == kDtype_bf16);
+  if (!find_eltwise(post.op) && !binary) return false;
+  AnchorDesc longer = a;
+  longer.post_ops.push_back(post);
+  std::string why_not;
+  return vendor_takes(longer, true, why_not);  // an epilogue may leave nothing but the reference implementation
 }
 
 std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context) {

@@ -23,6 +23,7 @@ namespace keirin::cuda {
   X(cuDeviceTotalMem, "cuDeviceTotalMem_v2")                \
   X(cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId")             \
   X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain")   \
+  X(cuMemGetInfo, "cuMemGetInfo_v2")                        \
   X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2") \
   X(cuCtxGetCurrent, "cuCtxGetCurrent")                     \
   X(cuCtxSetCurrent, "cuCtxSetCurrent")                     \
@@ -64,6 +65,8 @@ struct Driver {
 // NVRTC's C API, in its own words; declared here because its header travels with a compiler that users do not have.
 using NvrtcProgram = struct nvrtc_program_opaque*;
 #define KRN_NVRTC(X)                                                                                              \
+  X(nvrtcGetNumSupportedArchs, int (*)(int*))                                                                     \
+  X(nvrtcGetSupportedArchs, int (*)(int*))                                                                        \
   X(nvrtcVersion, int (*)(int*, int*))                                                                            \
   X(nvrtcCreateProgram, int (*)(NvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*)) \
   X(nvrtcCompileProgram, int (*)(NvrtcProgram, int, const char* const*))                                          \

@@ -30,11 +30,11 @@ void dump(const std::string& folder, const std::string& name, const std::string&
 // Constant folding through LibTorch; results join the constants of this shape.
 class FoldEvaluator final : public Evaluator {
  public:
-  FoldEvaluator(GraphCalls& calls, std::vector<TensorRef>& constants, TensorServices& services)
-      : calls_(calls), constants_(constants), services_(services) {}
+  FoldEvaluator(std::vector<TensorRef>& constants, TensorServices& services, Device device)
+      : constants_(constants), services_(services), device_(device) {}
 
   Result<std::vector<FoldedConstant>> evaluate(const Graph& graph) override {
-    KRN_TRY_LET(std::vector<TensorRef> results, calls_.evaluate(graph, {}, constants_, std::nullopt));
+    KRN_TRY_LET(std::vector<TensorRef> results, keirin::evaluate(graph, nullptr, {}, constants_, {device_, std::nullopt}));
     std::vector<FoldedConstant> folded;
     for (TensorRef& result : results) {
       // A view of a weight would keep strides that the graph does not state: own, as it is laid out.
@@ -63,9 +63,9 @@ class FoldEvaluator final : public Evaluator {
   }
 
  private:
-  GraphCalls& calls_;
   std::vector<TensorRef>& constants_;
   TensorServices& services_;
+  Device device_;
   std::vector<TensorRef> pending_;
 };
 
@@ -133,7 +133,7 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
 std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const ClaimResult& claims,
                                         const std::vector<OpId>& ops_of_nodes) {
   std::map<OpId, std::string> said;
-  for (const Refusal& refusal : claims.refusals)
+  for (const NodeRefusal& refusal : claims.refusals)
     if (refusal.node < ops_of_nodes.size()) said[ops_of_nodes[refusal.node]] = refusal.why;
   std::map<std::string, int> counts;
   for (OpId id = 0; id < graph.ops.size(); ++id) {
@@ -179,12 +179,12 @@ Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& 
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
   TensorServices& services = session.runtime.tensors();
-  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, services, session.device);
+  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{session.device, std::nullopt});
   prepared.stage_seconds.emplace_back("capture", seconds_since(start));
 
   const std::string folder = dump_folder(session.options);
   dump(folder, "00-captured.ir", print(prepared.graph));
-  FoldEvaluator evaluator(*prepared.calls, prepared.constants, services);
+  FoldEvaluator evaluator(prepared.constants, services, session.device);
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
@@ -242,27 +242,16 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     step.name = "r" + std::to_string(each.index);
     step.executable = std::move(code.executable);
     for (ValueId v : bytes.inputs) step.operands.push_back(region.cut.values[v]);
-    for (const Output& output : region.cut.graph.outputs) step.results.push_back(region.cut.values[output.value]);
+    for (const Output& output : region.cut.graph.outputs) {
+      step.results.push_back(region.cut.values[output.value]);
+      step.targets.push_back(output.updates == kNone ? kNone : region.cut.values[output.updates]);
+    }
     step.num_ops = static_cast<int>(region.ops.size());
     step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls";
     steps.push_back(std::move(step));
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
   built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
-  KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
-  built.seconds = seconds_since(start);
-  return built;
-}
-
-Result<BuiltPlan> build_replay(Session::Impl& session, Prepared& prepared) {
-  auto start = std::chrono::steady_clock::now();
-  BuiltPlan built;
-  built.name = "replay";
-  std::vector<PlanStep> steps;
-  for (OpId id = 0; id < prepared.graph.ops.size(); ++id) {
-    KRN_TRY_LET(PlanStep step, eager_step(prepared, id));
-    steps.push_back(std::move(step));
-  }
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
   return built;

@@ -30,8 +30,8 @@ enum class Cut { kAll, kNoAnchors, kAnchorsOnly };
 const char* cut_name(Cut cut);
 
 struct BuiltPlan {
-  std::string name;    // "cpu/all", "cpu/no_anchors", "replay"
-  std::string plugin;  // empty: all steps are eager
+  std::string name;  // "cpu/all", "cpu/no_anchors"
+  std::string plugin;
   std::shared_ptr<Plan> plan;
   int nodes_compiled = 0;
   uint32_t kernels_generated = 0;
@@ -45,8 +45,6 @@ Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& 
 
 // `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
-// Every op eager, on dense slots, over the graph after the passes.
-Result<BuiltPlan> build_replay(Session::Impl& session, Prepared& prepared);
 
 // The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
 std::string dump_folder(const Options& options);

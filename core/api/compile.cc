@@ -55,6 +55,7 @@ class Decider {
   Status save_state();
   Status restore_state();
   Result<Tensors> own_inputs(const Tensors& inputs);
+  void add_replay();
   void add_plan(Result<BuiltPlan> built, const std::string& name);
   void build_candidates();
   void add_launch_replays();
@@ -133,8 +134,26 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
   candidates_.push_back(std::move(candidate));
 }
 
+// The graph after the passes, op by op through LibTorch on dense slots: no code is generated.
+void Decider::add_replay() {
+  const double start = now_s();
+  Candidate candidate;
+  candidate.report.name = "replay";
+  auto replay = GraphReplay::make(prepared_->graph, prepared_->captured.calls, prepared_->constants, {s_.device, std::nullopt});
+  if (!replay.ok()) {
+    candidate.report.reason = "unsupported";
+    candidate.report.note = replay.status().message().what;
+  } else {
+    std::shared_ptr<GraphReplay> shared = std::move(*replay);
+    candidate.report.reason = "pending";
+    candidate.report.compile_seconds = now_s() - start;
+    candidate.call = [shared](const Tensors& inputs) { return shared->run(inputs); };
+  }
+  candidates_.push_back(std::move(candidate));
+}
+
 void Decider::build_candidates() {
-  add_plan(build_replay(s_, *prepared_), "replay");
+  add_replay();
   for (PluginDevice* device : s_.runtime.plugins().devices()) {
     if (!(device->torch_device() == s_.device)) continue;
     bool any_anchor = false;
@@ -197,7 +216,8 @@ Result<Tensors> Decider::input_set(int set) {
 
 Status Decider::verify_set(int set, const Tensors& inputs) {
   // The referee first: it may not see what eager writes into inputs and state.
-  KRN_TRY_LET(Tensors referee, prepared_->calls->evaluate(prepared_->captured.graph, inputs, prepared_->constants, DType::k_f64));
+  KRN_TRY_LET(Tensors referee, evaluate(prepared_->captured.graph, prepared_->captured.calls, inputs, prepared_->constants,
+                                             {s_.device, DType::k_f64}));
   KRN_TRY_LET(Tensors eager_inputs, own_inputs(inputs));
   KRN_TRY_LET(Tensors eager, s_.eager->run(eager_inputs));
   referee.resize(std::min(referee.size(), eager.size()));
@@ -294,11 +314,11 @@ Status Decider::race_all() {
     report.gain = row.gain, report.gain_low = row.gain_low, report.gain_high = row.gain_high;
     report.blocks = row.blocks;
     switch (row.outcome) {
-      case Outcome::kBaseline: report.reason = "baseline"; break;
-      case Outcome::kAccept: report.reason = "faster"; break;
-      case Outcome::kReject: report.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
-      case Outcome::kScreened: report.reason = "slower"; break;
-      case Outcome::kFailed: report.reason = "compile_failed"; break;
+      case RaceOutcome::kBaseline: report.reason = "baseline"; break;
+      case RaceOutcome::kAccept: report.reason = "faster"; break;
+      case RaceOutcome::kReject: report.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
+      case RaceOutcome::kScreened: report.reason = "slower"; break;
+      case RaceOutcome::kFailed: report.reason = "compile_failed"; break;
       default: report.reason = "inside_noise"; break;
     }
     report.note = row.note;

@@ -59,21 +59,24 @@ Hash mac_of(const std::string& key, const Header& header) {
   return second.finish();
 }
 
-// The user's own key, made once. Two processes that make it at once agree on the one whose link was first.
+// The user's own key, made once per cache.
 Result<std::string> user_key(const std::string& dir) {
   const std::string path = dir + "/mac.key";
-  for (int attempt = 0; attempt < 2; ++attempt) {
-    if (Result<std::string> key = read_private_file(path, 64); key.ok() && key->size() == 32) return key;
-    std::string fresh(32, '\0');
-    if (::getrandom(fresh.data(), fresh.size(), 0) != 32) return Status(Code::k_unsupported, "no random numbers for the cache's key");
-    const std::string temp = path + ".new." + std::to_string(::getpid());
-    KRN_TRY(publish_file(temp, fresh));
-    struct stat info {};
-    if (::lstat(path.c_str(), &info) == 0) ::unlink(path.c_str());  // it was there, and no key of ours
-    (void)!::link(temp.c_str(), path.c_str());                      // fails if another process was faster: its key is read
-    ::unlink(temp.c_str());
-  }
-  return Status(Code::k_unsupported, Message{"the cache's key cannot be made", path, {}, {}});
+  const auto known = [&] {
+    Result<std::string> key = read_private_file(path, 64);
+    if (key.ok() && key->size() != 32) key = Status(Code::k_corrupt, "the cache's key has another length");
+    return key;
+  };
+  if (Result<std::string> key = known(); key.ok()) return key;
+  // Processes that make it at once take turns, and the later ones find the first one's.
+  KRN_TRY_LET(const std::optional<FileLock> turn, FileLock::take(dir + "/lock/mac.key", std::chrono::seconds(10)));
+  if (!turn) return Status(Code::k_unsupported, Message{"another process holds the lock of the cache's key", path, {}, {}});
+  if (Result<std::string> key = known(); key.ok()) return key;
+  std::string fresh(32, '\0');
+  if (::getrandom(fresh.data(), fresh.size(), 0) != 32)
+    return Status(Code::k_unsupported, "there are no random numbers for the cache's key");
+  KRN_TRY(publish_file(path, fresh));
+  return fresh;
 }
 
 bool is_hex_name(const std::string& name) {
@@ -146,17 +149,19 @@ std::string CacheKey::hex() const {
 
 Cache::Cache(CacheOptions options) : options_(std::move(options)), dir_(options_.dir) {
   if (dir_.empty()) dir_ = default_cache_dir();
+  const Status status = prepare();
+  usable_ = status.ok();
+  if (!usable_) warn_once(status);
+}
+
+Status Cache::prepare() {
   if (dir_.empty())
-    return warn_once(Status(Code::k_unsupported, Message{"there is no folder for the cache", "KEIRIN_CACHE, XDG_CACHE_HOME, HOME",
-                                                         "everything is compiled again at every start",
-                                                         "set KEIRIN_CACHE to an absolute path"}));
-  if (Status status = make_private_dir(dir_); !status.ok()) return warn_once(status);
-  for (const char* sub : {"artifact", "kernel", "ledger", "bad", "lock"})
-    if (Status status = make_private_dir(dir_ + "/" + sub); !status.ok()) return warn_once(status);
-  Result<std::string> key = user_key(dir_);
-  if (!key.ok()) return warn_once(key.status());
-  mac_key_ = std::move(*key);
-  usable_ = true;
+    return Status(Code::k_unsupported, Message{"there is no folder for the cache", "KEIRIN_CACHE, XDG_CACHE_HOME, HOME", {},
+                                               "set KEIRIN_CACHE to an absolute path"});
+  KRN_TRY(make_private_dir(dir_));
+  for (const char* sub : {"artifact", "kernel", "ledger", "bad", "lock"}) KRN_TRY(make_private_dir(dir_ + "/" + sub));
+  KRN_TRY_LET(mac_key_, user_key(dir_));
+  return {};
 }
 
 void Cache::warn_once(const Status& status) {

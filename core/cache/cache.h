@@ -73,6 +73,7 @@ class Cache {
   std::optional<std::string> explain(std::string_view prefix);
 
  private:
+  Status prepare();
   std::string path_of(EntryKind kind, const std::string& hex) const;
   std::optional<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex,
                                         std::string* key_text, std::string* problem);

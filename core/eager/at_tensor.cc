@@ -14,12 +14,23 @@ struct TypePair {
 };
 
 constexpr TypePair kTypes[] = {
-    {DType::k_bool, at::kBool},   {DType::k_u8, at::kByte},           {DType::k_i8, at::kChar},
-    {DType::k_i16, at::kShort},   {DType::k_i32, at::kInt},           {DType::k_i64, at::kLong},
-    {DType::k_f16, at::kHalf},    {DType::k_bf16, at::kBFloat16},     {DType::k_f32, at::kFloat},
-    {DType::k_f64, at::kDouble},  {DType::k_c64, at::kComplexFloat},  {DType::k_c128, at::kComplexDouble},
-    {DType::k_u16, at::kUInt16},  {DType::k_u32, at::kUInt32},        {DType::k_u64, at::kUInt64},
-    {DType::k_f8_e4m3fn, at::kFloat8_e4m3fn}, {DType::k_f8_e5m2, at::kFloat8_e5m2},
+    {DType::k_bool, at::kBool},
+    {DType::k_u8, at::kByte},
+    {DType::k_i8, at::kChar},
+    {DType::k_i16, at::kShort},
+    {DType::k_i32, at::kInt},
+    {DType::k_i64, at::kLong},
+    {DType::k_f16, at::kHalf},
+    {DType::k_bf16, at::kBFloat16},
+    {DType::k_f32, at::kFloat},
+    {DType::k_f64, at::kDouble},
+    {DType::k_c64, at::kComplexFloat},
+    {DType::k_c128, at::kComplexDouble},
+    {DType::k_u16, at::kUInt16},
+    {DType::k_u32, at::kUInt32},
+    {DType::k_u64, at::kUInt64},
+    {DType::k_f8_e4m3fn, at::kFloat8_e4m3fn},
+    {DType::k_f8_e5m2, at::kFloat8_e5m2},
 };
 
 }  // namespace
@@ -74,7 +85,8 @@ at::Tensor to_at(const TensorRef& tensor) {
   const at::IntArrayRef sizes(tensor->sizes(), tensor->rank());
   const at::IntArrayRef strides(tensor->strides(), tensor->rank());
   const auto options = at::TensorOptions(scalar_type_of(tensor->dtype())).device(at_device(tensor->device()));
-  return at::from_blob(tensor->data(), sizes, strides, [tensor](void*) {}, options);
+  return at::from_blob(
+      tensor->data(), sizes, strides, [tensor](void*) {}, options);
 }
 
 Status status_of_current_exception() {

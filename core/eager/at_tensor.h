@@ -2,7 +2,8 @@
 //
 // The seam between the core's tensors and LibTorch's, in both directions, and the place where torch's exceptions become
 // Statuses. Included by the files of core/eager and core/capture/import only: everything else sees core/base/tensor.h.
-// A Status made here keeps the exception itself in `cause`, so that the front door can rethrow exactly what eager raised.
+// A Status made here keeps the exception itself in `cause`, so that the front door can rethrow exactly what eager
+// raised.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Binding by the FunctionSchema: the parameter's type decides, never the tag that the file happens to use, because writers
-// tag empty lists and optional values as they please.
+// Binding by the FunctionSchema: the parameter's type decides, never the tag that the file happens to use, because
+// writers tag empty lists and optional values as they please.
 #include "core/eager/bind.h"
 
 #include <ATen/ScalarOps.h>
@@ -54,7 +54,8 @@ class Binder {
   explicit Binder(const DeviceMap& devices) : devices_(devices) {}
 
   // nullopt: no widening leads from the argument to the type.
-  std::optional<BoundArg> bind(const pt2::Argument& arg, const c10::TypePtr& type, std::optional<int32_t> list_size) const {
+  std::optional<BoundArg> bind(const pt2::Argument& arg, const c10::TypePtr& type,
+                               std::optional<int32_t> list_size) const {
     if (type->kind() == TypeKind::OptionalType) {
       if (arg.is<pt2::NoneArg>()) return constant({});
       return bind(arg, type->castRaw<c10::OptionalType>()->getElementType(), list_size);
@@ -68,14 +69,19 @@ class Binder {
  private:
   std::optional<BoundArg> bind_one(const pt2::Argument& arg, TypeKind kind) const {
     switch (kind) {
-      case TypeKind::TensorType: return bind_tensor(arg);
+      case TypeKind::TensorType:
+        return bind_tensor(arg);
       case TypeKind::IntType:
-      case TypeKind::SymIntType: return bind_int(arg);
+      case TypeKind::SymIntType:
+        return bind_int(arg);
       case TypeKind::FloatType:
-      case TypeKind::SymFloatType: return bind_float(arg);
+      case TypeKind::SymFloatType:
+        return bind_float(arg);
       case TypeKind::BoolType:
-      case TypeKind::SymBoolType: return bind_bool(arg);
-      case TypeKind::NumberType: return bind_number(arg);
+      case TypeKind::SymBoolType:
+        return bind_bool(arg);
+      case TypeKind::NumberType:
+        return bind_number(arg);
       case TypeKind::StringType:
         if (const auto* text = arg.get<std::string>()) return constant(*text);
         return std::nullopt;
@@ -85,7 +91,8 @@ class Binder {
       case TypeKind::GeneratorType:
         if (arg.is<pt2::NoneArg>()) return constant({});
         return std::nullopt;
-      default: return std::nullopt;
+      default:
+        return std::nullopt;
     }
   }
 
@@ -109,7 +116,8 @@ class Binder {
     }
     if (const auto* dtype = arg.get<DType>()) return constant(static_cast<int64_t>(scalar_type_of(*dtype)));
     if (arg.is<pt2::Layout>()) return constant(static_cast<int64_t>(at::kStrided));
-    if (const auto* format = arg.get<pt2::MemoryFormat>()) return constant(static_cast<int64_t>(memory_format(*format)));
+    if (const auto* format = arg.get<pt2::MemoryFormat>())
+      return constant(static_cast<int64_t>(memory_format(*format)));
     return std::nullopt;
   }
 
@@ -178,29 +186,39 @@ class Binder {
 
   static std::optional<BoundArg> constant_list(const std::vector<BoundArg>& items, const c10::TypePtr& type) {
     switch (type->kind()) {
-      case TypeKind::TensorType: return typed_list<at::Tensor>(items, [](const IValue& v) { return v.toTensor(); });
+      case TypeKind::TensorType:
+        return typed_list<at::Tensor>(items, [](const IValue& v) { return v.toTensor(); });
       case TypeKind::IntType:
-      case TypeKind::SymIntType: return typed_list<int64_t>(items, [](const IValue& v) { return v.toInt(); });
+      case TypeKind::SymIntType:
+        return typed_list<int64_t>(items, [](const IValue& v) { return v.toInt(); });
       case TypeKind::FloatType:
-      case TypeKind::SymFloatType: return typed_list<double>(items, [](const IValue& v) { return v.toDouble(); });
+      case TypeKind::SymFloatType:
+        return typed_list<double>(items, [](const IValue& v) { return v.toDouble(); });
       case TypeKind::BoolType:
-      case TypeKind::SymBoolType: return typed_list<bool>(items, [](const IValue& v) { return v.toBool(); });
+      case TypeKind::SymBoolType:
+        return typed_list<bool>(items, [](const IValue& v) { return v.toBool(); });
       case TypeKind::StringType:
         return typed_list<std::string>(items, [](const IValue& v) { return v.toStringRef(); });
-      case TypeKind::NumberType: return typed_list<at::Scalar>(items, [](const IValue& v) { return v.toScalar(); });
+      case TypeKind::NumberType:
+        return typed_list<at::Scalar>(items, [](const IValue& v) { return v.toScalar(); });
       case TypeKind::OptionalType:
         if (type->castRaw<c10::OptionalType>()->getElementType()->kind() != TypeKind::TensorType) return std::nullopt;
         return typed_list<std::optional<at::Tensor>>(items, [](const IValue& v) { return v.toOptional<at::Tensor>(); });
-      default: return std::nullopt;
+      default:
+        return std::nullopt;
     }
   }
 
   static at::MemoryFormat memory_format(pt2::MemoryFormat format) {
     switch (format) {
-      case pt2::MemoryFormat::kContiguous: return at::MemoryFormat::Contiguous;
-      case pt2::MemoryFormat::kChannelsLast: return at::MemoryFormat::ChannelsLast;
-      case pt2::MemoryFormat::kChannelsLast3d: return at::MemoryFormat::ChannelsLast3d;
-      case pt2::MemoryFormat::kPreserve: break;
+      case pt2::MemoryFormat::kContiguous:
+        return at::MemoryFormat::Contiguous;
+      case pt2::MemoryFormat::kChannelsLast:
+        return at::MemoryFormat::ChannelsLast;
+      case pt2::MemoryFormat::kChannelsLast3d:
+        return at::MemoryFormat::ChannelsLast3d;
+      case pt2::MemoryFormat::kPreserve:
+        break;
     }
     return at::MemoryFormat::Preserve;
   }
@@ -231,9 +249,11 @@ IValue default_of(const c10::Argument& parameter, bool is_factory, const pt2::No
 }
 
 Status refuse(const pt2::Node& node, std::string what, std::string advice) {
-  return Status(Code::k_unsupported, Message{std::move(what), "node " + node.name + " (" + node.target + ", byte " +
-                                                                  std::to_string(node.json_byte) + ")",
-                                             {}, std::move(advice)});
+  return Status(Code::k_unsupported,
+                Message{std::move(what),
+                        "node " + node.name + " (" + node.target + ", byte " + std::to_string(node.json_byte) + ")",
+                        {},
+                        std::move(advice)});
 }
 
 }  // namespace
@@ -246,15 +266,16 @@ c10::Device DeviceMap::map(const pt2::Device& device) const {
 
 DeviceMap make_device_map(const pt2::Graph& graph, Device target) {
   DeviceMap devices{target, true};
-  for (const auto& [name, meta] : graph.tensor_values) devices.cpu_moves = devices.cpu_moves && meta.device.type == "cpu";
+  for (const auto& [name, meta] : graph.tensor_values)
+    devices.cpu_moves = devices.cpu_moves && meta.device.type == "cpu";
   return devices;
 }
 
 Result<c10::OperatorHandle> find_operator(const std::string& target) {
   constexpr std::string_view kPrefix = "torch.ops.";
   const auto bad = [&](const char* why) {
-    return Status(Code::k_unsupported, Message{"op " + target + " " + why, {}, {},
-                                               "load the library that registers it before the model"});
+    return Status(Code::k_unsupported,
+                  Message{"op " + target + " " + why, {}, {}, "load the library that registers it before the model"});
   };
   if (!target.starts_with(kPrefix)) return bad("is not an operator");
   const size_t name_begin = target.find('.', kPrefix.size());
@@ -285,7 +306,8 @@ Result<BoundCall> bind_node(const pt2::Node& node, const pt2::Graph& graph, cons
   std::vector<const pt2::NamedArgument*> given(schema.arguments().size(), nullptr);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     const pt2::NamedArgument& input = node.inputs[i];
-    const std::optional<int> index = input.name.empty() ? static_cast<int>(i) : schema.argumentIndexWithName(input.name);
+    const std::optional<int> index =
+        input.name.empty() ? static_cast<int>(i) : schema.argumentIndexWithName(input.name);
     if (!index || static_cast<size_t>(*index) >= given.size() || given[*index] != nullptr) {
       return refuse(node, "argument \"" + input.name + "\" is not a parameter of the operator here, or is given twice",
                     "use a LibTorch as new as the one that wrote the file");

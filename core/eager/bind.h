@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A node of the file against its operator's schema: every parameter gets its argument, its default, or one of the widenings
-// that eager itself allows (int to float, one int to int[n], number to 0-d Tensor, ...). Anything else is a refusal.
-// Names stay names: who runs or imports the node decides what they stand for.
+// A node of the file against its operator's schema: every parameter gets its argument, its default, or one of the
+// widenings that eager itself allows (int to float, one int to int[n], number to 0-d Tensor, ...). Anything else is a
+// refusal. Names stay names: who runs or imports the node decides what they stand for.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -14,15 +14,21 @@ Kind list_kind(const c10::TypePtr& type) {
   c10::TypePtr list = type;
   if (list->kind() == TypeKind::OptionalType) list = list->castRaw<c10::OptionalType>()->getElementType();
   switch (list->castRaw<c10::ListType>()->getElementType()->kind()) {
-    case TypeKind::OptionalType: return Kind::kOptionalTensors;
+    case TypeKind::OptionalType:
+      return Kind::kOptionalTensors;
     case TypeKind::IntType:
-    case TypeKind::SymIntType: return Kind::kInts;
+    case TypeKind::SymIntType:
+      return Kind::kInts;
     case TypeKind::FloatType:
-    case TypeKind::SymFloatType: return Kind::kFloats;
+    case TypeKind::SymFloatType:
+      return Kind::kFloats;
     case TypeKind::BoolType:
-    case TypeKind::SymBoolType: return Kind::kBools;
-    case TypeKind::NumberType: return Kind::kScalars;
-    default: return Kind::kTensors;
+    case TypeKind::SymBoolType:
+      return Kind::kBools;
+    case TypeKind::NumberType:
+      return Kind::kScalars;
+    default:
+      return Kind::kTensors;
   }
 }
 
@@ -59,10 +65,14 @@ IValue OperandList::value(const Operand& operand, Slots& slots) const {
     for (uint32_t i = 0; i < operand.count; ++i) push(value(items_[operand.index + i], slots));
   };
   switch (operand.kind) {
-    case Kind::kConstant: return constants_[operand.index];
-    case Kind::kSlot: return slots[operand.index];
-    case Kind::kTake: return std::move(slots[operand.index]);
-    case Kind::kWrap: return wrap_number(slots[operand.index]);
+    case Kind::kConstant:
+      return constants_[operand.index];
+    case Kind::kSlot:
+      return slots[operand.index];
+    case Kind::kTake:
+      return std::move(slots[operand.index]);
+    case Kind::kWrap:
+      return wrap_number(slots[operand.index]);
     case Kind::kTensors: {
       c10::List<at::Tensor> list;
       list.reserve(operand.count);

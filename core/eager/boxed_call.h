@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One operator call, prepared: constants boxed once, every other argument a slot number. What the verbatim program and the
-// opaque nodes of a Graph both run. It looks up nothing by name while running.
+// One operator call, prepared: constants boxed once, every other argument a slot number. What the verbatim program and
+// the opaque nodes of a Graph both run. It looks up nothing by name while running.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,11 +18,11 @@ using Slots = std::vector<c10::IValue>;
 
 struct Operand {
   enum class Kind : uint8_t {
-    kConstant,         // index into the constants
-    kSlot,             // a slot's value
-    kTake,             // the same, at the slot's last use: it is emptied
-    kWrap,             // a number in a slot, as a 0-d tensor
-    kTensors,          // a list of the operands [index, index + count) of `items`
+    kConstant,  // index into the constants
+    kSlot,      // a slot's value
+    kTake,      // the same, at the slot's last use: it is emptied
+    kWrap,      // a number in a slot, as a 0-d tensor
+    kTensors,   // a list of the operands [index, index + count) of `items`
     kOptionalTensors,
     kInts,
     kFloats,

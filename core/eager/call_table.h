@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the opaque ops of a Graph are called: the importer fills it, GraphCalls runs it. Includes torch; everyone else holds the
-// table by a pointer to an incomplete type.
+// How the opaque ops of a Graph are called: the importer fills it, GraphCalls runs it. Includes torch; everyone else
+// holds the table by a pointer to an incomplete type.
 #pragma once
 
 #include <vector>

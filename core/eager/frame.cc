@@ -23,7 +23,9 @@ Status unsupported(const pt2::Node& node, std::string what) {
 
 // An argument of a higher-order operator or a symbol operation, which have no schema.
 std::vector<BoundArg> bind_without_schema(const pt2::Argument& arg) {
-  const auto constant = [](IValue value) { return BoundArg{BoundArg::Kind::kConstant, std::move(value), {}, false, {}}; };
+  const auto constant = [](IValue value) {
+    return BoundArg{BoundArg::Kind::kConstant, std::move(value), {}, false, {}};
+  };
   const auto named = [](const std::string& name) { return BoundArg{BoundArg::Kind::kName, {}, name, false, {}}; };
   const auto symbol = [&](const auto& s) { return s.is_name() ? named(s.name) : constant(s.value); };
   std::vector<BoundArg> out;
@@ -106,7 +108,8 @@ Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const Device
 
 Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices) {
   Step step;
-  step.origin = "node " + node.name + " (" + node.target + ")" + (node.module_path.empty() ? "" : " of " + node.module_path);
+  step.origin =
+      "node " + node.name + " (" + node.target + ")" + (node.module_path.empty() ? "" : " of " + node.module_path);
   if (const SymbolOp symbol = find_symbol_op(node.target)) {
     step.kind = Kind::kSymbol;
     step.symbol = symbol;
@@ -156,12 +159,14 @@ Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, 
     }
     first = false;
   }
-  if (step.bodies.size() != num_bodies) return unsupported(node, "higher-order operator " + name + " lacks an inner graph");
+  if (step.bodies.size() != num_bodies)
+    return unsupported(node, "higher-order operator " + name + " lacks an inner graph");
   const size_t leading = step.kind == Kind::kCond ? 1 : step.kind == Kind::kAutocast ? 4 : 0;
   for (const auto& body : step.bodies) {
     if (step.operands.size() == body->num_inputs() + leading) continue;
-    return unsupported(node, "higher-order operator " + name + " passes " + std::to_string(step.operands.size() - leading) +
-                                 " operands to an inner graph of " + std::to_string(body->num_inputs()));
+    return unsupported(node, "higher-order operator " + name + " passes " +
+                                 std::to_string(step.operands.size() - leading) + " operands to an inner graph of " +
+                                 std::to_string(body->num_inputs()));
   }
   return {};
 }
@@ -214,18 +219,30 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   *at = step.origin;
   stack.clear();
   step.operands.push_all(slots, stack);
-  const auto tail = [&](size_t from) { return std::vector<IValue>(stack.begin() + static_cast<long>(from), stack.end()); };
+  const auto tail = [&](size_t from) {
+    return std::vector<IValue>(stack.begin() + static_cast<long>(from), stack.end());
+  };
   switch (step.kind) {
-    case Kind::kOperator: step.op->callBoxed(&stack); break;
+    case Kind::kOperator:
+      step.op->callBoxed(&stack);
+      break;
     case Kind::kSymbol: {
       IValue value = step.symbol(stack);
       stack.assign(1, std::move(value));
       break;
     }
-    case Kind::kCond: stack = step.bodies[truth_of(stack[0]) ? 0 : 1]->run(tail(1), at); break;
-    case Kind::kWhile: run_while(step, stack, at); break;
-    case Kind::kNoScope: stack = step.bodies[0]->run(std::move(stack), at); break;
-    case Kind::kAutocast: run_autocast(step, stack, at); break;
+    case Kind::kCond:
+      stack = step.bodies[truth_of(stack[0]) ? 0 : 1]->run(tail(1), at);
+      break;
+    case Kind::kWhile:
+      run_while(step, stack, at);
+      break;
+    case Kind::kNoScope:
+      stack = step.bodies[0]->run(std::move(stack), at);
+      break;
+    case Kind::kAutocast:
+      run_autocast(step, stack, at);
+      break;
   }
   TORCH_CHECK(stack.size() >= step.results.size(), "the operator returned ", stack.size(), " values, the file names ",
               step.results.size());
@@ -236,8 +253,8 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
       continue;
     }
     const c10::List<IValue> list = stack[i].toList();
-    TORCH_CHECK(list.size() == result.slots.size(), "the operator returned a list of ", list.size(), ", the file names ",
-                result.slots.size());
+    TORCH_CHECK(list.size() == result.slots.size(), "the operator returned a list of ", list.size(),
+                ", the file names ", result.slots.size());
     for (size_t k = 0; k < list.size(); ++k) {
       if (result.slots[k] != kUnused) slots[result.slots[k]] = list.get(k);
     }

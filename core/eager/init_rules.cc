@@ -20,9 +20,9 @@ struct KindRow {
 };
 
 constexpr KindRow kKinds[] = {
-    {"normal", InitRule::Kind::kNormal, "mean", "std"},     {"uniform", InitRule::Kind::kUniform, "low", "high"},
+    {"normal", InitRule::Kind::kNormal, "mean", "std"},        {"uniform", InitRule::Kind::kUniform, "low", "high"},
     {"constant", InitRule::Kind::kConstant, "value", nullptr}, {"integers", InitRule::Kind::kIntegers, "low", "high"},
-    {"arange", InitRule::Kind::kArange, "start", "step"},   {"edges", InitRule::Kind::kEdges, "nodes", "self_loops"},
+    {"arange", InitRule::Kind::kArange, "start", "step"},      {"edges", InitRule::Kind::kEdges, "nodes", "self_loops"},
 };
 
 Status corrupt(std::string what) { return Status(Code::k_corrupt, Message{std::move(what), kInitRecord, {}, {}}); }
@@ -30,7 +30,8 @@ Status corrupt(std::string what) { return Status(Code::k_corrupt, Message{std::m
 Result<double> read_number(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found != object.end() && found->is_boolean()) return found->get<bool>() ? 1.0 : 0.0;
-  if (found == object.end() || !found->is_number()) return corrupt(std::string("a rule lacks the number \"") + key + "\"");
+  if (found == object.end() || !found->is_number())
+    return corrupt(std::string("a rule lacks the number \"") + key + "\"");
   return found->get<double>();
 }
 
@@ -69,12 +70,18 @@ class Generator {
 
   double operator()(int64_t i) const {
     switch (rule_.kind) {
-      case InitRule::Kind::kNormal: return rule_.a + rule_.b * normal(i);
-      case InitRule::Kind::kUniform: return rule_.a + (rule_.b - rule_.a) * uniform(i);
-      case InitRule::Kind::kConstant: return rule_.a;
-      case InitRule::Kind::kIntegers: return rule_.a + std::floor((rule_.b - rule_.a) * uniform(i));
-      case InitRule::Kind::kArange: return rule_.a + rule_.b * static_cast<double>(i);
-      case InitRule::Kind::kEdges: break;
+      case InitRule::Kind::kNormal:
+        return rule_.a + rule_.b * normal(i);
+      case InitRule::Kind::kUniform:
+        return rule_.a + (rule_.b - rule_.a) * uniform(i);
+      case InitRule::Kind::kConstant:
+        return rule_.a;
+      case InitRule::Kind::kIntegers:
+        return rule_.a + std::floor((rule_.b - rule_.a) * uniform(i));
+      case InitRule::Kind::kArange:
+        return rule_.a + rule_.b * static_cast<double>(i);
+      case InitRule::Kind::kEdges:
+        break;
     }
     const int64_t column = i % row_;
     const int64_t loops = rule_.b != 0 ? static_cast<int64_t>(rule_.a) : 0;
@@ -116,20 +123,39 @@ void fill(TensorServices& services, void* data, int64_t n, const Generator& gene
 Status fill_any(TensorServices& services, Tensor& tensor, int64_t n, const Generator& generator) {
   void* data = tensor.data();
   switch (tensor.dtype()) {
-    case DType::k_bool: fill<uint8_t>(services, data, n, generator, [](double v) { return uint8_t(v != 0); }); break;
-    case DType::k_u8: fill<uint8_t>(services, data, n, generator); break;
-    case DType::k_i8: fill<int8_t>(services, data, n, generator); break;
-    case DType::k_i16: fill<int16_t>(services, data, n, generator); break;
-    case DType::k_i32: fill<int32_t>(services, data, n, generator); break;
-    case DType::k_i64: fill<int64_t>(services, data, n, generator); break;
-    case DType::k_f16: fill<_Float16>(services, data, n, generator); break;
+    case DType::k_bool:
+      fill<uint8_t>(services, data, n, generator, [](double v) { return uint8_t(v != 0); });
+      break;
+    case DType::k_u8:
+      fill<uint8_t>(services, data, n, generator);
+      break;
+    case DType::k_i8:
+      fill<int8_t>(services, data, n, generator);
+      break;
+    case DType::k_i16:
+      fill<int16_t>(services, data, n, generator);
+      break;
+    case DType::k_i32:
+      fill<int32_t>(services, data, n, generator);
+      break;
+    case DType::k_i64:
+      fill<int64_t>(services, data, n, generator);
+      break;
+    case DType::k_f16:
+      fill<_Float16>(services, data, n, generator);
+      break;
     case DType::k_bf16:
       fill<uint16_t>(services, data, n, generator, [](double v) { return bf16_bits(static_cast<float>(v)); });
       break;
-    case DType::k_f32: fill<float>(services, data, n, generator); break;
-    case DType::k_f64: fill<double>(services, data, n, generator); break;
+    case DType::k_f32:
+      fill<float>(services, data, n, generator);
+      break;
+    case DType::k_f64:
+      fill<double>(services, data, n, generator);
+      break;
     default:
-      return Status(Code::k_unsupported, "a rule cannot draw values of dtype " + std::string(dtype_name(tensor.dtype())));
+      return Status(Code::k_unsupported,
+                    "a rule cannot draw values of dtype " + std::string(dtype_name(tensor.dtype())));
   }
   return {};
 }
@@ -141,7 +167,9 @@ Result<InitRules> parse_init_rules(std::string_view text) {
   if (!json.is_object()) return corrupt("it is no JSON object");
   InitRules rules;
   KRN_TRY_LET(const double version, read_number(json, "version"));
-  if (version != 1) return Status(Code::k_version, Message{"version " + std::to_string(int64_t(version)) + " of the rules", kInitRecord, {}, {}});
+  if (version != 1)
+    return Status(Code::k_version,
+                  Message{"version " + std::to_string(int64_t(version)) + " of the rules", kInitRecord, {}, {}});
   if (!json.contains("seed") || !json["seed"].is_number_integer()) return corrupt("the seed is no integer");
   rules.seed = json["seed"].get<uint64_t>();
   const Json tensors = json.value("tensors", Json::object());

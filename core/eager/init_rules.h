@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights and inputs that a file names by rule and does not hold: record extra/keirin_init.json of a .pt2. Element i of a tensor
-// is a pure function of (seed, name, i), so the values depend on neither threads nor order, and on no math library.
+// Weights and inputs that a file names by rule and does not hold: record extra/keirin_init.json of a .pt2. Element i of
+// a tensor is a pure function of (seed, name, i), so the values depend on neither threads nor order, and on no math
+// library.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@ namespace keirin {
 namespace {
 
 std::string range_text(const pt2::RangeConstraint& range) {
-  return "[" + (range.min ? std::to_string(*range.min) : "-inf") + ", " + (range.max ? std::to_string(*range.max) : "inf") + "]";
+  return "[" + (range.min ? std::to_string(*range.min) : "-inf") + ", " +
+         (range.max ? std::to_string(*range.max) : "inf") + "]";
 }
 
 // The flat position of L['name'][step]...; nullopt where the tree has no such leaf.
@@ -98,9 +99,10 @@ void InputRules::add_guards(const pt2::Program& program) {
   }
 }
 
-Status InputRules::wrong_size(size_t input, int64_t dim, int64_t got, const std::string& wanted, const std::string& symbol,
-                              std::string advice) const {
-  const std::string subject = dim < 0 ? "input \"" + names_[input] + "\"" : "input \"" + names_[input] + "\" dim " + std::to_string(dim);
+Status InputRules::wrong_size(size_t input, int64_t dim, int64_t got, const std::string& wanted,
+                              const std::string& symbol, std::string advice) const {
+  const std::string subject =
+      dim < 0 ? "input \"" + names_[input] + "\"" : "input \"" + names_[input] + "\" dim " + std::to_string(dim);
   return Status(Code::k_invalid_input,
                 Message{subject + " is " + std::to_string(got) + ", the model was exported for " + wanted,
                         "model \"" + model_ + "\"" + (symbol.empty() ? "" : ", symbol " + symbol), "nothing was run",
@@ -112,7 +114,8 @@ Status InputRules::check_static(const std::vector<InputView>& inputs) const {
     return Status(Code::k_invalid_input, Message{std::move(what), "model \"" + model_ + "\"", "nothing was run", {}});
   };
   if (inputs.size() != inputs_.size()) {
-    return wrong(std::to_string(inputs.size()) + " inputs were given, the model takes " + std::to_string(inputs_.size()));
+    return wrong(std::to_string(inputs.size()) + " inputs were given, the model takes " +
+                 std::to_string(inputs_.size()));
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Input& rule = inputs_[i];
@@ -186,7 +189,8 @@ Result<pt2::SymbolValues> InputRules::bind(const std::vector<InputView>& inputs)
     if (symbol == nullptr || symbols.contains(*symbol)) return {};
     KRN_TRY(check_symbol(input, dim, *symbol, got));
     if (!pinned_by_.empty() && wanted.hint && got != *wanted.hint) {
-      return wrong_size(input, dim, got, std::to_string(*wanted.hint) + ", and a guard that cannot be read pins it: " + pinned_by_,
+      return wrong_size(input, dim, got,
+                        std::to_string(*wanted.hint) + ", and a guard that cannot be read pins it: " + pinned_by_,
                         *symbol, "re-export without the guard, or resize the input");
     }
     symbols[*symbol] = got;
@@ -203,9 +207,9 @@ Result<pt2::SymbolValues> InputRules::bind(const std::vector<InputView>& inputs)
     for (const GuardSize& size : sizes) values[size.symbol] = inputs[size.input].sizes[size.dim];
     KRN_TRY_LET(const bool holds, pt2::evaluate_bool(*guard.expr, values));
     if (holds) continue;
-    return Status(Code::k_invalid_input, Message{"the inputs break a guard of the export: " + guard.text,
-                                                 "model \"" + model_ + "\"", "nothing was run",
-                                                 "give sizes that keep the guard, or re-export without it"});
+    return Status(Code::k_invalid_input,
+                  Message{"the inputs break a guard of the export: " + guard.text, "model \"" + model_ + "\"",
+                          "nothing was run", "give sizes that keep the guard, or re-export without it"});
   }
   return symbols;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an exported program demands of its inputs: count, dtype, rank, fixed sizes, ranges of the symbolic ones, guards. Binding
-// is derived: the first dimension that is a bare symbol binds it, every other occurrence is a check. Fails closed: a guard that
-// could not be read pins the symbols to the sizes of the export.
+// What an exported program demands of its inputs: count, dtype, rank, fixed sizes, ranges of the symbolic ones, guards.
+// Binding is derived: the first dimension that is a bare symbol binds it, every other occurrence is a check. Fails
+// closed: a guard that could not be read pins the symbols to the sizes of the export.
 #pragma once
 
 #include <mutex>

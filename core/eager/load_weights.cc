@@ -105,7 +105,8 @@ Result<std::optional<InitRules>> read_init_rules(const pt2::Pt2File& file) {
   return std::optional<InitRules>(std::move(rules));
 }
 
-Result<WeightTable> load_weights(const pt2::Model& model, const std::optional<InitRules>& rules, TensorServices& services) {
+Result<WeightTable> load_weights(const pt2::Model& model, const std::optional<InitRules>& rules,
+                                 TensorServices& services) {
   return Loader(model, rules, services).load();
 }
 

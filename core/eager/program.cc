@@ -18,8 +18,8 @@ struct EagerProgram::Impl {
   enum class Source : uint8_t { kWeight, kTensor, kNumber, kConstant };
   struct Input {
     Source source = Source::kWeight;
-    size_t user = 0;       // flat position, for the user's
-    at::Tensor tensor;     // kWeight: also what a mutation output writes
+    size_t user = 0;    // flat position, for the user's
+    at::Tensor tensor;  // kWeight: also what a mutation output writes
   };
   struct Output {
     bool is_user = true;
@@ -56,8 +56,10 @@ Status EagerProgram::Impl::bind_inputs(const pt2::Program& program, const Weight
     } else {
       const auto position = weights.find(spec.target);
       if (!position) {
-        return Status(Code::k_invalid_input, Message{"weight \"" + spec.target + "\" has no value", "model \"" + program.name + "\"",
-                                                     {}, "supply the weights before the model runs"});
+        return Status(Code::k_invalid_input, Message{"weight \"" + spec.target + "\" has no value",
+                                                     "model \"" + program.name + "\"",
+                                                     {},
+                                                     "supply the weights before the model runs"});
       }
       input.tensor = to_at(weights[*position].tensor);
     }
@@ -101,9 +103,12 @@ Status EagerProgram::Impl::check(const std::vector<TensorRef>& given) const {
     if (i < rules.names().size() && rules.is_number(i)) {
       if (view.dtype == DType::k_i64 && view.rank == 0) view.number = *static_cast<const int64_t*>(given[i]->data());
     } else if (given[i]->device() != device) {
-      return Status(Code::k_invalid_input, Message{"input " + std::to_string(i) + " is on " + device_name(given[i]->device()) +
-                                                       ", the model is on " + device_name(device),
-                                                   {}, "nothing was run", "move the input first"});
+      return Status(Code::k_invalid_input,
+                    Message{"input " + std::to_string(i) + " is on " + device_name(given[i]->device()) +
+                                ", the model is on " + device_name(device),
+                            {},
+                            "nothing was run",
+                            "move the input first"});
     }
     views.push_back(view);
   }
@@ -118,10 +123,18 @@ std::vector<TensorRef> EagerProgram::Impl::call(const std::vector<TensorRef>& gi
   std::vector<at::Tensor> kept;  // inputs that a mutation output writes
   for (const Input& input : inputs) {
     switch (input.source) {
-      case Source::kWeight: slots.emplace_back(input.tensor); break;
-      case Source::kTensor: slots.emplace_back(to_at(given[input.user])); break;
-      case Source::kNumber: slots.emplace_back(*static_cast<const int64_t*>(given[input.user]->data())); break;
-      case Source::kConstant: slots.emplace_back(); break;
+      case Source::kWeight:
+        slots.emplace_back(input.tensor);
+        break;
+      case Source::kTensor:
+        slots.emplace_back(to_at(given[input.user]));
+        break;
+      case Source::kNumber:
+        slots.emplace_back(*static_cast<const int64_t*>(given[input.user]->data()));
+        break;
+      case Source::kConstant:
+        slots.emplace_back();
+        break;
     }
   }
   std::vector<IValue> results = frame->run(std::move(slots), at);
@@ -161,7 +174,8 @@ std::vector<TensorRef> EagerProgram::Impl::call(const std::vector<TensorRef>& gi
 EagerProgram::EagerProgram(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EagerProgram::~EagerProgram() = default;
 
-Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& program, const WeightTable& weights, Device device) {
+Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& program, const WeightTable& weights,
+                                                         Device device) {
   auto impl = std::make_unique<Impl>(program);
   impl->device = device;
   KRN_TRY(impl->bind_inputs(program, weights));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Candidate 0: the file's op list verbatim. Every operator is called boxed, in the file's order, in-place operators included,
-// so that results are eager's own bits and errors are eager's own errors. It optimises nothing but the lifetime of values.
-// Invariant: after run() every buffer, parameter and input that the model writes holds what eager would have left there.
+// Candidate 0: the file's op list verbatim. Every operator is called boxed, in the file's order, in-place operators
+// included, so that results are eager's own bits and errors are eager's own errors. It optimises nothing but the
+// lifetime of values. Invariant: after run() every buffer, parameter and input that the model writes holds what eager
+// would have left there.
 #pragma once
 
 #include <memory>
@@ -19,15 +20,16 @@ namespace keirin {
 
 class EagerProgram {
  public:
-  // Resolves and binds everything; `unsupported` names the first node that this process cannot run. `program` must outlive
-  // nothing: what is needed is copied. The tensors of `weights` must be on `device` already (WeightTable::to_device) and are
-  // shared: what the model writes is seen through the table.
-  static Result<std::unique_ptr<EagerProgram>> make(const pt2::Program& program, const WeightTable& weights, Device device);
+  // Resolves and binds everything; `unsupported` names the first node that this process cannot run. `program` must
+  // outlive nothing: what is needed is copied. The tensors of `weights` must be on `device` already
+  // (WeightTable::to_device) and are shared: what the model writes is seen through the table.
+  static Result<std::unique_ptr<EagerProgram>> make(const pt2::Program& program, const WeightTable& weights,
+                                                    Device device);
   ~EagerProgram();
 
-  // Inputs and outputs are flat, in the file's order. An input that is a number is a 0-d i64 tensor, and so is such an output;
-  // an output that is None is null. Inputs on another device are refused, not moved. Several threads may run at once if the
-  // model writes nothing.
+  // Inputs and outputs are flat, in the file's order. An input that is a number is a 0-d i64 tensor, and so is such an
+  // output; an output that is None is null. Inputs on another device are refused, not moved. Several threads may run at
+  // once if the model writes nothing.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs) const;
 
   const InputRules& rules() const;

@@ -23,9 +23,13 @@ struct NameRow {
   DType dtype;
 };
 constexpr NameRow kNames[] = {
-    {"BOOL", DType::k_bool}, {"U8", DType::k_u8},   {"I8", DType::k_i8},     {"I16", DType::k_i16}, {"I32", DType::k_i32},
-    {"I64", DType::k_i64},   {"F16", DType::k_f16}, {"BF16", DType::k_bf16}, {"F32", DType::k_f32}, {"F64", DType::k_f64},
-    {"U16", DType::k_u16},   {"U32", DType::k_u32}, {"U64", DType::k_u64},   {"F8_E4M3", DType::k_f8_e4m3fn},
+    {"BOOL", DType::k_bool},       {"U8", DType::k_u8},
+    {"I8", DType::k_i8},           {"I16", DType::k_i16},
+    {"I32", DType::k_i32},         {"I64", DType::k_i64},
+    {"F16", DType::k_f16},         {"BF16", DType::k_bf16},
+    {"F32", DType::k_f32},         {"F64", DType::k_f64},
+    {"U16", DType::k_u16},         {"U32", DType::k_u32},
+    {"U64", DType::k_u64},         {"F8_E4M3", DType::k_f8_e4m3fn},
     {"F8_E5M2", DType::k_f8_e5m2},
 };
 constexpr uint64_t kMaxHeader = 100ull << 20;
@@ -55,7 +59,8 @@ Result<Entry> parse_entry(const std::string& name, const Json& json, uint64_t da
     bytes = std::min<unsigned __int128>(bytes * size.get<uint64_t>(), UINT64_MAX);
   }
   const Json& offsets = json["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
     return corrupt("has bad offsets");
   }
   entry.begin = offsets[0].get<uint64_t>();
@@ -81,7 +86,8 @@ Result<NamedTensors> read_safetensors(const std::string& path, TensorServices& s
     return at_path(Status(Code::k_corrupt, "the table is longer than the file"));
   }
   std::string header(header_bytes, '\0');
-  if (!file.read(header.data(), static_cast<std::streamsize>(header_bytes))) return at_path(Status(Code::k_corrupt, "the file was cut"));
+  if (!file.read(header.data(), static_cast<std::streamsize>(header_bytes)))
+    return at_path(Status(Code::k_corrupt, "the file was cut"));
   const Json json = Json::parse(header, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return at_path(Status(Code::k_corrupt, "the table is no JSON object"));
   std::vector<Entry> entries;
@@ -116,8 +122,10 @@ Status write_safetensors(const std::string& path, const NamedTensors& tensors, T
     KRN_TRY(services.copy(copy, tensor));
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(tensor->dtype()));
     for (const int64_t size : sizes) bytes *= static_cast<uint64_t>(size);
-    const NameRow* row = std::find_if(std::begin(kNames), std::end(kNames), [&](const NameRow& r) { return r.dtype == tensor->dtype(); });
-    if (row == std::end(kNames)) return Status(Code::k_unsupported, "tensor \"" + name + "\" has a dtype without a name in the format");
+    const NameRow* row = std::find_if(std::begin(kNames), std::end(kNames),
+                                      [&](const NameRow& r) { return r.dtype == tensor->dtype(); });
+    if (row == std::end(kNames))
+      return Status(Code::k_unsupported, "tensor \"" + name + "\" has a dtype without a name in the format");
     json[name] = {{"dtype", row->name}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
     dense.push_back(std::move(copy));
@@ -127,7 +135,8 @@ Status write_safetensors(const std::string& path, const NamedTensors& tensors, T
   const std::string part = path + ".part" + std::to_string(getpid());
   std::ofstream file(part, std::ios::binary);
   const uint64_t header_bytes = header.size();
-  file.write(reinterpret_cast<const char*>(&header_bytes), 8).write(header.data(), static_cast<std::streamsize>(header.size()));
+  file.write(reinterpret_cast<const char*>(&header_bytes), 8)
+      .write(header.data(), static_cast<std::streamsize>(header.size()));
   for (size_t i = 0; i < dense.size(); ++i) {
     const auto& offsets = json[tensors[i].first]["data_offsets"];
     const auto bytes = static_cast<std::streamsize>(offsets[1].get<uint64_t>() - offsets[0].get<uint64_t>());
@@ -136,7 +145,8 @@ Status write_safetensors(const std::string& path, const NamedTensors& tensors, T
   file.close();
   if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
     std::remove(part.c_str());
-    return Status(Code::k_exhausted, Message{"the file cannot be written", path, "nothing was left behind", "check disk space and rights"});
+    return Status(Code::k_exhausted, Message{"the file cannot be written", path, "nothing was left behind",
+                                             "check disk space and rights"});
   }
   return {};
 }

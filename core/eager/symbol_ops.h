@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The nodes of a program that are no operators: Python's arithmetic on sizes (`_operator.mul`, `torch.sym_max`, `math.trunc`).
-// They follow Python's rules: // and % round towards minus infinity, / of integers is a float, integers do not wrap.
+// The nodes of a program that are no operators: Python's arithmetic on sizes (`_operator.mul`, `torch.sym_max`,
+// `math.trunc`). They follow Python's rules: // and % round towards minus infinity, / of integers is a float, integers
+// do not wrap.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorServices over LibTorch. Compiled with OpenMP, because at::parallel_for is a template that runs serially without it.
+// TensorServices over LibTorch. Compiled with OpenMP, because at::parallel_for is a template that runs serially without
+// it.
 #include "core/eager/tensor_services.h"
 
 #include <ATen/Parallel.h>
@@ -190,14 +191,17 @@ Status ensure_device(Device device) {
   const at::Device torch_device = at_device(device);
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(torch_device.type())].load();
   if (guard == nullptr) {
-    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " needs a LibTorch that has GPU code", failure,
-                                               {}, "install a CUDA or ROCm build of LibTorch, or choose cpu"});
+    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " needs a LibTorch that has GPU code",
+                                               failure,
+                                               {},
+                                               "install a CUDA or ROCm build of LibTorch, or choose cpu"});
   }
   if (device.index < 0 || device.index >= guard->deviceCount()) {
-    return Status(Code::k_unsupported,
-                  Message{"device " + device_name(device) + " is not there: LibTorch sees " +
-                              std::to_string(guard->deviceCount()) + " device(s)",
-                          {}, {}, "choose another device"});
+    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " is not there: LibTorch sees " +
+                                                   std::to_string(guard->deviceCount()) + " device(s)",
+                                               {},
+                                               {},
+                                               "choose another device"});
   }
   return {};
 }

@@ -43,7 +43,10 @@ Result<WeightTable> WeightTable::map_storages(TensorServices& services, Device d
   for (const Weight& weight : weights_) {
     Block& block = blocks[weight.storage];
     const Tensor& from = *weight.tensor;
-    TensorSpec spec{from.dtype(), {from.sizes(), from.sizes() + from.rank()}, {from.strides(), from.strides() + from.rank()}, device};
+    TensorSpec spec{from.dtype(),
+                    {from.sizes(), from.sizes() + from.rank()},
+                    {from.strides(), from.strides() + from.rank()},
+                    device};
     TensorRef to;
     if (block.bytes == 0) {
       KRN_TRY_LET(to, services.allocate(spec));
@@ -61,7 +64,8 @@ Result<WeightTable> WeightTable::map_storages(TensorServices& services, Device d
 }
 
 Result<WeightTable> WeightTable::to_device(TensorServices& services, Device device) const {
-  const bool there = std::all_of(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.tensor->device() == device; });
+  const bool there =
+      std::all_of(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.tensor->device() == device; });
   if (there) return *this;
   return map_storages(services, device, [&](const TensorRef& bytes) { return services.to_device(bytes, device); });
 }

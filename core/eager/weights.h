@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of a model's parameters, buffers and constants: a name and a tensor each, at a fixed position that kConstant and
-// kState values of a Graph name. Names that were tied in the file are views of one storage, here and after a move.
+// The table of a model's parameters, buffers and constants: a name and a tensor each, at a fixed position that
+// kConstant and kState values of a Graph name. Names that were tied in the file are views of one storage, here and
+// after a move.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ namespace keirin {
 struct Weight {
   std::string name;
   TensorRef tensor;
-  uint32_t storage = 0;      // equal numbers share one storage
-  int64_t byte_offset = 0;   // of the first element in it
+  uint32_t storage = 0;     // equal numbers share one storage
+  int64_t byte_offset = 0;  // of the first element in it
 };
 
 class WeightTable {

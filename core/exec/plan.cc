@@ -65,6 +65,7 @@ bool same_strides(const Tensor& tensor, const Type& type) {
 
 }  // namespace
 
+Plan::Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
 Plan::~Plan() = default;
 
 Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanStep> steps, const std::vector<TensorRef>& weights,
@@ -91,8 +92,14 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
     if (value.kind == ValueKind::kConstant || value.kind == ValueKind::kState)
       slots_[v].kind = Slot::kFixed, slots_[v].fixed = weights[value.index];
   }
-  for (const PlanStep& step : steps_)
-    for (ValueId v : step.results) slots_[v].kind = step.executable ? Slot::kArena : Slot::kEager;
+  in_place_.assign(slots_.size(), 0);
+  for (PlanStep& step : steps_) {
+    step.targets.resize(step.results.size(), kNone);
+    for (size_t r = 0; r < step.results.size(); ++r) {
+      if (step.targets[r] != kNone) in_place_[step.targets[r]] = 1;
+      else slots_[step.results[r]].kind = step.executable ? Slot::kArena : Slot::kEager;
+    }
+  }
   for (const PlanStep& step : steps_)
     if (step.executable)
       for (ValueId v : step.operands) slots_[v].region_reads = true;
@@ -108,8 +115,8 @@ void Plan::place(const Graph& graph) {
   std::vector<int32_t> position(slots_.size(), -1);
   const int32_t end = static_cast<int32_t>(steps_.size());
   for (int32_t s = 0; s < end; ++s) {
-    for (ValueId v : steps_[s].results)
-      if (slots_[v].kind == Slot::kArena) {
+    for (size_t r = 0; r < steps_[s].results.size(); ++r)
+      if (ValueId v = steps_[s].results[r]; steps_[s].targets[r] == kNone && slots_[v].kind == Slot::kArena) {
         position[v] = static_cast<int32_t>(values.size());
         values.push_back(v);
         lifetimes.push_back({span_bytes(types_[v]), s, s});
@@ -155,7 +162,8 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
       else patched.push_back(static_cast<uint32_t>(list.size() - 1));
     };
     for (ValueId v : steps_[s].operands) add(v, arguments.inputs, arguments.patched_inputs, KRN_TENSOR_READ_ONLY);
-    for (ValueId v : steps_[s].results) add(v, arguments.outputs, arguments.patched_outputs, 0);
+    for (size_t r = 0; r < steps_[s].results.size(); ++r)
+      add(steps_[s].targets[r] != kNone ? steps_[s].targets[r] : steps_[s].results[r], arguments.outputs, arguments.patched_outputs, 0);
   }
   return context;
 }
@@ -215,7 +223,7 @@ Status Plan::run_region(Context& context, size_t s) {
   const PlanStep& step = steps_[s];
   Context::Arguments& arguments = context.arguments[s];
   for (uint32_t i : arguments.patched_inputs) point(arguments.inputs[i], *context.tensors[step.operands[i]]);
-  for (uint32_t i : arguments.patched_outputs) point(arguments.outputs[i], *context.tensors[step.results[i]]);
+  for (uint32_t i : arguments.patched_outputs) point(arguments.outputs[i], *context.tensors[step.targets[i] != kNone ? step.targets[i] : step.results[i]]);
   void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
   return step.executable->run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
                               static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
@@ -253,7 +261,9 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     // What is an input itself goes back as the caller's own tensor, also where a region read a copy with other strides.
     const Slot& slot = slots_[output.value];
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
-    if (in_arena(tensor)) {
+    // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
+    const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
+    if (tensor && (borrowed || in_arena(tensor))) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }
     outputs.push_back(std::move(tensor));
@@ -262,7 +272,10 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
   for (const Output& output : outputs_) {
     if (output.updates == kNone) continue;
     const Slot& target = slots_[output.updates];
-    KRN_TRY(services_.copy(target.kind == Slot::kInput ? inputs[target.input] : target.fixed, context.tensors[output.value]));
+    const TensorRef& storage = target.kind == Slot::kInput ? inputs[target.input] : target.fixed;
+    // Written in place already, unless the region was given a copy of an input with other strides.
+    const TensorRef& content = context.tensors[in_place_[output.updates] ? output.updates : output.value];
+    if (content != storage) KRN_TRY(services_.copy(storage, content));
   }
   return outputs;
 }

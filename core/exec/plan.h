@@ -5,8 +5,8 @@
 // per call in flight, argument arrays are built once and only the addresses of inputs, outputs and eager results are patched.
 // LibTorch tensors are made for the model's outputs and by eager steps only.
 //
-// It decides nothing: partition cut the graph, core/api compiled the regions. Its invariant: a failed run leaves the inputs and
-// the model's state as they were, so that eager can answer the same call.
+// It decides nothing: partition cut the graph, core/api compiled the regions. Its invariant: a run that fails before a region
+// updated something in place leaves the inputs and the model's state as they were, so that eager can answer the same call.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,8 @@ struct PlanStep {
   EagerCall eager;
   std::vector<ValueId> operands;  // region: in the order of its inputs
   std::vector<ValueId> results;   // region: in the order of its outputs
+  std::vector<ValueId> targets;   // region: parallel to results; the input or state that the output is written into, or kNone.
+                                  // Empty: none. What has a target is read by nobody else.
   int num_ops = 1;
   std::string note;               // plugin of a region, why an eager step is eager
 };
@@ -65,7 +67,7 @@ class Plan {
     bool region_reads = false;
   };
 
-  Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
+  Plan(TensorServices& services, Device device);
   void classify(const Graph& graph, const std::vector<TensorRef>& weights);
   void place(const Graph& graph);
   Result<std::unique_ptr<Context>> make_context();
@@ -85,6 +87,7 @@ class Plan {
   std::vector<Slot> slots_;           // by value
   std::vector<ValueId> inputs_;
   std::vector<Output> outputs_;
+  std::vector<uint8_t> in_place_;     // by value: a region writes it, it is the target of an update
   int64_t arena_bytes_ = 0, workspace_offset_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;

@@ -81,7 +81,7 @@ Status check_owned_path(const std::string& path) {
     return Status(Code::k_invalid_input, Message{"the path is not absolute", path, {}, "give the full path"});
   std::error_code ec;
   const fs::path real = fs::canonical(path, ec);
-  if (ec) return Status(Code::k_invalid_input, Message{"no such file: " + ec.message(), path, {}, {}});
+  if (ec) return Status(Code::k_invalid_input, Message{"the file cannot be found: " + ec.message(), path, {}, "build or install it again"});
   for (fs::path at = real;; at = at.parent_path()) {
     struct stat info {};
     if (::lstat(at.c_str(), &info) != 0) return failure("cannot look at the owner", at, errno);

@@ -4,6 +4,7 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -26,6 +27,12 @@ std::optional<AbiVersion> parse_abi(std::string_view text) {
   const std::string s(text);
   if (std::sscanf(s.c_str(), "%u.%u%c", &major, &minor, &rest) != 2 || major > 0xffff || minor > 0xffff) return {};
   return AbiVersion{static_cast<uint16_t>(major), static_cast<uint16_t>(minor)};
+}
+
+// Build systems spell the system's name in their own case.
+bool same_word(std::string_view a, std::string_view b) {
+  const auto low = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return low(x) == low(y); });
 }
 
 std::string abi_text(AbiVersion v) { return std::to_string(v.major) + "." + std::to_string(v.minor); }
@@ -161,7 +168,7 @@ Result<const ManifestVariant*> choose_variant(const Manifest& manifest, const Ha
                                            manifest.path, {}, "rebuild the plugin against this release's abi/graph.h"});
   std::string why = "it has no variant for " + std::string(host_os_arch());
   for (const ManifestVariant& variant : manifest.variants) {
-    if (variant.os_arch != host_os_arch()) continue;
+    if (!same_word(variant.os_arch, host_os_arch())) continue;
     std::string missing;
     for (const std::string& name : variant.requires_cpu)
       if (!has_cpu_feature(cpu, name).value_or(false)) missing += (missing.empty() ? "" : ", ") + name;

@@ -30,6 +30,11 @@ const OpRow* find_row(OpCode code);
 const OpRow* find_row(std::string_view name);
 std::string_view op_name(OpCode code);  // "?" if unknown
 
+// Moves that only look at memory in another way (a reshape may still have to copy).
+inline bool is_view(OpCode code) {
+  return code == OpCode::k_expand || code == OpCode::k_reshape || code == OpCode::k_permute || code == OpCode::k_slice;
+}
+
 // Null name for a key that is not in the table. kind: i d b I s, as in attrs.def.
 std::string_view attr_name(AttrKey key);
 char attr_kind(AttrKey key);

@@ -52,9 +52,12 @@ void put_value_id(std::string& out, ValueId v) {
 void put_attr(std::string& out, const Attr& attr) {
   out += attr_name(attr.key);
   out += '=';
-  if (attr.key == AttrKey::k_dtype && std::holds_alternative<int64_t>(attr.value)) {
-    out += dtype_name(static_cast<DType>(std::get<int64_t>(attr.value)));
-    return;
+  if (auto* id = std::get_if<int64_t>(&attr.value); id && attr.key == AttrKey::k_dtype && *id > 0 && *id < 256) {
+    std::string_view name = dtype_name(static_cast<DType>(*id));
+    if (name != "none") {  // else the number, as it is
+      out += name;
+      return;
+    }
   }
   struct Put {
     std::string& out;

@@ -17,8 +17,8 @@ using Table = std::unordered_map<std::string_view, Recipe>;
 const Table& table() {
   static const Table* const recipes = [] {
     auto* all = new Table;
-    for (auto family : {pointwise_recipes(), activation_recipes(), reduce_recipes(), view_recipes(), index_recipes(),
-                        factory_recipes(), contraction_recipes(), network_recipes()})
+    for (auto family : {pointwise_recipes(), activation_recipes(), reduce_recipes(), view_recipes(), join_recipes(),
+                        index_recipes(), factory_recipes(), contraction_recipes(), network_recipes()})
       for (const RecipeRow& row : family) all->emplace(row.op, row.recipe);
     return all;
   }();
@@ -30,7 +30,9 @@ bool computes(const Builder& builder, const AtenCall& call) {
   auto ok = [&](ValueId v) { return v == kNone || dtype_class(builder.type(v).dtype) != DTypeClass::x; };
   for (const AtenArg& arg : *call.args) {
     if (const auto* one = std::get_if<AtenArg::Value>(&arg.value); one && !ok(one->id)) return false;
-    if (const auto* many = std::get_if<AtenArg::Values>(&arg.value); many && !std::all_of(many->begin(), many->end(), ok)) return false;
+    if (const auto* many = std::get_if<AtenArg::Values>(&arg.value);
+        many && !std::all_of(many->begin(), many->end(), ok))
+      return false;
   }
   return true;
 }
@@ -42,7 +44,8 @@ void undo(Graph& graph, size_t values, size_t ops) {
 
 }  // namespace
 
-Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call, std::string* why_opaque) {
+Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call,
+                                                       std::string* why_opaque) {
   auto opaque = [&](std::string why) {
     if (why_opaque != nullptr) *why_opaque = std::move(why);
     return std::optional<std::vector<ValueId>>();

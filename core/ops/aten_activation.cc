@@ -18,9 +18,12 @@ ValueId with_numbers(Lowering& w, OpCode code, ValueId x, std::initializer_list<
   DType d = w.dtype_of(x);
   auto at = [&](size_t i) { return Lowering::number(numbers.begin()[i]); };
   switch (numbers.size()) {
-    case 1: return w.pointwise(code, {self, at(0)}, d);
-    case 2: return w.pointwise(code, {self, at(0), at(1)}, d);
-    default: return w.pointwise(code, {self, at(0), at(1), at(2)}, d);
+    case 1:
+      return w.pointwise(code, {self, at(0)}, d);
+    case 2:
+      return w.pointwise(code, {self, at(0), at(1)}, d);
+    default:
+      return w.pointwise(code, {self, at(0), at(1), at(2)}, d);
   }
 }
 
@@ -33,11 +36,13 @@ Values leaky_relu(Lowering& w) {
 }
 
 Values elu(Lowering& w) {
-  return {with_numbers(w, OpCode::k_elu, w.tensor("self"), {w.real("alpha", 1), w.real("scale", 1), w.real("input_scale", 1)})};
+  return {with_numbers(w, OpCode::k_elu, w.tensor("self"),
+                       {w.real("alpha", 1), w.real("scale", 1), w.real("input_scale", 1)})};
 }
 
 Values selu(Lowering& w) {
-  return {with_numbers(w, OpCode::k_elu, w.tensor("self"), {1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1})};
+  return {with_numbers(w, OpCode::k_elu, w.tensor("self"),
+                       {1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1})};
 }
 
 Values celu(Lowering& w) {
@@ -51,7 +56,8 @@ Values softplus(Lowering& w) {
 
 ValueId bounded(Lowering& w, double low, double high) {
   ValueId x = w.tensor("self");
-  return w.pointwise(OpCode::k_clamp, {w.as_operand(x), Lowering::number(low), Lowering::number(high)}, w.dtype_of(x), false);
+  return w.pointwise(OpCode::k_clamp, {w.as_operand(x), Lowering::number(low), Lowering::number(high)}, w.dtype_of(x),
+                     false);
 }
 
 Values hardtanh(Lowering& w) { return {bounded(w, w.real("min_val", -1), w.real("max_val", 1))}; }
@@ -99,14 +105,29 @@ Values native_dropout(Lowering& w) {
 
 using C = OpCode;
 constexpr RecipeRow kRecipes[] = {
-    {"aten::relu", plain<C::k_relu>}, {"aten::silu", plain<C::k_silu>}, {"aten::mish", plain<C::k_mish>},
-    {"aten::hardsigmoid", plain<C::k_hardsigmoid>}, {"aten::hardswish", plain<C::k_hardswish>},
-    {"aten::log_sigmoid", plain<C::k_log_sigmoid>}, {"aten::gelu", gelu}, {"aten::leaky_relu", leaky_relu},
-    {"aten::elu", elu}, {"aten::selu", selu}, {"aten::celu", celu}, {"aten::softplus", softplus},
-    {"aten::hardtanh", hardtanh}, {"aten::relu6", relu6}, {"aten::threshold", threshold}, {"aten::prelu", prelu},
-    {"aten::_prelu_kernel", prelu}, {"aten::glu", glu},
-    {"aten::dropout", identity_in_eval}, {"aten::feature_dropout", identity_in_eval},
-    {"aten::alpha_dropout", identity_in_eval}, {"aten::feature_alpha_dropout", identity_in_eval}, {"aten::native_dropout", native_dropout},
+    {"aten::relu", plain<C::k_relu>},
+    {"aten::silu", plain<C::k_silu>},
+    {"aten::mish", plain<C::k_mish>},
+    {"aten::hardsigmoid", plain<C::k_hardsigmoid>},
+    {"aten::hardswish", plain<C::k_hardswish>},
+    {"aten::log_sigmoid", plain<C::k_log_sigmoid>},
+    {"aten::gelu", gelu},
+    {"aten::leaky_relu", leaky_relu},
+    {"aten::elu", elu},
+    {"aten::selu", selu},
+    {"aten::celu", celu},
+    {"aten::softplus", softplus},
+    {"aten::hardtanh", hardtanh},
+    {"aten::relu6", relu6},
+    {"aten::threshold", threshold},
+    {"aten::prelu", prelu},
+    {"aten::_prelu_kernel", prelu},
+    {"aten::glu", glu},
+    {"aten::dropout", identity_in_eval},
+    {"aten::feature_dropout", identity_in_eval},
+    {"aten::alpha_dropout", identity_in_eval},
+    {"aten::feature_alpha_dropout", identity_in_eval},
+    {"aten::native_dropout", native_dropout},
 };
 
 }  // namespace

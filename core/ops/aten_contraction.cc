@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes of matrix products, convolutions and attention: every form ends in one of the anchors matmul, linear, conv, attention.
+// Recipes of matrix products, convolutions and attention: every form ends in one of the anchors matmul, linear, conv,
+// attention.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +48,11 @@ ValueId matmul_of(Lowering& w, ValueId a, ValueId b) {
 
 Values matmul(Lowering& w) {
   ValueId a = w.tensor("self");
-  return {matmul_of(w, a, w.tensor(w.given("other") ? "other" : w.given("mat2") ? "mat2" : w.given("vec") ? "vec" : "tensor"))};
+  return {matmul_of(w, a,
+                    w.tensor(w.given("other")  ? "other"
+                             : w.given("mat2") ? "mat2"
+                             : w.given("vec")  ? "vec"
+                                               : "tensor"))};
 }
 
 Values linear(Lowering& w) {
@@ -97,7 +102,8 @@ struct EinsumSide {
 };
 
 // Brings an operand to `order` of its labels, then to three axes [batch, kept or summed, the other].
-ValueId arranged(Lowering& w, const EinsumSide& side, const std::string& batch, const std::string& first, const std::string& second) {
+ValueId arranged(Lowering& w, const EinsumSide& side, const std::string& batch, const std::string& first,
+                 const std::string& second) {
   std::string order = batch + first + second;
   Dims dims, s = w.sizes(side.value);
   for (char c : order) dims.push_back(static_cast<int64_t>(side.labels.find(c)));
@@ -116,7 +122,8 @@ bool splits(const std::string& text, std::vector<std::string>& inputs, std::stri
   if (arrow == std::string::npos || t.find('.') != std::string::npos) return false;
   output = t.substr(arrow + 2);
   std::string rest = t.substr(0, arrow);
-  for (size_t comma; (comma = rest.find(',')) != std::string::npos; rest = rest.substr(comma + 1)) inputs.push_back(rest.substr(0, comma));
+  for (size_t comma; (comma = rest.find(',')) != std::string::npos; rest = rest.substr(comma + 1))
+    inputs.push_back(rest.substr(0, comma));
   inputs.push_back(rest);
   for (const std::string& s : inputs)
     for (char c : s)
@@ -139,11 +146,14 @@ Values einsum(Lowering& w) {
     if (!in(a.labels, c)) right += c;
   bool kept = std::all_of(left.begin(), left.end(), [&](char c) { return in(output, c); }) &&
               std::all_of(right.begin(), right.end(), [&](char c) { return in(output, c); });
-  bool fits = static_cast<int64_t>(a.labels.size()) == w.rank(a.value) && static_cast<int64_t>(b.labels.size()) == w.rank(b.value);
-  if (!kept || !fits || output.size() != batch.size() + left.size() + right.size() || w.dtype_of(a.value) != w.dtype_of(b.value))
+  bool fits = static_cast<int64_t>(a.labels.size()) == w.rank(a.value) &&
+              static_cast<int64_t>(b.labels.size()) == w.rank(b.value);
+  if (!kept || !fits || output.size() != batch.size() + left.size() + right.size() ||
+      w.dtype_of(a.value) != w.dtype_of(b.value))
     return w.decline("einsum " + w.word("equation")), Values{};
   for (char c : batch + sum)
-    if (w.sizes(a.value)[a.labels.find(c)] != w.sizes(b.value)[b.labels.find(c)]) return w.decline("einsum that broadcasts"), Values{};
+    if (w.sizes(a.value)[a.labels.find(c)] != w.sizes(b.value)[b.labels.find(c)])
+      return w.decline("einsum that broadcasts"), Values{};
   ValueId out = w.row(OpCode::k_matmul, {arranged(w, a, batch, left, sum), arranged(w, b, batch, sum, right)});
   std::string natural = batch + left + right;
   Dims sizes, dims;
@@ -183,9 +193,12 @@ ValueId conv_row(Lowering& w, bool transposed, bool words) {
   if (unbatched) x = w.unsqueeze(x, 0);
   Dims dilation = per_axis(w, "dilation", n, 1);
   Dims padding = words ? named_padding(w, kernel, dilation) : per_axis(w, "padding", n, 0);
-  std::vector<Attr> attrs{{AttrKey::k_stride, per_axis(w, "stride", n, 1)}, {AttrKey::k_padding, padding},
-                          {AttrKey::k_dilation, dilation}, {AttrKey::k_groups, w.integer("groups", 1)},
-                          {AttrKey::k_transposed, transposed}, {AttrKey::k_output_padding, per_axis(w, "output_padding", n, 0)}};
+  std::vector<Attr> attrs{{AttrKey::k_stride, per_axis(w, "stride", n, 1)},
+                          {AttrKey::k_padding, padding},
+                          {AttrKey::k_dilation, dilation},
+                          {AttrKey::k_groups, w.integer("groups", 1)},
+                          {AttrKey::k_transposed, transposed},
+                          {AttrKey::k_output_padding, per_axis(w, "output_padding", n, 0)}};
   ValueId out = w.row(OpCode::k_conv, bias == kNone ? Values{x, weight} : Values{x, weight, bias}, std::move(attrs));
   Dims s = w.sizes(out);
   if (unbatched && !w.failed()) out = w.reshape(out, Dims(s.begin() + 1, s.end()));
@@ -201,13 +214,15 @@ Values convolution(Lowering& w) { return {conv_row(w, w.flag("transposed"), fals
 ValueId attention_of(Lowering& w) {
   ValueId q = w.tensor("query"), k = w.tensor("key"), v = w.tensor("value"), mask = w.tensor_or_none("attn_mask");
   if (w.real("dropout_p", 0) != 0) w.decline("attention with dropout draws random numbers");
-  if (w.rank(q) < 3 || w.rank(k) != w.rank(q) || w.rank(v) != w.rank(q)) w.decline("attention below 3-d or of mixed ranks");
+  if (w.rank(q) < 3 || w.rank(k) != w.rank(q) || w.rank(v) != w.rank(q))
+    w.decline("attention below 3-d or of mixed ranks");
   if (w.failed()) return kNone;
   Dims sq = w.sizes(q), sk = w.sizes(k), sv = w.sizes(v);
   const size_t r = sq.size();
   bool gqa = w.flag("enable_gqa") && sq[r - 3] != sk[r - 3];
   if (!gqa) {
-    Dims batch = w.broadcast({Dims(sq.begin(), sq.end() - 2), Dims(sk.begin(), sk.end() - 2), Dims(sv.begin(), sv.end() - 2)});
+    Dims batch =
+        w.broadcast({Dims(sq.begin(), sq.end() - 2), Dims(sk.begin(), sk.end() - 2), Dims(sv.begin(), sv.end() - 2)});
     for (auto [value, s] : {std::pair{&q, &sq}, {&k, &sk}, {&v, &sv}}) {
       std::copy(batch.begin(), batch.end(), s->begin());
       *value = w.expand(*value, *s);
@@ -220,20 +235,37 @@ ValueId attention_of(Lowering& w) {
     want.push_back(sk[r - 2]);
     operands.push_back(w.expand(mask, want));
   }
-  return w.row(OpCode::k_attention, operands, {{AttrKey::k_causal, w.flag("is_causal")}, {AttrKey::k_scale, scale}, {AttrKey::k_gqa, gqa}});
+  return w.row(OpCode::k_attention, operands,
+               {{AttrKey::k_causal, w.flag("is_causal")}, {AttrKey::k_scale, scale}, {AttrKey::k_gqa, gqa}});
 }
 
 Values attention(Lowering& w) { return {attention_of(w)}; }
 Values attention_with_logsumexp(Lowering& w) { return {attention_of(w), kNone}; }
 
 constexpr RecipeRow kRecipes[] = {
-    {"aten::matmul", matmul}, {"aten::mm", matmul}, {"aten::bmm", matmul}, {"aten::mv", matmul}, {"aten::dot", matmul},
-    {"aten::linear", linear}, {"aten::addmm", addmm}, {"aten::baddbmm", baddbmm}, {"aten::outer", outer}, {"aten::einsum", einsum},
-    {"aten::conv1d", conv}, {"aten::conv2d", conv}, {"aten::conv3d", conv},
-    {"aten::conv1d.padding", conv_padding}, {"aten::conv2d.padding", conv_padding}, {"aten::conv3d.padding", conv_padding},
-    {"aten::conv_transpose1d", conv_transpose}, {"aten::conv_transpose2d.input", conv_transpose}, {"aten::conv_transpose3d.input", conv_transpose},
-    {"aten::convolution", convolution}, {"aten::_convolution", convolution},
-    {"aten::scaled_dot_product_attention", attention}, {"aten::_scaled_dot_product_flash_attention_for_cpu", attention_with_logsumexp},
+    {"aten::matmul", matmul},
+    {"aten::mm", matmul},
+    {"aten::bmm", matmul},
+    {"aten::mv", matmul},
+    {"aten::dot", matmul},
+    {"aten::linear", linear},
+    {"aten::addmm", addmm},
+    {"aten::baddbmm", baddbmm},
+    {"aten::outer", outer},
+    {"aten::einsum", einsum},
+    {"aten::conv1d", conv},
+    {"aten::conv2d", conv},
+    {"aten::conv3d", conv},
+    {"aten::conv1d.padding", conv_padding},
+    {"aten::conv2d.padding", conv_padding},
+    {"aten::conv3d.padding", conv_padding},
+    {"aten::conv_transpose1d", conv_transpose},
+    {"aten::conv_transpose2d.input", conv_transpose},
+    {"aten::conv_transpose3d.input", conv_transpose},
+    {"aten::convolution", convolution},
+    {"aten::_convolution", convolution},
+    {"aten::scaled_dot_product_attention", attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", attention_with_logsumexp},
 };
 
 }  // namespace

@@ -17,7 +17,9 @@ DType dtype_or(Lowering& w, DType fallback) {
 
 DType dtype_of_number(const Operand& n) { return n.dtype == DType::k_f64 ? DType::k_f32 : n.dtype; }
 
-Values filled(Lowering& w, const Operand& value, DType dtype, const Dims& sizes) { return {w.full(value, dtype, sizes)}; }
+Values filled(Lowering& w, const Operand& value, DType dtype, const Dims& sizes) {
+  return {w.full(value, dtype, sizes)};
+}
 
 template <int kValue>
 Values constant(Lowering& w) {
@@ -76,11 +78,13 @@ Values arange(Lowering& w) {
   if (!start.is_number() || !end.is_number() || !step.is_number()) w.decline("a bound that is a tensor");
   bool integers = start.is_integer && end.is_integer && step.is_integer;
   DType dtype = dtype_or(w, integers ? DType::k_i64 : DType::k_f32);
-  if (!is_whole(start) || !is_whole(step) || step.as_double() == 0 || dtype == DType::k_bool) w.decline("arange over fractions");
+  if (!is_whole(start) || !is_whole(step) || step.as_double() == 0 || dtype == DType::k_bool)
+    w.decline("arange over fractions");
   if (w.failed()) return {};
   double count = std::ceil((end.as_double() - start.as_double()) / step.as_double());
   if (!(count >= 0 && count < 1e12)) return w.decline("arange of a negative length"), Values{};
-  return {w.iota(static_cast<int64_t>(start.as_double()), static_cast<int64_t>(count), static_cast<int64_t>(step.as_double()), dtype)};
+  return {w.iota(static_cast<int64_t>(start.as_double()), static_cast<int64_t>(count),
+                 static_cast<int64_t>(step.as_double()), dtype)};
 }
 
 // Column minus row of the last two axes, compared with a diagonal, over [rows, columns].
@@ -106,13 +110,29 @@ Values eye(Lowering& w) {
 }
 
 constexpr RecipeRow kRecipes[] = {
-    {"aten::zeros", constant<0>}, {"aten::ones", constant<1>}, {"aten::empty.memory_format", constant<0>},
-    {"aten::zeros_like", constant_like<0>}, {"aten::ones_like", constant_like<1>}, {"aten::empty_like", constant_like<0>},
-    {"aten::new_zeros", new_constant<0>}, {"aten::new_ones", new_constant<1>}, {"aten::new_empty", new_constant<0>},
-    {"aten::full", full}, {"aten::full_like", full_like}, {"aten::new_full", new_full},
-    {"aten::fill.Scalar", fill}, {"aten::fill.Tensor", fill}, {"aten::zero", zero}, {"aten::scalar_tensor", scalar_tensor},
-    {"aten::arange", arange}, {"aten::arange.start", arange}, {"aten::arange.start_step", arange},
-    {"aten::tril", triangle<OpCode::k_le>}, {"aten::triu", triangle<OpCode::k_ge>}, {"aten::eye", eye}, {"aten::eye.m", eye},
+    {"aten::zeros", constant<0>},
+    {"aten::ones", constant<1>},
+    {"aten::empty.memory_format", constant<0>},
+    {"aten::zeros_like", constant_like<0>},
+    {"aten::ones_like", constant_like<1>},
+    {"aten::empty_like", constant_like<0>},
+    {"aten::new_zeros", new_constant<0>},
+    {"aten::new_ones", new_constant<1>},
+    {"aten::new_empty", new_constant<0>},
+    {"aten::full", full},
+    {"aten::full_like", full_like},
+    {"aten::new_full", new_full},
+    {"aten::fill.Scalar", fill},
+    {"aten::fill.Tensor", fill},
+    {"aten::zero", zero},
+    {"aten::scalar_tensor", scalar_tensor},
+    {"aten::arange", arange},
+    {"aten::arange.start", arange},
+    {"aten::arange.start_step", arange},
+    {"aten::tril", triangle<OpCode::k_le>},
+    {"aten::triu", triangle<OpCode::k_ge>},
+    {"aten::eye", eye},
+    {"aten::eye.m", eye},
 };
 
 }  // namespace

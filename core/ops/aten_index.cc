@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes that read or write through index tensors. Boolean masks give sizes that depend on data: they stay opaque, but for the
-// forms that equal a selection.
+// Recipes that read or write through index tensors. Boolean masks give sizes that depend on data: they stay opaque, but
+// for the forms that equal a selection.
 #include <algorithm>
 #include <optional>
 
@@ -18,11 +18,18 @@ bool is_non_negative(const Lowering& w, ValueId v, int depth = 8) {
   const Op* op = depth > 0 ? w.producer(v) : nullptr;
   if (op == nullptr) return false;
   switch (op->code) {
-    case OpCode::k_iota: return op->i(AttrKey::k_start) >= 0 && op->i(AttrKey::k_step) >= 0;
-    case OpCode::k_full: return op->i(AttrKey::k_value_i) >= 0;
-    case OpCode::k_reshape: case OpCode::k_expand: case OpCode::k_permute: case OpCode::k_slice: case OpCode::k_cast:
+    case OpCode::k_iota:
+      return op->i(AttrKey::k_start) >= 0 && op->i(AttrKey::k_step) >= 0;
+    case OpCode::k_full:
+      return op->i(AttrKey::k_value_i) >= 0;
+    case OpCode::k_reshape:
+    case OpCode::k_expand:
+    case OpCode::k_permute:
+    case OpCode::k_slice:
+    case OpCode::k_cast:
       return is_non_negative(w, op->operands[0], depth - 1);
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -49,11 +56,13 @@ std::optional<OneIndex> one_index(Lowering& w, ValueId x, const Values& indices)
   Dims shape;
   for (size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] == kNone) continue;
-    if (!is_int(w.dtype_of(indices[i])) || w.dtype_of(indices[i]) == DType::k_u8) return w.decline("a boolean index"), std::nullopt;
+    if (!is_int(w.dtype_of(indices[i])) || w.dtype_of(indices[i]) == DType::k_u8)
+      return w.decline("a boolean index"), std::nullopt;
     at.push_back(static_cast<int64_t>(i));
     shape = w.broadcast({shape, w.sizes(indices[i])});
   }
-  if (w.failed() || at.empty() || at.back() >= w.rank(x)) return w.decline("an index list that does not fit"), std::nullopt;
+  if (w.failed() || at.empty() || at.back() >= w.rank(x))
+    return w.decline("an index list that does not fit"), std::nullopt;
   OneIndex one;
   one.count = static_cast<int64_t>(at.size());
   bool adjacent = at.back() - at.front() + 1 == one.count;
@@ -114,7 +123,9 @@ Values index_put(Lowering& w) {
   rows[one->dim] = count;
   ValueId src = w.reshape(w.expand(w.cast(values, w.dtype_of(x)), region), rows);
   ValueId out = w.row(OpCode::k_index_reduce, {one->base, w.reshape(one->index, {count}), src},
-                      {{AttrKey::k_dim, one->dim}, {AttrKey::k_reduce, std::string(accumulate ? "sum" : "none")}, {AttrKey::k_include_self, true}});
+                      {{AttrKey::k_dim, one->dim},
+                       {AttrKey::k_reduce, std::string(accumulate ? "sum" : "none")},
+                       {AttrKey::k_include_self, true}});
   out = w.reshape(out, one->moved);
   if (one->order.empty()) return {out};
   Dims back(one->order.size());
@@ -155,12 +166,16 @@ Values scatter_row(Lowering& w, ValueId src, std::string reduce, bool include_se
   ValueId x = w.tensor("self"), at = w.tensor("index");
   if (w.rank(x) == 0) w.decline("scatter into a 0-d tensor");
   return {w.row(OpCode::k_scatter, {x, at, src},
-                {{AttrKey::k_dim, w.axis(w.integer("dim"), w.rank(x))}, {AttrKey::k_reduce, std::move(reduce)}, {AttrKey::k_include_self, include_self}})};
+                {{AttrKey::k_dim, w.axis(w.integer("dim"), w.rank(x))},
+                 {AttrKey::k_reduce, std::move(reduce)},
+                 {AttrKey::k_include_self, include_self}})};
 }
 
 Values scatter_src(Lowering& w) { return scatter_row(w, w.tensor("src"), "none", true); }
 Values scatter_add(Lowering& w) { return scatter_row(w, w.tensor("src"), "sum", true); }
-Values scatter_reduce(Lowering& w) { return scatter_row(w, w.tensor("src"), w.word("reduce"), w.flag("include_self", true)); }
+Values scatter_reduce(Lowering& w) {
+  return scatter_row(w, w.tensor("src"), w.word("reduce"), w.flag("include_self", true));
+}
 
 Values scatter_value(Lowering& w) {
   ValueId x = w.tensor("self"), at = w.tensor("index");
@@ -172,12 +187,15 @@ Values index_row(Lowering& w, ValueId src, std::string reduce, bool include_self
   if (w.rank(x) == 0) w.decline("a 0-d tensor has no axis to index");
   if (w.rank(at) == 0) at = w.reshape(at, {1});
   return {w.row(OpCode::k_index_reduce, {x, at, src},
-                {{AttrKey::k_dim, w.axis(w.integer("dim"), w.rank(x))}, {AttrKey::k_reduce, std::move(reduce)}, {AttrKey::k_include_self, include_self}})};
+                {{AttrKey::k_dim, w.axis(w.integer("dim"), w.rank(x))},
+                 {AttrKey::k_reduce, std::move(reduce)},
+                 {AttrKey::k_include_self, include_self}})};
 }
 
 Values index_add(Lowering& w) {
   ValueId src = w.tensor("source");
-  if (w.given("alpha") && w.real("alpha") != 1) src = w.pointwise(OpCode::k_mul, {w.as_operand(src), w.operand("alpha")}, w.dtype_of(src));
+  if (w.given("alpha") && w.real("alpha") != 1)
+    src = w.pointwise(OpCode::k_mul, {w.as_operand(src), w.operand("alpha")}, w.dtype_of(src));
   return index_row(w, src, "sum", true);
 }
 
@@ -194,7 +212,9 @@ Values index_fill(Lowering& w) {
   return index_row(w, w.expand(one, s), "none", true);
 }
 
-Values index_reduce(Lowering& w) { return index_row(w, w.tensor("source"), w.word("reduce"), w.flag("include_self", true)); }
+Values index_reduce(Lowering& w) {
+  return index_row(w, w.tensor("source"), w.word("reduce"), w.flag("include_self", true));
+}
 
 Values one_hot(Lowering& w) {
   ValueId x = w.tensor("self");
@@ -208,12 +228,24 @@ Values one_hot(Lowering& w) {
 }
 
 constexpr RecipeRow kRecipes[] = {
-    {"aten::index.Tensor", index}, {"aten::_unsafe_index.Tensor", index}, {"aten::index_put", index_put}, {"aten::_unsafe_index_put", index_put},
-    {"aten::index_select", index_select}, {"aten::embedding", embedding}, {"aten::gather", gather}, {"aten::take_along_dim", take_along_dim},
-    {"aten::scatter.src", scatter_src}, {"aten::scatter.value", scatter_value}, {"aten::scatter_add", scatter_add},
-    {"aten::scatter_reduce.two", scatter_reduce}, {"aten::index_add", index_add}, {"aten::index_copy", index_copy},
-    {"aten::index_fill.int_Scalar", index_fill}, {"aten::index_fill.int_Tensor", index_fill},
-    {"aten::index_reduce", index_reduce}, {"aten::one_hot", one_hot},
+    {"aten::index.Tensor", index},
+    {"aten::_unsafe_index.Tensor", index},
+    {"aten::index_put", index_put},
+    {"aten::_unsafe_index_put", index_put},
+    {"aten::index_select", index_select},
+    {"aten::embedding", embedding},
+    {"aten::gather", gather},
+    {"aten::take_along_dim", take_along_dim},
+    {"aten::scatter.src", scatter_src},
+    {"aten::scatter.value", scatter_value},
+    {"aten::scatter_add", scatter_add},
+    {"aten::scatter_reduce.two", scatter_reduce},
+    {"aten::index_add", index_add},
+    {"aten::index_copy", index_copy},
+    {"aten::index_fill.int_Scalar", index_fill},
+    {"aten::index_fill.int_Tensor", index_fill},
+    {"aten::index_reduce", index_reduce},
+    {"aten::one_hot", one_hot},
 };
 
 }  // namespace

@@ -19,7 +19,8 @@ Values batch_norm(Lowering& w) {
   bool training = w.given("training") ? w.flag("training") : w.flag("train");
   if (training || !w.given("running_mean") || !w.given("running_var")) w.decline("batch norm in training");
   return {w.row(OpCode::k_batch_norm,
-                {w.tensor("input"), w.tensor_or_none("weight"), w.tensor_or_none("bias"), w.tensor("running_mean"), w.tensor("running_var")},
+                {w.tensor("input"), w.tensor_or_none("weight"), w.tensor_or_none("bias"), w.tensor("running_mean"),
+                 w.tensor("running_var")},
                 {{AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
@@ -38,7 +39,8 @@ Values instance_norm(Lowering& w) {
 Values layer_norm(Lowering& w) {
   ValueId x = w.tensor("input");
   return {w.row(OpCode::k_layer_norm, trimmed({x, w.tensor_or_none("weight"), w.tensor_or_none("bias")}),
-                {{AttrKey::k_rank, static_cast<int64_t>(w.ints("normalized_shape").size())}, {AttrKey::k_eps, w.real("eps", 1e-5)}})};
+                {{AttrKey::k_rank, static_cast<int64_t>(w.ints("normalized_shape").size())},
+                 {AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
 Values native_layer_norm(Lowering& w) { return {layer_norm(w)[0], kNone, kNone}; }
@@ -46,7 +48,8 @@ Values native_layer_norm(Lowering& w) { return {layer_norm(w)[0], kNone, kNone};
 Values group_norm(Lowering& w) {
   ValueId x = w.tensor("input");
   return {w.row(OpCode::k_group_norm, trimmed({x, w.tensor_or_none("weight"), w.tensor_or_none("bias")}),
-                {{AttrKey::k_groups, w.integer(w.given("num_groups") ? "num_groups" : "group")}, {AttrKey::k_eps, w.real("eps", 1e-5)}})};
+                {{AttrKey::k_groups, w.integer(w.given("num_groups") ? "num_groups" : "group")},
+                 {AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
 Values native_group_norm(Lowering& w) { return {group_norm(w)[0], kNone, kNone}; }
@@ -57,7 +60,8 @@ Values rms_norm(Lowering& w) {
   if (!w.given("eps") && dtype_bytes(d) == 2) w.decline("rms_norm without eps in half precision");
   double eps = d == DType::k_f64 ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
   return {w.row(OpCode::k_rms_norm, trimmed({x, w.tensor_or_none("weight")}),
-                {{AttrKey::k_rank, static_cast<int64_t>(w.ints("normalized_shape").size())}, {AttrKey::k_eps, w.real("eps", eps)}})};
+                {{AttrKey::k_rank, static_cast<int64_t>(w.ints("normalized_shape").size())},
+                 {AttrKey::k_eps, w.real("eps", eps)}})};
 }
 
 // ---- windows over n spatial axes; a missing batch axis is added and taken away
@@ -88,21 +92,27 @@ template <size_t kAxes>
 Values max_pool(Lowering& w) {
   Spatial s = batched(w, kAxes);
   Dims kernel = per_axis(w.ints("kernel_size"), kAxes, {});
-  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel}, {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
+  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel},
+                          {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
                           {AttrKey::k_padding, per_axis(w.ints("padding"), kAxes, Dims(kAxes, 0))},
-                          {AttrKey::k_dilation, per_axis(w.ints("dilation"), kAxes, Dims(kAxes, 1))}, {AttrKey::k_ceil_mode, w.flag("ceil_mode")}};
+                          {AttrKey::k_dilation, per_axis(w.ints("dilation"), kAxes, Dims(kAxes, 1))},
+                          {AttrKey::k_ceil_mode, w.flag("ceil_mode")}};
   return finished(w, s, w.row(OpCode::k_max_pool, {s.x}, std::move(attrs)));
 }
 
 template <size_t kAxes>
-Values max_pool_with_indices(Lowering& w) { return {max_pool<kAxes>(w)[0], kNone}; }
+Values max_pool_with_indices(Lowering& w) {
+  return {max_pool<kAxes>(w)[0], kNone};
+}
 
 template <size_t kAxes>
 Values avg_pool(Lowering& w) {
   Spatial s = batched(w, kAxes);
   Dims kernel = per_axis(w.ints("kernel_size"), kAxes, {});
-  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel}, {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
-                          {AttrKey::k_padding, per_axis(w.ints("padding"), kAxes, Dims(kAxes, 0))}, {AttrKey::k_ceil_mode, w.flag("ceil_mode")},
+  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel},
+                          {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
+                          {AttrKey::k_padding, per_axis(w.ints("padding"), kAxes, Dims(kAxes, 0))},
+                          {AttrKey::k_ceil_mode, w.flag("ceil_mode")},
                           {AttrKey::k_count_include_pad, w.flag("count_include_pad", true)},
                           {AttrKey::k_divisor, w.given("divisor_override") ? w.integer("divisor_override") : 0}};
   return finished(w, s, w.row(OpCode::k_avg_pool, {s.x}, std::move(attrs)));
@@ -111,7 +121,9 @@ Values avg_pool(Lowering& w) {
 template <size_t kAxes>
 Values adaptive_avg_pool(Lowering& w) {
   Spatial s = batched(w, kAxes);
-  return finished(w, s, w.row(OpCode::k_adaptive_avg_pool, {s.x}, {{AttrKey::k_sizes, per_axis(w.ints("output_size"), kAxes, {})}}));
+  return finished(
+      w, s,
+      w.row(OpCode::k_adaptive_avg_pool, {s.x}, {{AttrKey::k_sizes, per_axis(w.ints("output_size"), kAxes, {})}}));
 }
 
 int64_t bits_of(double v) {
@@ -140,12 +152,18 @@ Values upsample(Lowering& w) {
   if (factors.size() != 0 && factors.size() != kAxes) w.decline("scale factors on some axes only");
   if (w.failed() || own.size() != kAxes + 2) return w.decline("resizing of another rank"), Values{};
   if (sizes.empty())
-    for (size_t i = 0; i < factors.size(); ++i) sizes.push_back(static_cast<int64_t>(std::floor(static_cast<double>(own[i + 2]) * factors[i])));
+    for (size_t i = 0; i < factors.size(); ++i)
+      sizes.push_back(static_cast<int64_t>(std::floor(static_cast<double>(own[i + 2]) * factors[i])));
   Dims scales;
   for (double f : factors) scales.push_back(bits_of(f));
-  std::vector<Attr> attrs{{AttrKey::k_sizes, sizes}, {AttrKey::k_scales, scales}};
-  if (kLinear) attrs.push_back({AttrKey::k_align_corners, w.flag("align_corners")});
-  return finished(w, s, w.row(kLinear ? OpCode::k_upsample_bilinear : OpCode::k_upsample_nearest, {s.x}, std::move(attrs)));
+  if (!kLinear)
+    return finished(w, s,
+                    w.row(OpCode::k_upsample_nearest, {s.x}, {{AttrKey::k_sizes, sizes}, {AttrKey::k_scales, scales}}));
+  return finished(w, s,
+                  w.row(OpCode::k_upsample_bilinear, {s.x},
+                        {{AttrKey::k_sizes, sizes},
+                         {AttrKey::k_scales, scales},
+                         {AttrKey::k_align_corners, w.flag("align_corners")}}));
 }
 
 // ---- recurrent cells
@@ -157,8 +175,10 @@ Values rnn(Lowering& w) {
   for (ValueId h : w.tensors("hx")) operands.push_back(h);
   for (ValueId p : w.tensors("params")) operands.push_back(p);
   return w.rows(kCode, operands,
-                {{AttrKey::k_layers, w.integer("num_layers", 1)}, {AttrKey::k_bidirectional, w.flag("bidirectional")},
-                 {AttrKey::k_batch_first, w.flag("batch_first")}, {AttrKey::k_has_biases, w.flag("has_biases", true)}});
+                {{AttrKey::k_layers, w.integer("num_layers", 1)},
+                 {AttrKey::k_bidirectional, w.flag("bidirectional")},
+                 {AttrKey::k_batch_first, w.flag("batch_first")},
+                 {AttrKey::k_has_biases, w.flag("has_biases", true)}});
 }
 
 Values embedding_bag(Lowering& w) {
@@ -168,8 +188,9 @@ Values embedding_bag(Lowering& w) {
   static constexpr const char* kModes[] = {"sum", "mean", "max"};
   int64_t mode = w.integer("mode", 0);
   if (mode < 0 || mode > 2) return w.decline("embedding bag of mode " + std::to_string(mode)), Values{};
-  ValueId out = w.row(OpCode::k_embedding_bag, {w.tensor("weight"), w.tensor("indices"), offsets},
-                      {{AttrKey::k_mode, std::string(kModes[mode])}, {AttrKey::k_include_last_offset, w.flag("include_last_offset")}});
+  ValueId out = w.row(
+      OpCode::k_embedding_bag, {w.tensor("weight"), w.tensor("indices"), offsets},
+      {{AttrKey::k_mode, std::string(kModes[mode])}, {AttrKey::k_include_last_offset, w.flag("include_last_offset")}});
   return {out, kNone, kNone, kNone};
 }
 
@@ -185,22 +206,43 @@ Values mse_loss(Lowering& w) {
 }
 
 constexpr RecipeRow kRecipes[] = {
-    {"aten::batch_norm", batch_norm}, {"aten::_native_batch_norm_legit_no_training", native_batch_norm}, {"aten::native_batch_norm", native_batch_norm},
-    {"aten::_native_batch_norm_legit", native_batch_norm}, {"aten::instance_norm", instance_norm},
-    {"aten::layer_norm", layer_norm}, {"aten::native_layer_norm", native_layer_norm},
-    {"aten::group_norm", group_norm}, {"aten::native_group_norm", native_group_norm}, {"aten::rms_norm", rms_norm},
-    {"aten::max_pool1d", max_pool<1>}, {"aten::max_pool2d", max_pool<2>}, {"aten::max_pool3d", max_pool<3>},
-    {"aten::max_pool2d_with_indices", max_pool_with_indices<2>}, {"aten::max_pool3d_with_indices", max_pool_with_indices<3>},
-    {"aten::avg_pool1d", avg_pool<1>}, {"aten::avg_pool2d", avg_pool<2>}, {"aten::avg_pool3d", avg_pool<3>},
-    {"aten::adaptive_avg_pool1d", adaptive_avg_pool<1>}, {"aten::adaptive_avg_pool2d", adaptive_avg_pool<2>},
-    {"aten::_adaptive_avg_pool2d", adaptive_avg_pool<2>}, {"aten::adaptive_avg_pool3d", adaptive_avg_pool<3>},
-    {"aten::upsample_nearest1d", upsample<1, false>}, {"aten::upsample_nearest1d.vec", upsample<1, false>},
-    {"aten::upsample_nearest2d", upsample<2, false>}, {"aten::upsample_nearest2d.vec", upsample<2, false>},
-    {"aten::upsample_nearest3d", upsample<3, false>}, {"aten::upsample_nearest3d.vec", upsample<3, false>},
-    {"aten::upsample_bilinear2d", upsample<2, true>}, {"aten::upsample_bilinear2d.vec", upsample<2, true>},
-    {"aten::lstm.input", rnn<OpCode::k_lstm>}, {"aten::gru.input", rnn<OpCode::k_gru>},
-    {"aten::embedding_bag", embedding_bag}, {"aten::embedding_bag.padding_idx", embedding_bag}, {"aten::_embedding_bag", embedding_bag},
-    {"aten::_embedding_bag_forward_only", embedding_bag}, {"aten::mse_loss", mse_loss},
+    {"aten::batch_norm", batch_norm},
+    {"aten::_native_batch_norm_legit_no_training", native_batch_norm},
+    {"aten::native_batch_norm", native_batch_norm},
+    {"aten::_native_batch_norm_legit", native_batch_norm},
+    {"aten::instance_norm", instance_norm},
+    {"aten::layer_norm", layer_norm},
+    {"aten::native_layer_norm", native_layer_norm},
+    {"aten::group_norm", group_norm},
+    {"aten::native_group_norm", native_group_norm},
+    {"aten::rms_norm", rms_norm},
+    {"aten::max_pool1d", max_pool<1>},
+    {"aten::max_pool2d", max_pool<2>},
+    {"aten::max_pool3d", max_pool<3>},
+    {"aten::max_pool2d_with_indices", max_pool_with_indices<2>},
+    {"aten::max_pool3d_with_indices", max_pool_with_indices<3>},
+    {"aten::avg_pool1d", avg_pool<1>},
+    {"aten::avg_pool2d", avg_pool<2>},
+    {"aten::avg_pool3d", avg_pool<3>},
+    {"aten::adaptive_avg_pool1d", adaptive_avg_pool<1>},
+    {"aten::adaptive_avg_pool2d", adaptive_avg_pool<2>},
+    {"aten::_adaptive_avg_pool2d", adaptive_avg_pool<2>},
+    {"aten::adaptive_avg_pool3d", adaptive_avg_pool<3>},
+    {"aten::upsample_nearest1d", upsample<1, false>},
+    {"aten::upsample_nearest1d.vec", upsample<1, false>},
+    {"aten::upsample_nearest2d", upsample<2, false>},
+    {"aten::upsample_nearest2d.vec", upsample<2, false>},
+    {"aten::upsample_nearest3d", upsample<3, false>},
+    {"aten::upsample_nearest3d.vec", upsample<3, false>},
+    {"aten::upsample_bilinear2d", upsample<2, true>},
+    {"aten::upsample_bilinear2d.vec", upsample<2, true>},
+    {"aten::lstm.input", rnn<OpCode::k_lstm>},
+    {"aten::gru.input", rnn<OpCode::k_gru>},
+    {"aten::embedding_bag", embedding_bag},
+    {"aten::embedding_bag.padding_idx", embedding_bag},
+    {"aten::_embedding_bag", embedding_bag},
+    {"aten::_embedding_bag_forward_only", embedding_bag},
+    {"aten::mse_loss", mse_loss},
 };
 
 }  // namespace

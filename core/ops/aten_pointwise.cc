@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recipes of arithmetic, comparison, logic and selection. What ATen does in one kernel with several roundings inside is spelled
-// in the compute dtype with explicit casts; a single row needs none.
+// Recipes of arithmetic, comparison, logic and selection. What ATen does in one kernel with several roundings inside is
+// spelled in the compute dtype with explicit casts; a single row needs none.
 #include <cmath>
 #include <limits>
 
@@ -63,7 +63,9 @@ Values add(Lowering& w) {
 }
 
 Values sub(Lowering& w) { return {scaled(w, OpCode::k_sub, w.operand("self"), w.operand("other"), alpha_of(w), true)}; }
-Values rsub(Lowering& w) { return {scaled(w, OpCode::k_sub, w.operand("other"), w.operand("self"), alpha_of(w), true)}; }
+Values rsub(Lowering& w) {
+  return {scaled(w, OpCode::k_sub, w.operand("other"), w.operand("self"), alpha_of(w), true)};
+}
 
 Values mul(Lowering& w) {
   Operand a = w.operand("self"), b = w.operand("other");
@@ -95,7 +97,8 @@ Values remainder(Lowering& w) {
   if (!is_float(dtype)) w.decline("remainder of integers");
   ValueId mod = w.pointwise(OpCode::k_fmod, {a, b}, compute);
   ValueId divisor = w.expand(b.is_number() ? w.full(b, compute, {}) : w.cast(b.id, compute), w.sizes(mod));
-  ValueId signs_differ = w.binary(OpCode::k_ne, w.with_number(OpCode::k_lt, divisor, 0), w.with_number(OpCode::k_lt, mod, 0));
+  ValueId signs_differ =
+      w.binary(OpCode::k_ne, w.with_number(OpCode::k_lt, divisor, 0), w.with_number(OpCode::k_lt, mod, 0));
   ValueId move = w.binary(OpCode::k_logical_and, w.with_number(OpCode::k_ne, mod, 0), signs_differ);
   return {w.cast(w.row(OpCode::k_select, {move, w.binary(OpCode::k_add, mod, divisor), mod}), dtype)};
 }
@@ -106,7 +109,7 @@ ValueId power_by_number(Lowering& w, ValueId x, const Operand& exponent, DType d
   double e = exponent.as_double();
   x = w.cast(x, compute);
   auto square = [&] { return w.binary(OpCode::k_mul, x, x); };
-  if (e == 0) return w.expand(w.full(Lowering::number(int64_t{1}), compute, {}), w.sizes(x));
+  if (e == 0) return w.full(Lowering::number(int64_t{1}), compute, w.sizes(x));
   if (e == 1) return x;
   if (e == 2) return square();
   if (e == 3) return w.binary(OpCode::k_mul, square(), x);
@@ -208,11 +211,16 @@ Values lerp(Lowering& w) {
   DType dtype = w.dtype_of(start.id), compute = compute_dtype(dtype);
   Operand difference = w.as_operand(w.pointwise(OpCode::k_sub, {end, start}, compute));
   // ATen's two forms meet both ends exactly.
-  auto from_start = [&] { return w.pointwise(OpCode::k_add, {start, w.as_operand(w.pointwise(OpCode::k_mul, {weight, difference}, compute))}, compute); };
+  auto from_start = [&] {
+    return w.pointwise(OpCode::k_add, {start, w.as_operand(w.pointwise(OpCode::k_mul, {weight, difference}, compute))},
+                       compute);
+  };
   auto from_end = [&] {
-    Operand rest = weight.is_number() ? Lowering::number(1 - weight.as_double())
-                                      : w.as_operand(w.pointwise(OpCode::k_sub, {Lowering::number(1.0), weight}, compute));
-    return w.pointwise(OpCode::k_sub, {end, w.as_operand(w.pointwise(OpCode::k_mul, {difference, rest}, compute))}, compute);
+    Operand rest = weight.is_number()
+                       ? Lowering::number(1 - weight.as_double())
+                       : w.as_operand(w.pointwise(OpCode::k_sub, {Lowering::number(1.0), weight}, compute));
+    return w.pointwise(OpCode::k_sub, {end, w.as_operand(w.pointwise(OpCode::k_mul, {difference, rest}, compute))},
+                       compute);
   };
   if (weight.is_number()) return {w.cast(std::abs(weight.as_double()) < 0.5 ? from_start() : from_end(), dtype)};
   ValueId near = w.with_number(OpCode::k_lt, w.row(OpCode::k_abs, {w.cast(weight.id, compute)}), 0.5);
@@ -222,7 +230,7 @@ Values lerp(Lowering& w) {
 Values isnan(Lowering& w) {
   ValueId x = w.tensor("self");
   if (is_float(w.dtype_of(x))) return {w.row(OpCode::k_is_nan, {x})};
-  return {w.expand(w.full(Lowering::number(int64_t{0}), DType::k_bool, {}), w.sizes(x))};
+  return {w.full(Lowering::number(int64_t{0}), DType::k_bool, w.sizes(x))};
 }
 
 template <OpCode kCode>
@@ -234,10 +242,14 @@ Values against_infinity(Lowering& w) {
 
 double greatest(DType d) {
   switch (d) {
-    case DType::k_f16: return 65504.0;
-    case DType::k_bf16: return 3.3895313892515355e38;
-    case DType::k_f32: return std::numeric_limits<float>::max();
-    default: return std::numeric_limits<double>::max();
+    case DType::k_f16:
+      return 65504.0;
+    case DType::k_bf16:
+      return 3.3895313892515355e38;
+    case DType::k_f32:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::max();
   }
 }
 
@@ -256,44 +268,103 @@ Values nan_to_num(Lowering& w) {
 
 using C = OpCode;
 constexpr RecipeRow kRecipes[] = {
-    {"aten::neg", unary<C::k_neg>}, {"aten::negative", unary<C::k_neg>}, {"aten::abs", unary<C::k_abs>},
-    {"aten::sign", unary<C::k_sign>}, {"aten::sgn", unary<C::k_sign>}, {"aten::square", square},
-    {"aten::reciprocal", unary_float<C::k_reciprocal>}, {"aten::sqrt", unary_float<C::k_sqrt>}, {"aten::rsqrt", unary_float<C::k_rsqrt>},
-    {"aten::exp", unary_float<C::k_exp>}, {"aten::exp2", unary_float<C::k_exp2>}, {"aten::expm1", unary_float<C::k_expm1>},
-    {"aten::log", unary_float<C::k_log>}, {"aten::log1p", unary_float<C::k_log1p>}, {"aten::log2", unary_float<C::k_log2>},
-    {"aten::sin", unary_float<C::k_sin>}, {"aten::cos", unary_float<C::k_cos>}, {"aten::tanh", unary_float<C::k_tanh>},
-    {"aten::erf", unary_float<C::k_erf>}, {"aten::sigmoid", unary_float<C::k_sigmoid>},
-    {"aten::floor", rounding<C::k_floor>}, {"aten::ceil", rounding<C::k_ceil>}, {"aten::trunc", rounding<C::k_trunc>},
-    {"aten::fix", rounding<C::k_trunc>}, {"aten::round", rounding<C::k_round>},
-    {"aten::add.Tensor", add}, {"aten::add.Scalar", add}, {"aten::sub.Tensor", sub}, {"aten::sub.Scalar", sub},
-    {"aten::subtract.Tensor", sub}, {"aten::rsub.Tensor", rsub}, {"aten::rsub.Scalar", rsub},
-    {"aten::mul.Tensor", mul}, {"aten::mul.Scalar", mul}, {"aten::multiply.Tensor", mul},
-    {"aten::div.Tensor", div}, {"aten::div.Scalar", div}, {"aten::div.Tensor_mode", div}, {"aten::div.Scalar_mode", div},
-    {"aten::divide.Tensor", div}, {"aten::true_divide.Tensor", div},
-    {"aten::fmod.Tensor", fmod}, {"aten::fmod.Scalar", fmod}, {"aten::remainder.Tensor", remainder}, {"aten::remainder.Scalar", remainder},
-    {"aten::pow.Tensor_Scalar", pow}, {"aten::pow.Tensor_Tensor", pow}, {"aten::pow.Scalar", pow},
-    {"aten::eq.Tensor", compare<C::k_eq>}, {"aten::eq.Scalar", compare<C::k_eq>}, {"aten::ne.Tensor", compare<C::k_ne>},
-    {"aten::ne.Scalar", compare<C::k_ne>}, {"aten::lt.Tensor", compare<C::k_lt>}, {"aten::lt.Scalar", compare<C::k_lt>},
-    {"aten::le.Tensor", compare<C::k_le>}, {"aten::le.Scalar", compare<C::k_le>}, {"aten::gt.Tensor", compare<C::k_gt>},
-    {"aten::gt.Scalar", compare<C::k_gt>}, {"aten::ge.Tensor", compare<C::k_ge>}, {"aten::ge.Scalar", compare<C::k_ge>},
-    {"aten::logical_and", logical<C::k_logical_and>}, {"aten::logical_or", logical<C::k_logical_or>},
-    {"aten::logical_xor", logical<C::k_logical_xor>}, {"aten::logical_not", logical_not}, {"aten::bitwise_not", bitwise_not},
-#define KRN_BITWISE(name, bits, truth)                                                                                  \
-  {"aten::bitwise_" name ".Tensor", bitwise<bits, truth>}, {"aten::bitwise_" name ".Scalar", bitwise<bits, truth>},     \
-      {"aten::bitwise_" name ".Scalar_Tensor", bitwise<bits, truth>}, {"aten::__" name "__.Tensor", bitwise<bits, truth>}, \
-      {"aten::__" name "__.Scalar", bitwise<bits, truth>},
+    {"aten::neg", unary<C::k_neg>},
+    {"aten::negative", unary<C::k_neg>},
+    {"aten::abs", unary<C::k_abs>},
+    {"aten::sign", unary<C::k_sign>},
+    {"aten::sgn", unary<C::k_sign>},
+    {"aten::square", square},
+    {"aten::reciprocal", unary_float<C::k_reciprocal>},
+    {"aten::sqrt", unary_float<C::k_sqrt>},
+    {"aten::rsqrt", unary_float<C::k_rsqrt>},
+    {"aten::exp", unary_float<C::k_exp>},
+    {"aten::exp2", unary_float<C::k_exp2>},
+    {"aten::expm1", unary_float<C::k_expm1>},
+    {"aten::log", unary_float<C::k_log>},
+    {"aten::log1p", unary_float<C::k_log1p>},
+    {"aten::log2", unary_float<C::k_log2>},
+    {"aten::sin", unary_float<C::k_sin>},
+    {"aten::cos", unary_float<C::k_cos>},
+    {"aten::tanh", unary_float<C::k_tanh>},
+    {"aten::erf", unary_float<C::k_erf>},
+    {"aten::sigmoid", unary_float<C::k_sigmoid>},
+    {"aten::floor", rounding<C::k_floor>},
+    {"aten::ceil", rounding<C::k_ceil>},
+    {"aten::trunc", rounding<C::k_trunc>},
+    {"aten::fix", rounding<C::k_trunc>},
+    {"aten::round", rounding<C::k_round>},
+    {"aten::add.Tensor", add},
+    {"aten::add.Scalar", add},
+    {"aten::sub.Tensor", sub},
+    {"aten::sub.Scalar", sub},
+    {"aten::subtract.Tensor", sub},
+    {"aten::rsub.Tensor", rsub},
+    {"aten::rsub.Scalar", rsub},
+    {"aten::mul.Tensor", mul},
+    {"aten::mul.Scalar", mul},
+    {"aten::multiply.Tensor", mul},
+    {"aten::div.Tensor", div},
+    {"aten::div.Scalar", div},
+    {"aten::div.Tensor_mode", div},
+    {"aten::div.Scalar_mode", div},
+    {"aten::divide.Tensor", div},
+    {"aten::true_divide.Tensor", div},
+    {"aten::fmod.Tensor", fmod},
+    {"aten::fmod.Scalar", fmod},
+    {"aten::remainder.Tensor", remainder},
+    {"aten::remainder.Scalar", remainder},
+    {"aten::pow.Tensor_Scalar", pow},
+    {"aten::pow.Tensor_Tensor", pow},
+    {"aten::pow.Scalar", pow},
+    {"aten::eq.Tensor", compare<C::k_eq>},
+    {"aten::eq.Scalar", compare<C::k_eq>},
+    {"aten::ne.Tensor", compare<C::k_ne>},
+    {"aten::ne.Scalar", compare<C::k_ne>},
+    {"aten::lt.Tensor", compare<C::k_lt>},
+    {"aten::lt.Scalar", compare<C::k_lt>},
+    {"aten::le.Tensor", compare<C::k_le>},
+    {"aten::le.Scalar", compare<C::k_le>},
+    {"aten::gt.Tensor", compare<C::k_gt>},
+    {"aten::gt.Scalar", compare<C::k_gt>},
+    {"aten::ge.Tensor", compare<C::k_ge>},
+    {"aten::ge.Scalar", compare<C::k_ge>},
+    {"aten::logical_and", logical<C::k_logical_and>},
+    {"aten::logical_or", logical<C::k_logical_or>},
+    {"aten::logical_xor", logical<C::k_logical_xor>},
+    {"aten::logical_not", logical_not},
+    {"aten::bitwise_not", bitwise_not},
+#define KRN_BITWISE(name, bits, truth)                                                                              \
+  {"aten::bitwise_" name ".Tensor", bitwise<bits, truth>}, {"aten::bitwise_" name ".Scalar", bitwise<bits, truth>}, \
+      {"aten::bitwise_" name ".Scalar_Tensor", bitwise<bits, truth>},                                               \
+      {"aten::__" name "__.Tensor", bitwise<bits, truth>}, {"aten::__" name "__.Scalar", bitwise<bits, truth>},
     KRN_BITWISE("and", C::k_bit_and, C::k_logical_and) KRN_BITWISE("or", C::k_bit_or, C::k_logical_or)
-    KRN_BITWISE("xor", C::k_bit_xor, C::k_logical_xor)
+        KRN_BITWISE("xor", C::k_bit_xor, C::k_logical_xor)
 #undef KRN_BITWISE
-    {"aten::maximum", extremum<C::k_maximum, C::k_logical_or>}, {"aten::max.other", extremum<C::k_maximum, C::k_logical_or>},
-    {"aten::minimum", extremum<C::k_minimum, C::k_logical_and>}, {"aten::min.other", extremum<C::k_minimum, C::k_logical_and>},
-    {"aten::clamp", clamp}, {"aten::clamp.Tensor", clamp}, {"aten::clamp_min", clamp}, {"aten::clamp_min.Tensor", clamp},
-    {"aten::clamp_max", clamp}, {"aten::clamp_max.Tensor", clamp}, {"aten::clip", clamp}, {"aten::clip.Tensor", clamp},
-    {"aten::where.self", where}, {"aten::where.ScalarSelf", where}, {"aten::where.ScalarOther", where}, {"aten::where.Scalar", where},
-    {"aten::masked_fill.Scalar", masked_fill}, {"aten::masked_fill.Tensor", masked_fill},
-    {"aten::addcmul", add_combined<C::k_mul>}, {"aten::addcdiv", add_combined<C::k_div>},
-    {"aten::lerp.Scalar", lerp}, {"aten::lerp.Tensor", lerp},
-    {"aten::isnan", isnan}, {"aten::isinf", against_infinity<C::k_eq>}, {"aten::isfinite", against_infinity<C::k_lt>},
+            {"aten::maximum", extremum<C::k_maximum, C::k_logical_or>},
+    {"aten::max.other", extremum<C::k_maximum, C::k_logical_or>},
+    {"aten::minimum", extremum<C::k_minimum, C::k_logical_and>},
+    {"aten::min.other", extremum<C::k_minimum, C::k_logical_and>},
+    {"aten::clamp", clamp},
+    {"aten::clamp.Tensor", clamp},
+    {"aten::clamp_min", clamp},
+    {"aten::clamp_min.Tensor", clamp},
+    {"aten::clamp_max", clamp},
+    {"aten::clamp_max.Tensor", clamp},
+    {"aten::clip", clamp},
+    {"aten::clip.Tensor", clamp},
+    {"aten::where.self", where},
+    {"aten::where.ScalarSelf", where},
+    {"aten::where.ScalarOther", where},
+    {"aten::where.Scalar", where},
+    {"aten::masked_fill.Scalar", masked_fill},
+    {"aten::masked_fill.Tensor", masked_fill},
+    {"aten::addcmul", add_combined<C::k_mul>},
+    {"aten::addcdiv", add_combined<C::k_div>},
+    {"aten::lerp.Scalar", lerp},
+    {"aten::lerp.Tensor", lerp},
+    {"aten::isnan", isnan},
+    {"aten::isinf", against_infinity<C::k_eq>},
+    {"aten::isfinite", against_infinity<C::k_lt>},
     {"aten::nan_to_num", nan_to_num},
 };
 

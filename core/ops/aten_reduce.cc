@@ -78,11 +78,13 @@ Values truth(Lowering& w) {
 
 ValueId variance(Lowering& w, ValueId x, DType dtype, bool root) {
   double correction = 1;
-  if (w.given("correction")) correction = w.real("correction");
-  else if (w.given("unbiased")) correction = w.flag("unbiased") ? 1 : 0;
-  ValueId v = w.row(OpCode::k_var, {w.cast(x, dtype)}, {{AttrKey::k_dims, dims_of(w, x)},
-                                                        {AttrKey::k_keepdim, w.flag("keepdim")},
-                                                        {AttrKey::k_correction, correction}});
+  if (w.given("correction"))
+    correction = w.real("correction");
+  else if (w.given("unbiased"))
+    correction = w.flag("unbiased") ? 1 : 0;
+  ValueId v = w.row(
+      OpCode::k_var, {w.cast(x, dtype)},
+      {{AttrKey::k_dims, dims_of(w, x)}, {AttrKey::k_keepdim, w.flag("keepdim")}, {AttrKey::k_correction, correction}});
   return root ? w.row(OpCode::k_sqrt, {v}) : v;
 }
 
@@ -108,10 +110,14 @@ ValueId norm_of(Lowering& w, double order) {
   Dims dims = dims_of(w, x);
   bool keepdim = w.flag("keepdim");
   ValueId norm = kNone;
-  if (order == 2) norm = w.row(OpCode::k_sqrt, {w.reduce(OpCode::k_sum, w.binary(OpCode::k_mul, x, x), dims, keepdim)});
-  else if (order == 1) norm = w.reduce(OpCode::k_sum, w.row(OpCode::k_abs, {x}), dims, keepdim);
-  else if (order == std::numeric_limits<double>::infinity()) norm = w.reduce(OpCode::k_amax, w.row(OpCode::k_abs, {x}), dims, keepdim);
-  else w.decline("norm of order " + std::to_string(order));
+  if (order == 2)
+    norm = w.row(OpCode::k_sqrt, {w.reduce(OpCode::k_sum, w.binary(OpCode::k_mul, x, x), dims, keepdim)});
+  else if (order == 1)
+    norm = w.reduce(OpCode::k_sum, w.row(OpCode::k_abs, {x}), dims, keepdim);
+  else if (order == std::numeric_limits<double>::infinity())
+    norm = w.reduce(OpCode::k_amax, w.row(OpCode::k_abs, {x}), dims, keepdim);
+  else
+    w.decline("norm of order " + std::to_string(order));
   return w.cast(norm, out);
 }
 
@@ -164,25 +170,50 @@ Values count_nonzero(Lowering& w) {
 
 using C = OpCode;
 constexpr RecipeRow kRecipes[] = {
-    {"aten::sum", accumulate<C::k_sum>}, {"aten::sum.dim_IntList", accumulate<C::k_sum>},
-    {"aten::prod", accumulate<C::k_prod>}, {"aten::prod.dim_int", accumulate<C::k_prod>},
-    {"aten::mean", mean}, {"aten::mean.dim", mean},
-    {"aten::amax", extremum<C::k_amax>}, {"aten::amin", extremum<C::k_amin>},
-    {"aten::max", extremum<C::k_amax>}, {"aten::min", extremum<C::k_amin>},
-    {"aten::max.dim", extremum_with_position<C::k_amax, C::k_argmax>}, {"aten::min.dim", extremum_with_position<C::k_amin, C::k_argmin>},
-    {"aten::argmax", arg_extremum<C::k_argmax>}, {"aten::argmin", arg_extremum<C::k_argmin>},
-    {"aten::any", truth<C::k_any>}, {"aten::any.dim", truth<C::k_any>}, {"aten::any.dims", truth<C::k_any>},
-    {"aten::all", truth<C::k_all>}, {"aten::all.dim", truth<C::k_all>}, {"aten::all.dims", truth<C::k_all>},
-    {"aten::var", var<false>}, {"aten::var.dim", var<false>}, {"aten::var.correction", var<false>},
-    {"aten::std", var<true>}, {"aten::std.dim", var<true>}, {"aten::std.correction", var<true>},
-    {"aten::var_mean.correction", var_mean<false>}, {"aten::var_mean.dim", var_mean<false>}, {"aten::var_mean", var_mean<false>},
+    {"aten::sum", accumulate<C::k_sum>},
+    {"aten::sum.dim_IntList", accumulate<C::k_sum>},
+    {"aten::prod", accumulate<C::k_prod>},
+    {"aten::prod.dim_int", accumulate<C::k_prod>},
+    {"aten::mean", mean},
+    {"aten::mean.dim", mean},
+    {"aten::amax", extremum<C::k_amax>},
+    {"aten::amin", extremum<C::k_amin>},
+    {"aten::max", extremum<C::k_amax>},
+    {"aten::min", extremum<C::k_amin>},
+    {"aten::max.dim", extremum_with_position<C::k_amax, C::k_argmax>},
+    {"aten::min.dim", extremum_with_position<C::k_amin, C::k_argmin>},
+    {"aten::argmax", arg_extremum<C::k_argmax>},
+    {"aten::argmin", arg_extremum<C::k_argmin>},
+    {"aten::any", truth<C::k_any>},
+    {"aten::any.dim", truth<C::k_any>},
+    {"aten::any.dims", truth<C::k_any>},
+    {"aten::all", truth<C::k_all>},
+    {"aten::all.dim", truth<C::k_all>},
+    {"aten::all.dims", truth<C::k_all>},
+    {"aten::var", var<false>},
+    {"aten::var.dim", var<false>},
+    {"aten::var.correction", var<false>},
+    {"aten::std", var<true>},
+    {"aten::std.dim", var<true>},
+    {"aten::std.correction", var<true>},
+    {"aten::var_mean.correction", var_mean<false>},
+    {"aten::var_mean.dim", var_mean<false>},
+    {"aten::var_mean", var_mean<false>},
     {"aten::std_mean.correction", var_mean<true>},
-    {"aten::linalg_vector_norm", vector_norm}, {"aten::norm.Scalar", norm}, {"aten::norm.ScalarOpt_dim", norm},
-    {"aten::logsumexp", logsumexp}, {"aten::special_logsumexp", logsumexp},
-    {"aten::softmax.int", softmax<C::k_softmax>}, {"aten::_softmax", softmax<C::k_softmax>}, {"aten::special_softmax", softmax<C::k_softmax>},
-    {"aten::log_softmax.int", softmax<C::k_log_softmax>}, {"aten::_log_softmax", softmax<C::k_log_softmax>},
+    {"aten::linalg_vector_norm", vector_norm},
+    {"aten::norm.Scalar", norm},
+    {"aten::norm.ScalarOpt_dim", norm},
+    {"aten::logsumexp", logsumexp},
+    {"aten::special_logsumexp", logsumexp},
+    {"aten::softmax.int", softmax<C::k_softmax>},
+    {"aten::_softmax", softmax<C::k_softmax>},
+    {"aten::special_softmax", softmax<C::k_softmax>},
+    {"aten::log_softmax.int", softmax<C::k_log_softmax>},
+    {"aten::_log_softmax", softmax<C::k_log_softmax>},
     {"aten::special_log_softmax", softmax<C::k_log_softmax>},
-    {"aten::cumsum", cumsum}, {"aten::count_nonzero", count_nonzero}, {"aten::count_nonzero.dim_IntList", count_nonzero},
+    {"aten::cumsum", cumsum},
+    {"aten::count_nonzero", count_nonzero},
+    {"aten::count_nonzero.dim_IntList", count_nonzero},
 };
 
 }  // namespace

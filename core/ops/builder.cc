@@ -16,7 +16,8 @@ Result<std::vector<ValueId>> Builder::emit(OpCode code, std::vector<ValueId> ope
   for (Attr& attr : attrs) op.set(attr.key, std::move(attr.value));
   std::vector<const Type*> types;
   for (ValueId v : operands) {
-    if (v != kNone && v >= graph_.values.size()) return rules::malformed(op, "operand %" + std::to_string(v) + " does not exist");
+    if (v != kNone && v >= graph_.values.size())
+      return rules::malformed(op, "operand %" + std::to_string(v) + " does not exist");
     types.push_back(v == kNone ? nullptr : &graph_.type(v));
   }
   KRN_TRY_LET(std::vector<Type> results, infer_types(op, types));
@@ -33,14 +34,18 @@ Result<ValueId> Builder::emit1(OpCode code, std::vector<ValueId> operands, std::
 Result<ValueId> Builder::full(double value, DType dtype, Dims sizes) {
   if (!is_float(dtype)) return full_i(static_cast<int64_t>(value), dtype, std::move(sizes));
   return emit1(OpCode::k_full, {},
-               {{AttrKey::k_sizes, std::move(sizes)}, {AttrKey::k_dtype, static_cast<int64_t>(dtype)}, {AttrKey::k_value_d, value}});
+               {{AttrKey::k_sizes, std::move(sizes)},
+                {AttrKey::k_dtype, static_cast<int64_t>(dtype)},
+                {AttrKey::k_value_d, value}});
 }
 
 Result<ValueId> Builder::full_i(int64_t value, DType dtype, Dims sizes) {
   if (is_float(dtype)) return full(static_cast<double>(value), dtype, std::move(sizes));
   if (dtype == DType::k_bool) value = value != 0;
   return emit1(OpCode::k_full, {},
-               {{AttrKey::k_sizes, std::move(sizes)}, {AttrKey::k_dtype, static_cast<int64_t>(dtype)}, {AttrKey::k_value_i, value}});
+               {{AttrKey::k_sizes, std::move(sizes)},
+                {AttrKey::k_dtype, static_cast<int64_t>(dtype)},
+                {AttrKey::k_value_i, value}});
 }
 
 Result<ValueId> Builder::cast(ValueId x, DType dtype) {
@@ -85,7 +90,8 @@ Result<ValueId> Builder::binary(OpCode code, ValueId a, ValueId b, DType dtype) 
   Dims sizes(std::max(x.size(), y.size()), 1);
   for (size_t i = 0; i < sizes.size(); ++i) {
     int64_t p = i < x.size() ? x[x.size() - 1 - i] : 1, q = i < y.size() ? y[y.size() - 1 - i] : 1;
-    if (p != q && p != 1 && q != 1) return rules::malformed(probe, "operands " + rules::text(x) + " and " + rules::text(y) + " do not broadcast");
+    if (p != q && p != 1 && q != 1)
+      return rules::malformed(probe, "operands " + rules::text(x) + " and " + rules::text(y) + " do not broadcast");
     sizes[sizes.size() - 1 - i] = p == 1 ? q : p;
   }
   KRN_TRY_LET(a, cast(a, dtype));

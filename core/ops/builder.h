@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Appends ops to a Graph with their results' types inferred from the table: what the importer, the decompositions and the
-// passes write with. It checks what it is given; an error leaves the Graph as it was.
+// Appends ops to a Graph with their results' types inferred from the table: what the importer, the decompositions and
+// the passes write with. It checks what it is given; an error leaves the Graph as it was.
 #pragma once
 
 #include <string>

@@ -10,15 +10,24 @@ using Body = ValueId (*)(Lowering&, const Op&, const Values&);
 
 Body body_of(OpCode code) {
   switch (code) {
-    case OpCode::k_batch_norm: return bodies::batch_norm;
-    case OpCode::k_layer_norm: return bodies::layer_norm;
-    case OpCode::k_group_norm: return bodies::group_norm;
-    case OpCode::k_rms_norm: return bodies::rms_norm;
-    case OpCode::k_softmax: return bodies::softmax;
-    case OpCode::k_log_softmax: return bodies::log_softmax;
-    case OpCode::k_mean: return bodies::mean;
-    case OpCode::k_var: return bodies::var;
-    default: return nullptr;
+    case OpCode::k_batch_norm:
+      return bodies::batch_norm;
+    case OpCode::k_layer_norm:
+      return bodies::layer_norm;
+    case OpCode::k_group_norm:
+      return bodies::group_norm;
+    case OpCode::k_rms_norm:
+      return bodies::rms_norm;
+    case OpCode::k_softmax:
+      return bodies::softmax;
+    case OpCode::k_log_softmax:
+      return bodies::log_softmax;
+    case OpCode::k_mean:
+      return bodies::mean;
+    case OpCode::k_var:
+      return bodies::var;
+    default:
+      return nullptr;
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bodies of the composites, one function each, over the composite's operands (kNone where absent). They use core rows only,
-// and spell eager's inner precision: f32 for half-precision values, by explicit casts. Private to core/ops.
+// The bodies of the composites, one function each, over the composite's operands (kNone where absent). They use core
+// rows only, and spell eager's inner precision: f32 for half-precision values, by explicit casts. Private to core/ops.
 #pragma once
 
 #include "core/ops/lowering.h"

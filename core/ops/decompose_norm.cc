@@ -21,7 +21,9 @@ ValueId scaled(Lowering& w, ValueId x, ValueId weight, ValueId bias, int64_t fir
   return x;
 }
 
-ValueId inverse_root(Lowering& w, ValueId v, double eps) { return w.row(OpCode::k_rsqrt, {w.with_number(OpCode::k_add, v, eps)}); }
+ValueId inverse_root(Lowering& w, ValueId v, double eps) {
+  return w.row(OpCode::k_rsqrt, {w.with_number(OpCode::k_add, v, eps)});
+}
 
 // (x - mean) / sqrt(var + eps) over `dims`.
 ValueId standardised(Lowering& w, ValueId x, const Dims& dims, double eps) {

@@ -36,7 +36,8 @@ ValueId mean(Lowering& w, const Op& op, const Values& operands) {
 ValueId var(Lowering& w, const Op& op, const Values& operands) {
   DType out = w.dtype_of(operands[0]);
   ValueId x = w.cast(operands[0], compute_dtype(out));
-  return w.cast(variance_of(w, x, op.ints(AttrKey::k_dims), op.d(AttrKey::k_correction), op.b(AttrKey::k_keepdim)), out);
+  return w.cast(variance_of(w, x, op.ints(AttrKey::k_dims), op.d(AttrKey::k_correction), op.b(AttrKey::k_keepdim)),
+                out);
 }
 
 }  // namespace keirin::bodies

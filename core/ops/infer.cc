@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The entry of type inference and the rules that whole kinds of rows share. Moves and composites have files of their own.
+// The entry of type inference and the rules that whole kinds of rows share. Moves and composites have files of their
+// own.
 #include "core/ops/infer.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace rules {
 Status malformed(const Op& op, const std::string& what) {
   std::string where = "op " + std::string(op_name(op.code));
   if (!op.origin.empty()) where += " (" + op.origin + ")";
-  return Status(Code::k_invalid_input, Message{what, where, "the op was not added", "correct the operands or attributes"});
+  return Status(Code::k_invalid_input,
+                Message{what, where, "the op was not added", "correct the operands or attributes"});
 }
 
 std::string text(const Dims& dims) {
@@ -35,8 +37,10 @@ Result<Dims> reduced_sizes(const Op& op, const Dims& sizes) {
   Dims out;
   for (size_t i = 0; i < sizes.size(); ++i) {
     bool reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(i)) != dims.end();
-    if (!reduced) out.push_back(sizes[i]);
-    else if (keep) out.push_back(1);
+    if (!reduced)
+      out.push_back(sizes[i]);
+    else if (keep)
+      out.push_back(1);
   }
   return out;
 }
@@ -70,7 +74,8 @@ Status check_attrs(const Op& op, const OpRow& row) {
 
 Result<DType> attr_dtype(const Op& op) {
   DType dtype = static_cast<DType>(op.i(AttrKey::k_dtype));
-  KRN_RULE(op.find(AttrKey::k_dtype) != nullptr && accepts(RowDTypes::k_any, dtype), "attribute dtype is missing or not computed in");
+  KRN_RULE(op.find(AttrKey::k_dtype) != nullptr && accepts(RowDTypes::k_any, dtype),
+           "attribute dtype is missing or not computed in");
   return dtype;
 }
 
@@ -83,7 +88,8 @@ Result<Types> scalar(const Op& op, const OpRow&, const Operands& operands) {
     bool condition = is_select && i == 0;
     DType want = condition ? DType::k_bool : lead.dtype;
     KRN_RULE(t.dtype == want, "dtype " + dtype_text(t.dtype) + " where " + dtype_text(want) + " is expected");
-    KRN_RULE(condition || accepts(row_meaning(op.code).dtypes, t.dtype), "the row does not take " + dtype_text(t.dtype));
+    KRN_RULE(condition || accepts(row_meaning(op.code).dtypes, t.dtype),
+             "the row does not take " + dtype_text(t.dtype));
   }
   const RowResult result = row_meaning(op.code).result;
   DType dtype = lead.dtype;
@@ -130,16 +136,23 @@ Result<Types> factory(const Op& op, const OpRow&, const Operands&) {
 
 Result<std::vector<Type>> infer_types(const Op& op, const std::vector<const Type*>& operands) {
   const OpRow* row = find_row(op.code);
-  if (row == nullptr || row->kind == RowKind::kOpaque) return rules::malformed(op, "id " + std::to_string(static_cast<int>(op.code)) + " is no row of the table");
+  if (row == nullptr || row->kind == RowKind::kOpaque)
+    return rules::malformed(op, "id " + std::to_string(static_cast<int>(op.code)) + " is no row of the table");
   KRN_TRY(rules::check_operands(op, *row, operands));
   KRN_TRY(rules::check_attrs(op, *row));
   switch (row->kind) {
-    case RowKind::kOpaque: break;
-    case RowKind::kScalar: return rules::scalar(op, *row, operands);
-    case RowKind::kReduce: return rules::reduce(op, *row, operands);
-    case RowKind::kFactory: return rules::factory(op, *row, operands);
-    case RowKind::kMove: return rules::move(op, *row, operands);
-    case RowKind::kComposite: return rules::composite(op, *row, operands);
+    case RowKind::kOpaque:
+      break;
+    case RowKind::kScalar:
+      return rules::scalar(op, *row, operands);
+    case RowKind::kReduce:
+      return rules::reduce(op, *row, operands);
+    case RowKind::kFactory:
+      return rules::factory(op, *row, operands);
+    case RowKind::kMove:
+      return rules::move(op, *row, operands);
+    case RowKind::kComposite:
+      return rules::composite(op, *row, operands);
   }
   return rules::malformed(op, "the row's kind is unknown");
 }

@@ -31,7 +31,8 @@ Result<Types> matmul(const Op& op, const Operands& operands) {
   const Type &a = *operands[0], &b = *operands[1];
   KRN_TRY(same_dtype(op, operands));
   int64_t r = a.rank();
-  KRN_RULE(r >= 2 && b.rank() == r, "operands " + text(a.sizes) + " and " + text(b.sizes) + " differ in rank or are below 2");
+  KRN_RULE(r >= 2 && b.rank() == r,
+           "operands " + text(a.sizes) + " and " + text(b.sizes) + " differ in rank or are below 2");
   KRN_RULE(std::equal(a.sizes.begin(), a.sizes.end() - 2, b.sizes.begin()) && a.sizes[r - 1] == b.sizes[r - 2],
            "operands " + text(a.sizes) + " and " + text(b.sizes) + " do not multiply");
   Dims sizes = a.sizes;
@@ -54,7 +55,8 @@ Result<Types> conv(const Op& op, const Operands& operands) {
   const Type &x = *operands[0], &w = *operands[1];
   KRN_TRY(need_float(op, x));
   KRN_TRY(same_dtype(op, operands));
-  KRN_RULE(x.rank() >= 3 && w.rank() == x.rank(), "x " + text(x.sizes) + " and weight " + text(w.sizes) + " differ in rank or are below 3");
+  KRN_RULE(x.rank() >= 3 && w.rank() == x.rank(),
+           "x " + text(x.sizes) + " and weight " + text(w.sizes) + " differ in rank or are below 3");
   const size_t n = x.sizes.size() - 2;
   const Dims &stride = op.ints(AttrKey::k_stride), &padding = op.ints(AttrKey::k_padding),
              &dilation = op.ints(AttrKey::k_dilation), &extra = op.ints(AttrKey::k_output_padding);
@@ -62,8 +64,10 @@ Result<Types> conv(const Op& op, const Operands& operands) {
   int64_t groups = op.i(AttrKey::k_groups);
   KRN_RULE(stride.size() == n && padding.size() == n && dilation.size() == n && (!transposed || extra.size() == n),
            "stride, padding, dilation or output_padding do not name each spatial axis");
-  KRN_RULE(groups >= 1 && w.sizes[0] % groups == 0, "groups " + std::to_string(groups) + " do not divide weight " + text(w.sizes));
-  KRN_RULE(x.sizes[1] == (transposed ? w.sizes[0] : w.sizes[1] * groups), "x " + text(x.sizes) + " does not fit weight " + text(w.sizes));
+  KRN_RULE(groups >= 1 && w.sizes[0] % groups == 0,
+           "groups " + std::to_string(groups) + " do not divide weight " + text(w.sizes));
+  KRN_RULE(x.sizes[1] == (transposed ? w.sizes[0] : w.sizes[1] * groups),
+           "x " + text(x.sizes) + " does not fit weight " + text(w.sizes));
   Dims sizes = x.sizes;
   sizes[1] = transposed ? w.sizes[1] * groups : w.sizes[0];
   KRN_RULE(!present(operands, 2) || operands[2]->sizes == Dims{sizes[1]}, "the bias does not fit the weight");
@@ -91,7 +95,8 @@ Result<Types> attention(const Op& op, const Operands& operands) {
   for (int64_t i = 0; i < r - 2; ++i) {
     bool heads = i == r - 3 && op.b(AttrKey::k_gqa);
     KRN_RULE(k.sizes[i] == v.sizes[i], "k and v differ in their batch axes");
-    KRN_RULE(heads ? k.sizes[i] > 0 && q.sizes[i] % k.sizes[i] == 0 : q.sizes[i] == k.sizes[i], "q and k differ in their batch axes");
+    KRN_RULE(heads ? k.sizes[i] > 0 && q.sizes[i] % k.sizes[i] == 0 : q.sizes[i] == k.sizes[i],
+             "q and k differ in their batch axes");
   }
   if (present(operands, 3)) {
     const Type& mask = *operands[3];
@@ -103,11 +108,8 @@ Result<Types> attention(const Op& op, const Operands& operands) {
   Dims sizes = q.sizes;
   sizes[r - 1] = v.sizes[r - 1];
   Type t = row_major(q.dtype, sizes);
-  if (r == 4) {  // LibTorch's fused kernels write [B, L, H, D] and return the transpose
-    Dims order{sizes[0], sizes[2], sizes[1], sizes[3]};
-    Dims s = contiguous_strides(order);
-    t.strides = {s[0], s[2], s[1], s[3]};
-  }
+  // LibTorch's fused kernels lay the result out like the query: [B, L, H, D] in memory if the heads were transposed.
+  if (sizes == q.sizes) t.strides = preserved_strides(q);
   return Types{t};
 }
 
@@ -123,16 +125,20 @@ Result<Types> rnn(const Op& op, const Operands& operands) {
   int64_t layers = op.i(AttrKey::k_layers), dirs = op.b(AttrKey::k_bidirectional) ? 2 : 1;
   bool batch_first = op.b(AttrKey::k_batch_first);
   int64_t batch = x.sizes[batch_first ? 0 : 1], steps = x.sizes[batch_first ? 1 : 0], hidden = h.sizes[2];
-  KRN_RULE(layers >= 1 && h.sizes[0] == layers * dirs && h.sizes[1] == batch, "h0 " + text(h.sizes) + " does not fit x " + text(x.sizes));
+  KRN_RULE(layers >= 1 && h.sizes[0] == layers * dirs && h.sizes[1] == batch,
+           "h0 " + text(h.sizes) + " does not fit x " + text(x.sizes));
   KRN_RULE(!is_lstm || operands[2]->sizes == h.sizes, "c0 and h0 differ");
   const bool biases = op.b(AttrKey::k_has_biases);
   const size_t per = biases ? 4 : 2;
-  KRN_RULE(operands.size() == first_weight + per * layers * dirs, std::to_string(operands.size()) + " operands do not fit the layers");
+  KRN_RULE(operands.size() == first_weight + per * layers * dirs,
+           std::to_string(operands.size()) + " operands do not fit the layers");
   for (int64_t i = 0; i < layers * dirs; ++i) {
     int64_t in = i < dirs ? x.sizes[2] : hidden * dirs;
     const size_t w = first_weight + per * i;
-    bool fits = operands[w]->sizes == Dims{gates * hidden, in} && operands[w + 1]->sizes == Dims{gates * hidden, hidden};
-    if (biases) fits = fits && operands[w + 2]->sizes == Dims{gates * hidden} && operands[w + 3]->sizes == Dims{gates * hidden};
+    bool fits =
+        operands[w]->sizes == Dims{gates * hidden, in} && operands[w + 1]->sizes == Dims{gates * hidden, hidden};
+    if (biases)
+      fits = fits && operands[w + 2]->sizes == Dims{gates * hidden} && operands[w + 3]->sizes == Dims{gates * hidden};
     KRN_RULE(fits, "weights of layer " + std::to_string(i / dirs) + " do not fit");
   }
   Type out = row_major(x.dtype, {steps, batch, hidden * dirs});
@@ -156,16 +162,19 @@ int64_t pooled_size(int64_t in, int64_t kernel, int64_t stride, int64_t padding,
 Result<Types> pool(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   KRN_TRY(need_float(op, x));
-  const Dims &kernel = op.ints(AttrKey::k_kernel), &stride = op.ints(AttrKey::k_stride), &padding = op.ints(AttrKey::k_padding);
+  const Dims &kernel = op.ints(AttrKey::k_kernel), &stride = op.ints(AttrKey::k_stride),
+             &padding = op.ints(AttrKey::k_padding);
   const size_t n = kernel.size();
   Dims dilation = op.code == OpCode::k_max_pool ? op.ints(AttrKey::k_dilation) : Dims(n, 1);
   KRN_RULE(n >= 1 && x.sizes.size() == n + 2 && stride.size() == n && padding.size() == n && dilation.size() == n,
            "kernel, stride, padding or dilation do not name each spatial axis of " + text(x.sizes));
   Dims sizes = x.sizes;
   for (size_t i = 0; i < n; ++i) {
-    KRN_RULE(kernel[i] >= 1 && stride[i] >= 1 && dilation[i] >= 1 && padding[i] >= 0 && 2 * padding[i] <= dilation[i] * (kernel[i] - 1) + 1,
+    KRN_RULE(kernel[i] >= 1 && stride[i] >= 1 && dilation[i] >= 1 && padding[i] >= 0 &&
+                 2 * padding[i] <= dilation[i] * (kernel[i] - 1) + 1,
              "kernel, stride, padding or dilation is out of range");
-    sizes[i + 2] = pooled_size(x.sizes[i + 2], kernel[i], stride[i], padding[i], dilation[i], op.b(AttrKey::k_ceil_mode));
+    sizes[i + 2] =
+        pooled_size(x.sizes[i + 2], kernel[i], stride[i], padding[i], dilation[i], op.b(AttrKey::k_ceil_mode));
     KRN_RULE(sizes[i + 2] >= 1, "the window is larger than the padded input");
   }
   return Types{channels_like(x, std::move(sizes))};
@@ -177,7 +186,8 @@ Result<Types> resize(const Op& op, const Operands& operands) {
   KRN_TRY(need_float(op, x));
   const Dims& spatial = op.ints(AttrKey::k_sizes);
   const Dims& scales = op.ints(AttrKey::k_scales);
-  KRN_RULE(!spatial.empty() && x.sizes.size() == spatial.size() + 2, "sizes " + text(spatial) + " do not name each spatial axis of " + text(x.sizes));
+  KRN_RULE(!spatial.empty() && x.sizes.size() == spatial.size() + 2,
+           "sizes " + text(spatial) + " do not name each spatial axis of " + text(x.sizes));
   KRN_RULE(scales.empty() || scales.size() == spatial.size(), "scales do not name each spatial axis");
   KRN_RULE(op.code != OpCode::k_upsample_bilinear || spatial.size() == 2, "bilinear needs two spatial axes");
   Dims sizes{x.sizes[0], x.sizes[1]};
@@ -198,7 +208,8 @@ Result<Types> embedding_bag(const Op& op, const Operands& operands) {
   int64_t bags = 0;
   if (present(operands, 2)) {
     const Type& offsets = *operands[2];
-    KRN_RULE(index.rank() == 1 && offsets.rank() == 1 && is_int(offsets.dtype), "indices and offsets are not 1-d integers");
+    KRN_RULE(index.rank() == 1 && offsets.rank() == 1 && is_int(offsets.dtype),
+             "indices and offsets are not 1-d integers");
     bags = offsets.sizes[0] - (op.b(AttrKey::k_include_last_offset) ? 1 : 0);
     KRN_RULE(bags >= 0, "there are no offsets");
   } else {
@@ -226,7 +237,8 @@ Result<Types> trailing_norm(const Op& op, const Operands& operands) {
   KRN_RULE(n >= 1 && n <= x.rank(), "rank " + std::to_string(n) + " of x " + text(x.sizes));
   Dims tail(x.sizes.end() - n, x.sizes.end());
   for (size_t i = 1; i < operands.size(); ++i)
-    KRN_RULE(operands[i] == nullptr || (operands[i]->sizes == tail && is_float(operands[i]->dtype)), "weight or bias is not " + text(tail));
+    KRN_RULE(operands[i] == nullptr || (operands[i]->sizes == tail && is_float(operands[i]->dtype)),
+             "weight or bias is not " + text(tail));
   return Types{row_major(x.dtype, x.sizes)};
 }
 
@@ -234,9 +246,11 @@ Result<Types> group_norm(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   KRN_TRY(need_float(op, x));
   int64_t groups = op.i(AttrKey::k_groups);
-  KRN_RULE(x.rank() >= 2 && groups >= 1 && x.sizes[1] % groups == 0, "groups " + std::to_string(groups) + " do not divide the channels of " + text(x.sizes));
+  KRN_RULE(x.rank() >= 2 && groups >= 1 && x.sizes[1] % groups == 0,
+           "groups " + std::to_string(groups) + " do not divide the channels of " + text(x.sizes));
   for (size_t i = 1; i < operands.size(); ++i)
-    KRN_RULE(operands[i] == nullptr || (operands[i]->sizes == Dims{x.sizes[1]} && is_float(operands[i]->dtype)), "weight or bias does not fit the channels");
+    KRN_RULE(operands[i] == nullptr || (operands[i]->sizes == Dims{x.sizes[1]} && is_float(operands[i]->dtype)),
+             "weight or bias does not fit the channels");
   return Types{channels_like(x, x.sizes)};
 }
 
@@ -259,29 +273,44 @@ Result<Types> statistic(const Op& op, const Operands& operands) {
 Result<Types> composite(const Op& op, const OpRow& row, const Operands& operands) {
   // arity_min counts the operands that must be listed; of those batch_norm's weight and bias may still be absent.
   for (int i = 0; i < row.arity_min; ++i)
-    KRN_RULE(operands[i] != nullptr || (op.code == OpCode::k_batch_norm && (i == 1 || i == 2)), "operand " + std::to_string(i) + " is absent");
+    KRN_RULE(operands[i] != nullptr || (op.code == OpCode::k_batch_norm && (i == 1 || i == 2)),
+             "operand " + std::to_string(i) + " is absent");
   switch (op.code) {
-    case OpCode::k_matmul: return matmul(op, operands);
-    case OpCode::k_linear: return linear(op, operands);
-    case OpCode::k_conv: return conv(op, operands);
-    case OpCode::k_attention: return attention(op, operands);
+    case OpCode::k_matmul:
+      return matmul(op, operands);
+    case OpCode::k_linear:
+      return linear(op, operands);
+    case OpCode::k_conv:
+      return conv(op, operands);
+    case OpCode::k_attention:
+      return attention(op, operands);
     case OpCode::k_lstm:
-    case OpCode::k_gru: return rnn(op, operands);
+    case OpCode::k_gru:
+      return rnn(op, operands);
     case OpCode::k_max_pool:
-    case OpCode::k_avg_pool: return pool(op, operands);
+    case OpCode::k_avg_pool:
+      return pool(op, operands);
     case OpCode::k_adaptive_avg_pool:
     case OpCode::k_upsample_nearest:
-    case OpCode::k_upsample_bilinear: return resize(op, operands);
-    case OpCode::k_embedding_bag: return embedding_bag(op, operands);
-    case OpCode::k_batch_norm: return batch_norm(op, operands);
+    case OpCode::k_upsample_bilinear:
+      return resize(op, operands);
+    case OpCode::k_embedding_bag:
+      return embedding_bag(op, operands);
+    case OpCode::k_batch_norm:
+      return batch_norm(op, operands);
     case OpCode::k_layer_norm:
-    case OpCode::k_rms_norm: return trailing_norm(op, operands);
-    case OpCode::k_group_norm: return group_norm(op, operands);
+    case OpCode::k_rms_norm:
+      return trailing_norm(op, operands);
+    case OpCode::k_group_norm:
+      return group_norm(op, operands);
     case OpCode::k_softmax:
-    case OpCode::k_log_softmax: return softmax(op, operands);
+    case OpCode::k_log_softmax:
+      return softmax(op, operands);
     case OpCode::k_mean:
-    case OpCode::k_var: return statistic(op, operands);
-    default: return malformed(op, "the composite has no shape rule");
+    case OpCode::k_var:
+      return statistic(op, operands);
+    default:
+      return malformed(op, "the composite has no shape rule");
   }
 }
 

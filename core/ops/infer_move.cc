@@ -25,7 +25,8 @@ Result<int64_t> axis(const Op& op, int64_t rank) {
 Result<Types> expand(const Op& op, const Operands& operands) {
   Type t = *operands[0];
   const Dims& sizes = op.ints(AttrKey::k_sizes);
-  KRN_RULE(sizes.size() == t.sizes.size(), "sizes " + text(sizes) + " and operand " + text(t.sizes) + " differ in rank");
+  KRN_RULE(sizes.size() == t.sizes.size(),
+           "sizes " + text(sizes) + " and operand " + text(t.sizes) + " differ in rank");
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == t.sizes[i]) continue;
     KRN_RULE(t.sizes[i] == 1 && sizes[i] >= 0, "operand " + text(t.sizes) + " does not expand to " + text(sizes));
@@ -39,7 +40,8 @@ Result<Types> reshape(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   const Dims& sizes = op.ints(AttrKey::k_sizes);
   for (int64_t size : sizes) KRN_RULE(size >= 0, "sizes " + text(sizes) + " hold a negative number");
-  KRN_RULE(product(sizes) == x.num_elements(), "sizes " + text(sizes) + " do not hold the elements of " + text(x.sizes));
+  KRN_RULE(product(sizes) == x.num_elements(),
+           "sizes " + text(sizes) + " do not hold the elements of " + text(x.sizes));
   Type t = row_major(x.dtype, sizes);
   if (auto strides = view_strides(x, sizes)) t.strides = *strides;
   return Types{t};
@@ -83,7 +85,8 @@ Result<Types> slice(const Op& op, const Operands& operands) {
 Result<Types> slice_scatter(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   KRN_TRY_LET(Dims sizes, range_sizes(op, x));
-  KRN_RULE(operands[1]->sizes == sizes, "source " + text(operands[1]->sizes) + " does not fit the range " + text(sizes));
+  KRN_RULE(operands[1]->sizes == sizes,
+           "source " + text(operands[1]->sizes) + " does not fit the range " + text(sizes));
   KRN_RULE(operands[1]->dtype == x.dtype, "source and operand differ in dtype");
   return Types{Type{x.dtype, x.sizes, preserved_strides(x)}};
 }
@@ -98,7 +101,8 @@ Result<Types> cat(const Op& op, const Operands& operands) {
     KRN_RULE(t->dtype == first.dtype, "operands differ in dtype");
     KRN_RULE(t->rank() == first.rank(), "operands differ in rank");
     for (int64_t i = 0; i < first.rank(); ++i)
-      KRN_RULE(i == dim || t->sizes[i] == first.sizes[i], "operands " + text(first.sizes) + " and " + text(t->sizes) + " differ");
+      KRN_RULE(i == dim || t->sizes[i] == first.sizes[i],
+               "operands " + text(first.sizes) + " and " + text(t->sizes) + " differ");
     sizes[dim] += t->sizes[dim];
     channels_last = channels_last && suggests_channels_last(*t);
   }
@@ -123,7 +127,8 @@ Result<Types> pad(const Op& op, const Operands& operands) {
 
 Result<Types> flip(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
-  for (int64_t d : op.ints(AttrKey::k_dims)) KRN_RULE(d >= 0 && d < x.rank(), "dim " + std::to_string(d) + " is no axis");
+  for (int64_t d : op.ints(AttrKey::k_dims))
+    KRN_RULE(d >= 0 && d < x.rank(), "dim " + std::to_string(d) + " is no axis");
   return Types{Type{x.dtype, x.sizes, preserved_strides(x)}};
 }
 
@@ -191,7 +196,8 @@ Result<Types> relayout(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   const std::string& encoding = op.s(AttrKey::k_encoding);
   if (encoding == "contiguous") return Types{row_major(x.dtype, x.sizes)};
-  KRN_RULE(encoding == "channels_last" && (x.rank() == 4 || x.rank() == 5), "encoding \"" + encoding + "\" at rank " + std::to_string(x.rank()));
+  KRN_RULE(encoding == "channels_last" && (x.rank() == 4 || x.rank() == 5),
+           "encoding \"" + encoding + "\" at rank " + std::to_string(x.rank()));
   return Types{Type{x.dtype, x.sizes, channels_last_strides(x.sizes)}};
 }
 
@@ -206,21 +212,36 @@ Result<Types> cumsum(const Op& op, const Operands& operands) {
 
 Result<Types> move(const Op& op, const OpRow&, const Operands& operands) {
   switch (op.code) {
-    case OpCode::k_expand: return expand(op, operands);
-    case OpCode::k_reshape: return reshape(op, operands);
-    case OpCode::k_permute: return permute(op, operands);
-    case OpCode::k_slice: return slice(op, operands);
-    case OpCode::k_cat: return cat(op, operands);
-    case OpCode::k_pad: return pad(op, operands);
-    case OpCode::k_flip: return flip(op, operands);
-    case OpCode::k_take: return take(op, operands);
-    case OpCode::k_gather: return gather(op, operands);
-    case OpCode::k_scatter: return scatter(op, operands);
-    case OpCode::k_index_reduce: return index_reduce(op, operands);
-    case OpCode::k_slice_scatter: return slice_scatter(op, operands);
-    case OpCode::k_relayout: return relayout(op, operands);
-    case OpCode::k_cumsum: return cumsum(op, operands);
-    default: return malformed(op, "the move has no shape rule");
+    case OpCode::k_expand:
+      return expand(op, operands);
+    case OpCode::k_reshape:
+      return reshape(op, operands);
+    case OpCode::k_permute:
+      return permute(op, operands);
+    case OpCode::k_slice:
+      return slice(op, operands);
+    case OpCode::k_cat:
+      return cat(op, operands);
+    case OpCode::k_pad:
+      return pad(op, operands);
+    case OpCode::k_flip:
+      return flip(op, operands);
+    case OpCode::k_take:
+      return take(op, operands);
+    case OpCode::k_gather:
+      return gather(op, operands);
+    case OpCode::k_scatter:
+      return scatter(op, operands);
+    case OpCode::k_index_reduce:
+      return index_reduce(op, operands);
+    case OpCode::k_slice_scatter:
+      return slice_scatter(op, operands);
+    case OpCode::k_relayout:
+      return relayout(op, operands);
+    case OpCode::k_cumsum:
+      return cumsum(op, operands);
+    default:
+      return malformed(op, "the move has no shape rule");
   }
 }
 

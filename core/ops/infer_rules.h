@@ -29,9 +29,9 @@ inline Type row_major(DType dtype, Dims sizes) {
   return Type{dtype, std::move(sizes), std::move(strides)};
 }
 
-#define KRN_RULE(condition, message)                                             \
-  do {                                                                           \
-    if (!(condition)) return ::keirin::rules::malformed(op, message);            \
+#define KRN_RULE(condition, message)                                  \
+  do {                                                                \
+    if (!(condition)) return ::keirin::rules::malformed(op, message); \
   } while (false)
 
 }  // namespace keirin::rules

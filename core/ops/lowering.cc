@@ -18,7 +18,7 @@ bool fits_bf16(double v) {
 bool fits_f16(double v) {
   if (v == 0 || std::isinf(v)) return true;
   int exponent;
-  double m = std::frexp(v, &exponent);  // v = m * 2^exponent, 0.5 <= |m| < 1
+  double m = std::frexp(v, &exponent);     // v = m * 2^exponent, 0.5 <= |m| < 1
   int bits = std::min(11, exponent + 24);  // below 2^-14 the spacing is 2^-24
   return exponent <= 16 && bits > 0 && std::ldexp(m, bits) == std::trunc(std::ldexp(m, bits));
 }
@@ -75,6 +75,11 @@ T Lowering::get(std::string_view name, std::string_view wanted, T fallback) {
 ValueId Lowering::tensor(std::string_view name) {
   if (failed()) return kNone;
   if (!given(name)) return wrong_kind(name, "tensor"), kNone;
+  const auto& value = find(name)->value;
+  const bool is_number = std::holds_alternative<int64_t>(value) || std::holds_alternative<double>(value) ||
+                         std::holds_alternative<bool>(value);
+  if (is_number)
+    return decline("a number where the recipe needs a tensor"), kNone;  // legal, and it would promote as a number
   return tensor_or_none(name);
 }
 
@@ -134,7 +139,9 @@ double Lowering::real(std::string_view name, double fallback) {
 
 bool Lowering::flag(std::string_view name, bool fallback) { return get<bool>(name, "bool", fallback); }
 
-std::string Lowering::word(std::string_view name, std::string fallback) { return get<std::string>(name, "string", fallback); }
+std::string Lowering::word(std::string_view name, std::string fallback) {
+  return get<std::string>(name, "string", fallback);
+}
 
 Dims Lowering::ints(std::string_view name) {
   if (!given(name)) return {};
@@ -148,6 +155,7 @@ Dims Lowering::ints(std::string_view name) {
 std::vector<double> Lowering::reals(std::string_view name) {
   if (!given(name)) return {};
   if (const auto* whole = std::get_if<Dims>(&find(name)->value)) return {whole->begin(), whole->end()};
+  if (const auto* none = std::get_if<AtenArg::Values>(&find(name)->value); none && none->empty()) return {};
   return get<std::vector<double>>(name, "list of numbers", {});
 }
 
@@ -263,8 +271,11 @@ ValueId Lowering::full(const Operand& number, DType dtype, const Dims& sizes) {
 }
 
 ValueId Lowering::iota(int64_t start, int64_t n, int64_t step, DType dtype) {
-  return row(OpCode::k_iota, {}, {{AttrKey::k_sizes, Dims{n}}, {AttrKey::k_dtype, static_cast<int64_t>(dtype)},
-                                  {AttrKey::k_start, start}, {AttrKey::k_step, step}});
+  return row(OpCode::k_iota, {},
+             {{AttrKey::k_sizes, Dims{n}},
+              {AttrKey::k_dtype, static_cast<int64_t>(dtype)},
+              {AttrKey::k_start, start},
+              {AttrKey::k_step, step}});
 }
 
 ValueId Lowering::reduce(OpCode code, ValueId v, Dims dims, bool keepdim) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a recipe works with: the arguments of one ATen call by name, and the rows of the table. The first problem sticks:
-// afterwards every function does nothing and answers kNone or an empty value, so a recipe reads as a formula and
-// lower_aten looks once at the end. Private to core/ops.
+// What a recipe works with: the arguments of one ATen call by name, and the rows of the table. The first problem
+// sticks: afterwards every function does nothing and answers kNone or an empty value, so a recipe reads as a formula
+// and lower_aten looks once at the end. Private to core/ops.
 #pragma once
 
 #include <initializer_list>
@@ -24,7 +24,7 @@ class Lowering {
  public:
   // A tensor or a number, as promotion sees it.
   struct Operand {
-    ValueId id = kNone;       // kNone for a number
+    ValueId id = kNone;  // kNone for a number
     DType dtype = DType::kNone;
     bool is_zero_dim = false;
     bool is_integer = false;  // number: which of the two fields holds it
@@ -86,8 +86,9 @@ class Lowering {
   ValueId iota(int64_t start, int64_t n, int64_t step = 1, DType dtype = DType::k_i64);
   ValueId reduce(OpCode code, ValueId v, Dims dims, bool keepdim);
 
-  // ATen's element-wise rule: broadcasts, brings all to `dtype`, emits, and keeps the row's result dtype. With `in_compute` a
-  // half-precision row whose numbers do not fit the storage dtype runs in f32 and is cast back: ATen keeps scalars in f32.
+  // ATen's element-wise rule: broadcasts, brings all to `dtype`, emits, and keeps the row's result dtype. With
+  // `in_compute` a half-precision row whose numbers do not fit the storage dtype runs in f32 and is cast back: ATen
+  // keeps scalars in f32.
   ValueId pointwise(OpCode code, std::initializer_list<Operand> operands, DType dtype, bool in_compute = true);
   ValueId binary(OpCode code, ValueId a, ValueId b) { return row(code, {a, b}); }  // sizes and dtypes are equal already
   ValueId select(ValueId condition, const Operand& a, const Operand& b, DType dtype);
@@ -109,8 +110,8 @@ class Lowering {
   Status malformed_;
 };
 
-// A recipe answers the call's results in order. A Tensor[] result stands as its elements. kNone for a result that the table
-// does not compute; the caller makes the call opaque if somebody reads it.
+// A recipe answers the call's results in order. A Tensor[] result stands as its elements. kNone for a result that the
+// table does not compute; the caller makes the call opaque if somebody reads it.
 using Recipe = Values (*)(Lowering&);
 struct RecipeRow {
   std::string_view op;
@@ -121,6 +122,7 @@ std::span<const RecipeRow> pointwise_recipes();
 std::span<const RecipeRow> activation_recipes();
 std::span<const RecipeRow> reduce_recipes();
 std::span<const RecipeRow> view_recipes();
+std::span<const RecipeRow> join_recipes();
 std::span<const RecipeRow> index_recipes();
 std::span<const RecipeRow> factory_recipes();
 std::span<const RecipeRow> contraction_recipes();

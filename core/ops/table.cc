@@ -16,7 +16,8 @@ struct Entry {
 constexpr Entry kEntries[] = {
 #define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance) \
   {OpCode::k_##name, {RowDTypes::k_##dtypes, RowResult::k_##result, RowDomain::k_##domain, tolerance}},
-#define KRN_REDUCE(id, name, dtypes, result) {OpCode::k_##name, {RowDTypes::k_##dtypes, RowResult::k_##result, RowDomain::k_all, 0}},
+#define KRN_REDUCE(id, name, dtypes, result) \
+  {OpCode::k_##name, {RowDTypes::k_##dtypes, RowResult::k_##result, RowDomain::k_all, 0}},
 #define KRN_MOVE(id, name, ...) {OpCode::k_##name, {}},
 #define KRN_FACTORY(id, name, ...) {OpCode::k_##name, {RowDTypes::k_any, RowResult::k_attr, RowDomain::k_all, 0}},
 #define KRN_COMPOSITE(id, name, ...) {OpCode::k_##name, {}},
@@ -29,7 +30,8 @@ constexpr Entry kEntries[] = {
 };
 
 constexpr bool before(const Entry& a, const Entry& b) { return a.code < b.code; }
-static_assert(std::is_sorted(std::begin(kEntries), std::end(kEntries), before), "rows of ops.def stand in ascending id");
+static_assert(std::is_sorted(std::begin(kEntries), std::end(kEntries), before),
+              "rows of ops.def stand in ascending id");
 
 }  // namespace
 
@@ -42,11 +44,16 @@ const RowMeaning& row_meaning(OpCode code) {
 bool accepts(RowDTypes dtypes, DType dtype) {
   DTypeClass c = dtype_class(dtype);
   switch (dtypes) {
-    case RowDTypes::k_num: return c == DTypeClass::i || c == DTypeClass::f;
-    case RowDTypes::k_flt: return c == DTypeClass::f;
-    case RowDTypes::k_int: return c == DTypeClass::i;
-    case RowDTypes::k_bool: return c == DTypeClass::b;
-    case RowDTypes::k_any: return c != DTypeClass::x;
+    case RowDTypes::k_num:
+      return c == DTypeClass::i || c == DTypeClass::f;
+    case RowDTypes::k_flt:
+      return c == DTypeClass::f;
+    case RowDTypes::k_int:
+      return c == DTypeClass::i;
+    case RowDTypes::k_bool:
+      return c == DTypeClass::b;
+    case RowDTypes::k_any:
+      return c != DTypeClass::x;
   }
   return false;
 }

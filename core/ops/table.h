@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The columns of abi/ops.def that say what a row means, beside core/ir/rows.h, which holds those that printing and verifying
-// need: which dtypes enter, what comes out, on which values the row is defined and how exact it is.
+// The columns of abi/ops.def that say what a row means, beside core/ir/rows.h, which holds those that printing and
+// verifying need: which dtypes enter, what comes out, on which values the row is defined and how exact it is.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 namespace keirin {
 
 enum class RowDTypes : uint8_t { k_num, k_flt, k_int, k_bool, k_any };
-// k_same: operand 0's dtype (the second's for `select`); k_attr: the attribute `dtype`; k_own: the row's shape rule says.
+// k_same: operand 0's dtype (the second's for `select`); k_attr: the attribute `dtype`; k_own: the row's shape rule
+// says.
 enum class RowResult : uint8_t { k_same, k_bool, k_attr, k_index, k_accum, k_own };
 enum class RowDomain : uint8_t { k_all, k_pos, k_nonneg, k_nonzero, k_unit };
 

@@ -11,10 +11,6 @@
 namespace keirin {
 namespace {
 
-bool is_view(OpCode code) {
-  return code == OpCode::k_expand || code == OpCode::k_reshape || code == OpCode::k_permute || code == OpCode::k_slice;
-}
-
 // Work of its own: neither a view nor a factory.
 bool is_real(const Op& op) { return !is_view(op.code) && find_row(op.code)->kind != RowKind::kFactory; }
 

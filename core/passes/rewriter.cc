@@ -63,7 +63,31 @@ void Rewriter::finish() {
   for (const Output& output : old_.outputs)
     new_.outputs.push_back({map(output.value), map(output.updates), map(output.alias_of)});
   new_.drop_dead();
+  number_leaves_first();
   target_ = std::move(new_);
+}
+
+// A pass may have added constants late; rewriting a second time must not number them otherwise.
+void Rewriter::number_leaves_first() {
+  std::vector<ValueId> to(new_.values.size());
+  ValueId next = 0;
+  for (bool leaves : {true, false})
+    for (ValueId v = 0; v < new_.values.size(); ++v)
+      if ((new_.values[v].kind != ValueKind::kResult) == leaves) to[v] = next++;
+  std::vector<Value> values(new_.values.size());
+  for (ValueId v = 0; v < values.size(); ++v) values[to[v]] = std::move(new_.values[v]);
+  new_.values = std::move(values);
+  auto move_to = [&](ValueId& v) { v = v == kNone ? kNone : to[v]; };
+  for (Op& op : new_.ops) {
+    for (ValueId& v : op.operands) move_to(v);
+    for (ValueId& v : op.results) move_to(v);
+  }
+  for (ValueId& v : new_.inputs) move_to(v);
+  for (Output& output : new_.outputs) {
+    move_to(output.value);
+    move_to(output.updates);
+    move_to(output.alias_of);
+  }
 }
 
 }  // namespace keirin

@@ -22,6 +22,8 @@ class Rewriter {
 
   // Must be called before the op is rewritten: new ops get its origin.
   const Op& begin(OpId id);
+  // Behind the last op: what is built now serves an output.
+  void begin_border() { fresh_from_ = new_.values.size(); }
   ValueId map(ValueId old_value) const { return old_value == kNone ? kNone : to_[old_value]; }
   std::vector<ValueId> operands(const Op& old_op) const;
 
@@ -38,6 +40,8 @@ class Rewriter {
   void finish();
 
  private:
+  void number_leaves_first();
+
   Graph& target_;
   Graph old_;
   Graph new_;

@@ -74,6 +74,8 @@ class Simplifier {
       case OpCode::k_sub: return is_splat(x[1], 0) ? x[0] : kNone;
       case OpCode::k_add: return is_splat(x[1], -0.0) ? x[0] : is_splat(x[0], -0.0) ? x[1] : kNone;
       case OpCode::k_neg: case OpCode::k_logical_not: case OpCode::k_bit_not: return undone(op.code, x[0]);
+      case OpCode::k_logical_and: return is_splat(x[1], 1) ? x[0] : is_splat(x[0], 1) ? x[1] : kNone;
+      case OpCode::k_logical_or: return is_splat(x[1], 0) ? x[0] : is_splat(x[0], 0) ? x[1] : kNone;
       case OpCode::k_select: return chosen(x);
       case OpCode::k_cast: return cast(op, x[0]);
       default: return moved(op, x);
@@ -154,15 +156,21 @@ class Simplifier {
 
 }  // namespace
 
+// A rewrite can make ops that simplify further, with each other or with older ones: until nothing changes. Each round but the
+// last removes something, and two are the rule.
 Status passes::simplify(Graph& graph, PassContext&) {
-  Rewriter rewriter(graph);
-  Simplifier simplifier(rewriter);
-  for (OpId id = 0; id < rewriter.old().ops.size(); ++id) {
-    rewriter.begin(id);
-    KRN_TRY_LET(bool done, simplifier(id));
-    if (!done) rewriter.keep(id);
+  for (int round = 0; round < 16; ++round) {
+    Graph before = graph;
+    Rewriter rewriter(graph);
+    Simplifier simplifier(rewriter);
+    for (OpId id = 0; id < rewriter.old().ops.size(); ++id) {
+      rewriter.begin(id);
+      KRN_TRY_LET(bool done, simplifier(id));
+      if (!done) rewriter.keep(id);
+    }
+    rewriter.finish();
+    if (graph == before) break;
   }
-  rewriter.finish();
   return {};
 }
 

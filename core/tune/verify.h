@@ -32,14 +32,15 @@ struct OutputVerdict {
 };
 
 struct Judgement {
-  bool verified = false;      // every output is right, and at least one of them was not vacuous
+  bool right = false;         // no output is wrong
+  bool verified = false;      // right, and no output with elements is vacuous
   double max_error = 0, eager_error = 0;
-  std::string reason;         // of the first output that fails
+  std::string reason;         // why not verified: of the first output that is wrong, else of the first that is vacuous
   std::vector<OutputVerdict> outputs;
 };
 
-// Tensors of any device and layout; they are read through `services`. The three lists are parallel. A non-null referee of
-// another shape than eager's output, or an unreadable tensor, is an error of the caller's: `invalid_input`.
+// Tensors of any device and layout; they are read through `services`. The three lists are parallel. A referee of another
+// shape than eager's output, or lists of different length, are the caller's error: `invalid_input`.
 Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
                         std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options = {});
 

@@ -84,6 +84,7 @@ class Builder {
       k.name = kernel_name(prepared.region, g, out_->kernels_.size());
       if (k.has_csr) add_csr(k.csr);
       for (const Buffer& b : k.buffers) step.buffers.push_back(b.id);
+      if (k.has_csr) step.buffers.insert(step.buffers.end(), {k.csr.row_ptr_buffer, k.csr.perm_buffer});
       step.kernel = static_cast<int>(out_->kernels_.size());
       out_->kernels_.push_back(std::move(k));
     }
@@ -124,7 +125,12 @@ class Builder {
         step = std::move(kernels[p.kernel]);
       } else if (p.csr) {
         step = backend_.lower_csr(*p.csr, context_);
-        if (!step) step = make_host_csr(*p.csr);
+        if (step) {  // it fills arrays in the workspace; the host's version has its own
+          out_->buffers_[p.csr->row_ptr_buffer].bytes = 4 * (p.csr->num_rows + 1);
+          out_->buffers_[p.csr->perm_buffer].bytes = 4 * p.csr->num_edges;
+        } else {
+          step = make_host_csr(*p.csr);
+        }
       } else {
         step = backend_.lower_anchor(*p.anchor, context_);
         ++out_->num_anchors_;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <queue>
 #include <set>
 
@@ -18,6 +20,7 @@ namespace keirin::codegen {
 namespace {
 
 constexpr int kMaxConsumersTried = 8;
+constexpr int kMaxSiblingsTried = 6;
 
 class Fuser {
  public:
@@ -28,6 +31,10 @@ class Fuser {
 
   std::vector<Group> run() {
     start();
+    order_.resize(groups_.size());
+    rank_.resize(groups_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    sort_window(0, count() - 1);
     for (int g = 0; g < count(); ++g) push_candidate(g);
     while (!queue_.empty()) {
       Candidate c = queue_.top();
@@ -143,6 +150,11 @@ class Fuser {
       if (!a.store) expand_read(a.tensor, reads);
     }
     if (out.draft.has_csr) expand_read(view_base_stored(out.draft.csr_index), reads);
+    for (int t : results) {  // a concatenation whose pieces the same kernel writes
+      if (!reads.count(t)) continue;
+      if (why) *why = "the kernel would read what it writes";
+      return false;
+    }
     out.reads.assign(reads.begin(), reads.end());
     return true;
   }
@@ -181,41 +193,54 @@ class Fuser {
     for (int t : g.results) out = std::min(out, p_.region.tensors[t].producer);
     return out;
   }
-  int last_index(const Group& g) const {
-    int out = -1;
-    for (int t : g.results) {
-      if (p_.alias_of[t] >= 0) return std::numeric_limits<int>::max();
-      out = std::max(out, p_.region.tensors[t].producer);
-    }
-    return out;
-  }
-
   std::set<int> consumers(int g) const {
     std::set<int> out;
     for (int t : groups_[g].results) out.insert(readers_[t].begin(), readers_[t].end());
     return out;
   }
 
+  // Whether merging the two would close a cycle: a path from one to the other through a third group. Groups are kept in a
+  // topological order, so only those between the two can lie on it.
   bool path_through_third(int from, int to) const {
-    int limit = last_index(groups_[to]);
-    std::vector<bool> seen(groups_.size(), false);
-    std::vector<int> todo;
-    auto visit = [&](int g) {
-      for (int c : consumers(g)) {
-        if (seen[c] || c == from || (g == from && c == to)) continue;
-        if (c == to) return true;
-        seen[c] = true;
-        if (first_index(groups_[c]) < limit) todo.push_back(c);
-      }
-      return false;
-    };
-    if (visit(from)) return true;
+    std::vector<int> todo{from};
+    std::set<int> seen;
     while (!todo.empty()) {
       int g = todo.back();
       todo.pop_back();
-      if (visit(g)) return true;
+      for (int c : consumers(g)) {
+        if (c == to && g != from) return true;
+        if (c != to && c != from && rank_[c] < rank_[to] && seen.insert(c).second) todo.push_back(c);
+      }
     }
     return false;
+  }
+
+  // Puts the groups at positions [first, last] in topological order again; no edge leads back into the window from after it.
+  void sort_window(int first, int last) {
+    std::map<int, int> waiting;
+    for (int p = first; p <= last; ++p) {
+      if (order_[p] >= 0 && alive_[order_[p]]) waiting[order_[p]] = 0;
+    }
+    for (const auto& [g, n] : waiting) {
+      for (int c : consumers(g)) {
+        if (auto it = waiting.find(c); c != g && it != waiting.end()) ++it->second;
+      }
+    }
+    std::vector<int> ready;
+    for (const auto& [g, n] : waiting) {
+      if (n == 0) ready.push_back(g);
+    }
+    int p = first;
+    while (!ready.empty()) {
+      int g = ready.back();
+      ready.pop_back();
+      rank_[g] = p;
+      order_[p++] = g;
+      for (int c : consumers(g)) {
+        if (auto it = waiting.find(c); c != g && it != waiting.end() && --it->second == 0) ready.push_back(c);
+      }
+    }
+    while (p <= last) order_[p++] = -1;
   }
 
   bool updates(const Group& g) const {
@@ -245,16 +270,34 @@ class Fuser {
     for (int t : a.results) {
       bool needed = p_.forced[t];
       for (int r : readers_[t]) needed |= r != producer && r != consumer;
-      if (needed && updates(b) && !readers_[t].empty() && readers_[t].size() > 1) return restore(dropped), false;
       if (needed) {
         results.push_back(t);
       } else {
         drop(t, dropped);
       }
     }
-    bool built = !path_through_third(producer, consumer) && build(results, out) && veto(out.kernel, target_).empty();
+    // A group that updates an input runs after all readers of the old value, so nobody may wait for it.
+    for (int t : results) {
+      for (int r : readers_[t]) {
+        if ((updates(a) || updates(b)) && r != producer && r != consumer) return restore(dropped), false;
+      }
+    }
+    bool cycle = path_through_third(producer, consumer) || path_through_third(consumer, producer);
+    bool built = !cycle && build(results, out) && veto(out.kernel, target_).empty();
     if (!built) restore(dropped);
     return built;
+  }
+
+  // Groups that read what `g` reads and walk as many elements: one kernel reads it once.
+  std::set<int> siblings(int g) const {
+    std::set<int> out;
+    for (int t : groups_[g].reads) {
+      for (int other : readers_[t]) {
+        if (other == g || groups_[other].anchor >= 0 || static_cast<int>(out.size()) >= kMaxSiblingsTried) continue;
+        if (iterations(groups_[other].kernel) == iterations(groups_[g].kernel)) out.insert(other);
+      }
+    }
+    return out;
   }
 
   double merge_gain(int producer, int consumer) {
@@ -305,6 +348,11 @@ class Fuser {
       double gain = merge_gain(producer, c);
       if (gain > best.gain) best.gain = gain, best.consumer = c;
     }
+    for (int other : siblings(producer)) {
+      if (users.count(other)) continue;
+      double gain = merge_gain(producer, other);
+      if (gain > best.gain) best.gain = gain, best.consumer = other;
+    }
     double gain = inline_gain(producer);
     if (gain > best.gain) best.gain = gain, best.consumer = -1;
     if (best.gain > 0) queue_.push(best);
@@ -331,6 +379,7 @@ class Fuser {
       if (!alive_[c.consumer] || !try_merge(c.producer, c.consumer, merged, dropped)) return;
       remove(c.producer);
       replace(c.consumer, std::move(merged));
+      sort_window(std::min(rank_[c.producer], rank_[c.consumer]), std::max(rank_[c.producer], rank_[c.consumer]));
       changed.insert(c.consumer);
     } else {
       std::vector<std::pair<int, Group>> built;
@@ -391,6 +440,8 @@ class Fuser {
   std::vector<uint64_t> version_;
   std::vector<int> writer_;                // by tensor
   std::vector<std::set<int>> readers_;     // by tensor
+  std::vector<int> order_;                 // groups in topological order, -1 where one was merged away
+  std::vector<int> rank_;                  // by group: its place there
   std::priority_queue<Candidate> queue_;
 };
 

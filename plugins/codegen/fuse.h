@@ -43,10 +43,8 @@ struct Prepared {
   std::vector<bool> forced;        // by tensor: stored whatever fusion wants
   std::vector<bool> absorbed;      // by node: a post op of an anchor
   std::vector<int> alias_of;       // by tensor: the input tensor whose memory it is written into, or -1
-  bool is_cat_in_place(int tensor) const {
-    const TensorNode* p = region.producer(tensor);
-    return p && p->op == kOp_cat && layout.stored(tensor);
-  }
+  std::vector<bool> cat_in_place;  // by tensor: a concatenation whose operands are computed into it
+  bool is_cat_in_place(int tensor) const { return cat_in_place[tensor]; }
 };
 
 // Groups in an order that respects all dependencies.

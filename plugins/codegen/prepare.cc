@@ -39,6 +39,7 @@ class Preparer {
   void grow() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.cat_in_place.resize(r_.tensors.size(), false);
     p_.absorbed.assign(r_.nodes.size(), false);
     for (const auto& [t, input] : updates_) p_.alias_of[t] = input;
   }
@@ -91,7 +92,8 @@ class Preparer {
       if (p_.alias_of[t] >= 0 && place_slice_update(t, s)) continue;
       int source = t;
       while (p_.alias_of[t] < 0 && pull_back(source, s)) source = r_.producer(source)->operands[0];
-      bool computed = r_.producer(source) && !is_view(r_.producer(source)->op) && !p_.layout.stored(source);
+      bool other_output = source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
+      bool computed = r_.producer(source) && !is_view(r_.producer(source)->op) && !p_.layout.stored(source) && !other_output;
       if (!computed) source = t, s.strides = p_.alias_of[t] >= 0 ? s.strides : out.strides;
       p_.layout.place(source, s);
       p_.forced[source] = true;
@@ -251,6 +253,7 @@ class Preparer {
     for (int n = static_cast<int>(r_.nodes.size()); n-- > 0;) {
       if (r_.nodes[n].op != kOp_cat || !p_.layout.stored(r_.nodes[n].results[0])) continue;
       int64_t dim = r_.nodes[n].attrs.dim, begin = 0;
+      p_.cat_in_place[r_.nodes[n].results[0]] = true;
       for (size_t k = 0; k < r_.nodes[n].operands.size(); ++k) {
         int x = r_.nodes[n].operands[k];
         Storage s = p_.layout.at(r_.nodes[n].results[0]);
@@ -282,6 +285,7 @@ class Preparer {
   void grow_tensors() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.cat_in_place.resize(r_.tensors.size(), false);
   }
 
   bool ends_anchor(int t) const {
@@ -301,7 +305,7 @@ class Preparer {
 
   const Backend& backend_;
   Region r_;
-  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}};
+  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}, {}};
   std::vector<std::pair<int, int>> updates_;
 };
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "plugins/codegen/check_region.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::codegen {
@@ -37,6 +38,7 @@ class Reader {
       region_.outputs.push_back({names.at(out.value), out.alias_input == KRN_NONE ? -1 : static_cast<int>(out.alias_input)});
     }
     region_.tidy();
+    check_region(region_);
     return std::move(region_);
   }
 

@@ -218,6 +218,7 @@ class Writer {
 
   std::string embedding_bag() {
     if (node_.operands.size() > 2 && node_.operands[2] >= 0) return "embedding_bag with offsets";
+    if (t(node_.operands[0]).rank() != 2 || t(node_.operands[1]).rank() != 2) return "embedding_bag of other ranks";
     int rows = take(node_.operands[0], node_.operands[1], 0);
     const std::string mode = node_.attrs.mode;
     if (mode == "max") return result(reduce(kOp_amax, rows, {1}));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A dense tensor of the reference interpreter: floats held as double, integers and bools as int64, in row-major order, always
-// exactly representable in the dtype. Strides exist only where a run's tensors are read and written.
+// A dense tensor of the reference interpreter: floats held as double, integers and bools as int64, in row-major order,
+// always exactly representable in the dtype. Strides exist only where a run's tensors are read and written.
 #pragma once
 
 #include <array>
@@ -47,8 +47,10 @@ struct Array {
 // fn(in, out) on the vectors of both arrays, which have the same class of dtype.
 template <class F>
 void on_data(const Array& in, Array& out, F&& fn) {
-  if (in.floats()) fn(in.d, out.d);
-  else fn(in.i, out.i);
+  if (in.floats())
+    fn(in.d, out.d);
+  else
+    fn(in.i, out.i);
 }
 
 // fn(k, offsets) for each coordinate in row-major order: k counts, offsets[n] is the coordinate times strides[n].

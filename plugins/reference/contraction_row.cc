@@ -13,8 +13,10 @@ namespace {
 double at(const Array& a, int64_t k) { return a.as_double(k); }
 
 void put(Array& a, int64_t k, double v) {
-  if (a.floats()) a.d[k] = v;
-  else a.i[k] = static_cast<int64_t>(v);
+  if (a.floats())
+    a.d[k] = v;
+  else
+    a.i[k] = static_cast<int64_t>(v);
 }
 
 Array matmul(const Node& node) {
@@ -85,8 +87,10 @@ Array conv(const Node& node) {
   const Conv c(node, x.sizes, w.sizes, y.sizes);
   const bool transposed = node.b(key_transposed);
   const int64_t groups = node.i(key_groups), batch = x.sizes[0], from = x.sizes[1], to = y.sizes[1];
-  const int64_t per_from = from / groups, per_to = to / groups, positions = c.outputs(), inputs = c.inputs(), taps = c.taps();
-  for (int64_t k = 0, count = y.count(); k < count; ++k) y.d[k] = node.has(2) ? node.operand(2).d[k / positions % to] : 0;
+  const int64_t per_from = from / groups, per_to = to / groups, positions = c.outputs(), inputs = c.inputs(),
+                taps = c.taps();
+  for (int64_t k = 0, count = y.count(); k < count; ++k)
+    y.d[k] = node.has(2) ? node.operand(2).d[k / positions % to] : 0;
   for (int64_t n = 0; n < batch; ++n)
     for (int64_t o = 0; o < to; ++o)
       for (int64_t i = o / per_to * per_from, end = i + per_from; i < end; ++i) {
@@ -94,10 +98,12 @@ Array conv(const Node& node) {
         double* target = y.d.data() + (n * to + o) * positions;
         if (transposed) {
           const double* weight = w.d.data() + (i * per_to + o % per_to) * taps;
-          for (int64_t p = 0; p < inputs; ++p) c.each_tap(p, c.in, c.out, [&](int64_t at, int64_t tap) { target[at] += source[p] * weight[tap]; });
+          for (int64_t p = 0; p < inputs; ++p)
+            c.each_tap(p, c.in, c.out, [&](int64_t at, int64_t tap) { target[at] += source[p] * weight[tap]; });
         } else {
           const double* weight = w.d.data() + (o * per_from + i % per_from) * taps;
-          for (int64_t p = 0; p < positions; ++p) c.each_tap(p, c.out, c.in, [&](int64_t at, int64_t tap) { target[p] += source[at] * weight[tap]; });
+          for (int64_t p = 0; p < positions; ++p)
+            c.each_tap(p, c.out, c.in, [&](int64_t at, int64_t tap) { target[p] += source[at] * weight[tap]; });
         }
       }
   return y;
@@ -114,7 +120,8 @@ void normalise(std::vector<double>& scores) {
 Array attention(const Node& node) {
   const Array &q = node.operand(0), &k = node.operand(1), &v = node.operand(2);
   Array out = node.result();
-  const int64_t r = q.rank(), queries = q.sizes[r - 2], depth = q.sizes[r - 1], keys = k.sizes[r - 2], width = v.sizes[r - 1];
+  const int64_t r = q.rank(), queries = q.sizes[r - 2], depth = q.sizes[r - 1], keys = k.sizes[r - 2],
+                width = v.sizes[r - 1];
   const int64_t heads = q.sizes[r - 3], shared = heads == 0 ? 1 : heads / std::max<int64_t>(k.sizes[r - 3], 1);
   const double scale = node.d(key_scale);
   const bool causal = node.b(key_causal), masked = node.has(3);
@@ -125,13 +132,16 @@ Array attention(const Node& node) {
     for (int64_t i = 0; i < queries; ++i) {
       for (int64_t j = 0; j < keys; ++j) {
         double sum = 0;
-        for (int64_t c = 0; c < depth; ++c) sum += q.d[(g * queries + i) * depth + c] * k.d[(kv * keys + j) * depth + c];
+        for (int64_t c = 0; c < depth; ++c)
+          sum += q.d[(g * queries + i) * depth + c] * k.d[(kv * keys + j) * depth + c];
         sum *= scale;
         if (masked) {
           const Array& mask = node.operand(3);
           const int64_t m = (g * queries + i) * keys + j;
-          if (mask.floats()) sum += mask.d[m];
-          else if (mask.i[m] == 0) sum = -INFINITY;
+          if (mask.floats())
+            sum += mask.d[m];
+          else if (mask.i[m] == 0)
+            sum = -INFINITY;
         }
         scores[j] = causal && j > i ? -INFINITY : sum;
       }
@@ -151,11 +161,16 @@ Array attention(const Node& node) {
 
 Arrays contraction_row(const Node& node) {
   switch (node.op()) {
-    case op_matmul: return {matmul(node)};
-    case op_linear: return {linear(node)};
-    case op_conv: return {conv(node)};
-    case op_attention: return {attention(node)};
-    default: return {};
+    case op_matmul:
+      return {matmul(node)};
+    case op_linear:
+      return {linear(node)};
+    case op_conv:
+      return {conv(node)};
+    case op_attention:
+      return {attention(node)};
+    default:
+      return {};
   }
 }
 

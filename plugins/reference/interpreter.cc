@@ -41,8 +41,9 @@ bool computes(uint32_t op) {
 #undef KRN_MOVE
 #undef KRN_FACTORY
 #undef KRN_COMPOSITE
-      return true;
-    default: return false;
+    return true;
+    default:
+      return false;
   }
 }
 
@@ -58,10 +59,12 @@ Interpreter::Interpreter(krn_span bytes) : bytes_((bytes.size + 7) / 8) {
     for (uint32_t o = 0; o < node->num_operands; ++o)
       if (uint32_t v = krn_graph_operand(&graph_, node, o); v != KRN_NONE) last_use_[v] = k;
   }
-  for (uint32_t k = 0; k < region->num_outputs; ++k) last_use_[krn_graph_output(&graph_, region->first_output + k)->value] = KRN_NONE;
+  for (uint32_t k = 0; k < region->num_outputs; ++k)
+    last_use_[krn_graph_output(&graph_, region->first_output + k)->value] = KRN_NONE;
 }
 
-void Interpreter::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs) const {
+void Interpreter::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs,
+                      uint32_t num_outputs) const {
   const krn_gfunction* region = krn_graph_function(&graph_, 0);
   if (num_inputs != region->num_inputs || num_outputs != region->num_outputs)
     throw kit::Error(KRN_STATUS_invalid_input, "the run has another number of tensors than the region");
@@ -72,7 +75,8 @@ void Interpreter::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_t
     values[v] = load(inputs[k], type->dtype);
     const int64_t* sizes = krn_graph_sizes(&graph_, type);
     if (values[v].sizes != Dims(sizes, sizes + type->rank))
-      throw kit::Error(KRN_STATUS_invalid_input, "input " + std::to_string(k) + " has other sizes than the graph states");
+      throw kit::Error(KRN_STATUS_invalid_input,
+                       "input " + std::to_string(k) + " has other sizes than the graph states");
   }
   for (uint32_t k = 0; k < region->num_nodes; ++k) {
     const krn_gnode* node = krn_graph_node(&graph_, region->first_node + k);
@@ -90,7 +94,8 @@ void Interpreter::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_t
     for (uint32_t o = 0; o < node->num_operands; ++o)
       if (uint32_t v = krn_graph_operand(&graph_, node, o); v != KRN_NONE && last_use_[v] == k) values[v] = Array{};
   }
-  for (uint32_t k = 0; k < num_outputs; ++k) store(values[krn_graph_output(&graph_, region->first_output + k)->value], outputs[k]);
+  for (uint32_t k = 0; k < num_outputs; ++k)
+    store(values[krn_graph_output(&graph_, region->first_output + k)->value], outputs[k]);
 }
 
 }  // namespace keirin::reference

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle: runs the bytes of a region node by node. Formulas in double, every value rounded once to its dtype where the
-// rounding is observed, to the compute dtype where it is not. Slow on purpose: nothing here is shared with a code generator
-// but the formulas of abi/scalar.h.
+// The oracle: runs the bytes of a region node by node. Formulas in double, every value rounded once to its dtype where
+// the rounding is observed, to the compute dtype where it is not. Slow on purpose: nothing here is shared with a code
+// generator but the formulas of abi/scalar.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ bool computes(uint32_t op);
 
 class Interpreter {
  public:
-  // Copies the bytes. Throws kit::Error: `corrupt` for bytes that do not open, `unsupported` for a node it does not compute.
+  // Copies the bytes. Throws kit::Error: `corrupt` for bytes that do not open, `unsupported` for a node it does not
+  // compute.
   explicit Interpreter(krn_span bytes);
 
   // Reads all inputs before it writes an output, so a failure leaves every tensor as it was. Any thread, concurrently.
@@ -30,9 +31,10 @@ class Interpreter {
  private:
   uint8_t dtype_of(uint32_t value) const { return krn_graph_value_type(&graph_, value)->dtype; }
 
-  std::vector<uint64_t> bytes_;    // aligned to 8, as the reader asks
+  std::vector<uint64_t> bytes_;  // aligned to 8, as the reader asks
   krn_graph graph_;
-  std::vector<uint32_t> last_use_;  // node after which a value is dropped; KRN_NONE for outputs and values without readers
+  std::vector<uint32_t>
+      last_use_;  // node after which a value is dropped; KRN_NONE for outputs and values without readers
 };
 
 }  // namespace keirin::reference

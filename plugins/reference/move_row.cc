@@ -3,6 +3,7 @@
 // MOVE and FACTORY rows: copies with coordinate maps, as strides where the map is affine.
 #include <algorithm>
 
+#include "abi/scalar.h"
 #include "plugins/reference/node.h"
 
 namespace keirin::reference {
@@ -86,8 +87,10 @@ Array slice_scatter(const Node& node) {
 Array pad(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  if (out.floats()) std::fill(out.d.begin(), out.d.end(), round_to(node.d(key_value_d), out.dtype));
-  else std::fill(out.i.begin(), out.i.end(), wrap_to(node.i(key_value_i), out.dtype));
+  if (out.floats())
+    std::fill(out.d.begin(), out.d.end(), round_to(node.d(key_value_d), out.dtype));
+  else
+    std::fill(out.i.begin(), out.i.end(), wrap_to(node.i(key_value_i), out.dtype));
   const Dims low = node.ints(key_low), strides = row_major(x.sizes);
   Dims at(out.sizes.size(), 0);
   for (int64_t k = 0, n = out.count(); k < n; ++k) {
@@ -124,20 +127,29 @@ Array gather(const Node& node) {
   const int64_t along = strides[dim];
   strides[dim] = 0;
   on_data(x, out, [&](const auto& from, auto& to) {
-    walk<1>(index.sizes, {strides}, [&](int64_t k, const auto& at) { to[k] = from[at[0] + checked_index(index.i[k], x.sizes[dim]) * along]; });
+    walk<1>(index.sizes, {strides},
+            [&](int64_t k, const auto& at) { to[k] = from[at[0] + checked_index(index.i[k], x.sizes[dim]) * along]; });
   });
   return out;
 }
 
+double plus(double a, double b) { return a + b; }
+double times(double a, double b) { return a * b; }
+int64_t plus(int64_t a, int64_t b) { return (scalar::Int(a) + scalar::Int(b)).v; }  // wraps
+int64_t times(int64_t a, int64_t b) { return (scalar::Int(a) * scalar::Int(b)).v; }
+
 // Combines values into elements of an array that started as `self`.
 class Combiner {
  public:
-  Combiner(const Node& node, Array& out) : out_(out), how_(node.word(key_reduce)), keeps_self_(node.b(key_include_self)), counts_(out.count(), 0) {}
+  Combiner(const Node& node, Array& out)
+      : out_(out), how_(node.word(key_reduce)), keeps_self_(node.b(key_include_self)), counts_(out.count(), 0) {}
 
   void add(int64_t at, const Array& src, int64_t from) {
     const bool first = counts_[at]++ == 0 && !keeps_self_;
-    if (src.floats()) combine(out_.d[at], src.d[from], first);
-    else combine(out_.i[at], src.i[from], first);
+    if (src.floats())
+      combine(out_.d[at], src.d[from], first);
+    else
+      combine(out_.i[at], src.i[from], first);
   }
 
   void finish() {
@@ -145,19 +157,26 @@ class Combiner {
     for (int64_t k = 0; k < out_.count(); ++k) {
       int64_t n = counts_[k] + (keeps_self_ ? 1 : 0);
       if (counts_[k] == 0) continue;
-      if (out_.floats()) out_.d[k] /= static_cast<double>(n);
-      else out_.i[k] = out_.i[k] / n - (out_.i[k] % n < 0 ? 1 : 0);  // rounds down
+      if (out_.floats())
+        out_.d[k] /= static_cast<double>(n);
+      else
+        out_.i[k] = out_.i[k] / n - (out_.i[k] % n < 0 ? 1 : 0);  // rounds down
     }
   }
 
  private:
   template <class T>
   void combine(T& to, T v, bool first) {
-    if (how_ == "none" || first) to = v;
-    else if (how_ == "sum" || how_ == "mean") to = static_cast<T>(to + v);
-    else if (how_ == "prod") to = static_cast<T>(to * v);
-    else if (how_ == "amax") to = to != to ? to : (v != v || v > to) ? v : to;
-    else to = to != to ? to : (v != v || v < to) ? v : to;
+    if (how_ == "none" || first)
+      to = v;
+    else if (how_ == "sum" || how_ == "mean")
+      to = plus(to, v);
+    else if (how_ == "prod")
+      to = times(to, v);
+    else if (how_ == "amax")
+      to = to != to ? to : (v != v || v > to) ? v : to;
+    else
+      to = to != to ? to : (v != v || v < to) ? v : to;
   }
 
   Array& out_;
@@ -202,16 +221,20 @@ Array cumsum(const Node& node) {
   const int64_t dim = node.i(key_dim), n = out.sizes[dim], step = row_major(out.sizes)[dim];
   for (int64_t k = 0; k < out.count(); ++k) {
     if (k / step % n == 0) continue;
-    if (out.floats()) out.d[k] += out.d[k - step];
-    else out.i[k] = static_cast<int64_t>(static_cast<uint64_t>(out.i[k]) + static_cast<uint64_t>(out.i[k - step]));
+    if (out.floats())
+      out.d[k] += out.d[k - step];
+    else
+      out.i[k] = plus(out.i[k], out.i[k - step]);
   }
   return out;
 }
 
 Array full(const Node& node) {
   Array out = node.result();
-  if (out.floats()) std::fill(out.d.begin(), out.d.end(), node.d(key_value_d));
-  else std::fill(out.i.begin(), out.i.end(), node.i(key_value_i));
+  if (out.floats())
+    std::fill(out.d.begin(), out.d.end(), node.d(key_value_d));
+  else
+    std::fill(out.i.begin(), out.i.end(), node.i(key_value_i));
   return out;
 }
 
@@ -219,8 +242,10 @@ Array iota(const Node& node) {
   Array out = node.result();
   for (int64_t k = 0; k < out.count(); ++k) {
     int64_t v = node.i(key_start) + k * node.i(key_step);
-    if (out.floats()) out.d[k] = static_cast<double>(v);
-    else out.i[k] = v;
+    if (out.floats())
+      out.d[k] = static_cast<double>(v);
+    else
+      out.i[k] = v;
   }
   return out;
 }
@@ -229,23 +254,39 @@ Array iota(const Node& node) {
 
 Arrays move_row(const Node& node) {
   switch (node.op()) {
-    case op_expand: return {expand(node)};
+    case op_expand:
+      return {expand(node)};
     case op_reshape:
-    case op_relayout: return {copied(node)};
-    case op_permute: return {permute(node)};
-    case op_slice: return {slice(node)};
-    case op_cat: return {cat(node)};
-    case op_pad: return {pad(node)};
-    case op_flip: return {flip(node)};
-    case op_take: return {take(node)};
-    case op_gather: return {gather(node)};
-    case op_scatter: return {scatter(node)};
-    case op_index_reduce: return {index_reduce(node)};
-    case op_slice_scatter: return {slice_scatter(node)};
-    case op_cumsum: return {cumsum(node)};
-    case op_full: return {full(node)};
-    case op_iota: return {iota(node)};
-    default: return {};
+    case op_relayout:
+      return {copied(node)};
+    case op_permute:
+      return {permute(node)};
+    case op_slice:
+      return {slice(node)};
+    case op_cat:
+      return {cat(node)};
+    case op_pad:
+      return {pad(node)};
+    case op_flip:
+      return {flip(node)};
+    case op_take:
+      return {take(node)};
+    case op_gather:
+      return {gather(node)};
+    case op_scatter:
+      return {scatter(node)};
+    case op_index_reduce:
+      return {index_reduce(node)};
+    case op_slice_scatter:
+      return {slice_scatter(node)};
+    case op_cumsum:
+      return {cumsum(node)};
+    case op_full:
+      return {full(node)};
+    case op_iota:
+      return {iota(node)};
+    default:
+      return {};
   }
 }
 

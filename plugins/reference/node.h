@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One node of a region as the row functions see it: operands as arrays, attributes by key, result types. It owns nothing.
+// One node of a region as the row functions see it: operands as arrays, attributes by key, result types. It owns
+// nothing.
 #pragma once
 
 #include <cstring>
@@ -87,7 +88,8 @@ class Node {
 
 using Arrays = std::vector<Array>;
 
-// The results of a node, not yet rounded. One file each; a family answers an empty list for a node that is none of its rows.
+// The results of a node, not yet rounded. One file each; a family answers an empty list for a node that is none of its
+// rows.
 Arrays scalar_row(const Node& node);
 Arrays reduce_row(const Node& node);
 Arrays move_row(const Node& node);
@@ -99,7 +101,8 @@ Arrays norm_row(const Node& node);
 // An index that leaves [0, size) is eager's error.
 inline int64_t checked_index(int64_t at, int64_t size) {
   if (at < 0 || at >= size)
-    throw kit::Error(KRN_STATUS_invalid_input, "index " + std::to_string(at) + " is out of range for an axis of size " + std::to_string(size));
+    throw kit::Error(KRN_STATUS_invalid_input,
+                     "index " + std::to_string(at) + " is out of range for an axis of size " + std::to_string(size));
   return at;
 }
 

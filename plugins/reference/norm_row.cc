@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Norms, softmaxes and statistics straight from their definitions, in double: an independent witness for their decompositions.
+// Norms, softmaxes and statistics straight from their definitions, in double: an independent witness for their
+// decompositions.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +23,9 @@ Moments moments(const double* x, int64_t n, int64_t step = 1) {
   return {mean, squares / static_cast<double>(n)};
 }
 
-double parameter(const Node& node, size_t operand, int64_t k, double absent) { return node.has(operand) ? node.operand(operand).d[k] : absent; }
+double parameter(const Node& node, size_t operand, int64_t k, double absent) {
+  return node.has(operand) ? node.operand(operand).d[k] : absent;
+}
 
 Array batch_norm(const Node& node) {
   const Array& x = node.operand(0);
@@ -73,7 +76,8 @@ Array softmax(const Node& node, bool log) {
   for (int64_t row = 0, count = n == 0 ? 0 : x.count() / n; row < count; ++row) {
     const int64_t base = row / step * step * n + row % step;
     double top = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < n; ++k) top = std::isnan(x.d[base + k * step]) || x.d[base + k * step] > top ? x.d[base + k * step] : top;
+    for (int64_t k = 0; k < n; ++k)
+      top = std::isnan(x.d[base + k * step]) || x.d[base + k * step] > top ? x.d[base + k * step] : top;
     for (int64_t k = 0; k < n; ++k) sum += std::exp(x.d[base + k * step] - top);
     for (int64_t k = 0; k < n; ++k) {
       const double shifted = x.d[base + k * step] - top;
@@ -108,15 +112,24 @@ Array statistic(const Node& node, bool variance) {
 
 Arrays norm_row(const Node& node) {
   switch (node.op()) {
-    case op_batch_norm: return {batch_norm(node)};
-    case op_layer_norm: return {trailing_norm(node, true)};
-    case op_rms_norm: return {trailing_norm(node, false)};
-    case op_group_norm: return {group_norm(node)};
-    case op_softmax: return {softmax(node, false)};
-    case op_log_softmax: return {softmax(node, true)};
-    case op_mean: return {statistic(node, false)};
-    case op_var: return {statistic(node, true)};
-    default: return {};
+    case op_batch_norm:
+      return {batch_norm(node)};
+    case op_layer_norm:
+      return {trailing_norm(node, true)};
+    case op_rms_norm:
+      return {trailing_norm(node, false)};
+    case op_group_norm:
+      return {group_norm(node)};
+    case op_softmax:
+      return {softmax(node, false)};
+    case op_log_softmax:
+      return {softmax(node, true)};
+    case op_mean:
+      return {statistic(node, false)};
+    case op_var:
+      return {statistic(node, true)};
+    default:
+      return {};
   }
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// REDUCE rows: the monoids of abi/scalar.h over double and wrapping integers, and the rows that need a position or a truth.
-#include "abi/scalar.h"
-
+// REDUCE rows: the monoids of abi/scalar.h over double and wrapping integers, and the rows that need a position or a
+// truth.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "abi/scalar.h"
 #include "plugins/reference/node.h"
 
 namespace keirin::reference {
@@ -34,7 +34,8 @@ Array fold(const Node& node) {
   } else {
     using L = std::numeric_limits<int64_t>;
     std::fill(out.i.begin(), out.i.end(), M::init(Int(L::min()), Int(L::max())).v);
-    walk<1>(x.sizes, {to}, [&](int64_t k, const auto& at) { out.i[at[0]] = M::step(Int(out.i[at[0]]), Int(x.i[k])).v; });
+    walk<1>(x.sizes, {to},
+            [&](int64_t k, const auto& at) { out.i[at[0]] = M::step(Int(out.i[at[0]]), Int(x.i[k])).v; });
   }
   return out;
 }
@@ -69,8 +70,10 @@ Array position(const Node& node, bool greatest) {
       out.i[k] = best;
     }
   };
-  if (x.floats()) search(x.d);
-  else search(x.i);
+  if (x.floats())
+    search(x.d);
+  else
+    search(x.i);
   return out;
 }
 
@@ -78,15 +81,24 @@ Array position(const Node& node, bool greatest) {
 
 Arrays reduce_row(const Node& node) {
   switch (node.op()) {
-    case op_sum: return {fold<rows::sum>(node)};
-    case op_prod: return {fold<rows::prod>(node)};
-    case op_amax: return {fold<rows::amax>(node)};
-    case op_amin: return {fold<rows::amin>(node)};
-    case op_any: return {truth(node, false)};
-    case op_all: return {truth(node, true)};
-    case op_argmax: return {position(node, true)};
-    case op_argmin: return {position(node, false)};
-    default: return {};
+    case op_sum:
+      return {fold<rows::sum>(node)};
+    case op_prod:
+      return {fold<rows::prod>(node)};
+    case op_amax:
+      return {fold<rows::amax>(node)};
+    case op_amin:
+      return {fold<rows::amin>(node)};
+    case op_any:
+      return {truth(node, false)};
+    case op_all:
+      return {truth(node, true)};
+    case op_argmax:
+      return {position(node, true)};
+    case op_argmin:
+      return {position(node, false)};
+    default:
+      return {};
   }
 }
 

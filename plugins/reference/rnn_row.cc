@@ -71,14 +71,21 @@ Arrays rnn_row(const Node& node) {
     for (int64_t direction = 0; direction < directions; ++direction) {
       const int64_t at = layer * directions + direction;
       const size_t w = first + per * static_cast<size_t>(at);
-      const Cell cell{node.operand(w), node.operand(w + 1), biases ? &node.operand(w + 2) : nullptr, biases ? &node.operand(w + 3) : nullptr, gates, n};
+      const Cell cell{node.operand(w),
+                      node.operand(w + 1),
+                      biases ? &node.operand(w + 2) : nullptr,
+                      biases ? &node.operand(w + 3) : nullptr,
+                      gates,
+                      n};
       for (int64_t s = 0; s < steps; ++s) {
         const int64_t t = direction == 0 ? s : steps - 1 - s;
         for (int64_t b = 0; b < batch; ++b) {
           double* hidden = h.d.data() + (at * batch + b) * n;
           cell.affine(sequence.data() + (t * batch + b) * width, width, hidden, wx, uh);
-          if (lstm) lstm_step(wx, uh, n, hidden, c.d.data() + (at * batch + b) * n);
-          else gru_step(wx, uh, n, hidden);
+          if (lstm)
+            lstm_step(wx, uh, n, hidden, c.d.data() + (at * batch + b) * n);
+          else
+            gru_step(wx, uh, n, hidden);
           std::copy(hidden, hidden + n, next.data() + (t * batch + b) * n * directions + direction * n);
         }
       }
@@ -89,7 +96,8 @@ Arrays rnn_row(const Node& node) {
   Array out = node.result(0);
   for (int64_t t = 0; t < steps; ++t)
     for (int64_t b = 0; b < batch; ++b)
-      for (int64_t k = 0; k < width; ++k) out.d[(batch_first ? b * steps + t : t * batch + b) * width + k] = sequence[(t * batch + b) * width + k];
+      for (int64_t k = 0; k < width; ++k)
+        out.d[(batch_first ? b * steps + t : t * batch + b) * width + k] = sequence[(t * batch + b) * width + k];
   Arrays results{std::move(out), std::move(h)};
   if (lstm) results.push_back(std::move(c));
   return results;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SCALAR rows by instantiating their template of abi/scalar.h with double and with wrapping integers.
-#include "abi/scalar.h"
-
 #include <cmath>
 
+#include "abi/scalar.h"
 #include "plugins/reference/node.h"
 
 namespace keirin::reference {
@@ -13,11 +12,21 @@ namespace {
 using scalar::Int;
 
 // Which number types a row of the class is instantiated with.
-struct num { static constexpr bool kDouble = true, kInt = true, kBool = false; };
-struct flt { static constexpr bool kDouble = true, kInt = false, kBool = false; };
-struct integer { static constexpr bool kDouble = false, kInt = true, kBool = false; };
-struct truth { static constexpr bool kDouble = false, kInt = false, kBool = true; };
-struct any { static constexpr bool kDouble = true, kInt = true, kBool = false; };
+struct num {
+  static constexpr bool kDouble = true, kInt = true, kBool = false;
+};
+struct flt {
+  static constexpr bool kDouble = true, kInt = false, kBool = false;
+};
+struct integer {
+  static constexpr bool kDouble = false, kInt = true, kBool = false;
+};
+struct truth {
+  static constexpr bool kDouble = false, kInt = false, kBool = true;
+};
+struct any {
+  static constexpr bool kDouble = true, kInt = true, kBool = false;
+};
 #define KRN_CLASS_num num
 #define KRN_CLASS_flt flt
 #define KRN_CLASS_int integer
@@ -37,10 +46,14 @@ void apply(const Node& node, Array& out, T type, F&& f) {
   const Array& a = node.operand(0);
   for (int64_t k = 0, n = out.count(); k < n; ++k) {
     auto at = [&](size_t i) { return number_at(node.operand(i), k, type); };
-    if constexpr (kArity == 1) put(out, k, f(number_at(a, k, type)));
-    else if constexpr (kArity == 2) put(out, k, f(number_at(a, k, type), at(1)));
-    else if constexpr (kArity == 3) put(out, k, f(number_at(a, k, type), at(1), at(2)));
-    else put(out, k, f(number_at(a, k, type), at(1), at(2), at(3)));
+    if constexpr (kArity == 1)
+      put(out, k, f(number_at(a, k, type)));
+    else if constexpr (kArity == 2)
+      put(out, k, f(number_at(a, k, type), at(1)));
+    else if constexpr (kArity == 3)
+      put(out, k, f(number_at(a, k, type), at(1), at(2)));
+    else
+      put(out, k, f(number_at(a, k, type), at(1), at(2), at(3)));
   }
 }
 
@@ -60,8 +73,10 @@ Arrays select_row(const Node& node) {
   Arrays out{node.result()};
   const Array &c = node.operand(0), &a = node.operand(1), &b = node.operand(2);
   for (int64_t k = 0, n = out[0].count(); k < n; ++k) {
-    if (a.floats()) out[0].d[k] = rows::row_select(c.i[k] != 0, a.d[k], b.d[k]);
-    else out[0].i[k] = rows::row_select(c.i[k] != 0, Int(a.i[k]), Int(b.i[k])).v;
+    if (a.floats())
+      out[0].d[k] = rows::row_select(c.i[k] != 0, a.d[k], b.d[k]);
+    else
+      out[0].i[k] = rows::row_select(c.i[k] != 0, Int(a.i[k]), Int(b.i[k])).v;
   }
   return out;
 }
@@ -74,9 +89,12 @@ Arrays cast_row(const Node& node) {
   const Array& x = node.operand(0);
   const bool to_bool = out[0].dtype == k_bool;
   for (int64_t k = 0, n = out[0].count(); k < n; ++k) {
-    if (out[0].floats()) out[0].d[k] = x.as_double(k);
-    else if (x.floats()) out[0].i[k] = to_bool ? x.d[k] != 0 : truncated(x.d[k]);
-    else out[0].i[k] = x.i[k];
+    if (out[0].floats())
+      out[0].d[k] = x.as_double(k);
+    else if (x.floats())
+      out[0].i[k] = to_bool ? x.d[k] != 0 : truncated(x.d[k]);
+    else
+      out[0].i[k] = x.i[k];
   }
   return out;
 }
@@ -87,10 +105,10 @@ Arrays scalar_row(const Node& node) {
   if (node.op() == op_select) return select_row(node);
   if (node.op() == op_cast) return cast_row(node);
   switch (node.op()) {
-#define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance)                                                     \
-  case id:                                                                                                                 \
-    if constexpr (id != op_select && id != op_cast)                                                                        \
-      return instantiate<arity, KRN_CLASS_##dtypes>(node, [](auto... x) { return rows::row_##name(x...); });               \
+#define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance)                                       \
+  case id:                                                                                                   \
+    if constexpr (id != op_select && id != op_cast)                                                          \
+      return instantiate<arity, KRN_CLASS_##dtypes>(node, [](auto... x) { return rows::row_##name(x...); }); \
     break;
 #define KRN_REDUCE(...)
 #define KRN_MOVE(...)
@@ -102,7 +120,8 @@ Arrays scalar_row(const Node& node) {
 #undef KRN_MOVE
 #undef KRN_FACTORY
 #undef KRN_COMPOSITE
-    default: break;
+    default:
+      break;
   }
   return {};
 }

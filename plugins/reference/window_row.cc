@@ -66,7 +66,8 @@ Array max_pool(const Node& node) {
 Array avg_pool(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const Dims kernel = node.ints(key_kernel), stride = node.ints(key_stride), padding = node.ints(key_padding), in = spatial_of(x);
+  const Dims kernel = node.ints(key_kernel), stride = node.ints(key_stride), padding = node.ints(key_padding),
+             in = spatial_of(x);
   const int64_t plane = product(in), divisor = node.i(key_divisor);
   const bool count_pad = node.b(key_count_include_pad);
   each_position(out.sizes, [&](int64_t p, const Dims& at, int64_t k) {
@@ -173,7 +174,8 @@ Array embedding_bag(const Node& node) {
       const Array& offsets = node.operand(2);
       begin = offsets.i[bag];
       end = bag + 1 < offsets.count() ? offsets.i[bag + 1] : index.count();
-      if (begin < 0 || begin > end || end > index.count()) throw kit::Error(KRN_STATUS_invalid_input, "offsets of an embedding bag do not ascend");
+      if (begin < 0 || begin > end || end > index.count())
+        throw kit::Error(KRN_STATUS_invalid_input, "offsets of an embedding bag do not ascend");
     } else {
       begin = bag * index.sizes[1];
       end = begin + index.sizes[1];
@@ -194,13 +196,20 @@ Array embedding_bag(const Node& node) {
 
 Arrays window_row(const Node& node) {
   switch (node.op()) {
-    case op_max_pool: return {max_pool(node)};
-    case op_avg_pool: return {avg_pool(node)};
-    case op_adaptive_avg_pool: return {adaptive_avg_pool(node)};
-    case op_upsample_nearest: return {upsample_nearest(node)};
-    case op_upsample_bilinear: return {upsample_bilinear(node)};
-    case op_embedding_bag: return {embedding_bag(node)};
-    default: return {};
+    case op_max_pool:
+      return {max_pool(node)};
+    case op_avg_pool:
+      return {avg_pool(node)};
+    case op_adaptive_avg_pool:
+      return {adaptive_avg_pool(node)};
+    case op_upsample_nearest:
+      return {upsample_nearest(node)};
+    case op_upsample_bilinear:
+      return {upsample_bilinear(node)};
+    case op_embedding_bag:
+      return {embedding_bag(node)};
+    default:
+      return {};
   }
 }
 

@@ -130,10 +130,12 @@ TEST_F(PluginFaults, WrongArchitectureIsReadFromTheFile) {
   EXPECT_TRUE(host->devices().empty());
 }
 
-TEST_F(PluginFaults, CutOffAndForeignFilesAreRefused) {
+TEST_F(PluginFaults, MissingCutOffAndForeignFilesAreRefused) {
   const std::string copy = copy_good();
   fs::resize_file(copy + "/libfault_good.so", fs::file_size(copy + "/libfault_good.so") / 2);
   EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "cut off"));
+  fs::remove(copy + "/libfault_good.so");
+  EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "cannot be found"));
   std::ofstream(copy + "/libfault_good.so") << "hello";
   EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "no ELF file"));
 }
@@ -168,6 +170,8 @@ TEST_F(PluginFaults, ManifestMistakesAreNamed) {
               sizeof(void*) == 4);
   EXPECT_TRUE(has(reason_with("libfault_good.so\"", "libfault_good.so\"\nsha256 = \"00\""), "not the one that the manifest names"));
   EXPECT_TRUE(has(reason_with("name =", "name"), "no valid TOML: line 3"));
+  EXPECT_TRUE(has(reason_with("linux-x86_64", "plan9-x86_64"), "no variant for linux-x86_64") || host_os_arch() != "linux-x86_64");
+  EXPECT_EQ(reason_with("linux-x86_64", "Linux-x86_64"), "");
   EXPECT_EQ(reason_with("publisher", "unknown_key"), "");
 }
 

@@ -8,10 +8,13 @@
 namespace keirin {
 namespace {
 
-bool invertible(OpCode code) { return code == OpCode::k_reshape || code == OpCode::k_permute || code == OpCode::k_slice; }
+bool invertible(OpCode code) {
+  return code == OpCode::k_reshape || code == OpCode::k_permute || code == OpCode::k_slice;
+}
 
 Status cannot(const char* what) {
-  return Status(Code::k_unsupported, Message{what, {}, "the model runs eagerly", "write to the tensor itself, or to a copy"});
+  return Status(Code::k_unsupported,
+                Message{what, {}, "the model runs eagerly", "write to the tensor itself, or to a copy"});
 }
 
 }  // namespace
@@ -44,7 +47,9 @@ AliasId Aliases::view(AliasId source, ValueId value) {
   return static_cast<AliasId>(aliases_.size() - 1);
 }
 
-Result<ValueId> Aliases::apply(const Op& step, ValueId operand) { return builder_.emit1(step.code, {operand}, step.attrs); }
+Result<ValueId> Aliases::apply(const Op& step, ValueId operand) {
+  return builder_.emit1(step.code, {operand}, step.attrs);
+}
 
 Result<ValueId> Aliases::invert(const Op& step, ValueId operand, ValueId result) {
   if (step.code == OpCode::k_reshape) return builder_.reshape(result, builder_.type(operand).sizes);

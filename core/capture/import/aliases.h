@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who shares storage with whom while a program with in-place writes becomes functional. Every name is a base or a chain of
-// views on one; a write goes through the chain to the base, and the other views are rebuilt from it when they are read next.
-// A write through views that cannot be inverted is refused, never guessed.
+// Who shares storage with whom while a program with in-place writes becomes functional. Every name is a base or a chain
+// of views on one; a write goes through the chain to the base, and the other views are rebuilt from it when they are
+// read next. A write through views that cannot be inverted is refused, never guessed.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ class Aliases {
 
   // A value with storage of its own. `root` is the input or constant that it is, or kNone.
   AliasId fresh(ValueId value, ValueId root = kNone);
-  // `value` was computed from the current content of `source` by rows; where eager makes a view, writes go through. If the rows
-  // are no chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
+  // `value` was computed from the current content of `source` by rows; where eager makes a view, writes go through. If
+  // the rows are no chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
   AliasId view(AliasId source, ValueId value);
 
   // The current content.

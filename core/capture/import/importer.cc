@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The walk over the program's nodes. Numbers (sizes and what is computed from them) are evaluated while importing, because a
-// Graph is made for one shape class; tensors become values.
+// The walk over the program's nodes. Numbers (sizes and what is computed from them) are evaluated while importing,
+// because a Graph is made for one shape class; tensors become values.
 #include "core/capture/import/importer.h"
 
 #include <ATen/TensorUtils.h>
 
 #include <map>
+#include <set>
 
 #include "core/capture/import/aliases.h"
 #include "core/eager/at_tensor.h"
@@ -31,11 +32,15 @@ struct Entry {
 };
 using Scope = std::map<std::string, Entry, std::less<>>;
 
-bool is_write(const c10::Argument& argument) { return argument.alias_info() != nullptr && argument.alias_info()->isWrite(); }
+bool is_write(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
 
 // Arguments that an operator writes although its schema does not say so.
 std::vector<size_t> hidden_writes(const std::string& op, const BoundCall& call) {
-  const auto true_at = [&](size_t i) { return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool(); };
+  const auto true_at = [&](size_t i) {
+    return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
+  };
   const bool training = (op == "aten::batch_norm" || op == "aten::instance_norm") && true_at(5);
   return training ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
 }
@@ -70,6 +75,7 @@ class Importer {
 
   Result<Captured> run(const std::vector<TensorSpec>& specs) {
     KRN_TRY(bind_inputs(specs));
+    note_reads(program_.graph);
     const DeviceMap devices = make_device_map(program_.graph, device_);
     KRN_TRY(add_nodes(program_.graph, devices, scope_));
     KRN_TRY(add_outputs());
@@ -96,7 +102,8 @@ class Importer {
         const TensorSpec& given = specs[user];
         const std::string& name = spec.arg.get<pt2::TensorArg>()->name;
         const Dims strides = given.strides.empty() ? contiguous_strides(given.sizes) : given.strides;
-        const ValueId value = captured_.graph.add_input({given.dtype, given.sizes, strides}, static_cast<uint32_t>(user++), name);
+        const ValueId value =
+            captured_.graph.add_input({given.dtype, given.sizes, strides}, static_cast<uint32_t>(user++), name);
         scope_[name] = {true, aliases_.fresh(value, value), strides, {}};
       } else if (const auto* tensor = spec.arg.get<pt2::TensorArg>()) {
         KRN_TRY(add_weight(tensor->name, spec.target));
@@ -114,8 +121,10 @@ class Importer {
     const Tensor& tensor = *weight.tensor;
     const Dims strides(tensor.strides(), tensor.strides() + tensor.rank());
     const auto tied = by_storage_.find({weight.storage, weight.byte_offset});
-    if (tied != by_storage_.end() && captured_.graph.type(tied->second.second).sizes == Dims(tensor.sizes(), tensor.sizes() + tensor.rank()) &&
-        captured_.graph.type(tied->second.second).strides == strides) {  // one storage, one value: writes are seen by both names
+    if (tied != by_storage_.end() &&
+        captured_.graph.type(tied->second.second).sizes == Dims(tensor.sizes(), tensor.sizes() + tensor.rank()) &&
+        captured_.graph.type(tied->second.second).strides ==
+            strides) {  // one storage, one value: writes are seen by both names
       scope_[name] = {true, tied->second.first, strides, {}};
       return {};
     }
@@ -125,6 +134,20 @@ class Importer {
     by_storage_[{weight.storage, weight.byte_offset}] = {alias, value};
     scope_[name] = {true, alias, strides, {}};
     return {};
+  }
+
+  // Names of inner graphs are their own; a name that is read in any graph counts as read.
+  void note_reads(const pt2::Graph& graph) {
+    const auto note = [&](const pt2::Argument& arg) {
+      for (std::string& name : arg.names()) read_.insert(std::move(name));
+    };
+    for (const pt2::Node& node : graph.nodes) {
+      for (const pt2::NamedArgument& input : node.inputs) {
+        note(input.arg);
+        if (const auto* inner = input.arg.get<pt2::GraphArg>()) note_reads(*inner->graph);
+      }
+    }
+    for (const pt2::Argument& output : graph.outputs) note(output);
   }
 
   Status add_nodes(const pt2::Graph& graph, const DeviceMap& devices, Scope& scope) {
@@ -140,7 +163,8 @@ class Importer {
   }
 
   Status add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, Scope& scope) {
-    builder_.set_origin(node.module_path.empty() ? node.name : node.name + " @ " + node.module_path);
+    origin_ = node.module_path.empty() ? node.name : node.name + " @ " + node.module_path;
+    builder_.set_origin(origin_);
     if (const SymbolOp symbol = find_symbol_op(node.target)) return add_symbol(node, symbol, scope);
     if (node.target.starts_with("torch.ops.higher_order.")) return add_scope(node, devices, scope);
     KRN_TRY_LET(BoundCall call, bind_node(node, graph, devices));
@@ -193,7 +217,8 @@ class Importer {
     if (size.is_literal()) return size.value;
     auto value = pt2::evaluate_int(*size.expr, symbols_);
     if (value.ok()) return *value;
-    return Status(Code::k_unsupported, Message{"the size " + size.expr->text + " depends on data", {}, "the model runs eagerly", {}});
+    return Status(Code::k_unsupported,
+                  Message{"the size " + size.expr->text + " depends on data", {}, "the model runs eagerly", {}});
   }
 
   Result<Type> hint(const pt2::Graph& graph, const std::string& name) const {
@@ -235,9 +260,14 @@ class Importer {
     if (op == "aten::_assert_scalar") {
       KRN_TRY_LET(const IValue condition, number(call.args[0], scope));
       if (condition.toScalar().toBool()) return true;
-      return Status(Code::k_invalid_input, Message{"an assertion of the model fails at these sizes: " + call.args[1].constant.toStringRef(), {}, "nothing was run", {}});
+      return Status(Code::k_invalid_input,
+                    Message{"an assertion of the model fails at these sizes: " + call.args[1].constant.toStringRef(),
+                            {},
+                            "nothing was run",
+                            {}});
     }
-    // Both are true by construction: sizes were checked when the symbols were bound, dtypes when the types were inferred.
+    // Both are true by construction: sizes were checked when the symbols were bound, dtypes when the types were
+    // inferred.
     return op == "aten::_assert_tensor_metadata" || op.starts_with("aten::sym_constrain_range");
   }
 
@@ -321,7 +351,8 @@ class Importer {
     const bool reshapes_in_place = call.op.hasTag(at::Tag::inplace_view);
     std::string why = hidden ? "it writes its running statistics" : "it writes several arguments";
     if (!hidden && written.size() <= 1) {
-      KRN_TRY_LET(const auto lowered, lower(call, written.empty() ? full_name(call.op) : functional_name(call.op), results, scope, &why));
+      KRN_TRY_LET(const auto lowered,
+                  lower(call, written.empty() ? full_name(call.op) : functional_name(call.op), results, scope, &why));
       if (lowered) {
         if (written.empty() || reshapes_in_place) return define_results(call, results, *lowered, written, scope);
         if (lowered->size() == 1) return write_back(call.args[written[0]], lowered->at(0), results, scope);
@@ -332,8 +363,8 @@ class Importer {
     return add_opaque(call, results, written, why, scope);
   }
 
-  Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name, const Results& results, const Scope& scope,
-                                                    std::string* why) {
+  Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name,
+                                                    const Results& results, const Scope& scope, std::string* why) {
     std::vector<AtenArg> args;
     std::vector<std::string> names;
     const auto& parameters = call.op.schema().arguments();
@@ -347,8 +378,7 @@ class Importer {
     if (!lowered) return lowered;
     const bool complete = lowered->size() >= results.names.size();
     for (size_t i = 0; i < results.names.size(); ++i) {
-      const bool unread = results.names[i].find("_unused_") != std::string::npos;
-      if (complete && (lowered->at(i) != kNone || unread)) continue;
+      if (complete && (lowered->at(i) != kNone || !read_.contains(results.names[i]))) continue;
       captured_.graph.values.resize(num_values);
       captured_.graph.ops.resize(num_ops);
       *why = "a result is read that the table does not compute";
@@ -387,7 +417,8 @@ class Importer {
   static AtenArg constant_arg(const IValue& value, const c10::TypePtr& declared) {
     c10::TypePtr type = declared;
     if (type->kind() == TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
-    if (value.isInt() && type->kind() == TypeKind::ScalarTypeType) return {dtype_of(static_cast<at::ScalarType>(value.toInt()))};
+    if (value.isInt() && type->kind() == TypeKind::ScalarTypeType)
+      return {dtype_of(static_cast<at::ScalarType>(value.toInt()))};
     if (value.isInt()) return {value.toInt()};
     if (value.isDouble()) return {value.toDouble()};
     if (value.isBool()) return {value.toBool()};
@@ -416,12 +447,14 @@ class Importer {
       entry.alias = source != nullptr ? aliases_.view(source->alias, values[i]) : aliases_.fresh(values[i]);
       scope[results.names[i]] = entry;
     }
-    if (!written.empty()) scope[call.args[written[0]].name] = scope.at(results.names.at(0));  // the old name has the new shape
+    if (!written.empty())
+      scope[call.args[written[0]].name] = scope.at(results.names.at(0));  // the old name has the new shape
     return {};
   }
 
   // The operand whose storage a result shares in eager; null if it is fresh.
-  Result<const Entry*> alias_source(const BoundCall& call, const Results& results, size_t result, ValueId value, const Scope& scope) {
+  Result<const Entry*> alias_source(const BoundCall& call, const Results& results, size_t result, ValueId value,
+                                    const Scope& scope) {
     const c10::FunctionSchema& schema = call.op.schema();
     const Entry* none = nullptr;
     const size_t i = results.returns[result];
@@ -434,9 +467,12 @@ class Importer {
     const bool same = value == from;
     const std::string& op = schema.name();
     if (op.starts_with("aten::to") || returns_operand(op)) return same ? &source : none;
-    if (op == "aten::contiguous") return source.strides == contiguous_strides(captured_.graph.type(from).sizes) ? &source : none;
+    if (op == "aten::contiguous")
+      return source.strides == contiguous_strides(captured_.graph.type(from).sizes) ? &source : none;
     if (op == "aten::reshape" || op == "aten::flatten" || op == "aten::reshape_as" || op == "aten::unflatten") {
-      const bool is_view = at::detail::computeStride(captured_.graph.type(from).sizes, source.strides, captured_.graph.type(value).sizes).has_value();
+      const bool is_view =
+          at::detail::computeStride(captured_.graph.type(from).sizes, source.strides, captured_.graph.type(value).sizes)
+              .has_value();
       return is_view ? &source : none;
     }
     return &source;
@@ -456,7 +492,8 @@ class Importer {
 
   // ---- opaque
 
-  Status add_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written, const std::string& why, Scope& scope) {
+  Status add_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written,
+                    const std::string& why, Scope& scope) {
     std::vector<ValueId> operands;
     std::map<std::string, uint32_t> slots;
     std::vector<BoundArg> args = call.args;
@@ -475,7 +512,9 @@ class Importer {
       return {};
     };
     for (BoundArg& arg : args) KRN_TRY(resolve(arg));
-    KRN_TRY_LET(BoxedCall boxed, make_boxed_call({call.op, args}, [&](const std::string& name) -> Result<uint32_t> { return slots.at(name); }));
+    KRN_TRY_LET(BoxedCall boxed, make_boxed_call({call.op, args}, [&](const std::string& name) -> Result<uint32_t> {
+                  return slots.at(name);
+                }));
     OpaqueCall opaque{std::move(boxed), {}, {}};
     std::vector<Type> types;
     const c10::FunctionSchema& schema = call.op.schema();
@@ -500,19 +539,18 @@ class Importer {
     }
     const std::string name = full_name(call.op);
     const bool effects = call.op.hasTag(at::Tag::nondeterministic_seeded) || types.empty();
-    const OpId op = captured_.graph.add_op(OpCode::kOpaque, std::move(operands), {{AttrKey::k_aten, name}}, std::move(types));
+    const OpId op =
+        captured_.graph.add_op(OpCode::kOpaque, std::move(operands), {{AttrKey::k_aten, name}}, std::move(types));
     captured_.graph.ops[op].call = static_cast<uint32_t>(calls_->calls.size());
     captured_.graph.ops[op].effects = effects;
-    captured_.graph.ops[op].origin = origin_of(scope, results);
+    captured_.graph.ops[op].origin = origin_;
     whys_.push_back(why);
     calls_->calls.push_back(std::move(opaque));
     return define_opaque(call, results, written, num_returned, op, returns_written, scope);
   }
 
-  static std::string origin_of(const Scope&, const Results& results) { return results.names.empty() ? std::string() : results.names[0]; }
-
-  Status define_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written, size_t num_returned, OpId op,
-                       const std::function<bool(size_t)>& returns_written, Scope& scope) {
+  Status define_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written,
+                       size_t num_returned, OpId op, const std::function<bool(size_t)>& returns_written, Scope& scope) {
     const std::vector<ValueId> values = captured_.graph.ops[op].results;
     size_t next = 0, clone = num_returned;
     for (size_t i = 0; i < results.names.size(); ++i) {
@@ -595,7 +633,9 @@ class Importer {
   Device device_;
   Captured captured_;
   std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
-  std::vector<std::string> whys_;  // by call
+  std::vector<std::string> whys_;            // by call
+  std::string origin_;                       // of the node at hand
+  std::set<std::string, std::less<>> read_;  // values that a node or an output reads
   Builder builder_;
   Aliases aliases_;
   pt2::SymbolValues symbols_;
@@ -605,8 +645,8 @@ class Importer {
 
 }  // namespace
 
-Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights, const std::vector<TensorSpec>& input_specs,
-                              Device device) {
+Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights,
+                              const std::vector<TensorSpec>& input_specs, Device device) {
   Result<Captured> captured = Status(Code::k_internal, "the importer did not run");
   KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device).run(input_specs); }));
   return captured;

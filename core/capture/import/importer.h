@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From an exported program to the Graph of one shape class: arguments bound by schema, in-place writes made functional, calls
-// rewritten as rows of the table where a recipe is known and kept as opaque calls where none is. It decides nothing about speed
-// and never changes what the model means: what it cannot say exactly it refuses, and the caller runs the program verbatim.
+// From an exported program to the Graph of one shape class: arguments bound by schema, in-place writes made functional,
+// calls rewritten as rows of the table where a recipe is known and kept as opaque calls where none is. It decides
+// nothing about speed and never changes what the model means: what it cannot say exactly it refuses, and the caller
+// runs the program verbatim.
 #pragma once
 
 #include <memory>
@@ -30,10 +31,11 @@ struct Captured {
   std::vector<Opaque> opaque;  // for reports
 };
 
-// `input_specs` are the flat user inputs at concrete sizes; they are checked as a call's would be. `device` is where the
-// model's tensors live. `unsupported` with the reason means that the whole model stays eager: sizes that depend on data,
-// inner graphs other than a scope, an operator that returns numbers, a write through a view that cannot be followed.
-Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights, const std::vector<TensorSpec>& input_specs,
-                              Device device = {});
+// `input_specs` are the flat user inputs at concrete sizes; they are checked as a call's would be. `device` is where
+// the model's tensors live. `unsupported` with the reason means that the whole model stays eager: sizes that depend on
+// data, inner graphs other than a scope, an operator that returns numbers, a write through a view that cannot be
+// followed.
+Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights,
+                              const std::vector<TensorSpec>& input_specs, Device device = {});
 
 }  // namespace keirin

@@ -132,7 +132,7 @@ llvm::Value* KernelEmitter::pointer(uint32_t number) {
   return value;
 }
 
-// Units count blocks fastest, then the last outer axis. The first unit's indices come from divisions, the others from carrying.
+// Units count blocks fastest, then the last outer axis; the other way round where that walks down. The first unit's indices come from divisions, the others from carrying.
 void KernelEmitter::emit_units() {
   struct Digit {
     llvm::AllocaInst* index;
@@ -144,6 +144,7 @@ void KernelEmitter::emit_units() {
   for (auto a = static_cast<int32_t>(kernel_.axes.size()) - 1; a >= 0; --a) {
     if (kernel_.axes[a].kind == AxisKind::kOuter) digits.push_back({local(b_.getInt64Ty()), argument(a), a});
   }
+  if (walks_down(kernel_)) std::swap(digits[0], digits[1]);
   Value* rest = function_->getArg(2);
   for (Digit& digit : digits) {
     b_.CreateStore(b_.CreateURem(rest, digit.size), digit.index);

@@ -112,4 +112,12 @@ bool splits_rows(const Kernel& kernel) {
   return std::none_of(kernel.stages.begin(), kernel.stages.end(), [](const Stage& s) { return s.reduce || s.once; });
 }
 
+bool walks_down(const Kernel& kernel) {
+  if (kernel.column || !splits_rows(kernel) || kernel.axes.size() < 2) return false;
+  return std::any_of(kernel.accesses.begin(), kernel.accesses.end(), [](const Access& a) {
+    const int64_t stride = a.index.coeff.back();
+    return stride != 0 && stride != 1;
+  });
+}
+
 }  // namespace keirin::codegen::native

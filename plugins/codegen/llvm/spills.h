@@ -32,4 +32,9 @@ void add_to_cone(const Kernel& kernel, int32_t node, std::vector<bool>& in);
 // Rows without reductions and serial axes, and columns, may be cut along inner; each cut is a unit of work.
 bool splits_rows(const Kernel& kernel);
 
+// A map that reads or writes across rows (a transpose): units then walk down the last outer axis inside one narrow block of
+// inner, so that the lines that one row touches are still in cache for the next ones.
+bool walks_down(const Kernel& kernel);
+constexpr int64_t kWalkBlock = 64;
+
 }  // namespace keirin::codegen::native

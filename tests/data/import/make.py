@@ -80,6 +80,39 @@ class Opaque(nn.Module):
         return q @ r, torch.cummax(x, 0)[1], torch.linalg.det(x)
 
 
+class OpaqueInPlace(nn.Module):
+    def forward(self, x):
+        y = x * 0.5
+        y.erfinv_()
+        y[1:].lgamma_()
+        values, indices = torch.sort(y, 1)
+        values[0].neg_()
+        return y, values, indices
+
+
+class UnknownView(nn.Module):
+    def forward(self, x):
+        y = x + 1
+        torch.diagonal(y).add_(1)
+        return y
+
+
+class Swap(nn.Module):
+    """Writes that read each other's old content, and an input that is returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("a", torch.zeros(3))
+        self.register_buffer("b", torch.ones(3))
+
+    def forward(self, x):
+        old = self.a.clone()
+        self.a.copy_(self.b)
+        self.b.copy_(old)
+        x.add_(1)
+        return x, self.a.view(3, 1), old
+
+
 class Control(nn.Module):
     def __init__(self):
         super().__init__()
@@ -152,6 +185,9 @@ def cases():
     yield "counter", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 3
     yield "writes_input", WritesInput().eval(), (torch.randn(3, 4), torch.randn(4)), None, 2
     yield "opaque", Opaque().eval(), (torch.randn(4, 4),), None, 1
+    yield "opaque_in_place", OpaqueInPlace().eval(), (torch.rand(3, 4),), None, 1
+    yield "unknown_view", UnknownView().eval(), (torch.rand(3, 3),), None, 1
+    yield "swap", Swap().eval(), (torch.rand(3),), None, 3
     yield "control", Control().eval(), (torch.rand(3, 4),), None, 1
     yield "scope", Scope().eval(), (torch.rand(3, 4),), None, 1
     yield "dynamic", Dynamic().eval(), (torch.randn(6, 5), torch.randn(6, 5)), {"x": {0: batch()}, "y": {0: batch()}}, 1
@@ -177,12 +213,13 @@ def write(folder, name, model, args, dynamic, calls, functional=False):
 
 
 def main():
+    torch.manual_seed(0)  # the first model is built before the loop seeds its inputs
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
     for name, model, args, dynamic, calls in cases():
         torch.manual_seed(0)
         write(folder, name, model, args, dynamic, calls)
+    torch.manual_seed(0)
     write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
-    torch.manual_seed(1)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ int RegionBuilder::op(uint32_t op, std::vector<int> operands, uint8_t dtype, Dim
   return first;
 }
 
+void RegionBuilder::set_body(int v, const RegionBuilder& body) {
+  bodies_.push_back(body);
+  nodes_[values_[v].producer].body = static_cast<int>(bodies_.size());
+}
+
 static Dims broadcast(const Dims& a, const Dims& b) {
   Dims out(std::max(a.size(), b.size()), 1);
   for (size_t i = 0; i < out.size(); ++i) {
@@ -197,49 +202,58 @@ std::vector<uint8_t> RegionBuilder::bytes() const {
   std::vector<uint32_t> operands;
   std::vector<krn_gattr> attrs;
   std::vector<char> chars;
-  for (size_t v = 0; v < values_.size(); ++v) {
-    const Value& x = values_[v];
-    uint8_t encoding = x.strides == row_major(x.sizes) ? KRN_ENCODING_CONTIGUOUS : KRN_ENCODING_STRIDED;
-    types.push_back({x.dtype, static_cast<uint8_t>(x.sizes.size()), encoding, 0, static_cast<uint32_t>(dims.size())});
-    dims.insert(dims.end(), x.sizes.begin(), x.sizes.end());
-    dims.insert(dims.end(), x.strides.begin(), x.strides.end());
-    uint32_t producer = x.producer < 0 ? KRN_NONE : static_cast<uint32_t>(x.producer);
-    values.push_back({static_cast<uint32_t>(v), producer, static_cast<uint32_t>(x.result), x.observed ? KRN_VALUE_OBSERVED : 0});
-  }
-  for (const Node& n : nodes_) {
-    krn_gnode out{n.op, static_cast<uint32_t>(operands.size()), static_cast<uint32_t>(n.operands.size()),
-                  static_cast<uint32_t>(n.first_result), static_cast<uint32_t>(n.num_results), static_cast<uint32_t>(attrs.size()),
-                  static_cast<uint32_t>(n.attrs.size()), KRN_NONE};
-    for (int o : n.operands) operands.push_back(o < 0 ? KRN_NONE : static_cast<uint32_t>(o));
-    AttrList sorted = n.attrs;
-    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [key, value] : sorted) {
-      krn_gattr a{key, 0, 0};
-      if (const int64_t* i = std::get_if<int64_t>(&value)) a.bits = static_cast<uint64_t>(*i);
-      if (const double* d = std::get_if<double>(&value)) a.bits = std::bit_cast<uint64_t>(*d);
-      if (const bool* b = std::get_if<bool>(&value)) a.bits = *b;
-      if (const Dims* list = std::get_if<Dims>(&value)) {
-        a.count = static_cast<uint32_t>(list->size()), a.bits = words.size();
-        words.insert(words.end(), list->begin(), list->end());
-      }
-      if (const std::string* s = std::get_if<std::string>(&value)) {
-        a.count = static_cast<uint32_t>(s->size()), a.bits = chars.size();
-        chars.insert(chars.end(), s->begin(), s->end());
-      }
-      attrs.push_back(a);
-    }
-    nodes.push_back(out);
-  }
   std::vector<krn_ginput> inputs;
-  for (const auto& [v, weight] : inputs_) {
-    inputs.push_back({static_cast<uint32_t>(v), weight == KRN_NONE ? 0 : KRN_INPUT_WEIGHT, weight, 0});
-  }
   std::vector<krn_goutput> outputs;
-  for (const auto& [v, alias] : outputs_) {
-    outputs.push_back({static_cast<uint32_t>(v), alias < 0 ? KRN_NONE : static_cast<uint32_t>(alias)});
+  std::vector<krn_gfunction> functions;
+  std::vector<const RegionBuilder*> all{this};
+  for (const RegionBuilder& b : bodies_) all.push_back(&b);
+  for (const RegionBuilder* f : all) {
+    uint32_t base = static_cast<uint32_t>(values.size());  // of this function's values
+    uint32_t first_node = static_cast<uint32_t>(nodes.size());
+    functions.push_back({static_cast<uint32_t>(inputs.size()), static_cast<uint32_t>(f->inputs_.size()), first_node,
+                         static_cast<uint32_t>(f->nodes_.size()), static_cast<uint32_t>(outputs.size()),
+                         static_cast<uint32_t>(f->outputs_.size())});
+    for (const Value& x : f->values_) {
+      uint8_t encoding = x.strides == row_major(x.sizes) ? KRN_ENCODING_CONTIGUOUS : KRN_ENCODING_STRIDED;
+      types.push_back({x.dtype, static_cast<uint8_t>(x.sizes.size()), encoding, 0, static_cast<uint32_t>(dims.size())});
+      dims.insert(dims.end(), x.sizes.begin(), x.sizes.end());
+      dims.insert(dims.end(), x.strides.begin(), x.strides.end());
+      uint32_t producer = x.producer < 0 ? KRN_NONE : first_node + static_cast<uint32_t>(x.producer);
+      values.push_back({static_cast<uint32_t>(types.size()) - 1, producer, static_cast<uint32_t>(x.result),
+                        x.observed ? KRN_VALUE_OBSERVED : 0});
+    }
+    for (const Node& n : f->nodes_) {
+      krn_gnode out{n.op, static_cast<uint32_t>(operands.size()), static_cast<uint32_t>(n.operands.size()),
+                    base + static_cast<uint32_t>(n.first_result), static_cast<uint32_t>(n.num_results),
+                    static_cast<uint32_t>(attrs.size()), static_cast<uint32_t>(n.attrs.size()),
+                    n.body < 0 ? KRN_NONE : static_cast<uint32_t>(n.body)};
+      for (int o : n.operands) operands.push_back(o < 0 ? KRN_NONE : base + static_cast<uint32_t>(o));
+      AttrList sorted = n.attrs;
+      std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (const auto& [key, value] : sorted) {
+        krn_gattr a{key, 0, 0};
+        if (const int64_t* i = std::get_if<int64_t>(&value)) a.bits = static_cast<uint64_t>(*i);
+        if (const double* d = std::get_if<double>(&value)) a.bits = std::bit_cast<uint64_t>(*d);
+        if (const bool* b = std::get_if<bool>(&value)) a.bits = *b;
+        if (const Dims* list = std::get_if<Dims>(&value)) {
+          a.count = static_cast<uint32_t>(list->size()), a.bits = words.size();
+          words.insert(words.end(), list->begin(), list->end());
+        }
+        if (const std::string* s = std::get_if<std::string>(&value)) {
+          a.count = static_cast<uint32_t>(s->size()), a.bits = chars.size();
+          chars.insert(chars.end(), s->begin(), s->end());
+        }
+        attrs.push_back(a);
+      }
+      nodes.push_back(out);
+    }
+    for (const auto& [v, weight] : f->inputs_) {
+      inputs.push_back({base + static_cast<uint32_t>(v), weight == KRN_NONE ? 0 : KRN_INPUT_WEIGHT, weight, 0});
+    }
+    for (const auto& [v, alias] : f->outputs_) {
+      outputs.push_back({base + static_cast<uint32_t>(v), alias < 0 ? KRN_NONE : static_cast<uint32_t>(alias)});
+    }
   }
-  krn_gfunction top{0, static_cast<uint32_t>(inputs.size()), 0, static_cast<uint32_t>(nodes.size()), 0,
-                    static_cast<uint32_t>(outputs.size())};
   Sections s;
   s.add(KRN_SECTION_OPSET, std::vector<uint64_t>{KRN_OPSET_VERSION});
   s.add(KRN_SECTION_TYPES, types);
@@ -250,7 +264,7 @@ std::vector<uint8_t> RegionBuilder::bytes() const {
   s.add(KRN_SECTION_ATTRS, attrs);
   s.add(KRN_SECTION_WORDS, words);
   s.add(KRN_SECTION_CHARS, chars);
-  s.add(KRN_SECTION_FUNCTIONS, std::vector<krn_gfunction>{top});
+  s.add(KRN_SECTION_FUNCTIONS, functions);
   s.add(KRN_SECTION_INPUTS, inputs);
   s.add(KRN_SECTION_OUTPUTS, outputs);
   return s.bytes();

@@ -21,6 +21,8 @@ class RegionBuilder {
   int input(uint8_t dtype, Dims sizes, Dims strides = {}, bool weight = false);
   int op(uint32_t op, std::vector<int> operands, uint8_t dtype, Dims sizes, AttrList attrs = {}, int results = 1);
   void output(int v, int alias_input = -1) { outputs_.push_back({v, alias_input}); }
+  // Gives the node that made `v` a decomposition: a region of its own whose inputs are the node's present operands.
+  void set_body(int v, const RegionBuilder& body);
   void observe(int v) { values_[v].observed = true; }
   void set_strides(int v, Dims strides) { values_[v].strides = std::move(strides); }
   std::vector<uint8_t> bytes() const;
@@ -67,7 +69,9 @@ class RegionBuilder {
     std::vector<int> operands;
     int first_result, num_results;
     AttrList attrs;
+    int body = -1;
   };
+  std::vector<RegionBuilder> bodies_;
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<std::pair<int, uint32_t>> inputs_;  // value, weight id or KRN_NONE

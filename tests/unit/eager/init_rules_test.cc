@@ -26,9 +26,10 @@ TEST(InitRules, ParsesTheDocumentedForm) {
 }
 
 TEST(InitRules, RefusesOthers) {
-  for (const char* text : {"", "[]", "{}", R"({"version":1})", R"({"version":1,"seed":0,"tensors":{"w":{"kind":"magic"}}})",
-                           R"({"version":1,"seed":0,"tensors":{"w":{"kind":"normal","mean":0}}})",
-                           R"({"version":1,"seed":0,"inputs":[3]})"}) {
+  for (const char* text :
+       {"", "[]", "{}", R"({"version":1})", R"({"version":1,"seed":0,"tensors":{"w":{"kind":"magic"}}})",
+        R"({"version":1,"seed":0,"tensors":{"w":{"kind":"normal","mean":0}}})",
+        R"({"version":1,"seed":0,"inputs":[3]})"}) {
     EXPECT_EQ(parse_init_rules(text).status().code(), Code::k_corrupt) << text;
   }
   EXPECT_EQ(parse_init_rules(R"({"version":2,"seed":0})").status().code(), Code::k_version);

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <string>
@@ -18,7 +20,9 @@
 
 namespace keirin::testing {
 
-inline std::string data_path(const std::string& file) { return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + file; }
+inline std::string data_path(const std::string& file) {
+  return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + file;
+}
 
 inline int64_t num_elements(const Tensor& tensor) {
   int64_t n = 1;
@@ -27,6 +31,20 @@ inline int64_t num_elements(const Tensor& tensor) {
 }
 
 inline std::vector<int64_t> sizes_of(const Tensor& tensor) { return {tensor.sizes(), tensor.sizes() + tensor.rank()}; }
+
+// Over all elements, in f64.
+inline double largest_difference(TensorServices& services, const TensorRef& a, const TensorRef& b) {
+  const TensorRef x = *services.allocate({DType::k_f64, sizes_of(*a), {}, {}});
+  const TensorRef y = *services.allocate({DType::k_f64, sizes_of(*b), {}, {}});
+  EXPECT_TRUE(services.copy(x, a).ok() && services.copy(y, b).ok());
+  double worst = 0;
+  for (int64_t i = 0; i < num_elements(*a); ++i) {
+    const double difference = std::abs(static_cast<double*>(x->data())[i] - static_cast<double*>(y->data())[i]);
+    if (std::isnan(difference)) return difference;
+    worst = std::max(worst, difference);
+  }
+  return worst;
+}
 
 struct LoadedModel {
   std::unique_ptr<TensorServices> services = make_tensor_services();
@@ -66,29 +84,23 @@ struct LoadedModel {
   ::testing::AssertionResult same_bits(const TensorRef& got, const TensorRef& wanted) const {
     if (got == nullptr || wanted == nullptr) return ::testing::AssertionFailure() << "a tensor is missing";
     if (got->dtype() != wanted->dtype() || sizes_of(*got) != sizes_of(*wanted)) {
-      return ::testing::AssertionFailure() << "dtype or sizes differ: " << dtype_name(got->dtype()) << " against "
-                                           << dtype_name(wanted->dtype()) << ", rank " << got->rank() << " against " << wanted->rank();
+      return ::testing::AssertionFailure()
+             << "dtype or sizes differ: " << dtype_name(got->dtype()) << " against " << dtype_name(wanted->dtype())
+             << ", rank " << got->rank() << " against " << wanted->rank();
     }
     const TensorRef dense = *services->allocate({wanted->dtype(), sizes_of(*wanted), {}, {}});
     if (!services->copy(dense, got).ok()) return ::testing::AssertionFailure() << "the result cannot be copied";
     const int64_t bytes = num_elements(*wanted) * dtype_bytes(wanted->dtype());
     if (bytes != 0 && std::memcmp(dense->data(), wanted->data(), static_cast<size_t>(bytes)) != 0) {
-      return ::testing::AssertionFailure() << "bits differ, first element " << first(*dense) << " against " << first(*wanted)
-                                           << ", largest difference " << largest_difference(dense, wanted);
+      return ::testing::AssertionFailure()
+             << "bits differ, first element " << first(*dense) << " against " << first(*wanted)
+             << ", largest difference " << largest_difference(dense, wanted);
     }
     return ::testing::AssertionSuccess();
   }
 
   double largest_difference(const TensorRef& a, const TensorRef& b) const {
-    const TensorRef x = *services->allocate({DType::k_f64, sizes_of(*a), {}, {}});
-    const TensorRef y = *services->allocate({DType::k_f64, sizes_of(*b), {}, {}});
-    EXPECT_TRUE(services->copy(x, a).ok() && services->copy(y, b).ok());
-    double worst = 0;
-    for (int64_t i = 0; i < num_elements(*a); ++i) {
-      const double difference = std::abs(static_cast<double*>(x->data())[i] - static_cast<double*>(y->data())[i]);
-      worst = difference <= worst ? worst : difference;  // a NaN counts
-    }
-    return worst;
+    return testing::largest_difference(*services, a, b);
   }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file's op list verbatim against what Python's eager returned for the same inputs, bit for bit, state and written inputs
-// included; and the words of refused calls.
+// The file's op list verbatim against what Python's eager returned for the same inputs, bit for bit, state and written
+// inputs included; and the words of refused calls.
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {
@@ -30,16 +30,19 @@ TEST_P(Verbatim, EqualsPython) {
   }
   EXPECT_GT(call, 0);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_TRUE(loaded.same_bits(inputs[i], loaded.golden.at("after_" + std::to_string(i)))) << "input " << i << " after the calls";
+    EXPECT_TRUE(loaded.same_bits(inputs[i], loaded.golden.at("after_" + std::to_string(i))))
+        << "input " << i << " after the calls";
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
                          ::testing::Values("mlp", "in_place", "counter", "counter_functional", "writes_input", "opaque",
-                                           "control", "scope", "dynamic", "conv", "train_norm", "tied"),
+                                           "control", "scope", "dynamic", "conv", "train_norm", "tied",
+                                           "opaque_in_place", "unknown_view", "swap"),
                          [](const auto& info) { return std::string(info.param); });
 
-std::string refusal(const std::string& model, const std::vector<std::vector<int64_t>>& sizes, DType dtype = DType::k_f32) {
+std::string refusal(const std::string& model, const std::vector<std::vector<int64_t>>& sizes,
+                    DType dtype = DType::k_f32) {
   LoadedModel loaded(model);
   auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
   EXPECT_TRUE(program.ok()) << program.status().text();

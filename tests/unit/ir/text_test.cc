@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "core/ir/rows.h"
 #include "core/ir/verify.h"
@@ -74,6 +75,31 @@ TEST(Text, RefusalsNameTheLine) {
   std::string deep = "graph ";
   for (int i = 0; i < 1000; ++i) deep += "{ body 0 ";
   EXPECT_FALSE(parse(deep).ok());
+}
+
+// Damaged text is refused or is some graph; never a crash, and what parses can be verified.
+TEST(Text, DamageIsHarmless) {
+  std::mt19937 rng(5);
+  const std::string good = kEverything, letters = "{}[](),%:=!#\"0_ \n-9x";
+  int parsed = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string text = good;
+    for (uint32_t k = 0, n = 1 + rng() % 3; k < n; ++k) {
+      size_t at = rng() % text.size();
+      if (rng() % 2)
+        text[at] = letters[rng() % letters.size()];
+      else
+        text.erase(at, 1 + rng() % 4);
+    }
+    Result<Graph> g = parse(text);
+    if (!g.ok()) continue;
+    ++parsed;
+    Status status = verify(*g);
+    if (!status.ok()) continue;
+    Result<Graph> again = parse(print(*g));
+    ASSERT_TRUE(again.ok() && *again == *g) << text;
+  }
+  EXPECT_GT(parsed, 100);
 }
 
 TEST(Text, DoublesReadBackToTheSameBits) {

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keirin beside Python's eager module and every mode of torch.compile, on zoo models, as one table.
+
+The Python variants of a model are built in one process from the same file, with weights and inputs drawn by the file's rules, and
+timed in turns (A B C A B C ...): host clock round one call and a synchronisation, medians over the rounds. `keirin bench` runs as its
+own process right before. The baseline of every ratio is Python's eager module. Results are kept as JSON with the machine.
+
+    python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
+"""
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
+import archive  # noqa: E402
+from check import draw  # noqa: E402
+
+ZOO = Path(__file__).resolve().parent.parent / "zoo" / "models"
+FAMILIES = ["resnet50", "vit_b16", "bert", "xlnet", "decoder_prefill", "decoder_decode", "unet", "gcn", "gat", "sage",
+            "graph_diffusion", "dlrm", "lstm", "ppo_vit"]
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def load(path: Path, device: str):
+    """The exported module with drawn weights, and its inputs, on the device."""
+    generator = torch.Generator().manual_seed(archive.read_init(path)["seed"])
+    program, inputs = archive.read(path, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
+    if device == "cuda":
+        from torch.export.passes import move_to_device_pass
+        program = move_to_device_pass(program, "cuda")
+        inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cuda(), inputs)
+    return program.module(), inputs
+
+
+def with_graph(module, inputs):
+    """Eager recorded into a CUDA graph; the inputs are the recording's own."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            module(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        module(*inputs)
+    return graph.replay
+
+
+def variants(module, inputs, device: str, modes: list[str]):
+    """name -> (callable, seconds to build) or (None, reason)."""
+    out = {"eager": (lambda: module(*inputs), 0.0)}
+    for mode in modes:
+        start = time.perf_counter()
+        try:
+            if mode == "eager_graph":
+                call = with_graph(module, inputs)
+            else:
+                torch._dynamo.reset()
+                compiled = torch.compile(module, mode=None if mode == "default" else mode)
+                for _ in range(3):
+                    compiled(*inputs)
+                call = lambda compiled=compiled: compiled(*inputs)  # noqa: E731
+            synchronize(device)
+            out[mode] = (call, time.perf_counter() - start)
+        except Exception as error:  # a peer that cannot do a model is a row of the table
+            out[mode] = (None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160])
+    return out
+
+
+def time_in_turns(calls: dict, device: str, seconds: float) -> dict[str, float]:
+    """Median milliseconds of each; a sample is a batch of at least 2 ms or one call."""
+    def sample(call, repeat):
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(repeat):
+            call()
+            synchronize(device)
+        return (time.perf_counter() - start) / repeat * 1e3
+
+    repeat = {}
+    for name, call in calls.items():
+        for _ in range(3):
+            once = sample(call, 1)
+        repeat[name] = max(1, int(2.0 / max(once, 1e-3)))
+    samples = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while len(samples["eager"]) < 7 or (time.perf_counter() < end and len(samples["eager"]) < 60):
+        for name, call in calls.items():
+            samples[name].append(sample(call, repeat[name]))
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def keirin_row(command: str, model: str, size: str, device: str, extra: list[str]) -> dict:
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        done = subprocess.run([command, "bench", model, "--size", size, "--device", device, "--quiet", "--json", out.name] + extra,
+                              capture_output=True, text=True)
+        try:
+            return json.load(open(out.name))["rows"][0]
+        except Exception:
+            return {"error": (done.stderr or done.stdout).strip()[-400:]}
+
+
+def bench(model: str, options) -> dict:
+    row = {"model": model}
+    if options.keirin:
+        row["keirin"] = keirin_row(options.keirin, model, options.size, options.device, options.keirin_option)
+    try:
+        module, inputs = load(ZOO / options.size / f"{model}.pt2", options.device)
+        with torch.no_grad():
+            built = variants(module, inputs, options.device, options.modes)
+            row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds)
+            row["build_s"] = {k: v[1] for k, v in built.items() if v[0]}
+            row["failed"] = {k: v[1] for k, v in built.items() if not v[0]}
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:400]
+    return row
+
+
+def markdown(rows: list[dict], modes: list[str]) -> str:
+    """Worst ratio of Keirin over the best peer first."""
+    lines = []
+    for row in rows:
+        ms, keirin = row.get("ms", {}), row.get("keirin", {})
+        eager = ms.get("eager")
+        best = min((v for k, v in ms.items() if k != "eager"), default=None)
+        ours = keirin.get("chosen_ms")
+        ratio = best / ours if best and ours else 0.0
+        cells = [row["model"], f"{eager:.3f}" if eager else "-"]
+        cells += [f"{ms[m]:.3f} ({eager / ms[m]:.2f}x)" if m in ms else "failed" for m in modes]
+        cells += [f"{ours:.3f} ({eager / ours:.2f}x)" if ours and eager else keirin.get("error", "-")[:60], keirin.get("chosen", "-"),
+                  f"{ratio:.2f}x" if ratio else "-", str(keirin.get("verified", "-"))]
+        lines.append((ratio, "| " + " | ".join(cells) + " |"))
+    head = ["model", "eager ms"] + modes + ["keirin", "chosen", "over best peer", "verified"]
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [line for _, line in sorted(lines)]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="names of the zoo; the 14 families by default")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
+    parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
+    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune")
+    parser.add_argument("--seconds", type=float, default=3.0, help="least time spent timing one model")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--json")
+    parser.add_argument("--markdown")
+    options = parser.parse_args()
+    options.modes = [m for m in options.modes.split(",") if m]
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    rows = []
+    for model in options.models or FAMILIES:
+        rows.append(bench(model, options))
+        print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
+    machine = {"cpu": platform.processor(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    if options.device == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(0)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))
+    table = markdown(rows, options.modes)
+    if options.markdown:
+        Path(options.markdown).write_text(table)
+    print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

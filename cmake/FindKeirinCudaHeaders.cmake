@@ -1,0 +1,16 @@
+# Finds cuda.h, for its types only: in CUDA_HOME, the toolkit, or the wheels that came with LibTorch (nvidia-cuda-runtime).
+# Defines keirin_cuda_headers and KEIRIN_CUDA_INCLUDE; KEIRIN_CUDART_INCLUDE where the runtime's headers are whole
+# (crt/host_defines.h is a wheel of its own, nvidia-cuda-crt), which LibTorch's CUDA headers need.
+set(_roots "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" /usr/local/cuda)
+if(KEIRIN_TORCH_ROOT)
+  file(GLOB _wheels "${KEIRIN_TORCH_ROOT}/../nvidia/cu1*" "${KEIRIN_TORCH_ROOT}/../nvidia/cuda_runtime")
+endif()
+find_path(KEIRIN_CUDA_INCLUDE cuda.h HINTS ${_wheels} ${_roots} PATH_SUFFIXES include)
+find_path(KEIRIN_CUDART_INCLUDE crt/host_defines.h HINTS ${_wheels} ${_roots} PATH_SUFFIXES include)
+mark_as_advanced(KEIRIN_CUDA_INCLUDE KEIRIN_CUDART_INCLUDE)
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(KeirinCudaHeaders REQUIRED_VARS KEIRIN_CUDA_INCLUDE)
+if(KeirinCudaHeaders_FOUND AND NOT TARGET keirin_cuda_headers)
+  add_library(keirin_cuda_headers INTERFACE)
+  target_include_directories(keirin_cuda_headers SYSTEM INTERFACE ${KEIRIN_CUDA_INCLUDE})
+endif()

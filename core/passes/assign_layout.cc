@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pass 9: lays convolution graphs out channels-last where the context asks for it: from each convolution through pooling,
+// norms and pointwise ops. Only strides change, and a relayout is put where the graph begins and where the user sees strides.
+#include <map>
+
+#include "core/ir/rows.h"
+#include "core/passes/pass.h"
+#include "core/passes/rewriter.h"
+
+namespace keirin {
+namespace {
+
+bool fits(const Type& type) { return (type.rank() == 4 || type.rank() == 5) && type.num_elements() > 0; }
+
+bool is_channels_last(const Type& type) {
+  if (!fits(type)) return false;
+  Dims want = channels_last_strides(type.sizes);
+  for (size_t i = 0; i < want.size(); ++i)
+    if (type.sizes[i] != 1 && type.strides[i] != want[i]) return false;
+  return true;
+}
+
+// Rows whose result follows the layout of their operands.
+bool follows(const Op& op) {
+  if (find_row(op.code)->kind == RowKind::kScalar) return true;
+  switch (op.code) {
+    case OpCode::k_max_pool: case OpCode::k_avg_pool: case OpCode::k_adaptive_avg_pool: case OpCode::k_batch_norm:
+    case OpCode::k_group_norm: case OpCode::k_upsample_nearest: case OpCode::k_upsample_bilinear: case OpCode::k_cat:
+    case OpCode::k_pad: return true;
+    default: return false;
+  }
+}
+
+class Layouter {
+ public:
+  explicit Layouter(Rewriter& r) : r_(r) {}
+
+  Result<bool> operator()(OpId id) {
+    const Op& op = r_.old().ops[id];
+    if (op.code == OpCode::kOpaque || op.results.size() != 1) return false;
+    const Type& type = r_.old().type(op.results[0]);
+    if (!fits(type) || !may_change(type)) return false;
+    if (op.code == OpCode::k_conv) return convolution(id);
+    if (!follows(op)) return false;
+    for (ValueId v : op.operands)
+      if (v != kNone && is_channels_last(r_.graph().type(r_.map(v))) && r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
+        keep_channels_last(id);
+        return true;
+      }
+    return false;
+  }
+
+  // The user's outputs get the strides back that eager gives.
+  Status restore_outputs() {
+    for (const Output& output : r_.old().outputs) {
+      const Type& want = r_.old().type(output.value);
+      if (r_.graph().type(r_.map(output.value)).strides == want.strides) continue;
+      r_.begin_border();
+      KRN_TRY_LET(ValueId back, r_.build().emit1(OpCode::k_relayout, {r_.map(output.value)}, {{AttrKey::k_encoding, std::string("contiguous")}}));
+      r_.replace(output.value, back);
+    }
+    return {};
+  }
+
+ private:
+  // A relayout can give back row-major strides, and channels-last ones need none: others are left alone.
+  static bool may_change(const Type& type) {
+    return is_channels_last(type) || type.strides == contiguous_strides(type.sizes);
+  }
+
+  void keep_channels_last(OpId id) {
+    OpId copy = r_.keep(id);
+    Type& type = r_.graph().values[r_.graph().ops[copy].results[0]].type;
+    type.strides = channels_last_strides(type.sizes);
+  }
+
+  Result<bool> convolution(OpId id) {
+    const Op& op = r_.old().ops[id];
+    ValueId x = r_.map(op.operands[0]);
+    if (!is_channels_last(r_.graph().type(x))) {
+      auto [at, fresh] = relaid_.emplace(x, kNone);
+      if (fresh) {
+        KRN_TRY_LET(at->second, r_.build().emit1(OpCode::k_relayout, {x}, {{AttrKey::k_encoding, std::string("channels_last")}}));
+      }
+      x = at->second;
+    }
+    keep_channels_last(id);
+    r_.graph().ops.back().operands[0] = x;
+    return true;
+  }
+
+  Rewriter& r_;
+  std::map<ValueId, ValueId> relaid_;
+};
+
+}  // namespace
+
+Status passes::assign_layout(Graph& graph, PassContext& context) {
+  if (!context.channels_last) return {};
+  Rewriter rewriter(graph);
+  Layouter layouter(rewriter);
+  for (OpId id = 0; id < rewriter.old().ops.size(); ++id) {
+    rewriter.begin(id);
+    KRN_TRY_LET(bool done, layouter(id));
+    if (!done) rewriter.keep(id);
+  }
+  KRN_TRY(layouter.restore_outputs());
+  rewriter.finish();
+  return {};
+}
+
+}  // namespace keirin

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/tune/inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/ir/rows.h"
+#include "core/tune/elements.h"
+
+namespace keirin {
+namespace {
+
+// ---- facts: what a reader of a value needs its elements to be. Walked backwards, merged by strength.
+
+struct Fact {
+  enum Strength { kNothing, kMaskLike, kDomain, kOpaqueInteger, kIndex };
+  Strength strength = kNothing;
+  InputHint hint;
+};
+
+enum class Domain { kAll, kPositive, kNonzero };
+
+Domain domain_from(std::string_view name) {
+  if (name == "pos" || name == "nonneg") return Domain::kPositive;
+  if (name == "nonzero") return Domain::kNonzero;
+  return Domain::kAll;
+}
+
+// The column `domain` of the operator table.
+Domain domain_of(OpCode code) {
+  switch (code) {
+#define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance) \
+  case OpCode::k_##name: return domain_from(#domain);
+#define KRN_REDUCE(...)
+#define KRN_MOVE(...)
+#define KRN_FACTORY(...)
+#define KRN_COMPOSITE(...)
+#include "abi/ops.def"
+#undef KRN_SCALAR
+#undef KRN_REDUCE
+#undef KRN_MOVE
+#undef KRN_FACTORY
+#undef KRN_COMPOSITE
+    default: return Domain::kAll;
+  }
+}
+
+InputHint integers(double low, double high, std::string why) {
+  return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why)};
+}
+
+class Facts {
+ public:
+  explicit Facts(const Graph& graph) : graph_(graph), facts_(graph.values.size()) {
+    for (size_t i = graph.ops.size(); i-- > 0;) read_op(graph.ops[i]);
+  }
+
+  InputHint hint(ValueId value) const {
+    const DType dtype = graph_.type(value).dtype;
+    const Fact& fact = facts_[value];
+    const bool wants_integers = fact.hint.kind == InputHint::kIntegers || fact.hint.kind == InputHint::kAscending ||
+                                fact.hint.kind == InputHint::kArange || fact.hint.kind == InputHint::kMask;
+    if (dtype == DType::k_bool) return {InputHint::kMask, 0, 1, "a mask takes both values"};
+    if (is_float(dtype)) {
+      if (fact.strength != Fact::kNothing && (fact.hint.kind == InputHint::kPositive || wants_integers)) return fact.hint;
+      return {InputHint::kNormal, 0, 1, "no fact"};
+    }
+    if (fact.strength != Fact::kNothing && wants_integers) return fact.hint;
+    return dtype_class(dtype) == DTypeClass::i ? integers(0, 8, "no fact: small and not negative")
+                                               : InputHint{InputHint::kNormal, 0, 1, "no fact"};
+  }
+
+ private:
+  int64_t size(ValueId v, int64_t dim) const {
+    const Dims& sizes = graph_.type(v).sizes;
+    return dim >= 0 && dim < static_cast<int64_t>(sizes.size()) ? sizes[static_cast<size_t>(dim)] : 1;
+  }
+
+  void add(ValueId v, Fact::Strength strength, InputHint hint) {
+    if (v == kNone) return;
+    Fact& fact = facts_[v];
+    if (strength > fact.strength) {
+      fact = {strength, std::move(hint)};
+    } else if (strength == fact.strength && hint.kind == InputHint::kIntegers && fact.hint.kind == InputHint::kIntegers) {
+      fact.hint.a = std::max(fact.hint.a, hint.a);  // both readers must be content
+      fact.hint.b = std::max(fact.hint.a + 1, std::min(fact.hint.b, hint.b));
+    }
+  }
+
+  void pass_on(const Op& op, size_t operand) {
+    const Fact& fact = facts_[op.results[0]];
+    if (fact.strength != Fact::kNothing && operand < op.operands.size()) add(op.operands[operand], fact.strength, fact.hint);
+  }
+
+  // An index computed by arithmetic: smaller operands keep it in range, as far as a walk without values can say.
+  void pass_on_smaller(const Op& op, double share) {
+    const Fact& fact = facts_[op.results[0]];
+    if (fact.strength != Fact::kIndex || fact.hint.kind != InputHint::kIntegers) return;
+    for (const ValueId v : op.operands)
+      add(v, Fact::kIndex, integers(0, std::floor(fact.hint.b * share), fact.hint.why + ", computed"));
+  }
+
+  void index_of(const Op& op, ValueId index, int64_t rows, bool scatters) {
+    const std::string why = "index of " + std::string(op_name(op.code)) + ": " + std::to_string(rows) + " rows";
+    // Without a reduction two writes to one row have no order: every row once.
+    if (scatters && op.s(AttrKey::k_reduce) == "none")
+      add(index, Fact::kIndex, {InputHint::kArange, 0, static_cast<double>(std::max<int64_t>(rows, 1)), why});
+    else
+      add(index, Fact::kIndex, integers(0, static_cast<double>(rows), why));
+  }
+
+  void read_op(const Op& op) {
+    if (op.results.empty() && op.code != OpCode::kOpaque) return;
+    switch (op.code) {
+      case OpCode::kOpaque: return read_opaque(op);
+      case OpCode::k_take:
+      case OpCode::k_gather:
+        pass_on(op, 0);
+        return index_of(op, op.operands[1], size(op.operands[0], op.i(AttrKey::k_dim)), false);
+      case OpCode::k_scatter:
+      case OpCode::k_index_reduce:
+        return index_of(op, op.operands[1], size(op.operands[0], op.i(AttrKey::k_dim)), true);
+      case OpCode::k_embedding_bag: return read_bag(op);
+      case OpCode::k_batch_norm:
+        return add(op.operands[4], Fact::kDomain, {InputHint::kPositive, 0, 1, "variance of batch_norm"});
+      case OpCode::k_cat:
+        for (size_t i = 0; i < op.operands.size(); ++i) pass_on(op, i);
+        return;
+      case OpCode::k_slice_scatter:
+        pass_on(op, 0);
+        return pass_on(op, 1);
+      case OpCode::k_cast: return read_cast(op);
+      case OpCode::k_select:
+        pass_on(op, 1);
+        return pass_on(op, 2);
+      case OpCode::k_clamp: return pass_on(op, 0);
+      case OpCode::k_maximum:
+      case OpCode::k_minimum:
+        pass_on(op, 0);
+        return pass_on(op, 1);
+      case OpCode::k_add: return pass_on_smaller(op, 0.5);
+      case OpCode::k_eq:
+      case OpCode::k_ne: return read_comparison(op);
+      default: break;
+    }
+    const OpRow* row = find_row(op.code);
+    if (row && row->kind == RowKind::kMove) return pass_on(op, 0);
+    read_domain(op);
+  }
+
+  void read_opaque(const Op& op) {
+    // The smallest axis around bounds what an unknown index may be.
+    int64_t least = 8;
+    for (const ValueId v : op.operands)
+      if (v != kNone)
+        for (const int64_t s : graph_.type(v).sizes)
+          if (s > 0) least = std::min(least, s);
+    for (const ValueId v : op.operands)
+      if (v != kNone && is_int(graph_.type(v).dtype))
+        add(v, Fact::kOpaqueInteger, integers(0, static_cast<double>(least), "read by an opaque operator"));
+  }
+
+  void read_bag(const Op& op) {
+    index_of(op, op.operands[1], size(op.operands[0], 0), false);
+    if (op.operands.size() < 3 || op.operands[2] == kNone) return;
+    const double last = op.b(AttrKey::k_include_last_offset) ? 1 : 0;
+    add(op.operands[2], Fact::kIndex,
+        {InputHint::kAscending, last, static_cast<double>(graph_.type(op.operands[1]).num_elements()), "offsets of embedding_bag"});
+  }
+
+  void read_cast(const Op& op) {
+    pass_on(op, 0);
+    const DType from = graph_.type(op.operands[0]).dtype, to = graph_.type(op.results[0]).dtype;
+    if (is_int(from) && !is_int(to))
+      add(op.operands[0], Fact::kMaskLike, {InputHint::kMask, 0, 1, "an integer read as a mask"});
+  }
+
+  void read_comparison(const Op& op) {
+    for (const ValueId v : op.operands)
+      if (is_int(graph_.type(v).dtype)) add(v, Fact::kMaskLike, {InputHint::kMask, 0, 1, "an integer read as a mask"});
+  }
+
+  void read_domain(const Op& op) {
+    const Domain domain = domain_of(op.code);
+    if (domain == Domain::kAll) return;
+    const size_t operand = domain == Domain::kNonzero && op.operands.size() > 1 ? 1 : 0;
+    add(op.operands[operand], Fact::kDomain,
+        {InputHint::kPositive, 0, 1, "domain of " + std::string(op_name(op.code))});
+  }
+
+  const Graph& graph_;
+  std::vector<Fact> facts_;
+};
+
+// ---- values
+
+// SplitMix64: a counter through a bijection, so that streams of different seeds do not meet.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log1p(-uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+  }
+
+ private:
+  uint64_t state_;
+};
+
+double edge_value(DType dtype, int64_t i) {
+  if (!is_float(dtype)) {
+    const double values[] = {0, 1, static_cast<double>(largest_integer(dtype)), dtype == DType::k_u8 ? 255.0 : -1.0};
+    return values[i % 4];
+  }
+  const double inf = std::numeric_limits<double>::infinity();
+  const double largest = dtype == DType::k_f16 ? 65504.0 : dtype == DType::k_f64 ? 1.7976931348623157e308 : 3.3895e38;
+  const double values[] = {0.0, -0.0, 1, std::nan(""), inf, -inf, largest, -largest, ulp_at(dtype, 0)};
+  return values[i % 9];
+}
+
+void store_hinted(const InputHint& hint, DType dtype, int64_t i, int64_t n, Random* random, void* at) {
+  switch (hint.kind) {
+    case InputHint::kNormal: return store_element(dtype, at, hint.a + hint.b * random->normal());
+    case InputHint::kUniform: return store_element(dtype, at, hint.a + (hint.b - hint.a) * random->uniform());
+    case InputHint::kPositive: return store_element(dtype, at, std::abs(random->normal()) + 0.1);
+    case InputHint::kIntegers: {
+      const auto low = static_cast<int64_t>(hint.a), high = std::max(static_cast<int64_t>(hint.b), low + 1);
+      return store_integer(dtype, at, low + static_cast<int64_t>(random->next() % static_cast<uint64_t>(high - low)));
+    }
+    case InputHint::kAscending: {
+      const int64_t parts = hint.a != 0 ? std::max<int64_t>(n - 1, 1) : n;  // a: the last one is the end
+      return store_integer(dtype, at, static_cast<int64_t>(hint.b) * i / parts);
+    }
+    case InputHint::kMask: return store_integer(dtype, at, static_cast<int64_t>(i < 2 ? i == 0 : random->next() >> 63));
+    case InputHint::kConstant: return store_element(dtype, at, hint.a);
+    case InputHint::kArange: return store_integer(dtype, at, hint.b > 0 ? i % static_cast<int64_t>(hint.b) : i);
+    case InputHint::kEdges: return store_element(dtype, at, edge_value(dtype, i));
+  }
+}
+
+}  // namespace
+
+std::vector<InputHint> infer_inputs(const Graph& graph) {
+  const Facts facts(graph);
+  std::vector<InputHint> hints;
+  for (const ValueId v : graph.inputs) hints.push_back(facts.hint(v));
+  return hints;
+}
+
+Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
+                              uint64_t seed) {
+  KRN_TRY_LET(TensorRef tensor, services.allocate({type.dtype, type.sizes, type.strides, Device{}}));
+  Random random(seed);
+  const int64_t n = type.num_elements();
+  each_element(*tensor, [&](int64_t i, void* at) { store_hinted(hint, type.dtype, i, n, &random, at); });
+  if (device == Device{}) return tensor;
+  return services.to_device(tensor, device);
+}
+
+Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& services, const InputOptions& options) {
+  const std::vector<InputHint> hints = infer_inputs(graph);
+  std::vector<TensorRef> tensors;
+  for (size_t i = 0; i < hints.size(); ++i) {
+    const bool known = i < options.overrides.size() && options.overrides[i];
+    const uint64_t seed = Random(options.seed * 0x10001 + options.set * 0x101 + i).next();
+    Result<TensorRef> tensor = make_tensor(graph.type(graph.inputs[i]), known ? *options.overrides[i] : hints[i], services,
+                                           options.device, seed);
+    if (!tensor.ok()) return std::move(tensor).status().at("input " + std::to_string(i));
+    tensors.push_back(std::move(*tensor));
+  }
+  return tensors;
+}
+
+}  // namespace keirin

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/tune/verify.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/tune/elements.h"
+
+namespace keirin {
+namespace {
+
+struct Elements {
+  std::vector<double> values;  // row-major
+  std::vector<uint8_t> bits;   // the same elements' bytes
+};
+
+Result<Elements> read_elements(const TensorRef& tensor, TensorServices& services) {
+  TensorRef host = tensor;
+  if (tensor->device().kind != Device::kCpu) {
+    KRN_TRY_LET(host, services.to_device(tensor, Device{}));
+  }
+  Elements out;
+  const auto n = static_cast<size_t>(num_elements(*host));
+  const auto bytes = static_cast<size_t>(dtype_bytes(host->dtype()));
+  out.values.resize(n);
+  out.bits.resize(n * bytes);
+  each_element(*host, [&](int64_t i, void* at) {
+    out.values[static_cast<size_t>(i)] = load_element(host->dtype(), at);
+    memcpy(out.bits.data() + static_cast<size_t>(i) * bytes, at, bytes);
+  });
+  return out;
+}
+
+bool same_sizes(const Tensor& a, const Tensor& b) {
+  return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
+}
+
+// Strides of axes with one element, or of empty tensors, are seen by nobody.
+bool same_strides(const Tensor& a, const Tensor& b) {
+  if (num_elements(a) == 0) return true;
+  for (int64_t i = 0; i < a.rank(); ++i)
+    if (a.sizes()[i] > 1 && a.strides()[i] != b.strides()[i]) return false;
+  return true;
+}
+
+std::string dims_text(const int64_t* dims, int64_t rank) {
+  std::string text = "[";
+  for (int64_t i = 0; i < rank; ++i) text += (i ? "," : "") + std::to_string(dims[i]);
+  return text + "]";
+}
+
+std::string number(double x) {
+  char text[32];
+  snprintf(text, sizeof(text), "%.3g", x);
+  return text;
+}
+
+// One output under judgement.
+class OutputJudge {
+ public:
+  OutputJudge(const JudgeOptions& options, DType dtype, const Elements& referee, const Elements& eager, const Elements& candidate)
+      : options_(options), dtype_(dtype), r_(referee.values), e_(eager.values), c_(candidate.values), eager_(eager), candidate_(candidate) {}
+
+  OutputVerdict run() {
+    if (options_.strict || !is_float(dtype_)) judge_bits();
+    else judge_floats();
+    if (verdict_.right) look_for_proof();
+    return std::move(verdict_);
+  }
+
+ private:
+  void wrong(int64_t index, std::string reason) {
+    verdict_.right = false;
+    verdict_.worst_index = index;
+    verdict_.reason = std::move(reason);
+  }
+
+  void judge_bits() {
+    verdict_.right = true;
+    if (eager_.bits == candidate_.bits) return;
+    const size_t bytes = eager_.bits.size() / e_.size();
+    int64_t different = 0, first = -1;
+    for (size_t i = 0; i < e_.size(); ++i)
+      if (memcmp(&eager_.bits[i * bytes], &candidate_.bits[i * bytes], bytes) != 0) {
+        if (different++ == 0) first = static_cast<int64_t>(i);
+        verdict_.max_error = std::max(verdict_.max_error, std::abs(c_[i] - e_[i]));
+      }
+    const auto at = static_cast<size_t>(first);
+    wrong(first, std::to_string(different) + " of " + std::to_string(e_.size()) + " elements differ from eager, first at " +
+                     std::to_string(first) + ": " + number(c_[at]) + ", eager " + number(e_[at]));
+  }
+
+  // Whether the element is settled by what is not finite; sets `wrong` if it is settled badly.
+  bool settle_special(size_t i) {
+    const double r = r_[i], e = e_[i], c = c_[i];
+    if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return false;
+    const bool as_eager = (std::isnan(e) && std::isnan(c)) || e == c;
+    if (as_eager) return true;
+    if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return false;  // better than eager: judged by its error
+    if (verdict_.right)
+      wrong(static_cast<int64_t>(i), "element " + std::to_string(i) + " is " + number(c) + ", eager has " + number(e) +
+                                         ", fp64 " + number(r));
+    return true;
+  }
+
+  void judge_floats() {
+    verdict_.right = true;
+    double scale = 0, sum_r = 0, sum_e = 0, sum_c = 0, worst_e = 0, worst_c = 0, worst_beyond = 0;
+    int64_t judged = 0;
+    for (size_t i = 0; i < r_.size(); ++i) {
+      if (settle_special(i)) continue;
+      ++judged;
+      const double magnitude = std::abs(r_[i]), error_c = std::abs(c_[i] - r_[i]);
+      const double error_e = std::isfinite(e_[i]) ? std::abs(e_[i] - r_[i]) : 0;
+      scale = std::max(scale, magnitude);
+      sum_r += magnitude * magnitude;
+      sum_e += error_e * error_e;
+      sum_c += error_c * error_c;
+      worst_e = std::max(worst_e, error_e);
+      worst_c = std::max(worst_c, error_c);
+      const double beyond = error_c - options_.ulps * ulp_at(dtype_, magnitude);
+      if (beyond > worst_beyond) {
+        worst_beyond = beyond;
+        if (verdict_.right) verdict_.worst_index = static_cast<int64_t>(i);
+      }
+    }
+    const double unit = scale > 0 ? scale : 1, n = judged > 0 ? static_cast<double>(judged) : 1;
+    verdict_.max_error = worst_c / unit;
+    verdict_.eager_error = worst_e / unit;
+    verdict_.rms_error = std::sqrt(sum_c / n) / unit;
+    verdict_.eager_rms_error = std::sqrt(sum_e / n) / unit;
+    if (!verdict_.right) return;
+    if (options_.error_budget > 0 && verdict_.max_error <= options_.error_budget) return;
+    const bool narrow = dtype_ == DType::k_f16 || dtype_ == DType::k_bf16;
+    const double k = narrow ? options_.k_narrow : options_.k;
+    const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, std::sqrt(sum_r / n));
+    if (worst_beyond > k * worst_e) {
+      const auto i = static_cast<size_t>(verdict_.worst_index);
+      wrong(verdict_.worst_index, "element " + std::to_string(i) + " is " + number(c_[i]) + ", fp64 has " + number(r_[i]) +
+                                      ": error " + number(std::abs(c_[i] - r_[i])) + ", eager's worst is " + number(worst_e));
+    } else if (std::sqrt(sum_c / n) > rms_allowed) {
+      wrong(verdict_.worst_index, "the root mean square error is " + number(std::sqrt(sum_c / n)) + ", eager's is " +
+                                      number(std::sqrt(sum_e / n)));
+    }
+  }
+
+  // A constant output would also be passed by a plan that writes a constant.
+  void look_for_proof() {
+    if (r_.empty()) return;
+    const bool constant = std::all_of(r_.begin(), r_.end(), [&](double x) { return x == r_[0] || (std::isnan(x) && std::isnan(r_[0])); });
+    // A single number varies with the inputs, not within the output: only a zero proves nothing.
+    if (!constant || (r_.size() == 1 && r_[0] != 0 && std::isfinite(r_[0]))) return;
+    verdict_.vacuous = true;
+    verdict_.reason = "not verified: the referee's output is constant (" + number(r_[0]) + ")";
+  }
+
+  const JudgeOptions& options_;
+  const DType dtype_;
+  const std::vector<double>&r_, &e_, &c_;
+  const Elements &eager_, &candidate_;
+  OutputVerdict verdict_;
+};
+
+// What can be said without reading an element; empty if nothing is wrong.
+std::string wrong_form(const Tensor& eager, const Tensor& candidate) {
+  if (candidate.dtype() != eager.dtype())
+    return "the dtype is " + std::string(dtype_name(candidate.dtype())) + ", eager has " + std::string(dtype_name(eager.dtype()));
+  if (!same_sizes(candidate, eager))
+    return "the sizes are " + dims_text(candidate.sizes(), candidate.rank()) + ", eager has " + dims_text(eager.sizes(), eager.rank());
+  if (!same_strides(candidate, eager))
+    return "the strides are " + dims_text(candidate.strides(), candidate.rank()) + ", eager has " +
+           dims_text(eager.strides(), eager.rank());
+  return {};
+}
+
+}  // namespace
+
+Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
+                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
+  if (referee.size() != eager.size() || candidate.size() != eager.size())
+    return Status(Code::k_invalid_input, "judge: referee, eager and candidate have different numbers of outputs");
+  Judgement judgement;
+  judgement.right = true;
+  bool vacuous = false;
+  std::string first_wrong, first_vacuous;
+  for (size_t i = 0; i < eager.size(); ++i) {
+    if (!referee[i] || !eager[i] || !candidate[i] || !same_sizes(*referee[i], *eager[i]))
+      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+    OutputVerdict verdict;
+    verdict.reason = wrong_form(*eager[i], *candidate[i]);
+    if (verdict.reason.empty()) {
+      KRN_TRY_LET(const Elements r, read_elements(referee[i], services));
+      KRN_TRY_LET(const Elements e, read_elements(eager[i], services));
+      KRN_TRY_LET(const Elements c, read_elements(candidate[i], services));
+      verdict = OutputJudge(options, eager[i]->dtype(), r, e, c).run();
+    }
+    const std::string where = "output " + std::to_string(i) + ": " + verdict.reason;
+    if (!verdict.right && first_wrong.empty()) first_wrong = where;
+    if (verdict.vacuous && first_vacuous.empty()) first_vacuous = where;
+    judgement.right = judgement.right && verdict.right;
+    vacuous = vacuous || verdict.vacuous;
+    judgement.max_error = std::max(judgement.max_error, verdict.max_error);
+    judgement.eager_error = std::max(judgement.eager_error, verdict.eager_error);
+    judgement.outputs.push_back(std::move(verdict));
+  }
+  judgement.verified = judgement.right && !vacuous;
+  judgement.reason = !first_wrong.empty() ? first_wrong : first_vacuous;
+  return judgement;
+}
+
+}  // namespace keirin

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The x86 backend of the code generator: kernels by LLVM, anchors by oneDNN. One for a device; the code cache is the process's.
+#pragma once
+
+#include <memory>
+
+#include "cpu/device.h"
+#include "plugins/codegen/backend.h"
+#include "plugins/codegen/llvm/code_cache.h"
+
+namespace keirin::cpu {
+
+// Generated code of the process. Never destroyed: executables may outlive everything.
+codegen::native::CodeCache& code_cache();
+
+// What code for a policy must be like: contraction of a multiply and an add is off under strict numerics (emit.cc).
+codegen::native::CpuTarget code_target(const Machine& machine, const krn_policy* policy);
+
+// Whether the op table's row can be claimed for that dtype (support.cc).
+bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not);
+
+class CpuBackend : public codegen::Backend {
+ public:
+  CpuBackend(const Machine& machine, const krn_policy* policy);
+
+  const codegen::TargetInfo& target() const override { return machine_.info; }
+  bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override;
+  bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
+  bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+                                                            const codegen::CompileContext& context, uint32_t& generated) override;
+  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context) override;
+  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void load_code(std::span<const uint8_t> bytes) override;
+
+  // What artifacts are checked against: target, features that code may use, contraction, versions of the libraries.
+  std::string code_identity() const;
+
+ private:
+  const Machine& machine_;
+  codegen::native::CpuTarget code_;
+};
+
+}  // namespace keirin::cpu

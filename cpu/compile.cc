@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backend: what the code generator plans becomes launchable here.
+#include <stdexcept>
+
+#include "cpu/backend.h"
+#include "cpu/launch.h"
+#include "cpu/vendor.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cpu {
+
+codegen::native::CodeCache& code_cache() {
+  static auto* cache = new codegen::native::CodeCache;
+  return *cache;
+}
+
+CpuBackend::CpuBackend(const Machine& machine, const krn_policy* policy) : machine_(machine), code_(code_target(machine, policy)) {}
+
+bool CpuBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) const { return supports_row(op, dtype, why_not); }
+
+bool CpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
+  return vendor_takes(anchor, machine_.features & kBf16, why_not);
+}
+
+bool CpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
+  return vendor_takes_post_op(anchor, post);
+}
+
+std::vector<std::unique_ptr<codegen::Step>> CpuBackend::lower_kernels(std::span<const codegen::Kernel> kernels,
+                                                                      const codegen::CompileContext& context, uint32_t& generated) {
+  std::function<void(const std::string&, const std::string&)> dump;
+  if (context.options && context.options->dump) {
+    dump = [sink = context.options->dump](const std::string& name, const std::string& ir) {
+      const std::string text = "; " + name + ".ll\n" + ir;
+      sink->write(sink->ctx, text.data(), text.size());
+    };
+  }
+  std::vector<codegen::native::KernelFunction> functions;
+  try {
+    functions = code_cache().get(kernels, code_, generated, dump);
+  } catch (const std::runtime_error& e) {
+    throw kit::Error(KRN_STATUS_internal, std::string(e.what()) + "; the region stays eager");
+  }
+  std::vector<std::unique_ptr<codegen::Step>> steps;
+  for (size_t i = 0; i < kernels.size(); ++i) steps.push_back(make_kernel_step(kernels[i], functions[i], machine_.info));
+  return steps;
+}
+
+std::unique_ptr<codegen::Step> CpuBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context) {
+  return make_vendor_step(anchor, context);
+}
+
+void CpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {
+  code_cache().save(kernels, code_, out);
+}
+
+void CpuBackend::load_code(std::span<const uint8_t> bytes) {
+  if (!code_cache().load(bytes)) throw kit::Error(KRN_STATUS_corrupt, "the code in this artifact is cut short; it is compiled again");
+}
+
+std::string CpuBackend::code_identity() const { return "cpu 1 " + code_.identity(); }
+
+}  // namespace keirin::cpu

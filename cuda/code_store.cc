@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/code_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <set>
+#include <thread>
+
+#include "plugins/codegen/c_printer.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cuda {
+namespace {
+
+// NVRTC spends about 30 ms on a module before the first kernel and 5-15 on each; with more in one, threads would idle.
+constexpr size_t kKernelsOfModule = 6;
+
+const Nvrtc& nvrtc() {
+  std::string why_not;
+  const Nvrtc* table = Nvrtc::get(why_not);
+  if (!table) throw kit::Error(KRN_STATUS_unsupported, "no NVRTC to compile kernels with: " + why_not + "; install it or set KEIRIN_NVRTC to its path");
+  return *table;
+}
+
+uint64_t fnv(const std::string& bytes, uint64_t hash) {
+  for (unsigned char c : bytes) hash = (hash ^ c) * 0x100000001b3ull;
+  hash ^= hash >> 32;
+  return hash * 0xd6e8feb86659fd93ull;
+}
+
+template <class T>
+void put(std::vector<uint8_t>& out, T value) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof value);
+}
+
+struct Reader {
+  std::span<const uint8_t> in;
+  const uint8_t* bytes(uint64_t n) {
+    if (n > in.size()) throw kit::Error(KRN_STATUS_corrupt, "saved CUDA code ends early; the artifact must be compiled again");
+    const uint8_t* p = in.data();
+    in = in.subspan(n);
+    return p;
+  }
+  template <class T>
+  T number() {
+    T value;
+    std::memcpy(&value, bytes(sizeof value), sizeof value);
+    return value;
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> CodeTarget::options() const {
+  std::vector<std::string> out = {"--gpu-architecture=" + arch, "-default-device", "--std=c++17", contract ? "--fmad=true" : "--fmad=false"};
+  if (fast) out.push_back("--use_fast_math");
+  return out;
+}
+
+std::string CodeTarget::identity() const {
+  std::string out = "nvrtc " + nvrtc_version();
+  for (const std::string& option : options()) out += ' ' + option;
+  return out;
+}
+
+std::string nvrtc_version() {
+  int major = 0, minor = 0;
+  nvrtc().nvrtcVersion(&major, &minor);
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+std::vector<char> compile_cubin(const std::string& text, const CodeTarget& target) {
+  const Nvrtc& api = nvrtc();
+  NvrtcProgram program = nullptr;
+  if (int result = api.nvrtcCreateProgram(&program, text.c_str(), "keirin.cu", 0, nullptr, nullptr); result != 0)
+    throw kit::Error(KRN_STATUS_internal, std::string("nvrtcCreateProgram: ") + api.nvrtcGetErrorString(result));
+  std::unique_ptr<NvrtcProgram, void (*)(NvrtcProgram*)> owner(&program, [](NvrtcProgram* p) {
+    std::string ignored;
+    Nvrtc::get(ignored)->nvrtcDestroyProgram(p);
+  });
+  const std::vector<std::string> options = target.options();
+  std::vector<const char*> words;
+  for (const std::string& option : options) words.push_back(option.c_str());
+  if (int result = api.nvrtcCompileProgram(program, static_cast<int>(words.size()), words.data()); result != 0) {
+    size_t size = 0;
+    api.nvrtcGetProgramLogSize(program, &size);
+    std::string log(size, '\0');
+    if (size) api.nvrtcGetProgramLog(program, log.data());
+    throw kit::Error(KRN_STATUS_internal, std::string("NVRTC refused generated text for ") + target.arch + ": " +
+                                              api.nvrtcGetErrorString(result) + "\n" + log.substr(0, 4000));
+  }
+  size_t size = 0;
+  if (api.nvrtcGetCUBINSize(program, &size) != 0 || size == 0)
+    throw kit::Error(KRN_STATUS_internal, "NVRTC gave no cubin for " + target.arch);
+  std::vector<char> cubin(size);
+  if (api.nvrtcGetCUBIN(program, cubin.data()) != 0) throw kit::Error(KRN_STATUS_internal, "nvrtcGetCUBIN failed");
+  return cubin;
+}
+
+bool compiles_for(const std::string& arch) {
+  int count = 0;
+  if (nvrtc().nvrtcGetNumSupportedArchs(&count) != 0 || count <= 0) return false;
+  std::vector<int> known(count);
+  if (nvrtc().nvrtcGetSupportedArchs(known.data()) != 0) return false;
+  return std::any_of(known.begin(), known.end(), [&](int k) { return arch == "sm_" + std::to_string(k); });
+}
+
+std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target) {
+  const std::string key = codegen::structure_key(kernel) + codegen::schedule_key(schedule) + target.identity();
+  char text[40];
+  std::snprintf(text, sizeof text, "k_%016llx%016llx", static_cast<unsigned long long>(fnv(key, 0xcbf29ce484222325ull)),
+                static_cast<unsigned long long>(fnv(key, 0x84222325cbf29ce4ull)));
+  return text;
+}
+
+void CodeStore::add(std::shared_ptr<Module> module) {
+  std::lock_guard lock(mutex_);
+  bytes_ += module->cubin.size();
+  for (const std::string& name : module->names) modules_.emplace(name, module);
+}
+
+uint32_t CodeStore::compile(std::span<const Wanted> wanted, const CodeTarget& target,
+                            const std::function<void(const std::string&, const std::string&)>& dump) {
+  std::vector<const Wanted*> missing;
+  {
+    std::lock_guard lock(mutex_);
+    std::set<std::string> seen;
+    for (const Wanted& w : wanted)
+      if (!modules_.count(w.name) && seen.insert(w.name).second) missing.push_back(&w);
+  }
+  if (missing.empty()) return 0;
+  // Even groups: no module much longer than the others.
+  const size_t groups = (missing.size() + kKernelsOfModule - 1) / kKernelsOfModule;
+  const size_t cores = std::max<size_t>(1, std::thread::hardware_concurrency());
+  const size_t num_modules = std::min(missing.size(), std::max(groups, std::min(cores, (missing.size() + 1) / 2)));
+  std::vector<std::string> texts(num_modules, codegen::print_prelude(codegen::kCudaDialect));
+  std::vector<std::shared_ptr<Module>> made(num_modules);
+  for (auto& module : made) module = std::make_shared<Module>();
+  for (size_t i = 0; i < missing.size(); ++i) {
+    texts[i % num_modules] += codegen::print_kernel(*missing[i]->kernel, missing[i]->schedule, codegen::kCudaDialect, missing[i]->name);
+    made[i % num_modules]->names.push_back(missing[i]->name);
+  }
+  if (dump)
+    for (size_t m = 0; m < num_modules; ++m) dump(made[m]->names[0], texts[m]);
+  std::atomic<size_t> next{0};
+  std::vector<std::exception_ptr> failures(num_modules);
+  auto work = [&] {
+    for (size_t m; (m = next.fetch_add(1)) < num_modules;) {
+      try {
+        made[m]->cubin = compile_cubin(texts[m], target);
+      } catch (...) {
+        failures[m] = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t t = 1; t < std::min(cores, num_modules); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  for (auto& module : made) add(std::move(module));
+  return static_cast<uint32_t>(missing.size());
+}
+
+uint32_t CodeStore::compile_text(const std::string& name, const std::string& text, const CodeTarget& target) {
+  {
+    std::lock_guard lock(mutex_);
+    if (modules_.count(name)) return 0;
+  }
+  auto module = std::make_shared<Module>();
+  module->names = {name};
+  module->cubin = compile_cubin(text, target);
+  add(std::move(module));
+  return 1;
+}
+
+CUmodule CodeStore::loaded(const std::string& name) {
+  std::string why_not;
+  const Driver* driver = Driver::get(why_not);
+  if (!driver) throw kit::Error(KRN_STATUS_unsupported, "no NVIDIA driver to load kernels with: " + why_not);
+  auto found = modules_.find(name);
+  if (found == modules_.end()) throw kit::Error(KRN_STATUS_internal, "kernel " + name + " was not compiled");
+  Module& module = *found->second;
+  if (!module.handle) check(driver->cuModuleLoadData(&module.handle, module.cubin.data()), "cuModuleLoadData");
+  return module.handle;
+}
+
+CUfunction CodeStore::load_function(const std::string& name, const std::string& symbol) {
+  std::lock_guard lock(mutex_);
+  CUmodule module = loaded(name);
+  std::string ignored;
+  CUfunction out = nullptr;
+  check(Driver::get(ignored)->cuModuleGetFunction(&out, module, symbol.c_str()), "cuModuleGetFunction");
+  return out;
+}
+
+Functions CodeStore::load(const Wanted& wanted) {
+  Functions out;
+  out.whole = load_function(wanted.name, wanted.name);
+  if (wanted.schedule.split) out.finish = load_function(wanted.name, wanted.name + "_finish");
+  return out;
+}
+
+void CodeStore::save(std::span<const std::string> names, std::vector<uint8_t>& out) const {
+  std::lock_guard lock(mutex_);
+  std::set<const Module*> written;
+  for (const std::string& name : names) {
+    auto found = modules_.find(name);
+    if (found == modules_.end() || !written.insert(found->second.get()).second) continue;
+    const Module& module = *found->second;
+    put(out, static_cast<uint32_t>(module.names.size()));
+    for (const std::string& each : module.names) {
+      put(out, static_cast<uint32_t>(each.size()));
+      out.insert(out.end(), each.begin(), each.end());
+    }
+    put(out, static_cast<uint64_t>(module.cubin.size()));
+    out.insert(out.end(), module.cubin.begin(), module.cubin.end());
+  }
+}
+
+void CodeStore::take(std::span<const uint8_t> bytes) {
+  Reader in{bytes};
+  while (!in.in.empty()) {
+    auto module = std::make_shared<Module>();
+    const auto count = in.number<uint32_t>();
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto size = in.number<uint32_t>();
+      const uint8_t* name = in.bytes(size);
+      module->names.emplace_back(reinterpret_cast<const char*>(name), size);
+    }
+    const auto size = in.number<uint64_t>();
+    const uint8_t* cubin = in.bytes(size);
+    module->cubin.assign(cubin, cubin + size);
+    add(std::move(module));
+  }
+}
+
+uint64_t CodeStore::code_bytes() const {
+  std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+// Never destroyed: at process exit nothing is called, and modules die with the context.
+CodeStore& code_store() {
+  static auto* store = new CodeStore;
+  return *store;
+}
+
+}  // namespace keirin::cuda

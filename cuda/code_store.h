@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Text to binary: NVRTC makes cubins for one real architecture, no device needed. And the process's store of generated code,
+// by structure of the kernel, schedule and target: equal kernels compile once, whatever their sizes and whichever executable asks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "plugins/codegen/loops.h"
+#include "plugins/codegen/schedule.h"
+
+namespace keirin::cuda {
+
+struct CodeTarget {
+  std::string arch;      // "sm_90"
+  bool contract = true;  // a multiply and an add may fuse; off under strict numerics
+  bool fast = false;     // the compiler's fast math: numerics=fast only
+
+  std::vector<std::string> options() const;
+  std::string identity() const;  // with NVRTC's version: equal text, equal code
+};
+
+// Throws kit::Error with the compiler's log.
+std::vector<char> compile_cubin(const std::string& text, const CodeTarget& target);
+// Whether this NVRTC knows the architecture.
+bool compiles_for(const std::string& arch);
+std::string nvrtc_version();
+
+// The symbol of a kernel's code.
+std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target);
+
+// One launchable kernel; `finish` is null unless the schedule is split.
+struct Functions {
+  CUfunction whole = nullptr;
+  CUfunction finish = nullptr;
+};
+
+// Thread-safe. Modules stay loaded until the process ends: executables keep bare handles.
+class CodeStore {
+ public:
+  struct Wanted {
+    const codegen::Kernel* kernel;
+    codegen::Schedule schedule;
+    std::string name;  // code_name
+  };
+  // Compiles what is missing, several modules at a time, and counts it. `dump` gets each module's text.
+  uint32_t compile(std::span<const Wanted> wanted, const CodeTarget& target,
+                   const std::function<void(const std::string& name, const std::string& text)>& dump);
+  // A text of our own under one name; compiled if it is not known.
+  uint32_t compile_text(const std::string& name, const std::string& text, const CodeTarget& target);
+  // Of compile_text. The device's context must be current.
+  CUfunction load_function(const std::string& name, const std::string& symbol);
+  // The device's context must be current.
+  Functions load(const Wanted& wanted);
+
+  // Records [u32 number of names][u32 bytes][name]..[u64 bytes][cubin], one for each module that holds a wanted kernel.
+  void save(std::span<const std::string> names, std::vector<uint8_t>& out) const;
+  // Throws kit::Error(corrupt); what is known already is skipped.
+  void take(std::span<const uint8_t> bytes);
+  uint64_t code_bytes() const;
+
+ private:
+  struct Module {
+    std::vector<std::string> names;
+    std::vector<char> cubin;
+    CUmodule handle = nullptr;
+  };
+  void add(std::shared_ptr<Module> module);
+  CUmodule loaded(const std::string& name);  // mutex_ held
+
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<Module>> modules_;  // by kernel name
+  uint64_t bytes_ = 0;
+};
+
+CodeStore& code_store();
+
+}  // namespace keirin::cuda

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/device.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "abi/plugin.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cuda {
+namespace {
+
+struct Row {
+  int major, minor;
+  double f32, matrix, special;
+};
+
+constexpr Row kRows[] = {
+#define KRN_TARGET(major, minor, f32, matrix, special) {major, minor, f32, matrix, special},
+#include "cuda/target.def"
+#undef KRN_TARGET
+};
+
+const Row& row_of(int major, int minor) {
+  const Row* best = nullptr;
+  for (const Row& row : kRows)
+    if (row.major == major && row.minor <= minor) best = &row;
+  return best ? *best : kRows[std::size(kRows) - 1];
+}
+
+// Lower case, without the leading zeros of the domain, which tools write with 4 or 8 digits.
+std::string plain_pci(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text.substr(std::min(text.find_first_not_of('0'), text.size()));
+}
+
+int attribute(const Driver& driver, CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  return driver.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
+void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, double bytes_per_s) {
+  const Row& row = row_of(major, minor);
+  gpu.arch = "sm_" + std::to_string(10 * major + minor);
+  gpu.info.vector_bytes = 0;
+  gpu.info.num_threads = units;
+  gpu.info.bytes_per_s = bytes_per_s;
+  gpu.info.flops_per_s = row.f32 * units * clock_hz;
+  gpu.info.special_per_s = row.special * units * clock_hz;
+  gpu.info.launch_ns = 2500;  // a kernel on a busy stream, start to start
+  gpu.matrix_flops_per_s = row.matrix * units * clock_hz;
+  gpu.facts.num_units = units;
+}
+
+int find_index(const Driver& driver, const std::string& pci, int index) {
+  int count = 0;
+  if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
+  for (int i = 0; i < count; ++i) {
+    CUdevice device;
+    char text[32] = {};
+    if (driver.cuDeviceGet(&device, i) != CUDA_SUCCESS) continue;
+    if (driver.cuDeviceGetPCIBusId(text, sizeof text, device) != CUDA_SUCCESS) continue;
+    if (!pci.empty() && plain_pci(text) == plain_pci(pci)) return i;
+  }
+  // Virtual machines may show a device under another address than the driver; LibTorch's number is the driver's.
+  return index >= 0 && index < count ? index : -1;
+}
+
+}  // namespace
+
+std::unique_ptr<Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not) {
+  const Driver* driver = Driver::get(why_not);
+  if (!driver) {
+    why_not = "no usable NVIDIA driver: " + why_not;
+    return nullptr;
+  }
+  if (!Nvrtc::get(why_not)) {
+    why_not = "no NVRTC, which compiles kernels: " + why_not + "; install it or set KEIRIN_NVRTC to libnvrtc.so";
+    return nullptr;
+  }
+  auto gpu = std::make_unique<Gpu>();
+  gpu->index = find_index(*driver, pci, index);
+  if (gpu->index < 0 || driver->cuDeviceGet(&gpu->device, gpu->index) != CUDA_SUCCESS) {
+    why_not = "the NVIDIA driver does not show this device (CUDA_VISIBLE_DEVICES may hide it)";
+    return nullptr;
+  }
+  const int major = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  const int minor = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  if (10 * major + minor < 75) {
+    why_not = "compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", 7.5 is needed";
+    return nullptr;
+  }
+  const int units = std::max(1, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  const double clock = 1e3 * attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+  const double memory_clock = 1e3 * attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+  const double bus_bytes = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8.0;
+  // Two transfers a clock; nine tenths of that is what a copy gets. Some drivers state no clock: then a prior.
+  const double bandwidth = memory_clock * bus_bytes > 0 ? 0.9 * 2 * memory_clock * bus_bytes : 1e12;
+  set_rates(*gpu, major, minor, units, clock > 0 ? clock : 1.5e9, bandwidth);
+  if (!compiles_for(gpu->arch)) {
+    why_not = "NVRTC " + nvrtc_version() + " does not know " + gpu->arch + "; a newer one does";
+    return nullptr;
+  }
+  gpu->facts.threads_per_unit = std::max(512, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
+  gpu->info.cache_bytes = std::max(1 << 20, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+  char name[128] = {};
+  driver->cuDeviceGetName(name, sizeof name, gpu->device);
+  gpu->name = name;
+  size_t bytes = 0;
+  driver->cuDeviceTotalMem(&bytes, gpu->device);
+  gpu->memory_bytes = bytes;
+  int version = 0;
+  driver->cuDriverGetVersion(&version);
+  gpu->fingerprint = "cuda " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + " nvrtc " + nvrtc_version() +
+                     " units " + std::to_string(units);
+  return gpu;
+}
+
+Gpu imagine_gpu(const std::string& arch) {
+  Gpu gpu;
+  const int number = std::stoi(arch.substr(3));
+  set_rates(gpu, number / 10, number % 10, 132, 1.98e9, 4.3e12);
+  gpu.name = "imagined " + arch;
+  gpu.fingerprint = "none";
+  return gpu;
+}
+
+Context::Context(const Gpu& gpu) : device_(gpu.device) {
+  std::string why_not;
+  driver_ = Driver::get(why_not);
+  if (!driver_) throw kit::Error(KRN_STATUS_unsupported, "no usable NVIDIA driver: " + why_not);
+  check(driver_->cuDevicePrimaryCtxRetain(&handle_, device_), "cuDevicePrimaryCtxRetain");
+  const Current current(handle_);
+  // Never recorded: a query of it says whether the context still works, and nothing else.
+  if (driver_->cuEventCreate(&probe_, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) probe_ = nullptr;
+}
+
+Context::~Context() {
+  if (probe_) driver_->cuEventDestroy(probe_);
+  driver_->cuDevicePrimaryCtxRelease(device_);
+}
+
+int32_t Context::health() const {
+  if (!probe_) return KRN_STATUS_ok;
+  const Current current(handle_);
+  const CUresult result = driver_->cuEventQuery(probe_);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? KRN_STATUS_ok : KRN_STATUS_device_lost;
+}
+
+Current::Current(CUcontext context) {
+  if (!context) return;
+  std::string ignored;
+  driver_ = Driver::get(ignored);
+  if (!driver_ || driver_->cuCtxGetCurrent(&former_) != CUDA_SUCCESS || former_ == context) return;
+  changed_ = driver_->cuCtxSetCurrent(context) == CUDA_SUCCESS;
+}
+
+Current::~Current() {
+  if (changed_) driver_->cuCtxSetCurrent(former_);
+}
+
+}  // namespace keirin::cuda

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The loops of printed kernels: how threads find their row, piece or column, the passes over it, and the joining of partial
+// results. Barriers and exchanges stand only where every thread of the block comes by, whatever it has to do.
+#include <algorithm>
+
+#include "plugins/codegen/print_parts.h"
+
+namespace keirin::codegen::text {
+namespace {
+
+std::string number(int64_t v) { return std::to_string(v); }
+
+}  // namespace
+
+std::string Printer::print() {
+  switch (s_.shape) {
+    case GpuShape::kFlat: print_flat(); break;
+    case GpuShape::kTile: print_tile(); break;
+    case GpuShape::kRow:
+      if (!s_.split) print_row(Part::kWhole);
+      else print_row(Part::kPartial), print_row(Part::kFinish);
+      break;
+    case GpuShape::kColumn:
+      if (!s_.split) print_column(Part::kWhole);
+      else print_column(Part::kPartial), print_column(Part::kFinish);
+      break;
+  }
+  return std::move(out_);
+}
+
+void Printer::head(const std::string& symbol) {
+  for (std::string& name : names_) name.clear();
+  const size_t pointers = k_.buffers.size() + (k_.has_csr ? 2 : 0) + (s_.split ? 1 : 0);
+  const std::string idx = s_.wide ? "i64" : "int";
+  open("KRN_KERNEL(" + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 2) +
+       ">) a, KRN_PARAMETER(KrnPointers<" + number(static_cast<int64_t>(pointers)) + ">) p)");
+  line("typedef " + idx + " idx;");
+  for (size_t i = 0; i < k_.accesses.size(); ++i) {
+    const std::string type = storage_name(k_.accesses[i].dtype) + "::Stored*";
+    line(type + " const q" + number(static_cast<int64_t>(i)) + " = (" + type + ")p.v[" + number(k_.accesses[i].buffer) + "];");
+  }
+  for (size_t x = 0; x < k_.axes.size(); ++x) line("const idx size" + number(static_cast<int64_t>(x)) + " = " + a(static_cast<int>(x)) + ";");
+  const std::string inner = "size" + number(static_cast<int64_t>(k_.axes.size()) - 1);
+  std::string rows = "1", serial = "1";
+  for (size_t x = 0; x < k_.axes.size(); ++x) {
+    if (k_.axes[x].kind == AxisKind::kOuter) rows += " * size" + number(static_cast<int64_t>(x));
+    if (k_.axes[x].kind == AxisKind::kSerial) serial += " * size" + number(static_cast<int64_t>(x));
+  }
+  line("const idx inner = " + inner + ", rows = " + rows + ", serial = " + serial + ";");
+  line("const idx pieces = (inner + " + number(s_.vec - 1) + ") / " + number(s_.vec) + ";");
+  if (s_.split) {
+    line("const idx splits = " + a(num_arguments_) + ", split_length = " + a(num_arguments_ + 1) + ";");
+    line("char* const workspace = (char*)p.v[" + number(static_cast<int64_t>(pointers) - 1) + "];");
+  }
+}
+
+// Indices of the outer axes from a row number, the last fastest.
+void Printer::decode_outer(const std::string& row, int except) {
+  std::vector<int> axes;
+  for (size_t x = 0; x < k_.axes.size(); ++x)
+    if (k_.axes[x].kind == AxisKind::kOuter && static_cast<int>(x) != except) axes.push_back(static_cast<int>(x));
+  std::string rest = row;
+  for (size_t i = axes.size(); i-- > 0;) {
+    const std::string n = number(axes[i]);
+    if (i == 0) {
+      line("const idx i" + n + " = " + rest + ";");
+    } else {
+      line("const idx rest" + n + " = " + rest + " / size" + n + ", i" + n + " = " + rest + " - rest" + n + " * size" + n + ";");
+      rest = "rest" + n;
+    }
+  }
+}
+
+void Printer::print_flat() {
+  head(symbol_);
+  line("const idx total = rows * pieces;");
+  const std::string threads = number(s_.threads);
+  open("for (idx u = (idx)KRN_BLOCK * " + threads + " + KRN_THREAD; u < total; u += (idx)KRN_BLOCKS * " + threads + ")");
+  line("const idx row = u / pieces, i = (u - row * pieces) * " + number(s_.vec) + ";");
+  line("const int m = inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  decode_outer("row");
+  for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
+  close();
+  close();
+}
+
+// One piece through map stages: what is fixed first, then element by element, then the contiguous stores.
+void Printer::map_piece(size_t first, size_t count) {
+  const std::vector<bool> in = needed(first, count);
+  print_level(in, kRowLevel);
+  open("");
+  print_level(in, kPieceLevel);
+  take_kept(first);
+  prepare_element_loads(in);
+  for (size_t s = first; s < first + count; ++s)
+    for (const auto& st : k_.stages[s].stores) prepare_store(st.access);
+  open_elements();
+  print_level(in, kElementLevel);
+  put_kept(in, first);
+  for (size_t s = first; s < first + count; ++s) print_stage_stores(k_.stages[s]);
+  close();
+  for (size_t s = first; s < first + count; ++s) flush_stores(k_.stages[s]);
+  close();
+  forget(kElementLevel);
+  forget(kPieceLevel);
+}
+
+void Printer::open_elements() {
+  open("KRN_UNROLL for (int j = 0; j < " + number(s_.vec) + "; ++j)");
+  line("const idx ij = i + j;");
+  line("(void)ij;");
+}
+
+void Printer::take_kept(size_t stage) {
+  for (int32_t id : kept_[stage]) names_[id] = "c" + number(id) + "[c][j]";
+}
+
+void Printer::put_kept(const std::vector<bool>& in, size_t stage) {
+  for (int32_t id : all_kept())
+    if (in[id] && made_in_[id] == static_cast<int>(stage)) line("c" + number(id) + "[c][j] = " + names_[id] + ";");
+}
+
+std::vector<int32_t> Printer::all_kept() const {
+  std::vector<int32_t> out;
+  for (const auto& list : kept_) out.insert(out.end(), list.begin(), list.end());
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+// ---- tile
+
+void Printer::print_tile() {
+  head(symbol_);
+  const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads / s_.tile);
+  std::vector<size_t> turned;
+  for (size_t i = 0; i < k_.accesses.size(); ++i) {
+    const Access& access = k_.accesses[i];
+    bool stored = false;
+    for (const Stage& stage : k_.stages)
+      for (const auto& st : stage.stores) stored |= st.access == i;
+    if (stored || !tiled(access)) continue;
+    turned.push_back(i);
+    const std::string pad = number(s_.tile + (s_.tile == 64 ? 2 : 1));
+    line("KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + t + "][" + pad + "];");
+  }
+  line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", tiles_along = (inner + " + t + " - 1) / " + t + ";");
+  line("const idx total = rows / size" + across + " * tiles_across * tiles_along;");
+  line("const int tx = KRN_THREAD % " + t + ", first_ty = KRN_THREAD / " + t + ";");
+  open("for (idx u = KRN_BLOCK; u < total; u += KRN_BLOCKS)");
+  line("const idx along = u / tiles_along, i_first = (u - along * tiles_along) * " + t + ";");
+  line("const idx row = along / tiles_across, across_first = (along - row * tiles_across) * " + t + ";");
+  decode_outer("row", s_.tile_axis);
+  line("krn_sync();  // the tile before has been read");
+  open("for (int ty = first_ty; ty < " + t + "; ty += " + rows + ")");
+  line("const idx i" + across + " = across_first + tx, ij = i_first + ty;");
+  open("if (i" + across + " < size" + across + " && ij < inner)");
+  for (size_t i : turned) {
+    const std::string n = number(static_cast<int64_t>(i));
+    line("tile" + n + "[ty][tx] = q" + n + "[" + linear(k_.accesses[i].index, arguments_[i].offset, true) + "];");
+  }
+  close();
+  close();
+  line("krn_sync();");
+  open("for (int ty = first_ty; ty < " + t + "; ty += " + rows + ")");
+  line("const idx i" + across + " = across_first + ty, i = i_first + tx;");
+  open("if (i" + across + " < size" + across + " && i < inner)");
+  line("const int m = 1;");
+  for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
+  close();
+  close();
+  close();
+  close();
+}
+
+// ---- row
+
+void Printer::print_row(Part part) {
+  head(symbol_ + (part == Part::kFinish ? "_finish" : ""));
+  const std::string group = number(s_.group), per_block = number(s_.threads / s_.group);
+  line("const int t = KRN_THREAD % " + group + ";");
+  line("const idx total = serial * pieces;");
+  if (part == Part::kPartial) {
+    line("const idx row = KRN_BLOCK / splits, split = KRN_BLOCK - row * splits;");
+    line("const idx begin = split * split_length, end = begin + split_length < total ? begin + split_length : total;");
+    line("const bool active = true;");
+    open("");
+  } else {
+    open("for (idx first = (idx)KRN_BLOCK * " + per_block + "; first < rows; first += (idx)KRN_BLOCKS * " + per_block + ")");
+    line("const bool active = first + KRN_THREAD / " + group + " < rows;");
+    line("const idx row = active ? first + KRN_THREAD / " + group + " : 0;");
+  }
+  decode_outer("row");
+  if (part == Part::kWhole)
+    for (int32_t id : all_kept())
+      line(kind_name(k_.dag.nodes[id].kind) + " c" + number(id) + "[" + number(s_.chunks) + "][" + number(s_.vec) + "];");
+  for (size_t s = 0; s < k_.stages.size();) {
+    const size_t count = pass_length(k_, s);
+    row_pass(s, count, part);
+    s += count;
+    if (part == Part::kPartial) break;
+  }
+  close();
+  close();
+}
+
+void Printer::open_pieces(bool split) {
+  if (s_.chunks > 0 && !split) {
+    open("KRN_UNROLL for (int c = 0; c < " + number(s_.chunks) + "; ++c)");
+    line("const bool there = active && t + (idx)c * " + number(s_.group) + " < total;");
+    line("const idx piece = there ? t + (idx)c * " + number(s_.group) + " : 0;");
+  } else {
+    const std::string group = number(s_.group);
+    if (split) open("for (idx piece = begin + t; piece < end; piece += " + group + ")");
+    else open("for (idx piece = active ? t : total; piece < total; piece += " + group + ")");
+    line("const bool there = true;");
+  }
+  std::string along = "piece";
+  if (has_axis(k_, AxisKind::kSerial)) {
+    line("const idx s = pieces > 0 ? piece / pieces : 0;");
+    decode_serial();
+    along = "(piece - s * pieces)";
+  }
+  line("const idx i = " + along + " * " + number(s_.vec) + ";");
+  line("const int m = !there ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+}
+
+// Indices of the serial axes from the serial point `s`, the last fastest.
+void Printer::decode_serial() {
+  std::vector<size_t> axes;
+  for (size_t x = 0; x < k_.axes.size(); ++x)
+    if (k_.axes[x].kind == AxisKind::kSerial) axes.push_back(x);
+  std::string rest = k_.has_csr ? "dense" : "s";
+  for (size_t i = axes.size(); i-- > 0;) {
+    const std::string n = number(static_cast<int64_t>(axes[i]));
+    if (i == 0) {
+      line("const idx i" + n + " = " + rest + ";");
+    } else {
+      line("const idx rest" + n + " = " + rest + " / size" + n + ", i" + n + " = " + rest + " - rest" + n + " * size" + n + ";");
+      rest = "rest" + n;
+    }
+  }
+}
+
+void Printer::partial_slot(size_t k, const std::string& cells, const std::string& cell, const std::string& split, std::string& out) const {
+  const std::string type = accumulator_type(k_.stages[k]);
+  out = "((" + type + "*)(workspace + (i64)" + number(static_cast<int64_t>(k)) + " * splits * " + cells + " * 16))[(i64)" + split + " * " +
+        cells + " + " + cell + "]";
+}
+
+void Printer::row_pass(size_t first, size_t count, Part part) {
+  const Stage& stage = k_.stages[first];
+  const std::vector<bool> in = needed(first, count);
+  print_level(in, kRowLevel);
+  if (!stage.reduce && stage.once) {
+    for (const auto& st : stage.stores) {
+      const Access& acc = k_.accesses[st.access];
+      const std::string guard = access_guard(st.access, false), type = kind_name(storage_kind(acc.dtype));
+      line("if (t == 0 && active" + (guard.empty() ? "" : " && " + guard) + ") q" + number(st.access) + "[" + access_base(st.access) + "] = " +
+           storage_name(acc.dtype) + "::put(" + value_as(st.node, type) + ");");
+    }
+    return;
+  }
+  if (!stage.reduce) {
+    open_pieces(false);
+    map_piece(first, count);
+    close();
+    return;
+  }
+  for (size_t s = first; s < first + count; ++s)
+    line(accumulator_type(k_.stages[s]) + " acc" + number(static_cast<int64_t>(s)) + " = " + start(k_.stages[s]) + ";");
+  std::string slot;
+  if (part == Part::kFinish) {
+    open("for (idx split = active ? t : splits; split < splits; split += " + number(s_.group) + ")");
+    for (size_t s = first; s < first + count; ++s) {
+      const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+      partial_slot(s, "rows", "row", "split", slot);
+      line("acc" + n + " = (" + type + ")" + step(k_.stages[s], "", "", "") + "::step(acc" + n + ", " + slot + ");");
+    }
+    close();
+  } else {
+    open_pieces(part == Part::kPartial);
+    print_level(in, kPieceLevel);
+    take_kept(first);
+    prepare_element_loads(in);
+    open_elements();
+    print_level(in, kElementLevel);
+    put_kept(in, first);
+    const std::string place = has_axis(k_, AxisKind::kSerial) ? "(i64)s * inner + ij" : "(i64)ij";
+    for (size_t s = first; s < first + count; ++s) {
+      const std::string acc = "acc" + number(static_cast<int64_t>(s));
+      line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
+    }
+    close();
+    close();
+    forget(kElementLevel);
+    forget(kPieceLevel);
+  }
+  for (size_t s = first; s < first + count; ++s) {
+    const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+    const bool places = type != result_type(k_.stages[s]);
+    line("acc" + n + " = krn_join<" + step(k_.stages[s], "", "", "") + ", " + number(s_.group) + ">(acc" + n + ");");
+    if (part == Part::kPartial) {
+      partial_slot(s, "rows", "row", "split", slot);
+      line("if (t == 0) " + slot + " = acc" + n + ";");
+    } else {
+      line((places ? "const i64" : "const " + type) + " r" + n + " = acc" + n + (places ? ".place" : "") + ";");
+    }
+  }
+}
+
+// ---- column
+
+void Printer::print_column(Part part) {
+  head(symbol_ + (part == Part::kFinish ? "_finish" : ""));
+  const std::string across = number(s_.threads / s_.group);
+  line("const int x = KRN_THREAD % " + across + ", y = KRN_THREAD / " + across + ";");
+  line("const idx cells = rows * pieces;");
+  if (part == Part::kPartial) {
+    line("const idx unit = KRN_BLOCK / splits, split = KRN_BLOCK - unit * splits, first = unit * " + across + ";");
+    open("");
+  } else {
+    open("for (idx first = (idx)KRN_BLOCK * " + across + "; first < cells; first += (idx)KRN_BLOCKS * " + across + ")");
+  }
+  line("const bool active = first + x < cells;");
+  line("const idx cell = active ? first + x : 0, row = cell / pieces, i = (cell - row * pieces) * " + number(s_.vec) + ";");
+  line("const int m = !active ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  decode_outer("row");
+  if (k_.has_csr) {
+    std::string destination = "0";
+    for (size_t x = 0; x < k_.axes.size(); ++x)
+      if (k_.axes[x].kind == AxisKind::kOuter) destination = axis_[x];
+    const std::string n = number(static_cast<int64_t>(k_.buffers.size()));
+    line("const int* const row_ptr = (const int*)p.v[" + n + "]; const int* const perm = (const int*)p.v[" + n + " + 1];");
+    line("const idx edge = row_ptr[" + destination + "], degree = row_ptr[" + destination + " + 1] - edge;");
+    line("const idx points = serial * degree;");
+  } else {
+    line("const idx points = serial;");
+  }
+  if (part == Part::kPartial) line("const idx begin = split * split_length, end = begin + split_length < points ? begin + split_length : points;");
+  else line("const idx begin = 0, end = points;");
+  for (size_t s = 0; s < k_.stages.size();) {
+    const size_t count = pass_length(k_, s);
+    if (k_.stages[s].reduce) column_pass(s, count, part);
+    else column_map(s, count);
+    s += count;
+    if (part == Part::kPartial) break;
+  }
+  close();
+  close();
+}
+
+void Printer::column_map(size_t first, size_t count) {
+  print_level(needed(first, count), kRowLevel);
+  open("if (y == 0)");
+  map_piece(first, count);
+  close();
+}
+
+void Printer::column_pass(size_t first, size_t count, Part part) {
+  const std::vector<bool> in = needed(first, count);
+  print_level(in, kRowLevel);
+  const std::string v = number(s_.vec), group = number(s_.group), across = number(s_.threads / s_.group);
+  for (size_t s = first; s < first + count; ++s) {
+    const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+    line(type + " acc" + n + "[" + v + "];");
+    line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) acc" + n + "[j] = " + type + start_braced(k_.stages[s]) + ";");
+  }
+  std::string slot;
+  if (part == Part::kFinish) {
+    open("for (idx split = y; split < splits; split += " + group + ")");
+    open("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (j < m)");
+    for (size_t s = first; s < first + count; ++s) {
+      const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+      partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
+      line("acc" + n + "[j] = (" + type + ")" + step(k_.stages[s], "", "", "") + "::step(acc" + n + "[j], " + slot + ");");
+    }
+    close();
+    close();
+  } else {
+    line("_Pragma(\"unroll 4\")");
+    open("for (idx s = begin + y; s < end; s += " + group + ")");
+    if (k_.has_csr) {
+      const bool dense = has_axis(k_, AxisKind::kSerial);
+      if (dense) {
+        line("const idx dense = s / degree;");
+        decode_serial();
+      }
+      for (size_t x = 0; x < k_.axes.size(); ++x)
+        if (k_.axes[x].kind == AxisKind::kSegment) line("const idx " + axis_[x] + " = perm[edge + s" + (dense ? " - dense * degree" : "") + "];");
+    } else {
+      decode_serial();
+    }
+    print_level(in, kPieceLevel);
+    prepare_element_loads(in);
+    open_elements();
+    print_level(in, kElementLevel);
+    for (size_t s = first; s < first + count; ++s) {
+      const std::string acc = "acc" + number(static_cast<int64_t>(s)) + "[j]";
+      line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
+    }
+    close();
+    close();
+    forget(kElementLevel);
+    forget(kPieceLevel);
+  }
+  for (size_t s = first; s < first + count; ++s) {
+    const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+    line("krn_join_columns<" + step(k_.stages[s], "", "", "") + ", " + group + ", " + across + ", " + v + ">(acc" + n + ");");
+    if (part == Part::kPartial) {
+      partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
+      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (y == 0 && j < m) " + slot + " = acc" + n + "[j];");
+    } else {
+      const bool places = type != result_type(k_.stages[s]);
+      const std::string result = places ? "i64" : type;
+      line(result + " r" + n + "[" + v + "];");
+      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) r" + n + "[j] = acc" + n + "[j]" + (places ? ".place" : "") + ";");
+    }
+  }
+}
+
+}  // namespace keirin::codegen::text

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/codegen/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "plugins/codegen/rows.h"
+
+namespace keirin::codegen {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int power_of_two_at_least(int64_t n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+
+int64_t product(const Kernel& k, AxisKind kind) {
+  int64_t out = 1;
+  for (const Axis& a : k.axes)
+    if (a.kind == kind) out *= a.size;
+  return out;
+}
+
+// Elements that make 16 bytes of the narrowest contiguous access, fewer where rows are short.
+int vector_length(const Kernel& k) {
+  int narrowest = 16;
+  for (const Access& a : k.accesses)
+    if (a.index.coeff.back() == 1) narrowest = std::min(narrowest, dtype_bytes(a.dtype));
+  int vec = std::min(8, 16 / narrowest);
+  const int64_t inner = k.axes.back().size;
+  while (vec > 1 && inner % vec != 0 && inner < 8 * vec) vec /= 2;
+  return vec;
+}
+
+// Whether an element index, or a count of points, may leave 31 bits.
+bool needs_wide(const Kernel& k) {
+  constexpr double kLimit = 1 << 30;
+  double points = 1;
+  for (const Axis& a : k.axes) points *= static_cast<double>(std::max<int64_t>(a.size, 1));
+  if (points > kLimit) return true;
+  auto reach = [&](const Linear& f) {
+    double most = std::abs(static_cast<double>(f.offset));
+    for (size_t a = 0; a < k.axes.size(); ++a)
+      most += std::abs(static_cast<double>(f.coeff[a])) * static_cast<double>(std::max<int64_t>(k.axes[a].size, 1));
+    return most;
+  };
+  for (const Access& a : k.accesses) {
+    double most = reach(a.index);
+    for (const auto& i : a.indirects) most += std::abs(static_cast<double>(i.stride)) * static_cast<double>(i.limit);
+    if (most > kLimit) return true;
+    for (const auto& g : a.guards)
+      if (reach(g.form) + static_cast<double>(std::abs(g.limit)) > kLimit) return true;
+  }
+  return false;
+}
+
+// A plain strided load whose neighbours lie along an outer axis: what a tile in shared memory turns round.
+int transposed_axis(const Kernel& k) {
+  int axis = -1;
+  for (const Access& a : k.accesses) {
+    if (a.index.coeff.back() == 0 || std::abs(a.index.coeff.back()) == 1) continue;
+    if (!a.indirects.empty() || !a.guards.empty()) continue;
+    for (size_t o = 0; o + 1 < k.axes.size(); ++o)
+      if (a.index.coeff[o] == 1 && k.axes[o].size >= 16 && axis < 0) axis = static_cast<int>(o);
+  }
+  return axis;
+}
+
+bool stores_all_contiguous(const Kernel& k) {
+  for (const Stage& s : k.stages)
+    for (const auto& st : s.stores)
+      if (k.accesses[st.access].index.coeff.back() != 1) return false;
+  return true;
+}
+
+class Chooser {
+ public:
+  Chooser(const Kernel& k, const GpuFacts& f) : k_(k), f_(f) {
+    outer_ = product(k, AxisKind::kOuter);
+    inner_ = k.axes.back().size;
+    serial_ = product(k, AxisKind::kSerial);
+    wanted_threads_ = int64_t{f.num_units} * f.threads_per_unit;
+  }
+
+  Schedule choose() {
+    s_.vec = vector_length(k_);
+    s_.wide = needs_wide(k_);
+    bool reduces = std::any_of(k_.stages.begin(), k_.stages.end(), [](const Stage& s) { return s.reduce; });
+    bool once = std::any_of(k_.stages.begin(), k_.stages.end(), [](const Stage& s) { return s.once; });
+    if (k_.column) column();
+    else if (reduces || once || has_axis(k_, AxisKind::kSerial)) row();
+    else flat();
+    return s_;
+  }
+
+ private:
+  void flat() {
+    if (int axis = transposed_axis(k_); axis >= 0 && inner_ >= 16 && stores_all_contiguous(k_)) return tile(axis);
+    // Short tensors: less per thread, so that more of them share the work.
+    int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
+    while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
+    s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * 32);
+  }
+
+  void tile(int axis) {
+    s_.shape = GpuShape::kTile;
+    s_.vec = 1;
+    s_.tile_axis = axis;
+    int widest = 1;
+    for (const Access& a : k_.accesses) widest = std::max(widest, dtype_bytes(a.dtype));
+    s_.tile = widest <= 2 ? 64 : 32;
+    const int64_t others = outer_ / std::max<int64_t>(k_.axes[axis].size, 1);
+    s_.blocks = std::max<int64_t>(others * ceil_div(k_.axes[axis].size, s_.tile) * ceil_div(inner_, s_.tile), 1);
+    s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);
+  }
+
+  // Only reductions followed by stages that run once for each row.
+  bool may_split() const {
+    if (!k_.stages[0].reduce) return false;
+    const size_t first = pass_length(k_, 0);
+    for (size_t s = first; s < k_.stages.size(); ++s)
+      if (k_.stages[s].reduce || (!k_.column && !k_.stages[s].once)) return false;
+    return true;
+  }
+
+  void row() {
+    s_.shape = GpuShape::kRow;
+    const int64_t pieces = serial_ * ceil_div(inner_, s_.vec);
+    const int registers = std::max(4, 32 / s_.vec);  // 32 values a thread hold a row of 32k in a block of 1024
+    int64_t group = std::min<int64_t>(power_of_two_at_least(ceil_div(pieces, std::min(registers, 4))), f_.max_row_threads);
+    // Few rows: more threads for each.
+    while (group < f_.max_row_threads && group * outer_ < wanted_threads_ / 2 && group < pieces) group *= 2;
+    s_.group = static_cast<int>(group);
+    s_.threads = s_.group > f_.wave ? s_.group : 128;  // above a wave a group is the whole block
+    const int64_t chunks = ceil_div(pieces, group);
+    s_.chunks = chunks <= registers ? static_cast<int>(std::max<int64_t>(chunks, 1)) : 0;
+    s_.blocks = std::clamp<int64_t>(ceil_div(outer_ * group, s_.threads), 1, int64_t{f_.num_units} * 64);
+    if (s_.chunks == 0 && outer_ < f_.num_units && may_split() && pieces > 8 * group) split_row(pieces);
+  }
+
+  void split_row(int64_t pieces) {
+    s_.split = true;
+    s_.group = s_.threads = 512;
+    const int64_t wanted = std::max<int64_t>(1, 4 * f_.num_units / std::max<int64_t>(outer_, 1));
+    set_splits(pieces, std::clamp<int64_t>(pieces / (4 * s_.group), 1, wanted));
+    s_.blocks = outer_ * s_.splits;
+    s_.finish_blocks = std::max<int64_t>(outer_, 1);
+    s_.workspace_bytes = workspace(outer_);
+  }
+
+  void column() {
+    s_.shape = GpuShape::kColumn;
+    int64_t length = serial_;
+    if (k_.has_csr) length *= std::max<int64_t>(1, k_.csr.num_edges / std::max<int64_t>(1, k_.csr.num_rows));
+    auto pieces = [&] { return outer_ * ceil_div(inner_, s_.vec); };
+    while (s_.vec > 2 && pieces() * std::max<int64_t>(1, length / 8) < wanted_threads_ / 4) s_.vec /= 2;
+    int64_t group = 1;
+    while (group < 32 && pieces() * group < wanted_threads_ && length / (group * 2) >= 4) group *= 2;
+    s_.group = static_cast<int>(group);
+    const int64_t across = s_.threads / s_.group;
+    s_.blocks = std::clamp<int64_t>(ceil_div(pieces(), across), 1, int64_t{f_.num_units} * 64);
+    if (!k_.has_csr && may_split() && s_.blocks < 2 * f_.num_units && length / s_.group >= 32) {
+      s_.split = true;
+      const int64_t units = ceil_div(pieces(), across);
+      set_splits(length, std::clamp<int64_t>(length / (8 * s_.group), 1, ceil_div(int64_t{4} * f_.num_units, units)));
+      s_.blocks = units * s_.splits;
+      s_.finish_blocks = std::max<int64_t>(ceil_div(pieces(), s_.threads / s_.group), 1);
+      s_.workspace_bytes = workspace(pieces() * s_.vec);
+    }
+  }
+
+  void set_splits(int64_t length, int64_t wanted) {
+    s_.split_length = ceil_div(length, wanted);
+    s_.splits = ceil_div(length, s_.split_length);
+  }
+  int64_t workspace(int64_t cells) const { return static_cast<int64_t>(pass_length(k_, 0)) * s_.splits * cells * 16; }
+
+  const Kernel& k_;
+  const GpuFacts& f_;
+  Schedule s_;
+  int64_t outer_, inner_, serial_, wanted_threads_;
+};
+
+}  // namespace
+
+bool has_axis(const Kernel& k, AxisKind kind) {
+  return std::any_of(k.axes.begin(), k.axes.end(), [&](const Axis& a) { return a.kind == kind; });
+}
+
+void mark_cone(const Kernel& k, int32_t node, std::vector<bool>& in) {
+  if (node < 0 || in[node]) return;
+  in[node] = true;
+  const Node& n = k.dag.nodes[node];
+  for (int32_t operand : {n.a, n.b, n.c}) mark_cone(k, operand, in);
+  if (n.prim == Prim::kLoad)
+    for (const auto& i : k.accesses[n.imm].indirects) mark_cone(k, i.node, in);
+}
+
+namespace {
+
+bool reads_scalar_since(const Kernel& k, const Stage& stage, size_t first) {
+  std::vector<bool> in(k.dag.nodes.size());
+  mark_cone(k, stage.value, in);
+  for (size_t n = 0; n < in.size(); ++n)
+    if (in[n] && k.dag.nodes[n].prim == Prim::kScalar && k.dag.nodes[n].imm >= first) return true;
+  return false;
+}
+
+bool reads_stores_since(const Kernel& k, const Stage& stage, size_t first, size_t end) {
+  std::vector<bool> in(k.dag.nodes.size());
+  for (const auto& st : stage.stores) mark_cone(k, st.node, in);
+  for (size_t s = first; s < end; ++s)
+    for (const auto& st : k.stages[s].stores)
+      for (size_t n = 0; n < in.size(); ++n)
+        if (in[n] && k.dag.nodes[n].prim == Prim::kLoad && k.accesses[k.dag.nodes[n].imm].buffer == k.accesses[st.access].buffer) return true;
+  return false;
+}
+
+}  // namespace
+
+size_t pass_length(const Kernel& k, size_t first) {
+  const Stage& head = k.stages[first];
+  size_t end = first + 1;
+  if (head.once) return 1;
+  for (; end < k.stages.size() && k.stages[end].reduce == head.reduce && !k.stages[end].once; ++end) {
+    if (head.reduce ? reads_scalar_since(k, k.stages[end], first) : reads_stores_since(k, k.stages[end], first, end)) break;
+  }
+  return end - first;
+}
+
+Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return Chooser(kernel, facts).choose(); }
+
+std::string schedule_key(const Schedule& s) {
+  std::string out;
+  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.split}, s.tile_axis, s.tile})
+    out += "/" + std::to_string(v);
+  return out;
+}
+
+std::string describe_schedule(const Kernel& k, const Schedule& s) {
+  static constexpr const char* kNames[] = {"flat", "row", "column", "tile"};
+  std::string out = std::string(kNames[static_cast<int>(s.shape)]) + " [";
+  for (size_t a = 0; a < k.axes.size(); ++a) {
+    static constexpr const char* kMarks[] = {"", "s", "e", ""};
+    out += (a ? (a + 1 == k.axes.size() ? ", " : "x") : "") + std::to_string(k.axes[a].size) + kMarks[static_cast<int>(k.axes[a].kind)];
+  }
+  out += "] vec" + std::to_string(s.vec) + " group" + std::to_string(s.group);
+  if (s.chunks) out += " keeps" + std::to_string(s.chunks);
+  if (s.split) out += " splits" + std::to_string(s.splits);
+  return out + (s.wide ? " wide" : "");
+}
+
+}  // namespace keirin::codegen

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiles a region with the interpreting backend, runs it on guarded memory and compares with node-by-node evaluation.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+
+#include "plugins/codegen/executable.h"
+#include "tests/unit/codegen/evaluate.h"
+#include "tests/unit/codegen/interp_backend.h"
+#include "tests/unit/codegen/region_builder.h"
+
+namespace keirin::codegen::test {
+
+struct Checked {
+  std::unique_ptr<Executable> executable;
+  krn_code code = KRN_STATUS_ok;
+  std::vector<Values> outputs;
+  uint32_t kernels() const { return executable->num_kernels(); }
+};
+
+// Inputs row-major; absent: random ones (integers in [0, limit), bools, floats in [-2, 2]). Fails the test on a difference.
+Checked check(const RegionBuilder& builder, InterpBackend& backend, std::vector<Values> inputs = {}, double tolerance = 1e-4);
+Checked check(const RegionBuilder& builder, std::vector<Values> inputs = {}, double tolerance = 1e-4);
+
+// Compiled and run only.
+Checked run_region(const RegionBuilder& builder, InterpBackend& backend, const std::vector<Values>& inputs);
+std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t limit = 4);
+
+}  // namespace keirin::codegen::test

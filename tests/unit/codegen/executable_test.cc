@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What stands round fusion: claims, artifacts, the memory planner, overlapping runs, damaged bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "plugins/codegen/artifact.h"
+#include "plugins/codegen/claim.h"
+#include "plugins/codegen/memory_plan.h"
+#include "plugins/kit/error.h"
+#include "tests/unit/codegen/check.h"
+
+namespace keirin::codegen::test {
+namespace {
+
+constexpr uint8_t kF32 = kDType_f32;
+
+RegionBuilder norm_region() {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8}), w = g.input(kF32, {8, 8}), b = g.input(kF32, {8});
+  g.output(g.layer_norm(g.linear(x, w, b), b, b, 1e-5));
+  return g;
+}
+
+TEST(Claim, NamesWhatItRefuses) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8});
+  int relu = g.unary(kOp_relu, x);
+  g.output(g.op(kOp_cumsum, {relu}, kF32, {4, 8}, {{kAttr_dim, int64_t{1}}}));
+  g.output(g.op(kOp_lstm, {x, x, x}, kF32, {4, 8}, {}, 3));
+  std::vector<uint8_t> bytes = g.bytes();
+  krn_graph graph;
+  ASSERT_EQ(krn_graph_open(bytes.data(), bytes.size(), &graph), 0);
+  InterpBackend backend;
+  ClaimResult result = claim(graph, backend);
+  EXPECT_EQ(result.claimed.nodes, std::vector<uint32_t>{0});
+  ASSERT_EQ(result.refused.size(), 2u);
+  EXPECT_EQ(result.refused[0].why, "no scan kernel");
+  EXPECT_EQ(result.refused[1].why, "the test backend does not take it");
+}
+
+TEST(Artifact, WarmLoadGeneratesNothing) {
+  RegionBuilder g = norm_region();
+  std::vector<uint8_t> bytes = g.bytes();
+  std::array<uint8_t, 32> hash{1, 2, 3}, other{9};
+  CompileContext context;
+  InterpBackend cold, warm;
+  auto made = Executable::compile(bytes, cold, context);
+  EXPECT_EQ(made->num_codegen(), 1u);
+  std::vector<uint8_t> body = save_artifact(*made, cold, hash);
+  EXPECT_EQ(load_artifact(body, bytes, hash, warm, context)->num_codegen(), 0u);
+  auto code_of = [&](std::vector<uint8_t> damaged, const std::array<uint8_t, 32>& h) -> krn_code {
+    InterpBackend fresh;
+    try {
+      load_artifact(damaged, bytes, h, fresh, context);
+    } catch (const kit::Error& e) {
+      return e.code();
+    }
+    return KRN_STATUS_ok;
+  };
+  EXPECT_EQ(code_of(body, other), KRN_STATUS_corrupt);
+  for (size_t i = 0; i < body.size(); i += 7) {
+    std::vector<uint8_t> damaged = body;
+    damaged[i] ^= 0x10;
+    krn_code code = code_of(damaged, hash);
+    EXPECT_TRUE(code == KRN_STATUS_corrupt || (i >= 12 && i < 16)) << "byte " << i;  // 12..15 are reserved
+  }
+  body.resize(body.size() - 1);
+  EXPECT_EQ(code_of(body, hash), KRN_STATUS_corrupt);
+}
+
+TEST(MemoryPlan, LivesThatOverlapDoNotShare) {
+  std::mt19937 gen(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<TempLife> temps;
+    int64_t peak = 0;
+    for (int i = 0; i < 20; ++i) {
+      int first = static_cast<int>(gen() % 15);
+      temps.push_back({static_cast<int64_t>(1 + gen() % 4000), first, first + static_cast<int>(gen() % 5)});
+    }
+    MemoryPlan plan = plan_memory(temps, 64);
+    for (int step = 0; step < 20; ++step) {
+      int64_t live = 0;
+      for (const TempLife& t : temps) live += t.first <= step && step <= t.last ? (t.bytes + 63) / 64 * 64 : 0;
+      peak = std::max(peak, live);
+    }
+    for (size_t a = 0; a < temps.size(); ++a) {
+      EXPECT_EQ(plan.offsets[a] % 64, 0);
+      EXPECT_LE(plan.offsets[a] + temps[a].bytes, plan.total_bytes);
+      for (size_t b = 0; b < a; ++b) {
+        bool together = temps[a].first <= temps[b].last && temps[b].first <= temps[a].last;
+        bool apart = plan.offsets[a] + temps[a].bytes <= plan.offsets[b] || plan.offsets[b] + temps[b].bytes <= plan.offsets[a];
+        EXPECT_TRUE(!together || apart);
+      }
+    }
+    EXPECT_LE(plan.total_bytes, peak * 2);
+  }
+}
+
+TEST(Executable, RunsOverlap) {
+  RegionBuilder g = norm_region();
+  CompileContext context;
+  InterpBackend backend;
+  auto exec = Executable::compile(g.bytes(), backend, context);
+  auto work = [&](float seed, std::vector<float>& out) {
+    std::vector<float> x(32), w(64), b(8, seed);
+    for (size_t i = 0; i < 64; ++i) w[i] = static_cast<float>(i % 7) - seed;
+    for (size_t i = 0; i < 32; ++i) x[i] = static_cast<float>(i % 5) * seed;
+    std::vector<char> workspace(static_cast<size_t>(exec->workspace_bytes()));
+    out.resize(32);
+    krn_tensor in[3]{}, o{};
+    in[0].data = x.data(), in[1].data = w.data(), in[2].data = b.data(), o.data = out.data();
+    krn_run run{};
+    run.inputs = in, run.num_inputs = 3, run.outputs = &o, run.num_outputs = 1;
+    run.workspace = workspace.data(), run.workspace_bytes = workspace.size();
+    for (int i = 0; i < 200; ++i) ASSERT_EQ(exec->run(run, nullptr, nullptr, nullptr), KRN_STATUS_ok);
+  };
+  std::vector<float> one, two, again_one, again_two;
+  work(1, one), work(2, two);
+  std::thread t([&] { work(1, again_one); });
+  work(2, again_two);
+  t.join();
+  EXPECT_EQ(one, again_one);
+  EXPECT_EQ(two, again_two);
+}
+
+TEST(Executable, DamagedBytesAreRefusedOrMakeSense) {
+  std::vector<uint8_t> bytes = norm_region().bytes();
+  CompileContext context;
+  int refused = 0, kept = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    for (uint8_t flip : {0x01, 0x40}) {
+      std::vector<uint8_t> damaged = bytes;
+      damaged[i] ^= flip;
+      InterpBackend backend;
+      try {
+        Executable::compile(damaged, backend, context);
+        ++kept;
+      } catch (const kit::Error&) {
+        ++refused;
+      }
+    }
+  }
+  std::printf("%d refused, %d still a region\n", refused, kept);
+  EXPECT_GT(refused, kept);
+}
+
+TEST(Executable, ALongRegionCompilesInTime) {
+  RegionBuilder g;
+  int x = g.input(kF32, {16, 64}), w = g.input(kF32, {64, 64}, {}, true), b = g.input(kF32, {64}, {}, true);
+  for (int layer = 0; layer < 60; ++layer) {
+    int h = g.unary(kOp_gelu, g.linear(g.layer_norm(x, b, b, 1e-5), w, b));
+    x = g.binary(kOp_add, x, g.linear(h, w, b));
+  }
+  g.output(x);
+  CompileContext context;
+  InterpBackend backend;
+  auto start = std::chrono::steady_clock::now();
+  auto exec = Executable::compile(g.bytes(), backend, context);
+  double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%zu nodes, %u kernels, %.1f ms\n", read_region(g.bytes()).nodes.size(), exec->num_kernels(), ms);
+  EXPECT_LT(ms, 5000);
+}
+
+}  // namespace
+}  // namespace keirin::codegen::test

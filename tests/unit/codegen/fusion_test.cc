@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Typical regions: fused execution equals node-by-node evaluation, and fusion leaves the number of kernels it should.
+#include <gtest/gtest.h>
+
+#include "tests/unit/codegen/check.h"
+
+namespace keirin::codegen::test {
+namespace {
+
+constexpr uint8_t kF32 = kDType_f32;
+
+TEST(Fusion, Mlp) {
+  RegionBuilder g;
+  int x = g.input(kF32, {5, 8}), w1 = g.input(kF32, {16, 8}, {}, true), b1 = g.input(kF32, {16}, {}, true);
+  int w2 = g.input(kF32, {4, 16}, {}, true), b2 = g.input(kF32, {4}, {}, true);
+  g.output(g.unary(kOp_tanh, g.linear(g.unary(kOp_relu, g.linear(x, w1, b1)), w2, b2)));
+  Checked c = check(g);
+  EXPECT_EQ(c.executable->num_anchors(), 2u);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, PointwiseChainIsOneKernel) {
+  RegionBuilder g;
+  int x = g.input(kF32, {7, 33}), y = g.input(kF32, {33}), z = g.input(kF32, {7, 1});
+  int s = g.binary(kOp_mul, g.binary(kOp_add, x, y), g.unary(kOp_sigmoid, z));
+  g.output(g.unary(kOp_gelu, s));
+  g.output(g.binary(kOp_sub, s, x));
+  EXPECT_EQ(check(g).kernels(), 1u);
+}
+
+TEST(Fusion, SoftmaxIsOneKernel) {
+  RegionBuilder g;
+  g.output(g.softmax(g.input(kF32, {6, 40}), 1));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, SoftmaxOverAnOuterAxis) {
+  RegionBuilder g;
+  g.output(g.softmax(g.input(kF32, {3, 5, 17}), 1));
+  check(g);
+}
+
+TEST(Fusion, ResidualLayerNormIsOneKernel) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 6, 24}), r = g.input(kF32, {4, 6, 24}), w = g.input(kF32, {24}), b = g.input(kF32, {24});
+  int h = g.binary(kOp_add, x, r);
+  g.output(h);
+  g.output(g.layer_norm(h, w, b, 1e-5));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, RmsNormIsOneKernel) {
+  RegionBuilder g;
+  int x = g.input(kF32, {9, 20}), w = g.input(kF32, {20});
+  g.output(g.rms_norm(x, w, 1e-6));
+  EXPECT_EQ(check(g).kernels(), 1u);
+}
+
+TEST(Fusion, GroupNormSiluIsOneKernel) {
+  RegionBuilder g;
+  int x = g.input(kF32, {2, 8, 3, 5}), w = g.input(kF32, {8}), b = g.input(kF32, {8});
+  g.output(g.unary(kOp_silu, g.group_norm(x, w, b, 4, 1e-5)));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, GroupNormOfChannelsLast) {
+  RegionBuilder g;
+  int x = g.input(kF32, {2, 8, 3, 5}, {120, 1, 40, 8}), w = g.input(kF32, {8}), b = g.input(kF32, {8});
+  int y = g.unary(kOp_silu, g.group_norm(x, w, b, 4, 1e-5));
+  g.set_strides(y, {120, 1, 40, 8});
+  g.output(y);
+  check(g);
+}
+
+TEST(Fusion, AttentionScoresWithMask) {
+  RegionBuilder g;
+  int q = g.input(kF32, {2, 3, 6, 8}), k = g.input(kF32, {2, 3, 6, 8}), v = g.input(kF32, {2, 3, 6, 8});
+  int mask = g.input(kDType_bool, {2, 1, 1, 6});
+  int s = g.matmul(q, g.permute(k, {0, 1, 3, 2}));
+  s = g.binary(kOp_mul, s, g.scalar(0.35355339, s));
+  s = g.where(g.expand(mask, {2, 3, 6, 6}), s, g.scalar(-1e30, s));
+  int o = g.matmul(g.softmax(s, 3), v);
+  g.output(g.reshape(g.permute(o, {0, 2, 1, 3}), {2, 6, 24}));
+  Checked c = check(g);
+  EXPECT_LE(c.kernels(), 2u) << c.executable->describe();
+}
+
+TEST(Fusion, ConvBatchNormReluAddPool) {
+  RegionBuilder g;
+  int x = g.input(kF32, {2, 3, 8, 8}), w = g.input(kF32, {4, 3, 3, 3}), b = g.input(kF32, {4}), skip = g.input(kF32, {2, 4, 8, 8});
+  int scale = g.input(kF32, {4, 1, 1}), shift = g.input(kF32, {4, 1, 1});
+  int y = g.conv(x, w, b, 1, 1);
+  y = g.binary(kOp_add, g.binary(kOp_mul, y, scale), shift);
+  y = g.unary(kOp_relu, g.binary(kOp_add, y, skip));
+  y = g.op(kOp_max_pool, {y}, kF32, {2, 4, 4, 4},
+           {{kAttr_kernel, Dims{3, 3}}, {kAttr_stride, Dims{2, 2}}, {kAttr_padding, Dims{1, 1}}, {kAttr_dilation, Dims{1, 1}}, {kAttr_ceil_mode, false}});
+  g.output(y);
+  g.output(g.op(kOp_adaptive_avg_pool, {y}, kF32, {2, 4, 1, 1}, {{kAttr_sizes, Dims{1, 1}}}));
+  check(g);
+}
+
+TEST(Fusion, AveragePoolsCountAsTheyShould) {
+  for (bool include_pad : {false, true}) {
+    for (bool ceil_mode : {false, true}) {
+      RegionBuilder g;
+      int64_t out = ceil_mode ? 4 : 3;
+      g.output(g.op(kOp_avg_pool, {g.input(kF32, {1, 2, 6, 6})}, kF32, {1, 2, out, out},
+                    {{kAttr_kernel, Dims{3, 3}}, {kAttr_stride, Dims{2, 2}}, {kAttr_padding, Dims{1, 1}}, {kAttr_ceil_mode, ceil_mode},
+                     {kAttr_count_include_pad, include_pad}, {kAttr_divisor, int64_t{0}}}));
+      check(g);
+    }
+  }
+}
+
+TEST(Fusion, UpsampleNearest) {
+  for (int64_t size : {8, 6, 3}) {
+    RegionBuilder g;
+    int x = g.unary(kOp_relu, g.input(kF32, {1, 2, 4, 4}));
+    g.output(g.op(kOp_upsample_nearest, {x}, kF32, {1, 2, size, size}, {{kAttr_sizes, Dims{size, size}}, {kAttr_scales, Dims{}}}));
+    check(g);
+  }
+}
+
+// Edges [2, 9]: row 0 sources, row 1 destinations, read as slices of one input.
+struct Edges {
+  explicit Edges(RegionBuilder& g, int64_t n = 9) : all(g.input(kDType_i64, {2, n})) {
+    source = g.reshape(g.slice(all, 0, 0, 1), {n});
+    target = g.reshape(g.slice(all, 0, 1, 2), {n});
+  }
+  int all, source, target;
+};
+
+int zeros(RegionBuilder& g, Dims sizes) {
+  return g.op(kOp_full, {}, kF32, sizes, {{kAttr_sizes, sizes}, {kAttr_dtype, int64_t{kF32}}, {kAttr_value_d, 0.0}, {kAttr_value_i, int64_t{0}}});
+}
+int index_reduce(RegionBuilder& g, int self, int index, int src, const char* kind, bool include_self = true) {
+  return g.op(kOp_index_reduce, {self, index, src}, g.dtype(self), g.sizes(self),
+              {{kAttr_dim, int64_t{0}}, {kAttr_reduce, std::string(kind)}, {kAttr_include_self, include_self}});
+}
+
+TEST(Fusion, GcnLayer) {
+  RegionBuilder g;
+  Edges e(g);
+  int x = g.input(kF32, {4, 6}), norm = g.input(kF32, {9, 1}), bias = g.input(kF32, {6});
+  int message = g.binary(kOp_mul, g.take(x, e.source, 0), norm);
+  int sum = index_reduce(g, zeros(g, {4, 6}), e.target, message, "sum");
+  g.output(g.unary(kOp_relu, g.binary(kOp_add, sum, bias)));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, GatEdgeSoftmax) {
+  RegionBuilder g;
+  Edges e(g);
+  int h = g.input(kF32, {4, 2, 5}), as = g.input(kF32, {4, 2}), ad = g.input(kF32, {4, 2});
+  int score = g.binary(kOp_add, g.take(as, e.source, 0), g.take(ad, e.target, 0));
+  score = g.binary(kOp_leaky_relu, score, g.scalar(0.2, score));
+  int top = index_reduce(g, zeros(g, {4, 2}), e.target, score, "amax", false);
+  int ex = g.unary(kOp_exp, g.binary(kOp_sub, score, g.take(top, e.target, 0)));
+  int total = index_reduce(g, zeros(g, {4, 2}), e.target, ex, "sum");
+  int alpha = g.binary(kOp_div, ex, g.take(total, e.target, 0));
+  int message = g.binary(kOp_mul, g.take(h, e.source, 0), g.reshape(alpha, {9, 2, 1}));
+  g.output(index_reduce(g, zeros(g, {4, 2, 5}), e.target, message, "sum"));
+  Checked c = check(g);
+  EXPECT_LE(c.kernels(), 4u) << c.executable->describe();
+}
+
+TEST(Fusion, ScatterReductions) {
+  for (const char* kind : {"sum", "mean", "amax", "amin"}) {
+    for (bool include_self : {false, true}) {
+      RegionBuilder g;
+      Edges e(g);
+      int self = g.input(kF32, {5, 3}), src = g.input(kF32, {9, 3});
+      g.output(index_reduce(g, self, e.target, src, kind, include_self));
+      int index = g.expand(g.reshape(e.target, {9, 1}), {9, 3});
+      g.output(g.op(kOp_scatter, {self, index, src}, kF32, {5, 3},
+                    {{kAttr_dim, int64_t{0}}, {kAttr_reduce, std::string(kind)}, {kAttr_include_self, include_self}}));
+      check(g);
+    }
+  }
+}
+
+TEST(Fusion, IndexOutOfRangeIsInvalidInput) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 3}), i = g.input(kDType_i64, {2});
+  g.output(g.take(x, i, 0));
+  InterpBackend backend;
+  EXPECT_EQ(run_region(g, backend, {Values(12, 1), {0, 3}}).code, KRN_STATUS_ok);
+  EXPECT_EQ(run_region(g, backend, {Values(12, 1), {0, 4}}).code, KRN_STATUS_invalid_input);
+  RegionBuilder s;
+  int index = s.input(kDType_i64, {2}), src = s.input(kF32, {2, 3});
+  s.output(index_reduce(s, zeros(s, {4, 3}), index, src, "sum"));
+  EXPECT_EQ(run_region(s, backend, {{0, -1}, Values(6, 1)}).code, KRN_STATUS_invalid_input);
+}
+
+TEST(Fusion, EmbeddingPlusPosition) {
+  RegionBuilder g;
+  int table = g.input(kF32, {11, 6}), ids = g.input(kDType_i64, {2, 5}), position = g.input(kF32, {8, 6});
+  int w = g.input(kF32, {6}), b = g.input(kF32, {6});
+  int h = g.binary(kOp_add, g.take(table, ids, 0), g.slice(position, 0, 0, 5));
+  g.output(g.layer_norm(h, w, b, 1e-5));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, RotaryEmbedding) {
+  RegionBuilder g;
+  int q = g.input(kF32, {2, 3, 4, 8}), cos = g.input(kF32, {4, 8}), sin = g.input(kF32, {4, 8});
+  int half = g.cat({g.unary(kOp_neg, g.slice(q, 3, 4, 8)), g.slice(q, 3, 0, 4)}, 3);
+  g.output(g.binary(kOp_add, g.binary(kOp_mul, q, cos), g.binary(kOp_mul, half, sin)));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, ConcatenationIsWrittenInPlace) {
+  RegionBuilder g;
+  int a = g.input(kF32, {3, 4}), b = g.input(kF32, {3, 5});
+  g.output(g.cat({g.unary(kOp_relu, a), g.softmax(b, 1), a}, 1));
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 2u) << c.executable->describe();  // both pieces that read `a` are one kernel
+  EXPECT_EQ(c.executable->workspace_bytes(), 0);
+}
+
+TEST(Fusion, Views) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 6, 5});
+  g.output(g.reshape(g.permute(x, {1, 0, 2}), {6, 20}));
+  g.output(g.flip(g.slice(x, 1, 1, 6, 2), {0, 2}));
+  g.output(g.pad(x, {0, 1, -1}, {2, 0, 1}, 7));
+  g.output(g.reshape(g.unary(kOp_exp, g.permute(x, {2, 1, 0})), {10, 12}));
+  g.output(g.reduce(kOp_sum, g.reshape(x, {4, 3, 2, 5}), {1, 3}, false));
+  check(g);
+}
+
+TEST(Fusion, StridedInputsAndOutputs) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 6}, {1, 4}), y = g.input(kF32, {4, 6}, {12, 2});
+  int z = g.binary(kOp_add, x, y);
+  g.set_strides(z, {1, 4});
+  g.output(z);
+  g.output(g.softmax(z, 1));
+  int p = g.permute(g.softmax(y, 1), {1, 0});
+  g.set_strides(p, {1, 6});
+  g.output(p);
+  check(g);
+}
+
+TEST(Fusion, Bf16RoundsWhereObserved) {
+  RegionBuilder g;
+  int x = g.input(kDType_bf16, {3, 16}), y = g.input(kDType_bf16, {3, 16});
+  int s = g.binary(kOp_add, x, y);
+  g.observe(s);
+  int d = g.binary(kOp_sub, s, x);  // shows whether s was rounded
+  g.output(d);
+  InterpBackend backend;
+  check(g, backend, {}, 0);
+}
+
+TEST(Fusion, IntegersAndBools) {
+  RegionBuilder g;
+  int i = g.input(kDType_i64, {4, 5}), j = g.input(kDType_i64, {4, 5});
+  int c = g.compare(kOp_lt, i, j);
+  g.output(g.where(c, g.binary(kOp_mul, i, j), g.binary(kOp_sub, i, j)));
+  g.output(g.reduce(kOp_any, c, {1}, false));
+  g.output(g.reduce(kOp_sum, g.cast(c, kDType_i64), {0, 1}, false));
+  g.output(g.reduce(kOp_argmax, i, {1}, false));
+  g.output(g.reduce(kOp_argmin, g.cast(j, kF32), {0}, true));
+  int narrow = g.cast(g.binary(kOp_mul, i, g.scalar(100, i)), kDType_i8);
+  g.output(g.binary(kOp_add, narrow, narrow));
+  check(g);
+}
+
+TEST(Fusion, EmptyAndScalarTensors) {
+  RegionBuilder g;
+  int e = g.input(kF32, {0, 4}), s = g.input(kF32, {}), x = g.input(kF32, {3, 0});
+  g.output(g.unary(kOp_relu, e));
+  g.output(g.unary(kOp_exp, s));
+  g.output(g.reduce(kOp_sum, x, {1}, false));
+  g.output(g.reduce(kOp_amax, g.reshape(s, {1, 1}), {1}, true));
+  g.output(g.binary(kOp_add, g.reduce(kOp_sum, e, {0, 1}, false), s));
+  check(g);
+}
+
+TEST(Fusion, IotaAndCausalMask) {
+  RegionBuilder g;
+  auto iota = [&](int64_t n) {
+    return g.op(kOp_iota, {}, kDType_i64, {n}, {{kAttr_sizes, Dims{n}}, {kAttr_dtype, int64_t{kDType_i64}}, {kAttr_start, int64_t{0}}, {kAttr_step, int64_t{1}}});
+  };
+  int x = g.input(kF32, {2, 6, 6});
+  int keep = g.compare(kOp_le, g.expand(g.reshape(iota(6), {1, 6}), {6, 6}), g.expand(g.reshape(iota(6), {6, 1}), {6, 6}));
+  g.output(g.softmax(g.where(g.expand(keep, {2, 6, 6}), x, g.scalar(-1e30, x)), 2));
+  EXPECT_EQ(check(g).kernels(), 1u);
+}
+
+TEST(Fusion, UpdateOfAnInputComesAfterItsReaders) {
+  RegionBuilder g;
+  int cache = g.input(kF32, {4, 6}), fresh = g.input(kF32, {2, 6});
+  int next = g.op(kOp_slice_scatter, {cache, fresh}, kF32, {4, 6},
+                  {{kAttr_dim, int64_t{0}}, {kAttr_start, int64_t{1}}, {kAttr_end, int64_t{3}}, {kAttr_step, int64_t{1}}});
+  g.output(next, 0);
+  g.output(g.reduce(kOp_sum, cache, {1}, false));
+  g.output(g.softmax(next, 1));
+  check(g);
+}
+
+TEST(Fusion, UpdateThatPermutesItsInput) {
+  RegionBuilder g;
+  int x = g.input(kF32, {5, 5});
+  g.output(g.unary(kOp_neg, g.permute(x, {1, 0})), 0);
+  check(g);
+}
+
+TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
+  RegionBuilder g;
+  int a = g.input(kF32, {2, 3, 4}), b = g.input(kF32, {2, 4, 5}), w = g.input(kF32, {6, 5}), bias = g.input(kF32, {6});
+  g.output(g.unary(kOp_relu, g.linear(g.matmul(a, b), w, bias)));
+  InterpBackend backend;
+  backend.take_anchors = false;
+  EXPECT_EQ(check(g, backend).executable->num_anchors(), 0u);
+}
+
+TEST(Fusion, CompositesAreInlinedFromTheirBodies) {
+  RegionBuilder body;
+  body.output(body.softmax(body.input(kF32, {3, 10}), 1));
+  RegionBuilder norm;
+  int in = norm.input(kF32, {3, 10}), w = norm.input(kF32, {10});
+  norm.output(norm.rms_norm(in, w, 1e-6));
+  RegionBuilder g;
+  int x = g.input(kF32, {3, 10}), weight = g.input(kF32, {10});
+  int y = g.op(kOp_softmax, {g.unary(kOp_neg, x)}, kF32, {3, 10}, {{kAttr_dim, int64_t{1}}});
+  g.set_body(y, body);
+  int z = g.op(kOp_rms_norm, {y, weight}, kF32, {3, 10}, {{kAttr_rank, int64_t{1}}, {kAttr_eps, 1e-6}});
+  g.set_body(z, norm);
+  g.output(z);
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+TEST(Fusion, EqualLayersShareCode) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8}), w = g.input(kF32, {8, 8}), b = g.input(kF32, {8});
+  for (int layer = 0; layer < 6; ++layer) x = g.layer_norm(g.unary(kOp_tanh, g.linear(x, w, b)), b, b, 1e-5);
+  g.output(x);
+  Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 6u);
+  EXPECT_EQ(c.executable->num_codegen(), 1u);
+}
+
+}  // namespace
+}  // namespace keirin::codegen::test

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/cuda/block_emulator.h"
+
+#include <dlfcn.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+namespace keirin::test {
+namespace {
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr int kMaxThreads = 1024;
+
+// As the prelude of the host dialect declares it.
+struct KrnHost {
+  int thread, block, blocks;
+  void (*sync)();
+  void* (*exchange)(const void* value, int bytes, int distance);
+};
+
+using Function = void (*)(const void* sizes, const void* pointers);
+
+// One block at a time, in one host thread.
+struct Block {
+  ucontext_t scheduler;
+  std::vector<ucontext_t> fibres = std::vector<ucontext_t>(kMaxThreads);
+  std::unique_ptr<char[]> stacks{new char[kStackBytes * kMaxThreads]};
+  std::vector<bool> done;
+  struct Slot {
+    alignas(16) char bytes[16];
+  };
+  std::vector<Slot> sent = std::vector<Slot>(kMaxThreads), received = std::vector<Slot>(kMaxThreads);
+  KrnHost* host = nullptr;
+  Function function = nullptr;
+  const void *sizes = nullptr, *pointers = nullptr;
+};
+
+Block& block() {
+  static auto* block = new Block;
+  return *block;
+}
+
+void yield() {
+  Block& b = block();
+  const int self = b.host->thread;
+  swapcontext(&b.fibres[self], &b.scheduler);
+}
+
+void* exchange(const void* value, int bytes, int distance) {
+  Block& b = block();
+  const int self = b.host->thread;
+  std::memcpy(b.sent[self].bytes, value, bytes);
+  yield();
+  std::memcpy(b.received[self].bytes, b.sent[self ^ distance].bytes, bytes);
+  yield();
+  return b.received[self].bytes;
+}
+
+void body() {
+  Block& b = block();
+  b.function(b.sizes, b.pointers);
+  b.done[b.host->thread] = true;
+  yield();
+}
+
+std::string run_block(int threads) {
+  Block& b = block();
+  b.done.assign(threads, false);
+  for (int t = 0; t < threads; ++t) {
+    getcontext(&b.fibres[t]);
+    b.fibres[t].uc_stack.ss_sp = b.stacks.get() + kStackBytes * t;
+    b.fibres[t].uc_stack.ss_size = kStackBytes;
+    b.fibres[t].uc_link = &b.scheduler;
+    makecontext(&b.fibres[t], body, 0);
+  }
+  for (bool waiting = true; waiting;) {
+    int num_done = 0;
+    for (int t = 0; t < threads; ++t) {
+      b.host->thread = t;
+      swapcontext(&b.scheduler, &b.fibres[t]);
+      num_done += b.done[t];
+    }
+    if (num_done != 0 && num_done != threads) return "some threads ended while others wait at a barrier";
+    waiting = num_done == 0;
+  }
+  return "";
+}
+
+}  // namespace
+
+HostModule::HostModule(const std::string& text, std::string& error) {
+  char path[] = "/tmp/keirin_kernels_XXXXXX.cc";
+  const int file = mkstemps(path, 3);
+  if (file < 0 || write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    error = "cannot write the kernels' text";
+    return;
+  }
+  ::close(file);
+  const std::string base(path, sizeof path - 4), library = base + ".so", log = base + ".log";
+  const char* compiler = std::getenv("CXX");
+  const std::string command = std::string(compiler ? compiler : "c++") +
+                              " -std=c++17 -O1 -w -ffp-contract=off -fwrapv -shared -fPIC -o " + library + " " + path + " 2> " + log;
+  const int result = std::system(command.c_str());
+  if (result != 0) {
+    std::ifstream in(log);
+    std::stringstream words;
+    words << in.rdbuf();
+    error = words.str().substr(0, 4000) + "\n(text in " + path + ")";
+    return;
+  }
+  library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library_) error = dlerror();
+  for (const std::string& gone : {std::string(path), library, log}) unlink(gone.c_str());
+}
+
+std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers) {
+  Block& b = block();
+  b.host = static_cast<KrnHost*>(dlsym(library_, "krn_host"));
+  b.function = reinterpret_cast<Function>(dlsym(library_, symbol.c_str()));
+  if (!b.host || !b.function) return "no symbol " + symbol;
+  if (threads > kMaxThreads) return "a block of " + std::to_string(threads) + " threads";
+  b.host->sync = yield;
+  b.host->exchange = exchange;
+  b.host->blocks = static_cast<int>(blocks);
+  b.sizes = sizes, b.pointers = pointers;
+  for (int64_t i = 0; i < blocks; ++i) {
+    b.host->block = static_cast<int>(i);
+    if (std::string wrong = run_block(threads); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+std::vector<char> pack_sizes(const codegen::Kernel& kernel, const codegen::Schedule& schedule) {
+  std::vector<int64_t> all = codegen::size_arguments(kernel);
+  all.push_back(schedule.splits);
+  all.push_back(schedule.split_length);
+  std::vector<char> out;
+  for (int64_t v : all) {
+    const auto narrow = static_cast<int32_t>(v);
+    const char* bytes = schedule.wide ? reinterpret_cast<const char*>(&v) : reinterpret_cast<const char*>(&narrow);
+    out.insert(out.end(), bytes, bytes + (schedule.wide ? 8 : 4));
+  }
+  return out;
+}
+
+}  // namespace keirin::test

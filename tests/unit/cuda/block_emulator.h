@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs printed kernels on a machine without a GPU: the host dialect is compiled by the C++ compiler, every thread of a block is
+// a fibre, and barriers and exchanges switch between them. It proves addressing, joins and barriers, not speed and not memory
+// ordering. A barrier that only some threads reach is reported.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugins/codegen/schedule.h"
+
+namespace keirin::test {
+
+class HostModule {
+ public:
+  // Compiles with $CXX or c++; `error` receives the compiler's words on failure.
+  HostModule(const std::string& text, std::string& error);
+  HostModule(const HostModule&) = delete;
+  // One launch. Returns what went wrong, or nothing.
+  std::string launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers);
+
+ private:
+  void* library_ = nullptr;
+};
+
+// Sizes in the form a kernel takes them: i32 or i64, splits behind.
+std::vector<char> pack_sizes(const codegen::Kernel& kernel, const codegen::Schedule& schedule);
+
+}  // namespace keirin::test

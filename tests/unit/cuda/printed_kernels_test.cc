@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Printed kernels on emulated blocks against the interpreter: every case, under every schedule it may get.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "plugins/codegen/c_printer.h"
+#include "tests/unit/cuda/block_emulator.h"
+#include "tests/unit/cuda/case_runner.h"
+
+namespace keirin::test {
+namespace {
+
+using namespace codegen;
+
+std::string run(HostModule& module, const KernelCase& c, const Schedule& s, const std::string& symbol) {
+  CaseBuffers buffers(c);
+  std::vector<void*> pointers;
+  for (Storage& b : buffers.got) pointers.push_back(b.data());
+  if (c.kernel.has_csr) {
+    pointers.push_back(const_cast<int32_t*>(c.rows.data()));
+    pointers.push_back(const_cast<int32_t*>(c.order.data()));
+  }
+  std::vector<char> workspace(static_cast<size_t>(s.workspace_bytes) + 16, char(0xa5));
+  if (s.split) pointers.push_back(workspace.data());
+  const std::vector<char> sizes = pack_sizes(c.kernel, s);
+  std::string wrong = module.launch(symbol, s.blocks, s.threads, sizes.data(), pointers.data());
+  if (wrong.empty() && s.split) wrong = module.launch(symbol + "_finish", s.finish_blocks, s.threads, sizes.data(), pointers.data());
+  for (size_t i = static_cast<size_t>(s.workspace_bytes); i < workspace.size() && s.split; ++i)
+    if (workspace[i] != char(0xa5)) wrong = "wrote behind the workspace";
+  return wrong.empty() ? buffers.difference(c) : wrong;
+}
+
+class PrintedKernels : public testing::TestWithParam<int64_t> {};
+
+TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
+  const std::vector<KernelCase> cases = kernel_cases(GetParam());
+  std::string text = print_prelude(kHostDialect);
+  int number = 0;
+  for (const KernelCase& c : cases)
+    for (const Schedule& s : schedules_for(c.kernel)) text += print_kernel(c.kernel, s, kHostDialect, "k" + std::to_string(number++));
+  std::string error;
+  HostModule module(text, error);
+  ASSERT_TRUE(error.empty()) << error;
+  int splits = 0, kept = 0, shapes[4] = {};
+  number = 0;
+  for (const KernelCase& c : cases) {
+    for (const Schedule& s : schedules_for(c.kernel)) {
+      EXPECT_EQ(run(module, c, s, "k" + std::to_string(number++)), "") << c.name << ": " << describe_schedule(c.kernel, s);
+      splits += s.split, kept += s.chunks > 1, ++shapes[static_cast<int>(s.shape)];
+    }
+  }
+  std::printf("%d kernels: flat %d, row %d (%d keep several pieces), column %d, tile %d, %d of them split\n", number, shapes[0], shapes[1],
+              kept, shapes[2], shapes[3], splits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, PrintedKernels, testing::Values(5, 70, 515), testing::PrintToStringParamName());
+
+TEST(PrintedKernels, NanWinsMaximumAndFirstNanWinsArgmax) {
+  KernelMaker m;
+  m.outer(1).inner(45);
+  const int32_t x = m.load(kF32, {45, 1});
+  m.store(m.reduce(Monoid::kMax, x), kF32, {1, 0}, true);
+  m.store(m.reduce(Monoid::kArgMax, x), kI64, {1, 0}, true);
+  const Schedule s = choose_schedule(m.k, {});
+  std::string error;
+  HostModule module(print_prelude(kHostDialect) + print_kernel(m.k, s, kHostDialect, "k"), error);
+  ASSERT_TRUE(error.empty()) << error;
+  std::vector<float> in(45, 1.0f);
+  in[17] = in[33] = NAN, in[2] = 5;
+  float top = 0;
+  int64_t where = -1;
+  void* pointers[] = {in.data(), &top, &where};
+  const std::vector<char> sizes = pack_sizes(m.k, s);
+  ASSERT_EQ(module.launch("k", s.blocks, s.threads, sizes.data(), pointers), "");
+  EXPECT_TRUE(std::isnan(top));
+  EXPECT_EQ(where, 17);
+}
+
+// Full reductions and reductions of few long columns are cut over blocks.
+TEST(PrintedKernels, LongReductionsAreSplit) {
+  KernelMaker row;
+  row.outer(1).inner(300000);
+  row.store(row.op(Prim::kMul, row.reduce(Monoid::kSum, row.load(kF32, {0, 1})), row.real(0.5)), kF32, {0, 0}, true);
+  row.store(row.reduce(Monoid::kArgMin, row.load(kF32, {0, 1})), kI64, {0, 0}, true);
+  KernelMaker column;
+  column.outer(1).serial(5000).inner(33);
+  column.k.column = true;
+  column.store(column.reduce(Monoid::kSum, column.load(kF32, {0, 33, 1})), kF32, {0, 0, 1});
+  KernelCase cases[] = {{"row", row.k, 0, {}, {}, 3000, true}, {"column", column.k, 0, {}, {}, 300, true}};
+  cases[0].kernel.stages = {cases[0].kernel.stages[0], cases[0].kernel.stages[2], cases[0].kernel.stages[1], cases[0].kernel.stages[3]};
+  for (Node& n : cases[0].kernel.dag.nodes)
+    if (n.prim == Prim::kScalar && n.imm == 2) n.imm = 1;
+  GpuFacts facts;
+  facts.num_units = 4, facts.threads_per_unit = 512;
+  for (const KernelCase& c : cases) {
+    const Schedule s = choose_schedule(c.kernel, facts);
+    EXPECT_TRUE(s.split) << c.name;
+    EXPECT_GT(s.splits, 1) << c.name;
+    std::string error;
+    HostModule module(print_prelude(kHostDialect) + print_kernel(c.kernel, s, kHostDialect, "k"), error);
+    ASSERT_TRUE(error.empty()) << error;
+    EXPECT_EQ(run(module, c, s, "k"), "") << c.name << ": " << describe_schedule(c.kernel, s);
+  }
+}
+
+}  // namespace
+}  // namespace keirin::test

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hardware is found in a /proc and /sys that the test wrote, so GPUs need not be there.
+#include "core/host/hardware.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace keirin {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Hardware : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/keirin-hardware-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    root_ = name;
+    write("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU 9000\n");
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories(fs::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+  void gpu(const std::string& address, int minor, const std::string& uuid, bool device_file) {
+    write("/proc/driver/nvidia/gpus/" + address + "/information",
+          "Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\nGPU UUID: \t " + uuid + "\nDevice Minor: \t " + std::to_string(minor) + "\n");
+    write("/sys/bus/pci/devices/" + address + "/device", "0x2335\n");
+    write("/sys/bus/pci/devices/" + address + "/vendor", "0x10de\n");
+    write("/sys/bus/pci/devices/" + address + "/class", "0x030200\n");
+    if (device_file) write("/dev/nvidia" + std::to_string(minor), "");
+  }
+  std::string root_;
+};
+
+TEST_F(Hardware, TheProcessorIsFirst) {
+  const auto items = find_hardware(root_, nullptr);
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].uid, "cpu:0");
+  EXPECT_EQ(items[0].description, "Test CPU 9000");
+  EXPECT_EQ(items[0].torch_device, Device{});
+#if defined(__x86_64__)
+  EXPECT_EQ(has_cpu_feature(items[0], "sse3"), __builtin_cpu_supports("sse3") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx2"), __builtin_cpu_supports("avx2") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "fma"), __builtin_cpu_supports("fma") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512f"), __builtin_cpu_supports("avx512f") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512vnni"), __builtin_cpu_supports("avx512vnni") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512bf16"), __builtin_cpu_supports("avx512bf16") != 0);
+#endif
+  EXPECT_EQ(has_cpu_feature(items[0], "avx9"), std::nullopt);
+}
+
+TEST_F(Hardware, GpusThatThisProcessMayOpen) {
+  write("/sys/module/nvidia/version", "570.124.06\n");
+  gpu("0000:3b:00.0", 1, "GPU-aaaa", true);
+  gpu("0000:18:00.0", 0, "GPU-bbbb", true);
+  gpu("0000:86:00.0", 2, "GPU-cccc", false);  // shown in /proc, not given to this container
+  const auto items = find_hardware(root_, nullptr);
+  ASSERT_EQ(items.size(), 3u);
+  EXPECT_EQ(items[1].uid, "pci:0000:18:00.0");
+  EXPECT_EQ(items[1].vendor_id, 0x10deu);
+  EXPECT_EQ(items[1].device_id, 0x2335u);
+  EXPECT_EQ(items[1].driver, "nvidia 570.124.06");
+  EXPECT_EQ(items[1].description, "NVIDIA H200");
+  EXPECT_EQ(items[1].torch_device, (Device{Device::kCuda, 0}));
+  EXPECT_EQ(items[2].torch_device, (Device{Device::kCuda, 1}));
+}
+
+TEST_F(Hardware, VisibleDevicesChooseAndOrder) {
+  write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar\n");
+  gpu("0000:18:00.0", 0, "GPU-aaaa", true);
+  gpu("0000:3b:00.0", 1, "GPU-bbbb", true);
+  const auto order = [&](const char* visible) {
+    std::vector<int> indices;
+    const auto items = find_hardware(root_, visible);
+    for (size_t i = 1; i < items.size(); ++i) indices.push_back(items[i].torch_device ? items[i].torch_device->index : -1);
+    return indices;
+  };
+  EXPECT_EQ(find_hardware(root_, nullptr)[1].driver, "nvidia 550.54.15");
+  EXPECT_EQ(order("1,0"), (std::vector<int>{1, 0}));
+  EXPECT_EQ(order("1"), (std::vector<int>{-1, 0}));
+  EXPECT_EQ(order(""), (std::vector<int>{-1, -1}));
+  EXPECT_EQ(order("-1"), (std::vector<int>{-1, -1}));
+  EXPECT_EQ(order("0,9,1"), (std::vector<int>{0, -1})) << "cut at the first that names nothing";
+  EXPECT_EQ(order("GPU-bb"), (std::vector<int>{-1, 0}));
+}
+
+TEST_F(Hardware, GpusOfOthersAreListedWithoutLibTorch) {
+  write("/sys/bus/pci/devices/0000:01:00.0/class", "0x038000\n");
+  write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x1002\n");
+  write("/sys/bus/pci/devices/0000:01:00.0/device", "0x740f\n");
+  write("/sys/bus/pci/devices/0000:02:00.0/class", "0x020000\n");  // a network card
+  write("/sys/bus/pci/devices/0000:02:00.0/vendor", "0x8086\n");
+  const auto items = find_hardware(root_, nullptr);
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[1].vendor_id, 0x1002u);
+  EXPECT_EQ(items[1].device_id, 0x740fu);
+  EXPECT_FALSE(items[1].torch_device);
+}
+
+}  // namespace
+}  // namespace keirin

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Recipes by structure: which rows a call becomes, what stays opaque and why, and that an opaque call leaves no trace.
+#include "core/ops/aten.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/ir/rows.h"
+#include "core/ops/promote.h"
+
+namespace keirin {
+namespace {
+
+struct Call {
+  Graph graph;
+  Builder builder{graph};
+  std::vector<AtenArg> args;
+  std::vector<std::string> names;
+  std::string why;
+
+  ValueId input(DType d, Dims sizes) {
+    Dims strides = contiguous_strides(sizes);
+    return graph.add_input(Type{d, sizes, strides}, static_cast<uint32_t>(graph.inputs.size()));
+  }
+  template <class T>
+  Call& with(const char* name, T value) {
+    args.push_back({std::move(value)});
+    names.push_back(name);
+    return *this;
+  }
+  Call& tensor(const char* name, DType d, Dims sizes) {
+    return with(name, AtenArg::Value{input(d, std::move(sizes)), false});
+  }
+
+  Result<std::optional<std::vector<ValueId>>> lower(std::string_view op) {
+    return lower_aten(builder, {op, &args, &names, nullptr}, &why);
+  }
+
+  // The rows of the call, "cast mul cast"; "opaque" if it has none.
+  std::string rows(std::string_view op) {
+    auto r = lower(op);
+    if (!r.ok()) return r.status().text();
+    if (!r->has_value()) return "opaque";
+    std::string text;
+    for (const Op& o : graph.ops) text += (text.empty() ? "" : " ") + std::string(op_name(o.code));
+    return text;
+  }
+};
+
+TEST(Promote, LatticeAndCategories) {
+  EXPECT_EQ(promote(DType::k_f16, DType::k_bf16), DType::k_f32);
+  EXPECT_EQ(promote(DType::k_u8, DType::k_i8), DType::k_i16);
+  EXPECT_EQ(promote(DType::k_i64, DType::k_f16), DType::k_f16);
+  EXPECT_EQ(promote(DType::k_bool, DType::k_u8), DType::k_u8);
+  auto result = [](DType dim, DType zero, DType number) {
+    Promotion p;
+    if (dim != DType::kNone) p.add_tensor(dim, false);
+    if (zero != DType::kNone) p.add_tensor(zero, true);
+    if (number != DType::kNone) p.add_number(number);
+    return p.result();
+  };
+  EXPECT_EQ(result(DType::k_bf16, DType::k_f64, DType::kNone), DType::k_bf16);
+  EXPECT_EQ(result(DType::k_i32, DType::k_f64, DType::kNone), DType::k_f64);
+  EXPECT_EQ(result(DType::k_i32, DType::kNone, DType::k_f64), DType::k_f32);
+  EXPECT_EQ(result(DType::k_bool, DType::kNone, DType::k_i64), DType::k_i64);
+  EXPECT_EQ(result(DType::k_u8, DType::kNone, DType::k_i64), DType::k_u8);
+  EXPECT_EQ(result(DType::kNone, DType::k_f16, DType::k_f64), DType::k_f16);
+}
+
+TEST(Aten, NumbersStayInTheComputeDtype) {
+  // 0.3 is not a bf16: the row runs in f32. 0.5 is: the row stays in bf16.
+  std::string inexact = Call().tensor("self", DType::k_bf16, {4}).with("other", 0.3).rows("aten::mul.Tensor");
+  EXPECT_EQ(inexact.substr(0, 4), "cast");
+  EXPECT_EQ(inexact.substr(inexact.size() - 8), "mul cast");
+  std::string exact = Call().tensor("self", DType::k_bf16, {4}).with("other", 0.5).rows("aten::mul.Tensor");
+  EXPECT_EQ(exact.find("cast"), std::string::npos) << exact;
+}
+
+TEST(Aten, OneRowWhereEagerHasOneKernel) {
+  EXPECT_EQ(Call()
+                .tensor("self", DType::k_f32, {2, 3})
+                .tensor("other", DType::k_f32, {2, 3})
+                .with("alpha", int64_t{1})
+                .rows("aten::add.Tensor"),
+            "add");
+  EXPECT_EQ(Call()
+                .tensor("self", DType::k_f32, {4})
+                .tensor("mat1", DType::k_f32, {2, 3})
+                .tensor("mat2", DType::k_f32, {3, 4})
+                .rows("aten::addmm"),
+            "permute linear");
+  EXPECT_EQ(Call().tensor("self", DType::k_f32, {2, 3, 4}).tensor("other", DType::k_f32, {4, 5}).rows("aten::matmul"),
+            "reshape matmul reshape");
+  EXPECT_EQ(Call()
+                .tensor("query", DType::k_f32, {1, 2, 3, 4})
+                .tensor("key", DType::k_f32, {1, 2, 5, 4})
+                .tensor("value", DType::k_f32, {1, 2, 5, 4})
+                .with("dropout_p", 0.0)
+                .with("is_causal", false)
+                .rows("aten::scaled_dot_product_attention"),
+            "attention");
+}
+
+TEST(Aten, PlumbingIsItsOperand) {
+  for (const char* op : {"aten::contiguous", "aten::clone", "aten::detach", "aten::alias"}) {
+    Call c;
+    c.tensor("self", DType::k_f32, {2});
+    auto r = c.lower(op);
+    ASSERT_TRUE(r.ok() && r->has_value()) << op;
+    EXPECT_EQ((**r)[0], 0u) << op;
+    EXPECT_TRUE(c.graph.ops.empty()) << op;
+  }
+}
+
+TEST(Aten, WrappedNumbersAreRecognised) {
+  Call c;
+  ValueId number = c.builder.full(0.5, DType::k_f64, {}).value();
+  c.tensor("self", DType::k_f32, {2}).with("other", AtenArg::Value{number, true});
+  auto r = c.lower("aten::mul.Tensor");
+  ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+  EXPECT_EQ(c.graph.type((**r)[0]).dtype, DType::k_f32);
+}
+
+TEST(Aten, ResultsThatTheTableDoesNotCompute) {
+  Call c;
+  c.tensor("self", DType::k_f32, {1, 1, 4, 4}).with("kernel_size", Dims{2, 2});
+  auto r = c.lower("aten::max_pool2d_with_indices");
+  ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+  ASSERT_EQ((*r)->size(), 2u);
+  EXPECT_NE((**r)[0], kNone);
+  EXPECT_EQ((**r)[1], kNone);
+}
+
+void expect_opaque(Call& c, std::string_view op, std::string_view why) {
+  size_t values = c.graph.values.size(), ops = c.graph.ops.size();
+  auto r = c.lower(op);
+  ASSERT_TRUE(r.ok()) << r.status().text();
+  EXPECT_FALSE(r->has_value()) << op;
+  EXPECT_NE(c.why.find(why), std::string::npos) << c.why;
+  EXPECT_EQ(c.graph.values.size(), values);
+  EXPECT_EQ(c.graph.ops.size(), ops);
+}
+
+TEST(Aten, OpaqueLeavesNoTraceAndSaysWhy) {
+  Call unknown;
+  expect_opaque(unknown.tensor("self", DType::k_f32, {3}), "aten::topk", "no recipe");
+  Call complex;
+  expect_opaque(complex.tensor("self", DType::k_c64, {3}), "aten::neg", "carried");
+  Call dropout;
+  expect_opaque(dropout.tensor("input", DType::k_f32, {3}).with("p", 0.5).with("train", true), "aten::dropout",
+                "random");
+  Call training;
+  expect_opaque(training.tensor("input", DType::k_f32, {2, 3}).with("training", true), "aten::batch_norm", "training");
+  Call mask;
+  ValueId x = mask.input(DType::k_f32, {3}), m = mask.input(DType::k_bool, {3});
+  expect_opaque(mask.with("self", AtenArg::Value{x, false}).with("indices", AtenArg::Values{m}), "aten::index.Tensor",
+                "boolean");
+  Call integers;
+  expect_opaque(
+      integers.tensor("self", DType::k_i64, {3}).with("other", int64_t{2}).with("rounding_mode", std::string("floor")),
+      "aten::div.Tensor_mode", "rounding mode");
+  Call late;  // fails after rows were emitted
+  expect_opaque(late.tensor("self", DType::k_bf16, {3}).tensor("other", DType::k_f32, {4}), "aten::add.Tensor",
+                "broadcast");
+}
+
+TEST(Aten, UnboundArgumentsAreAnError) {
+  Call c;
+  auto r = c.lower("aten::relu");
+  ASSERT_FALSE(r.ok());
+  EXPECT_EQ(r.status().code(), Code::k_invalid_input);
+  EXPECT_NE(r.status().text().find("self"), std::string::npos);
+}
+
+// What the exported models of the zoo need, so that a lost recipe is noticed here and not as a slow model.
+TEST(Aten, KnowsTheZoo) {
+  const char* needed[] = {"conv2d",
+                          "batch_norm",
+                          "relu",
+                          "max_pool2d",
+                          "add.Tensor",
+                          "adaptive_avg_pool2d",
+                          "flatten.using_ints",
+                          "linear",
+                          "hardswish",
+                          "hardsigmoid",
+                          "dropout",
+                          "mul.Tensor",
+                          "layer_norm",
+                          "gelu",
+                          "permute",
+                          "upsample_bilinear2d.vec",
+                          "cat",
+                          "scaled_dot_product_attention",
+                          "expand",
+                          "unflatten.int",
+                          "select.int",
+                          "roll",
+                          "pad",
+                          "index.Tensor",
+                          "masked_fill.Scalar",
+                          "fill.Tensor",
+                          "new_zeros",
+                          "softmax.int",
+                          "matmul",
+                          "embedding",
+                          "tanh",
+                          "gather",
+                          "arange",
+                          "__and__.Tensor",
+                          "ge.Scalar",
+                          "new_ones",
+                          "log",
+                          "abs",
+                          "min.other",
+                          "where.self",
+                          "full_like",
+                          "silu",
+                          "pow.Tensor_Scalar",
+                          "mean.dim",
+                          "rsqrt",
+                          "cos",
+                          "sin",
+                          "neg",
+                          "slice.Tensor",
+                          "cumsum",
+                          "diff",
+                          "le.Tensor",
+                          "eq.Scalar",
+                          "to.dtype",
+                          "index_select",
+                          "scatter_add",
+                          "scatter_reduce.two",
+                          "repeat",
+                          "leaky_relu",
+                          "div.Tensor",
+                          "group_norm",
+                          "upsample_nearest2d.vec",
+                          "exp",
+                          "embedding_bag",
+                          "bmm",
+                          "stack",
+                          "unbind.int",
+                          "lstm.input",
+                          "gru.input",
+                          "einsum",
+                          "conv1d",
+                          "addmm",
+                          "split.Tensor",
+                          "convolution",
+                          "_to_copy",
+                          "native_layer_norm",
+                          "_softmax",
+                          "view",
+                          "_unsafe_view",
+                          "clone",
+                          "tril",
+                          "triu"};
+  auto known = known_aten_ops();
+  for (std::string op : needed) EXPECT_TRUE(std::binary_search(known.begin(), known.end(), "aten::" + op)) << op;
+  EXPECT_EQ(std::adjacent_find(known.begin(), known.end()), known.end());
+}
+
+}  // namespace
+}  // namespace keirin

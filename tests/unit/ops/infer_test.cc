@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Types of rows against expectations written by hand, and the refusals: an error leaves the Graph as it was.
+#include "core/ops/infer.h"
+
+#include <gtest/gtest.h>
+
+#include "core/ops/builder.h"
+#include "core/ops/strides.h"
+#include "core/ops/table.h"
+
+namespace keirin {
+namespace {
+
+Type f32(Dims sizes) {
+  Dims strides = contiguous_strides(sizes);
+  return Type{DType::k_f32, sizes, strides};
+}
+
+Type channels_last(Dims sizes) { return Type{DType::k_f32, sizes, channels_last_strides(sizes)}; }
+
+Type typed(DType d, Dims sizes) {
+  Dims strides = contiguous_strides(sizes);
+  return Type{d, sizes, strides};
+}
+
+Result<Type> one(OpCode code, std::vector<Type> operands, std::vector<Attr> attrs = {}) {
+  Graph g;
+  std::vector<ValueId> ids;
+  for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
+  auto v = Builder(g).emit1(code, ids, attrs);
+  if (!v.ok()) {
+    EXPECT_EQ(g.ops.size(), 0u);
+    EXPECT_EQ(g.values.size(), operands.size());
+    return v.status();
+  }
+  return g.type(v.value());
+}
+
+#define EXPECT_TYPE(result, dtype_, sizes_, strides_) \
+  do {                                                \
+    auto r = (result);                                \
+    ASSERT_TRUE(r.ok()) << r.status().text();         \
+    EXPECT_EQ(r->dtype, dtype_);                      \
+    EXPECT_EQ(r->sizes, (Dims sizes_));               \
+    EXPECT_EQ(r->strides, (Dims strides_));           \
+  } while (false)
+
+#define EXPECT_REFUSED(result, part)                                                 \
+  do {                                                                               \
+    auto r = (result);                                                               \
+    ASSERT_FALSE(r.ok());                                                            \
+    EXPECT_EQ(r.status().code(), Code::k_invalid_input);                             \
+    EXPECT_NE(r.status().text().find(part), std::string::npos) << r.status().text(); \
+  } while (false)
+
+TEST(Infer, EveryRowHasARule){
+// A row without a rule answers "has no shape rule"; any other refusal comes from the rule itself.
+#define KRN_CHECK(name)                                                                           \
+  {                                                                                               \
+    Op op;                                                                                        \
+    op.code = OpCode::k_##name;                                                                   \
+    Type t = f32({2, 2});                                                                         \
+    const OpRow* row = find_row(op.code);                                                         \
+    std::vector<const Type*> operands(static_cast<size_t>(std::max(row->arity_min, 0)), &t);      \
+    auto r = infer_types(op, operands);                                                           \
+    EXPECT_TRUE(r.ok() || r.status().text().find("no shape rule") == std::string::npos) << #name; \
+  }
+#define KRN_SCALAR(id, name, ...) KRN_CHECK(name)
+#define KRN_REDUCE(id, name, ...) KRN_CHECK(name)
+#define KRN_MOVE(id, name, ...) KRN_CHECK(name)
+#define KRN_FACTORY(id, name, ...) KRN_CHECK(name)
+#define KRN_COMPOSITE(id, name, ...) KRN_CHECK(name)
+#include "abi/ops.def"
+#undef KRN_SCALAR
+#undef KRN_REDUCE
+#undef KRN_MOVE
+#undef KRN_FACTORY
+#undef KRN_COMPOSITE
+}
+
+TEST(Infer, PointwiseKeepsTheOrderOfMemory) {
+  EXPECT_TYPE(one(OpCode::k_relu, {channels_last({2, 3, 4, 5})}), DType::k_f32, ({2, 3, 4, 5}), ({60, 1, 15, 3}));
+  EXPECT_TYPE(one(OpCode::k_add, {f32({2, 3}), Type{DType::k_f32, {2, 3}, {0, 1}}}), DType::k_f32, ({2, 3}), ({3, 1}));
+  Type transposed{DType::k_f32, {3, 2}, {1, 3}};
+  EXPECT_TYPE(one(OpCode::k_add, {transposed, transposed}), DType::k_f32, ({3, 2}), ({1, 3}));
+  EXPECT_TYPE(one(OpCode::k_add, {transposed, f32({3, 2})}), DType::k_f32, ({3, 2}), ({1, 3}));
+  EXPECT_TYPE(one(OpCode::k_relu, {Type{DType::k_f32, {2, 2}, {8, 2}}}), DType::k_f32, ({2, 2}), ({2, 1}));
+  EXPECT_TYPE(one(OpCode::k_lt, {f32({0}), f32({0})}), DType::k_bool, ({0}), ({1}));
+}
+
+TEST(Infer, PointwiseRefusesWhatCaptureMustSpellOut) {
+  EXPECT_REFUSED(one(OpCode::k_add, {f32({2, 3}), f32({3})}), "differ");
+  EXPECT_REFUSED(one(OpCode::k_add, {f32({2}), typed(DType::k_f64, {2})}), "dtype");
+  EXPECT_REFUSED(one(OpCode::k_exp, {typed(DType::k_i64, {2})}), "i64");
+  EXPECT_REFUSED(one(OpCode::k_add, {typed(DType::k_c64, {2}), typed(DType::k_c64, {2})}), "carried");
+  EXPECT_REFUSED(one(OpCode::k_add, {f32({2})}), "1 operands");
+  EXPECT_REFUSED(one(OpCode::k_relu, {f32({2})}, {{AttrKey::k_dim, int64_t{0}}}), "unknown attribute dim");
+  EXPECT_REFUSED(one(OpCode::k_cast, {f32({2})}, {{AttrKey::k_dtype, 1.0}}), "wrong kind");
+  EXPECT_TYPE(one(OpCode::k_select, {typed(DType::k_bool, {2}), typed(DType::k_i32, {2}), typed(DType::k_i32, {2})}),
+              DType::k_i32, ({2}), ({1}));
+}
+
+TEST(Infer, Reductions) {
+  std::vector<Attr> last{{AttrKey::k_dims, Dims{1}}};
+  EXPECT_TYPE(one(OpCode::k_sum, {typed(DType::k_i32, {2, 3})}, last), DType::k_i64, ({2}), ({1}));
+  EXPECT_TYPE(
+      one(OpCode::k_sum, {typed(DType::k_bf16, {2, 3})}, {{AttrKey::k_dims, Dims{0, 1}}, {AttrKey::k_keepdim, true}}),
+      DType::k_bf16, ({1, 1}), ({1, 1}));
+  EXPECT_TYPE(one(OpCode::k_argmax, {f32({2, 3})}, last), DType::k_i64, ({2}), ({1}));
+  EXPECT_REFUSED(one(OpCode::k_sum, {f32({2, 3})}, {{AttrKey::k_dims, Dims{1, 0}}}), "ascending");
+  EXPECT_REFUSED(one(OpCode::k_sum, {f32({2, 3})}, {{AttrKey::k_dims, Dims{2}}}), "ascending");
+  EXPECT_REFUSED(one(OpCode::k_amax, {f32({2, 0})}, last), "empty");
+  EXPECT_REFUSED(one(OpCode::k_argmax, {f32({2, 3})}, {{AttrKey::k_dims, Dims{0, 1}}}), "one axis");
+}
+
+TEST(Infer, ViewsHaveViewStrides) {
+  EXPECT_TYPE(one(OpCode::k_expand, {f32({2, 1})}, {{AttrKey::k_sizes, Dims{2, 5}}}), DType::k_f32, ({2, 5}), ({1, 0}));
+  EXPECT_TYPE(one(OpCode::k_permute, {f32({2, 3, 4})}, {{AttrKey::k_dims, Dims{2, 0, 1}}}), DType::k_f32, ({4, 2, 3}),
+              ({1, 12, 4}));
+  EXPECT_TYPE(one(OpCode::k_slice, {f32({2, 8})},
+                  {{AttrKey::k_dim, int64_t{1}},
+                   {AttrKey::k_start, int64_t{1}},
+                   {AttrKey::k_end, int64_t{8}},
+                   {AttrKey::k_step, int64_t{3}}}),
+              DType::k_f32, ({2, 3}), ({8, 3}));
+  Type heads{DType::k_f32, {2, 4, 3, 8}, {96, 8, 32, 1}};  // [B, H, L, D] over [B, L, H, D]
+  EXPECT_TYPE(one(OpCode::k_reshape, {heads}, {{AttrKey::k_sizes, Dims{2, 2, 2, 3, 8}}}), DType::k_f32,
+              ({2, 2, 2, 3, 8}), ({96, 16, 8, 32, 1}));
+  EXPECT_TYPE(one(OpCode::k_reshape, {heads}, {{AttrKey::k_sizes, Dims{8, 24}}}), DType::k_f32, ({8, 24}),
+              ({24, 1}));  // a copy
+  EXPECT_REFUSED(one(OpCode::k_reshape, {f32({2, 3})}, {{AttrKey::k_sizes, Dims{4}}}), "elements");
+  EXPECT_REFUSED(one(OpCode::k_expand, {f32({2, 3})}, {{AttrKey::k_sizes, Dims{2, 6}}}), "expand");
+  EXPECT_REFUSED(one(OpCode::k_permute, {f32({2, 3})}, {{AttrKey::k_dims, Dims{0, 0}}}), "permutation");
+}
+
+TEST(Infer, ConvolutionsKeepChannelsLast) {
+  std::vector<Attr> attrs{{AttrKey::k_stride, Dims{2, 2}},
+                          {AttrKey::k_padding, Dims{1, 1}},
+                          {AttrKey::k_dilation, Dims{1, 1}},
+                          {AttrKey::k_groups, int64_t{1}}};
+  EXPECT_TYPE(one(OpCode::k_conv, {channels_last({1, 3, 9, 9}), f32({4, 3, 3, 3})}, attrs), DType::k_f32,
+              ({1, 4, 5, 5}), ({100, 1, 20, 4}));
+  EXPECT_TYPE(one(OpCode::k_conv, {f32({1, 3, 9, 9}), f32({4, 3, 3, 3})}, attrs), DType::k_f32, ({1, 4, 5, 5}),
+              ({100, 25, 5, 1}));
+  EXPECT_REFUSED(one(OpCode::k_conv, {f32({1, 2, 9, 9}), f32({4, 3, 3, 3})}, attrs), "does not fit");
+  EXPECT_REFUSED(one(OpCode::k_conv, {f32({1, 3, 0, 0}), f32({4, 3, 3, 3})}, attrs), "larger");
+}
+
+TEST(Infer, SuggestsChannelsLastLikeEager) {
+  EXPECT_TRUE(suggests_channels_last(channels_last({2, 3, 4, 5})));
+  EXPECT_FALSE(suggests_channels_last(f32({2, 3, 4, 5})));
+  EXPECT_FALSE(suggests_channels_last(f32({2, 1, 1, 1})));
+  EXPECT_FALSE(suggests_channels_last(f32({2, 3})));
+}
+
+TEST(Infer, BroadcastingBinary) {
+  Graph g;
+  ValueId a = g.add_input(f32({2, 1, 3}), 0), b = g.add_input(typed(DType::k_i64, {4, 1}), 1);
+  auto v = Builder(g).binary(OpCode::k_add, a, b, DType::k_f64);
+  ASSERT_TRUE(v.ok()) << v.status().text();
+  EXPECT_EQ(g.type(*v).sizes, (Dims{2, 4, 3}));
+  EXPECT_EQ(g.type(*v).dtype, DType::k_f64);
+  EXPECT_FALSE(Builder(g).binary(OpCode::k_add, a, g.add_input(f32({2}), 2), DType::k_f32).ok());
+}
+
+}  // namespace
+}  // namespace keirin

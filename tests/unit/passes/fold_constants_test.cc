@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The numbers behind folding: conv followed by batch norm equals the folded conv, and the limits hold.
+#include <gtest/gtest.h>
+
+#include "core/ir/text.h"
+#include "core/passes/check.h"
+#include "core/passes/pass.h"
+#include "tests/unit/passes/fake_evaluator.h"
+
+namespace keirin {
+namespace {
+
+Graph parsed(const char* text) {
+  Result<Graph> g = parse(text);
+  EXPECT_TRUE(g.ok()) << g.status().text();
+  EXPECT_TRUE(check(*g).ok()) << check(*g).text();
+  return *g;
+}
+
+constexpr const char* kConvNorm = R"(graph {
+  %x = input 0 : f32[1,1,2,2]
+  %w = constant 0 : f32[2,1,1,1]
+  %b = constant 1 : f32[2]
+  %gain = constant 2 : f32[2]
+  %beta = constant 3 : f32[2]
+  %mean = constant 4 : f32[2]
+  %var = constant 5 : f32[2]
+  %c = conv(%x, %w, %b) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]} : f32[1,2,2,2]
+  %n = batch_norm(%c, %gain, %beta, %mean, %var) {eps=1e-05} : f32[1,2,2,2]
+  output %n
+})";
+
+testing::FakeEvaluator table() {
+  testing::FakeEvaluator e;
+  e.table = {{3, -5}, {1, 2}, {0.5, 4}, {10, 20}, {0.25, -3}, {2, 9}};
+  return e;
+}
+
+TEST(FoldConstants, BatchNormIntoConvolution) {
+  Graph g = parsed(kConvNorm);
+  testing::FakeEvaluator e = table();
+  PassContext context;
+  context.evaluator = &e;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  ASSERT_TRUE(check(g).ok()) << check(g).text();
+  ASSERT_EQ(g.ops.size(), 1u) << print(g);
+  const std::vector<double>& w = e.table[g.values[g.ops[0].operands[1]].index];
+  const std::vector<double>& b = e.table[g.values[g.ops[0].operands[2]].index];
+  for (double x : {-2.0, 0.0, 0.7}) {
+    for (size_t k = 0; k < 2; ++k) {  // a 1x1 convolution of one channel: the pixel says it all
+      double conv = e.table[0][k] * x + e.table[1][k];
+      double want = (conv - e.table[4][k]) / std::sqrt(e.table[5][k] + 1e-5) * e.table[2][k] + e.table[3][k];
+      EXPECT_NEAR(w[k] * x + b[k], want, 1e-5);
+    }
+  }
+}
+
+TEST(FoldConstants, BatchNormStaysWhereFoldingWouldChangeMore) {
+  auto num_ops = [](const std::string& text, Numerics numerics) {
+    Graph g = parsed(text.c_str());
+    testing::FakeEvaluator e = table();
+    PassContext context;
+    context.evaluator = &e;
+    context.numerics = numerics;
+    EXPECT_TRUE(passes::fold_constants(g, context).ok());
+    return g.ops.size();
+  };
+  std::string text = kConvNorm;
+  EXPECT_EQ(num_ops(text, Numerics::kStrict), 2u);
+  std::string read_twice = text;
+  read_twice.insert(read_twice.rfind('}'), "  output %c\n");
+  EXPECT_EQ(num_ops(read_twice, Numerics::kDefault), 2u);
+  std::string narrow = text;
+  for (size_t at; (at = narrow.find("f32")) != std::string::npos;) narrow.replace(at, 3, "bf16");
+  EXPECT_EQ(num_ops(narrow, Numerics::kDefault), 2u);
+}
+
+TEST(FoldConstants, WithoutAnEvaluatorOrAfterItsErrorNothingChanges) {
+  Graph g = parsed(kConvNorm), before = g;
+  PassContext context;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  EXPECT_TRUE(g == before);
+  testing::FakeEvaluator empty;
+  context.evaluator = &empty;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  EXPECT_EQ(g.ops.size(), 2u);
+  EXPECT_FALSE(context.notes.empty());
+}
+
+}  // namespace
+}  // namespace keirin

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A machine with a clock of its own: calls take the time that they are told, times noise. The race runs on it unchanged, so
+// hours of measuring pass in a second, and the same seed gives the same hours.
+#pragma once
+
+#include <cmath>
+#include <random>
+
+#include "core/tune/race.h"
+
+namespace keirin::test {
+
+struct Noise {
+  double deviation = 0;       // of the log of a call's time
+  double correlation = 0;     // AR(1) from call to call
+  double drift_per_call = 0;  // of the log, for all calls alike
+  double outliers = 0;        // share of calls that take 1.5x
+};
+
+class FakeMachine {
+ public:
+  FakeMachine(uint64_t seed, Noise noise) : random_(seed), noise_(noise) {}
+
+  Runner runner(std::string name, double call_ns, int64_t memory = 0) {
+    return {std::move(name), [this, call_ns] {
+              spend(call_ns);
+              return Status();
+            }, memory};
+  }
+  RaceOptions options() {
+    RaceOptions o;
+    o.now_ns = [this] { return static_cast<uint64_t>(now_ns_); };
+    o.back_off = [this](uint64_t ns) {
+      now_ns_ += static_cast<double>(ns);
+      ++back_offs;
+    };
+    return o;
+  }
+  void spend(double ns) {
+    ++calls;
+    state_ = noise_.correlation * state_ +
+             std::sqrt(1 - noise_.correlation * noise_.correlation) * noise_.deviation * normal_(random_);
+    drift_ += noise_.drift_per_call;
+    const double factor = uniform_(random_) < noise_.outliers ? 1.5 : 1.0;
+    now_ns_ += ns * factor * std::exp(state_ + drift_);
+  }
+  double now_ns() const { return now_ns_; }
+  void set_noise(Noise noise) { noise_ = noise; }
+
+  int calls = 0;
+  int back_offs = 0;
+
+ private:
+  std::mt19937_64 random_;
+  std::normal_distribution<double> normal_;
+  std::uniform_real_distribution<double> uniform_;
+  Noise noise_;
+  double now_ns_ = 1e9, state_ = 0, drift_ = 0;
+};
+
+}  // namespace keirin::test

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values come from facts: what an index picks from bounds it, whatever moves stand between, and every set is the same tomorrow.
+#include "core/tune/inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "tests/unit/host/heap_services.h"
+
+namespace keirin {
+namespace {
+
+Type type(DType dtype, Dims sizes) {
+  Dims strides = contiguous_strides(sizes);
+  return {dtype, std::move(sizes), std::move(strides)};
+}
+
+class Builder {
+ public:
+  ValueId input(DType dtype, Dims sizes) {
+    return graph.add_input(type(dtype, std::move(sizes)), static_cast<uint32_t>(graph.inputs.size()));
+  }
+  ValueId constant(DType dtype, Dims sizes) {
+    return graph.add_constant(type(dtype, std::move(sizes)), constants_++, ValueKind::kConstant);
+  }
+  ValueId op(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs, Type result) {
+    return graph.ops[graph.add_op(code, std::move(operands), std::move(attrs), {std::move(result)})].results[0];
+  }
+  Graph graph;
+
+ private:
+  uint32_t constants_ = 0;
+};
+
+template <class T>
+std::vector<T> read(const TensorRef& t) {
+  const T* data = static_cast<const T*>(t->data());
+  return std::vector<T>(data, data + t->storage_bytes() / static_cast<int64_t>(sizeof(T)));
+}
+
+TEST(Inputs, AnIndexBehindMovesAndCastsStaysBelowTheRows) {
+  Builder b;
+  const ValueId ids = b.input(DType::k_i64, {2, 50});
+  const ValueId table = b.constant(DType::k_f32, {10, 4});
+  const ValueId flat = b.op(OpCode::k_reshape, {ids}, {{AttrKey::k_sizes, Dims{100}}}, type(DType::k_i64, {100}));
+  const ValueId narrow = b.op(OpCode::k_cast, {flat}, {{AttrKey::k_dtype, int64_t{5}}}, type(DType::k_i32, {100}));
+  const ValueId rows = b.op(OpCode::k_take, {table, narrow}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {100, 4}));
+  b.graph.outputs.push_back({rows, kNone, kNone});
+  const auto hints = infer_inputs(b.graph);
+  ASSERT_EQ(hints.size(), 1u);
+  EXPECT_EQ(hints[0].kind, InputHint::kIntegers);
+  EXPECT_EQ(hints[0].b, 10);
+  EXPECT_EQ(hints[0].why, "index of take: 10 rows");
+  test::HeapServices services;
+  const auto tensors = make_inputs(b.graph, services, {});
+  ASSERT_TRUE(tensors.ok());
+  std::set<int64_t> seen;
+  for (const int64_t i : read<int64_t>((*tensors)[0])) seen.insert(i);
+  EXPECT_EQ(*seen.begin(), 0);
+  EXPECT_EQ(*seen.rbegin(), 9);
+}
+
+TEST(Inputs, TheTighterOfTwoTablesCounts) {
+  Builder b;
+  const ValueId ids = b.input(DType::k_i64, {8});
+  for (const int64_t rows : {100, 7, 50})
+    b.op(OpCode::k_take, {b.constant(DType::k_f32, {rows, 2}), ids}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {8, 2}));
+  EXPECT_EQ(infer_inputs(b.graph)[0].b, 7);
+}
+
+TEST(Inputs, GatherScatterAndIndexReduce) {
+  Builder b;
+  const ValueId g = b.input(DType::k_i64, {4, 3}), s = b.input(DType::k_i64, {4, 3}), u = b.input(DType::k_i64, {3});
+  const ValueId x = b.constant(DType::k_f32, {4, 6}), src = b.constant(DType::k_f32, {4, 3}), wide = b.constant(DType::k_f32, {4, 6});
+  b.op(OpCode::k_gather, {x, g}, {{AttrKey::k_dim, int64_t{1}}}, type(DType::k_f32, {4, 3}));
+  b.op(OpCode::k_scatter, {x, s, src}, {{AttrKey::k_dim, int64_t{1}}, {AttrKey::k_reduce, std::string("sum")}}, type(DType::k_f32, {4, 6}));
+  b.op(OpCode::k_index_reduce, {x, u, wide}, {{AttrKey::k_dim, int64_t{0}}, {AttrKey::k_reduce, std::string("none")}}, type(DType::k_f32, {4, 6}));
+  const auto hints = infer_inputs(b.graph);
+  EXPECT_EQ(hints[0].b, 6);
+  EXPECT_EQ(hints[1].b, 6);
+  EXPECT_EQ(hints[2].kind, InputHint::kArange) << "two writes to one row would have no order";
+  EXPECT_EQ(hints[2].b, 4);
+}
+
+TEST(Inputs, OffsetsOfABagAscend) {
+  for (const bool last : {false, true}) {
+    Builder b;
+    const ValueId indices = b.input(DType::k_i64, {20}), offsets = b.input(DType::k_i64, {5});
+    b.op(OpCode::k_embedding_bag, {b.constant(DType::k_f32, {9, 3}), indices, offsets},
+         {{AttrKey::k_mode, std::string("sum")}, {AttrKey::k_include_last_offset, last}}, type(DType::k_f32, {last ? 4 : 5, 3}));
+    test::HeapServices services;
+    const auto tensors = make_inputs(b.graph, services, {});
+    ASSERT_TRUE(tensors.ok());
+    for (const int64_t i : read<int64_t>((*tensors)[0])) EXPECT_TRUE(i >= 0 && i < 9);
+    const auto at = read<int64_t>((*tensors)[1]);
+    EXPECT_EQ(at, last ? (std::vector<int64_t>{0, 5, 10, 15, 20}) : (std::vector<int64_t>{0, 4, 8, 12, 16}));
+  }
+}
+
+TEST(Inputs, MasksHoldBothValues) {
+  Builder b;
+  const ValueId mask = b.input(DType::k_bool, {3}), attention = b.input(DType::k_i64, {2, 4});
+  b.op(OpCode::k_logical_not, {mask}, {}, type(DType::k_bool, {3}));
+  b.op(OpCode::k_cast, {attention}, {{AttrKey::k_dtype, int64_t{9}}}, type(DType::k_f32, {2, 4}));
+  test::HeapServices services;
+  for (uint32_t set = 0; set < 20; ++set) {
+    InputOptions o;
+    o.set = set;
+    const auto tensors = make_inputs(b.graph, services, o);
+    std::set<int> bools, ints;
+    for (const uint8_t v : read<uint8_t>((*tensors)[0])) bools.insert(v);
+    for (const int64_t v : read<int64_t>((*tensors)[1])) ints.insert(static_cast<int>(v));
+    EXPECT_EQ(bools, (std::set<int>{0, 1}));
+    EXPECT_EQ(ints, (std::set<int>{0, 1}));
+  }
+}
+
+TEST(Inputs, DomainsAreKept) {
+  Builder b;
+  const ValueId x = b.input(DType::k_f32, {64}), y = b.input(DType::k_f32, {64}), free = b.input(DType::k_f32, {64});
+  b.op(OpCode::k_log, {x}, {}, type(DType::k_f32, {64}));
+  b.op(OpCode::k_div, {free, y}, {}, type(DType::k_f32, {64}));
+  test::HeapServices services;
+  const auto tensors = make_inputs(b.graph, services, {});
+  for (const float v : read<float>((*tensors)[0])) EXPECT_GE(v, 0.1f);
+  for (const float v : read<float>((*tensors)[1])) EXPECT_GE(v, 0.1f);
+  int negative = 0;
+  for (const float v : read<float>((*tensors)[2])) negative += v < 0;
+  EXPECT_GT(negative, 15);
+  EXPECT_LT(negative, 49);
+}
+
+TEST(Inputs, IntegersOfAnOpaqueOperatorAreSmall) {
+  Builder b;
+  const ValueId i = b.input(DType::k_i64, {6}), x = b.input(DType::k_f32, {5, 9});
+  b.op(OpCode::kOpaque, {x, i}, {{AttrKey::k_aten, std::string("my::pick")}}, type(DType::k_f32, {6, 9}));
+  const auto hints = infer_inputs(b.graph);
+  EXPECT_EQ(hints[0].kind, InputHint::kIntegers);
+  EXPECT_EQ(hints[0].a, 0);
+  EXPECT_EQ(hints[0].b, 5);
+  EXPECT_EQ(hints[1].kind, InputHint::kNormal);
+}
+
+TEST(Inputs, TheSameSeedGivesTheSameBytesAndAnotherSetOthers) {
+  Builder b;
+  b.input(DType::k_f32, {1000});
+  test::HeapServices services;
+  InputOptions first, second;
+  second.set = 1;
+  const auto a = read<float>((*make_inputs(b.graph, services, first))[0]);
+  EXPECT_EQ(a, read<float>((*make_inputs(b.graph, services, first))[0]));
+  EXPECT_NE(a, read<float>((*make_inputs(b.graph, services, second))[0]));
+  double sum = 0, squares = 0;
+  for (const float v : a) {
+    sum += v;
+    squares += static_cast<double>(v) * v;
+  }
+  EXPECT_NEAR(sum / 1000, 0, 0.1);
+  EXPECT_NEAR(squares / 1000, 1, 0.15);
+  EXPECT_EQ(a[0], a[0]);
+}
+
+TEST(Inputs, OverridesStridesAndNarrowFloats) {
+  Builder b;
+  const Type channels_last{DType::k_f32, {1, 2, 2, 2}, channels_last_strides({1, 2, 2, 2})};
+  b.graph.add_input(channels_last, 0);
+  b.input(DType::k_bf16, {3});
+  b.input(DType::k_f16, {5});
+  test::HeapServices services;
+  InputOptions o;
+  o.overrides = {InputHint{InputHint::kArange, 0, 0, "test"}, InputHint{InputHint::kConstant, -1.5, 0, "test"},
+                 InputHint{InputHint::kConstant, 1.0 / 3, 0, "test"}};
+  const auto tensors = make_inputs(b.graph, services, o);
+  ASSERT_TRUE(tensors.ok());
+  EXPECT_EQ(read<float>((*tensors)[0]), (std::vector<float>{0, 4, 1, 5, 2, 6, 3, 7})) << "row-major order through the strides";
+  EXPECT_EQ(read<uint16_t>((*tensors)[1])[0], 0xbfc0);
+  EXPECT_EQ(read<uint16_t>((*tensors)[2])[0], 0x3555) << "one third, rounded to nearest";
+}
+
+TEST(Inputs, EdgesOfFloats) {
+  test::HeapServices services;
+  const auto t = make_tensor(type(DType::k_f16, {9}), {InputHint::kEdges, 0, 0, ""}, services, {}, 1);
+  ASSERT_TRUE(t.ok());
+  EXPECT_EQ(read<uint16_t>(*t), (std::vector<uint16_t>{0, 0x8000, 0x3c00, 0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xfbff, 1}));
+}
+
+}  // namespace
+}  // namespace keirin

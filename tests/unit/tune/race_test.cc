@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rules of a race around the decision: warm-up, batches, screen, baseline, long calls, limits, contention, failures, winner.
+// On a fake machine but for one test, which times real sleeps.
+#include "core/tune/race.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "core/host/files.h"
+#include "tests/unit/tune/fake_machine.h"
+
+namespace keirin {
+namespace {
+
+using test::FakeMachine;
+
+const test::Noise kQuiet{0.01, 0, 0, 0};
+
+RaceOutcome outcome(const Result<RaceSheet>& sheet, size_t i) { return sheet->rows[i].outcome; }
+
+TEST(Race, TheFasterOneWinsAndTheGainIsMeasured) {
+  FakeMachine m(1, kQuiet);
+  const auto sheet = race({m.runner("eager", 1.5e6), m.runner("cpu/all", 1e6)}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 1u);
+  EXPECT_EQ(outcome(sheet, 0), RaceOutcome::kBaseline);
+  EXPECT_NEAR(sheet->rows[1].gain, 1.5, 0.02);
+  EXPECT_LT(sheet->rows[1].gain_low, sheet->rows[1].gain);
+  EXPECT_LT(sheet->rows[1].gain, sheet->rows[1].gain_high);
+  EXPECT_NEAR(sheet->rows[0].ns, 1.5e6, 3e4);
+  EXPECT_NEAR(sheet->rows[1].ns, 1e6, 2e4);
+  EXPECT_EQ(sheet->rows[1].blocks, 10);
+}
+
+TEST(Race, PlantedSlowAndEqualOnesLose) {
+  FakeMachine m(2, kQuiet);
+  const auto sheet = race({m.runner("eager", 1e6), m.runner("slow", 1.1e6), m.runner("same", 1e6), m.runner("hopeless", 1e7)},
+                          0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kReject);
+  EXPECT_EQ(sheet->rows[1].note, "slower");
+  EXPECT_EQ(outcome(sheet, 2), RaceOutcome::kReject);
+  EXPECT_EQ(outcome(sheet, 3), RaceOutcome::kScreened);
+  EXPECT_EQ(sheet->rows[3].blocks, 0) << "no race is spent on it";
+}
+
+TEST(Race, ShortCallsAreBatched) {
+  FakeMachine m(3, kQuiet);
+  const auto sheet = race({m.runner("eager", 1500), m.runner("fast", 1000)}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 1u);
+  // 10 blocks of 4 samples of 3 batches of at least 200 us.
+  EXPECT_GT(m.calls, 10 * 2 * 3 * 133);
+}
+
+TEST(Race, ReplayIsTheBaselineOnlyIfItWins) {
+  {
+    FakeMachine m(4, kQuiet);
+    const auto sheet = race({m.runner("eager", 1e6), m.runner("replay", 0.7e6), m.runner("cpu/all", 0.8e6)}, 1, m.options());
+    ASSERT_TRUE(sheet.ok());
+    EXPECT_EQ(sheet->baseline, 1u);
+    EXPECT_EQ(sheet->winner, 1u) << "faster than eager is not enough";
+    EXPECT_EQ(outcome(sheet, 0), RaceOutcome::kReject);
+    EXPECT_EQ(outcome(sheet, 2), RaceOutcome::kReject);
+  }
+  {
+    FakeMachine m(5, kQuiet);
+    const auto sheet = race({m.runner("eager", 1e6), m.runner("replay", 1.05e6), m.runner("cpu/all", 0.8e6)}, 1, m.options());
+    ASSERT_TRUE(sheet.ok());
+    EXPECT_EQ(sheet->baseline, 0u);
+    EXPECT_EQ(sheet->winner, 2u);
+    EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kReject);
+  }
+}
+
+TEST(Race, WithinTwoPercentTheSmallerMemoryWins) {
+  FakeMachine m(6, kQuiet);
+  const auto sheet = race({m.runner("eager", 1e6), m.runner("big", 0.500e6, 200), m.runner("small", 0.505e6, 100)}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 2u);
+  const auto apart = race({m.runner("eager", 1e6), m.runner("big", 0.4e6, 200), m.runner("small", 0.5e6, 100)}, 0, m.options());
+  EXPECT_EQ(apart->winner, 1u);
+}
+
+TEST(Race, FiveHundredMillisecondsAreDecidedWithinTheLimit) {
+  FakeMachine m(7, kQuiet);
+  const double begin = m.now_ns();
+  const auto sheet = race({m.runner("eager", 5e8), m.runner("best", 4e8), m.runner("second", 4.2e8), m.runner("third", 4.4e8)}, 0,
+                          m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 1u);
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kAccept);
+  EXPECT_EQ(outcome(sheet, 2), RaceOutcome::kAccept) << "it shares the samples of the baseline";
+  EXPECT_EQ(outcome(sheet, 3), RaceOutcome::kScreened) << "only the two best are raced";
+  EXPECT_LE(m.calls, 60 + 4 * 5) << "60 calls for the first look, the rest is warm-up";
+  EXPECT_LT(m.now_ns() - begin, 45e9);
+}
+
+TEST(Race, FiveHundredMillisecondsOfEqualTimeEndAtTheLimit) {
+  FakeMachine m(8, {0.05, 0, 0, 0});
+  const double begin = m.now_ns();
+  const auto sheet = race({m.runner("eager", 5e8), m.runner("same", 4.9e8)}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_LT(m.now_ns() - begin, 60e9);
+  EXPECT_GE(sheet->rows[1].blocks, 10);
+}
+
+TEST(Race, ShortCallsEndAtTheLimitToo) {
+  FakeMachine m(9, {0.10, 0, 0, 0});
+  RaceOptions o = m.options();
+  o.limit_ns = 3'000'000'000;
+  const double begin = m.now_ns();
+  const auto sheet = race({m.runner("eager", 1.5e7), m.runner("same", 1.47e7)}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_LT(m.now_ns() - begin, 9e9);
+}
+
+TEST(Race, AnUnsteadyBaselineIsRetriedAndNothingIsConcluded) {
+  FakeMachine m(10, {0.08, 0, 0, 0});
+  RaceOptions o = m.options();
+  o.aa_spread = 0.01;
+  const auto sheet = race({m.runner("eager", 1e6), m.runner("fast", 0.8e6)}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kContended);
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_EQ(m.back_offs, 3);
+}
+
+TEST(Race, ContentionThatEndsIsForgotten) {
+  FakeMachine m(11, {0.08, 0, 0, 0});
+  RaceOptions o = m.options();
+  o.aa_spread = 0.01;
+  o.back_off = [&](uint64_t) { m.set_noise(kQuiet); };
+  const auto sheet = race({m.runner("eager", 1e6), m.runner("fast", 0.8e6)}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kAccept);
+}
+
+TEST(Race, ACandidateThatFailsLosesAndABaselineThatFailsIsAnError) {
+  FakeMachine m(12, kQuiet);
+  int calls = 0;
+  Runner breaks{"breaks", [&]() -> Status {
+                  m.spend(0.75e6);
+                  if (++calls > 40) return Status(Code::k_internal, "it broke");
+                  return {};
+                }};
+  const auto sheet = race({m.runner("eager", 1e6), breaks, m.runner("fast", 0.8e6)}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kFailed);
+  EXPECT_EQ(sheet->rows[1].note, "a call failed: it broke");
+  EXPECT_EQ(sheet->winner, 2u);
+  calls = 1000;
+  EXPECT_FALSE(race({breaks, m.runner("fast", 0.8e6)}, 0, m.options()).ok());
+  const auto broken = race({m.runner("eager", 1e6), breaks}, 0, m.options());
+  EXPECT_EQ(outcome(broken, 1), RaceOutcome::kFailed);
+}
+
+TEST(Race, CancelLeavesTheBaseline) {
+  FakeMachine m(13, {0.10, 0, 0, 0});
+  std::atomic<bool> cancel{false};
+  RaceOptions o = m.options();
+  o.cancel = &cancel;
+  int calls = 0;
+  Runner watched{"watched", [&]() -> Status {
+                   m.spend(0.97e6);
+                   cancel = ++calls > 60;
+                   return {};
+                 }};
+  const auto sheet = race({m.runner("eager", 1e6), watched}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kCancelled);
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_LT(calls, 70);
+}
+
+// Calls of eager overlap when nobody waits between them, calls of the candidate do not: better by latency, worse by throughput.
+TEST(Race, AWinnerMustNotLoseTheOtherHint) {
+  FakeMachine m(14, kQuiet);
+  double pending = 0;
+  RaceOptions o = m.options();
+  o.wait = [&]() -> Status {
+    m.spend(pending + 1);
+    pending = 0;
+    return {};
+  };
+  Runner eager{"eager", [&]() -> Status {
+                       pending = pending > 0 ? pending + 1e4 : 1e5;
+                       return {};
+                     }};
+  Runner candidate{"candidate", [&]() -> Status {
+                           pending += 0.9e5;
+                           return {};
+                         }};
+  const auto sheet = race({eager, candidate}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kReject);
+  EXPECT_NE(sheet->rows[1].note.find("throughput"), std::string::npos) << sheet->rows[1].note;
+}
+
+TEST(Race, AFirstCallThatBuildsSomethingIsReported) {
+  FakeMachine m(15, kQuiet);
+  bool first = true;
+  Runner builds{"builds", [&]() -> Status {
+                  m.spend(first ? 5e7 : 0.8e6);
+                  first = false;
+                  return {};
+                }};
+  const auto sheet = race({m.runner("eager", 1e6), builds}, 0, m.options());
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_GT(sheet->rows[1].first_over_steady, 30);
+  EXPECT_LT(sheet->rows[0].first_over_steady, 2);
+  EXPECT_EQ(sheet->winner, 1u) << "the first call is no part of the figure";
+}
+
+TEST(Race, OneRacePerDevice) {
+  const std::string path = testing::TempDir() + "keirin-race-lock";
+  FakeMachine m(16, kQuiet);
+  RaceOptions o = m.options();
+  o.lock_path = path;
+  o.limit_ns = 20'000'000;
+  {
+    const auto held = FileLock::take(path, std::chrono::milliseconds(0));
+    ASSERT_TRUE(held.ok() && *held);
+    EXPECT_EQ(race({m.runner("eager", 1e6)}, 0, o).status().code(), Code::k_exhausted);
+  }
+  EXPECT_TRUE(race({m.runner("eager", 1e6)}, 0, o).ok());
+  std::filesystem::remove(path);
+}
+
+TEST(Race, RealSleeps) {
+  const auto sleeper = [](const char* name, int us) {
+    return Runner{name, [us]() -> Status {
+                    std::this_thread::sleep_for(std::chrono::microseconds(us));
+                    return {};
+                  }};
+  };
+  const auto sheet = race({sleeper("eager", 3000), sleeper("fast", 1500)}, 0, {});
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 1u);
+  EXPECT_GT(sheet->rows[1].gain, 1.5);
+  const Result<double> ns = time_call(sleeper("one", 2000), {});
+  ASSERT_TRUE(ns.ok());
+  EXPECT_GT(*ns, 2e6);
+}
+
+}  // namespace
+}  // namespace keirin

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Planted wrong candidates: each must be refused, and a right one passed, by the error against fp64 compared with eager's.
+#include "core/tune/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "core/tune/elements.h"
+#include "tests/unit/host/heap_services.h"
+
+namespace keirin {
+namespace {
+
+constexpr int64_t kN = 1000;
+
+TensorRef make(DType dtype, const std::vector<double>& values) {
+  test::HeapServices services;
+  TensorRef t = *services.allocate({dtype, {static_cast<int64_t>(values.size())}, {}, {}});
+  each_element(*t, [&](int64_t i, void* at) { store_element(dtype, at, values[static_cast<size_t>(i)]); });
+  return t;
+}
+
+class Judge : public testing::TestWithParam<DType> {
+ protected:
+  Judge() {
+    std::mt19937_64 random(7);
+    std::normal_distribution<double> normal;
+    for (int64_t i = 0; i < kN; ++i) truth_.push_back(normal(random));
+    // Eager: rounded, with an error of two further units, as after a chain of ops. The right candidate: likewise, another way.
+    for (const double x : truth_) eager_.push_back(x + 2 * ulp_at(GetParam(), std::abs(x)) * std::sin(x * 1e3));
+    for (const double x : truth_) right_.push_back(x + 2 * ulp_at(GetParam(), std::abs(x)) * std::cos(x * 1e3));
+  }
+  Judgement judge_values(const std::vector<double>& candidate) {
+    const TensorRef r[] = {make(DType::k_f64, truth_)}, e[] = {make(GetParam(), eager_)}, c[] = {make(GetParam(), candidate)};
+    return *judge(r, e, c, services_);
+  }
+  std::vector<double> truth_, eager_, right_;
+  test::HeapServices services_;
+};
+
+TEST_P(Judge, ARightOneIsVerified) {
+  const Judgement j = judge_values(right_);
+  EXPECT_TRUE(j.verified) << j.reason;
+  EXPECT_GT(j.eager_error, 0);
+  EXPECT_LT(j.max_error, 4 * ulp_at(GetParam(), 4));
+  EXPECT_TRUE(judge_values(eager_).verified);
+  std::vector<double> exact = truth_;
+  EXPECT_TRUE(judge_values(exact).verified) << "better than eager is right";
+}
+
+TEST_P(Judge, OneWrongElementIsRefused) {
+  for (const size_t at : {size_t{0}, size_t{499}, size_t{kN - 1}}) {
+    std::vector<double> wrong = right_;
+    wrong[at] += 0.5;
+    const Judgement j = judge_values(wrong);
+    EXPECT_FALSE(j.right);
+    EXPECT_EQ(j.outputs[0].worst_index, static_cast<int64_t>(at));
+    EXPECT_NE(j.reason.find("output 0: element " + std::to_string(at)), std::string::npos) << j.reason;
+  }
+}
+
+TEST_P(Judge, AShiftByOneElementIsRefused) {
+  std::vector<double> shifted(right_.begin() + 1, right_.end());
+  shifted.push_back(right_[0]);
+  EXPECT_FALSE(judge_values(shifted).right);
+}
+
+TEST_P(Judge, AMissingLastElementIsRefused) {
+  std::vector<double> cut = right_;
+  cut.back() = 0;
+  EXPECT_FALSE(judge_values(cut).right);
+}
+
+TEST_P(Judge, ZerosNaNAndInfinityAreRefused) {
+  EXPECT_FALSE(judge_values(std::vector<double>(kN, 0)).right);
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    std::vector<double> wrong = right_;
+    wrong[3] = bad;
+    const Judgement j = judge_values(wrong);
+    EXPECT_FALSE(j.right);
+    EXPECT_NE(j.reason.find("element 3"), std::string::npos) << j.reason;
+  }
+}
+
+TEST_P(Judge, ALossOfPrecisionIsRefused) {
+  std::vector<double> coarse = truth_;
+  for (double& x : coarse) x += 16 * ulp_at(GetParam(), std::abs(x)) * std::sin(x * 1e3);
+  EXPECT_FALSE(judge_values(coarse).right);
+}
+
+TEST_P(Judge, NaNWhereEagerHasItIsRightAndAFiniteOneIsNotUnlessFp64IsFinite) {
+  truth_[5] = eager_[5] = right_[5] = std::nan("");
+  EXPECT_TRUE(judge_values(right_).verified);
+  std::vector<double> finite = right_;
+  finite[5] = 1;
+  EXPECT_FALSE(judge_values(finite).right) << "eager and fp64 have NaN";
+  truth_[5] = 1;  // eager overflowed on the way, fp64 did not
+  EXPECT_TRUE(judge_values(finite).verified) << "better than eager";
+  finite[5] = 3;
+  EXPECT_FALSE(judge_values(finite).right) << "but not right";
+  EXPECT_TRUE(judge_values(right_).verified) << "as eager";
+}
+
+TEST_P(Judge, AConstantRefereeProvesNothing) {
+  truth_.assign(kN, 0);
+  eager_ = right_ = truth_;
+  const Judgement j = judge_values(right_);
+  EXPECT_TRUE(j.right);
+  EXPECT_FALSE(j.verified);
+  EXPECT_TRUE(j.outputs[0].vacuous);
+  EXPECT_NE(j.reason.find("constant"), std::string::npos);
+  right_[7] = 1;
+  EXPECT_FALSE(judge_values(right_).right) << "and a wrong one is still wrong";
+}
+
+INSTANTIATE_TEST_SUITE_P(Floats, Judge, testing::Values(DType::k_f16, DType::k_bf16, DType::k_f32, DType::k_f64),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST(JudgeForm, DtypeSizesAndStridesAreEagers) {
+  test::HeapServices services;
+  const std::vector<double> values{1, 2, 3, 4, 5, 6};
+  const auto tensor = [&](DType dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+    TensorRef t = *services.allocate({dtype, std::move(sizes), std::move(strides), {}});
+    each_element(*t, [&](int64_t i, void* at) { store_element(dtype, at, values[static_cast<size_t>(i)]); });
+    return t;
+  };
+  const TensorRef r[] = {tensor(DType::k_f64, {2, 3}, {})}, e[] = {tensor(DType::k_f32, {2, 3}, {})};
+  const auto reason = [&](TensorRef candidate) {
+    const TensorRef c[] = {std::move(candidate)};
+    return judge(r, e, c, services)->reason;
+  };
+  EXPECT_EQ(reason(tensor(DType::k_f32, {2, 3}, {})), "");
+  EXPECT_EQ(reason(tensor(DType::k_f64, {2, 3}, {})), "output 0: the dtype is f64, eager has f32");
+  EXPECT_EQ(reason(tensor(DType::k_f32, {3, 2}, {})), "output 0: the sizes are [3,2], eager has [2,3]");
+  EXPECT_EQ(reason(tensor(DType::k_f32, {2, 3}, {1, 2})), "output 0: the strides are [1,2], eager has [3,1]");
+  // Other layouts of referee and eager themselves are read right.
+  const TensorRef rt[] = {tensor(DType::k_f64, {2, 3}, {1, 2})};
+  const TensorRef same[] = {tensor(DType::k_f32, {2, 3}, {})};
+  EXPECT_TRUE(judge(rt, e, same, services)->verified);
+  EXPECT_FALSE(judge({}, e, same, services).ok());
+}
+
+TEST(JudgeForm, IntegersAndBoolsAreBitEqual) {
+  test::HeapServices services;
+  const int64_t big = (int64_t{1} << 53) + 1;  // a double does not hold it
+  const auto ints = [&](int64_t last) {
+    return test::tensor_of<int64_t>(DType::k_i64, {3}, {1, big, last});
+  };
+  const TensorRef r[] = {ints(7)}, e[] = {ints(7)};
+  {
+    const TensorRef c[] = {ints(7)};
+    EXPECT_TRUE(judge(r, e, c, services)->verified);
+  }
+  {
+    const TensorRef c[] = {test::tensor_of<int64_t>(DType::k_i64, {3}, {1, big - 1, 7})};
+    const Judgement j = *judge(r, e, c, services);
+    EXPECT_FALSE(j.right);
+    EXPECT_NE(j.reason.find("1 of 3 elements differ from eager, first at 1"), std::string::npos) << j.reason;
+  }
+}
+
+TEST(JudgeForm, StrictWantsEagersBitsAndFastABudget) {
+  test::HeapServices services;
+  const TensorRef r[] = {make(DType::k_f64, {1, 2, 3})}, e[] = {make(DType::k_f32, {1, 2, 3})};
+  const TensorRef c[] = {make(DType::k_f32, {1, 2, 3.0000002})};
+  EXPECT_TRUE(judge(r, e, c, services)->verified);
+  JudgeOptions strict;
+  strict.strict = true;
+  EXPECT_FALSE(judge(r, e, c, services, strict)->right);
+  EXPECT_TRUE(judge(r, e, e, services, strict)->right);
+  const TensorRef coarse[] = {make(DType::k_f32, {1, 2, 3.01})};
+  EXPECT_FALSE(judge(r, e, coarse, services)->right);
+  JudgeOptions fast;
+  fast.error_budget = 0.01;
+  EXPECT_TRUE(judge(r, e, coarse, services, fast)->right);
+  fast.error_budget = 0.001;
+  EXPECT_FALSE(judge(r, e, coarse, services, fast)->right);
+}
+
+TEST(JudgeForm, EmptyAndSingleOutputs) {
+  test::HeapServices services;
+  const TensorRef none[] = {make(DType::k_f32, {})}, none_r[] = {make(DType::k_f64, {})};
+  EXPECT_TRUE(judge(none_r, none, none, services)->verified);
+  const TensorRef loss_r[] = {make(DType::k_f64, {2.5})}, loss[] = {make(DType::k_f32, {2.5})};
+  EXPECT_TRUE(judge(loss_r, loss, loss, services)->verified);
+}
+
+// 16-bit values through the reader and back: every bit pattern.
+TEST(Elements, NarrowFloatsRoundTrip) {
+  for (const DType dtype : {DType::k_f16, DType::k_bf16})
+    for (int bits = 0; bits < 65536; ++bits) {
+      const auto raw = static_cast<uint16_t>(bits);
+      const double value = load_element(dtype, &raw);
+      uint16_t back = 0;
+      store_element(dtype, &back, value);
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(load_element(dtype, &back)));
+      } else {
+        ASSERT_EQ(back, raw) << dtype_name(dtype);
+      }
+    }
+  uint16_t out = 0;
+  store_element(DType::k_bf16, &out, 1 + 0x1p-8);  // half way: to even
+  EXPECT_EQ(out, 0x3f80);
+  store_element(DType::k_bf16, &out, 1 + 3 * 0x1p-8);
+  EXPECT_EQ(out, 0x3f82);
+  store_element(DType::k_f16, &out, 65520.0);  // half way beyond the largest: infinity
+  EXPECT_EQ(out, 0x7c00);
+}
+
+}  // namespace
+}  // namespace keirin
