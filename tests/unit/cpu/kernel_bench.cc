@@ -49,7 +49,10 @@ double seconds(const Kernel& k, native::KernelFunction f, std::vector<Storage>& 
   }) / repeats;
 }
 
+const char* g_only = "";  // kernels whose name contains it
+
 void measure(const char* name, const std::function<Kernel(int64_t rows, int64_t n)>& make, int64_t n) {
+  if (!std::strstr(name, g_only)) return;
   const bool wide = __builtin_cpu_supports("avx512bw");
   std::vector<native::CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, false, true}};
   if (wide) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, true, true});
@@ -123,8 +126,9 @@ Kernel transpose(int64_t rows, int64_t n) {
 }  // namespace
 }  // namespace keirin::test
 
-int main() {
+int main(int argc, char** argv) {
   using namespace keirin::test;
+  if (argc > 1) g_only = argv[1];
   for (int64_t megabytes : {0, 64}) {
     const size_t bytes = megabytes ? static_cast<size_t>(megabytes) << 20 : 128 << 10;
     std::vector<char> from(bytes, 1), to(bytes, 2);
