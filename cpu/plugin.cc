@@ -36,7 +36,6 @@ class CpuExecutable : public kit::Executable {
   CpuExecutable(std::unique_ptr<codegen::Executable> steps, const Machine& machine, const kit::Region& region, const krn_policy& policy)
       : steps_(std::move(steps)), backend_(machine, &policy), token_(backend_.code_identity()) {
     std::copy_n(region.hash, 32, hash_);
-    constant_bytes_ = packed_weight_bytes();
   }
 
   void info(krn_exec_info& out) const override {
@@ -45,7 +44,7 @@ class CpuExecutable : public kit::Executable {
     out.num_anchors = steps_->num_anchors();
     out.num_codegen = steps_->num_codegen();
     out.code_bytes = code_cache().code_bytes();
-    out.constant_bytes = static_cast<uint64_t>(constant_bytes_);
+    out.constant_bytes = static_cast<uint64_t>(steps_->constant_bytes());
   }
 
   void needs(krn_needs& out) const override {
@@ -69,7 +68,6 @@ class CpuExecutable : public kit::Executable {
   CpuBackend backend_;
   std::string token_;
   uint8_t hash_[32];
-  int64_t constant_bytes_ = 0;
 };
 
 class CpuDevice : public kit::Device {

@@ -102,6 +102,11 @@ class RnnStep : public codegen::Step {
   }
   int64_t workspace_bytes() const override { return 2 * between_bytes_ + scratch_bytes_; }
   void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+  int64_t constant_bytes() const override {
+    int64_t bytes = 0;
+    for (const auto& layer : layers_) bytes += layer->constant_bytes();
+    return bytes;
+  }
 
  private:
   Shape shape_;

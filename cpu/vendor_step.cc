@@ -19,6 +19,13 @@ void VendorStep::bind(int argument, const dnnl::memory::desc& desc, const codege
   bindings_.push_back({argument, desc, tensor.buffer, tensor.offset * element_bytes(tensor), nullptr});
 }
 
+int64_t VendorStep::constant_bytes() const {
+  int64_t bytes = 0;
+  for (const Binding& binding : bindings_)
+    if (binding.pack) bytes += static_cast<int64_t>(binding.pack->layout().get_size());
+  return bytes;
+}
+
 void VendorStep::bind_pack(int argument, std::shared_ptr<const PackedWeight> pack) {
   const dnnl::memory::desc layout = pack->layout();
   bindings_.push_back({argument, layout, kNoBuffer, 0, std::move(pack)});

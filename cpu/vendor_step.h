@@ -26,6 +26,7 @@ class VendorStep : public codegen::Step {
   std::string describe() const override { return description_; }
   int64_t workspace_bytes() const override { return static_cast<int64_t>(scratchpad_.get_size()); }
   void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+  int64_t constant_bytes() const override;
 
  private:
   struct Binding {

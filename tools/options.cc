@@ -48,6 +48,7 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"small", "full"}))
       ->capture_default_str();
   app.add_option("--plugin", runtime.plugin_paths, "a plugin library or a folder of plugins, beside those found");
+  app.add_option("--only-plugin", runtime.plugins, "let only plugins of this name compile");
   app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
   app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
   app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");

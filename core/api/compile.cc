@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <fstream>
+
+#include <unistd.h>
 
 #include "core/api/candidates.h"
 #include "core/eager/replay.h"
@@ -63,6 +66,7 @@ class Decider {
   Status verify_set(int set, const Tensors& inputs);
   Result<Tensors> input_set(int set);
   int64_t measure_peak(const Candidate& candidate);
+  int64_t resident_bytes() const;
   void measure_memory();
   Status race_all();
   void choose(size_t winner);
@@ -77,8 +81,22 @@ class Decider {
   std::vector<Candidate> candidates_;  // 0: eager
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // tensor, its content before
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
+  int64_t eager_process_bytes_ = 0;    // what a process that runs only eager holds between calls
   ModelReport report_;
 };
+
+// The process between calls: on the CPU as the kernel counts it; on a device the weights and what its context takes.
+int64_t Decider::resident_bytes() const {
+  constexpr int64_t kDeviceContextBytes = int64_t{512} << 20;
+  if (s_.device.kind == Device::kCpu) {
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGE_SIZE);
+  }
+  int64_t bytes = kDeviceContextBytes;
+  for (size_t i = 0; i < s_.weights.size(); ++i) bytes += s_.weights[i].tensor->storage_bytes();
+  return bytes;
+}
 
 // What the model writes is cloned, so that verifying and racing leave no mark.
 Status Decider::save_state() {
@@ -155,17 +173,19 @@ void Decider::add_replay() {
 void Decider::build_candidates() {
   add_replay();
   for (PluginDevice* device : s_.runtime.plugins().devices()) {
-    if (!(device->torch_device() == s_.device)) continue;
-    bool any_anchor = false;
+    // A prior score of 0 is an oracle or an exercise: found and listed, raced only if named.
+    const bool named = std::find(s_.options.plugins.begin(), s_.options.plugins.end(), device->plugin_name()) != s_.options.plugins.end();
+    if (!(device->torch_device() == s_.device) || (s_.options.plugins.empty() ? device->desc().prior_score == 0 : !named)) continue;
+    int largest = 0;
     for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly}) {
       progress("compile", 0.2);
       auto built = build_plan(s_, *prepared_, *device, cut, 0);
-      const bool ok = built.ok();
+      if (cut == Cut::kAll) largest = built.ok() ? built->nodes_compiled : 0;
+      else if (!built.ok() || built->nodes_compiled == largest) continue;  // nothing of that kind, or the same plan again
       add_plan(std::move(built), device->plugin_name() + "/" + cut_name(cut));
-      if (!ok && cut == Cut::kAll) break;  // nothing is claimed, or compiling fails: the smaller cuts would repeat it
-      if (cut == Cut::kAll) any_anchor = true;
+      if (largest == 0) break;  // nothing is claimed, or compiling fails: smaller cuts would repeat it
     }
-    if (!any_anchor) continue;
+    if (largest == 0) continue;
     // Another way of compiling the largest cut: packed or plain weights.
     auto second = build_plan(s_, *prepared_, *device, Cut::kAll, 1);
     if (second.ok()) add_plan(std::move(second), device->plugin_name() + "/all/1");
@@ -269,18 +289,17 @@ int64_t Decider::measure_peak(const Candidate& candidate) {
 }
 
 void Decider::measure_memory() {
-  int64_t weight_bytes = 0;
-  for (size_t i = 0; i < s_.weights.size(); ++i) weight_bytes += s_.weights[i].tensor->storage_bytes();
   candidates_[0].report.peak_bytes = measure_peak(candidates_[0]);
-  const double allowed = (1 + s_.options.memory_limit) * static_cast<double>(weight_bytes + candidates_[0].report.peak_bytes);
+  const int64_t eager_process = eager_process_bytes_ + candidates_[0].report.peak_bytes;
+  const double allowed = (1 + s_.options.memory_limit) * static_cast<double>(eager_process);
   for (size_t i = 1; i < candidates_.size(); ++i) {
     Candidate& candidate = candidates_[i];
     if (!candidate.call || !candidate.report.verified) continue;
     candidate.report.peak_bytes += measure_peak(candidate);
-    if (static_cast<double>(weight_bytes + candidate.report.peak_bytes) > allowed) {
+    if (static_cast<double>(eager_process_bytes_ + candidate.report.peak_bytes) > allowed) {
       candidate.report.reason = "memory";
-      candidate.report.note = "weights and call need " + std::to_string((weight_bytes + candidate.report.peak_bytes) >> 20) + " MiB, the limit is " +
-                              std::to_string(static_cast<int64_t>(allowed) >> 20) + " MiB";
+      candidate.report.note = "the process would need " + std::to_string((eager_process_bytes_ + candidate.report.peak_bytes) >> 20) +
+                              " MiB, an eager one " + std::to_string(eager_process >> 20) + " MiB";
       candidate.call = nullptr;
     }
   }
@@ -421,6 +440,7 @@ Result<ModelReport> Decider::run() {
   KRN_TRY_LET(Tensors own, own_inputs(inputs_));
   if (Result<Tensors> first = eager.call(own); !first.ok()) return first.status();
   candidates_.push_back(std::move(eager));
+  eager_process_bytes_ = resident_bytes();
 
   Result<Prepared> prepared = prepare(s_, specs_);
   if (!prepared.ok()) {

@@ -49,6 +49,7 @@ class Step {
   virtual std::string describe() const = 0;  // "kernel k3 row [4x128, 768]", "onednn brgemm matmul"
   virtual int64_t workspace_bytes() const { return 0; }  // extra scratch the planner must give; see set_workspace
   virtual void set_workspace(uint32_t /*buffer*/) {}
+  virtual int64_t constant_bytes() const { return 0; }  // memory it holds between runs: packed weights
 };
 
 // A tensor operand of an anchor: a buffer with a shape.

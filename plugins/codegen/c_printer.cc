@@ -395,31 +395,37 @@ std::string Printer::live() const {
   return whole ? "" : "j < m";
 }
 
+bool Printer::fetched_load(const std::vector<bool>& in, size_t id) const {
+  const Node& n = k_.dag.nodes[id];
+  return in[id] && n.prim == Prim::kLoad && level_[id] == kElementLevel && names_[id].empty() && !tiled(k_.accesses[n.imm]) &&
+         vector_access(k_.accesses[n.imm]);
+}
+
 // At the head of a piece: addresses, guards and contiguous loads of the elements' accesses.
-void Printer::prepare_element_loads(const std::vector<bool>& in) {
+void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
   for (size_t id = 0; id < in.size(); ++id) {
     const Node& n = k_.dag.nodes[id];
     if (!in[id] || n.prim != Prim::kLoad || level_[id] != kElementLevel || !names_[id].empty()) continue;
     const auto access = static_cast<uint32_t>(n.imm);
     const Access& acc = k_.accesses[access];
-    const std::string number_ = number(access);
+    const std::string q = number(access), storage = storage_name(acc.dtype), cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
     if (tiled(acc)) {
-      const std::string get = storage_name(acc.dtype) + "::get(tile" + number_ + "[tx][ty])";
-      names_[id] = n.kind == storage_kind(acc.dtype) ? get : "(" + kind_name(n.kind) + ")" + get;
+      names_[id] = cast + storage + "::get(tile" + q + "[tx][ty])";
       continue;
     }
-    // An index that itself varies along serial axes only was printed with its level.
-    line("const idx o" + number_ + " = " + access_base(access) + ";");
+    const bool contiguous = vector_access(acc);
+    if (fetch == Fetch::kAhead && !contiguous) continue;
+    const std::string x = "x" + number(static_cast<int64_t>(id)) + (fetch == Fetch::kNow ? "" : "[c]"), v = number(s_.vec);
+    if (!contiguous || fetch != Fetch::kDone) line("const idx o" + q + " = " + access_base(access) + ";");
     const std::string guard = access_guard(access, false);
-    if (!acc.guards.empty()) line("const bool g" + number_ + " = " + (guard.empty() ? "true" : guard) + ";");
-    if (!vector_access(acc)) continue;
-    const std::string type = kind_name(storage_kind(acc.dtype)), v = number(s_.vec);
-    line(type + " x" + number(static_cast<int64_t>(id)) + "[" + v + "];");
-    line("krn_load<" + storage_name(acc.dtype) + ", " + v + ">(q" + number_ + " + o" + number_ + " + i, " +
-         (acc.guards.empty() ? "(int)m" : "g" + number_ + " ? (int)m : 0") + ", " + fill(acc, storage_kind(acc.dtype)) + ", x" +
-         number(static_cast<int64_t>(id)) + ");");
-    names_[id] = "x" + number(static_cast<int64_t>(id)) + "[j]";
-    if (n.kind != storage_kind(acc.dtype)) names_[id] = "(" + kind_name(n.kind) + ")" + names_[id];
+    if (!acc.guards.empty()) line("const bool g" + q + " = " + (guard.empty() ? "true" : guard) + ";");
+    if (!contiguous) continue;
+    if (fetch != Fetch::kDone)
+      line((fetch == Fetch::kNow ? "const KrnPack<" + storage + ", " + v + "> " : "") + x + " = krn_fetch<" + storage + ", " + v + ">(q" + q + " + o" + q +
+           " + i, " + (acc.guards.empty() ? "m" : "g" + q + " ? m : 0") + ");");
+    if (fetch == Fetch::kAhead) continue;
+    names_[id] = cast + storage + "::get(" + x + ".s[j])";
+    if (!acc.guards.empty()) names_[id] = "(g" + q + " ? " + names_[id] + " : " + fill(acc, n.kind) + ")";
   }
 }
 

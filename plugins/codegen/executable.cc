@@ -65,6 +65,12 @@ krn_code Executable::run(const krn_run& run, krn_host* host, const krn_host_thre
   return code;
 }
 
+int64_t Executable::constant_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& step : steps_) bytes += step->constant_bytes();
+  return bytes;
+}
+
 std::string Executable::describe() const {
   std::string out;
   for (const auto& step : steps_) out += step->describe() + "\n";

@@ -25,6 +25,7 @@ class Executable {
   uint32_t num_kernels() const { return static_cast<uint32_t>(kernels_.size()); }
   uint32_t num_anchors() const { return num_anchors_; }
   uint32_t num_codegen() const { return num_codegen_; }
+  int64_t constant_bytes() const;  // of its steps; what two executables share counts in both
   // Inputs are never written, but for updates of aliased ones.
   bool inputs_intact() const { return !updates_inputs_; }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 namespace keirin::codegen::text {
 
 enum Level : uint8_t { kRowLevel, kPieceLevel, kElementLevel };
+enum class Fetch : uint8_t { kNow, kAhead, kDone };          // contiguous loads: here, for a strip of pieces, by such a strip
 enum class Part : uint8_t { kWhole, kPartial, kFinish };  // of a split kernel
 
 class Printer {
@@ -37,8 +39,16 @@ class Printer {
   void decode_outer(const std::string& row, int except = -1);
   void decode_serial();
   void map_piece(size_t first, size_t count);
+  void map_body(const std::vector<bool>& in, size_t first, size_t count);
+  // Calls `body` inside a loop over what a thread takes of its row, or of its columns' serial points; contiguous loads of
+  // several pieces are under way before the first is used.
+  void over_pieces(const std::vector<bool>& in, size_t first, bool split, const std::function<void()>& body);
+  void over_points(const std::vector<bool>& in, const std::function<void()>& body);
+  void strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body);
+  int strip_length(const std::vector<bool>& in) const;
+  void piece_head(const std::string& end);
+  void point_head();
   void open_elements();
-  void open_pieces(bool split);
   void row_pass(size_t first, size_t count, Part part);
   void column_pass(size_t first, size_t count, Part part);
   void column_map(size_t first, size_t count);
@@ -58,7 +68,8 @@ class Printer {
   void print_level(const std::vector<bool>& in, Level level);
   void print_node(int32_t node);
   void forget(Level level);
-  void prepare_element_loads(const std::vector<bool>& in);
+  void prepare_element_loads(const std::vector<bool>& in, Fetch fetch);
+  bool fetched_load(const std::vector<bool>& in, size_t id) const;  // a contiguous load that the pass makes itself
   void prepare_store(uint32_t access);
   void print_stage_stores(const Stage& stage);
   void flush_stores(const Stage& stage);

@@ -124,7 +124,8 @@ KRN_STORAGE(d_bf16, unsigned short, float, krn_bits_f32((unsigned)v << 16), krn_
 KRN_STORAGE(d_f32, float, float, v, v)
 KRN_STORAGE(d_f64, double, double, v, v)
 
-// V neighbours as whole 16-byte words where they are aligned and all there, else one by one. Missing ones read as `fill`.
+// V neighbours as whole 16-byte words where they are aligned and all there, else one by one. They stay as stored until they are
+// used, so that a thread can have several words under way.
 struct alignas(16) Krn16 { unsigned w[4]; };
 struct alignas(8) Krn8 { unsigned w[2]; };
 template <int BYTES> struct KrnWord { typedef Krn16 T; };
@@ -137,15 +138,16 @@ template <class D, int V> struct KrnPack {
   typedef typename KrnWord<word>::T Word;
   union { Word w[words]; typename D::Stored s[V]; };
 };
-template <class D, int V> KRN_FN void krn_load(const typename D::Stored* p, int count, typename D::Value fill, typename D::Value (&x)[V]) {
+template <class D, int V> KRN_FN KrnPack<D, V> krn_fetch(const typename D::Stored* p, int count) {
   typedef KrnPack<D, V> Pack;
+  Pack pack;
+  KRN_UNROLL for (int j = 0; j < V; ++j) pack.s[j] = 0;
   if (V > 1 && count == V && ((unsigned long long)p & (Pack::word - 1)) == 0) {
-    Pack pack;
     KRN_UNROLL for (int k = 0; k < Pack::words; ++k) pack.w[k] = ((const typename Pack::Word*)p)[k];
-    KRN_UNROLL for (int j = 0; j < V; ++j) x[j] = D::get(pack.s[j]);
   } else {
-    KRN_UNROLL for (int j = 0; j < V; ++j) x[j] = j < count ? D::get(p[j]) : fill;
+    KRN_UNROLL for (int j = 0; j < V; ++j) if (j < count) pack.s[j] = p[j];
   }
+  return pack;
 }
 template <class D, int V> KRN_FN void krn_store(typename D::Stored* p, int count, const typename D::Value (&x)[V]) {
   typedef KrnPack<D, V> Pack;

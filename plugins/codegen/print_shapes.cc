@@ -91,8 +91,14 @@ void Printer::map_piece(size_t first, size_t count) {
   print_level(in, kRowLevel);
   open("");
   print_level(in, kPieceLevel);
-  take_kept(first);
-  prepare_element_loads(in);
+  prepare_element_loads(in, Fetch::kNow);
+  map_body(in, first, count);
+  close();
+  forget(kElementLevel);
+  forget(kPieceLevel);
+}
+
+void Printer::map_body(const std::vector<bool>& in, size_t first, size_t count) {
   for (size_t s = first; s < first + count; ++s)
     for (const auto& st : k_.stages[s].stores) prepare_store(st.access);
   open_elements();
@@ -101,9 +107,42 @@ void Printer::map_piece(size_t first, size_t count) {
   for (size_t s = first; s < first + count; ++s) print_stage_stores(k_.stages[s]);
   close();
   for (size_t s = first; s < first + count; ++s) flush_stores(k_.stages[s]);
+}
+
+// `pieces` pieces: their contiguous loads in a first loop, the work in a second.
+void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body) {
+  const std::string loop = "KRN_UNROLL for (int c = 0; c < " + number(pieces) + "; ++c)";
+  take_kept(first);
+  bool ahead = false;
+  for (size_t id = 0; id < in.size(); ++id) {
+    if (!fetched_load(in, id)) continue;
+    ahead = true;
+    line("KrnPack<" + storage_name(k_.accesses[k_.dag.nodes[id].imm].dtype) + ", " + number(s_.vec) + "> x" + number(static_cast<int64_t>(id)) + "[" +
+         number(pieces) + "];");
+  }
+  if (ahead) {
+    open(loop);
+    head();
+    print_level(in, kPieceLevel);
+    prepare_element_loads(in, Fetch::kAhead);
+    close();
+    forget(kPieceLevel);
+  }
+  open(loop);
+  head();
+  print_level(in, kPieceLevel);
+  prepare_element_loads(in, Fetch::kDone);
+  body();
   close();
   forget(kElementLevel);
   forget(kPieceLevel);
+}
+
+// Four words under way for each operand, fewer where there are many operands.
+int Printer::strip_length(const std::vector<bool>& in) const {
+  int loads = 0;
+  for (size_t id = 0; id < in.size(); ++id) loads += fetched_load(in, id);
+  return loads <= 2 ? 4 : loads <= 4 ? 2 : 1;
 }
 
 void Printer::open_elements() {
@@ -205,25 +244,34 @@ void Printer::print_row(Part part) {
   close();
 }
 
-void Printer::open_pieces(bool split) {
-  if (s_.chunks > 0 && !split) {
-    open("KRN_UNROLL for (int c = 0; c < " + number(s_.chunks) + "; ++c)");
-    line("const bool there = active && t + (idx)c * " + number(s_.group) + " < total;");
-    line("const idx piece = there ? t + (idx)c * " + number(s_.group) + " : 0;");
+void Printer::over_pieces(const std::vector<bool>& in, size_t first, bool split, const std::function<void()>& body) {
+  const bool keeps = s_.chunks > 0 && !split;
+  const int pieces = keeps ? s_.chunks : strip_length(in);
+  const std::string end = split ? "end" : "total";
+  if (keeps) {
+    open("");
+    line("const idx base = t;");
   } else {
-    const std::string group = number(s_.group);
-    if (split) open("for (idx piece = begin + t; piece < end; piece += " + group + ")");
-    else open("for (idx piece = active ? t : total; piece < total; piece += " + group + ")");
-    line("const bool there = true;");
+    open("for (idx base = " + std::string(split ? "begin + t" : "active ? t : total") + "; base < " + end + "; base += " +
+         number(int64_t{s_.group} * pieces) + ")");
   }
+  strip(in, first, pieces, [&] { piece_head(end); }, body);
+  close();
+}
+
+// The piece with number c of a strip.
+void Printer::piece_head(const std::string& end) {
+  const std::string mine = "base + (idx)c * " + number(s_.group), v = number(s_.vec);
+  line("const bool there = active && " + mine + " < " + end + ";");
+  line("const idx piece = there ? " + mine + " : 0;");
   std::string along = "piece";
   if (has_axis(k_, AxisKind::kSerial)) {
     line("const idx s = pieces > 0 ? piece / pieces : 0;");
     decode_serial();
     along = "(piece - s * pieces)";
   }
-  line("const idx i = " + along + " * " + number(s_.vec) + ";");
-  line("const int m = !there ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  line("const idx i = " + along + " * " + v + ";");
+  line("const int m = !there ? 0 : inner - i < " + v + " ? (int)(inner - i) : " + v + ";");
 }
 
 // Indices of the serial axes from the serial point `s`, the last fastest.
@@ -263,9 +311,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     return;
   }
   if (!stage.reduce) {
-    open_pieces(false);
-    map_piece(first, count);
-    close();
+    over_pieces(in, first, false, [&] { map_body(in, first, count); });
     return;
   }
   for (size_t s = first; s < first + count; ++s)
@@ -280,22 +326,17 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     }
     close();
   } else {
-    open_pieces(part == Part::kPartial);
-    print_level(in, kPieceLevel);
-    take_kept(first);
-    prepare_element_loads(in);
-    open_elements();
-    print_level(in, kElementLevel);
-    put_kept(in, first);
-    const std::string place = has_axis(k_, AxisKind::kSerial) ? "(i64)s * inner + ij" : "(i64)ij";
-    for (size_t s = first; s < first + count; ++s) {
-      const std::string acc = "acc" + number(static_cast<int64_t>(s));
-      line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
-    }
-    close();
-    close();
-    forget(kElementLevel);
-    forget(kPieceLevel);
+    over_pieces(in, first, part == Part::kPartial, [&] {
+      open_elements();
+      print_level(in, kElementLevel);
+      put_kept(in, first);
+      const std::string place = has_axis(k_, AxisKind::kSerial) ? "(i64)s * inner + ij" : "(i64)ij";
+      for (size_t s = first; s < first + count; ++s) {
+        const std::string acc = "acc" + number(static_cast<int64_t>(s));
+        line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
+      }
+      close();
+    });
   }
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
@@ -325,7 +366,7 @@ void Printer::print_column(Part part) {
   }
   line("const bool active = first + x < cells;");
   line("const idx cell = active ? first + x : 0, row = cell / pieces, i = (cell - row * pieces) * " + number(s_.vec) + ";");
-  line("const int m = !active ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  line("const int lanes = !active ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
   decode_outer("row");
   if (k_.has_csr) {
     std::string destination = "0";
@@ -354,8 +395,32 @@ void Printer::print_column(Part part) {
 void Printer::column_map(size_t first, size_t count) {
   print_level(needed(first, count), kRowLevel);
   open("if (y == 0)");
+  line("const int m = lanes;");
   map_piece(first, count);
   close();
+}
+
+void Printer::over_points(const std::vector<bool>& in, const std::function<void()>& body) {
+  const int points = strip_length(in);
+  open("for (idx base = begin + y; base < end; base += " + number(int64_t{s_.group} * points) + ")");
+  strip(in, 0, points, [&] { point_head(); }, body);
+  close();
+}
+
+// The serial point with number c of a strip.
+void Printer::point_head() {
+  const std::string mine = "base + (idx)c * " + number(s_.group);
+  line("const bool there = " + mine + " < end;");
+  line("const idx s = there ? " + mine + " : base;");
+  line("const int m = there ? lanes : 0;");
+  if (!k_.has_csr) return decode_serial();
+  const bool dense = has_axis(k_, AxisKind::kSerial);
+  if (dense) {
+    line("const idx dense = s / degree;");
+    decode_serial();
+  }
+  for (size_t x = 0; x < k_.axes.size(); ++x)
+    if (k_.axes[x].kind == AxisKind::kSegment) line("const idx " + axis_[x] + " = perm[edge + s" + (dense ? " - dense * degree" : "") + "];");
 }
 
 void Printer::column_pass(size_t first, size_t count, Part part) {
@@ -370,7 +435,7 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
   std::string slot;
   if (part == Part::kFinish) {
     open("for (idx split = y; split < splits; split += " + group + ")");
-    open("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (j < m)");
+    open("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (j < lanes)");
     for (size_t s = first; s < first + count; ++s) {
       const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
       partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
@@ -379,38 +444,22 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
     close();
     close();
   } else {
-    line("_Pragma(\"unroll 4\")");
-    open("for (idx s = begin + y; s < end; s += " + group + ")");
-    if (k_.has_csr) {
-      const bool dense = has_axis(k_, AxisKind::kSerial);
-      if (dense) {
-        line("const idx dense = s / degree;");
-        decode_serial();
+    over_points(in, [&] {
+      open_elements();
+      print_level(in, kElementLevel);
+      for (size_t s = first; s < first + count; ++s) {
+        const std::string acc = "acc" + number(static_cast<int64_t>(s)) + "[j]";
+        line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
       }
-      for (size_t x = 0; x < k_.axes.size(); ++x)
-        if (k_.axes[x].kind == AxisKind::kSegment) line("const idx " + axis_[x] + " = perm[edge + s" + (dense ? " - dense * degree" : "") + "];");
-    } else {
-      decode_serial();
-    }
-    print_level(in, kPieceLevel);
-    prepare_element_loads(in);
-    open_elements();
-    print_level(in, kElementLevel);
-    for (size_t s = first; s < first + count; ++s) {
-      const std::string acc = "acc" + number(static_cast<int64_t>(s)) + "[j]";
-      line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
-    }
-    close();
-    close();
-    forget(kElementLevel);
-    forget(kPieceLevel);
+      close();
+    });
   }
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     line("krn_join_columns<" + step(k_.stages[s], "", "", "") + ", " + group + ", " + across + ", " + v + ">(acc" + n + ");");
     if (part == Part::kPartial) {
       partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
-      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (y == 0 && j < m) " + slot + " = acc" + n + "[j];");
+      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (y == 0 && j < lanes) " + slot + " = acc" + n + "[j];");
     } else {
       const bool places = type != result_type(k_.stages[s]);
       const std::string result = places ? "i64" : type;

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA plugin's parts on a real GPU: every printed kernel against the interpreter, rows of a scatter, products by cuBLASLt,
+// and what share of a measured copy the memory-bound kernels reach. Skips, with the reason, where there is no GPU.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+
+#include "cuda/backend.h"
+#include "cuda/cublaslt.h"
+#include "cuda/launch.h"
+#include "cuda/matmul.h"
+#include "cuda/op_ids.h"
+#include "plugins/codegen/c_printer.h"
+#include "plugins/kit/error.h"
+#include "tests/unit/cuda/case_runner.h"
+
+namespace keirin::cuda {
+namespace {
+
+using namespace codegen;
+using test::KernelCase;
+using test::KernelMaker;
+
+// One device and its context for the whole program.
+struct Machine {
+  std::string why_not;
+  const Driver* driver = nullptr;
+  std::unique_ptr<Gpu> gpu;
+  std::unique_ptr<Context> context;
+  CUstream stream = nullptr;  // the default stream
+
+  Machine() {
+    driver = Driver::get(why_not);
+    if (!driver) return;
+    gpu = look_at_gpu("", 0, why_not);
+    if (!gpu) return;
+    context = std::make_unique<Context>(*gpu);
+    driver->cuCtxSetCurrent(context->handle());
+    std::printf("%s %s, %s, %.0f GB, prior %.0f GB/s\n", gpu->name.c_str(), gpu->arch.c_str(), gpu->fingerprint.c_str(),
+                static_cast<double>(gpu->memory_bytes) / 1e9, gpu->info.bytes_per_s / 1e9);
+  }
+};
+
+Machine& machine() {
+  static auto* machine = new Machine;
+  return *machine;
+}
+
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes) { check(machine().driver->cuMemAlloc(&at_, bytes ? bytes : 16), "cuMemAlloc"); }
+  ~DeviceMemory() { machine().driver->cuMemFree(at_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  void* data() const { return reinterpret_cast<void*>(at_); }
+  CUdeviceptr ptr() const { return at_; }
+  void put(const void* from, size_t bytes) { check(machine().driver->cuMemcpyHtoDAsync(at_, from, bytes, machine().stream), "copy to the device"); }
+  void get(void* to, size_t bytes) const {
+    check(machine().driver->cuMemcpyDtoHAsync(to, at_, bytes, machine().stream), "copy from the device");
+    check(machine().driver->cuStreamSynchronize(machine().stream), "cuStreamSynchronize");
+  }
+
+ private:
+  CUdeviceptr at_ = 0;
+};
+
+// Runs a step over a table of addresses.
+krn_code run_step(const Step& step, std::vector<void*>& buffers) {
+  krn_run run{};
+  run.stream = {reinterpret_cast<uint64_t>(machine().stream), KRN_STREAM_KIND_CUDA, KRN_STREAM_HAS_NATIVE};
+  RunContext context;
+  std::vector<std::shared_ptr<const void>> keep;
+  context.buffers = buffers.data();
+  context.keep = &keep;
+  context.run = &run;
+  return step.run(context);
+}
+
+class CudaDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
+    machine().driver->cuCtxSetCurrent(machine().context->handle());
+  }
+};
+
+constexpr size_t kZone = 256;  // red zone of test::Storage
+
+std::string run_case(const KernelCase& original, const Schedule& s, const CodeTarget& target) {
+  KernelCase c = original;
+  test::CaseBuffers data(c);
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<void*> buffers;
+  auto add = [&](const void* from, size_t bytes) -> DeviceMemory& {
+    memory.push_back(std::make_unique<DeviceMemory>(bytes));
+    if (from) memory.back()->put(from, bytes);
+    return *memory.back();
+  };
+  for (size_t i = 0; i < data.got.size(); ++i) {
+    const size_t bytes = 2 * kZone + static_cast<size_t>(data.got[i].elements() * test::element_bytes(data.got[i].dtype()));
+    buffers.push_back(static_cast<char*>(add(static_cast<char*>(data.got[i].data()) - kZone, bytes).data()) + kZone);
+    c.kernel.buffers[i].id = static_cast<uint32_t>(i);
+  }
+  if (c.kernel.has_csr) {
+    c.kernel.csr.row_ptr_buffer = static_cast<uint32_t>(buffers.size());
+    buffers.push_back(add(c.rows.data(), c.rows.size() * 4).data());
+    c.kernel.csr.perm_buffer = static_cast<uint32_t>(buffers.size());
+    buffers.push_back(add(c.order.data(), c.order.size() * 4).data());
+  }
+  const CodeStore::Wanted wanted{&c.kernel, s, code_name(c.kernel, s, target)};
+  auto step = make_kernel_step(c.kernel, s, code_store().load(wanted));
+  step->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(add(nullptr, static_cast<size_t>(step->workspace_bytes())).data());
+  if (krn_code code = run_step(*step, buffers); code != KRN_STATUS_ok) return "run gave code " + std::to_string(code);
+  check(machine().driver->cuStreamSynchronize(machine().stream), "kernel");
+  for (size_t i = 0; i < data.got.size(); ++i) {
+    const size_t bytes = 2 * kZone + static_cast<size_t>(data.got[i].elements() * test::element_bytes(data.got[i].dtype()));
+    memory[i]->get(static_cast<char*>(data.got[i].data()) - kZone, bytes);
+  }
+  return data.difference(c);
+}
+
+TEST_F(CudaDevice, PrintedKernelsAgreeWithTheInterpreter) {
+  const CodeTarget target = code_target(*machine().gpu, nullptr);
+  int count = 0;
+  for (int64_t n : {5, 70, 515, 4100}) {
+    std::vector<KernelCase> cases = test::kernel_cases(n);
+    std::vector<CodeStore::Wanted> wanted;
+    for (KernelCase& c : cases) {
+      c.loosen = std::max(c.loosen, 4.0);
+      for (const Schedule& s : test::schedules_for(c.kernel)) wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
+    }
+    code_store().compile(wanted, target, {});
+    for (const KernelCase& c : cases)
+      for (const Schedule& s : test::schedules_for(c.kernel)) {
+        std::string wrong;
+        try {
+          wrong = run_case(c, s, target);
+        } catch (const kit::Error& error) {
+          wrong = error.what();
+        }
+        EXPECT_EQ(wrong, "") << c.name << ": " << describe_schedule(c.kernel, s);
+        if (machine().context->health() != KRN_STATUS_ok) FAIL() << "the device was lost in " << c.name;
+        ++count;
+      }
+  }
+  std::printf("%d kernels run\n", count);
+}
+
+TEST_F(CudaDevice, RowsOfAScatterAreStable) {
+  std::mt19937 random(3);
+  for (auto [rows, edges, hot] : {std::tuple{1, 1, 0}, std::tuple{100, 900, 0}, std::tuple{3000, 70000, 5000}, std::tuple{70000, 400000, 100000}}) {
+    std::vector<int64_t> index(edges);
+    for (int64_t& i : index) i = static_cast<int64_t>(random() % static_cast<uint32_t>(rows));
+    for (int h = 0; h < hot; ++h) index[random() % static_cast<uint32_t>(edges)] = rows / 2;  // one long row
+    if (edges > 10) index[3] = -1, index[7] = rows;                                            // left out
+    std::vector<int32_t> row_ptr(rows + 1, 0), perm;
+    for (int64_t i : index)
+      if (i >= 0 && i < rows) ++row_ptr[i + 1];
+    for (int r = 0; r < rows; ++r) row_ptr[r + 1] += row_ptr[r];
+    perm.resize(row_ptr[rows]);
+    std::vector<int32_t> next(row_ptr.begin(), row_ptr.end() - 1);
+    for (int e = 0; e < edges; ++e)
+      if (index[e] >= 0 && index[e] < rows) perm[next[index[e]]++] = e;
+    Csr csr;
+    csr.num_rows = rows, csr.num_edges = edges, csr.index_dtype = dtype_i64;
+    csr.index_buffer = 0, csr.row_ptr_buffer = 1, csr.perm_buffer = 2;
+    auto step = make_csr_step(csr, *machine().gpu, code_target(*machine().gpu, nullptr), true);
+    DeviceMemory in(index.size() * 8), ptr(row_ptr.size() * 4), order(static_cast<size_t>(edges) * 4), scratch(static_cast<size_t>(step->workspace_bytes()));
+    in.put(index.data(), index.size() * 8);
+    step->set_workspace(3);
+    std::vector<void*> buffers{in.data(), ptr.data(), order.data(), scratch.data()};
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok);
+      std::vector<int32_t> got_ptr(row_ptr.size()), got(perm.size());
+      ptr.get(got_ptr.data(), got_ptr.size() * 4);
+      order.get(got.data(), got.size() * 4);
+      EXPECT_EQ(got_ptr, row_ptr) << rows << " rows";
+      EXPECT_EQ(got, perm) << rows << " rows";
+    }
+  }
+}
+
+TensorDesc tensor(uint32_t buffer, uint8_t dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}) {
+  TensorDesc t;
+  t.buffer = buffer, t.dtype = dtype, t.sizes = sizes, t.strides = strides;
+  if (strides.empty()) {
+    t.strides.assign(sizes.size(), 1);
+    for (size_t d = sizes.size(); d-- > 1;) t.strides[d - 1] = t.strides[d] * sizes[d];
+  }
+  return t;
+}
+
+struct Product {
+  std::string name;
+  bool is_linear, bias, residual;
+  uint32_t activation;  // 0: none
+  int64_t batch, m, k, n;
+  bool turned;          // matmul: the right operand is [.., N, K] seen as [.., K, N]
+};
+
+void check_product(const Product& p, uint8_t dtype) {
+  std::mt19937 random(11);
+  const int64_t bytes = test::element_bytes(dtype);
+  auto fill = [&](int64_t n) {
+    std::vector<char> out(static_cast<size_t>(n * bytes));
+    for (int64_t i = 0; i < n; ++i) test::write_element(out.data(), i, dtype, std::normal_distribution<double>(0, 1)(random), 0);
+    return out;
+  };
+  const std::vector<char> x = fill(p.batch * p.m * p.k), w = fill(p.batch * p.k * p.n), b = fill(p.n), r = fill(p.batch * p.m * p.n);
+  DeviceMemory dx(x.size()), dw(w.size()), db(b.size()), dr(r.size()), dy(r.size());
+  dx.put(x.data(), x.size()), dw.put(w.data(), w.size()), db.put(b.data(), b.size()), dr.put(r.data(), r.size());
+  AnchorDesc anchor;
+  anchor.op = p.is_linear ? op_linear : op_matmul;
+  const bool w_is_nk = p.is_linear || p.turned;
+  if (p.is_linear) {
+    anchor.operands = {tensor(0, dtype, {p.m, p.k}), tensor(1, dtype, {p.n, p.k}), p.bias ? tensor(2, dtype, {p.n}) : TensorDesc{}};
+    anchor.results = {tensor(4, dtype, {p.m, p.n})};
+  } else {
+    std::vector<int64_t> turned = p.turned ? std::vector<int64_t>{p.n * p.k, 1, p.k} : std::vector<int64_t>{};
+    anchor.operands = {tensor(0, dtype, {p.batch, p.m, p.k}), tensor(1, dtype, {p.batch, p.k, p.n}, turned)};
+    anchor.results = {tensor(4, dtype, {p.batch, p.m, p.n})};
+  }
+  auto post = [&](uint32_t op) {
+    PostOp out{op, {}, 0, 0};
+    if (op == op_add) out.operand = tensor(3, dtype, anchor.results[0].sizes);
+    ASSERT_TRUE(matmul_takes_post_op(anchor, out)) << p.name;
+    anchor.post_ops.push_back(out);
+  };
+  if (p.residual) post(op_add);
+  if (p.activation) post(p.activation);
+  std::string why_not;
+  ASSERT_TRUE(matmul_taken(anchor, why_not)) << why_not;
+  auto step = make_matmul(anchor, false);
+  DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
+  std::vector<void*> buffers{dx.data(), dw.data(), db.data(), dr.data(), dy.data(), scratch.data()};
+  if (step->workspace_bytes() > 0) step->set_workspace(5);
+  ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok) << p.name;
+  std::vector<char> y(r.size());
+  dy.get(y.data(), y.size());
+  auto at = [&](const std::vector<char>& t, int64_t i) { return test::read_element(t.data(), i, dtype).real; };
+  const double relative = dtype == test::kBf16 ? 1.0 / 100 : dtype == test::kF16 ? 1.0 / 500 : dtype == test::kF64 ? 1e-10 : 2e-5;
+  for (int64_t i = 0; i < p.batch * p.m * p.n; ++i) {
+    const int64_t batch = i / (p.m * p.n), row = i / p.n % p.m, col = i % p.n;
+    double sum = 0;
+    for (int64_t k = 0; k < p.k; ++k)
+      sum += at(x, (batch * p.m + row) * p.k + k) * at(w, batch * p.k * p.n + (w_is_nk ? col * p.k + k : k * p.n + col));
+    if (p.bias) sum += at(b, col);
+    if (p.residual) sum += at(r, i);
+    if (p.activation == op_relu) sum = std::max(sum, 0.0);
+    if (p.activation == op_gelu_tanh) sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
+    ASSERT_NEAR(at(y, i), sum, relative * (std::fabs(sum) + std::sqrt(static_cast<double>(p.k)))) << p.name << " dtype " << int{dtype} << " element " << i;
+  }
+}
+
+TEST_F(CudaDevice, ProductsAgree) {
+  std::string why_not;
+  if (!CublasLt::get(why_not)) GTEST_SKIP() << why_not;
+  const Product products[] = {
+      {"linear", true, false, false, 0, 1, 33, 64, 40, false},        {"linear + bias", true, true, false, 0, 1, 64, 128, 96, false},
+      {"linear + bias + relu", true, true, false, op_relu, 1, 64, 128, 96, false},
+      {"linear + bias + gelu_tanh", true, true, false, op_gelu_tanh, 1, 64, 128, 96, false},
+      {"linear + bias + residual + relu", true, true, true, op_relu, 1, 64, 128, 96, false},
+      {"one row", true, true, false, 0, 1, 1, 256, 64, false},        {"matmul", false, false, false, 0, 1, 48, 64, 80, false},
+      {"batched", false, false, false, 0, 6, 32, 64, 48, false},      {"batched, right turned", false, false, false, 0, 6, 32, 64, 48, true},
+      {"batched + residual", false, false, true, 0, 3, 32, 64, 48, false}};
+  for (const Product& p : products)
+    for (uint8_t dtype : {test::kF32, test::kBf16, test::kF16, test::kF64}) {
+      if (dtype == test::kF64 && p.activation) continue;  // the library has no such epilogue in f64
+      try {
+        check_product(p, dtype);
+      } catch (const kit::Error& error) {
+        ADD_FAILURE() << p.name << " dtype " << int{dtype} << ": " << error.what();
+      }
+    }
+}
+
+// ---- speed
+
+double seconds_of(const std::function<void()>& work) {
+  const Driver& d = *machine().driver;
+  CUevent start, stop;
+  check(d.cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
+  check(d.cuEventCreate(&stop, CU_EVENT_DEFAULT), "cuEventCreate");
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    d.cuEventRecord(start, machine().stream);
+    for (int r = 0; r < 4; ++r) work();
+    d.cuEventRecord(stop, machine().stream);
+    check(d.cuEventSynchronize(stop), "timing");
+    float ms = 0;
+    d.cuEventElapsedTime(&ms, start, stop);
+    if (i > 0) best = std::min(best, ms * 1e-3 / 4);
+  }
+  d.cuEventDestroy(start), d.cuEventDestroy(stop);
+  return best;
+}
+
+void time_kernel(const std::string& name, Kernel k, double bytes, double copy_rate, int64_t index_below = 0) {
+  const CodeTarget target = code_target(*machine().gpu, nullptr);
+  const Schedule s = choose_schedule(k, machine().gpu->facts);
+  const CodeStore::Wanted wanted{&k, s, code_name(k, s, target)};
+  code_store().compile({&wanted, 1}, target, {});
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<void*> buffers;
+  const std::vector<int64_t> elements = test::extents(k, 1);
+  for (size_t i = 0; i < k.buffers.size(); ++i) {
+    k.buffers[i].id = static_cast<uint32_t>(i);
+    const size_t size = static_cast<size_t>(elements[i] * test::element_bytes(k.buffers[i].dtype));
+    memory.push_back(std::make_unique<DeviceMemory>(size));
+    if (index_below > 0 && k.buffers[i].dtype == dtype_i64) {
+      std::mt19937_64 random(5);
+      std::vector<int64_t> index(static_cast<size_t>(elements[i]));
+      for (int64_t& v : index) v = static_cast<int64_t>(random() % static_cast<uint64_t>(index_below));
+      memory.back()->put(index.data(), size);
+      check(machine().driver->cuStreamSynchronize(machine().stream), "index");
+    } else {
+      check(machine().driver->cuMemsetD8Async(memory.back()->ptr(), 0x3c, size, machine().stream), "fill");
+    }
+    buffers.push_back(memory.back()->data());
+  }
+  auto step = make_kernel_step(k, s, code_store().load(wanted));
+  memory.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(step->workspace_bytes())));
+  step->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(memory.back()->data());
+  ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok) << name;
+  const double seconds = seconds_of([&] { run_step(*step, buffers); });
+  std::printf("%-34s %8.1f us %7.0f GB/s %5.1f %% of copy   %s\n", name.c_str(), seconds * 1e6, bytes / seconds / 1e9,
+              100 * bytes / seconds / copy_rate, describe_schedule(k, s).c_str());
+}
+
+TEST_F(CudaDevice, ShareOfACopy) {
+  const int64_t n = int64_t{1} << 28;  // 512 MB of bf16
+  double copy_rate = 0;
+  {
+    DeviceMemory from(2 * n), to(2 * n);
+    check(machine().driver->cuMemsetD8Async(from.ptr(), 1, 2 * n, machine().stream), "fill");
+    const double seconds = seconds_of([&] { machine().driver->cuMemcpyDtoDAsync(to.ptr(), from.ptr(), 2 * n, machine().stream); });
+    copy_rate = 4.0 * static_cast<double>(n) / seconds;
+    std::printf("copy of 512 MB: %.0f GB/s read and written\n", copy_rate / 1e9);
+  }
+  for (uint8_t dtype : {test::kBf16, test::kF32}) {
+    const double bytes = static_cast<double>(test::element_bytes(dtype));
+    const int64_t count = dtype == test::kBf16 ? n : n / 2;
+    const std::string tag = dtype == test::kBf16 ? " bf16" : " f32";
+    {
+      KernelMaker m;
+      m.inner(count);
+      m.store(m.op(Prim::kTanh, m.load(dtype, {1})), dtype, {1});
+      time_kernel("tanh" + tag, m.k, 2 * bytes * static_cast<double>(count), copy_rate);
+    }
+    {
+      KernelMaker m;
+      m.inner(count);
+      m.store(m.op(Prim::kAdd, m.load(dtype, {1}), m.load(dtype, {1})), dtype, {1});
+      time_kernel("add" + tag, m.k, 3 * bytes * static_cast<double>(count), copy_rate);
+    }
+    for (int64_t row : {128, 1024, 4096, 16384, 65536}) {
+      KernelMaker m;
+      m.outer(count / row).inner(row);
+      const int32_t x = m.load(dtype, {row, 1});
+      const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
+      m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), dtype, {row, 1});
+      time_kernel("softmax " + std::to_string(row) + tag, m.k, 2 * bytes * static_cast<double>(count), copy_rate);
+    }
+    for (int64_t row : {768, 4096}) {
+      const int64_t rows = count / row;
+      KernelMaker m;
+      m.outer(rows).inner(row);
+      const int32_t x = m.op(Prim::kAdd, m.load(dtype, {row, 1}), m.load(dtype, {row, 1}));
+      const int32_t inverse = m.real(1.0 / static_cast<double>(row));
+      const int32_t mean = m.op(Prim::kMul, m.reduce(Monoid::kSum, x), inverse);
+      const int32_t centred = m.op(Prim::kSub, x, mean);
+      const int32_t variance = m.op(Prim::kMul, m.reduce(Monoid::kSum, m.op(Prim::kMul, centred, centred)), inverse);
+      const int32_t scale = m.op(Prim::kRsqrt, m.op(Prim::kAdd, variance, m.real(1e-5)));
+      m.store(m.op(Prim::kAdd, m.op(Prim::kMul, m.op(Prim::kMul, centred, scale), m.load(dtype, {0, 1})), m.load(dtype, {0, 1})), dtype, {row, 1});
+      time_kernel("residual + layer norm " + std::to_string(row) + tag, m.k, 3 * bytes * static_cast<double>(rows * row), copy_rate);
+    }
+    for (int64_t columns : {64, 4096}) {
+      const int64_t rows = count / columns;
+      KernelMaker m;
+      m.outer(1).serial(rows).inner(columns);
+      m.k.column = true;
+      m.store(m.reduce(Monoid::kSum, m.load(dtype, {0, columns, 1})), dtype, {0, 0, 1});
+      time_kernel("column sum of " + std::to_string(columns) + tag, m.k, bytes * static_cast<double>(count), copy_rate);
+    }
+    {
+      KernelMaker m;
+      m.outer(1).inner(count);
+      m.store(m.reduce(Monoid::kSum, m.load(dtype, {0, 1})), dtype, {0, 0}, true);
+      time_kernel("sum of all" + tag, m.k, bytes * static_cast<double>(count), copy_rate);
+    }
+    {
+      const int64_t side = 8192, batch = count / side / side;
+      KernelMaker m;
+      m.outer(batch).outer(side).inner(side);
+      m.store(m.load(dtype, {side * side, 1, side}), dtype, {side * side, side, 1});
+      time_kernel("transpose" + tag, m.k, 2 * bytes * static_cast<double>(batch * side * side), copy_rate);
+    }
+    {
+      const int64_t width = 1024, rows = count / width, entries = 100000;
+      KernelMaker m;
+      m.outer(rows).inner(width);
+      const int32_t index = m.load(test::kI64, {1, 0});
+      const uint32_t table = m.access(m.buffer(dtype), {0, 1});
+      m.k.accesses[table].indirects.push_back({index, width, entries});
+      m.store(m.load_access(table), dtype, {width, 1});
+      time_kernel("gather rows of 1024" + tag, m.k, 2 * bytes * static_cast<double>(rows * width), copy_rate, entries);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace keirin::cuda
