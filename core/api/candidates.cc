@@ -11,6 +11,7 @@
 #include "core/cache/artifact.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
+#include "core/ops/builder.h"
 #include "core/ir/rows.h"
 #include "core/partition/partition.h"
 #include "core/passes/pass.h"
@@ -151,6 +152,26 @@ std::vector<std::string> count_refusals(const Graph& graph, const std::vector<ui
   return out;
 }
 
+// Memory formats are no part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
+// channels-last and ours are not, the output is laid out again.
+Status conform_outputs(Graph& graph, const std::vector<TensorRef>& eager_outputs) {
+  Builder build(graph);
+  for (size_t k = 0; k < graph.outputs.size() && k < eager_outputs.size(); ++k) {
+    Output& output = graph.outputs[k];
+    const TensorRef& eager = eager_outputs[k];
+    if (output.updates != kNone || output.alias_of != kNone || !eager) continue;
+    const Type& type = graph.type(output.value);
+    Dims strides(eager->strides(), eager->strides() + eager->rank());
+    if (eager->rank() != type.rank() || strides == type.strides) continue;
+    const char* encoding = strides == contiguous_strides(type.sizes)      ? "contiguous"
+                           : strides == channels_last_strides(type.sizes) ? "channels_last"
+                                                                          : nullptr;
+    if (!encoding) continue;
+    KRN_TRY_LET(output.value, build.emit1(OpCode::k_relayout, {output.value}, {{AttrKey::k_encoding, std::string(encoding)}}));
+  }
+  return {};
+}
+
 }  // namespace
 
 const char* cut_name(Cut cut) {
@@ -172,7 +193,7 @@ std::string dump_folder(const Options& options) {
   return error ? std::string() : folder;
 }
 
-Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs) {
+Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs, const std::vector<TensorRef>& eager_outputs) {
   auto start = std::chrono::steady_clock::now();
   Prepared prepared;
   KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device));
@@ -184,6 +205,7 @@ Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& 
 
   const std::string folder = dump_folder(session.options);
   dump(folder, "00-captured.ir", print(prepared.graph));
+  KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
   FoldEvaluator evaluator(prepared.constants, services, session.device);
   PassContext context;
   context.numerics = session.options.numerics;

@@ -41,7 +41,8 @@ struct BuiltPlan {
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
 };
 
-Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs);
+// `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
+Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs, const std::vector<TensorRef>& eager_outputs);
 
 // `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);

@@ -500,12 +500,15 @@ std::string Printer::start_braced(const Stage& s) const {
   return finds_place(s) ? v : "(" + v + ")";
 }
 
-std::string Printer::step(const Stage& s, const std::string& acc, const std::string& value, const std::string& place) const {
+std::string Printer::monoid(const Stage& s) const {
   static constexpr const char* kNames[] = {"m_sum", "m_prod", "m_max", "m_min", "m_any", "m_all", "m_argmax", "m_argmin"};
-  const std::string type = accumulator_type(s), monoid = kNames[static_cast<int>(s.monoid)];
-  if (value.empty()) return monoid;
-  if (finds_place(s)) return monoid + "::step(" + acc + ", " + type + "{" + value + ", " + place + "})";
-  return "(" + type + ")" + monoid + "::step(" + acc + ", " + value + ")";
+  return kNames[static_cast<int>(s.monoid)];
+}
+
+std::string Printer::step(const Stage& s, const std::string& acc, const std::string& value, const std::string& place) const {
+  const std::string type = accumulator_type(s);
+  if (finds_place(s)) return monoid(s) + "::step(" + acc + ", " + type + "{" + value + ", " + place + "})";
+  return "(" + type + ")" + monoid(s) + "::step(" + acc + ", " + value + ")";
 }
 
 }  // namespace keirin::codegen::text

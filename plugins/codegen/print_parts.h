@@ -85,6 +85,7 @@ class Printer {
   std::string start_braced(const Stage& stage) const;
   std::string accumulator_type(const Stage& stage) const;
   std::string result_type(const Stage& stage) const;
+  std::string monoid(const Stage& stage) const;
   std::string step(const Stage& stage, const std::string& acc, const std::string& value, const std::string& place) const;
   std::string a(int number) const { return "a.v[" + std::to_string(number) + "]"; }
   std::string live() const;  // whether element j exists

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "plugins/codegen/print_parts.h"
+#include "plugins/kit/error.h"
 
 namespace keirin::codegen::text {
 namespace {
@@ -14,6 +15,8 @@ std::string number(int64_t v) { return std::to_string(v); }
 }  // namespace
 
 std::string Printer::print() {
+  if (s_.shape == GpuShape::kRow && s_.group > d_.wave && s_.group != s_.threads)
+    throw kit::Error(KRN_STATUS_internal, "a group above a wave must be the whole block");
   switch (s_.shape) {
     case GpuShape::kFlat: print_flat(); break;
     case GpuShape::kTile: print_tile(); break;
@@ -322,7 +325,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     for (size_t s = first; s < first + count; ++s) {
       const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
       partial_slot(s, "rows", "row", "split", slot);
-      line("acc" + n + " = (" + type + ")" + step(k_.stages[s], "", "", "") + "::step(acc" + n + ", " + slot + ");");
+      line("acc" + n + " = (" + type + ")" + monoid(k_.stages[s]) + "::step(acc" + n + ", " + slot + ");");
     }
     close();
   } else {
@@ -341,7 +344,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     const bool places = type != result_type(k_.stages[s]);
-    line("acc" + n + " = krn_join<" + step(k_.stages[s], "", "", "") + ", " + number(s_.group) + ">(acc" + n + ");");
+    line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
     if (part == Part::kPartial) {
       partial_slot(s, "rows", "row", "split", slot);
       line("if (t == 0) " + slot + " = acc" + n + ";");
@@ -439,7 +442,7 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
     for (size_t s = first; s < first + count; ++s) {
       const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
       partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
-      line("acc" + n + "[j] = (" + type + ")" + step(k_.stages[s], "", "", "") + "::step(acc" + n + "[j], " + slot + ");");
+      line("acc" + n + "[j] = (" + type + ")" + monoid(k_.stages[s]) + "::step(acc" + n + "[j], " + slot + ");");
     }
     close();
     close();
@@ -456,7 +459,7 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
   }
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
-    line("krn_join_columns<" + step(k_.stages[s], "", "", "") + ", " + group + ", " + across + ", " + v + ">(acc" + n + ");");
+    line("krn_join_columns<" + monoid(k_.stages[s]) + ", " + group + ", " + across + ", " + v + ">(acc" + n + ");");
     if (part == Part::kPartial) {
       partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
       line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (y == 0 && j < lanes) " + slot + " = acc" + n + "[j];");

@@ -56,16 +56,18 @@ bool needs_wide(const Kernel& k) {
   return false;
 }
 
-// A plain strided load whose neighbours lie along an outer axis: what a tile in shared memory turns round.
+// A plain strided load whose neighbours lie along an outer axis: what a tile in shared memory turns round. None where so many
+// loads would be turned that their tiles (8 KB each) fill shared memory.
 int transposed_axis(const Kernel& k) {
-  int axis = -1;
+  int axis = -1, turned = 0;
   for (const Access& a : k.accesses) {
     if (a.index.coeff.back() == 0 || std::abs(a.index.coeff.back()) == 1) continue;
     if (!a.indirects.empty() || !a.guards.empty()) continue;
+    ++turned;
     for (size_t o = 0; o + 1 < k.axes.size(); ++o)
       if (a.index.coeff[o] == 1 && k.axes[o].size >= 16 && axis < 0) axis = static_cast<int>(o);
   }
-  return axis;
+  return turned <= 4 ? axis : -1;
 }
 
 bool stores_all_contiguous(const Kernel& k) {

@@ -27,6 +27,7 @@ void checked(llvm::Error error, const char* what) {
 }
 
 std::unique_ptr<llvm::orc::LLJIT> make_jit() {
+  register_targets();
   llvm::orc::LLJITBuilder builder;
   // Nothing of the process is visible to generated code but the functions named here.
   builder.setLinkProcessSymbolsByDefault(false);

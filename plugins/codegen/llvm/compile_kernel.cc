@@ -23,7 +23,6 @@
 #include "plugins/codegen/llvm/kernel_emitter.h"
 
 namespace keirin::codegen::native {
-namespace {
 
 void register_targets() {
   static std::once_flag once;
@@ -32,6 +31,8 @@ void register_targets() {
     llvm::InitializeNativeTargetAsmPrinter();
   });
 }
+
+namespace {
 
 std::unique_ptr<llvm::TargetMachine> make_machine(const CpuTarget& target) {
   register_targets();

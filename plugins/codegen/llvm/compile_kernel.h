@@ -13,6 +13,9 @@
 
 namespace keirin::codegen::native {
 
+// Makes LLVM's code generator for this machine known; needed before compiling and before linking objects from a cache.
+void register_targets();
+
 class Compiler {
  public:
   explicit Compiler(CpuTarget target);
