@@ -22,7 +22,8 @@ bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not);
 
 class CpuBackend : public codegen::Backend {
  public:
-  CpuBackend(const Machine& machine, const krn_policy* policy);
+  // `packed`: constant weights of anchors may be kept in oneDNN's own layouts.
+  CpuBackend(const Machine& machine, const krn_policy* policy, bool packed = true);
 
   const codegen::TargetInfo& target() const override { return machine_.info; }
   bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override;
@@ -36,10 +37,12 @@ class CpuBackend : public codegen::Backend {
 
   // What artifacts are checked against: target, features that code may use, contraction, versions of the libraries.
   std::string code_identity() const;
+  std::string token() const { return code_identity() + (packed_ ? "" : "\nplain weights"); }
 
  private:
   const Machine& machine_;
   codegen::native::CpuTarget code_;
+  bool packed_ = true;
 };
 
 }  // namespace keirin::cpu

@@ -15,7 +15,8 @@ codegen::native::CodeCache& code_cache() {
   return *cache;
 }
 
-CpuBackend::CpuBackend(const Machine& machine, const krn_policy* policy) : machine_(machine), code_(code_target(machine, policy)) {}
+CpuBackend::CpuBackend(const Machine& machine, const krn_policy* policy, bool packed)
+    : machine_(machine), code_(code_target(machine, policy)), packed_(packed) {}
 
 bool CpuBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) const { return supports_row(op, dtype, why_not); }
 
@@ -48,7 +49,9 @@ std::vector<std::unique_ptr<codegen::Step>> CpuBackend::lower_kernels(std::span<
 }
 
 std::unique_ptr<codegen::Step> CpuBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context) {
-  return make_vendor_step(anchor, context);
+  codegen::AnchorDesc wanted = anchor;
+  wanted.packed = packed_;
+  return make_vendor_step(wanted, context);
 }
 
 void CpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {

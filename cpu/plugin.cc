@@ -33,8 +33,8 @@ std::span<const uint8_t, 32> hash_of(const kit::Region& region) { return std::sp
 
 class CpuExecutable : public kit::Executable {
  public:
-  CpuExecutable(std::unique_ptr<codegen::Executable> steps, const Machine& machine, const kit::Region& region, const krn_policy& policy)
-      : steps_(std::move(steps)), backend_(machine, &policy), token_(backend_.code_identity()) {
+  CpuExecutable(std::unique_ptr<codegen::Executable> steps, const CpuBackend& backend, const kit::Region& region)
+      : steps_(std::move(steps)), backend_(backend), token_(backend.token()) {
     std::copy_n(region.hash, 32, hash_);
   }
 
@@ -99,33 +99,41 @@ class CpuDevice : public kit::Device {
     for (const codegen::NodeRefusal& r : result.refused) sink.refuse(r.node, r.why);
   }
 
+  // Candidate 0 keeps constant weights in oneDNN's layouts, a second copy; candidate 1 reads them as they are.
   std::unique_ptr<kit::Executable> compile(const kit::Region& region, const krn_policy& policy, const krn_options& options) override {
-    CpuBackend backend(*machine_, &policy);
+    if (options.candidate > 1) throw kit::Error(KRN_STATUS_unsupported, "there are two candidates: packed and plain weights");
+    CpuBackend backend(*machine_, &policy, options.candidate == 0);
     auto steps = codegen::Executable::compile(region.bytes, backend, compile_context(region, policy, &options));
-    return std::make_unique<CpuExecutable>(std::move(steps), *machine_, region, policy);
+    return std::make_unique<CpuExecutable>(std::move(steps), backend, region);
   }
 
-  // Code runs where the features it may use are; a better machine would rather compile again.
+  // Code runs where the features it may use are.
   uint32_t check(std::string_view token) const override {
-    for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT}) {
-      krn_policy policy{};
-      policy.numerics = numerics;
-      if (token == CpuBackend(*machine_, &policy).code_identity()) return KRN_VERDICT_OPTIMAL;
-    }
-    return KRN_VERDICT_REJECT;
+    return backend_of(token) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
   }
 
   std::unique_ptr<kit::Executable> load(const kit::Region& region, std::string_view token, std::string_view body) override {
-    krn_policy policy{};
-    policy.numerics = KRN_NUMERICS_STRICT;
-    if (token != CpuBackend(*machine_, &policy).code_identity()) policy.numerics = KRN_NUMERICS_DEFAULT;
-    CpuBackend backend(*machine_, &policy);
+    std::unique_ptr<CpuBackend> backend = backend_of(token);
+    if (!backend) throw kit::Error(KRN_STATUS_version, "the artifact was made for another CPU, library or build");
     const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(body.data()), body.size());
-    auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region), backend, compile_context(region, policy, nullptr));
-    return std::make_unique<CpuExecutable>(std::move(steps), *machine_, region, policy);
+    krn_policy policy{};
+    auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region), *backend, compile_context(region, policy, nullptr));
+    return std::make_unique<CpuExecutable>(std::move(steps), *backend, region);
   }
 
  private:
+  // The backend whose executables have this token; null if none of this machine's has.
+  std::unique_ptr<CpuBackend> backend_of(std::string_view token) const {
+    for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT})
+      for (bool packed : {true, false}) {
+        krn_policy policy{};
+        policy.numerics = numerics;
+        auto backend = std::make_unique<CpuBackend>(*machine_, &policy, packed);
+        if (token == backend->token()) return backend;
+      }
+    return nullptr;
+  }
+
   std::unique_ptr<Machine> machine_;
   krn_peak peaks_[2];
 };

@@ -14,7 +14,7 @@
 namespace keirin {
 
 struct JudgeOptions {
-  double k = 2;               // how many times eager's error; 16-bit floats get k_narrow
+  double k = 2;               // how many times eager's error, times 1 + 3/sqrt(n) for n elements; 16-bit floats get k_narrow
   double k_narrow = 3;
   double ulps = 4;            // allowed beyond that, in units of the last place at the element's magnitude
   bool strict = false;        // eager's bits, for everything
