@@ -25,6 +25,7 @@ Result<ModelReport> bench_one(Runtime& runtime, const std::string& model, const 
 
 int run(Bench& bench) {
   bench.common.finish();
+  bench.common.runtime.measure_again = true;
   auto runtime = Runtime::open(bench.common.runtime);
   if (!runtime.ok()) return fail(runtime.status());
   std::vector<ModelReport> reports;

@@ -183,6 +183,10 @@ const char* cut_name(Cut cut) {
   return "all";
 }
 
+std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate) {
+  return device.plugin_name() + "/" + cut_name(cut) + (candidate ? "/" + std::to_string(candidate) : "");
+}
+
 std::string dump_folder(const Options& options) {
   std::string folder = options.dump_dir;
   if (folder.empty())
@@ -193,40 +197,43 @@ std::string dump_folder(const Options& options) {
   return error ? std::string() : folder;
 }
 
-Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs, const std::vector<TensorRef>& eager_outputs) {
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs) {
   auto start = std::chrono::steady_clock::now();
   Prepared prepared;
   KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device));
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
-  TensorServices& services = session.runtime.tensors();
   prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{session.device, std::nullopt});
   prepared.stage_seconds.emplace_back("capture", seconds_since(start));
+  dump(dump_folder(session.options), "00-captured.ir", print(prepared.graph));
+  return prepared;
+}
 
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs) {
   const std::string folder = dump_folder(session.options);
-  dump(folder, "00-captured.ir", print(prepared.graph));
   KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
-  FoldEvaluator evaluator(prepared.constants, services, session.device);
+  FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device);
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
+  context.channels_last = true;  // a GPU's matrix units and oneDNN's convolutions want channels innermost
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
   int64_t weight_bytes = 0;
   for (const Value& value : prepared.graph.values)
     if (value.kind == ValueKind::kConstant) weight_bytes += value.type.bytes();
   context.extra_weight_bytes = static_cast<int64_t>(session.options.memory_limit * static_cast<double>(weight_bytes));
-  start = std::chrono::steady_clock::now();
+  auto start = std::chrono::steady_clock::now();
   KRN_TRY(run_passes(prepared.graph, context));
   prepared.stage_seconds.emplace_back("passes", seconds_since(start));
-  return prepared;
+  return {};
 }
 
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate) {
   auto start = std::chrono::steady_clock::now();
   BuiltPlan built;
   built.plugin = device.plugin_name();
-  built.name = device.plugin_name() + "/" + cut_name(cut) + (candidate ? "/" + std::to_string(candidate) : "");
+  built.name = plan_name(device, cut, candidate);
 
   KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
   KRN_TRY_LET(ClaimResult claims, device.claim({whole.bytes, whole.hash, {}}, policy_of(session.options)));

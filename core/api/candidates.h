@@ -28,6 +28,8 @@ struct Prepared {
 // Which claimed nodes a plan compiles; the others stay eager. The largest cut is not always the fastest.
 enum class Cut { kAll, kNoAnchors, kAnchorsOnly };
 const char* cut_name(Cut cut);
+// "cpu/all", "cpu/all/1": the name of a candidate in reports and in the ledger.
+std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate);
 
 struct BuiltPlan {
   std::string name;  // "cpu/all", "cpu/no_anchors"
@@ -41,8 +43,10 @@ struct BuiltPlan {
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
 };
 
-// `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
-Result<Prepared> prepare(Session::Impl& session, const std::vector<TensorSpec>& inputs, const std::vector<TensorRef>& eager_outputs);
+// Imports the program at these sizes; `graph` is still the captured one.
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs);
+// Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs);
 
 // `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);

@@ -7,12 +7,15 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <optional>
 
 #include <unistd.h>
 
 #include "core/api/candidates.h"
 #include "core/eager/replay.h"
-#include "core/cache/cache.h"
+#include "core/cache/ledger.h"
+#include "core/ir/bytes.h"
 #include "core/tune/inputs.h"
 #include "core/tune/race.h"
 #include "core/tune/verify.h"
@@ -58,6 +61,11 @@ class Decider {
   Status save_state();
   Status restore_state();
   Result<Tensors> own_inputs(const Tensors& inputs);
+  CacheKey ledger_key(const Hash& graph) const;
+  std::map<std::string, std::string> fingerprints() const;
+  void read_ledger_record();
+  bool start_warm();
+  void write_ledger_record();
   void add_replay();
   void add_plan(Result<BuiltPlan> built, const std::string& name);
   void build_candidates();
@@ -75,12 +83,14 @@ class Decider {
 
   Session::Impl& s_;
   TensorServices& services_;
-  Tensors inputs_;
+  Tensors inputs_, raced_;             // the caller's, and what is timed: clones where the model writes its inputs
   std::vector<TensorSpec> specs_;
   std::shared_ptr<Prepared> prepared_;
   std::vector<Candidate> candidates_;  // 0: eager
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // tensor, its content before
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
+  std::optional<CacheKey> ledger_key_;     // none: no cache, or a graph without bytes
+  std::optional<LedgerRecord> ledger_;     // what an earlier process decided, if that still holds
   int64_t eager_process_bytes_ = 0;    // what a process that runs only eager holds between calls
   ModelReport report_;
 };
@@ -140,6 +150,10 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
     candidate.report.name = built->name;
     candidate.report.plugin = built->plugin;
     candidate.report.compile_seconds = built->seconds;
+    // Loading is not compiling: what it cost when it was compiled is in the ledger.
+    if (built->from_cache && ledger_)
+      for (const LedgerCandidate& known : ledger_->candidates)
+        if (known.name == built->name) candidate.report.compile_seconds = known.compile_seconds;
     candidate.report.reason = "pending";
     candidate.report.peak_bytes = built->plan->arena_bytes() + built->constant_bytes;
     candidate.plan = built->plan;
@@ -307,6 +321,7 @@ void Decider::measure_memory() {
 }
 
 Status Decider::race_all() {
+  KRN_TRY_LET(raced_, own_inputs(inputs_));
   std::vector<Runner> runners;
   std::vector<size_t> of_runner;
   size_t replay_runner = 0;
@@ -315,7 +330,7 @@ Status Decider::race_all() {
     if (!candidate.call || (i > 0 && !candidate.report.verified && !candidate.baseline)) continue;
     if (i == launch_replay_ && i > 0) replay_runner = runners.size();
     runners.push_back({candidate.report.name, [this, i]() -> Status {
-                         Result<Tensors> outputs = candidates_[i].call(inputs_);
+                         Result<Tensors> outputs = candidates_[i].call(raced_);
                          return outputs.ok() ? Status() : outputs.status();
                        }, candidate.report.peak_bytes});
     of_runner.push_back(i);
@@ -363,7 +378,7 @@ void Decider::time_steps(Candidate& candidate) {
   std::vector<std::vector<double>> runs;
   for (int i = 0; i < 5; ++i) {
     std::vector<double> step_us;
-    if (!candidate.plan->run_timed(inputs_, step_us).ok()) return;
+    if (!candidate.plan->run_timed(raced_, step_us).ok()) return;
     runs.push_back(std::move(step_us));
   }
   (void)restore_state();
@@ -435,27 +450,126 @@ void Decider::finish() {
   }
 }
 
+std::map<std::string, std::string> Decider::fingerprints() const {
+  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION},
+                                            {"threads", std::to_string(services_.num_threads())},
+                                            {"file", s_.file_stamp}};
+  for (PluginDevice* device : s_.runtime.plugins().devices())
+    if (device->torch_device() == s_.device)
+      out["plugin " + device->plugin_name()] = device->plugin_build_id() + " " + device->arch() + " " + device->fingerprint();
+  return out;
+}
+
+CacheKey Decider::ledger_key(const Hash& graph) const {
+  CacheKey key;
+  key.add("what", "ledger 1").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
+  key.add("numerics", static_cast<int64_t>(s_.options.numerics));
+  key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
+  for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");
+  for (const std::string& name : s_.options.disabled_passes) key.add("without pass " + name, "yes");
+  return key;
+}
+
+void Decider::read_ledger_record() {
+  Cache* cache = s_.runtime.cache();
+  if (!cache || !cache->usable() || !s_.options.verify || !s_.options.force.empty()) return;
+  auto bytes = write_region(prepared_->graph);
+  if (!bytes.ok()) return;
+  ledger_key_ = ledger_key(bytes->hash);
+  std::string stale;
+  ledger_ = read_ledger(*cache, *ledger_key_, fingerprints(), &stale);
+}
+
+// Loads the plan that an earlier process chose. Whether its decision is taken over, or only the time of loading noted, is the
+// caller's wish; `false` where the race has to run.
+bool Decider::start_warm() {
+  if (!ledger_) return false;
+  const double start = now_s();
+  BuiltPlan built;
+  std::shared_ptr<const Decision> decision;
+  auto chosen = std::make_shared<Decision>();
+  chosen->inputs = specs_;
+  for (PluginDevice* device : s_.runtime.plugins().devices())
+    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
+      for (uint32_t k : {0u, 1u})
+        if (device->torch_device() == s_.device && plan_name(*device, cut, k) == ledger_->choice && !decision) {
+          auto plan = build_plan(s_, *prepared_, *device, cut, k);
+          if (!plan.ok()) return false;
+          built = std::move(*plan);
+          chosen->call = [plan = built.plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+          decision = chosen;
+        }
+  if (ledger_->choice == "eager") decision = chosen;
+  if (!decision) return false;  // a recording or a replay: cheap to make again, but raced then
+  if (built.plan && built.from_cache) {
+    report_.warm_start_seconds = now_s() - start;
+    for (const auto& [name, seconds] : report_.stage_seconds) report_.warm_start_seconds += seconds;
+  }
+  if (s_.options.measure_again) return false;
+  report_.chosen = ledger_->choice;
+  report_.plugin = built.plugin;
+  report_.nodes_compiled = built.nodes_compiled;
+  report_.kernels_generated = static_cast<int>(built.kernels_generated);
+  report_.pays_back_after_calls = ledger_->pays_back_after_calls;
+  for (const LedgerCandidate& known : ledger_->candidates) {
+    CandidateReport report{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error,
+                           known.milliseconds, known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds,
+                           known.peak_bytes};
+    if (known.name == "eager") report_.eager_ms = known.milliseconds, report_.eager_peak_bytes = known.peak_bytes, report_.eager_error = known.eager_error;
+    if (known.name == ledger_->choice) {
+      report_.chosen_ms = known.milliseconds, report_.peak_bytes = known.peak_bytes;
+      report_.verified = known.verified, report_.max_error = known.max_error;
+      if (known.gain > 0) report_.speedup = known.gain, report_.speedup_low = known.gain_low, report_.speedup_high = known.gain_high;
+      if (built.plan) report_.compiled_ms = known.milliseconds, report_.compile_seconds = known.compile_seconds;
+    }
+    report_.candidates.push_back(std::move(report));
+  }
+  report_.reasons.push_back("decided by an earlier process; bench measures again");
+  for (const std::string& refusal : built.refusals) report_.reasons.push_back("eager: " + refusal);
+  s_.publish(std::move(decision));
+  return true;
+}
+
+void Decider::write_ledger_record() {
+  if (!ledger_key_) return;
+  LedgerRecord record;
+  record.choice = report_.chosen;
+  record.fingerprints = fingerprints();
+  record.pays_back_after_calls = report_.pays_back_after_calls;
+  for (const Candidate& candidate : candidates_) {
+    const CandidateReport& r = candidate.report;
+    record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
+                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, {}});
+  }
+  publish_ledger(*s_.runtime.cache(), *ledger_key_, record);
+}
+
 Result<ModelReport> Decider::run() {
   Candidate eager;
   eager.report.name = "eager";
   eager.report.verified = true;
   eager.baseline = true;
   eager.call = [this](const Tensors& inputs) { return s_.eager->run(inputs); };
+  Result<Prepared> captured = capture(s_, specs_);
+  if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));
+  KRN_TRY(save_state());
   // Eager first: its error is the caller's answer, and nothing else is tried.
   KRN_TRY_LET(Tensors own, own_inputs(inputs_));
   KRN_TRY_LET(Tensors first, eager.call(own));
+  KRN_TRY(restore_state());
   candidates_.push_back(std::move(eager));
   eager_process_bytes_ = resident_bytes();
 
-  Result<Prepared> prepared = prepare(s_, specs_, first);
+  Status prepared = captured.ok() ? optimise(s_, *prepared_, first) : captured.status();
   if (!prepared.ok()) {
-    report_.reasons.push_back("the model runs as a whole in eager: " + prepared.status().message().what);
+    prepared_.reset();
+    report_.reasons.push_back("the model runs as a whole in eager: " + prepared.message().what);
   } else {
-    prepared_ = std::make_shared<Prepared>(std::move(*prepared));
     report_.stage_seconds = prepared_->stage_seconds;
     report_.nodes = static_cast<int>(prepared_->graph.ops.size());
     for (const Op& op : prepared_->graph.ops) report_.nodes_opaque += op.code == OpCode::kOpaque;
-    KRN_TRY(save_state());
+    read_ledger_record();
+    if (start_warm()) return report_;
     double start = now_s();
     build_candidates();
     stage("compile", now_s() - start);
@@ -478,6 +592,7 @@ Result<ModelReport> Decider::run() {
   KRN_TRY(race_all());
   stage("race", now_s() - start);
   finish();
+  write_ledger_record();
   if (s_.options.fallback == Fallback::kForbid && report_.nodes_compiled < report_.nodes)
     return Status(Code::k_unsupported, {"fallback is forbidden and " + std::to_string(report_.nodes - report_.nodes_compiled) + " of " +
                                             std::to_string(report_.nodes) + " operators would run eagerly",

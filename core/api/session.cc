@@ -121,6 +121,9 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
   auto impl = std::make_unique<Impl>(runtime, options);
   impl->name = std::filesystem::path(path).stem().string();
   KRN_TRY_LET(impl->device, parse_device(options.device));
+  std::error_code no_file;  // reading reports it better
+  impl->file_stamp = std::to_string(std::filesystem::file_size(path, no_file)) + " " +
+                     std::to_string(std::filesystem::last_write_time(path, no_file).time_since_epoch().count());
   KRN_TRY(ensure_device(impl->device));
   KRN_TRY_LET(impl->file, pt2::read_pt2(path));
   KRN_TRY_LET(impl->model, impl->file.model());

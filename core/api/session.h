@@ -36,6 +36,7 @@ struct Options {
   double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
   bool verify = true;
   bool use_cache = true;
+  bool measure_again = false;                 // race even where the ledger knows the answer: what `bench` does
   std::string force;                          // "", "eager", "compiled": for tests; shown in every report
   std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
   std::string dump_dir;                       // empty: $KEIRIN_DUMP; numbered stages are written there

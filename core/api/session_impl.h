@@ -32,6 +32,7 @@ struct Session::Impl {
   Runtime& runtime;
   Options options;
   std::string name;
+  std::string file_stamp;             // size and time of the file: weights of another file are verified again
   Device device;
   pt2::Pt2File file;
   const pt2::Model* model = nullptr;  // in `file`
