@@ -11,16 +11,20 @@ find_path(KEIRIN_CUDNN_INCLUDE cudnn.h HINTS ${_cudnn} /usr/local/cuda PATH_SUFF
 find_path(KEIRIN_CUDNN_FRONTEND_INCLUDE cudnn_frontend/graph_interface.h HINTS "$ENV{KEIRIN_CUDNN_FRONTEND}" ${_frontend}
           PATH_SUFFIXES include)
 mark_as_advanced(KEIRIN_CUDNN_INCLUDE KEIRIN_CUDNN_FRONTEND_INCLUDE)
-# cudnn.h includes cuda_runtime_api.h, which must come from the folder that also holds crt/.
+# cudnn.h includes the CUDA runtime's headers: from the folder that also holds crt/; nv/target (CCCL) may lie elsewhere.
+file(GLOB _wheels "${KEIRIN_TORCH_ROOT}/../nvidia/cu1*" "${_deps}/cuda-headers/lib/python3*/site-packages/nvidia/cu1*")
+find_path(KEIRIN_CUDNN_CCCL_INCLUDE nv/target HINTS ${_wheels} "$ENV{CUDA_HOME}" /usr/local/cuda PATH_SUFFIXES include include/cccl)
+mark_as_advanced(KEIRIN_CUDNN_CCCL_INCLUDE)
 if(KEIRIN_CUDART_INCLUDE AND EXISTS "${KEIRIN_CUDART_INCLUDE}/cuda_bf16.h")
   set(KEIRIN_CUDNN_RUNTIME_INCLUDE "${KEIRIN_CUDART_INCLUDE}")
 endif()
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(KeirinCudnn REQUIRED_VARS KEIRIN_CUDNN_INCLUDE KEIRIN_CUDNN_FRONTEND_INCLUDE KEIRIN_CUDNN_RUNTIME_INCLUDE)
+find_package_handle_standard_args(KeirinCudnn REQUIRED_VARS KEIRIN_CUDNN_INCLUDE KEIRIN_CUDNN_FRONTEND_INCLUDE KEIRIN_CUDNN_RUNTIME_INCLUDE
+                                  KEIRIN_CUDNN_CCCL_INCLUDE)
 if(KeirinCudnn_FOUND AND NOT TARGET keirin_cudnn_headers)
   add_library(keirin_cudnn_headers INTERFACE)
   target_include_directories(keirin_cudnn_headers SYSTEM BEFORE INTERFACE ${KEIRIN_CUDNN_RUNTIME_INCLUDE}
-                             ${KEIRIN_CUDNN_FRONTEND_INCLUDE} ${KEIRIN_CUDNN_INCLUDE})
+                             ${KEIRIN_CUDNN_FRONTEND_INCLUDE} ${KEIRIN_CUDNN_INCLUDE} ${KEIRIN_CUDNN_CCCL_INCLUDE})
   target_compile_definitions(keirin_cudnn_headers INTERFACE NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
                              CUDNN_FRONTEND_SKIP_JSON_LIB)
 endif()

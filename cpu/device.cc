@@ -111,6 +111,7 @@ std::unique_ptr<Machine> look_at_machine(uint32_t features, std::string& why_not
     m->info.flops_per_s = row.gflops * 1e9 * m->info.num_threads;
     m->info.special_per_s = row.special * m->info.num_threads;
     m->info.launch_ns = 2000;
+    m->info.max_score_bytes = 8 << 20;
     const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (l2 > 0) m->info.cache_bytes = l2;
     return m;

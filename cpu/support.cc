@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the x86 plugin takes away from the table's default: dtypes that no row computes in, and attention, for which LibTorch's
-// flash kernel on CPUs is faster than its decomposition.
+// What the x86 plugin takes away from the table's default: dtypes that no row computes in.
 #include "cpu/backend.h"
 #include "cpu/op_ids.h"
 
 namespace keirin::cpu {
 
-bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not) {
+bool supports_row(uint32_t /*op*/, uint8_t dtype, std::string& why_not) {
   if (dtype < kDtype_bool || dtype > kDtype_f64) {
     why_not = "a dtype that is carried only, not computed in";
-    return false;
-  }
-  if (op == kOp_attention) {
-    why_not = "attention runs in eager's flash kernel";
     return false;
   }
   return true;

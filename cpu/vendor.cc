@@ -406,6 +406,8 @@ bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   if (!find_eltwise(post.op) && !binary) return false;
   AnchorDesc longer = a;
   longer.post_ops.push_back(post);
+  // Not the result's own memory: what oneDNN has for `sum` says nothing about other addends.
+  if (post.operand.present()) longer.post_ops.back().operand.buffer = a.results[0].buffer + 1;
   std::string why_not;
   return vendor_takes(longer, true, why_not);  // an epilogue may leave nothing but the reference implementation
 }

@@ -56,6 +56,19 @@ bool is_dense(const TensorDesc& t) {
   return true;
 }
 
+// A sequence in the order of its strides: LibTorch gives a batch-first result as a view of a time-first one.
+memory::desc sequence_desc(const TensorDesc& t, bool batch_first) {
+  const size_t time = batch_first ? 1 : 0, batch = 1 - time;
+  return memory::desc({t.sizes[time], t.sizes[batch], t.sizes[2]}, kFloat, memory::dims{t.strides[time], t.strides[batch], t.strides[2]});
+}
+
+bool is_sequence(const TensorDesc& t) {
+  TensorDesc turned = t;
+  std::swap(turned.sizes[0], turned.sizes[1]);
+  std::swap(turned.strides[0], turned.strides[1]);
+  return is_dense(t) || is_dense(turned);
+}
+
 // Buffers of one run, as the layers' steps number them.
 enum LocalBuffer : uint32_t { kX, kH0, kC0, kY, kHn, kCn, kBetween0, kBetween1, kScratch, kNumLocal };
 
@@ -120,14 +133,11 @@ class RnnStep : public codegen::Step {
 struct Layer {
   memory::desc x, state, y, bias, plain_input, plain_hidden, any_input, any_hidden;
 
-  Layer(const Shape& s, int64_t number) {
+  Layer(const AnchorDesc& a, const Shape& s, int64_t number) {
     const int64_t in = s.layer_input(number), out = s.directions * s.hidden;
-    auto sequence = [&](int64_t channels, bool outer) {
-      const bool ntc = outer && s.batch_first;
-      return memory::desc({s.time, s.batch, channels}, kFloat, ntc ? memory::format_tag::ntc : memory::format_tag::tnc);
-    };
-    x = sequence(in, number == 0);
-    y = sequence(out, number == s.layers - 1);
+    auto between = [&](int64_t channels) { return memory::desc({s.time, s.batch, channels}, kFloat, memory::format_tag::tnc); };
+    x = number == 0 ? sequence_desc(a.operands[0], s.batch_first) : between(in);
+    y = number == s.layers - 1 ? sequence_desc(a.results[0], s.batch_first) : between(out);
     state = memory::desc({1, s.directions, s.batch, s.hidden}, kFloat, memory::format_tag::ldnc);
     bias = memory::desc({1, s.directions, 4, s.hidden}, kFloat, memory::format_tag::ldgo);
     const memory::dims input{1, s.directions, in, s.gates, s.hidden}, hidden{1, s.directions, s.hidden, s.gates, s.hidden};
@@ -222,14 +232,14 @@ bool rnn_takes(const AnchorDesc& a, std::string& why_not) {
     return false;
   }
   for (size_t i = 0; i < a.operands.size(); ++i) {
-    if (!is_dense(a.operands[i])) why_not = "a recurrent cell over a strided operand";
+    if (!(i == 0 ? is_sequence(a.operands[i]) : is_dense(a.operands[i]))) why_not = "a recurrent cell over a strided operand";
     if (i >= s.first_weight && a.operands[i].weight == KRN_NONE_WEIGHT) why_not = "a recurrent cell whose weights are not constants";
   }
   for (const TensorDesc& r : a.results) {
-    if (!is_dense(r)) why_not = "a recurrent cell with a strided result";
+    if (!(&r == &a.results[0] ? is_sequence(r) : is_dense(r))) why_not = "a recurrent cell with a strided result";
   }
   if (!why_not.empty()) return false;
-  for (int64_t layer = 0; layer < s.layers; ++layer) make_layer(s, Layer(s, layer));
+  for (int64_t layer = 0; layer < s.layers; ++layer) make_layer(s, Layer(a, s, layer));
   return true;
 }
 
@@ -237,7 +247,7 @@ std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& a, const codegen::Comp
   const Shape s(a);
   auto step = std::make_unique<RnnStep>(a, s);
   for (int64_t n = 0; n < s.layers; ++n) {
-    const Layer layer(s, n);
+    const Layer layer(a, s, n);
     Made made = make_layer(s, layer);
     auto one = std::make_unique<VendorStep>(made.primitive, made.scratchpad, "onednn " + made.implementation);
     const int64_t state = n * s.directions * s.batch * s.hidden;

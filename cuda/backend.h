@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA backend of the code generator: kernels by NVRTC, products by cuBLASLt. One for a device and policy; generated code is
-// the process's.
+// The CUDA backend of the code generator: kernels by NVRTC, products by cuBLASLt, convolutions by
+// cuDNN. One for a device and policy; generated code is the process's.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ namespace keirin::cuda {
 CodeTarget code_target(const Gpu& gpu, const krn_policy* policy);
 // Whether the op table's row can be claimed for that dtype (support.cc).
 bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not);
-// Anchors (vendor.cc).
-bool vendor_takes(const codegen::AnchorDesc& anchor, bool has_cublaslt, std::string& why_not);
-bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+// Anchors (vendor.cc). `has_device` false: judged by shapes alone, no library is opened.
+bool vendor_takes(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not);
+bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device);
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const krn_policy* policy);
 // CSR on the device (csr.cc).
 std::unique_ptr<codegen::Step> make_csr_step(const codegen::Csr& csr, const Gpu& gpu, const CodeTarget& target, bool load);
@@ -47,7 +47,7 @@ class CudaBackend : public codegen::Backend {
 
   const Gpu& gpu_;
   const Context* context_;
-  uint32_t numerics_ = 0;
+  uint32_t numerics_ = 0, policy_flags_ = 0;
   CodeTarget code_;
 };
 

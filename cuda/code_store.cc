@@ -239,6 +239,26 @@ void CodeStore::take(std::span<const uint8_t> bytes) {
   }
 }
 
+void CodeStore::remember(const std::string& name, std::vector<char> bytes) {
+  auto record = std::make_shared<Module>();
+  record->names = {name};
+  record->cubin = std::move(bytes);
+  add(std::move(record));
+}
+
+std::vector<char> CodeStore::recall(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  const auto found = modules_.find(name);
+  return found == modules_.end() ? std::vector<char>() : found->second->cubin;
+}
+
+std::vector<std::string> CodeStore::names_from(const std::string& prefix) const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> out;
+  for (auto at = modules_.lower_bound(prefix); at != modules_.end() && at->first.starts_with(prefix); ++at) out.push_back(at->first);
+  return out;
+}
+
 uint64_t CodeStore::code_bytes() const {
   std::lock_guard lock(mutex_);
   return bytes_;

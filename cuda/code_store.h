@@ -67,6 +67,11 @@ class CodeStore {
   void take(std::span<const uint8_t> bytes);
   uint64_t code_bytes() const;
 
+  // Bytes that are no code but travel with it under a name: choices made by measuring. Empty if not known.
+  void remember(const std::string& name, std::vector<char> bytes);
+  std::vector<char> recall(const std::string& name) const;
+  std::vector<std::string> names_from(const std::string& prefix) const;
+
  private:
   struct Module {
     std::vector<std::string> names;
@@ -82,5 +87,8 @@ class CodeStore {
 };
 
 CodeStore& code_store();
+
+// Names of remembered choices of library algorithms begin so.
+inline constexpr const char* kChoicePrefix = "choice ";
 
 }  // namespace keirin::cuda

@@ -2,29 +2,25 @@
 //
 // The backend: what the code generator plans becomes launchable here.
 #include "cuda/backend.h"
-#include "cuda/cublaslt.h"
 #include "cuda/launch.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
 
 CudaBackend::CudaBackend(const Gpu& gpu, const Context* context, const krn_policy* policy)
-    : gpu_(gpu), context_(context), numerics_(policy ? policy->numerics : KRN_NUMERICS_DEFAULT), code_(code_target(gpu, policy)) {}
+    : gpu_(gpu), context_(context), numerics_(policy ? policy->numerics : KRN_NUMERICS_DEFAULT),
+      policy_flags_(policy ? policy->flags : 0), code_(code_target(gpu, policy)) {}
 
 bool CudaBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) const { return supports_row(op, dtype, why_not); }
 
 bool CudaBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
-  bool has_cublaslt = context_ == nullptr;
-  if (context_) {
-    const Current current(context_->handle());
-    std::string ignored;
-    has_cublaslt = CublasLt::get(ignored) != nullptr;
-  }
-  return vendor_takes(anchor, has_cublaslt, why_not);
+  const Current current(context_ ? context_->handle() : nullptr);
+  return vendor_takes(anchor, numerics_, context_ != nullptr, why_not);
 }
 
 bool CudaBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
-  return vendor_takes_post_op(anchor, post);
+  const Current current(context_ ? context_->handle() : nullptr);
+  return vendor_takes_post_op(anchor, post, numerics_, context_ != nullptr);
 }
 
 std::vector<CodeStore::Wanted> CudaBackend::wanted(std::span<const codegen::Kernel> kernels) const {
@@ -60,6 +56,7 @@ std::unique_ptr<codegen::Step> CudaBackend::lower_anchor(const codegen::AnchorDe
   const Current current(context_ ? context_->handle() : nullptr);
   krn_policy policy{};
   policy.numerics = numerics_;
+  policy.flags = policy_flags_;
   return make_vendor_step(anchor, &policy);
 }
 
@@ -74,6 +71,8 @@ void CudaBackend::save_code(std::span<const codegen::Kernel> kernels, std::vecto
     names.push_back(w.name);
     if (w.kernel->has_csr) names.push_back(csr_code_name(code_));
   }
+  const std::vector<std::string> choices = code_store().names_from(kChoicePrefix);
+  names.insert(names.end(), choices.begin(), choices.end());
   code_store().save(names, out);
 }
 

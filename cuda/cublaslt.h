@@ -17,7 +17,7 @@ enum : int32_t { kCompute32F = 68, kCompute32FFastTf32 = 77, kCompute64F = 70 };
 enum : uint32_t { kEpilogueDefault = 1, kEpilogueRelu = 2, kEpilogueBias = 4, kEpilogueGelu = 32 };  // bits combine
 enum : int { kDescTransA = 3, kDescTransB = 4, kDescEpilogue = 7, kDescBiasPointer = 8 };         // cublasLtMatmulDescAttributes_t
 enum : int { kLayoutBatchCount = 5, kLayoutBatchStride = 6 };                                     // cublasLtMatrixLayoutAttribute_t
-enum : int { kPreferenceMaxWorkspace = 1 };                                                       // cublasLtMatmulPreferenceAttributes_t
+enum : int { kPreferenceMaxWorkspace = 1, kPreferenceMinAlignment = 5 };  // of A, then B, C, D; cublasLtMatmulPreferenceAttributes_t
 enum : int32_t { kOpN = 0, kOpT = 1 };                                                            // cublasOperation_t
 
 using Handle = struct handle_opaque*;

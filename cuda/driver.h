@@ -33,13 +33,18 @@ namespace keirin::cuda {
   X(cuModuleGetFunction, "cuModuleGetFunction")             \
   X(cuFuncSetAttribute, "cuFuncSetAttribute")               \
   X(cuLaunchKernel, "cuLaunchKernel")                       \
+  X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel") \
+  X(cuStreamIsCapturing, "cuStreamIsCapturing")             \
   X(cuMemAlloc, "cuMemAlloc_v2")                            \
   X(cuMemFree, "cuMemFree_v2")                              \
   X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2")              \
   X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2")              \
   X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2")              \
   X(cuMemsetD8Async, "cuMemsetD8Async")                     \
+  X(cuStreamCreate, "cuStreamCreate")                       \
+  X(cuStreamDestroy, "cuStreamDestroy_v2")                  \
   X(cuStreamSynchronize, "cuStreamSynchronize")             \
+  X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode") \
   X(cuStreamBeginCapture, "cuStreamBeginCapture_v2")        \
   X(cuStreamEndCapture, "cuStreamEndCapture")               \
   X(cuGraphInstantiate, "cuGraphInstantiateWithFlags")      \
@@ -60,6 +65,19 @@ struct Driver {
 
   // The process's table, or null with the reason ("libcuda.so.1 is not installed"). Any thread.
   static const Driver* get(std::string& why_not);
+};
+
+// While this lives, the calling thread may allocate although another thread records a graph; without it, the call would fail and
+// end that recording.
+class AllocateWhileRecording {
+ public:
+  explicit AllocateWhileRecording(const Driver& driver) : driver_(driver) { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  ~AllocateWhileRecording() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  AllocateWhileRecording(const AllocateWhileRecording&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the mode before
 };
 
 // NVRTC's C API, in its own words; declared here because its header travels with a compiler that users do not have.

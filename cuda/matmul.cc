@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/cublaslt.h"
+#include "cuda/matmul_race.h"
 #include "cuda/op_ids.h"
 #include "plugins/kit/error.h"
 
@@ -16,6 +17,7 @@ using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
 
+constexpr int kGuesses = 8;                    // of the library, that are raced
 constexpr int64_t kWorkspaceBytes = 32 << 20;  // what NVIDIA advises for Hopper's split-K and stream-K kernels
 
 // A matrix of a (batched) tensor as cuBLASLt sees it: column-major, so a row-major one is its transpose.
@@ -69,28 +71,18 @@ struct Problem {
   bool has_bias = false, has_residual = false;
 };
 
+const TensorDesc* residual_of(const AnchorDesc& anchor) {
+  for (const PostOp& post : anchor.post_ops)
+    if (post.op == op_add) return &post.operand;
+  return nullptr;
+}
+
 std::optional<Matrix> rows_matrix(const TensorDesc& t, int64_t rows) {
   // All leading axes of x [.., K] as one row axis.
   const size_t rank = t.sizes.size();
   int64_t size, stride;
   if (!collapse(t, rank - 1, size, stride)) return std::nullopt;
   return matrix_of(rows, stride, t.sizes[rank - 1], t.strides[rank - 1]);
-}
-
-std::optional<Problem> linear_problem(const AnchorDesc& anchor) {
-  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
-  Problem p;
-  p.k = x.sizes.back();
-  p.n = w.sizes[0];
-  p.m = 1;
-  for (size_t d = 0; d + 1 < x.sizes.size(); ++d) p.m *= x.sizes[d];
-  auto a = rows_matrix(x, p.m), d = rows_matrix(y, p.m);
-  auto b = matrix_of(p.k, w.strides[1], p.n, w.strides[0]);  // W^T
-  if (!a || !b || !d || !d->transposed) return std::nullopt;
-  p.a = *a, p.b = *b, p.d = *d;
-  p.has_bias = anchor.operands.size() > 2 && anchor.operands[2].present();
-  if (p.has_bias && anchor.operands[2].strides[0] != 1 && p.n > 1) return std::nullopt;
-  return p;
 }
 
 std::optional<Matrix> batched(const TensorDesc& t, int64_t batch) {
@@ -102,15 +94,42 @@ std::optional<Matrix> batched(const TensorDesc& t, int64_t batch) {
   return m;
 }
 
+std::optional<Problem> linear_problem(const AnchorDesc& anchor) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const size_t rank = x.sizes.size();
+  Problem p;
+  p.k = x.sizes.back();
+  p.n = w.sizes[0];
+  p.m = 1;
+  for (size_t d = 0; d + 1 < rank; ++d) p.m *= x.sizes[d];
+  // A residual has the result's sizes and may lie otherwise.
+  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
+  auto a = rows_matrix(x, p.m), c = rows_matrix(z, p.m), d = rows_matrix(y, p.m);
+  auto b = matrix_of(p.k, w.strides[1], p.n, w.strides[0]);  // W^T
+  if ((!a || !c || !d) && rank > 2) {
+    // Rows that are no single axis, as in a transposed input: the axes before the last two are a batch over one W.
+    p.batch = p.m / x.sizes[rank - 2];
+    p.m = x.sizes[rank - 2];
+    a = batched(x, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
+    if (b) b->batch = p.batch;
+  }
+  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
+  p.has_bias = anchor.operands.size() > 2 && anchor.operands[2].present();
+  if (p.has_bias && anchor.operands[2].strides[0] != 1 && p.n > 1) return std::nullopt;
+  return p;
+}
+
 std::optional<Problem> matmul_problem(const AnchorDesc& anchor) {
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
   const size_t rank = x.sizes.size();
   Problem p;
   p.m = x.sizes[rank - 2], p.k = x.sizes[rank - 1], p.n = w.sizes[rank - 1];
   for (size_t d = 0; d + 2 < rank; ++d) p.batch *= x.sizes[d];
-  auto a = batched(x, p.batch), b = batched(w, p.batch), d = batched(y, p.batch);
-  if (!a || !b || !d || !d->transposed) return std::nullopt;
-  p.a = *a, p.b = *b, p.d = *d;
+  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
+  auto a = batched(x, p.batch), b = batched(w, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
+  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
   return p;
 }
 
@@ -134,7 +153,7 @@ void check_lt(int result, const char* what) {
 
 class MatmulStep final : public codegen::Step {
  public:
-  MatmulStep(const AnchorDesc& anchor, const Problem& problem, bool tf32);
+  MatmulStep(const AnchorDesc& anchor, const Problem& problem, bool tf32, bool raced);
   ~MatmulStep() override {
     for (lt::Layout layout : {a_, b_, c_, d_}) if (layout) api_->cublasLtMatrixLayoutDestroy(layout);
     if (desc_) api_->cublasLtMatmulDescDestroy(desc_);
@@ -177,7 +196,25 @@ lt::Layout MatmulStep::layout(int32_t type, const Matrix& m, int64_t rows, int64
   return out;
 }
 
-MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32)
+// Bytes from the first element to the last of rows x cols, in every batch.
+size_t span_bytes(const Matrix& m, int64_t rows, int64_t cols, int64_t element_bytes) {
+  const int64_t one = m.transposed ? (rows - 1) * m.ld + cols : (cols - 1) * m.ld + rows;
+  return static_cast<size_t>(((m.batch - 1) * m.batch_stride + one) * element_bytes);
+}
+
+// What an operand's address is surely a multiple of: buffers start at multiples of 256.
+uint32_t alignment(const TensorDesc& t, int64_t element_bytes) {
+  const uint64_t offset = static_cast<uint64_t>(t.offset * element_bytes) | 256;
+  return static_cast<uint32_t>(offset & ~(offset - 1));
+}
+
+std::string matrix_key(const Matrix& m) {
+  std::string out;
+  for (int64_t v : {int64_t{m.transposed}, m.ld, m.batch_stride}) out += "/" + std::to_string(v);
+  return out;
+}
+
+MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bool raced)
     : left_(anchor.operands[0]), right_(anchor.operands[1]), result_(anchor.results[0]) {
   std::string why_not;
   api_ = CublasLt::get(why_not);
@@ -204,20 +241,39 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32)
   a_ = layout(type, p.b, p.k, p.n);
   b_ = layout(type, p.a, p.m, p.k);
   d_ = layout(type, p.d, p.m, p.n);
-  c_ = layout(type, p.d, p.m, p.n);
+  c_ = layout(type, p.c, p.m, p.n);
 
   lt::Preference preference = nullptr;
   check_lt(api_->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   size_t limit = kWorkspaceBytes;
   api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMaxWorkspace, &limit, sizeof limit);
-  lt::Heuristic found[1];
+  std::string key = std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
+  text_ = "cublaslt " + key;
+  key += matrix_key(p.a) + matrix_key(p.b) + matrix_key(p.c) + matrix_key(p.d);
+  for (int32_t v : {type, compute, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())}) key += "/" + std::to_string(v);
+  const TensorDesc* const operands[] = {&right_, &left_, residual_.present() ? &residual_ : &result_, &result_};
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bytes = alignment(*operands[i], element_bytes_);
+    api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMinAlignment + i, &bytes, sizeof bytes);
+    key += "/" + std::to_string(bytes);
+  }
+  lt::Heuristic found[kGuesses];
   int count = 0;
-  int result = api_->cublasLtMatmulAlgoGetHeuristic(api_->handle, desc_, a_, b_, c_, d_, preference, 1, found, &count);
+  int result = api_->cublasLtMatmulAlgoGetHeuristic(api_->handle, desc_, a_, b_, c_, d_, preference, kGuesses, found, &count);
   api_->cublasLtMatmulPreferenceDestroy(preference);
   if (result != 0 || count == 0) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt has no algorithm for this product");
-  algo_ = found[0].algo;
-  workspace_bytes_ = found[0].workspace_bytes;
-  text_ = "cublaslt " + std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
+  Product product{desc_, a_, b_, c_, d_};
+  product.a_bytes = span_bytes(p.b, p.k, p.n, element_bytes_);
+  product.b_bytes = span_bytes(p.a, p.m, p.k, element_bytes_);
+  product.c_bytes = residual_.present() ? span_bytes(p.c, p.m, p.n, element_bytes_) : 0;
+  product.d_bytes = span_bytes(p.d, p.m, p.n, element_bytes_);
+  product.bias_bytes = p.has_bias ? static_cast<size_t>(p.n * element_bytes_) : 0;
+  product.f64 = f64_;
+  const Choice choice = choose_algorithm(*api_, key, product, {found, static_cast<size_t>(count)}, raced);
+  algo_ = choice.algo;
+  workspace_bytes_ = choice.workspace_bytes;
+  text_ += " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(count);
+  if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
 
 krn_code MatmulStep::run(const codegen::RunContext& context) const {
@@ -271,10 +327,10 @@ bool matmul_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
   return post.op == op_relu || post.op == op_gelu_tanh;
 }
 
-std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32) {
+std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32, bool raced) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt does not take this layout");
-  return std::make_unique<MatmulStep>(anchor, *problem, tf32);
+  return std::make_unique<MatmulStep>(anchor, *problem, tf32, raced);
 }
 
 }  // namespace keirin::cuda

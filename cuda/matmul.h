@@ -14,7 +14,8 @@ namespace keirin::cuda {
 bool matmul_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
 bool matmul_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
 
-// Asks the library for its best algorithm under `tf32` (numerics=fast). Throws kit::Error; `unsupported` if it has none.
-std::unique_ptr<codegen::Step> make_matmul(const codegen::AnchorDesc& anchor, bool tf32);
+// `tf32`: numerics=fast. `raced`: the library's guesses are timed (matmul_race.h), else its first is taken, so that equal problems
+// get equal algorithms in every process. Throws kit::Error; `unsupported` if the library has none.
+std::unique_ptr<codegen::Step> make_matmul(const codegen::AnchorDesc& anchor, bool tf32, bool raced);
 
 }  // namespace keirin::cuda

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the CUDA plugin takes away from the table's default: dtypes that no row computes in, and the anchors that neither
-// cuBLASLt nor generated code does well yet; eager runs those through cuDNN and its own flash kernels.
+// the libraries nor generated code do well yet; eager runs those through cuDNN and its own flash kernels.
 #include "cuda/backend.h"
 #include "cuda/op_ids.h"
 
@@ -13,7 +13,6 @@ bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not) {
     return false;
   }
   switch (op) {
-    case op_conv: why_not = "convolutions run in eager's cuDNN"; return false;
     case op_attention: why_not = "attention runs in eager's flash kernel"; return false;
     case op_lstm:
     case op_gru: why_not = "recurrent layers run in eager's cuDNN"; return false;

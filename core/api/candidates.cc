@@ -90,6 +90,9 @@ Result<PlanStep> eager_step(Prepared& prepared, OpId id) {
   step.eager = eager_call(std::move(call));
   step.operands = op.operands;
   step.results = op.results;
+  // Rows other than moves and casts compute into memory of their own; what an opaque operator does is its own affair.
+  const OpRow* row = find_row(op.code);
+  step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
   step.note = op.origin;
   return step;
 }
@@ -216,7 +219,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
-  context.channels_last = true;  // a GPU's matrix units and oneDNN's convolutions want channels innermost
+  context.channels_last = session.device.kind == Device::kCuda;  // its matrix units want channels innermost
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
   int64_t weight_bytes = 0;

@@ -77,7 +77,7 @@ Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanSte
   plan->types_.reserve(graph.values.size());
   for (const Value& value : graph.values) plan->types_.push_back(value.type);
   plan->classify(graph, weights);
-  plan->place(graph);
+  plan->place();
   // One context now: a plan that cannot get its arena is refused here and not on the first request.
   KRN_TRY_LET(auto context, plan->make_context());
   plan->idle_.push_back(std::move(context));
@@ -108,26 +108,29 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
 }
 
-void Plan::place(const Graph& graph) {
-  (void)graph;
+void Plan::place() {
+  const int32_t end = static_cast<int32_t>(steps_.size());
+  std::vector<int32_t> last(slots_.size(), -1);
+  for (const Output& output : outputs_) last[output.value] = end;
+  // Backwards, so that what a result is still needed for is known when its operands are looked at: a view keeps them alive.
+  for (int32_t s = end; s-- > 0;) {
+    int32_t until = s;
+    if (!steps_[s].executable && steps_[s].may_alias)
+      for (ValueId v : steps_[s].results) until = std::max(until, last[v]);
+    for (ValueId v : steps_[s].operands)
+      if (v != kNone) last[v] = std::max(last[v], until);
+  }
+  released_.assign(steps_.size(), {});
   std::vector<ValueId> values;
   std::vector<Lifetime> lifetimes;
-  std::vector<int32_t> position(slots_.size(), -1);
-  const int32_t end = static_cast<int32_t>(steps_.size());
-  for (int32_t s = 0; s < end; ++s) {
-    for (size_t r = 0; r < steps_[s].results.size(); ++r)
-      if (ValueId v = steps_[s].results[r]; steps_[s].targets[r] == kNone && slots_[v].kind == Slot::kArena) {
-        position[v] = static_cast<int32_t>(values.size());
-        values.push_back(v);
-        lifetimes.push_back({span_bytes(types_[v]), s, s});
-      }
-    for (ValueId v : steps_[s].operands)
-      if (v != kNone && position[v] >= 0)
-        // An eager operator may return a view of its operand, so what it reads stays to the end.
-        lifetimes[position[v]].last = steps_[s].executable ? std::max(lifetimes[position[v]].last, s) : end;
-  }
-  for (const Output& output : outputs_)
-    if (position[output.value] >= 0) lifetimes[position[output.value]].last = end;
+  for (int32_t s = 0; s < end; ++s)
+    for (size_t r = 0; r < steps_[s].results.size(); ++r) {
+      const ValueId v = steps_[s].results[r];
+      const int32_t until = std::max(last[v], s);
+      if (steps_[s].targets[r] != kNone) continue;
+      if (slots_[v].kind == Slot::kArena) values.push_back(v), lifetimes.push_back({span_bytes(types_[v]), s, until});
+      if (slots_[v].kind == Slot::kEager && until < end) released_[until].push_back(v);
+    }
   MemoryPlan plan = plan_memory(lifetimes);
   for (size_t i = 0; i < values.size(); ++i) slots_[values[i]].offset = plan.offsets[i];
 
@@ -288,6 +291,7 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
       auto start = std::chrono::steady_clock::now();
       Status status = steps_[s].executable ? run_region(*context, s) : run_eager(*context, s);
       if (!status.ok()) return std::move(status).at("step " + steps_[s].name);
+      for (ValueId v : released_[s]) context->tensors[v].reset();
       if (step_us) {
         KRN_TRY(services_.synchronize(device_));
         step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());

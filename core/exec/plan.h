@@ -36,6 +36,7 @@ struct PlanStep {
   std::vector<ValueId> results;   // region: in the order of its outputs
   std::vector<ValueId> targets;   // region: parallel to results; the input or state that the output is written into, or kNone.
                                   // Empty: none. What has a target is read by nobody else.
+  bool may_alias = true;          // eager: a result may be a view of an operand
   int num_ops = 1;
   std::string note;               // plugin of a region, why an eager step is eager
 };
@@ -69,7 +70,7 @@ class Plan {
 
   Plan(TensorServices& services, Device device);
   void classify(const Graph& graph, const std::vector<TensorRef>& weights);
-  void place(const Graph& graph);
+  void place();
   Result<std::unique_ptr<Context>> make_context();
   Result<std::unique_ptr<Context>> take_context();
   void give_back(std::unique_ptr<Context> context);
@@ -87,6 +88,7 @@ class Plan {
   std::vector<Slot> slots_;           // by value
   std::vector<ValueId> inputs_;
   std::vector<Output> outputs_;
+  std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
   std::vector<uint8_t> in_place_;     // by value: a region writes it, it is the target of an update
   int64_t arena_bytes_ = 0, workspace_offset_ = 0;
   std::mutex mutex_;

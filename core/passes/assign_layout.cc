@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pass 9: lays convolution graphs out channels-last where the context asks for it: from each convolution through pooling,
-// norms and pointwise ops. Only strides change, and a relayout is put where the graph begins and where the user sees strides.
+// norms and pointwise ops. Only strides change: a relayout is put where the graph begins and where the user sees
+// strides, and constant weights are laid out once.
 #include <map>
 
 #include "core/ir/rows.h"
@@ -34,7 +35,7 @@ bool follows(const Op& op) {
 
 class Layouter {
  public:
-  explicit Layouter(Rewriter& r) : r_(r) {}
+  Layouter(Rewriter& r, PassContext& context) : r_(r), context_(context) {}
 
   Result<bool> operator()(OpId id) {
     const Op& op = r_.old().ops[id];
@@ -85,13 +86,33 @@ class Layouter {
       }
       x = at->second;
     }
+    KRN_TRY_LET(ValueId w, weight(r_.map(op.operands[1])));
     keep_channels_last(id);
     r_.graph().ops.back().operands[0] = x;
+    r_.graph().ops.back().operands[1] = w;
     return true;
   }
 
+  // A constant weight is laid out once, at load; another one stays as it is.
+  Result<ValueId> weight(ValueId w) {
+    const Value& value = r_.graph().values[w];
+    if (!context_.evaluator || value.kind != ValueKind::kConstant || !fits(value.type) || is_channels_last(value.type)) return w;
+    auto [at, fresh] = weights_.emplace(w, w);
+    if (!fresh) return at->second;
+    Graph alone;
+    Builder build(alone);
+    KRN_TRY_LET(ValueId turned, build.emit1(OpCode::k_relayout, {alone.add_constant(value.type, value.index, ValueKind::kConstant)},
+                                            {{AttrKey::k_encoding, std::string("channels_last")}}));
+    alone.outputs = {{turned, kNone, kNone}};
+    Result<std::vector<FoldedConstant>> folded = context_.evaluator->evaluate(alone);
+    if (folded.ok() && folded->size() == 1) at->second = r_.graph().add_constant((*folded)[0].type, (*folded)[0].index, ValueKind::kConstant);
+    else context_.notes.push_back("a convolution's weight keeps its layout: " + folded.status().message().what);
+    return at->second;
+  }
+
   Rewriter& r_;
-  std::map<ValueId, ValueId> relaid_;
+  PassContext& context_;
+  std::map<ValueId, ValueId> relaid_, weights_;
 };
 
 }  // namespace
@@ -99,7 +120,7 @@ class Layouter {
 Status passes::assign_layout(Graph& graph, PassContext& context) {
   if (!context.channels_last) return {};
   Rewriter rewriter(graph);
-  Layouter layouter(rewriter);
+  Layouter layouter(rewriter, context);
   for (OpId id = 0; id < rewriter.old().ops.size(); ++id) {
     rewriter.begin(id);
     KRN_TRY_LET(bool done, layouter(id));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pass 4: computes at load what depends on constants alone, and folds batch norm into the convolution before it. What the
-// model's table of constants gains is at most twice what it is made from; views of constants cost nothing and stay views.
+// Pass 4: computes at load what depends on constants alone, and folds batch norm into the convolution before it (16-bit ones keep
+// their weights and get a scale and a shift). What the model's table of constants gains is at most twice what it is made from;
+// views of constants cost nothing and stay views.
 #include <algorithm>
 #include <unordered_set>
 
@@ -32,26 +33,42 @@ class BatchNormFolder {
     params.erase(params.begin());
     ValueId bias = conv.operands.size() > 2 ? conv.operands[2] : kNone;
     if (!folds(conv, bias, params)) return false;
+    const DType dtype = g.type(conv.operands[1]).dtype;
+    const bool wide = dtype == DType::k_f32 || dtype == DType::k_f64;
     Result<std::vector<FoldedConstant>> folded = compute(conv, bias, params, norm.d(AttrKey::k_eps));
     if (!folded.ok() || folded->size() != 2) {
       context_.notes.push_back("batch norm not folded at " + norm.origin + ": " + folded.status().message().what);
       return false;
     }
     ValueId w = add_folded(r_.graph(), (*folded)[0]), b = add_folded(r_.graph(), (*folded)[1]);
+    if (!wide) return scale_and_shift(norm, x, w, b);
     KRN_TRY_LET(ValueId y, r_.build().emit1(OpCode::k_conv, {conv.operands[0], w, b}, conv.attrs));
     r_.replace(norm.results[0], y);
     return true;
   }
 
  private:
-  // 16-bit weights would be rounded after the scale (errors of 0.1 were seen): there batch norm stays an epilogue.
+  // 16-bit weights would be rounded after the scale (errors of 0.1 were seen): there batch norm becomes a scale and a shift of
+  // the result, in f32, which libraries take as an epilogue.
+  Result<bool> scale_and_shift(const Op& norm, ValueId x, ValueId scale, ValueId shift) {
+    const DType dtype = r_.graph().type(x).dtype;
+    const Dims sizes = r_.graph().type(x).sizes;
+    Builder& build = r_.build();
+    KRN_TRY_LET(ValueId y, build.cast(x, DType::k_f32));
+    KRN_TRY_LET(scale, build.expand_to(scale, sizes));
+    KRN_TRY_LET(y, build.emit1(OpCode::k_mul, {y, scale}));
+    KRN_TRY_LET(shift, build.expand_to(shift, sizes));
+    KRN_TRY_LET(y, build.emit1(OpCode::k_add, {y, shift}));
+    KRN_TRY_LET(y, build.cast(y, dtype));
+    r_.replace(norm.results[0], y);
+    return true;
+  }
+
   bool folds(const Op& conv, ValueId bias, const std::vector<ValueId>& params) const {
     const Graph& g = r_.graph();
-    DType dtype = g.type(conv.operands[1]).dtype;
-    bool wide = dtype == DType::k_f32 || dtype == DType::k_f64;
     bool axis_known = !conv.b(AttrKey::k_transposed) || conv.i(AttrKey::k_groups) == 1;
     auto constant = [&](ValueId v) { return v == kNone || g.values[v].kind == ValueKind::kConstant; };
-    return wide && axis_known && constant(conv.operands[1]) && constant(bias) && std::all_of(params.begin(), params.end(), constant);
+    return axis_known && constant(conv.operands[1]) && constant(bias) && std::all_of(params.begin(), params.end(), constant);
   }
 
   Result<std::vector<FoldedConstant>> compute(const Op& conv, ValueId bias, const std::vector<ValueId>& params, double eps) {
@@ -75,7 +92,8 @@ class BatchNormFolder {
     }
     KRN_TRY_LET(ValueId mean, wide(params[2]));
     ValueId offset = kNone;
-    if (bias != kNone) {
+    const bool folds_weight = dtype == DType::k_f32 || dtype == DType::k_f64;  // else the convolution keeps its bias
+    if (bias != kNone && folds_weight) {
       KRN_TRY_LET(ValueId old, wide(bias));
       KRN_TRY_LET(offset, b.emit1(OpCode::k_sub, {old, mean}));
     } else {
@@ -85,6 +103,16 @@ class BatchNormFolder {
     if (params[1] != kNone) {
       KRN_TRY_LET(ValueId beta, wide(params[1]));
       KRN_TRY_LET(offset, b.emit1(OpCode::k_add, {offset, beta}));
+    }
+    if (!folds_weight) {
+      Dims per_channel(g.type(conv.operands[1]).sizes.size() - 1, 1);
+      per_channel[0] = channels[0];
+      KRN_TRY_LET(scale, b.reshape(scale, per_channel));
+      KRN_TRY_LET(scale, b.cast(scale, DType::k_f32));
+      KRN_TRY_LET(offset, b.reshape(offset, per_channel));
+      KRN_TRY_LET(offset, b.cast(offset, DType::k_f32));
+      f.outputs = {{scale, kNone, kNone}, {offset, kNone, kNone}};
+      return context_.evaluator->evaluate(f);
     }
     KRN_TRY_LET(ValueId weight, wide(conv.operands[1]));
     Dims spread(f.type(weight).sizes.size(), 1);

@@ -28,6 +28,7 @@ struct TargetInfo {
   double launch_ns = 1000;         // starting one kernel
   int64_t cache_bytes = 1 << 20;   // what a row and its intermediates may fill
   int64_t max_row_elements = 32768; // longest row of the row class
+  double max_score_bytes = 0;      // attention whose scores take no more is two products around a softmax; 0: none is
   int max_kernel_buffers = 32;
   int max_kernel_nodes = 128;
 };

@@ -391,7 +391,7 @@ bool Printer::tiled(const Access& access) const {
 }
 
 std::string Printer::live() const {
-  const bool whole = s_.shape == GpuShape::kTile || (s_.vec == 1 && s_.shape == GpuShape::kFlat);
+  const bool whole = s_.vec == 1 && (s_.shape == GpuShape::kTile || s_.shape == GpuShape::kFlat);
   return whole ? "" : "j < m";
 }
 
@@ -410,7 +410,7 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     const Access& acc = k_.accesses[access];
     const std::string q = number(access), storage = storage_name(acc.dtype), cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
     if (tiled(acc)) {
-      names_[id] = cast + storage + "::get(tile" + q + "[tx][ty])";
+      names_[id] = cast + storage + "::get(tile" + q + "[tx + j][ty])";
       continue;
     }
     const bool contiguous = vector_access(acc);

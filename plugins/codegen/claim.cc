@@ -91,6 +91,15 @@ class Claimer {
     return "";
   }
 
+  // Libraries may take a shape only where an operand is constant.
+  uint32_t weight_of(uint32_t v) const {
+    const krn_gvalue& value = *krn_graph_value(&g_, v);
+    const krn_gfunction& top = *krn_graph_function(&g_, 0);
+    if (value.producer != KRN_NONE || value.result >= top.num_inputs) return KRN_NONE;
+    const krn_ginput& in = *krn_graph_input(&g_, top.first_input + value.result);
+    return in.value == v && (in.flags & KRN_INPUT_WEIGHT) ? in.weight : KRN_NONE;
+  }
+
   // The node alone, as a region of one, to ask questions that need shapes.
   Region alone(const krn_gnode& node) const {
     Region r;
@@ -100,6 +109,7 @@ class Claimer {
       t.dtype = type.dtype;
       t.sizes.assign(krn_graph_sizes(&g_, &type), krn_graph_sizes(&g_, &type) + type.rank);
       t.strides.assign(krn_graph_strides(&g_, &type), krn_graph_strides(&g_, &type) + type.rank);
+      t.weight = weight_of(v);
       r.tensors.push_back(std::move(t));
       return static_cast<int>(r.tensors.size()) - 1;
     };
@@ -142,7 +152,18 @@ class Claimer {
 
   std::string generated(const krn_gnode& node) const {
     Region r = alone(node);
-    return rewrite(r, static_cast<int>(r.nodes.size()) - 1);
+    return rewritten(r);
+  }
+
+  // Rewrites the last node, and checks that the library takes the anchors this makes.
+  std::string rewritten(Region& r) const {
+    const size_t given = r.nodes.size();
+    std::string why = rewrite(r, static_cast<int>(given) - 1, backend_.target());
+    for (size_t n = given; why.empty() && n < r.nodes.size(); ++n) {
+      if (op_kind(r.nodes[n].op) != OpKind::kAnchorComposite || backend_.takes_anchor(describe_anchor(r, r.nodes[n]), why)) continue;
+      if (why.empty()) why = "the library refuses a part of it";
+    }
+    return why;
   }
 
   std::string anchor(const krn_gnode& node) {
@@ -152,7 +173,7 @@ class Claimer {
     }
     std::string why;
     if (backend_.takes_anchor(describe_anchor(r, r.nodes.back()), why)) return "";
-    std::string other = rewrite(r, static_cast<int>(r.nodes.size()) - 1);
+    std::string other = rewritten(r);
     return other.empty() ? "" : (why.empty() ? other : why);
   }
 

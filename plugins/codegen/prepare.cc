@@ -5,6 +5,7 @@
 #include "plugins/codegen/prepare.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "plugins/codegen/rewrite.h"
@@ -45,20 +46,42 @@ class Preparer {
   }
 
   void rewrite_all() {
-    int given = static_cast<int>(r_.nodes.size());
-    for (int n = 0; n < given; ++n) {
+    int given = static_cast<int>(r_.nodes.size()), given_tensors = static_cast<int>(r_.tensors.size());
+    for (int n = 0; n < static_cast<int>(r_.nodes.size()); ++n) {
       uint32_t op = r_.nodes[n].op;
       bool reduces = op == kOp_index_reduce || op == kOp_scatter;
       if (!is_anchor(op) && !reduces) continue;
       std::string refused, why;
       if (is_anchor(op) && backend_.takes_anchor(describe_anchor(r_, r_.nodes[n]), refused)) continue;
-      why = rewrite(r_, n);
+      why = rewrite(r_, n, backend_.target());
       if (!why.empty()) {
         throw kit::Error(KRN_STATUS_unsupported, "node " + std::to_string(r_.nodes[n].claim_node) + " (" + std::string(op_name(op)) +
                                                      "): " + (refused.empty() ? why : refused + "; " + why));
       }
     }
+    merge_equal(given, given_tensors);
     r_.tidy();
+  }
+
+  // Rewrites of several nodes over one index make the same nodes again: bags of many tables over one list of offsets.
+  void merge_equal(int first_node, int first_tensor) {
+    std::map<int, int> same;
+    for (int n = first_node; n < static_cast<int>(r_.nodes.size()); ++n) {
+      TensorNode& node = r_.nodes[n];
+      for (int& t : node.operands) {
+        if (auto it = same.find(t); it != same.end()) t = it->second;
+      }
+      if (node.results[0] < first_tensor) continue;
+      const Tensor& result = r_.tensors[node.results[0]];
+      for (int m = first_node; m < n; ++m) {
+        const TensorNode& other = r_.nodes[m];
+        if (other.op != node.op || other.results[0] < first_tensor || other.operands != node.operands || !(other.attrs == node.attrs)) continue;
+        const Tensor& before = r_.tensors[other.results[0]];
+        if (before.dtype != result.dtype || before.sizes != result.sizes) continue;
+        same[node.results[0]] = other.results[0];
+        break;
+      }
+    }
   }
 
   int copy_of(int t) {
@@ -168,22 +191,40 @@ class Preparer {
     if (!usable) force(t);
   }
 
-  // While the only reader of the result is a scalar op that the library can apply, let it.
+  // While the only reader of the result is a scalar op that the library can apply, let it. Libraries compute epilogues wide and
+  // round once, so ops between a widening cast and the one back count only together.
   void absorb(AnchorPlan& plan) {
     AnchorDesc desc = describe_anchor(r_, r_.nodes[plan.node]);
+    AnchorPlan tried = plan;
+    std::vector<int> pending;
     for (;;) {
-      int t = plan.results[0];
+      int t = tried.results[0];
       if (r_.tensors[t].readers.size() != 1 || p_.forced[t]) return;
       int n = r_.tensors[t].readers[0];
-      AnchorPlan::Post post;
-      PostOp asked;
-      if (!post_op(t, n, post, asked) || !backend_.takes_post_op(desc, asked)) return;
-      desc.post_ops.push_back(asked);
-      if (post.operand >= 0) store_operand(post.operand);
-      plan.post_ops.push_back(post);
-      plan.results[0] = r_.nodes[n].results[0];
-      p_.absorbed[n] = true;
+      if (!is_free_cast(t, r_.nodes[n], desc.results[0].dtype)) {
+        AnchorPlan::Post post;
+        PostOp asked;
+        if (!post_op(t, n, post, asked) || !backend_.takes_post_op(desc, asked)) return;
+        desc.post_ops.push_back(asked);
+        tried.post_ops.push_back(post);
+      }
+      pending.push_back(n);
+      tried.results[0] = r_.nodes[n].results[0];
+      if (r_.tensors[tried.results[0]].dtype != desc.results[0].dtype) continue;
+      for (size_t i = plan.post_ops.size(); i < tried.post_ops.size(); ++i) {
+        if (tried.post_ops[i].operand >= 0) store_operand(tried.post_ops[i].operand);
+      }
+      plan = tried;
+      for (int each : pending) p_.absorbed[each] = true;
+      pending.clear();
     }
+  }
+
+  // From a 16-bit result to f32 where that rounding need not be seen, and back.
+  bool is_free_cast(int t, const TensorNode& node, uint8_t own) const {
+    if (node.op != kOp_cast || (own != kDType_f16 && own != kDType_bf16)) return false;
+    const uint8_t from = r_.tensors[t].dtype, to = r_.tensors[node.results[0]].dtype;
+    return (from == own && to == kDType_f32 && !r_.tensors[t].observed) || (from == kDType_f32 && to == own);
   }
 
   // Rounding between the anchor and the op must not be visible, unless the op commutes with it.
@@ -215,7 +256,7 @@ class Preparer {
     asked.operand.strides = other.strides;
     StridedView view;
     Layout layout(r_);
-    if (!layout.stored(base)) layout.place(base, Storage{0, 0, row_major(r_.tensors[base].sizes)});
+    if (!layout.stored(base)) layout.place_in_temp(r_, base);
     if (resolve_view(r_, layout, post.operand, view)) asked.operand.strides = view.strides;
     return true;
   }

@@ -28,6 +28,9 @@ KRN_FN float krn_f16_value(unsigned short v) { float x; asm("cvt.f32.f16 %0, %1;
 KRN_FN unsigned short krn_f16_bits(float x) { unsigned short v; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v) : "f"(x)); return v; }
 #if __CUDA_ARCH__ >= 800
 #define KRN_BF16_BITS
+#define KRN_NAN_COMPARE
+KRN_FN float krn_nan_max(float x, float y) { float v; asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(x), "f"(y)); return v; }
+KRN_FN float krn_nan_min(float x, float y) { float v; asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(x), "f"(y)); return v; }
 KRN_FN unsigned short krn_bf16_bits(float x) { unsigned short v; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(v) : "f"(x)); return v; }
 #endif
 )";
@@ -104,6 +107,10 @@ KRN_FN double krn_mul(double x, double y) { return x * y; }
 // NaN goes through from either side.
 template <class T> KRN_FN T krn_max(T x, T y) { return x != x ? x : x > y ? x : y; }
 template <class T> KRN_FN T krn_min(T x, T y) { return x != x ? x : x < y ? x : y; }
+#ifdef KRN_NAN_COMPARE
+template <> KRN_FN float krn_max(float x, float y) { return krn_nan_max(x, y); }
+template <> KRN_FN float krn_min(float x, float y) { return krn_nan_min(x, y); }
+#endif
 
 #ifndef KRN_BF16_BITS
 KRN_FN unsigned short krn_bf16_bits(float x) {

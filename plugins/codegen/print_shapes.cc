@@ -175,7 +175,7 @@ std::vector<int32_t> Printer::all_kept() const {
 
 void Printer::print_tile() {
   head(symbol_);
-  const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads / s_.tile);
+  const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads * s_.vec / s_.tile), v = number(s_.vec);
   std::vector<size_t> turned;
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const Access& access = k_.accesses[i];
@@ -189,18 +189,27 @@ void Printer::print_tile() {
   }
   line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", tiles_along = (inner + " + t + " - 1) / " + t + ";");
   line("const idx total = rows / size" + across + " * tiles_across * tiles_along;");
-  line("const int tx = KRN_THREAD % " + t + ", first_ty = KRN_THREAD / " + t + ";");
+  const std::string wide = number(s_.tile / s_.vec);  // threads along a side
+  line("const int tx = KRN_THREAD % " + wide + " * " + v + ", first_ty = KRN_THREAD / " + wide + ";");
   open("for (idx u = KRN_BLOCK; u < total; u += KRN_BLOCKS)");
   line("const idx along = u / tiles_along, i_first = (u - along * tiles_along) * " + t + ";");
   line("const idx row = along / tiles_across, across_first = (along - row * tiles_across) * " + t + ";");
   decode_outer("row", s_.tile_axis);
   line("krn_sync();  // the tile before has been read");
-  open("for (int ty = first_ty; ty < " + t + "; ty += " + rows + ")");
+  open("KRN_UNROLL for (int step = 0; step < " + number(s_.tile / (s_.threads * s_.vec / s_.tile)) + "; ++step)");
+  line("const int ty = first_ty + step * " + rows + ";");
   line("const idx i" + across + " = across_first + tx, ij = i_first + ty;");
   open("if (i" + across + " < size" + across + " && ij < inner)");
+  if (s_.vec > 1) line("const int m = size" + across + " - i" + across + " < " + v + " ? (int)(size" + across + " - i" + across + ") : " + v + ";");
   for (size_t i : turned) {
-    const std::string n = number(static_cast<int64_t>(i));
-    line("tile" + n + "[ty][tx] = q" + n + "[" + linear(k_.accesses[i].index, arguments_[i].offset, true) + "];");
+    const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype);
+    const std::string from = "q" + n + " + (" + linear(k_.accesses[i].index, arguments_[i].offset, true) + ")";
+    if (s_.vec == 1) {
+      line("tile" + n + "[ty][tx] = *(" + from + ");");
+      continue;
+    }
+    line("const KrnPack<" + storage + ", " + v + "> x" + n + " = krn_fetch<" + storage + ", " + v + ">(" + from + ", m);");
+    line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) tile" + n + "[ty][tx + j] = x" + n + ".s[j];");
   }
   close();
   close();
@@ -208,7 +217,7 @@ void Printer::print_tile() {
   open("for (int ty = first_ty; ty < " + t + "; ty += " + rows + ")");
   line("const idx i" + across + " = across_first + ty, i = i_first + tx;");
   open("if (i" + across + " < size" + across + " && i < inner)");
-  line("const int m = 1;");
+  line("const int m = inner - i < " + v + " ? (int)(inner - i) : " + v + ";");
   for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
   close();
   close();

@@ -52,6 +52,7 @@ struct Attrs {
        include_last_offset = false;
   std::string reduce, mode, encoding;
   Monoid monoid = Monoid::kSum;  // kOpSegmentReduce
+  bool operator==(const Attrs&) const = default;
 };
 
 struct TensorNode {

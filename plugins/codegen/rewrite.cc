@@ -15,10 +15,12 @@ namespace keirin::codegen {
 namespace {
 
 constexpr int64_t kTinyMatmul = 1 << 16;  // multiply-adds that a generated loop may do where a library refuses
+constexpr int64_t kMostBagTests = 1 << 24;  // positions times bags: every position is compared with every bag's start
 
 class Writer {
  public:
-  Writer(Region& region, int n) : r_(region), node_(region.nodes[n]), out_(node_.results[0]) {}
+  Writer(Region& region, int n, const TargetInfo& target)
+      : r_(region), node_(region.nodes[n]), target_(target), out_(node_.results[0]) {}
 
   std::string rewrite() {
     switch (node_.op) {
@@ -34,6 +36,8 @@ class Writer {
         return upsample_bilinear();
       case kOp_embedding_bag:
         return embedding_bag();
+      case kOp_attention:
+        return attention();
       case kOp_index_reduce:
         return segment(node_.operands[1]);
       case kOp_scatter:
@@ -217,7 +221,7 @@ class Writer {
   }
 
   std::string embedding_bag() {
-    if (node_.operands.size() > 2 && node_.operands[2] >= 0) return "embedding_bag with offsets";
+    if (node_.operands.size() > 2 && node_.operands[2] >= 0) return bags_by_offset();
     if (t(node_.operands[0]).rank() != 2 || t(node_.operands[1]).rank() != 2) return "embedding_bag of other ranks";
     int rows = take(node_.operands[0], node_.operands[1], 0);
     const std::string mode = node_.attrs.mode;
@@ -226,6 +230,112 @@ class Writer {
     if (mode != "mean") return result(total);
     double n = static_cast<double>(std::max<int64_t>(t(rows).sizes[1], 1));
     return result(scalar(kOp_div, {total, constant_like(n, total)}));
+  }
+
+  // Bags are segments of the gathered rows. Offsets that eager refuses (the first is not 0) give a row of -1, which ends the run.
+  std::string bags_by_offset() {
+    int indices = node_.operands[1], offsets = node_.operands[2];
+    const Dims sizes = t(out_).sizes;
+    if (t(indices).numel() == 0 || t(offsets).numel() * t(indices).numel() > kMostBagTests) return "embedding_bag with too many bags";
+    int bag = bag_of_position(offsets, t(indices).numel());
+    int rows = take(node_.operands[0], indices, 0);
+    uint8_t dtype = t(rows).dtype;
+    const std::string mode = node_.attrs.mode;
+    Attrs a;
+    a.monoid = mode == "max" ? Monoid::kMax : Monoid::kSum;
+    int folded = r_.add(kOpSegmentReduce, {rows, bag}, dtype, sizes, a);
+    if (mode == "sum") return result(folded);
+    a.monoid = Monoid::kSum;
+    int count = r_.add(kOpSegmentReduce, {r_.constant(1, kDType_f32, t(rows).sizes), bag}, kDType_f32, sizes, a);
+    if (mode == "mean") return result(scalar(kOp_div, {folded, cast(scalar(kOp_maximum, {count, constant_like(1, count)}), dtype)}));
+    int some = r_.add(kOp_gt, {count, constant_like(0, count)}, kDType_bool, sizes);
+    return result(r_.add(kOp_select, {some, folded, constant_like(0, folded)}, dtype, sizes));
+  }
+
+  // [positions]: how many bags start at or before each position, less one.
+  int bag_of_position(int offsets, int64_t positions) {
+    const Dims all{positions, t(offsets).sizes[0]};
+    Attrs a;
+    a.dtype = kDType_i64;
+    int position = expand(reshape(r_.add(kOp_iota, {}, kDType_i64, {positions}, a), {positions, 1}), all);
+    int start = expand(reshape(cast(offsets, kDType_i64), {1, all[1]}), all);
+    int started = cast(r_.add(kOp_ge, {position, start}, kDType_bool, all), kDType_i64);
+    int count = reduce(kOp_sum, started, {1});
+    return scalar(kOp_sub, {count, constant_like(1, count)});
+  }
+
+  int with_sizes(int like, Dims sizes) { return expand(reshape(like, thin_last(sizes)), sizes); }
+  static Dims thin_last(Dims sizes) {
+    sizes.back() = 1;
+    return sizes;
+  }
+
+  // Two products around a softmax. It pays while the scores stay in cache; a long sequence wants a kernel that never stores them.
+  std::string attention() {
+    int q = node_.operands[0], k = node_.operands[1], v = node_.operands[2];
+    const int mask = node_.operands.size() > 3 ? node_.operands[3] : -1;
+    Dims all = t(q).sizes;
+    const int64_t keys = t(k).sizes[all.size() - 2];
+    all.back() = keys;
+    int64_t count = 1;
+    for (int64_t size : all) count *= size;
+    if (t(q).dtype != kDType_f32) return "attention runs in eager's kernel where it is not f32";
+    if (static_cast<double>(count) * 4 > target_.max_score_bytes) return "attention runs in eager's kernel where its scores are many";
+    // Query heads that share a key head are more rows of one product.
+    Dims queries = t(q).sizes, scores = all;
+    const bool shared = t(k).sizes[all.size() - 3] != all[all.size() - 3];
+    if (shared) {
+      for (Dims* d : {&queries, &scores}) {
+        (*d)[all.size() - 2] *= all[all.size() - 3] / t(k).sizes[all.size() - 3];
+        (*d)[all.size() - 3] = t(k).sizes[all.size() - 3];
+      }
+      q = reshape(q, queries);
+    }
+    int weights = r_.add(kOp_matmul, {q, transposed(k)}, kDType_f32, scores);
+    weights = softmax(shared ? reshape(weights, all) : weights, mask, all);
+    if (shared) weights = reshape(weights, scores);
+    queries.back() = t(v).sizes.back();
+    int out = r_.add(kOp_matmul, {weights, v}, kDType_f32, queries);
+    return result(shared ? reshape(out, t(out_).sizes) : out);
+  }
+
+  int transposed(int x) {
+    Attrs a;
+    for (int64_t d = 0; d < t(x).rank(); ++d) a.dims.push_back(d);
+    std::swap(a.dims[a.dims.size() - 1], a.dims[a.dims.size() - 2]);
+    Dims sizes = t(x).sizes, strides = t(x).strides;
+    std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
+    std::swap(strides[sizes.size() - 1], strides[sizes.size() - 2]);
+    int y = r_.add(kOp_permute, {x}, t(x).dtype, sizes, a);
+    r_.tensors[y].strides = strides;
+    return y;
+  }
+
+  // A row of which nothing may be seen gives zeros: its maximum is held finite, and every other row's sum is at least 1.
+  int softmax(int x, int mask, const Dims& all) {
+    x = scalar(kOp_mul, {x, constant_like(node_.attrs.scale, x)});
+    const bool some_hidden = mask >= 0 || node_.attrs.causal;
+    const int64_t last = static_cast<int64_t>(all.size()) - 1;
+    auto hide = [&](int seen) {
+      x = r_.add(kOp_select, {seen, x, constant_like(-std::numeric_limits<double>::infinity(), x)}, kDType_f32, all);
+    };
+    if (mask >= 0 && t(mask).dtype == kDType_bool) hide(mask);
+    if (mask >= 0 && t(mask).dtype != kDType_bool) x = scalar(kOp_add, {x, mask});
+    if (node_.attrs.causal) hide(r_.add(kOp_ge, {coordinate(all, last - 1), coordinate(all, last)}, kDType_bool, all));
+    int high = reduce(kOp_amax, x, {last});
+    if (some_hidden) high = scalar(kOp_maximum, {high, constant_like(std::numeric_limits<float>::lowest(), high)});
+    x = scalar(kOp_exp, {scalar(kOp_sub, {x, with_sizes(high, all)})});
+    int total = reduce(kOp_sum, x, {last});
+    if (some_hidden) total = scalar(kOp_maximum, {total, constant_like(1, total)});
+    return scalar(kOp_div, {x, with_sizes(total, all)});
+  }
+
+  int coordinate(const Dims& all, int64_t axis) {
+    Attrs a;
+    a.dtype = kDType_i64;
+    Dims thin(all.size(), 1);
+    thin[axis] = all[axis];
+    return expand(reshape(r_.add(kOp_iota, {}, kDType_i64, {all[axis]}, a), thin), all);
   }
 
   // An index of the result's rank that changes along `dim` only, as the 1-d tensor it repeats; -1 if it changes elsewhere.
@@ -323,20 +433,13 @@ class Writer {
 
   Region& r_;
   const TensorNode node_;
+  const TargetInfo& target_;
   int out_;
 };
 
 }  // namespace
 
-std::string rewrite(Region& region, int n) { return Writer(region, n).rewrite(); }
-
-std::string why_no_rewrite(const Region& region, int n) {
-  Region copy;
-  copy.tensors = region.tensors;
-  copy.nodes = region.nodes;
-  copy.inputs = region.inputs;
-  return Writer(copy, n).rewrite();
-}
+std::string rewrite(Region& region, int n, const TargetInfo& target) { return Writer(region, n, target).rewrite(); }
 
 static TensorDesc describe(const Region& region, int tensor) {
   TensorDesc out;

@@ -11,10 +11,8 @@
 
 namespace keirin::codegen {
 
-// Rewrites node `n` in place (its result keeps its number), or returns why it cannot.
-std::string rewrite(Region& region, int n);
-// The same question without changing anything.
-std::string why_no_rewrite(const Region& region, int n);
+// Rewrites node `n` in place (its result keeps its number), or returns why it cannot. New nodes may be anchors themselves.
+std::string rewrite(Region& region, int n, const TargetInfo& target);
 
 // Description of an anchor with its operands as the graph types them; storage is filled in by the planner.
 AnchorDesc describe_anchor(const Region& region, const TensorNode& node);

@@ -108,11 +108,16 @@ class Chooser {
 
   void tile(int axis) {
     s_.shape = GpuShape::kTile;
-    s_.vec = 1;
     s_.tile_axis = axis;
     int widest = 1;
-    for (const Access& a : k_.accesses) widest = std::max(widest, dtype_bytes(a.dtype));
+    bool contiguous = true;  // across, in what is turned
+    for (const Access& a : k_.accesses) {
+      widest = std::max(widest, dtype_bytes(a.dtype));
+      const int64_t along = a.index.coeff.back();
+      if (along != 0 && along != 1 && a.index.coeff[axis] != 0) contiguous &= a.index.coeff[axis] == 1;
+    }
     s_.tile = widest <= 2 ? 64 : 32;
+    s_.vec = widest <= 2 && contiguous ? 2 : 1;  // four bytes a thread
     const int64_t others = outer_ / std::max<int64_t>(k_.axes[axis].size, 1);
     s_.blocks = std::max<int64_t>(others * ceil_div(k_.axes[axis].size, s_.tile) * ceil_div(inner_, s_.tile), 1);
     s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);

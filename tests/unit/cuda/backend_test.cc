@@ -8,6 +8,8 @@
 #include <cstdio>
 
 #include "cuda/backend.h"
+#include "cuda/matmul.h"
+#include "cuda/op_ids.h"
 #include "plugins/codegen/artifact.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
@@ -128,11 +130,43 @@ TEST_F(BackendTest, RefusesWhatEagerDoesBetter) {
   const Gpu gpu = imagine_gpu("sm_90");
   const CudaBackend backend(gpu, nullptr, nullptr);
   std::string why_not;
-  EXPECT_FALSE(backend.supports(kOp_conv, kF32, why_not));
-  EXPECT_EQ(why_not, "convolutions run in eager's cuDNN");
+  EXPECT_TRUE(backend.supports(kOp_conv, kF32, why_not));
   EXPECT_FALSE(backend.supports(kOp_attention, kBf16, why_not));
   EXPECT_TRUE(backend.supports(kOp_linear, kBf16, why_not));
   EXPECT_TRUE(backend.supports(kOp_softmax, kBf16, why_not));
+}
+
+TEST_F(BackendTest, ProductsTakeInputsAndResidualsThatLieAcross) {
+  auto tensor = [](std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+    TensorDesc t;
+    t.buffer = 0, t.dtype = dtype_bf16, t.sizes = std::move(sizes), t.strides = std::move(strides);
+    return t;
+  };
+  AnchorDesc linear;
+  linear.op = op_linear;
+  // [197, 64, 768] seen in [64, 197, 768]: no single row axis, but a batch of 197 over one weight.
+  linear.operands = {tensor({197, 64, 768}, {768, 197 * 768, 1}), tensor({2304, 768}, {768, 1}), TensorDesc{}};
+  linear.results = {tensor({197, 64, 2304}, {64 * 2304, 2304, 1})};
+  std::string why_not;
+  EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
+  // A residual may lie across as well, but not with gaps between its columns.
+  linear.post_ops = {{op_add, tensor({197, 64, 2304}, {2304, 197 * 2304, 1}), 0, 0}};
+  EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
+  linear.post_ops[0].operand.strides = {2 * 64 * 2304, 2 * 2304, 2};
+  EXPECT_FALSE(matmul_taken(linear, why_not));
+}
+
+TEST_F(BackendTest, ChoicesTravelUnderTheirNames) {
+  const std::string name = std::string(kChoicePrefix) + "of a test";
+  EXPECT_TRUE(code_store().recall(name).empty());
+  code_store().remember(name, {'a', 'b', 'c'});
+  std::vector<uint8_t> saved;
+  code_store().save(code_store().names_from(name), saved);
+  EXPECT_EQ(code_store().names_from(name), std::vector<std::string>{name});
+  EXPECT_EQ(code_store().recall(name), (std::vector<char>{'a', 'b', 'c'}));
+  CodeStore other;
+  other.take(saved);
+  EXPECT_EQ(other.recall(name), code_store().recall(name));
 }
 
 TEST_F(BackendTest, NumericsDecideTheOptions) {

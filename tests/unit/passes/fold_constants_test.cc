@@ -71,9 +71,38 @@ TEST(FoldConstants, BatchNormStaysWhereFoldingWouldChangeMore) {
   std::string read_twice = text;
   read_twice.insert(read_twice.rfind('}'), "  output %c\n");
   EXPECT_EQ(num_ops(read_twice, Numerics::kDefault), 2u);
-  std::string narrow = text;
-  for (size_t at; (at = narrow.find("f32")) != std::string::npos;) narrow.replace(at, 3, "bf16");
-  EXPECT_EQ(num_ops(narrow, Numerics::kDefault), 2u);
+}
+
+// Constants of the one op of that code, by the operand that leads to one through views.
+const std::vector<double>& factor_of(const Graph& g, const testing::FakeEvaluator& e, OpCode code) {
+  static const std::vector<double> none;
+  for (const Op& op : g.ops) {
+    if (op.code != code) continue;
+    ValueId v = op.operands[1];
+    while (g.values[v].producer != kNone) v = g.ops[g.values[v].producer].operands[0];
+    if (g.values[v].kind == ValueKind::kConstant) return e.table[g.values[v].index];
+  }
+  return none;
+}
+
+TEST(FoldConstants, NarrowBatchNormBecomesAScaleAndAShift) {
+  std::string text = kConvNorm;
+  for (size_t at; (at = text.find("f32")) != std::string::npos;) text.replace(at, 3, "bf16");
+  Graph g = parsed(text.c_str());
+  testing::FakeEvaluator e = table();
+  PassContext context;
+  context.evaluator = &e;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  ASSERT_TRUE(check(g).ok()) << check(g).text();
+  ASSERT_EQ(g.ops[0].code, OpCode::k_conv) << print(g);
+  EXPECT_EQ(g.values[g.ops[0].operands[1]].index, 0u) << "the weight is the model's own";
+  const std::vector<double>& scale = factor_of(g, e, OpCode::k_mul);
+  const std::vector<double>& shift = factor_of(g, e, OpCode::k_add);
+  ASSERT_EQ(scale.size(), 2u) << print(g);
+  ASSERT_EQ(shift.size(), 2u) << print(g);
+  for (double conv : {-2.0, 0.0, 0.7})
+    for (size_t k = 0; k < 2; ++k)
+      EXPECT_NEAR(conv * scale[k] + shift[k], (conv - e.table[4][k]) / std::sqrt(e.table[5][k] + 1e-5) * e.table[2][k] + e.table[3][k], 1e-5);
 }
 
 TEST(FoldConstants, WithoutAnEvaluatorOrAfterItsErrorNothingChanges) {

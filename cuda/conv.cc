@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/conv.h"
+
+#include <algorithm>
+
+#include "cuda/matmul.h"
+#include "cuda/op_ids.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cuda {
+namespace {
+
+using codegen::AnchorDesc;
+using codegen::PostOp;
+using codegen::TensorDesc;
+using Dims = std::vector<int64_t>;
+
+constexpr size_t kMaxStages = 5;
+
+// Row-major strides of the axes in that order, outermost first.
+Dims packed_strides(const Dims& sizes, const std::vector<size_t>& order) {
+  Dims strides(sizes.size());
+  int64_t step = 1;
+  for (size_t i = order.size(); i-- > 0;) strides[order[i]] = step, step *= sizes[order[i]];
+  return strides;
+}
+
+Dims contiguous(const Dims& sizes) {
+  std::vector<size_t> order;
+  for (size_t d = 0; d < sizes.size(); ++d) order.push_back(d);
+  return packed_strides(sizes, order);
+}
+
+Dims channels_last(const Dims& sizes) {
+  std::vector<size_t> order{0};
+  for (size_t d = 2; d < sizes.size(); ++d) order.push_back(d);
+  order.push_back(1);
+  return packed_strides(sizes, order);
+}
+
+bool same_where_it_counts(const Dims& sizes, const Dims& a, const Dims& b) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+bool is_channels_last(const ConvTensor& t) { return same_where_it_counts(t.sizes, t.strides, channels_last(t.sizes)); }
+
+// cuDNN reads the layout off the strides, so axes of size 1 get those of the layout that the rest agrees with.
+void settle_strides(ConvTensor& t, bool prefer_channels_last) {
+  const Dims last = channels_last(t.sizes), plain = contiguous(t.sizes);
+  const bool is_last = same_where_it_counts(t.sizes, t.strides, last), is_plain = same_where_it_counts(t.sizes, t.strides, plain);
+  if (is_last && (prefer_channels_last || !is_plain)) t.strides = last;
+  else if (is_plain) t.strides = plain;
+}
+
+// One spatial axis becomes two, the first of size 1.
+ConvTensor tensor_of(const TensorDesc& d) {
+  ConvTensor t{d.dtype, d.sizes, d.strides};
+  if (t.sizes.size() == 3) {
+    t.sizes.insert(t.sizes.begin() + 2, 1);
+    t.strides.insert(t.strides.begin() + 2, t.sizes[3] * t.strides[2]);
+  }
+  return t;
+}
+
+std::optional<ConvStage::Op> stage_of(uint32_t op) {
+  switch (op) {
+    case op_add: return ConvStage::kAdd;
+    case op_mul: return ConvStage::kMul;
+    case op_relu: return ConvStage::kRelu;
+    case op_sigmoid: return ConvStage::kSigmoid;
+    case op_tanh: return ConvStage::kTanh;
+    case op_silu: return ConvStage::kSilu;
+    case op_gelu: return ConvStage::kGelu;
+    case op_gelu_tanh: return ConvStage::kGeluTanh;
+    default: return std::nullopt;
+  }
+}
+
+bool takes_operand(ConvStage::Op op) { return op == ConvStage::kAdd || op == ConvStage::kMul; }
+
+// Per channel, or as large as the result and laid out like it.
+std::optional<ConvTensor> epilogue_operand(const TensorDesc& d, const ConvTensor& y) {
+  // Engines round an f32 scale or shift to the result's 16 bits, and a per-channel error does not average out: ResNet-50's
+  // output was five times as far from fp64 as eager's. Such an epilogue is a kernel of its own.
+  if (d.dtype != y.dtype) return std::nullopt;
+  ConvTensor t = tensor_of(d);
+  if (t.sizes != y.sizes) return std::nullopt;
+  bool per_channel = true;
+  for (size_t k = 0; k < t.sizes.size(); ++k) per_channel &= k == 1 ? t.strides[k] == 1 || t.sizes[k] == 1 : t.strides[k] == 0 || t.sizes[k] == 1;
+  if (per_channel) {
+    const int64_t channels = t.sizes[1];
+    t.sizes.assign(t.sizes.size(), 1), t.strides.assign(t.sizes.size(), channels);
+    t.sizes[1] = channels, t.strides[1] = 1;
+    return t;
+  }
+  if (d.dtype != y.dtype || !same_where_it_counts(t.sizes, t.strides, y.strides)) return std::nullopt;
+  t.strides = y.strides;
+  return t;
+}
+
+bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) {
+  if (anchor.operands.size() > 2 && anchor.operands[2].present()) {
+    const TensorDesc& b = anchor.operands[2];
+    if (b.strides[0] != 1 && b.sizes[0] != 1) return why_not = "a bias with gaps", false;
+    const int64_t channels = b.sizes[0];
+    ConvTensor t{b.dtype, Dims(p.y.sizes.size(), 1), Dims(p.y.sizes.size(), channels)};
+    t.sizes[1] = channels, t.strides[1] = 1;
+    p.stages.push_back({ConvStage::kAdd, t});
+  }
+  for (const PostOp& post : anchor.post_ops) {
+    const auto op = stage_of(post.op);
+    if (!op) return why_not = "an epilogue that cuDNN has no name for", false;
+    ConvStage stage{*op, {}};
+    if (takes_operand(*op)) {
+      auto operand = epilogue_operand(post.operand, p.y);
+      if (!operand) return why_not = "an epilogue operand of another shape, dtype or layout", false;
+      stage.operand = std::move(*operand);
+    }
+    p.stages.push_back(std::move(stage));
+  }
+  if (p.stages.size() > kMaxStages) return why_not = "an epilogue longer than cuDNN fuses", false;
+  return true;
+}
+
+class ConvStep final : public codegen::Step {
+ public:
+  ConvStep(const AnchorDesc& anchor, std::shared_ptr<const ConvPlan> plan) : plan_(std::move(plan)) {
+    add(anchor.operands[0]), add(anchor.operands[1]), add(anchor.results[0]);
+    if (anchor.operands.size() > 2 && anchor.operands[2].present()) add(anchor.operands[2]);
+    for (const PostOp& post : anchor.post_ops)
+      if (post.operand.present()) add(post.operand);
+    text_ = "cudnn conv";
+    for (const TensorDesc* t : {&anchor.operands[0], &anchor.operands[1]}) {
+      text_ += t == &anchor.operands[0] ? " [" : "] * [";
+      for (size_t d = 0; d < t->sizes.size(); ++d) text_ += (d ? "x" : "") + std::to_string(t->sizes[d]);
+    }
+    text_ += "] +" + std::to_string(anchor.post_ops.size()) + " " + plan_->name();
+  }
+
+  krn_code run(const codegen::RunContext& context) const override {
+    void* addresses[3 + kMaxStages];
+    for (size_t i = 0; i < at_.size(); ++i) addresses[i] = static_cast<char*>(context.buffers[at_[i].buffer]) + at_[i].bytes;
+    std::string why_not;
+    void* workspace = plan_->workspace_bytes() > 0 ? context.buffers[workspace_] : nullptr;
+    krn_code code = KRN_STATUS_internal;
+    try {
+      code = plan_->run(reinterpret_cast<CUstream>(context.run->stream.native), {addresses, at_.size()}, workspace, why_not);
+    } catch (const std::exception& error) {  // the frontend may throw; a run may not
+      why_not = error.what();
+    }
+    if (code != KRN_STATUS_ok) kit::set_error(context.err, code, text_ + ": " + why_not);
+    return code;
+  }
+  std::string describe() const override { return text_; }
+  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
+  void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+
+ private:
+  struct Place {
+    uint32_t buffer;
+    int64_t bytes;
+  };
+  void add(const TensorDesc& t) { at_.push_back({t.buffer, t.offset * (t.dtype == dtype_f32 ? 4 : 2)}); }
+
+  std::shared_ptr<const ConvPlan> plan_;
+  std::vector<Place> at_;
+  uint32_t workspace_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string ConvProblem::key() const {
+  std::string out;
+  auto list = [&](const Dims& dims) {
+    for (int64_t v : dims) out += std::to_string(v) + ",";
+    out += ";";
+  };
+  auto tensor = [&](const ConvTensor& t) {
+    out += std::to_string(int{t.dtype}) + ":";
+    list(t.sizes), list(t.strides);
+  };
+  tensor(x), tensor(w), tensor(y);
+  list(stride), list(padding), list(dilation);
+  for (const ConvStage& stage : stages) {
+    out += "/" + std::to_string(int{stage.op});
+    tensor(stage.operand);
+  }
+  return out + (tf32 ? "t" : "");
+}
+
+std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numerics, std::string& why_not) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const bool dtype_known = x.dtype == dtype_f32 || x.dtype == dtype_bf16 || x.dtype == dtype_f16;
+  if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
+  if (anchor.transposed) return why_not = "a transposed convolution runs in eager's cuDNN", std::nullopt;
+  if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's cuDNN", std::nullopt;
+  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics != KRN_NUMERICS_STRICT};
+  for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
+    if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
+  const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
+  for (ConvTensor* t : {&p.x, &p.w, &p.y}) settle_strides(*t, last);
+  if (!add_stages(anchor, p, why_not)) return std::nullopt;
+  return p;
+}
+
+std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
+  std::string ignored;
+  const auto p = conv_problem(anchor, KRN_NUMERICS_DEFAULT, ignored);
+  if (!p || anchor.groups != 1 || !is_channels_last(p->x) || !is_channels_last(p->y) || !is_channels_last(p->w)) return std::nullopt;
+  auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
+  if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
+  const int64_t rows = p->x.sizes[0] * p->x.sizes[2] * p->x.sizes[3];
+  auto matrix = [](const TensorDesc& t, int64_t m, int64_t n) {
+    TensorDesc out = t;
+    out.sizes = {m, n}, out.strides = {n, 1};
+    return out;
+  };
+  AnchorDesc out;
+  out.op = op_linear;
+  out.operands = {matrix(anchor.operands[0], rows, p->x.sizes[1]), matrix(anchor.operands[1], p->y.sizes[1], p->x.sizes[1]),
+                  anchor.operands.size() > 2 ? anchor.operands[2] : TensorDesc{}};
+  if (out.operands[2].present() && out.operands[2].dtype != anchor.results[0].dtype) return std::nullopt;
+  out.results = {matrix(anchor.results[0], rows, p->y.sizes[1])};
+  for (PostOp post : anchor.post_ops) {
+    if (post.operand.present() && same_where_it_counts(p->y.sizes, tensor_of(post.operand).strides, p->y.strides))
+      post.operand = matrix(post.operand, rows, p->y.sizes[1]);
+    if (!matmul_takes_post_op(out, post)) return std::nullopt;
+    out.post_ops.push_back(std::move(post));
+  }
+  return matmul_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
+}
+
+bool conv_taken(const AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not) {
+  const auto p = conv_problem(anchor, numerics, why_not);
+  return p && (!has_device || cudnn_supports(*p, why_not));
+}
+
+bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t numerics, bool has_device) {
+  AnchorDesc longer = anchor;
+  longer.post_ops.push_back(post);
+  std::string ignored;
+  return conv_taken(longer, numerics, has_device, ignored);
+}
+
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics) {
+  std::string why_not;
+  const auto p = conv_problem(anchor, numerics, why_not);
+  if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  return std::make_unique<ConvStep>(anchor, cudnn_plan(*p));
+}
+
+}  // namespace keirin::cuda

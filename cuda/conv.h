@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Convolutions as anchors: f32, bf16 and f16 in one or two spatial axes, with bias, per-channel scale and shift, a residual and an
+// activation as epilogue. An AnchorDesc becomes a ConvProblem (cudnn.h); a 1x1 one also a product, where cuBLASLt is faster.
+// Layouts are those of the description: nothing is moved here.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cuda/cudnn.h"
+#include "plugins/codegen/backend.h"
+
+namespace keirin::cuda {
+
+// The problem that an anchor with its post-ops states, by its shapes alone; none with the reason.
+std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, uint32_t numerics, std::string& why_not);
+// The same product as a linear anchor: 1x1, stride 1, dense channels-last, epilogues that cuBLASLt knows.
+std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anchor);
+
+// `has_device`: false asks the shapes only, for machines without one.
+bool conv_taken(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not);
+bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device);
+std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics);
+
+}  // namespace keirin::cuda

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/cudnn.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+
+#include <cudnn_frontend.h>
+
+#include "cuda/code_store.h"
+#include "cuda/op_ids.h"
+#include "plugins/kit/error.h"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // the frontend's own name for the opened library
+}
+
+namespace keirin::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Tensor_attributes;
+using TensorPtr = std::shared_ptr<Tensor_attributes>;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 28;
+constexpr double kTuningSeconds = 0.2;  // after the first plan is built, no other is begun later than this
+constexpr int kMaxPlansTimed = 6;
+constexpr size_t kOldestCudnn = 90000;
+
+struct Opened {
+  std::string why_not;
+  Opened() {
+    void* library = nullptr;
+    // LibTorch's own copy first: it is loaded already and its version is the one eager uses.
+    for (int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
+      if (!library) library = dlopen("libcudnn.so.9", flags);
+    if (!library) {
+      why_not = "libcudnn.so.9 is not installed";
+      return;
+    }
+    fe::cudnn_dlhandle = library;
+    if (const size_t version = fe::detail::get_backend_version(); version < kOldestCudnn)
+      why_not = "cuDNN " + std::to_string(version) + " is older than 9.0";
+  }
+};
+
+// cuDNN's handle serves one thread at a time: runs take one and give it back. They are never destroyed, because a context may
+// be gone before the process ends.
+class Handle {
+ public:
+  Handle() {
+    std::string ignored;
+    Driver::get(ignored)->cuCtxGetCurrent(&context_);
+    {
+      std::lock_guard lock(mutex());
+      std::vector<cudnnHandle_t>& idle = pool()[context_];
+      if (!idle.empty()) {
+        handle_ = idle.back();
+        idle.pop_back();
+      }
+    }
+    if (!handle_ && fe::detail::create_handle(&handle_) != CUDNN_STATUS_SUCCESS) handle_ = nullptr;
+  }
+  ~Handle() {
+    if (!handle_) return;
+    std::lock_guard lock(mutex());
+    pool()[context_].push_back(handle_);
+  }
+  Handle(const Handle&) = delete;
+  cudnnHandle_t get() const { return handle_; }
+  CUcontext context() const { return context_; }
+
+ private:
+  static std::mutex& mutex() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::map<CUcontext, std::vector<cudnnHandle_t>>& pool() {
+    static auto* pool = new std::map<CUcontext, std::vector<cudnnHandle_t>>;
+    return *pool;
+  }
+  CUcontext context_ = nullptr;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+fe::DataType_t data_type(uint8_t dtype) {
+  switch (dtype) {
+    case dtype_f16: return fe::DataType_t::HALF;
+    case dtype_bf16: return fe::DataType_t::BFLOAT16;
+    default: return fe::DataType_t::FLOAT;
+  }
+}
+
+fe::PointwiseMode_t mode_of(ConvStage::Op op) {
+  switch (op) {
+    case ConvStage::kAdd: return fe::PointwiseMode_t::ADD;
+    case ConvStage::kMul: return fe::PointwiseMode_t::MUL;
+    case ConvStage::kRelu: return fe::PointwiseMode_t::RELU_FWD;
+    case ConvStage::kSigmoid: return fe::PointwiseMode_t::SIGMOID_FWD;
+    case ConvStage::kTanh: return fe::PointwiseMode_t::TANH_FWD;
+    case ConvStage::kSilu: return fe::PointwiseMode_t::SWISH_FWD;
+    case ConvStage::kGelu: return fe::PointwiseMode_t::GELU_FWD;
+    case ConvStage::kGeluTanh: return fe::PointwiseMode_t::GELU_APPROX_TANH_FWD;
+  }
+  return fe::PointwiseMode_t::IDENTITY;
+}
+
+TensorPtr add_tensor(fe::graph::Graph& graph, const ConvTensor& t, int64_t uid) {
+  return graph.tensor(Tensor_attributes().set_dim(t.sizes).set_stride(t.strides).set_data_type(data_type(t.dtype)).set_uid(uid));
+}
+
+// The problem as a graph with its engines listed, best first; uids are positions in the order of ConvPlan::run's addresses.
+fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
+  graph.set_io_data_type(data_type(p.x.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+  TensorPtr x = add_tensor(graph, p.x, 0), w = add_tensor(graph, p.w, 1);
+  TensorPtr y = graph.conv_fprop(x, w, fe::graph::Conv_fprop_attributes().set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation));
+  y->set_dim(p.y.sizes).set_stride(p.y.strides);
+  int64_t uid = 3;
+  for (const ConvStage& stage : p.stages) {
+    fe::graph::Pointwise_attributes attributes;
+    attributes.set_mode(mode_of(stage.op));
+    if (stage.op == ConvStage::kSilu) attributes.set_swish_beta(1.0f);
+    const bool binary = stage.op == ConvStage::kAdd || stage.op == ConvStage::kMul;
+    y = binary ? graph.pointwise(y, add_tensor(graph, stage.operand, uid++), attributes) : graph.pointwise(y, attributes);
+    y->set_dim(p.y.sizes).set_stride(p.y.strides);
+  }
+  y->set_output(true).set_data_type(data_type(p.y.dtype)).set_uid(2);
+  if (auto bad = graph.validate(); bad.is_bad()) return bad;
+  if (auto bad = graph.build_operation_graph(handle); bad.is_bad()) return bad;
+  if (auto bad = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); bad.is_bad()) return bad;
+  graph.deselect_workspace_greater_than(kMaxWorkspaceBytes);
+  std::vector<fe::NumericalNote_t> unwanted{fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION,
+                                            fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::FFT};
+  if (p.x.dtype == dtype_f32 && !p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+  graph.deselect_numeric_notes(unwanted);
+  return graph.check_support();
+}
+
+int64_t bytes_of(const ConvTensor& t) {
+  int64_t last = 0;
+  for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
+  return (last + 1) * (t.dtype == dtype_f32 ? 4 : 2);
+}
+
+class GraphPlan final : public ConvPlan {
+ public:
+  explicit GraphPlan(const ConvProblem& problem) {
+    const Handle handle;
+    if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
+    if (auto bad = describe(problem, handle.get(), graph_); bad.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + bad.get_message());
+    choose(problem, handle.get());
+    workspace_bytes_ = graph_.get_workspace_size_plan_at_index(chosen_);
+    name_ = name_at(chosen_);
+  }
+
+  int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
+    const Handle handle;
+    if (!handle.get() || fe::detail::set_stream(handle.get(), stream) != CUDNN_STATUS_SUCCESS) {
+      why_not = "no cuDNN handle";
+      return KRN_STATUS_internal;
+    }
+    return execute(handle.get(), chosen_, addresses, workspace, why_not);
+  }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  double seconds() const override { return seconds_; }
+  std::string name() const override { return name_; }
+
+ private:
+  int32_t execute(cudnnHandle_t handle, int64_t plan, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
+    std::unordered_map<int64_t, void*> by_uid;
+    for (size_t i = 0; i < addresses.size(); ++i) by_uid.emplace(static_cast<int64_t>(i), addresses[i]);
+    auto result = graph_.execute_plan_at_index(handle, by_uid, workspace, plan);
+    if (result.is_good()) return KRN_STATUS_ok;
+    why_not = result.get_message();
+    return KRN_STATUS_internal;
+  }
+
+  void choose(const ConvProblem& problem, cudnnHandle_t handle);
+  bool take_choice(const std::string& key);
+  std::string name_at(int64_t plan) const {
+    std::string name;
+    return graph_.get_plan_name_at_index(plan, name).is_good() ? name : "plan " + std::to_string(plan);
+  }
+
+  mutable fe::graph::Graph graph_;  // `execute` is const; asking a workspace size is not
+  int64_t chosen_ = -1;
+  int64_t workspace_bytes_ = 0;
+  double seconds_ = 0;
+  std::string name_;
+};
+
+// Memory, a stream and events for timing plans, given back at the end of the scope.
+class Bench {
+ public:
+  explicit Bench(const ConvProblem& p) {
+    std::string ignored;
+    d_ = Driver::get(ignored);
+    d_->cuThreadExchangeStreamCaptureMode(&mode_);  // others may be recording: what they forbid is no concern of these calls
+    check(d_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(d_->cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");
+    check(d_->cuEventCreate(&stop_, CU_EVENT_DEFAULT), "cuEventCreate");
+    for (const ConvTensor* t : {&p.x, &p.w, &p.y}) addresses_.push_back(allocate(bytes_of(*t)));
+    for (const ConvStage& stage : p.stages)
+      if (!stage.operand.sizes.empty()) addresses_.push_back(allocate(bytes_of(stage.operand)));
+  }
+  ~Bench() {
+    if (stream_) d_->cuStreamSynchronize(stream_), d_->cuStreamDestroy(stream_);
+    if (start_) d_->cuEventDestroy(start_);
+    if (stop_) d_->cuEventDestroy(stop_);
+    for (CUdeviceptr p : owned_) d_->cuMemFree(p);
+    d_->cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  Bench(const Bench&) = delete;
+
+  void* allocate(int64_t bytes) {
+    CUdeviceptr p = 0;
+    const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 16));
+    check(d_->cuMemAlloc(&p, size), "cuMemAlloc");
+    owned_.push_back(p);
+    check(d_->cuMemsetD8Async(p, 0x3c, size, stream_), "fill");  // small numbers in every float dtype
+    return reinterpret_cast<void*>(p);
+  }
+  CUstream stream() const { return stream_; }
+  std::span<void* const> addresses() const { return addresses_; }
+
+  // The best of a few runs, or a negative number.
+  template <class Run>
+  double seconds_of(const Run& run) {
+    double best = -1;
+    for (int i = 0; i < 4; ++i) {
+      d_->cuEventRecord(start_, stream_);
+      if (run() != KRN_STATUS_ok) return -1;
+      d_->cuEventRecord(stop_, stream_);
+      if (d_->cuEventSynchronize(stop_) != CUDA_SUCCESS) return -1;
+      float ms = 0;
+      d_->cuEventElapsedTime(&ms, start_, stop_);
+      if (i > 0 && (best < 0 || ms * 1e-3 < best)) best = ms * 1e-3;
+    }
+    return best;
+  }
+
+ private:
+  const Driver* d_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  CUstream stream_ = nullptr;
+  CUevent start_ = nullptr, stop_ = nullptr;
+  std::vector<CUdeviceptr> owned_;
+  std::vector<void*> addresses_;
+};
+
+// A choice is the plan's place among the heuristic's answers, which the library's version decides, and its name as a check.
+bool GraphPlan::take_choice(const std::string& key) {
+  const std::vector<char> bytes = code_store().recall(key);
+  std::istringstream words(std::string(bytes.begin(), bytes.end()));
+  int64_t place = -1;
+  std::string name;
+  if (!(words >> place >> seconds_) || !std::getline(words >> std::ws, name) || place < 0 || place >= graph_.get_execution_plan_count() ||
+      name_at(place) != name || graph_.build_plan_at_index(place).is_bad()) {
+    seconds_ = 0;
+    return false;
+  }
+  chosen_ = place;
+  return true;
+}
+
+void GraphPlan::choose(const ConvProblem& problem, cudnnHandle_t handle) {
+  const std::string key = kChoicePrefix + std::string("conv ") + std::to_string(fe::detail::get_backend_version()) + " " + problem.key();
+  if (take_choice(key)) return;
+  const auto begin = Clock::now();
+  std::unique_ptr<Bench> bench;
+  int timed = 0;
+  for (int64_t i = 0; i < graph_.get_execution_plan_count() && timed < kMaxPlansTimed; ++i) {
+    if (chosen_ >= 0 && std::chrono::duration<double>(Clock::now() - begin).count() > kTuningSeconds) break;
+    if (graph_.build_plan_at_index(i).is_bad()) continue;
+    ++timed;
+    double seconds = -1;
+    try {
+      if (!bench) {
+        bench = std::make_unique<Bench>(problem);
+        fe::detail::set_stream(handle, bench->stream());
+      }
+      void* workspace = bench->allocate(graph_.get_workspace_size_plan_at_index(i));
+      std::string ignored;
+      seconds = bench->seconds_of([&] { return execute(handle, i, bench->addresses(), workspace, ignored); });
+    } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
+      if (chosen_ < 0) chosen_ = i;
+      break;
+    }
+    if (seconds > 0 && (chosen_ < 0 || seconds < seconds_)) chosen_ = i, seconds_ = seconds;
+  }
+  fe::detail::set_stream(handle, nullptr);
+  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan for this convolution: " + fe::detail::get_last_error_string_());
+  const std::string choice = std::to_string(chosen_) + " " + std::to_string(seconds_) + " " + name_at(chosen_);
+  code_store().remember(key, {choice.begin(), choice.end()});
+}
+
+struct Known {
+  std::mutex mutex;
+  std::map<std::pair<CUcontext, std::string>, std::string> support;  // empty: yes; else why not
+  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<const ConvPlan>> plans;
+};
+Known& known() {
+  static auto* known = new Known;
+  return *known;
+}
+
+std::pair<CUcontext, std::string> key_here(const ConvProblem& problem) {
+  std::string ignored;
+  CUcontext context = nullptr;
+  if (const Driver* driver = Driver::get(ignored)) driver->cuCtxGetCurrent(&context);
+  return {context, problem.key()};
+}
+
+}  // namespace
+
+const std::string& cudnn_missing() {
+  static const Opened opened;
+  return opened.why_not;
+}
+
+bool cudnn_supports(const ConvProblem& problem, std::string& why_not) {
+  if (why_not = cudnn_missing(); !why_not.empty()) return false;
+  const auto key = key_here(problem);
+  std::lock_guard lock(known().mutex);
+  auto [at, fresh] = known().support.emplace(key, "");
+  if (fresh) {
+    try {
+      const Handle handle;
+      fe::graph::Graph graph;
+      if (!handle.get()) at->second = "cudnnCreate failed";
+      else if (auto bad = describe(problem, handle.get(), graph); bad.is_bad()) at->second = "cuDNN has no engine: " + bad.get_message();
+    } catch (const std::exception& error) {
+      at->second = std::string("cuDNN: ") + error.what();
+    }
+  }
+  why_not = at->second;
+  return why_not.empty();
+}
+
+std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem& problem) {
+  if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
+  const auto key = key_here(problem);
+  std::lock_guard lock(known().mutex);  // one build at a time, so that timings do not disturb one another
+  std::shared_ptr<const ConvPlan>& plan = known().plans[key];
+  try {
+    if (!plan) plan = std::make_shared<const GraphPlan>(problem);
+  } catch (const kit::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw kit::Error(KRN_STATUS_unsupported, std::string("cuDNN: ") + error.what());
+  }
+  return plan;
+}
+
+}  // namespace keirin::cuda

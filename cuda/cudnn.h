@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One convolution with what follows it, as a cuDNN graph: asked for, built, tuned and run. cuDNN itself is opened at run time and
+// used through NVIDIA's header-only frontend, which only cudnn.cc includes. Problems are values: equal ones share one plan in the
+// process. Where the plugin was built without the headers, cudnn_missing says so and nothing else may be called.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+
+namespace keirin::cuda {
+
+struct ConvTensor {
+  uint8_t dtype = 0;
+  std::vector<int64_t> sizes, strides;  // rank 4 or 5: batch, channels, space
+};
+
+// A scalar op on the running result; those with an operand take it as it broadcasts (size 1).
+struct ConvStage {
+  enum Op : uint8_t { kAdd, kMul, kRelu, kSigmoid, kTanh, kSilu, kGelu, kGeluTanh };
+  Op op = kAdd;
+  ConvTensor operand;  // kAdd, kMul
+};
+
+struct ConvProblem {
+  ConvTensor x, w, y;
+  std::vector<int64_t> stride, padding, dilation;
+  std::vector<ConvStage> stages;
+  bool tf32 = true;  // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
+
+  std::string key() const;
+};
+
+class ConvPlan {
+ public:
+  virtual ~ConvPlan() = default;
+  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order. Concurrent calls are fine.
+  virtual int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  virtual double seconds() const = 0;  // as measured when it was chosen; 0: it was the only one
+  virtual std::string name() const = 0;
+};
+
+// Empty, or why convolutions cannot run here. Any thread.
+const std::string& cudnn_missing();
+// Whether cuDNN names an engine for the problem on the current context's device. Milliseconds; remembered.
+bool cudnn_supports(const ConvProblem& problem, std::string& why_not);
+// The best of the first few plans, timed on memory of their own within a fixed time. Remembered. Throws kit::Error.
+std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem& problem);
+
+}  // namespace keirin::cuda

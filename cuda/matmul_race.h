@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of cuBLASLt's algorithms a product gets. The library's first guess is often not its best for small or odd products, so
+// its guesses are timed once, on scratch memory and a stream of our own, with cold caches as weights are met in a model. What it
+// is not: a search of our own; only what the library proposes takes part. A choice is remembered by problem in the process's
+// store of code and travels with artifacts, so that a warm start times nothing.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "cuda/cublaslt.h"
+
+namespace keirin::cuda {
+
+struct Product {
+  lt::Desc desc = nullptr;
+  lt::Layout a = nullptr, b = nullptr, c = nullptr, d = nullptr;  // the library's own A and B
+  size_t a_bytes = 0, b_bytes = 0, c_bytes = 0, d_bytes = 0, bias_bytes = 0;  // no C: it is not added
+  bool f64 = false;
+};
+
+struct Choice {
+  lt::Algo algo{};
+  uint64_t workspace_bytes = 0;
+  int32_t place = 0;         // among the library's guesses
+  float microseconds = 0;    // 0: not timed
+};
+
+// `key` names the problem for good: everything that the library's answer depends on but its version, which is added.
+// `timed` false, or no memory for scratch: the library's first guess.
+Choice choose_algorithm(const CublasLt& api, const std::string& key, const Product& product, std::span<const lt::Heuristic> found, bool timed);
+
+}  // namespace keirin::cuda

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The suite: every row of the operator table as one test, over every case generated from it, for one plugin. A failing case
+// prints the command that repeats it. What may fail is in skips.txt and nowhere else; what is skipped and passes fails. What the
+// plugin does not claim is counted by itself and never as passed.
+//
+//   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--failures=<file>]
+#include <fnmatch.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/eager/tensor_services.h"
+#include "core/ir/rows.h"
+#include "tests/conformance/trial.h"
+
+namespace keirin::conformance {
+namespace {
+
+struct Options {
+  std::string name = "plugin", plugin, pattern, failures;
+};
+
+// A line: plugin, pattern of case names without the dtype's part, dtype or *, reason.
+struct Skip {
+  std::string plugin, pattern, dtype, reason;
+  int line = 0;
+  bool used = false;
+};
+
+struct Counts {
+  int64_t cases = 0, passed = 0, failed = 0, unclaimed = 0, skipped = 0;
+};
+
+class Suite {
+ public:
+  static Suite& get() {
+    static Suite suite;
+    return suite;
+  }
+
+  Options options;
+
+  std::string open() {
+    services_ = make_tensor_services();
+    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, KEIRIN_WORKER, *services_);
+    if (!subject.ok()) return subject.status().text();
+    subject_ = std::move(subject).value();
+    std::ifstream file(KEIRIN_SKIPS);
+    std::string text;
+    for (int number = 1; std::getline(file, text); ++number) {
+      if (text.empty() || text[0] == '#') continue;
+      std::istringstream words(text);
+      Skip skip;
+      words >> skip.plugin >> skip.pattern >> skip.dtype;
+      std::getline(words >> std::ws, skip.reason);
+      skip.line = number;
+      if (skip.reason.empty()) return std::string(KEIRIN_SKIPS) + ":" + std::to_string(number) + ": a skip needs plugin, pattern, dtype and reason";
+      if (skip.plugin == options.name) skips_.push_back(skip);
+    }
+    return file.eof() ? "" : std::string(KEIRIN_SKIPS) + " cannot be read";
+  }
+
+  void run_row(OpCode row) {
+    const std::vector<Case> cases = cases_of(row);
+    EXPECT_FALSE(cases.empty()) << "the row " << op_name(row) << " has no cases: add a generator";
+    int shown = 0;
+    for (const Case& c : cases) {
+      if (!options.pattern.empty() && fnmatch(options.pattern.c_str(), c.name.c_str(), 0) != 0) continue;
+      for (const Outcome& outcome : try_case(c, *subject_, *services_)) take(c, outcome, shown);
+    }
+    if (shown > kShown) ADD_FAILURE() << shown - kShown << " more cases of " << op_name(row) << " failed";
+  }
+
+  void finish() {
+    for (const Skip& skip : skips_)
+      if (!skip.used && options.pattern.empty() && full_run_)
+        ADD_FAILURE() << KEIRIN_SKIPS << ":" << skip.line << ": no case matches; remove the line";
+    for (const auto& [why, rows] : unclaimed_) {
+      std::string names;
+      for (const std::string& row : rows) names += " " + row;
+      std::printf("unclaimed: %s:%s\n", why.c_str(), names.c_str());
+    }
+    std::string names;
+    for (const auto& [row, n] : eager_differs_) names += " " + row + "(" + std::to_string(n) + ")";
+    if (!names.empty()) std::printf("eager itself is outside the table's tolerance in:%s\n", names.c_str());
+    std::printf("CONFORMANCE plugin=%s cases=%lld passed=%lld failed=%lld unclaimed=%lld skipped=%lld\n", options.name.c_str(),
+                static_cast<long long>(counts_.cases), static_cast<long long>(counts_.passed), static_cast<long long>(counts_.failed),
+                static_cast<long long>(counts_.unclaimed), static_cast<long long>(counts_.skipped));
+  }
+
+  void set_full_run(bool full) { full_run_ = full; }
+  void close() { subject_.reset(); }
+  const Counts& counts() const { return counts_; }
+
+ private:
+  static constexpr int kShown = 3;
+
+  void take(const Case& c, const Outcome& outcome, int& shown) {
+    ++counts_.cases;
+    if (outcome.eager_differs) ++eager_differs_[std::string(op_name(c.row))];
+    if (outcome.verdict == Outcome::kUnclaimed) {
+      ++counts_.unclaimed;
+      unclaimed_[outcome.reason].insert(std::string(op_name(c.row)));
+      return;
+    }
+    const bool passed = outcome.verdict == Outcome::kPassed;
+    if (const Skip* skip = skip_of(c, outcome)) {
+      ++counts_.skipped;
+      if (passed) show(outcome, "passes, but " + std::string(KEIRIN_SKIPS) + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
+      return;
+    }
+    if (passed) {
+      ++counts_.passed;
+      return;
+    }
+    ++counts_.failed;
+    show(outcome, outcome.reason, shown);
+  }
+
+  void show(const Outcome& outcome, const std::string& reason, int& shown) {
+    if (!options.failures.empty()) std::ofstream(options.failures, std::ios::app) << outcome.name << "\t" << reason << "\n";
+    if (++shown > kShown) return;
+    const std::string pattern = outcome.name.substr(0, outcome.name.rfind('/'));
+    ADD_FAILURE() << outcome.name << ": " << reason << "\n  conformance --name=" << options.name << " --plugin=" << options.plugin
+                  << " --case='" << pattern << "'";
+  }
+
+  Skip* skip_of(const Case& c, const Outcome& outcome) {
+    for (Skip& skip : skips_) {
+      if (skip.dtype != "*" && skip.dtype != dtype_name(c.dtype)) continue;
+      if (fnmatch(skip.pattern.c_str(), outcome.name.c_str(), 0) != 0) continue;
+      skip.used = true;
+      return &skip;
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<TensorServices> services_;
+  std::unique_ptr<Subject> subject_;
+  std::vector<Skip> skips_;
+  Counts counts_;
+  std::map<std::string, std::set<std::string>> unclaimed_;
+  std::map<std::string, int64_t> eager_differs_;
+  bool full_run_ = true;
+};
+
+class RowTest : public testing::Test {
+ public:
+  explicit RowTest(OpCode row) : row_(row) {}
+  void TestBody() override { Suite::get().run_row(row_); }
+
+ private:
+  OpCode row_;
+};
+
+class ZEnd : public testing::Test {
+ public:
+  void TestBody() override {
+    Suite::get().finish();
+    EXPECT_GT(Suite::get().counts().passed, 0);
+  }
+};
+
+void register_rows() {
+#define KRN_CONFORM(id, name) \
+  testing::RegisterTest("Conformance", #name, nullptr, nullptr, __FILE__, __LINE__, [] { return new RowTest(OpCode::k_##name); });
+#define KRN_SCALAR(id, name, ...) KRN_CONFORM(id, name)
+#define KRN_REDUCE(id, name, ...) KRN_CONFORM(id, name)
+#define KRN_MOVE(id, name, ...) KRN_CONFORM(id, name)
+#define KRN_FACTORY(id, name, ...) KRN_CONFORM(id, name)
+#define KRN_COMPOSITE(id, name, ...) KRN_CONFORM(id, name)
+#include "abi/ops.def"
+#undef KRN_SCALAR
+#undef KRN_REDUCE
+#undef KRN_MOVE
+#undef KRN_FACTORY
+#undef KRN_COMPOSITE
+#undef KRN_CONFORM
+  testing::RegisterTest("Conformance", "Total", nullptr, nullptr, __FILE__, __LINE__, [] { return new ZEnd; });
+}
+
+bool read_option(const std::string& arg, const std::string& key, std::string& to) {
+  if (arg.rfind("--" + key + "=", 0) != 0) return false;
+  to = arg.substr(key.size() + 3);
+  return true;
+}
+
+int run(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  Suite& suite = Suite::get();
+  Options& o = suite.options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
+             !read_option(arg, "failures", o.failures)) {
+      std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
+      return 2;
+    }
+  }
+  if (std::string why = suite.open(); !why.empty()) {
+    std::fprintf(stderr, "conformance: the plugin in '%s' cannot be tested: %s\n", o.plugin.c_str(), why.c_str());
+    return 2;
+  }
+  suite.set_full_run(testing::GTEST_FLAG(filter) == "*");
+  register_rows();
+  const int code = RUN_ALL_TESTS();
+  suite.close();
+  return code;
+}
+
+}  // namespace
+}  // namespace keirin::conformance
+
+int main(int argc, char** argv) { return keirin::conformance::run(argc, argv); }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The plugin under test, through the host's one seam and the real ABI: claim, compile, run on guarded memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/host/plugins.h"
+#include "core/ir/bytes.h"
+#include "tests/conformance/case.h"
+#include "tests/conformance/memory.h"
+
+namespace keirin::conformance {
+
+class Subject {
+ public:
+  // `folder` holds one plugin; `worker` is the program of the probe child.
+  static Result<std::unique_ptr<Subject>> open(const std::string& folder, const std::string& worker, TensorServices& services);
+
+  // Compiled for one case. `constants` in the order of the graph's constants.
+  struct Compiled {
+    RegionBytes bytes;
+    std::shared_ptr<Executable> executable;
+    bool claimed = false;
+    std::string why;  // not claimed
+  };
+  Result<Compiled> compile(const Case& c, const std::vector<TensorRef>& constants);
+  // `inputs` by value of the graph; answers what was wrong with memory, or empty.
+  Result<std::string> run(const Case& c, const Compiled& compiled, const std::vector<const GuardedTensor*>& inputs,
+                          const std::vector<GuardedTensor>& outputs);
+
+ private:
+  explicit Subject(TensorServices& services) : services_(services) {}
+  TensorServices& services_;
+  std::unique_ptr<PluginHost> host_;
+  PluginDevice* device_ = nullptr;
+};
+
+}  // namespace keirin::conformance
