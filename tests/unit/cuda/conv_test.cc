@@ -101,7 +101,8 @@ TEST(CudaConvProblem, Epilogues) {
   const AnchorDesc a = conv(dtype_bf16, true);
   const Dims own = a.results[0].strides, per_channel{0, 1, 0, 0}, row_major{560, 35, 7, 1};
   EXPECT_TRUE(takes(a, with(a, op_add, dtype_bf16, own)));
-  EXPECT_TRUE(takes(a, with(a, op_mul, dtype_f32, per_channel)));
+  EXPECT_TRUE(takes(a, with(a, op_mul, dtype_bf16, per_channel)));
+  EXPECT_FALSE(takes(a, with(a, op_mul, dtype_f32, per_channel))) << "engines round an f32 scale to 16 bits";
   EXPECT_FALSE(takes(a, with(a, op_add, dtype_bf16, row_major))) << "a residual in another layout";
   EXPECT_FALSE(takes(a, with(a, op_add, dtype_f32, own))) << "a residual in another dtype";
   EXPECT_FALSE(takes(a, with(a, op_add, dtype_bf16, {35, 0, 7, 1}))) << "broadcast along channels";
