@@ -262,7 +262,7 @@ TEST_F(CudaConv, Epilogues) {
       std::string why_not;
       if (!conv_taken(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, true, why_not)) {
         std::printf("not fused: %s dtype %d: %s\n", c.name.c_str(), int{dtype}, why_not.c_str());
-        EXPECT_EQ(dtype, dtype_f32) << c.name << ": " << why_not;
+        EXPECT_TRUE(dtype == dtype_f32 || c.scale_shift) << c.name << ": " << why_not;  // an f32 scale would be rounded
         continue;
       }
       try {
@@ -286,14 +286,14 @@ TEST_F(CudaConv, EqualProblemsShareAPlan) {
 }
 
 TEST_F(CudaConv, SpeedOfResNet50) {
-  const Case cases[] = {{"stem 7x7", {128, 3, 224, 224}, {64, 3, 7, 7}, 2, 3, 1, 1, false, true, false, op_relu},
-                        {"56 1x1 64-64", {128, 64, 56, 56}, {64, 64, 1, 1}, 1, 0, 1, 1, false, true, false, op_relu},
-                        {"56 3x3 64-64", {128, 64, 56, 56}, {64, 64, 3, 3}, 1, 1, 1, 1, false, true, false, op_relu},
-                        {"56 1x1 64-256 residual", {128, 64, 56, 56}, {256, 64, 1, 1}, 1, 0, 1, 1, false, true, true, op_relu},
-                        {"28 3x3 128-128", {128, 128, 28, 28}, {128, 128, 3, 3}, 1, 1, 1, 1, false, true, false, op_relu},
-                        {"28 1x1 128-512 residual", {128, 128, 28, 28}, {512, 128, 1, 1}, 1, 0, 1, 1, false, true, true, op_relu},
-                        {"14 3x3 256-256", {128, 256, 14, 14}, {256, 256, 3, 3}, 1, 1, 1, 1, false, true, false, op_relu},
-                        {"14 1x1 256-1024 residual", {128, 256, 14, 14}, {1024, 256, 1, 1}, 1, 0, 1, 1, false, true, true, op_relu}};
+  const Case cases[] = {{"stem 7x7", {128, 3, 224, 224}, {64, 3, 7, 7}, 2, 3, 1, 1, true, false, false, op_relu},
+                        {"56 1x1 64-64", {128, 64, 56, 56}, {64, 64, 1, 1}, 1, 0, 1, 1, true, false, false, op_relu},
+                        {"56 3x3 64-64", {128, 64, 56, 56}, {64, 64, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
+                        {"56 1x1 64-256 residual", {128, 64, 56, 56}, {256, 64, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu},
+                        {"28 3x3 128-128", {128, 128, 28, 28}, {128, 128, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
+                        {"28 1x1 128-512 residual", {128, 128, 28, 28}, {512, 128, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu},
+                        {"14 3x3 256-256", {128, 256, 14, 14}, {256, 256, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
+                        {"14 1x1 256-1024 residual", {128, 256, 14, 14}, {1024, 256, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu}};
   for (const Case& c : cases) {
     const auto begin = std::chrono::steady_clock::now();
     std::string why_not;
