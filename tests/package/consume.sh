@@ -11,13 +11,13 @@ model="$work/usr/share/keirin/zoo/small/mlp.pt2"
 echo "[1/4] find_package(keirin) with keirin::torch"
 cmake -S "$source/examples/five_lines" -B "$work/five" -G Ninja -DCMAKE_PREFIX_PATH="$work/usr" > "$work/five.log"
 cmake --build "$work/five" >> "$work/five.log" 2>&1 || { tail -20 "$work/five.log"; exit 1; }
-"$work/five/five_lines" "$model" 32 64
+"$work/five/five_lines" "$model" 16 64
 
 echo "[2/4] pkg-config, no torch header"
 lib=$(dirname "$(find "$work/usr" -name keirin.pc)")
 PKG_CONFIG_PATH="$lib" g++ -std=c++17 "$source/examples/plain_views/main.cc" -o "$work/plain" \
   $(PKG_CONFIG_PATH="$lib" pkg-config --cflags --libs keirin)
-"$work/plain" "$model" 32 64
+"$work/plain" "$model" 16 64
 
 echo "[3/4] the installed command finds its own plugins and zoo"
 "$work/usr/bin/keirin" plugins --why

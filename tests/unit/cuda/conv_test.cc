@@ -113,7 +113,7 @@ TEST(CudaConvProblem, Epilogues) {
   EXPECT_FALSE(takes(full, {op_relu, {}})) << "longer than is fused";
   std::string why_not;
   AnchorDesc scaled = a;
-  scaled.post_ops = {with(a, op_mul, dtype_f32, per_channel), with(a, op_add, dtype_bf16, own), {op_relu, {}}};
+  scaled.post_ops = {with(a, op_mul, dtype_bf16, per_channel), with(a, op_add, dtype_bf16, own), {op_relu, {}}};
   const auto p = conv_problem(scaled, KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(p) << why_not;
   ASSERT_EQ(p->stages.size(), 3u);
