@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints a results file of `keirin bench --json` as the Markdown table of the README: python bench/results/table.py FILE."""
+import json
+import math
+import sys
+
+rows = json.load(open(sys.argv[1]))["rows"]
+print("| model | eager ms | eager + replay ms | chosen ms | over eager | over the baseline [95 %] | chosen | error (eager's) |")
+print("|---|---|---|---|---|---|---|---|")
+for r in rows:
+    replay = f"{r['eager_replay_ms']:.3f}" if r["eager_replay_ms"] else "-"
+    print(f"| {r['model']} | {r['eager_ms']:.3f} | {replay} | {r['chosen_ms']:.3f} | {r['eager_ms'] / r['chosen_ms']:.2f}x | "
+          f"{r['speedup']:.2f}x [{r['speedup_ci'][0]:.2f}, {r['speedup_ci'][1]:.2f}] | {r['chosen']} | "
+          f"{r['max_error']:.1e} ({r['eager_error']:.1e}) |")
+mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
+print(f"\nGeometric means over {len(rows)} models: {mean([r['eager_ms'] / r['chosen_ms'] for r in rows]):.2f}x over eager, "
+      f"{mean([r['speedup'] for r in rows]):.2f}x over the baseline; verified: {sum(r['verified'] for r in rows)} of {len(rows)}.")
