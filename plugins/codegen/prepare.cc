@@ -175,7 +175,29 @@ class Preparer {
       for (int t : r_.nodes[n].operands) {
         if (t >= 0) store_operand(t);
       }
+      keep_taken(n);
       p_.anchors.push_back(std::move(plan));
+    }
+  }
+
+  // The library was asked about operands laid out as the region states them. A view is read where it lies, with other strides:
+  // where the library has only its slow path for those, the operand is laid out as stated. A relayout was asked for by name.
+  void keep_taken(int n) {
+    const TensorNode& node = r_.nodes[n];
+    auto is_relayout = [&](int t) { return r_.producer(t) && r_.producer(t)->op == kOp_relayout; };
+    for (int t : node.operands) {
+      if (t >= 0 && !p_.layout.stored(t) && is_relayout(t)) force(t);
+    }
+    AnchorDesc desc = describe_anchor(r_, node);
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      if (node.operands[i] < 0 || p_.layout.stored(node.operands[i])) continue;
+      StridedView view;
+      const Dims stated = desc.operands[i].strides;
+      if (resolve_view(r_, p_.layout, node.operands[i], view)) desc.operands[i].strides = view.strides;
+      std::string why;
+      if (backend_.takes_anchor(desc, why)) continue;
+      desc.operands[i].strides = stated;
+      force(node.operands[i]);
     }
   }
 
