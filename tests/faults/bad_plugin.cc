@@ -2,12 +2,19 @@
 //
 // One source, many plugins: each build defines one fault by name, `good` has none. What they are for: every fault must end as a
 // verdict that names it, while the good plugin beside it is used. The good one compiles regions that are a single relu.
+#include <fcntl.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <stdexcept>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "abi/graph.h"
 #include "abi/plugin.h"
@@ -35,6 +42,24 @@
 #define FAULT_hang_static 20
 #define FAULT_compile_nothing 21
 #define FAULT_short_tables 22
+#define FAULT_crash_claim 23
+#define FAULT_crash_compile 24
+#define FAULT_abort_compile 25
+#define FAULT_hang_compile 26
+#define FAULT_exit_compile 27
+#define FAULT_bomb_compile 28
+#define FAULT_fill_compile 29
+#define FAULT_garbage_claim 30
+#define FAULT_garbage_answer 31
+#define FAULT_empty_artifact 32
+#define FAULT_garbage_artifact 33
+#define FAULT_throw_compile 34
+#define FAULT_rude_compile 35
+#define FAULT_no_artifact 36
+#define FAULT_rude_run 37
+#define FAULT_rude_slice 38
+#define FAULT_crash_load 39
+#define FAULT_switched_run 40
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -57,6 +82,57 @@ krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 
 [[maybe_unused]] void hang() {
   for (;;) ::pause();
+}
+
+// What no call may change: floating-point mode, signal mask, current folder, locale.
+[[maybe_unused]] void flush_to_zero() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+[[maybe_unused]] void be_rude() {
+  flush_to_zero();
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  (void)!::chdir("/");
+  ::setlocale(LC_ALL, "C.UTF-8");
+}
+
+// 64 GiB, touched.
+[[maybe_unused]] void bomb() {
+  std::vector<std::vector<char>> blocks;
+  for (int i = 0; i < 1024; ++i) blocks.emplace_back(64 << 20, static_cast<char>(i));
+}
+
+// Writes until the disk or somebody stops it.
+[[maybe_unused]] bool fill_disk() {
+  char path[] = "/tmp/keirin-fault-fill-XXXXXX";
+  const int fd = ::mkstemp(path);
+  if (fd < 0) return false;
+  ::unlink(path);
+  const std::vector<char> block(1 << 20, 'x');
+  bool whole = true;
+  for (int i = 0; i < 100000 && whole; ++i) whole = ::write(fd, block.data(), block.size()) == static_cast<ssize_t>(block.size());
+  ::close(fd);
+  return whole;
+}
+
+// Says what is no message where the worker's answer is expected, and goes on as if nothing were.
+[[maybe_unused]] void babble() {
+  const std::vector<char> noise(4096, 'z');
+  (void)!::write(3, noise.data(), noise.size());
+}
+
+// Faults of `run` begin when the file that $KEIRIN_FAULT_SWITCH names holds their word.
+[[maybe_unused]] bool switched(const char* word) {
+  const char* const path = getenv("KEIRIN_FAULT_SWITCH");
+  char text[16] = {};
+  const int fd = path ? ::open(path, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd < 0) return false;
+  (void)!::read(fd, text, sizeof(text) - 1);
+  ::close(fd);
+  return strcmp(text, word) == 0;
 }
 
 krn_code fail(krn_err* err, krn_code code, const char* text) {
@@ -113,6 +189,8 @@ krn_code KRN_CALL describe(krn_dev*, krn_device_desc* out, krn_err*) {
 // ---- krn.compile and krn.exec
 
 krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, const krn_claim_sink* sink, krn_err* err) {
+  if (IS(crash_claim)) crash();
+  if (IS(garbage_claim)) babble();
   krn_graph graph;
   if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
   const krn_gfunction* f = krn_graph_function(&graph, 0);
@@ -140,6 +218,15 @@ krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, c
 krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*, const krn_options* options, krn_exec** out,
                           krn_err* err) {
   if (IS(compile_nothing)) return KRN_STATUS_ok;
+  if (IS(crash_compile)) crash();
+  if (IS(abort_compile)) abort();
+  if (IS(hang_compile)) hang();
+  if (IS(exit_compile)) exit(0);
+  if (IS(bomb_compile)) bomb();
+  if (IS(garbage_answer)) babble();
+  if (IS(rude_compile)) be_rude();
+  if (IS(throw_compile)) throw std::runtime_error("thrown across the boundary");
+  if (IS(fill_compile) && !fill_disk()) return fail(err, KRN_STATUS_exhausted, "the disk is full");
   if (options->candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
   krn_graph graph;
   if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
@@ -174,6 +261,7 @@ struct Slice {
 
 void KRN_CALL relu_slice(void* ctx, int64_t begin, int64_t end, int32_t) {
   const auto* s = static_cast<const Slice*>(ctx);
+  if (IS(rude_slice)) flush_to_zero();
   for (int64_t i = begin; i < end; ++i) s->to[i] = s->from[i] <= 0 ? 0 : s->from[i];
 }
 
@@ -182,12 +270,23 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
   Slice slice{static_cast<const float*>(run->inputs[0].data), static_cast<float*>(run->outputs[0].data)};
   if (g_threads) g_threads->parallel_for(g_host, exec->num_elements, 16, relu_slice, &slice);
   else relu_slice(&slice, 0, exec->num_elements, 0);
+  if (IS(rude_run)) be_rude();
+  if (IS(switched_run)) {
+    if (switched("crash")) crash();
+    if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
+    if (switched("wrong") && exec->num_elements > 0) slice.to[exec->num_elements - 1] += 1;
+  }
   return KRN_STATUS_ok;
 }
 
 // ---- krn.artifact: the token is a word, the body the number of elements
 
 krn_code KRN_CALL save(krn_exec* exec, const krn_sink* token, const krn_sink* body, krn_err*) {
+  if (IS(empty_artifact)) return KRN_STATUS_ok;
+  if (IS(garbage_artifact)) {
+    token->write(token->ctx, "relu", 4);
+    return body->write(body->ctx, "garbage", 7);
+  }
   if (const krn_code code = token->write(token->ctx, "relu", 4); code != KRN_STATUS_ok) return code;
   return body->write(body->ctx, &exec->num_elements, sizeof(exec->num_elements));
 }
@@ -198,6 +297,7 @@ krn_code KRN_CALL check(krn_dev*, krn_span token, uint32_t* out, krn_err*) {
 }
 
 krn_code KRN_CALL load(krn_dev*, const krn_region*, krn_span, krn_span body, krn_exec** out, krn_err* err) {
+  if (IS(crash_load)) crash();
   if (body.size != sizeof(int64_t)) return fail(err, KRN_STATUS_corrupt, "the body has another length");
   auto* exec = new krn_exec{};
   memcpy(&exec->num_elements, body.data, sizeof(int64_t));
@@ -219,7 +319,7 @@ constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save,
   if (!strcmp(name, "krn.device")) return &kDevice.table;
   if (!strcmp(name, "krn.compile")) return IS(no_compile_table) ? nullptr : &kCompile.table;
   if (!strcmp(name, "krn.exec")) return &kExec.table;
-  if (!strcmp(name, "krn.artifact")) return &kArtifact.table;
+  if (!strcmp(name, "krn.artifact")) return IS(no_artifact) ? nullptr : &kArtifact.table;
   return nullptr;
 }
 
