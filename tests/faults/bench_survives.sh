@@ -5,7 +5,7 @@
 set -euo pipefail
 
 keirin=$1
-faults=$2
+faults=$(realpath "$2")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -174,7 +174,7 @@ TEST_F(PluginFaults, TheGoodPluginClaimsCompilesRunsAndIsSaved) {
   ASSERT_TRUE(claims.ok()) << claims.status().text();
   ASSERT_EQ(claims->claims.size(), 1u);
   ASSERT_EQ(claims->refusals.size(), 1u);
-  EXPECT_EQ(claims->refusals[0].why, "only relu");
+  EXPECT_EQ(claims->refusals[0].why, "only relu and linear");
 
   const int64_t n = 1000;
   const RegionBytes region = relu_region(n, false);
