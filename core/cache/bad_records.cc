@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/host/worker_words.h"
+
 namespace keirin {
 namespace {
 
@@ -18,7 +20,7 @@ std::optional<BadRecord> parse(const std::string& text) {
   const json j = json::parse(text, nullptr, false);
   try {
     if (!j.is_object() || j.at("schema") != 1) return {};
-    return BadRecord{j.at("plugin"), j.at("guid"), j.at("build"), j.at("region"), j.at("function"), j.at("what")};
+    return BadRecord{j.at("plugin"), j.at("guid"), j.at("build"), j.at("region"), j.at("function"), j.at("what"), j.at("boot")};
   } catch (const json::exception&) {
     return {};
   }
@@ -29,13 +31,14 @@ std::optional<BadRecord> parse(const std::string& text) {
 std::vector<BadRecord> read_bad_records(Cache& cache) {
   std::vector<BadRecord> records;
   for (const std::string& body : cache.bodies(EntryKind::kBad))
-    if (std::optional<BadRecord> record = parse(body)) records.push_back(std::move(*record));
+    if (std::optional<BadRecord> record = parse(body); record && (record->boot.empty() || record->boot == boot_id()))
+      records.push_back(std::move(*record));
   return records;
 }
 
 bool publish_bad_record(Cache& cache, const BadRecord& record) {
   const json j = {{"schema", 1},          {"plugin", record.plugin},     {"guid", record.guid}, {"build", record.build},
-                  {"region", record.region}, {"function", record.function}, {"what", record.what}};
+                  {"region", record.region}, {"function", record.function}, {"what", record.what},   {"boot", record.boot}};
   return cache.publish(EntryKind::kBad, key_of(record), j.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 

@@ -121,8 +121,12 @@ Result<CompileChild::Compiled> CompileChild::compile_once(const std::string& dev
   // The plugin is told a little less than it has: it may stop by itself.
   if (options.deadline.count() > 0) deadline = std::chrono::ceil<milliseconds>(options.deadline) * 5 / 4 + milliseconds(200);
   else told.deadline = deadline * 9 / 10;
-  KRN_TRY_LET(Packet question, compile_question(device, region, policy, told, with_weights));
-  KRN_TRY_LET(Packet answer, ask("compile", std::move(question), deadline, options.cancel));
+  Result<Packet> question = compile_question(device, region, policy, told, with_weights);
+  if (!question.ok()) {
+    no_child_ = true;
+    return std::move(question).status();
+  }
+  KRN_TRY_LET(Packet answer, ask("compile", std::move(*question), deadline, options.cancel));
   Compiled made;
   try {
     *weights_missed = answer.head.at("weights_missed");

@@ -38,6 +38,7 @@ class CompileChild {
   Result<ClaimResult> claim(const std::string& device, const PluginRegion& region, const PolicyOptions& policy);
   Result<Compiled> compile(const std::string& device, const PluginRegion& region, const PolicyOptions& policy,
                            const CompileOptions& options);
+  // There is none, or it cannot be given what the plugin needs.
   bool no_child() const { return no_child_; }
 
  private:

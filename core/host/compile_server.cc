@@ -51,7 +51,7 @@ class ChildServices final : public TensorServices {
 // Private memory is what a bomb takes. Reserved address space, of which GPU drivers take terabytes, is not counted.
 void limit(uint64_t memory_bytes) {
   const rlimit memory{memory_bytes, memory_bytes}, file{kMaxFileBytes, kMaxFileBytes};
-  ::setrlimit(RLIMIT_DATA, &memory);
+  if (sanitizer_kind() == 0) ::setrlimit(RLIMIT_DATA, &memory);  // a sanitizer's shadow memory would count
   ::setrlimit(RLIMIT_FSIZE, &file);
   ::signal(SIGXFSZ, SIG_IGN);  // the write fails instead
 }

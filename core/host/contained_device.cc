@@ -2,6 +2,7 @@
 #include "core/host/contained_device.h"
 
 #include "core/host/executable.h"
+#include "core/host/worker_words.h"
 
 namespace keirin {
 namespace {
@@ -34,7 +35,7 @@ Status ContainedDevice::allowed(const Hash& region) const {
 }
 
 void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
-  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), "krn.exec.run", what});
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), "krn.exec.run", what, {}});
   tell_(plugin_name() + ": " + what + "; the region is quarantined");
 }
 
@@ -44,7 +45,8 @@ Status ContainedDevice::judge(const char* function, const Hash& region, Status s
   const bool plugin = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt;
   if (!machine && !plugin) return status;
   const std::string& what = status.message().what;
-  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what}, plugin);
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what,
+                    status.code() == Code::k_timeout ? boot_id() : std::string()}, plugin);
   tell_(plugin_name() + ": " + what + "; its region runs eagerly and is not tried again");
   return std::move(status).instead("the region runs eagerly and is not tried again").advise(kAdvice);
 }

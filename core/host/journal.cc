@@ -75,7 +75,7 @@ std::vector<BadRecord> entries_of(const std::string& path) {
     memcpy(region.data(), slot.region, region.size());
     const std::string function = get(slot.function);
     found.push_back({get(slot.plugin), get(slot.guid), get(slot.build), region == Hash{} ? std::string() : hex(region), function,
-                     "took its process down in " + function});
+                     "took its process down in " + function, {}});
   }
   return found;
 }

@@ -227,6 +227,11 @@ class Host final : public PluginHost {
                                           options_.services ? options_.services->num_threads() : 1);
   }
 
+  std::shared_ptr<CompileChild> child_of(const UsedDevice& device, const std::shared_ptr<CompileChild>& child) const {
+    const bool opens_gpu = device.torch_device().kind != Device::kCpu;
+    return opens_gpu && options_.compile_in == CompileIn::kAuto ? nullptr : child;
+  }
+
   Status load(const Candidate& c) {
     Slots& s = slots();
     const std::lock_guard guard(s.mutex);
@@ -252,7 +257,7 @@ class Host final : public PluginHost {
     report_of(c).used = true;
     const std::shared_ptr<CompileChild> child = child_for(c);
     for (const auto& device : used->devices())
-      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child, options_.quarantine,
+      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), options_.quarantine,
                                                            [this](const std::string& text) { tell(text); }));
     return {};
   }

@@ -28,8 +28,9 @@ namespace keirin {
 class PluginDevice;
 class Quarantine;
 
-// Where a plugin claims and compiles.
-enum class CompileIn { kProcess, kChild };
+// Where plugins claim and compile. kAuto: in the child for processors; in this process where a compile opens a GPU, because a second
+// process on it takes device memory of its own.
+enum class CompileIn { kProcess, kChild, kAuto };
 
 struct HostOptions {
   // Plugin folders, folders of plugin folders, manifests or libraries. What is named here exactly (not found by searching a
@@ -43,7 +44,7 @@ struct HostOptions {
   std::string worker;              // program of the probe child; empty: found beside the library
   std::chrono::milliseconds probe_deadline{20000};
   bool probe_again = false;        // ignore remembered verdicts
-  CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for the child
+  CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for kAuto
   std::chrono::milliseconds compile_deadline{120000};  // of one claim or compile in the child
   uint64_t compile_memory_bytes = 0;                   // private memory of the child; 0: half of the machine's
   std::shared_ptr<Quarantine> quarantine;  // what is not tried again; null: known to this PluginHost only

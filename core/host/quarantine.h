@@ -20,6 +20,7 @@ struct BadRecord {
   std::string region;    // hex of the region's hash; empty: the plugin itself, before any region
   std::string function;  // "krn.compile.compile": where it happened
   std::string what;      // "crashed in compile (signal 11, Segmentation fault)"
+  std::string boot;      // empty: for ever; else until the next boot: a machine that stood still makes everything look hung
   bool operator==(const BadRecord&) const = default;
 };
 
