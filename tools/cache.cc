@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keirin cache: ls, check, sweep and explain over the cache folder.
-#include "core/cache/cache.h"
+// keirin cache: ls, check, sweep and explain over the cache folder; bad and forgive over the quarantine in it.
+#include "core/cache/bad_records.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@ namespace keirin::tools {
 namespace {
 
 struct Words {
-  std::string dir, prefix;
+  std::string dir, prefix, plugin;
 };
 
 Cache open_cache(const Words& words) {
@@ -49,6 +49,19 @@ void add_cache(CLI::App& app, int& exit_code) {
   word->add_subcommand("sweep", "drop the least recently used entries beyond the size limit")->callback([words] {
     Cache cache = open_cache(*words);
     fmt::print("{} bytes freed\n", cache.sweep());
+  });
+  word->add_subcommand("bad", "list the regions that plugins are not given any more")->callback([words] {
+    Cache cache = open_cache(*words);
+    const std::vector<BadRecord> records = read_bad_records(cache);
+    for (const BadRecord& r : records)
+      fmt::print("{:<16} {:<12}  {}\n", r.plugin, r.region.empty() ? "(all)" : r.region.substr(0, 12), r.what);
+    fmt::print("{} in quarantine\n", records.size());
+  });
+  CLI::App* pardon = word->add_subcommand("forgive", "let quarantined regions be tried again");
+  pardon->add_option("plugin", words->plugin, "only those of the plugin of this name");
+  pardon->callback([words] {
+    Cache cache = open_cache(*words);
+    fmt::print("{} records removed\n", forgive(cache, words->plugin));
   });
   CLI::App* explain = word->add_subcommand("explain", "print what an entry depends on");
   explain->add_option("key", words->prefix, "the first digits of its key")->required();

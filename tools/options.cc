@@ -52,6 +52,11 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
   app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
   app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");
+  app.add_option("--compile-in", runtime.compile_in, "child or process: where plugins compile; default $KEIRIN_COMPILE_IN, else child for the CPU")
+      ->check(CLI::IsMember({"child", "process"}));
+  app.add_option("--compile-deadline", runtime.compile_deadline_seconds, "seconds that a plugin has for one region in the child")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("!--no-verify", runtime.verify, "skip verification; shown in the report");
   app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
       ->check(CLI::IsMember({"eager", "compiled"}));

@@ -23,7 +23,7 @@ nlohmann::json to_json(const PluginReport& report) {
     devices.push_back({{"hardware", device.hardware}, {"used", device.used}, {"name", device.name}, {"reason", device.reason}});
   return {{"name", report.name}, {"version", report.version}, {"guid", report.guid}, {"path", report.path},
           {"library", report.library}, {"used", report.used}, {"reason", report.reason}, {"advice", report.advice},
-          {"devices", devices}};
+          {"quarantined", report.quarantined}, {"devices", devices}};
 }
 
 void print(const PluginReport& report, bool why) {
@@ -32,6 +32,7 @@ void print(const PluginReport& report, bool why) {
   if (!why) return;
   fmt::print("  {}\n", report.library.empty() ? report.path : report.library);
   if (!report.used && !report.advice.empty()) fmt::print("  advice: {}\n", report.advice);
+  for (const std::string& region : report.quarantined) fmt::print("  quarantined: {}\n", region);
   for (const DeviceReport& device : report.devices)
     fmt::print("  {:<24} {}\n", device.hardware, device.used ? "used as " + device.name : "not used: " + device.reason);
 }

@@ -133,6 +133,18 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
   return Compiled{std::move(executable), false};
 }
 
+// A plugin's failure on one region leaves the others what they are; other failures are the plan's.
+bool costs_one_region(const Status& status) {
+  switch (status.code()) {
+    case Code::k_crashed:
+    case Code::k_timeout:
+    case Code::k_exhausted:
+    case Code::k_corrupt:
+    case Code::k_wrong_result: return true;
+    default: return false;
+  }
+}
+
 // Why nodes stay eager, counted.
 std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const ClaimResult& claims,
                                         const std::vector<OpId>& ops_of_nodes) {
@@ -253,6 +265,8 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
 
   built.from_cache = true;
   std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);
+  std::vector<std::string> lost;  // regions that failed and run eagerly
+  Status failure;                 // of the last of them
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
@@ -264,7 +278,17 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     KRN_TRY_LET(RegionBytes bytes, write_region(region.cut.graph));
     std::vector<TensorRef> weights;
     for (ValueId v : bytes.weights) weights.push_back(prepared.constants[region.cut.graph.values[v].index]);
-    KRN_TRY_LET(Compiled code, compile_region(session, device, bytes, weights, candidate));
+    Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
+    if (!made.ok() && costs_one_region(made.status())) {
+      failure = made.status();
+      lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
+      for (OpId op : region.ops) {
+        KRN_TRY_LET(PlanStep step, eager_step(prepared, op));
+        steps.push_back(std::move(step));
+      }
+      continue;
+    }
+    KRN_TRY_LET(Compiled code, std::move(made));
     built.from_cache &= code.from_cache;
     const ExecutableInfo& info = code.executable->info();
     built.kernels_generated += info.num_codegen;
@@ -283,7 +307,10 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     steps.push_back(std::move(step));
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
+  if (built.nodes_compiled == 0) return failure;
   built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
+  built.regions_lost = static_cast<int>(lost.size());
+  built.refusals.insert(built.refusals.begin(), lost.begin(), lost.end());
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
   return built;

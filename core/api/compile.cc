@@ -29,6 +29,13 @@ constexpr double kLeastGain = 0.02;
 
 using Tensors = std::vector<TensorRef>;
 
+// The reason code of a plan that could not be built.
+const char* reason_of(const Status& status) {
+  if (status.message().what.rfind("quarantined", 0) == 0) return "quarantined";
+  if (status.code() == Code::k_timeout) return "deadline";
+  return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
+}
+
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Candidate {
@@ -79,6 +86,7 @@ class Decider {
   void measure_memory();
   Status race_all();
   void choose(size_t winner);
+  std::shared_ptr<PlanGuard> make_guard(const std::string& name, const std::string& plugin);
   void finish();
   void time_steps(Candidate& candidate);
 
@@ -145,7 +153,7 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
   Candidate candidate;
   candidate.report.name = name;
   if (!built.ok()) {
-    candidate.report.reason = built.status().code() == Code::k_unsupported ? "unsupported" : "compile_failed";
+    candidate.report.reason = reason_of(built.status());
     candidate.report.note = built.status().message().what;
   } else {
     candidate.report.name = built->name;
@@ -411,8 +419,42 @@ void Decider::choose(size_t winner) {
   }
   auto decision = std::make_shared<Decision>();
   decision->inputs = specs_;
-  if (winner > 0) decision->call = chosen.call;
+  if (winner > 0) {
+    decision->call = chosen.call;
+    decision->guard = make_guard(chosen.report.name, chosen.report.plugin);
+  }
   s_.publish(std::move(decision));
+}
+
+// What is compared in service is what was compared before: the judge's rule, with the captured graph in fp64 as referee. A model
+// that writes its state or inputs is not compared: a second run would write them again.
+std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const std::string& plugin) {
+  auto guard = std::make_shared<PlanGuard>();
+  if (s_.eager->writes() || !prepared_ || !s_.options.verify) return guard;
+  guard->sample_rate = s_.options.sample_rate;
+  guard->check = [&s = s_, prepared = prepared_](const Tensors& inputs, const Tensors& outputs) -> std::string {
+    TensorServices& services = s.runtime.tensors();
+    (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
+    auto referee = evaluate(prepared->captured.graph, prepared->captured.calls, inputs, prepared->constants, {s.device, DType::k_f64});
+    auto eager = s.eager->run(inputs);
+    if (!referee.ok() || !eager.ok()) return {};
+    referee->resize(std::min(referee->size(), eager->size()));
+    JudgeOptions options;
+    options.strict = s.options.numerics == Numerics::kStrict;
+    auto judgement = judge(*referee, *eager, outputs, services, options);
+    return judgement.ok() && !judgement->right ? judgement->reason : std::string();
+  };
+  PluginDevice* device = nullptr;
+  for (PluginDevice* each : s_.runtime.plugins().devices())
+    if (each->plugin_name() == plugin && each->torch_device() == s_.device) device = each;
+  auto bytes = write_region(prepared_->graph);
+  const Hash graph = bytes.ok() ? bytes->hash : Hash{};
+  guard->revoke = [&s = s_, specs = specs_, name, device, graph](const std::string& what) {
+    s.revoke(specs, name + " answered wrong in service: " + what);
+    // The graph as a whole is what the plugin claims next time: it is not given it again.
+    if (device) device->quarantine(graph, "answered wrong in service");
+  };
+  return guard;
 }
 
 void Decider::finish() {
@@ -501,9 +543,10 @@ bool Decider::start_warm() {
       for (uint32_t k : {0u, 1u})
         if (device->torch_device() == s_.device && plan_name(*device, cut, k) == ledger_->choice && !decision) {
           auto plan = build_plan(s_, *prepared_, *device, cut, k);
-          if (!plan.ok()) return false;
+          if (!plan.ok() || plan->regions_lost > 0) return false;  // not what was measured then
           built = std::move(*plan);
           chosen->call = [plan = built.plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+          chosen->guard = make_guard(ledger_->choice, built.plugin);
           decision = chosen;
         }
   if (ledger_->choice == "eager") decision = chosen;
@@ -610,7 +653,10 @@ Result<ModelReport> Decider::run() {
 }  // namespace
 
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
-  return Decider(session, inputs).run();
+  Result<ModelReport> report = Decider(session, inputs).run();
+  if (report.ok())
+    for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
+  return report;
 }
 
 }  // namespace keirin

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include "core/api/session.h"
-#include "core/cache/cache.h"
+#include "core/cache/bad_records.h"
 #include "core/eager/tensor_services.h"
 #include "core/host/plugins.h"
 
@@ -18,6 +19,16 @@ Status load_libraries(const std::vector<std::string>& paths) {
                                             "nothing was loaded", "give an absolute path to a library built for this LibTorch"});
     }
   return {};
+}
+
+Result<CompileIn> compile_in(std::string where) {
+  if (where.empty())
+    if (const char* named = secure_getenv("KEIRIN_COMPILE_IN")) where = named;
+  if (where.empty()) return CompileIn::kAuto;
+  if (where == "child") return CompileIn::kChild;
+  if (where == "process") return CompileIn::kProcess;
+  return Status(Code::k_invalid_input, {"there is no place to compile called \"" + where + "\"", "compile_in, KEIRIN_COMPILE_IN",
+                                        "nothing was loaded", "use child or process"});
 }
 
 }  // namespace
@@ -39,6 +50,9 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
   host.paths = options.plugin_paths;
   host.services = runtime->tensors_.get();
   if (runtime->cache_ && runtime->cache_->usable()) host.cache_dir = runtime->cache_->dir();
+  host.quarantine = open_quarantine(runtime->cache_.get());
+  KRN_TRY_LET(host.compile_in, compile_in(options.compile_in));
+  host.compile_deadline = std::chrono::milliseconds(static_cast<int64_t>(options.compile_deadline_seconds * 1e3));
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
   return runtime;
 }

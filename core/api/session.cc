@@ -78,6 +78,7 @@ std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>
 }
 
 void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
+  std::lock_guard lock(table_mutex);
   auto next = std::make_shared<Table>(*table.load());
   std::erase_if(*next, [&](const auto& old) {
     return old->inputs.size() == decision->inputs.size() &&
@@ -87,6 +88,18 @@ void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   if (next->size() >= kMaxShapes) next->erase(next->begin());
   next->push_back(std::move(decision));
   table.store(std::move(next), std::memory_order_release);
+}
+
+void Session::Impl::revoke(const std::vector<TensorSpec>& inputs, const std::string& why) {
+  auto eager = std::make_shared<Decision>();
+  eager->inputs = inputs;
+  publish(std::move(eager));
+  add_reason("revoked: " + why);
+}
+
+void Session::Impl::add_reason(const std::string& reason) {
+  std::lock_guard lock(report_mutex);
+  if (!reports.empty()) reports.back().reasons.push_back(reason);
 }
 
 Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
@@ -145,11 +158,21 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
 }
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
-  if (std::shared_ptr<const Decision> decision = impl_->find(inputs); decision && decision->call) {
-    Result<std::vector<TensorRef>> outputs = decision->call(inputs);
-    // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
-    if (outputs.ok() || outputs.status().code() == Code::k_device_lost) return outputs;
+  std::shared_ptr<const Decision> decision = impl_->find(inputs);
+  if (!decision || !decision->call || !decision->guard->breaker.admits(std::chrono::steady_clock::now()))
+    return impl_->eager->run(inputs);
+  PlanGuard& guard = *decision->guard;
+  Result<std::vector<TensorRef>> outputs = decision->call(inputs);
+  if (outputs.ok()) {
+    guard.breaker.succeeded();
+    if (guard.takes_sample()) impl_->checker.submit(decision->guard, inputs, *outputs, impl_->runtime.tensors());
+    return outputs;
   }
+  if (outputs.status().code() == Code::k_device_lost) return outputs;
+  if (guard.breaker.failed(std::chrono::steady_clock::now()))
+    impl_->add_reason("eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
+                      " times, last with: " + outputs.status().message().what);
+  // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   return impl_->eager->run(inputs);
 }
 
@@ -161,6 +184,7 @@ Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed, const std:
 }
 
 std::vector<ModelReport> Session::reports() const {
+  impl_->checker.drain();
   std::lock_guard lock(impl_->report_mutex);
   return impl_->reports;
 }

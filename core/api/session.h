@@ -36,6 +36,10 @@ struct Options {
   double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
   bool verify = true;
   bool use_cache = true;
+  std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child for the CPU and
+                                              // process for GPUs
+  double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
+  uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever
   bool measure_again = false;                 // race even where the ledger knows the answer: what `bench` does
   std::string force;                          // "", "eager", "compiled": for tests; shown in every report
   std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
@@ -59,7 +63,7 @@ class Runtime {
  private:
   Runtime();
   std::unique_ptr<TensorServices> tensors_;
-  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
   std::unique_ptr<PluginHost> plugins_;
 };
 

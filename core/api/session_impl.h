@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/api/guard.h"
 #include "core/api/session.h"
 #include "core/capture/pt2/read_pt2.h"
 #include "core/eager/init_rules.h"
@@ -24,6 +25,7 @@ using CallFn = std::function<Result<std::vector<TensorRef>>(const std::vector<Te
 struct Decision {
   std::vector<TensorSpec> inputs;  // dtype and sizes that it was made for
   CallFn call;                     // empty: eager
+  std::shared_ptr<PlanGuard> guard;  // watches `call`; null with it
 };
 
 struct Session::Impl {
@@ -43,12 +45,17 @@ struct Session::Impl {
   // Immutable once published; a call takes a reference and uses it to the end.
   using Table = std::vector<std::shared_ptr<const Decision>>;
   std::atomic<std::shared_ptr<const Table>> table{std::make_shared<const Table>()};
+  std::mutex table_mutex;             // one writer of the table at a time
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
+  CallChecker checker;                // last: its thread uses everything above
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
-  void publish(std::shared_ptr<const Decision> decision);
+  void publish(std::shared_ptr<const Decision> decision);  // any thread
+  // Eager answers for these inputs from now on, and the reports say why.
+  void revoke(const std::vector<TensorSpec>& inputs, const std::string& why);
+  void add_reason(const std::string& reason);  // to the newest report
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
 };

@@ -274,6 +274,17 @@ std::vector<EntryInfo> Cache::list() {
   return entries;
 }
 
+std::vector<std::string> Cache::bodies(EntryKind kind) {
+  std::vector<std::string> all;
+  if (!usable_) return all;
+  each_file(dir_, kind, [&](const std::string& path, const std::string& name) {
+    std::string problem;
+    if (!is_hex_name(name)) return;
+    if (auto body = open_entry(kind, path, name, nullptr, &problem)) all.push_back(std::move(*body));
+  });
+  return all;
+}
+
 std::vector<EntryInfo> Cache::check() {
   std::vector<EntryInfo> dropped;
   if (!usable_) return dropped;

@@ -65,6 +65,8 @@ class Cache {
   std::optional<FileLock> lock(const std::string& name, std::chrono::milliseconds wait);
 
   std::vector<EntryInfo> list();
+  // What all sound entries of a kind hold; for kinds with few entries.
+  std::vector<std::string> bodies(EntryKind kind);
   // Reads everything, deletes what fails and the leftovers of writers that died; returns what was deleted, with the reason.
   std::vector<EntryInfo> check();
   // Deletes the least recently used entries until the rest fits; safe while others read. Quarantine entries stay.

@@ -46,11 +46,9 @@ krn_code KRN_CALL write_dump(void* ctx, const void* data, uint64_t size) {
   }
 }
 
-// Takes claims as they come and keeps the first lie: a plugin that claims what is not there is believed nothing.
+// Takes claims as they come. A plugin that claims what is not there is believed nothing: check_claims.
 struct Claims {
-  const krn_graph* graph;
-  uint32_t first_node, num_nodes;
-  std::vector<bool> taken;
+  uint32_t num_nodes;
   ClaimResult result;
   std::string lie;
 
@@ -63,24 +61,7 @@ struct Claims {
       lie = "it claimed " + std::to_string(claim.num_nodes) + " nodes of a region with " + std::to_string(num_nodes);
       return;
     }
-    for (uint32_t i = 0; i < claim.num_nodes; ++i) {
-      const uint32_t node = claim.nodes[i];
-      if (node < first_node || node - first_node >= num_nodes) {
-        lie = "it claimed node " + std::to_string(node) + ", which does not exist: the region has " + std::to_string(num_nodes);
-        return;
-      }
-      if (krn_graph_node(graph, node)->op == 0) {
-        lie = "it claimed node " + std::to_string(node) + ", which is opaque";
-        return;
-      }
-      if (taken[node - first_node]) {
-        lie = "its claims overlap: node " + std::to_string(node) + " is claimed twice";
-        return;
-      }
-      taken[node - first_node] = true;
-      out.nodes.push_back(node);
-    }
-    std::sort(out.nodes.begin(), out.nodes.end());
+    out.nodes.assign(claim.nodes, claim.nodes + claim.num_nodes);
     if (!out.nodes.empty()) result.claims.push_back(std::move(out));
   }
 };
@@ -135,6 +116,11 @@ UsedPlugin::~UsedPlugin() {
   if (const Status status = session_->shutdown(); !status.ok() && host->log) host->log(1, status.text());
 }
 
+void UsedPlugin::strayed(const char* function, const std::string& changed) {
+  if (strayed_.fetch_add(1) == 0 && host->log)
+    host->log(1, where(function) + " left the thread with another " + changed + ", which was put back");
+}
+
 UsedDevice::UsedDevice(UsedPlugin* plugin, const HardwareItem* hardware, krn_dev* dev, const krn_device_desc& desc)
     : plugin_(plugin),
       hardware_(hardware),
@@ -174,24 +160,47 @@ Status UsedDevice::open_once() {
   return status;
 }
 
+Status check_claims(const PluginRegion& region, ClaimResult* result) {
+  krn_graph graph{};
+  if (!open_region(region, &graph)) return bad_region("krn.compile.claim");
+  const krn_gfunction* const function = krn_graph_function(&graph, 0);
+  const auto lie = [](const std::string& what) {
+    return Status(Code::k_internal, Message{what, "krn.compile.claim", "nothing is claimed for this plugin", "report it to its publisher"});
+  };
+  std::vector<bool> taken(function->num_nodes);
+  for (NodeClaim& claim : result->claims) {
+    for (const uint32_t node : claim.nodes) {
+      const uint32_t at = node - function->first_node;
+      if (node < function->first_node || at >= function->num_nodes)
+        return lie("it claimed node " + std::to_string(node) + ", which does not exist: the region has " +
+                   std::to_string(function->num_nodes));
+      if (krn_graph_node(&graph, node)->op == 0) return lie("it claimed node " + std::to_string(node) + ", which is opaque");
+      if (taken[at]) return lie("its claims overlap: node " + std::to_string(node) + " is claimed twice");
+      taken[at] = true;
+    }
+    std::sort(claim.nodes.begin(), claim.nodes.end());
+  }
+  return {};
+}
+
 Result<ClaimResult> UsedDevice::claim(const PluginRegion& region, const PolicyOptions& policy) {
   const std::string where = plugin_->where("krn.compile.claim");
   krn_graph graph{};
   if (!open_region(region, &graph)) return bad_region(where);
-  const krn_gfunction* function = krn_graph_function(&graph, 0);
-  Claims claims{&graph, function->first_node, function->num_nodes, std::vector<bool>(function->num_nodes), {}, {}};
+  Claims claims{krn_graph_function(&graph, 0)->num_nodes, {}, {}};
   const krn_claim_sink sink{on_claim, on_refusal, &claims};
   const CallScope scope(plugin_->host, region.weights, nullptr, 0);
   const krn_region view = region_of(region, scope.weights());
   const krn_policy policy_view = policy_of(policy);
   {
     const std::lock_guard guard(mutex_);
-    KRN_TRY(call_plugin(where, [&](krn_err* err) {
+    KRN_TRY(plugin_->call("krn.compile.claim", region.hash, [&](krn_err* err) {
       return plugin_->tables().compile.claim(dev_, &view, &policy_view, &sink, err);
     }));
   }
   if (!claims.lie.empty())
     return Status(Code::k_internal, Message{claims.lie, where, "nothing is claimed for this plugin", "report it to its publisher"});
+  if (Status status = check_claims(region, &claims.result); !status.ok()) return std::move(status).at(plugin_->name + " " + plugin_->version);
   return std::move(claims.result);
 }
 
@@ -215,7 +224,7 @@ Result<std::shared_ptr<Executable>> UsedDevice::compile(const PluginRegion& regi
   krn_exec* exec = nullptr;
   std::unique_lock guard(plugin_->compile_mutex(), std::defer_lock);
   if (!(capabilities() & KRN_CAP_CONCURRENT_COMPILE)) guard.lock();
-  Status status = call_plugin(where, [&](krn_err* err) {
+  Status status = plugin_->call("krn.compile.compile", region.hash, [&](krn_err* err) {
     return plugin_->tables().compile.compile(dev_, &region_view, &policy_view, &view, &exec, err);
   });
   note(status);
@@ -230,7 +239,7 @@ Result<std::shared_ptr<Executable>> UsedDevice::adopt(krn_exec* exec, const Plug
   krn_graph graph{};
   if (!open_region(region, &graph)) return bad_region(plugin_->where("krn.compile"));
   const krn_gfunction* function = krn_graph_function(&graph, 0);
-  auto made = std::make_shared<UsedExecutable>(plugin_->shared_from_this(), this, exec, function->num_inputs,
+  auto made = std::make_shared<UsedExecutable>(plugin_->shared_from_this(), this, exec, region.hash, function->num_inputs,
                                                function->num_outputs);
   KRN_TRY(made->read_facts());
   return std::shared_ptr<Executable>(std::move(made));
@@ -279,7 +288,7 @@ Result<std::shared_ptr<Executable>> UsedDevice::load(const PluginRegion& region,
   krn_exec* exec = nullptr;
   {
     const std::lock_guard guard(mutex_);
-    Status status = call_plugin(where, [&](krn_err* err) {
+    Status status = plugin_->call("krn.artifact.load", region.hash, [&](krn_err* err) {
       return plugin_->tables().artifact.load(dev_, &view, {artifact.token.data(), artifact.token.size()},
                                              {artifact.body.data(), artifact.body.size()}, &exec, err);
     });

@@ -9,12 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "core/host/journal.h"
 #include "core/host/plugins.h"
 #include "core/host/session.h"
+#include "core/host/thread_state.h"
 
 namespace keirin {
 
 class UsedDevice;
+
+// Checks what somebody says a plugin claims of these bytes: nodes exist, are not opaque and are claimed once; sorts them.
+Status check_claims(const PluginRegion& region, ClaimResult* claims);
 
 // Shared by the PluginHost, executables and recordings: the plugin is shut down when the last of them goes.
 class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
@@ -32,10 +37,27 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   std::mutex& compile_mutex() { return compile_mutex_; }
   // "cpu 0.1.0: krn.compile.claim", for messages.
   std::string where(const char* function) const { return name + " " + version + ": " + function; }
+  // Where calls are noted while they last; null: nowhere.
+  void keep_journal(std::shared_ptr<Journal> journal) { journal_ = std::move(journal); }
+
+  // A call that is written down in the journal and must leave the thread as it was. For everything but the many runs.
+  template <class F>
+  Status call(const char* function, const Hash& region, F&& f) {
+    const Journal::Entry entry(journal_, name, guid, build_id, function, region);
+    const ThreadState state;
+    Status status = call_plugin(where(function), std::forward<F>(f));
+    if (const std::string changed = state.restore(); !changed.empty()) strayed(function, changed);
+    return status;
+  }
+  // The plugin left the thread changed, which was put back: counted, and said once.
+  void strayed(const char* function, const std::string& changed);
+  uint32_t times_strayed() const { return strayed_ + host->slices_strayed; }
 
  private:
   std::unique_ptr<PluginSession> session_;
   std::vector<std::unique_ptr<UsedDevice>> devices_;
+  std::atomic<std::shared_ptr<Journal>> journal_;
+  std::atomic<uint32_t> strayed_{0};
   std::mutex compile_mutex_;  // taken where the plugin does not say that it compiles concurrently
 };
 
@@ -66,6 +88,7 @@ class UsedDevice final : public PluginDevice {
   Status begin_recording(uint64_t stream) override;
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override;
   Status health() override;
+  void quarantine(const Hash&, const std::string&) override {}  // who holds this device keeps the list
 
   UsedPlugin& plugin() { return *plugin_; }
   krn_stream stream_of(uint64_t native, bool recording) const;

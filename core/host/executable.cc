@@ -2,12 +2,20 @@
 #include "core/host/executable.h"
 
 namespace keirin {
+namespace {
 
-UsedExecutable::UsedExecutable(std::shared_ptr<UsedPlugin> plugin, UsedDevice* device, krn_exec* exec, uint32_t num_inputs,
-                               uint32_t num_outputs)
+// What crashes, mostly crashes early: these are in the journal and have the whole thread state looked at. Later ones cost two
+// reads of a register, unless the plugin has left a thread changed before.
+constexpr uint64_t kWatchedRuns = 16;
+
+}  // namespace
+
+UsedExecutable::UsedExecutable(std::shared_ptr<UsedPlugin> plugin, UsedDevice* device, krn_exec* exec, const Hash& region,
+                               uint32_t num_inputs, uint32_t num_outputs)
     : plugin_(std::move(plugin)),
       device_(device),
       exec_(exec),
+      region_(region),
       num_inputs_(num_inputs),
       num_outputs_(num_outputs),
       where_(plugin_->where("krn.exec.run")) {}
@@ -56,7 +64,15 @@ Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const 
   run.num_outputs = num_outputs;
   std::unique_lock guard(mutex_, std::defer_lock);
   if (!info_.concurrent) guard.lock();
-  Status status = call_plugin(where_, [&](krn_err* err) { return plugin_->tables().exec.run(exec_, &run, err); });
+  const auto enter = [&](krn_err* err) { return plugin_->tables().exec.run(exec_, &run, err); };
+  Status status;
+  if (run.run_id <= kWatchedRuns || plugin_->times_strayed() > 0) {
+    status = plugin_->call("krn.exec.run", region_, enter);
+  } else {
+    const FloatMode mode;
+    status = call_plugin(where_, enter);
+    if (mode.restore()) plugin_->strayed("krn.exec.run", "floating-point mode");
+  }
   if (!status.ok()) device_->note(status);
   return status;
 }

@@ -14,11 +14,13 @@ namespace keirin {
 
 class UsedExecutable final : public Executable {
  public:
-  UsedExecutable(std::shared_ptr<UsedPlugin> plugin, UsedDevice* device, krn_exec* exec, uint32_t num_inputs,
+  UsedExecutable(std::shared_ptr<UsedPlugin> plugin, UsedDevice* device, krn_exec* exec, const Hash& region, uint32_t num_inputs,
                  uint32_t num_outputs);
   ~UsedExecutable() override;
   Status read_facts();  // info and needs; an executable that cannot state them is none
   krn_exec* handle() const { return exec_; }
+
+  void add_codegen(uint32_t kernels) { info_.num_codegen += kernels; }  // generated for it in the compile child
 
   const ExecutableInfo& info() const override { return info_; }
   uint64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -31,6 +33,7 @@ class UsedExecutable final : public Executable {
   const std::shared_ptr<UsedPlugin> plugin_;  // keeps device_ and the library's state alive
   UsedDevice* const device_;
   krn_exec* const exec_;
+  const Hash region_;
   const uint32_t num_inputs_, num_outputs_;
   const std::string where_;
   ExecutableInfo info_;

@@ -9,10 +9,27 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/status.h"
 
 namespace keirin {
+
+// An open descriptor, closed when it goes.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
 
 // ok if the file and every parent belong to root or this user and nobody else can write them (a sticky folder counts as
 // safe: others cannot replace what is ours in it). The path must be absolute; links are resolved first.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/host/tensor_view.h"
+#include "core/host/thread_state.h"
 
 namespace keirin {
 namespace {
@@ -90,7 +91,10 @@ krn_code KRN_CALL open_const(krn_host* host, uint64_t set, uint32_t id, krn_tens
   if (at == host->weights.end())
     return fail(err, KRN_STATUS_invalid_input, "krn.host.consts.open: the handle is not one of a call in progress");
   const std::vector<TensorRef>& tensors = at->second.tensors;
-  if (tensors.empty()) return fail(err, KRN_STATUS_unsupported, "the values of the weights are not at hand in this process");
+  if (tensors.empty()) {
+    host->weights_missed = true;
+    return fail(err, KRN_STATUS_unsupported, "the values of the weights are not at hand in this process");
+  }
   if (id >= tensors.size() || !tensors[id])
     return fail(err, KRN_STATUS_invalid_input, "krn.host.consts.open: the region has no weight of that id");
   *out = keirin::view_of(*tensors[id], KRN_TENSOR_READ_ONLY);
@@ -173,6 +177,7 @@ class ThreadNumbers {
 struct ParallelCall {
   void(KRN_CALL* fn)(void*, int64_t, int64_t, int32_t);
   void* ctx;
+  krn_host* host;
   ThreadNumbers numbers;
 };
 
@@ -181,11 +186,13 @@ void KRN_CALL parallel_for(krn_host* host, int64_t n, int64_t grain, void(KRN_CA
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   if (!host || !host->services || n <= grain) return fn(ctx, 0, n, 0);
-  ParallelCall call{fn, ctx, {}};
+  ParallelCall call{fn, ctx, host, {}};
   ParallelCall* const at = &call;  // one pointer fits into std::function without allocating
   host->services->parallel_for(n, grain, [at](int64_t begin, int64_t end) {
     const int number = at->numbers.take();
+    const FloatMode mode;  // the pool's threads serve eager calls too
     at->fn(at->ctx, begin, end, number);
+    if (mode.restore()) at->host->slices_strayed.fetch_add(1, std::memory_order_relaxed);
     at->numbers.give(number);
   });
 }

@@ -44,6 +44,8 @@ struct krn_host {
   std::map<void*, keirin::TensorRef> device_blocks;
   uint64_t next_handle = 1;
   std::atomic<int64_t> device_bytes{0};
+  std::atomic<bool> weights_missed{false};  // a weight was asked for in a call that has none at hand
+  std::atomic<uint32_t> slices_strayed{0};  // slices of parallel_for that left another floating-point mode behind
   char last_words[128] = {};
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <string>
 
 #include "abi/plugin.h"
@@ -48,6 +49,8 @@ Status call_plugin(const std::string& where, F&& f) {
   krn_code code;
   try {
     code = f(&err);
+  } catch (const std::bad_alloc&) {
+    return Status(Code::k_exhausted, Message{"the plugin ran out of memory", where, {}, {}});
   } catch (...) {
     return Status(Code::k_internal, Message{"the plugin threw an exception across the boundary", where, {},
                                             "report it to the plugin's publisher"});

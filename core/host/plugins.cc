@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "core/host/contained_device.h"
 #include "core/host/device.h"
 #include "core/host/discovery.h"
 #include "core/host/files.h"
@@ -48,6 +49,7 @@ struct Candidate {
   Manifest manifest;
   const ManifestVariant* variant = nullptr;
   size_t report = 0;
+  std::string build_id;  // as the probe child heard it
   bool refused = false;
 };
 
@@ -56,21 +58,30 @@ class Host final : public PluginHost {
   explicit Host(const HostOptions& options)
       : options_(options), hardware_(options.hardware ? *options.hardware : find_hardware()) {
     if (options_.worker.empty()) options_.worker = find_worker();
+    if (!options_.quarantine) options_.quarantine = std::make_shared<Quarantine>();
   }
 
   const std::vector<PluginReport>& reports() const override { return reports_; }
   const std::vector<HardwareItem>& hardware() const override { return hardware_; }
   std::vector<PluginDevice*> devices() const override {
     std::vector<PluginDevice*> all;
-    for (const auto& plugin : plugins_)
-      for (const auto& device : plugin->devices()) all.push_back(device.get());
+    for (const auto& device : devices_) all.push_back(device.get());
     std::stable_sort(all.begin(), all.end(), [](const PluginDevice* a, const PluginDevice* b) {
       return a->desc().prior_score > b->desc().prior_score;
     });
     return all;
   }
 
+  std::vector<std::string> take_incidents() override {
+    const std::lock_guard guard(incidents_mutex_);
+    return std::exchange(incidents_, {});
+  }
+
   void find() {
+    for (const BadRecord& record : Journal::collect(options_.cache_dir)) {
+      options_.quarantine->add(record);
+      tell(record.plugin + ": " + record.what + (record.region.empty() ? "; it is not used any more" : "; the region is quarantined"));
+    }
     const Discovery discovery = find_manifests(options_.paths, options_.search);
     for (const auto& [path, why] : discovery.empty_paths) {
       PluginReport report;
@@ -86,6 +97,7 @@ class Host final : public PluginHost {
     for (Candidate& c : candidates) {
       if (c.refused) continue;
       Status status = probe(c, verdicts);
+      if (status.ok()) status = allowed(c);
       if (status.ok()) status = load(c);
       if (!status.ok()) refuse(&c, status);
     }
@@ -159,10 +171,11 @@ class Host final : public PluginHost {
     }
   }
 
-  Status probe(const Candidate& c, const VerdictStore& store) {
+  Status probe(Candidate& c, const VerdictStore& store) {
     const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
     KRN_TRY_LET(const ProbeVerdict verdict, look_at(identity, store));
     if (!verdict.passed) return Status(Code::k_unsupported, Message{verdict.reason, c.variant->library, {}, verdict.advice});
+    c.build_id = verdict.build_id;
     std::string reasons;
     bool usable = false;
     for (size_t i = 0; i < hardware_.size(); ++i) {
@@ -189,6 +202,36 @@ class Host final : public PluginHost {
     return fresh;
   }
 
+  // Decided by the past of the plugin's build, before any of its code runs here.
+  Status allowed(Candidate& c) {
+    const std::string& guid = c.manifest.guid_text;
+    if (const auto why = options_.quarantine->why_not(guid, c.build_id))
+      return Status(Code::k_crashed, Message{*why, {}, {}, "update the plugin, or `keirin cache forgive` to let it try again"});
+    for (const BadRecord& record : options_.quarantine->of_plugin(guid, c.build_id))
+      report_of(c).quarantined.push_back("region " + record.region.substr(0, 12) + ": " + record.what + " (" + record.function + ")");
+    return {};
+  }
+
+  void tell(const std::string& text) {
+    if (options_.log) options_.log(1, text);
+    const std::lock_guard guard(incidents_mutex_);
+    incidents_.push_back(text);
+  }
+
+  std::shared_ptr<CompileChild> child_for(const Candidate& c) const {
+    if (options_.compile_in == CompileIn::kProcess || options_.worker.empty()) return nullptr;
+    return std::make_shared<CompileChild>(options_.worker,
+                                          PluginSession::Identity{c.variant->library, c.manifest.guid_text, c.manifest.version},
+                                          c.manifest.name, hardware_,
+                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes},
+                                          options_.services ? options_.services->num_threads() : 1);
+  }
+
+  std::shared_ptr<CompileChild> child_of(const UsedDevice& device, const std::shared_ptr<CompileChild>& child) const {
+    const bool opens_gpu = device.torch_device().kind != Device::kCpu;
+    return opens_gpu && options_.compile_in == CompileIn::kAuto ? nullptr : child;
+  }
+
   Status load(const Candidate& c) {
     Slots& s = slots();
     const std::lock_guard guard(s.mutex);
@@ -200,22 +243,31 @@ class Host final : public PluginHost {
     slot.host->services = options_.services;
     slot.host->log = options_.log;
     slot.host->plugin = c.manifest.name;
+    const std::shared_ptr<Journal> journal = Journal::open(options_.cache_dir);
     if (!used) {
+      // A death in here is held against the plugin, whatever the region.
+      const Journal::Entry entry(journal, c.manifest.name, c.manifest.guid_text, c.build_id, "krn.plugin.initialize", Hash{});
       const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
       KRN_TRY_LET(std::unique_ptr<PluginSession> session,
                   PluginSession::start(identity, slot.host.get(), KRN_ROLE_RUN, hardware_, [](const char*) {}));
       used = std::make_shared<UsedPlugin>(c.manifest, std::move(session), slot.host.get(), hardware_);
       slot.used = used;
     }
+    used->keep_journal(journal);
     report_of(c).used = true;
-    plugins_.push_back(std::move(used));
+    const std::shared_ptr<CompileChild> child = child_for(c);
+    for (const auto& device : used->devices())
+      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), options_.quarantine,
+                                                           [this](const std::string& text) { tell(text); }));
     return {};
   }
 
   HostOptions options_;
   const std::vector<HardwareItem> hardware_;
   std::vector<PluginReport> reports_;
-  std::vector<std::shared_ptr<UsedPlugin>> plugins_;
+  std::mutex incidents_mutex_;
+  std::vector<std::string> incidents_;
+  std::vector<std::unique_ptr<ContainedDevice>> devices_;
 };
 
 }  // namespace

@@ -26,6 +26,11 @@
 namespace keirin {
 
 class PluginDevice;
+class Quarantine;
+
+// Where plugins claim and compile. kAuto: in the child for processors; in this process where a compile opens a GPU, because a second
+// process on it takes device memory of its own.
+enum class CompileIn { kProcess, kChild, kAuto };
 
 struct HostOptions {
   // Plugin folders, folders of plugin folders, manifests or libraries. What is named here exactly (not found by searching a
@@ -39,6 +44,10 @@ struct HostOptions {
   std::string worker;              // program of the probe child; empty: found beside the library
   std::chrono::milliseconds probe_deadline{20000};
   bool probe_again = false;        // ignore remembered verdicts
+  CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for kAuto
+  std::chrono::milliseconds compile_deadline{120000};  // of one claim or compile in the child
+  uint64_t compile_memory_bytes = 0;                   // private memory of the child; 0: half of the machine's
+  std::shared_ptr<Quarantine> quarantine;  // what is not tried again; null: known to this PluginHost only
   std::function<void(int level, std::string_view text)> log;  // 0 error 1 warning 2 info 3 debug; called by any thread
 };
 
@@ -56,6 +65,7 @@ struct PluginReport {
   bool used = false;
   std::string reason;  // why it was refused, naming the stage; empty if used
   std::string advice;  // what to do about it
+  std::vector<std::string> quarantined;  // regions that it is not given any more, one sentence each
   std::vector<DeviceReport> devices;
 };
 
@@ -163,6 +173,8 @@ class PluginDevice {
   virtual Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) = 0;
 
   virtual Status health() = 0;  // ok or device_lost, which is sticky; never waits
+  // The plugin is not given this region again, in this process and the next ones. `what`: "answered wrong in service".
+  virtual void quarantine(const Hash& region, const std::string& what) = 0;
 };
 
 class PluginHost {
@@ -173,6 +185,8 @@ class PluginHost {
   virtual const std::vector<PluginReport>& reports() const = 0;
   virtual std::vector<PluginDevice*> devices() const = 0;  // by prior score, best first
   virtual const std::vector<HardwareItem>& hardware() const = 0;
+  // What went wrong with plugins, for the next report that is written: each thing is given out once.
+  virtual std::vector<std::string> take_incidents() = 0;
 };
 
 }  // namespace keirin

@@ -24,6 +24,7 @@ struct ProbeVerdict {
   bool hung = false;     // such verdicts are forgotten at the next boot
   std::string reason;    // "the plugin crashed in initialize (signal 11, Segmentation fault)"
   std::string advice;
+  std::string build_id;  // the plugin's, if passed
   std::vector<ProbedDevice> devices;  // parallel to the hardware list, if passed
 };
 

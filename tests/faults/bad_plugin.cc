@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One source, many plugins: each build defines one fault by name, `good` has none. What they are for: every fault must end as a
-// verdict that names it, while the good plugin beside it is used. The good one compiles regions that are a single relu.
+// verdict that names it, while the good plugin beside it is used. The good one compiles chains of relu and linear over dense f32.
+#include <fcntl.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <map>
 #include <stdexcept>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "abi/graph.h"
 #include "abi/plugin.h"
@@ -35,13 +43,41 @@
 #define FAULT_hang_static 20
 #define FAULT_compile_nothing 21
 #define FAULT_short_tables 22
+#define FAULT_crash_claim 23
+#define FAULT_crash_compile 24
+#define FAULT_abort_compile 25
+#define FAULT_hang_compile 26
+#define FAULT_exit_compile 27
+#define FAULT_bomb_compile 28
+#define FAULT_fill_compile 29
+#define FAULT_garbage_claim 30
+#define FAULT_garbage_answer 31
+#define FAULT_empty_artifact 32
+#define FAULT_garbage_artifact 33
+#define FAULT_throw_compile 34
+#define FAULT_rude_compile 35
+#define FAULT_no_artifact 36
+#define FAULT_rude_run 37
+#define FAULT_rude_slice 38
+#define FAULT_crash_load 39
+#define FAULT_switched_run 40
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define IS(name) (JOIN(FAULT_, KRN_FAULT) == FAULT_##name)
 
+// One operator of a region; values are the region's.
+struct Step {
+  bool linear;
+  uint32_t x, w, b, y;      // b: KRN_NONE for none
+  int64_t rows, depth, columns;  // relu: rows elements
+};
+
 struct krn_exec {
-  int64_t num_elements;
+  int64_t num_elements;     // of the output
+  std::vector<uint32_t> inputs;
+  uint32_t output;
+  std::vector<Step> steps;
 };
 
 namespace {
@@ -57,6 +93,57 @@ krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 
 [[maybe_unused]] void hang() {
   for (;;) ::pause();
+}
+
+// What no call may change: floating-point mode, signal mask, current folder, locale.
+[[maybe_unused]] void flush_to_zero() {
+#if defined(__x86_64__)
+  _mm_setcsr(_mm_getcsr() | 0x8040);
+#endif
+}
+[[maybe_unused]] void be_rude() {
+  flush_to_zero();
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  (void)!::chdir("/");
+  ::setlocale(LC_ALL, "C.UTF-8");
+}
+
+// 64 GiB, touched.
+[[maybe_unused]] void bomb() {
+  std::vector<std::vector<char>> blocks;
+  for (int i = 0; i < 1024; ++i) blocks.emplace_back(64 << 20, static_cast<char>(i));
+}
+
+// Writes until the disk or somebody stops it.
+[[maybe_unused]] bool fill_disk() {
+  char path[] = "/tmp/keirin-fault-fill-XXXXXX";
+  const int fd = ::mkstemp(path);
+  if (fd < 0) return false;
+  ::unlink(path);
+  const std::vector<char> block(1 << 20, 'x');
+  bool whole = true;
+  for (int i = 0; i < 100000 && whole; ++i) whole = ::write(fd, block.data(), block.size()) == static_cast<ssize_t>(block.size());
+  ::close(fd);
+  return whole;
+}
+
+// Says what is no message where the worker's answer is expected, and goes on as if nothing were.
+[[maybe_unused]] void babble() {
+  const std::vector<char> noise(4096, 'z');
+  (void)!::write(3, noise.data(), noise.size());
+}
+
+// Faults of `run` begin when the file that $KEIRIN_FAULT_SWITCH names holds their word.
+[[maybe_unused]] bool switched(const char* word) {
+  const char* const path = getenv("KEIRIN_FAULT_SWITCH");
+  char text[16] = {};
+  const int fd = path ? ::open(path, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd < 0) return false;
+  (void)!::read(fd, text, sizeof(text) - 1);
+  ::close(fd);
+  return strcmp(text, word) == 0;
 }
 
 krn_code fail(krn_err* err, krn_code code, const char* text) {
@@ -112,7 +199,53 @@ krn_code KRN_CALL describe(krn_dev*, krn_device_desc* out, krn_err*) {
 
 // ---- krn.compile and krn.exec
 
+constexpr uint32_t kRelu = 21, kLinear = 401;
+
+int64_t count_of(const krn_graph& graph, uint32_t value) {
+  const krn_gtype* type = krn_graph_value_type(&graph, value);
+  int64_t n = 1;
+  for (int i = 0; i < type->rank; ++i) n *= krn_graph_sizes(&graph, type)[i];
+  return n;
+}
+
+bool takes(const krn_graph& graph, const krn_gnode& node) {
+  return node.op == kRelu || (node.op == kLinear && krn_graph_value_type(&graph, node.first_result)->rank == 2);
+}
+
+// Null for a region of another kind.
+krn_exec* read_steps(krn_span bytes) {
+  krn_graph graph;
+  if (krn_graph_open(bytes.data, bytes.size, &graph) != 0) return nullptr;
+  const krn_gfunction* f = krn_graph_function(&graph, 0);
+  if (f->num_outputs != 1) return nullptr;
+  krn_exec exec{};
+  for (uint32_t i = 0; i < f->num_inputs; ++i) exec.inputs.push_back(krn_graph_input(&graph, f->first_input + i)->value);
+  for (uint32_t i = f->first_node; i < f->first_node + f->num_nodes; ++i) {
+    const krn_gnode* node = krn_graph_node(&graph, i);
+    if (!takes(graph, *node)) return nullptr;
+    Step step{};
+    step.linear = node->op == kLinear;
+    step.x = krn_graph_operand(&graph, node, 0);
+    step.y = node->first_result;
+    step.rows = count_of(graph, step.y);
+    if (step.linear) {
+      step.w = krn_graph_operand(&graph, node, 1);
+      step.b = node->num_operands > 2 ? krn_graph_operand(&graph, node, 2) : KRN_NONE;
+      const int64_t* sizes = krn_graph_sizes(&graph, krn_graph_value_type(&graph, step.w));
+      step.columns = sizes[0];
+      step.depth = sizes[1];
+      step.rows /= step.columns;
+    }
+    exec.steps.push_back(step);
+  }
+  exec.output = krn_graph_output(&graph, f->first_output)->value;
+  exec.num_elements = count_of(graph, exec.output);
+  return new krn_exec(exec);
+}
+
 krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, const krn_claim_sink* sink, krn_err* err) {
+  if (IS(crash_claim)) crash();
+  if (IS(garbage_claim)) babble();
   krn_graph graph;
   if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
   const krn_gfunction* f = krn_graph_function(&graph, 0);
@@ -123,14 +256,14 @@ krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, c
     claimed.nodes = &node;
     claimed.num_nodes = 1;
     claimed.num_kernels = 1;
-    if (krn_graph_node(&graph, i)->op == 21 /* relu */) {
+    if (takes(graph, *krn_graph_node(&graph, i))) {
       sink->claim(sink->ctx, &claimed);
       if (IS(claim_overlap)) sink->claim(sink->ctx, &claimed);
     } else {
       krn_refusal refused{};
       refused.hdr.size = sizeof(refused);
       refused.node = i;
-      refused.why = str("only relu");
+      refused.why = str("only relu and linear");
       sink->refuse(sink->ctx, &refused);
     }
   }
@@ -140,16 +273,19 @@ krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, c
 krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*, const krn_options* options, krn_exec** out,
                           krn_err* err) {
   if (IS(compile_nothing)) return KRN_STATUS_ok;
+  if (IS(crash_compile)) crash();
+  if (IS(abort_compile)) abort();
+  if (IS(hang_compile)) hang();
+  if (IS(exit_compile)) exit(0);
+  if (IS(bomb_compile)) bomb();
+  if (IS(garbage_answer)) babble();
+  if (IS(rude_compile)) be_rude();
+  if (IS(throw_compile)) throw std::runtime_error("thrown across the boundary");
+  if (IS(fill_compile) && !fill_disk()) return fail(err, KRN_STATUS_exhausted, "the disk is full");
   if (options->candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
-  krn_graph graph;
-  if (krn_graph_open(region->graph.data, region->graph.size, &graph) != 0) return fail(err, KRN_STATUS_corrupt, "no graph");
-  const krn_gfunction* f = krn_graph_function(&graph, 0);
-  if (f->num_nodes != 1 || krn_graph_node(&graph, f->first_node)->op != 21)
-    return fail(err, KRN_STATUS_unsupported, "the region is not a single relu");
-  const krn_gtype* type = krn_graph_value_type(&graph, krn_graph_output(&graph, f->first_output)->value);
-  int64_t n = 1;
-  for (int i = 0; i < type->rank; ++i) n *= krn_graph_sizes(&graph, type)[i];
-  *out = new krn_exec{n};
+  krn_exec* const made = read_steps(region->graph);
+  if (!made) return fail(err, KRN_STATUS_unsupported, "the region is not a chain of relu and linear");
+  *out = made;
   return KRN_STATUS_ok;
 }
 
@@ -174,20 +310,56 @@ struct Slice {
 
 void KRN_CALL relu_slice(void* ctx, int64_t begin, int64_t end, int32_t) {
   const auto* s = static_cast<const Slice*>(ctx);
+  if (IS(rude_slice)) flush_to_zero();
   for (int64_t i = begin; i < end; ++i) s->to[i] = s->from[i] <= 0 ? 0 : s->from[i];
+}
+
+void run_linear(const Step& s, const float* x, const float* w, const float* b, float* y) {
+  for (int64_t r = 0; r < s.rows; ++r)
+    for (int64_t c = 0; c < s.columns; ++c) {
+      double sum = b ? b[c] : 0;
+      for (int64_t k = 0; k < s.depth; ++k) sum += static_cast<double>(x[r * s.depth + k]) * w[c * s.depth + k];
+      y[r * s.columns + c] = static_cast<float>(sum);
+    }
 }
 
 krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (run->inputs[0].dtype_bits != 32) return fail(err, KRN_STATUS_invalid_input, "the input is not f32");
-  Slice slice{static_cast<const float*>(run->inputs[0].data), static_cast<float*>(run->outputs[0].data)};
-  if (g_threads) g_threads->parallel_for(g_host, exec->num_elements, 16, relu_slice, &slice);
-  else relu_slice(&slice, 0, exec->num_elements, 0);
+  std::map<uint32_t, float*> at;  // by value
+  for (uint32_t i = 0; i < run->num_inputs; ++i) at[exec->inputs[i]] = static_cast<float*>(run->inputs[i].data);
+  std::vector<std::vector<float>> between;
+  for (const Step& step : exec->steps) {
+    if (step.y == exec->output) {
+      at[step.y] = static_cast<float*>(run->outputs[0].data);
+    } else {
+      between.emplace_back(static_cast<size_t>(step.linear ? step.rows * step.columns : step.rows));
+      at[step.y] = between.back().data();
+    }
+    if (step.linear) {
+      run_linear(step, at[step.x], at[step.w], step.b == KRN_NONE ? nullptr : at[step.b], at[step.y]);
+      continue;
+    }
+    Slice slice{at[step.x], at[step.y]};
+    if (g_threads) g_threads->parallel_for(g_host, step.rows, 16, relu_slice, &slice);
+    else relu_slice(&slice, 0, step.rows, 0);
+  }
+  if (IS(rude_run)) be_rude();
+  if (IS(switched_run)) {
+    if (switched("crash")) crash();
+    if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
+    if (switched("wrong") && exec->num_elements > 0) static_cast<float*>(run->outputs[0].data)[exec->num_elements - 1] += 1;
+  }
   return KRN_STATUS_ok;
 }
 
 // ---- krn.artifact: the token is a word, the body the number of elements
 
 krn_code KRN_CALL save(krn_exec* exec, const krn_sink* token, const krn_sink* body, krn_err*) {
+  if (IS(empty_artifact)) return KRN_STATUS_ok;
+  if (IS(garbage_artifact)) {
+    token->write(token->ctx, "relu", 4);
+    return body->write(body->ctx, "garbage", 7);
+  }
   if (const krn_code code = token->write(token->ctx, "relu", 4); code != KRN_STATUS_ok) return code;
   return body->write(body->ctx, &exec->num_elements, sizeof(exec->num_elements));
 }
@@ -197,10 +369,14 @@ krn_code KRN_CALL check(krn_dev*, krn_span token, uint32_t* out, krn_err*) {
   return KRN_STATUS_ok;
 }
 
-krn_code KRN_CALL load(krn_dev*, const krn_region*, krn_span, krn_span body, krn_exec** out, krn_err* err) {
+krn_code KRN_CALL load(krn_dev*, const krn_region* region, krn_span, krn_span body, krn_exec** out, krn_err* err) {
+  if (IS(crash_load)) crash();
   if (body.size != sizeof(int64_t)) return fail(err, KRN_STATUS_corrupt, "the body has another length");
-  auto* exec = new krn_exec{};
-  memcpy(&exec->num_elements, body.data, sizeof(int64_t));
+  krn_exec* const exec = read_steps(region->graph);
+  if (!exec || memcmp(body.data, &exec->num_elements, sizeof(int64_t)) != 0) {
+    delete exec;
+    return fail(err, KRN_STATUS_corrupt, "the artifact is another region's");
+  }
   *out = exec;
   return KRN_STATUS_ok;
 }
@@ -219,7 +395,7 @@ constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save,
   if (!strcmp(name, "krn.device")) return &kDevice.table;
   if (!strcmp(name, "krn.compile")) return IS(no_compile_table) ? nullptr : &kCompile.table;
   if (!strcmp(name, "krn.exec")) return &kExec.table;
-  if (!strcmp(name, "krn.artifact")) return &kArtifact.table;
+  if (!strcmp(name, "krn.artifact")) return IS(no_artifact) ? nullptr : &kArtifact.table;
   return nullptr;
 }
 

@@ -2,76 +2,24 @@
 //
 // Every fault that a plugin can have while it is looked at ends as a verdict that names it, and the good plugin beside it is
 // used. The list of faults is bad_plugin.cc.
-#include <gtest/gtest.h>
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-
-#include "core/host/plugins.h"
 #include "core/host/tensor_view.h"
-#include "core/ir/bytes.h"
-#include "tests/unit/host/heap_services.h"
+#include "tests/faults/fault_fixture.h"
 
 namespace keirin {
 namespace {
 
 namespace fs = std::filesystem;
+using test::has;
+using test::kFaults;
+using test::PluginFaults;
+using test::relu_region;
+using test::report_of;
 
-const std::string kFaults = KEIRIN_FAULTS_DIR;
-
-class PluginFaults : public testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/tmp/keirin-faults-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
-  HostOptions options(const std::vector<std::string>& folders) {
-    HostOptions o;
-    for (const std::string& f : folders) o.paths.push_back(f[0] == '/' ? f : kFaults + "/" + f);
-    o.search = false;
-    o.cache_dir = dir_ + "/cache";
-    o.worker = KEIRIN_WORKER;
-    o.probe_deadline = std::chrono::milliseconds(10000);
-    o.services = &services_;
-    return o;
-  }
-
-  std::unique_ptr<PluginHost> open(const HostOptions& o) {
-    Result<std::unique_ptr<PluginHost>> host = PluginHost::open(o);
-    EXPECT_TRUE(host.ok()) << host.status().text();
-    return std::move(host).value();
-  }
-
-  // A copy of the good plugin whose files may be spoilt.
-  std::string copy_good() {
-    const std::string to = dir_ + "/copy";
-    fs::create_directory(to);
-    fs::permissions(to, fs::perms::owner_all);
-    for (const char* file : {"manifest.toml", "libfault_good.so"}) fs::copy_file(kFaults + "/good/" + file, to + "/" + file);
-    return to;
-  }
-
-  static void poke(const std::string& path, std::streamoff offset, const std::string& bytes) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(offset);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  }
-
-  test::HeapServices services_;
-  std::string dir_;
-};
-
-const PluginReport* report_of(const PluginHost& host, const std::string& name) {
-  for (const PluginReport& r : host.reports())
-    if (r.name == name) return &r;
-  return nullptr;
+void poke(const std::string& path, std::streamoff offset, const std::string& bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(offset);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 struct Fault {
   const char* name;
@@ -195,19 +143,6 @@ TEST_F(PluginFaults, PathsWithoutAPluginAreReported) {
   EXPECT_TRUE(has(host->reports()[1].reason, "not absolute"));
 }
 
-// relu(neg(x)) over n floats, or relu alone.
-RegionBytes relu_region(int64_t n, bool with_neg) {
-  Graph g;
-  const Type type{DType::k_f32, {n}, {1}};
-  ValueId v = g.add_input(type, 0);
-  if (with_neg) v = g.ops[g.add_op(OpCode::k_neg, {v}, {}, {type})].results[0];
-  v = g.ops[g.add_op(OpCode::k_relu, {v}, {}, {type})].results[0];
-  g.outputs.push_back({v, kNone, kNone});
-  Result<RegionBytes> bytes = write_region(g);
-  EXPECT_TRUE(bytes.ok());
-  return std::move(bytes).value();
-}
-
 TEST_F(PluginFaults, LyingClaimsAreBelievedNothing) {
   const RegionBytes region = relu_region(8, true);
   for (const auto& [name, text] : {std::pair<std::string, std::string>{"claim_missing_node", "which does not exist"},
@@ -239,7 +174,7 @@ TEST_F(PluginFaults, TheGoodPluginClaimsCompilesRunsAndIsSaved) {
   ASSERT_TRUE(claims.ok()) << claims.status().text();
   ASSERT_EQ(claims->claims.size(), 1u);
   ASSERT_EQ(claims->refusals.size(), 1u);
-  EXPECT_EQ(claims->refusals[0].why, "only relu");
+  EXPECT_EQ(claims->refusals[0].why, "only relu and linear");
 
   const int64_t n = 1000;
   const RegionBytes region = relu_region(n, false);
@@ -287,7 +222,8 @@ TEST_F(PluginFaults, TwoHostsShareOnePluginAndAnExecutableOutlivesThem) {
     const auto first = open(options({"good"})), second = open(options({"good"}));
     ASSERT_EQ(first->devices().size(), 1u);
     ASSERT_EQ(second->devices().size(), 1u);
-    EXPECT_EQ(first->devices()[0], second->devices()[0]);
+    executable = *second->devices()[0]->compile({region.bytes, region.hash, {}}, {}, {});
+    EXPECT_EQ(&executable->device(), &(*first->devices()[0]->compile({region.bytes, region.hash, {}}, {}, {}))->device());
     executable = *first->devices()[0]->compile({region.bytes, region.hash, {}}, {}, {});
   }
   const TensorRef in = test::tensor_of<float>(DType::k_f32, {4}, {-1, 2, -3, 4});

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/guard.h"
+
+#include <algorithm>
+
+namespace keirin {
+namespace {
+
+constexpr size_t kMaxWaiting = 4;
+
+// Nothing if one could not be copied.
+std::vector<TensorRef> copies(const std::vector<TensorRef>& tensors, TensorServices& services) {
+  std::vector<TensorRef> out;
+  for (const TensorRef& tensor : tensors) {
+    Result<TensorRef> copy = tensor ? services.clone(tensor) : Result<TensorRef>(TensorRef());
+    if (!copy.ok()) return {};
+    out.push_back(std::move(*copy));
+  }
+  return out;
+}
+
+}  // namespace
+
+bool CircuitBreaker::admits_slowly(Time now) {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return true;
+  if (trying_ || now < open_until_) return false;
+  trying_ = true;
+  return true;
+}
+
+bool CircuitBreaker::failed(Time now) {
+  const std::lock_guard lock(mutex_);
+  troubled_ = true;
+  if (open_) {
+    if (trying_) {
+      trying_ = false;
+      wait_ = std::min(wait_ * 2, kLongestWait);
+      open_until_ = now + wait_;
+    }
+    return false;
+  }
+  while (!failures_.empty() && now - failures_.front() > kWindow) failures_.pop_front();
+  failures_.push_back(now);
+  if (failures_.size() < kFailures) return false;
+  open_ = true;
+  open_until_ = now + wait_;
+  return true;
+}
+
+// A success between failures does not forget them: a plan that fails every other call is open soon.
+void CircuitBreaker::close() {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || !trying_) return;
+  open_ = trying_ = false;
+  wait_ = kFirstWait;
+  failures_.clear();
+  troubled_ = false;
+}
+
+CallChecker::~CallChecker() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    samples_.clear();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs,
+                         const std::vector<TensorRef>& outputs, TensorServices& services) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (samples_.size() >= kMaxWaiting) return;
+  }
+  Sample sample{std::move(guard), copies(inputs, services), copies(outputs, services)};
+  if (sample.inputs.size() != inputs.size() || sample.outputs.size() != outputs.size()) return;
+  const std::lock_guard lock(mutex_);
+  samples_.push_back(std::move(sample));
+  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+  changed_.notify_all();
+}
+
+void CallChecker::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return samples_.empty() && !busy_; });
+}
+
+void CallChecker::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !samples_.empty(); });
+    if (stop_) return;
+    Sample sample = std::move(samples_.front());
+    samples_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    PlanGuard& guard = *sample.guard;
+    if (!guard.revoked) {
+      const std::string wrong = guard.check(sample.inputs, sample.outputs);
+      if (!wrong.empty() && !guard.revoked.exchange(true)) guard.revoke(wrong);
+    }
+    sample = {};
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace keirin

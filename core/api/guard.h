@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What watches a plan while it serves: a circuit breaker over failed runs, and a check of sampled calls against eager after the
+// reply. It decides whether a call may use the plan and when the plan is revoked; the session does both. The invariant: a check
+// never delays an answer and never touches the caller's tensors.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/services.h"
+
+namespace keirin {
+
+// Closed: calls pass. Open after kFailures within kWindow: none pass. Half-open when the wait is over: one call is let through;
+// its success closes the breaker, its failure doubles the wait.
+class CircuitBreaker {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  static constexpr int kFailures = 3;
+  static constexpr std::chrono::seconds kWindow{60}, kFirstWait{60}, kLongestWait{3600};
+
+  bool admits(Time now) { return !troubled_.load(std::memory_order_relaxed) || admits_slowly(now); }
+  void succeeded() {
+    if (troubled_.load(std::memory_order_relaxed)) close();
+  }
+  // Whether this failure opened it.
+  bool failed(Time now);
+
+ private:
+  bool admits_slowly(Time now);
+  void close();
+
+  std::atomic<bool> troubled_{false};  // not closed: the only thing that a healthy call reads
+  std::mutex mutex_;
+  std::deque<Time> failures_;
+  std::chrono::seconds wait_{kFirstWait};
+  Time open_until_{};
+  bool open_ = false, trying_ = false;
+};
+
+// One plan's guard.
+struct PlanGuard {
+  using Tensors = std::vector<TensorRef>;
+  CircuitBreaker breaker;
+  std::atomic<uint64_t> calls{0};
+  std::atomic<bool> revoked{false};
+  uint64_t sample_rate = 0;                  // 0: never checked
+  // What is wrong with the outputs of a call, in words; empty if nothing is, or if it could not be told.
+  std::function<std::string(const Tensors& inputs, const Tensors& outputs)> check;
+  std::function<void(const std::string& what)> revoke;
+
+  // Whether this call is one of the first three or one in sample_rate.
+  bool takes_sample() {
+    const uint64_t n = calls.fetch_add(1, std::memory_order_relaxed);
+    return sample_rate > 0 && (n < 3 || n % sample_rate == 0);
+  }
+};
+
+// Checks sampled calls on a thread of its own, one at a time. A sample that would have to wait behind many is dropped.
+class CallChecker {
+ public:
+  ~CallChecker();
+  // Copies what the caller may overwrite as soon as the answer is his.
+  void submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& outputs,
+              TensorServices& services);
+  // Waits until everything submitted is checked: for tests, and before a report is read.
+  void drain();
+
+ private:
+  struct Sample {
+    std::shared_ptr<PlanGuard> guard;
+    std::vector<TensorRef> inputs, outputs;
+  };
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Sample> samples_;
+  bool busy_ = false, stop_ = false;
+  std::thread thread_;  // started by the first sample
+};
+
+}  // namespace keirin

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The quarantine on disk: one entry under bad/ per pair of plugin build and region, fsynced, because losing one costs a crash. The
+// host remembers and asks (core/host/quarantine.h); this only keeps.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/cache/cache.h"
+#include "core/host/quarantine.h"
+
+namespace keirin {
+
+std::vector<BadRecord> read_bad_records(Cache& cache);
+bool publish_bad_record(Cache& cache, const BadRecord& record);
+// Lets everything, or everything of the plugin of that name, be tried again; returns how many records went.
+size_t forgive(Cache& cache, const std::string& plugin);
+
+// The quarantine of a process: what the cache knows, and what is added goes there. The cache must outlive it; null: for this
+// process only.
+std::shared_ptr<Quarantine> open_quarantine(Cache* cache);
+
+}  // namespace keirin

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host/contained_device.h"
+
+#include "core/host/executable.h"
+#include "core/host/worker_words.h"
+
+namespace keirin {
+namespace {
+
+// A plugin that leaves threads changed so often is not asked for more.
+constexpr uint32_t kMaxStrayed = 3;
+
+constexpr char kAdvice[] = "update the plugin; `keirin cache forgive` lets it try again";
+
+}  // namespace
+
+ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
+                                 std::shared_ptr<Quarantine> quarantine, Tell tell)
+    : plugin_(std::move(plugin)), inner_(inner), child_(std::move(child)), quarantine_(std::move(quarantine)), tell_(std::move(tell)) {
+  // What the child makes must come back as bytes.
+  if (child_ && !plugin_->tables().has_artifact) leave_child("it has no krn.artifact");
+}
+
+void ContainedDevice::leave_child(const std::string& why) {
+  if (!left_child_.exchange(true)) tell_(plugin_name() + " compiles in this process, where a crash would end it: " + why);
+}
+
+Status ContainedDevice::allowed(const Hash& region) const {
+  if (plugin_->times_strayed() >= kMaxStrayed)
+    return Status(Code::k_wrong_result, Message{"quarantined: " + plugin_name() + " left threads changed " +
+                                                    std::to_string(plugin_->times_strayed()) + " times", {}, {}, kAdvice});
+  const std::optional<std::string> why = quarantine_->why_not(plugin_guid(), plugin_build_id(), region);
+  if (!why) return {};
+  return Status(Code::k_crashed, Message{*why, {}, {}, kAdvice});
+}
+
+void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), "krn.exec.run", what, {}});
+  tell_(plugin_name() + ": " + what + "; the region is quarantined");
+}
+
+Status ContainedDevice::judge(const char* function, const Hash& region, Status status) {
+  // The machine's fault and not the plugin's, so for this process only: the disk or the memory was full.
+  const bool machine = status.code() == Code::k_exhausted;
+  const bool plugin = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt;
+  if (!machine && !plugin) return status;
+  const std::string& what = status.message().what;
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what,
+                    status.code() == Code::k_timeout ? boot_id() : std::string()}, plugin);
+  tell_(plugin_name() + ": " + what + "; its region runs eagerly and is not tried again");
+  return std::move(status).instead("the region runs eagerly and is not tried again").advise(kAdvice);
+}
+
+Result<ClaimResult> ContainedDevice::claim(const PluginRegion& region, const PolicyOptions& policy) {
+  KRN_TRY(allowed(region.hash));
+  if (!in_child()) return inner_.claim(region, policy);
+  Result<ClaimResult> claims = child_->claim(hardware().uid, region, policy);
+  if (claims.ok()) {
+    KRN_TRY(judge("krn.compile.claim", region.hash, check_claims(region, &*claims)));
+    return claims;
+  }
+  if (child_->no_child()) {
+    leave_child(claims.status().message().what);
+    return inner_.claim(region, policy);
+  }
+  return judge("krn.compile.claim", region.hash, std::move(claims).status());
+}
+
+Result<std::shared_ptr<Executable>> ContainedDevice::compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
+                                                                      const CompileOptions& options) {
+  KRN_TRY_LET(const CompileChild::Compiled made, child_->compile(hardware().uid, region, policy, options));
+  const Result<ArtifactVerdict> verdict = inner_.check(made.artifact.token);
+  if (!verdict.ok() || *verdict == ArtifactVerdict::kReject)
+    return Status(Code::k_corrupt, Message{"made an artifact in the compile child that it refuses here", plugin_name(), {}, {}});
+  Result<std::shared_ptr<Executable>> loaded = inner_.load(region, made.artifact);
+  if (!loaded.ok()) {
+    // This process and the child see different libraries: here it is as it was before there was a child.
+    if (loaded.status().code() != Code::k_unsupported && loaded.status().code() != Code::k_version) return loaded;
+    leave_child("what the child made cannot be used here: " + loaded.status().message().what);
+    return inner_.compile(region, policy, options);
+  }
+  static_cast<UsedExecutable&>(**loaded).add_codegen(made.num_codegen);
+  return loaded;
+}
+
+Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion& region, const PolicyOptions& policy,
+                                                             const CompileOptions& options) {
+  KRN_TRY(allowed(region.hash));
+  if (in_child()) {
+    Result<std::shared_ptr<Executable>> made = compile_in_child(region, policy, options);
+    if (made.ok()) return made;
+    if (!child_->no_child()) return judge("krn.compile.compile", region.hash, std::move(made).status());
+    leave_child(made.status().message().what);
+  }
+  return inner_.compile(region, policy, options);
+}
+
+Result<std::shared_ptr<Executable>> ContainedDevice::load(const PluginRegion& region, const Artifact& artifact) {
+  KRN_TRY(allowed(region.hash));
+  return inner_.load(region, artifact);
+}
+
+}  // namespace keirin

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A plugin's device as the core gets it: claim and compile go to the compile child, what the child made is loaded here, and what
+// went wrong once with a region is not tried again. Everything else is the device's own answer.
+#pragma once
+
+#include <memory>
+
+#include "core/host/compile_child.h"
+#include "core/host/device.h"
+
+namespace keirin {
+
+class ContainedDevice final : public PluginDevice {
+ public:
+  // Told once for each thing that a reader of the report should know.
+  using Tell = std::function<void(const std::string& text)>;
+
+  // Without a child everything runs in this process.
+  ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
+                  std::shared_ptr<Quarantine> quarantine, Tell tell);
+
+  const std::string& plugin_name() const override { return inner_.plugin_name(); }
+  const std::string& plugin_version() const override { return inner_.plugin_version(); }
+  const std::string& plugin_build_id() const override { return inner_.plugin_build_id(); }
+  const std::string& plugin_guid() const override { return inner_.plugin_guid(); }
+  uint64_t capabilities() const override { return inner_.capabilities(); }
+  const HardwareItem& hardware() const override { return inner_.hardware(); }
+  Device torch_device() const override { return inner_.torch_device(); }
+  const std::string& name() const override { return inner_.name(); }
+  const std::string& arch() const override { return inner_.arch(); }
+  const std::string& fingerprint() const override { return inner_.fingerprint(); }
+  const krn_device_desc& desc() const override { return inner_.desc(); }
+
+  Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) override;
+  Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
+                                              const CompileOptions& options) override;
+  Result<Artifact> save(const Executable& executable) override { return inner_.save(executable); }
+  Result<ArtifactVerdict> check(std::string_view token) override { return inner_.check(token); }
+  Result<std::shared_ptr<Executable>> load(const PluginRegion& region, const Artifact& artifact) override;
+  bool can_record() const override { return inner_.can_record(); }
+  Status begin_recording(uint64_t stream) override { return inner_.begin_recording(stream); }
+  Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override { return inner_.end_recording(stream); }
+  Status health() override { return inner_.health(); }
+  void quarantine(const Hash& region, const std::string& what) override;
+
+ private:
+  Status allowed(const Hash& region) const;
+  Result<std::shared_ptr<Executable>> compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
+                                                       const CompileOptions& options);
+  // What a failed attempt means for the next one; returns the status for the caller.
+  Status judge(const char* function, const Hash& region, Status status);
+  bool in_child() const { return child_ && !left_child_; }
+  void leave_child(const std::string& why);
+
+  const std::shared_ptr<UsedPlugin> plugin_;
+  UsedDevice& inner_;
+  const std::shared_ptr<CompileChild> child_;
+  const std::shared_ptr<Quarantine> quarantine_;
+  const Tell tell_;
+  std::atomic<bool> left_child_{false};
+};
+
+}  // namespace keirin

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host/quarantine.h"
+
+#include <algorithm>
+#include <set>
+
+namespace keirin {
+
+void Quarantine::add(const BadRecord& record, bool durable) {
+  {
+    const std::lock_guard guard(mutex_);
+    const auto same_pair = [&](const BadRecord& known) {
+      return known.guid == record.guid && known.build == record.build && known.region == record.region;
+    };
+    if (std::any_of(records_.begin(), records_.end(), same_pair)) return;
+    records_.push_back(record);
+  }
+  if (durable && keep_) keep_(record);
+}
+
+std::vector<BadRecord> Quarantine::of_plugin(const std::string& guid, const std::string& build) const {
+  const std::lock_guard guard(mutex_);
+  std::vector<BadRecord> found;
+  // What died before the plugin could state its build is held against every build of that guid.
+  for (const BadRecord& r : records_)
+    if (r.guid == guid && (r.build == build || r.build.empty())) found.push_back(r);
+  return found;
+}
+
+std::optional<std::string> Quarantine::why_not(const std::string& guid, const std::string& build, const Hash& region) const {
+  const std::string name = hex(region);
+  for (const BadRecord& r : of_plugin(guid, build))
+    if (r.region == name) return "quarantined: " + r.plugin + ": " + r.what + " on this region (" + name.substr(0, 12) + ") before";
+  return why_not(guid, build);
+}
+
+std::optional<std::string> Quarantine::why_not(const std::string& guid, const std::string& build) const {
+  std::set<std::string> regions;
+  const std::vector<BadRecord> records = of_plugin(guid, build);
+  for (const BadRecord& r : records) {
+    if (r.region.empty()) return "quarantined: " + r.plugin + ": " + r.what + " before";
+    regions.insert(r.region);
+  }
+  if (regions.size() < kBadRegionsOfABadPlugin) return {};
+  return "quarantined: " + records.back().plugin + " failed on " + std::to_string(regions.size()) + " regions, the last time it " +
+         records.back().what;
+}
+
+}  // namespace keirin

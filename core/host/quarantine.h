@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is not tried again: pairs of a plugin's build and a region whose compile or run went wrong, and plugins with three of them.
+// It is a memory and no judge: others decide what is wrong. Kept for the process here; on disk by whoever gives `keep`.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/sha256.h"
+
+namespace keirin {
+
+struct BadRecord {
+  std::string plugin;    // its name, for people
+  std::string guid, build;
+  std::string region;    // hex of the region's hash; empty: the plugin itself, before any region
+  std::string function;  // "krn.compile.compile": where it happened
+  std::string what;      // "crashed in compile (signal 11, Segmentation fault)"
+  std::string boot;      // empty: for ever; else until the next boot: a machine that stood still makes everything look hung
+  bool operator==(const BadRecord&) const = default;
+};
+
+inline constexpr size_t kBadRegionsOfABadPlugin = 3;
+
+class Quarantine {
+ public:
+  using Keep = std::function<void(const BadRecord&)>;
+  explicit Quarantine(std::vector<BadRecord> known = {}, Keep keep = {}) : records_(std::move(known)), keep_(std::move(keep)) {}
+
+  // `durable`: also on disk; else until this process ends (the machine's fault rather than the plugin's).
+  void add(const BadRecord& record, bool durable = true);
+  // Why the plugin may not touch the region, as a sentence; nothing if it may.
+  std::optional<std::string> why_not(const std::string& guid, const std::string& build, const Hash& region) const;
+  // Why the plugin may not be used at all.
+  std::optional<std::string> why_not(const std::string& guid, const std::string& build) const;
+  std::vector<BadRecord> of_plugin(const std::string& guid, const std::string& build) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<BadRecord> records_;
+  Keep keep_;
+};
+
+}  // namespace keirin

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A bad plugin beside a whole session: whatever it does while a decision is made or while calls are served, every call is answered
+// right, the report names it, and the next start does not try it again.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/api/session.h"
+#include "core/host/plugins.h"
+
+namespace keirin {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+class ServiceFaults : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/keirin-service-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    dir_ = name;
+    switch_ = dir_ + "/switch";
+    ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1);
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  Options options(const std::string& fault) {
+    Options o;
+    o.cache_dir = dir_ + "/cache";
+    o.plugin_paths = {std::string(KEIRIN_FAULTS_DIR) + "/" + fault};
+    o.plugins = {fault};
+    o.compile_deadline_seconds = 1;
+    return o;
+  }
+  void turn(const std::string& word) {
+    std::ofstream(switch_ + ".new") << word;
+    fs::rename(switch_ + ".new", switch_);
+  }
+
+  struct Service {
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Session> session;
+    std::vector<TensorRef> inputs, expected;
+  };
+  Service serve(const Options& o) {
+    Service s;
+    auto runtime = Runtime::open(o);
+    EXPECT_TRUE(runtime.ok()) << runtime.status().text();
+    s.runtime = std::move(*runtime);
+    auto session = Session::open(*s.runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", o);
+    EXPECT_TRUE(session.ok()) << session.status().text();
+    s.session = std::move(*session);
+    s.inputs = *s.session->example_inputs(1);
+    s.expected = *s.session->call_eager(s.inputs);
+    return s;
+  }
+
+  static bool right(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& expected) {
+    if (outputs.size() != expected.size()) return false;
+    const TensorRef &a = outputs[0], &b = expected[0];
+    if (a->storage_bytes() != b->storage_bytes()) return false;
+    const auto *x = static_cast<const float*>(a->data()), *y = static_cast<const float*>(b->data());
+    for (int64_t i = 0; i < a->storage_bytes() / 4; ++i)
+      if (!(std::fabs(x[i] - y[i]) < 1e-4f)) return false;
+    return true;
+  }
+
+  std::string dir_, switch_;
+};
+
+class DyingCompiler : public ServiceFaults, public testing::WithParamInterface<const char*> {};
+
+TEST_P(DyingCompiler, CostsAReasonAndNoCall) {
+  const std::string fault = GetParam();
+  for (const bool again : {false, true}) {
+    SCOPED_TRACE(again ? "the next start" : "the first start");
+    Options o = options(fault);
+    o.measure_again = again;  // else the ledger's answer would do
+    Service s = serve(o);
+    std::atomic<bool> stop{false};
+    std::atomic<int> calls{0}, failures{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 8; ++t)
+      threads.emplace_back([&] {
+        while (!stop) {
+          auto outputs = s.session->call(s.inputs);
+          if (!outputs.ok() || !right(*outputs, s.expected)) ++failures;
+          ++calls;
+        }
+      });
+    const auto report = s.session->compile(s.inputs);
+    stop = true;
+    for (std::thread& t : threads) t.join();
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    EXPECT_EQ(failures, 0);
+    EXPECT_GT(calls, 8);
+    EXPECT_TRUE(report->verified);
+    const std::string text = explain_text(*report);
+    EXPECT_TRUE(has(text, fault)) << text;
+    EXPECT_TRUE(has(text, again ? "quarantined" : fault == "hang_compile" ? "hung in compile" : "crashed in c")) << text;
+    int named = 0;
+    for (const std::string& reason : report->reasons) {
+      std::printf("%s, %s: %s\n", fault.c_str(), again ? "again" : "first", reason.c_str());
+      named += has(reason, "is not tried again");
+    }
+    EXPECT_EQ(named, again ? 0 : 1) << "it is reported once";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DyingCompiler, testing::Values("crash_compile", "hang_compile", "crash_claim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(ServiceFaults, APlanThatTurnsWrongIsRevokedAndNotBuiltAgain) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.sample_rate = 10;
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    for (int i = 0; i < 25; ++i) ASSERT_TRUE(right(*s.session->call(s.inputs), s.expected));
+    EXPECT_FALSE(has(explain_text(s.session->reports().back()), "revoked"));
+    turn("wrong");
+    int wrong = 0;
+    for (int i = 0; i < 25; ++i) wrong += !right(*s.session->call(s.inputs), s.expected);
+    const std::string text = explain_text(s.session->reports().back());  // waits for the checks
+    std::printf("%d wrong answers before the check; then: %s\n", wrong, s.session->reports().back().reasons.back().c_str());
+    EXPECT_GT(wrong, 0) << "the fault was not injected";
+    EXPECT_TRUE(has(text, "revoked: switched_run/all answered wrong in service")) << text;
+    EXPECT_EQ(text.find("revoked"), text.rfind("revoked")) << "said once";
+    for (int i = 0; i < 25; ++i) EXPECT_TRUE(right(*s.session->call(s.inputs), s.expected)) << "eager answers now";
+  }
+  fs::remove(switch_);
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined: switched_run: answered wrong in service")) << explain_text(*report);
+  EXPECT_FALSE(has(report->chosen, "switched_run"));
+}
+
+TEST_F(ServiceFaults, FailedRunsAreAnsweredEagerlyAndOpenTheBreaker) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+  turn("error");
+  for (int i = 0; i < 10; ++i) {
+    auto outputs = s.session->call(s.inputs);
+    ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+    EXPECT_TRUE(right(*outputs, s.expected));
+  }
+  const std::string text = explain_text(s.session->reports().back());
+  std::printf("%s\n", s.session->reports().back().reasons.back().c_str());
+  EXPECT_TRUE(has(text, "the plan failed 3 times, last with: the run failed as it was told to")) << text;
+}
+
+}  // namespace
+}  // namespace keirin

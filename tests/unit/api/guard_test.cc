@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The breaker on a clock of the test's own, and the checker: samples are checked once, on copies, and a wrong one revokes once.
+#include "core/api/guard.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/host/heap_services.h"
+
+namespace keirin {
+namespace {
+
+using std::chrono::seconds;
+using Time = CircuitBreaker::Time;
+
+TEST(CircuitBreaker, OpensAfterThreeFailuresInAMinute) {
+  CircuitBreaker breaker;
+  const Time start{};
+  EXPECT_TRUE(breaker.admits(start));
+  EXPECT_FALSE(breaker.failed(start));
+  EXPECT_FALSE(breaker.failed(start + seconds(61))) << "the first is too long ago";
+  EXPECT_FALSE(breaker.failed(start + seconds(70)));
+  EXPECT_TRUE(breaker.admits(start + seconds(71)));
+  EXPECT_TRUE(breaker.failed(start + seconds(72)));
+  EXPECT_FALSE(breaker.admits(start + seconds(73)));
+}
+
+TEST(CircuitBreaker, SuccessesBetweenFailuresDoNotHideThem) {
+  CircuitBreaker breaker;
+  const Time start{};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(breaker.failed(start));
+    breaker.succeeded();
+  }
+  EXPECT_TRUE(breaker.failed(start));
+}
+
+TEST(CircuitBreaker, LetsOneCallTryAndWaitsTwiceAsLongEachTime) {
+  CircuitBreaker breaker;
+  Time now{};
+  for (int i = 0; i < 3; ++i) breaker.failed(now);
+  int64_t wait = 60;
+  for (int round = 0; round < 8; ++round) {
+    EXPECT_FALSE(breaker.admits(now + seconds(wait - 1)));
+    now += seconds(wait);
+    EXPECT_TRUE(breaker.admits(now)) << "half open after " << wait << " s";
+    EXPECT_FALSE(breaker.admits(now)) << "one call only";
+    EXPECT_FALSE(breaker.failed(now)) << "open already";
+    wait = std::min<int64_t>(wait * 2, 3600);
+  }
+  now += seconds(wait);
+  EXPECT_TRUE(breaker.admits(now));
+  breaker.succeeded();
+  EXPECT_TRUE(breaker.admits(now));
+  EXPECT_FALSE(breaker.failed(now)) << "closed, and forgotten";
+}
+
+TEST(PlanGuard, TakesTheFirstThreeAndOneInSoMany) {
+  PlanGuard guard;
+  guard.sample_rate = 10;
+  std::vector<int> taken;
+  for (int i = 0; i < 31; ++i)
+    if (guard.takes_sample()) taken.push_back(i);
+  EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 10, 20, 30}));
+  guard.sample_rate = 0;
+  EXPECT_FALSE(guard.takes_sample());
+}
+
+TEST(CallChecker, ChecksCopiesAndRevokesOnce) {
+  test::HeapServices services;
+  auto guard = std::make_shared<PlanGuard>();
+  std::atomic<int> checks{0}, revocations{0};
+  guard->check = [&](const PlanGuard::Tensors& inputs, const PlanGuard::Tensors& outputs) -> std::string {
+    ++checks;
+    const float in = *static_cast<const float*>(inputs[0]->data()), out = *static_cast<const float*>(outputs[0]->data());
+    return out == 2 * in ? "" : "wrong";
+  };
+  guard->revoke = [&](const std::string& what) {
+    EXPECT_EQ(what, "wrong");
+    ++revocations;
+  };
+  CallChecker checker;
+  const TensorRef in = test::tensor_of<float>(DType::k_f32, {1}, {3}), out = test::tensor_of<float>(DType::k_f32, {1}, {6});
+  checker.submit(guard, {in}, {out}, services);
+  *static_cast<float*>(in->data()) = 100;  // the caller's again
+  checker.drain();
+  EXPECT_EQ(checks, 1);
+  EXPECT_EQ(revocations, 0);
+  for (int i = 0; i < 3; ++i) {
+    checker.submit(guard, {in}, {out}, services);
+    checker.drain();
+  }
+  EXPECT_EQ(revocations, 1);
+  EXPECT_EQ(checks, 2) << "a plan that is gone is not checked";
+}
+
+TEST(CallChecker, DropsSamplesRatherThanQueueingThem) {
+  test::HeapServices services;
+  auto guard = std::make_shared<PlanGuard>();
+  std::mutex gate;
+  std::atomic<int> checks{0};
+  guard->check = [&](const auto&, const auto&) {
+    const std::lock_guard wait(gate);
+    ++checks;
+    return std::string();
+  };
+  CallChecker checker;
+  {
+    const std::lock_guard closed(gate);
+    for (int i = 0; i < 50; ++i) checker.submit(guard, {}, {}, services);
+  }
+  checker.drain();
+  EXPECT_LE(checks, 6);
+  EXPECT_GE(checks, 4);
+}
+
+}  // namespace
+}  // namespace keirin
