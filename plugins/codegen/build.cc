@@ -16,16 +16,6 @@
 namespace keirin::codegen {
 namespace {
 
-// Nothing to store: some axis along which results lie has no element.
-bool is_empty(const Kernel& k) {
-  bool reduces = std::any_of(k.stages.begin(), k.stages.end(), [](const Stage& s) { return s.reduce; });
-  for (const Axis& a : k.axes) {
-    bool stores_along = a.kind == AxisKind::kOuter || (a.kind == AxisKind::kInner && (k.column || !reduces));
-    if (stores_along && a.size == 0) return true;
-  }
-  return false;
-}
-
 bool is_empty(const TensorDesc& d) { return std::find(d.sizes.begin(), d.sizes.end(), 0) != d.sizes.end(); }
 
 std::string kernel_name(const Region& region, const Group& g, size_t number) {
@@ -79,7 +69,6 @@ class Builder {
       for (const TensorDesc& d : desc.results) touch(d);
       for (const PostOp& p : desc.post_ops) touch(p.operand);
     } else {
-      if (is_empty(g.kernel)) return;
       Kernel k = std::move(g.kernel);
       k.name = kernel_name(prepared.region, g, out_->kernels_.size());
       if (k.has_csr) add_csr(k.csr);

@@ -268,8 +268,8 @@ class Emitter {
     if (layout_.stored(t) && !is_result(t)) return load(t, place, 0);
     const TensorNode* node = r_.producer(t);
     if (!node) return load(t, place, 0);
-    if (is_reduction(node->op)) return reduction(t, *node, place);
     if (tensor.numel() == 0) return build_literal(draft_.dag, compute_kind(tensor.dtype), 0, 0);
+    if (is_reduction(node->op)) return reduction(t, *node, place);
     if (op_kind(node->op) == OpKind::kScalar) return scalar(tensor, *node, place);
     return move(t, *node, place);
   }
@@ -467,6 +467,7 @@ class Emitter {
   int32_t guarded(int t, int x, Place in, const std::vector<FormGuard>& tests, double fill_d, int64_t fill_i) {
     Dag& dag = draft_.dag;
     Kind kind = compute_kind(r_.tensors[t].dtype);
+    if (r_.tensors[x].numel() == 0) return build_literal(dag, kind, fill_d, fill_i);
     std::vector<FormGuard> live;
     for (const FormGuard& g : tests) {
       int known = inside(g.form, g.limit);

@@ -55,14 +55,14 @@ class Fuser {
 
   int count() const { return static_cast<int>(groups_.size()); }
 
-  // ---- the first partition: one group for each stored tensor ----
+  // ---- the first partition: one group for each stored tensor that has elements ----
 
   void start() {
     for (int a = 0; a < static_cast<int>(p_.anchors.size()); ++a) add_anchor(a);
     for (int n = 0; n < static_cast<int>(p_.region.nodes.size()); ++n) {
       if (p_.absorbed[n]) continue;
       for (int t : p_.region.nodes[n].results) {
-        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t)) add_kernel(t);
+        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t) && p_.region.tensors[t].numel() != 0) add_kernel(t);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "plugins/codegen/check_region.h"
 #include "plugins/codegen/rewrite.h"
 #include "plugins/kit/error.h"
 
@@ -22,6 +23,7 @@ class Preparer {
 
   Prepared run() {
     rewrite_all();
+    check_region(r_);  // what rewriting made is held to the same rules
     separate_outputs();
     r_.tidy();
     p_.layout = Layout(r_);
