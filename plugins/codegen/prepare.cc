@@ -40,6 +40,7 @@ class Preparer {
   void grow() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.shown_by.resize(r_.tensors.size(), -1);
     p_.cat_in_place.resize(r_.tensors.size(), false);
     p_.absorbed.assign(r_.nodes.size(), false);
     for (const auto& [t, input] : updates_) p_.alias_of[t] = input;
@@ -50,7 +51,7 @@ class Preparer {
     for (int n = 0; n < static_cast<int>(r_.nodes.size()); ++n) {
       uint32_t op = r_.nodes[n].op;
       bool reduces = op == kOp_index_reduce || op == kOp_scatter;
-      if (!is_anchor(op) && !reduces) continue;
+      if ((!is_anchor(op) && !reduces) || updates_rows(n)) continue;
       std::string refused, why;
       if (is_anchor(op) && backend_.takes_anchor(describe_anchor(r_, r_.nodes[n]), refused)) continue;
       why = rewrite(r_, n, backend_.target());
@@ -61,6 +62,15 @@ class Preparer {
     }
     merge_equal(given, given_tensors);
     r_.tidy();
+  }
+
+  // Rows put into an input of the region that becomes an output again: only those rows are written.
+  bool updates_rows(int n) const {
+    const TensorNode& node = r_.nodes[n];
+    if (node.op != kOp_index_reduce || node.attrs.reduce != "none" || !backend_.target().updates_rows) return false;
+    const int input = r_.tensors[node.operands[0]].input;
+    return input >= 0 && std::any_of(r_.outputs.begin(), r_.outputs.end(),
+                                     [&](const RegionOutput& o) { return o.tensor == node.results[0] && o.alias_input == input; });
   }
 
   // Rewrites of several nodes over one index make the same nodes again: bags of many tables over one list of offsets.
@@ -112,7 +122,7 @@ class Preparer {
       const Tensor& out = r_.tensors[t];
       Storage s{p_.layout.output_buffer(o), 0, out.strides};
       if (p_.alias_of[t] >= 0) s.strides = r_.tensors[p_.alias_of[t]].strides;
-      if (p_.alias_of[t] >= 0 && place_slice_update(t, s)) continue;
+      if (p_.alias_of[t] >= 0 && (place_slice_update(t, s) || place_row_update(t, s))) continue;
       int source = t;
       while (p_.alias_of[t] < 0 && pull_back(source, s)) source = r_.producer(source)->operands[0];
       bool other_output = source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
@@ -155,6 +165,28 @@ class Preparer {
     r_.tensors[t].sizes = r_.tensors[node->operands[1]].sizes;
     p_.layout.place(t, slice);
     p_.forced[t] = true;
+    return true;
+  }
+
+  // index_copy(input, index, src) written into that input: only the rows that the index names change. Whoever reads the whole
+  // afterwards finds it in the input's memory.
+  bool place_row_update(int t, const Storage& s) {
+    int copy = r_.tensors[t].producer;
+    int updated = r_.nodes[copy].operands[0];
+    const TensorNode* node = r_.producer(updated);
+    if (!node || node->op != kOp_index_reduce || node->operands[0] != p_.alias_of[t]) return false;
+    int src = node->operands[2];
+    Storage rows = s;
+    rows.row_index = node->operands[1];
+    rows.row_axis = static_cast<int>(node->attrs.dim);
+    rows.num_rows = r_.tensors[updated].sizes[rows.row_axis];
+    r_.nodes[copy].operands[0] = src;
+    r_.tensors[t].sizes = r_.tensors[src].sizes;
+    p_.layout.place(t, std::move(rows));
+    p_.layout.place(updated, s);
+    p_.forced[t] = p_.forced[updated] = true;
+    p_.absorbed[r_.tensors[updated].producer] = true;
+    p_.shown_by[t] = updated;
     return true;
   }
 
@@ -326,6 +358,7 @@ class Preparer {
   void grow_tensors() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.shown_by.resize(r_.tensors.size(), -1);
     p_.cat_in_place.resize(r_.tensors.size(), false);
   }
 
@@ -346,7 +379,7 @@ class Preparer {
 
   const Backend& backend_;
   Region r_;
-  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}, {}};
+  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}, {}, {}};
   std::vector<std::pair<int, int>> updates_;
 };
 
