@@ -19,6 +19,7 @@ using codegen::TensorDesc;
 
 constexpr int64_t kLongest = 1024;      // keys of unmasked attention; beyond, eager's kernel has more to offer than it costs to reach
 constexpr int64_t kFewestSplitKeys = 32;
+constexpr int64_t kMostSplits = 256;    // MOST_SPLITS of the text
 constexpr int kQueries = 64;            // of a block of `tiles`
 
 // Sizes, in this order, then strides of q k v o mask in elements.
@@ -98,12 +99,16 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
   const u16* const k = (const u16*)p.v[1] + batch * STRIDE(1, 0) + shared_head * STRIDE(1, 1);
   const u16* const v = (const u16*)p.v[2] + batch * STRIDE(2, 0) + shared_head * STRIDE(2, 1);
   u16* const o = (u16*)p.v[3] + batch * STRIDE(3, 0) + head * STRIDE(3, 1) + first * STRIDE(3, 2);
-  krn_load<QUERIES>(stage[0][0], q, STRIDE(0, 2), queries - first);
+  // The queries pass through the second buffer while the first tile is on its way into the first.
+  krn_load<QUERIES>(stage[1][0], q, STRIDE(0, 2), queries - first);
   krn_copies_end();
-  krn_copies_wait<0>();
+  krn_load<KEYS>(stage[0][0], k, STRIDE(1, 2), keys);
+  krn_load<KEYS>(stage[0][1], v, STRIDE(2, 2), keys);
+  krn_copies_end();
+  krn_copies_wait<1>();
   krn_sync();
   unsigned qs[STEPS][4];
-  KRN_UNROLL for (int s = 0; s < STEPS; ++s) krn_matrices(qs[s], stage[0][0] + (wave * 16 + lane % 16) * LINE + s * 16 + lane / 16 * 8);
+  KRN_UNROLL for (int s = 0; s < STEPS; ++s) krn_matrices(qs[s], stage[1][0] + (wave * 16 + lane % 16) * LINE + s * 16 + lane / 16 * 8);
   krn_sync();
 
   float sum[D / 8][4], high[2] = {LOWEST, LOWEST}, total[2] = {0, 0};
@@ -115,9 +120,6 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
   const i64 mask_row[2] = {(row < queries ? row : 0) * MASK_STRIDE(2), (row + 8 < queries ? row + 8 : 0) * MASK_STRIDE(2)};
 #endif
   const int end = CAUSAL && first + QUERIES < keys ? first + QUERIES : keys;
-  krn_load<KEYS>(stage[0][0], k, STRIDE(1, 2), keys);
-  krn_load<KEYS>(stage[0][1], v, STRIDE(2, 2), keys);
-  krn_copies_end();
   for (int at = 0, turn = 0; at < end; at += KEYS, turn ^= 1) {
     if (at + KEYS < end) {
       krn_load<KEYS>(stage[turn ^ 1][0], k + (at + KEYS) * STRIDE(1, 2), STRIDE(1, 2), keys - at - KEYS);
@@ -127,6 +129,14 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
     } else {
       krn_copies_wait<0>();
     }
+#if MASKED
+    // Fetched ahead of the products that they are needed after.
+    typename Mask::Stored hidden[MASK_ROWS][KEYS / 4];
+    KRN_UNROLL for (int r = 0; r < MASK_ROWS; ++r) KRN_UNROLL for (int j = 0; j < KEYS / 4; ++j) {
+      const int key = at + j / 2 * 8 + lane % 4 * 2 + j % 2;
+      hidden[r][j] = mask[mask_row[r] + (key < keys ? key : 0) * MASK_STRIDE(3)];
+    }
+#endif
     krn_sync();
     float score[KEYS / 8][4];
     KRN_UNROLL for (int j = 0; j < KEYS / 8; ++j) KRN_UNROLL for (int e = 0; e < 4; ++e) score[j][e] = 0;
@@ -145,7 +155,7 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
         bool seen = key < keys;
         if (CAUSAL) seen = seen && key <= row + half * 8;
 #if MASKED
-        s = krn_masked(s, mask[mask_row[half] + (seen ? key : 0) * MASK_STRIDE(3)]);
+        s = krn_masked(s, hidden[MASK_ROWS == 1 ? 0 : half][j * 2 + e % 2]);
 #endif
         s = seen ? s : LOWEST;
         score[j][e] = s;
@@ -188,7 +198,7 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
 
 // LANES threads share a key: each holds eight elements of it. A block's groups take keys in turn.
 constexpr const char* kSplit = R"(
-enum { LANES = D / 8, GROUPS = 128 / LANES, PARTIAL = D + 2 };
+enum { LANES = D / 8, GROUPS = 128 / LANES, PARTIAL = D + 2, MOST_SPLITS = 256 };
 KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<6>) p) {
   KRN_SHARED float parts[GROUPS][PARTIAL];
   const int group = KRN_THREAD / LANES, lane = KRN_THREAD % LANES, splits = (int)a.v[a_splits];
@@ -203,7 +213,7 @@ KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
   const typename Mask::Stored* const mask = (const typename Mask::Stored*)p.v[4] + batch * MASK_STRIDE(0) + head * MASK_STRIDE(1);
 #endif
   float x[8], sum[8], high = LOWEST, total = 0;
-  const KrnPack<STORAGE, 8> stored = krn_fetch<STORAGE, 8>(q, 8);
+  const KrnPack<STORAGE, 8> stored = krn_word<STORAGE, 8>(q, true);
   const float scale = SCALE * 1.44269504f;
   KRN_UNROLL for (int j = 0; j < 8; ++j) x[j] = STORAGE::get(stored.s[j]) * scale, sum[j] = 0;
   for (int at = begin; at < end; at += 4 * GROUPS) {
@@ -221,8 +231,8 @@ KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
     }
     KRN_UNROLL for (int c = 0; c < 4; ++c) {
       const i64 key = there[c] ? at + c * GROUPS + group : begin;
-      ks[c] = krn_fetch<STORAGE, 8>(k + key * STRIDE(1, 2), there[c] ? 8 : 0);
-      vs[c] = krn_fetch<STORAGE, 8>(v + key * STRIDE(2, 2), there[c] ? 8 : 0);
+      ks[c] = krn_word<STORAGE, 8>(k + key * STRIDE(1, 2), there[c]);
+      vs[c] = krn_word<STORAGE, 8>(v + key * STRIDE(2, 2), there[c]);
     }
     KRN_UNROLL for (int c = 0; c < 4; ++c) {
       float dot = 0;
@@ -264,14 +274,22 @@ KRN_KERNEL(128) join(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(Kr
   const float* const in = (const float*)p.v[5] + (i64)KRN_BLOCK * splits * PARTIAL;
   typedef typename STORAGE::Stored Stored;
   Stored* const o = (Stored*)p.v[3] + batch * STRIDE(3, 0) + head * STRIDE(3, 1);
+  KRN_SHARED float highs[MOST_SPLITS], totals[MOST_SPLITS];
+  for (int s = KRN_THREAD; s < splits; s += 128) highs[s] = in[s * PARTIAL + D], totals[s] = in[s * PARTIAL + D + 1];
+  krn_sync();
+  float top = LOWEST, all = 0;
+  for (int s = 0; s < splits; ++s) top = krn_max(top, highs[s]);
+  const float base = top == LOWEST ? 0.0f : top;
+  krn_sync();
+  for (int s = KRN_THREAD; s < splits; s += 128) highs[s] = krn_power2(highs[s] - base);
+  krn_sync();
+  for (int s = 0; s < splits; ++s) all += highs[s] * totals[s];
   for (int d = KRN_THREAD; d < D; d += 128) {
-    float top = LOWEST, all = 0, mine = 0;
-    for (int s = 0; s < splits; ++s) top = krn_max(top, in[s * PARTIAL + D]);
-    const float base = top == LOWEST ? 0.0f : top;
-    for (int s = 0; s < splits; ++s) {
-      const float w = krn_power2(in[s * PARTIAL + D] - base);
-      mine += w * in[s * PARTIAL + d];
-      all += w * in[s * PARTIAL + D + 1];
+    float mine = 0;
+    for (int s = 0; s < splits; s += 8) {
+      float x[8];
+      KRN_UNROLL for (int c = 0; c < 8; ++c) x[c] = s + c < splits ? in[(s + c) * PARTIAL + d] : 0.0f;
+      KRN_UNROLL for (int c = 0; c < 8; ++c) mine += s + c < splits ? highs[s + c] * x[c] : 0.0f;
     }
     o[d] = STORAGE::put(all == 0 ? 0.0f : mine / all);
   }
@@ -324,7 +342,8 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   for (size_t i = 0; i + 3 < rank; ++i) batch *= q.sizes[i];
   TextKernel out;
   const int64_t per_unit = batch * heads;
-  const int64_t splits = one ? std::clamp<int64_t>(int64_t{8} * num_units / std::max<int64_t>(per_unit, 1), 1, std::max<int64_t>(keys / kFewestSplitKeys, 1)) : 1;
+  const int64_t splits = one ? std::clamp<int64_t>(int64_t{8} * num_units / std::max<int64_t>(per_unit, 1), 1,
+                                                        std::clamp<int64_t>(keys / kFewestSplitKeys, 1, kMostSplits)) : 1;
   const int64_t split = (keys + splits - 1) / splits;
   out.sizes = {heads, queries, keys, heads / shared, static_cast<int64_t>(std::bit_cast<uint32_t>(static_cast<float>(anchor.scale))),
                (keys + split - 1) / split, split};
@@ -351,7 +370,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   out.sizes.insert(out.sizes.end(), mask_strides, mask_strides + 4);
   out.pointers.push_back(mask);
   text += "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == dtype_bool ? "1" : "2") + "\n#define CAUSAL " +
-          (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n";
+          (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
   if (masked && mask.dtype != dtype_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
     text += std::string(kArguments) + kSplit;

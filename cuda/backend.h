@@ -19,6 +19,9 @@ CodeTarget code_target(const Gpu& gpu, const krn_policy* policy);
 bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not);
 // A hand-written kernel for the anchor, if there is one that suits it (vendor.cc).
 std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not);
+// Independent anchors in one launch.
+bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next);
+std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not);
 // Anchors (vendor.cc). `has_device` false: judged by shapes alone, no library is opened.
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not);
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device);

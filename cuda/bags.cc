@@ -39,7 +39,7 @@ KRN_KERNEL(128) bags(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(Kr
       KRN_UNROLL for (int c = 0; c < 4; ++c) {
         i64 row = i + c < end ? (i64)index[(i + c) * index_stride] : 0;
         row = (unsigned long long)row < (unsigned long long)rows ? row : 0;
-        xs[c] = krn_fetch<STORAGE, VEC>(from + row * row_stride + at, i + c < end ? VEC : 0);
+        xs[c] = krn_word<STORAGE, VEC>(from + row * row_stride + at, i + c < end);
       }
       KRN_UNROLL for (int c = 0; c < 4; ++c) KRN_UNROLL for (int j = 0; j < VEC; ++j) sum[j] += i + c < end ? STORAGE::get(xs[c].s[j]) : 0.0f;
     }

@@ -2,9 +2,7 @@
 //
 // The backend: what the code generator plans becomes launchable here.
 #include "cuda/backend.h"
-#include "cuda/bags.h"
 #include "cuda/launch.h"
-#include "cuda/op_ids.h"
 #include "cuda/text_step.h"
 #include "plugins/kit/error.h"
 
@@ -64,13 +62,13 @@ std::unique_ptr<codegen::Step> CudaBackend::lower_anchor(const codegen::AnchorDe
 }
 
 bool CudaBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {
-  return those[0]->op == op_embedding_bag && next.op == op_embedding_bag && those.size() < kMostTables && bags_alike(*those[0], next);
+  return may_join(those, next);
 }
 
 std::unique_ptr<codegen::Step> CudaBackend::lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext&) {
   const Current current(context_ ? context_->handle() : nullptr);
   std::string why_not;
-  const auto kernel = bags_kernel(anchors, why_not);
+  const auto kernel = joined_kernel(anchors, gpu_, why_not);
   if (!kernel) throw kit::Error(KRN_STATUS_unsupported, why_not);
   return make_text_step(*kernel, code_, context_ != nullptr);
 }

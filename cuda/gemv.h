@@ -5,12 +5,17 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "cuda/text_step.h"
 
 namespace keirin::cuda {
 
-// The kernel for a linear anchor of at most eight rows, or none with the reason.
-std::optional<TextKernel> gemv_kernel(const codegen::AnchorDesc& anchor, int num_units, std::string& why_not);
+inline constexpr size_t kMostProducts = 4;  // of one launch
+
+// Whether two linear anchors read the same few rows and may share a launch.
+bool gemv_alike(const codegen::AnchorDesc& a, const codegen::AnchorDesc& b);
+// One kernel for linear anchors that are alike, of at most eight rows; or none with the reason.
+std::optional<TextKernel> gemv_kernel(std::span<const codegen::AnchorDesc* const> anchors, int num_units, std::string& why_not);
 
 }  // namespace keirin::cuda

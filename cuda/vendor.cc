@@ -20,17 +20,25 @@ bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == op_matm
 }  // namespace
 
 std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
+  const codegen::AnchorDesc* const one[] = {&anchor};
   switch (anchor.op) {
-    case op_linear: return gemv_kernel(anchor, gpu.facts.num_units, why_not);
-    case op_embedding_bag: {
-      const codegen::AnchorDesc* const one[] = {&anchor};
-      return bags_kernel(one, why_not);
-    }
+    case op_linear:
+    case op_embedding_bag: return joined_kernel(one, gpu, why_not);
     case op_attention:
       if (numerics == KRN_NUMERICS_STRICT) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu.arch, gpu.facts.num_units, why_not);
     default: return why_not = "no library call for this anchor", std::nullopt;
   }
+}
+
+bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) {
+  if (those[0]->op != next.op) return false;
+  if (next.op == op_embedding_bag) return those.size() < kMostTables && bags_alike(*those[0], next);
+  return next.op == op_linear && those.size() < kMostProducts && gemv_alike(*those[0], next);
+}
+
+std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not) {
+  return anchors[0]->op == op_linear ? gemv_kernel(anchors, gpu.facts.num_units, why_not) : bags_kernel(anchors, why_not);
 }
 
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {

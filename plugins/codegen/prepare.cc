@@ -69,8 +69,14 @@ class Preparer {
     const TensorNode& node = r_.nodes[n];
     if (node.op != kOp_index_reduce || node.attrs.reduce != "none" || !backend_.target().updates_rows) return false;
     const int input = r_.tensors[node.operands[0]].input;
-    return input >= 0 && std::any_of(r_.outputs.begin(), r_.outputs.end(),
-                                     [&](const RegionOutput& o) { return o.tensor == node.results[0] && o.alias_input == input; });
+    int places = 0;  // an output of its own beside the update would have to be written whole
+    bool in_place = false;
+    for (const RegionOutput& o : r_.outputs) {
+      if (o.tensor != node.results[0]) continue;
+      ++places;
+      in_place |= o.alias_input >= 0 && o.alias_input == input;
+    }
+    return in_place && places == 1;
   }
 
   // Rewrites of several nodes over one index make the same nodes again: bags of many tables over one list of offsets.
@@ -174,7 +180,7 @@ class Preparer {
     int copy = r_.tensors[t].producer;
     int updated = r_.nodes[copy].operands[0];
     const TensorNode* node = r_.producer(updated);
-    if (!node || node->op != kOp_index_reduce || node->operands[0] != p_.alias_of[t]) return false;
+    if (!node || node->op != kOp_index_reduce || node->operands[0] != p_.alias_of[t]) return false;  // updates_rows left it so
     int src = node->operands[2];
     Storage rows = s;
     rows.row_index = node->operands[1];
@@ -332,6 +338,12 @@ class Preparer {
         Storage s = p_.layout.at(r_.nodes[n].results[0]);
         s.offset += begin * s.strides[dim];
         begin += r_.tensors[x].sizes[dim];
+        if (const int bag = bag_below(x, s); bag >= 0) {
+          r_.nodes[n].operands[k] = bag;
+          p_.layout.place(bag, s);
+          p_.forced[bag] = true;
+          continue;
+        }
         const TensorNode* producer = r_.producer(x);
         bool direct = producer && !is_view(producer->op) && !is_anchor(producer->op) && !p_.layout.stored(x) && !ends_anchor(x);
         if (!direct) {
@@ -353,6 +365,38 @@ class Preparer {
     p_.absorbed.assign(r_.nodes.size(), false);
     for (int t : results) p_.absorbed[r_.tensors[t].producer] = true;
     for (size_t i = 0; i < p_.anchors.size(); ++i) p_.anchors[i].node = r_.tensors[anchor_results[i]].producer;
+  }
+
+  // The bags that `x` is a reshape of by axes of size 1 alone, where nothing else reads them; `s` then is their storage. Their
+  // kernel writes rows at any stride of whole 16-byte words.
+  int bag_below(int x, Storage& s) const {
+    Storage at = s;
+    while (const TensorNode* node = r_.producer(x)) {
+      const Tensor& t = r_.tensors[x];
+      if (t.readers.size() != 1 || p_.layout.stored(x)) return -1;
+      if (node->op == kOp_embedding_bag) {
+        const int64_t bytes = dtype_bytes(t.dtype);
+        if (at.strides[1] != 1 || at.offset * bytes % 16 != 0 || at.strides[0] * bytes % 16 != 0) return -1;
+        s = std::move(at);
+        return x;
+      }
+      if (node->op != kOp_reshape) return -1;
+      const Tensor& from = r_.tensors[node->operands[0]];
+      Dims strides;
+      size_t d = 0;
+      for (int64_t size : from.sizes) {
+        while (d < t.sizes.size() && t.sizes[d] == 1 && size != 1) ++d;
+        if (size == 1) {
+          strides.push_back(0);
+          continue;
+        }
+        if (d == t.sizes.size() || t.sizes[d] != size) return -1;
+        strides.push_back(at.strides[d++]);
+      }
+      at.strides = std::move(strides);
+      x = node->operands[0];
+    }
+    return -1;
   }
 
   void grow_tensors() {

@@ -477,6 +477,12 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const double seconds = seconds_of([&] { run_step(*step, buffers); });
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
+  if (anchor.op != op_linear) return;
+  auto library = make_matmul(anchor, false, true);
+  DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
+  library->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(more.data());
+  std::printf("%-34s %7.1f us\n", "  by the library", seconds_of([&] { run_step(*library, buffers); }) * 1e6);
 }
 
 TEST_F(CudaDevice, SpeedOfHandWrittenKernels) {
