@@ -202,7 +202,14 @@ class Emitter {
       access.index.offset += s.offset;
     } else {
       access.index.offset = s.offset;
-      for (int d = 0; d < tensor.rank(); ++d) add(access.index, place.dims[d].form, s.strides[d]);
+      for (int d = 0; d < tensor.rank(); ++d) {
+        if (s.row_index < 0 || d != s.row_axis) {
+          add(access.index, place.dims[d].form, s.strides[d]);
+          continue;
+        }
+        Place at{{place.dims[d]}, {}};
+        access.indirects.push_back({value(s.row_index, intern(std::move(at))), s.strides[d], s.num_rows});
+      }
     }
     draft_.stores.push_back({node, add_access(access), !full});
   }
@@ -212,6 +219,7 @@ class Emitter {
     return p && p->op == kOp_reshape;
   }
   bool contiguous(int t) const {
+    if (layout_.at(t).row_index >= 0) return false;
     const Tensor& tensor = r_.tensors[t];
     Dims want = row_major(tensor.sizes);
     for (int d = 0; d < tensor.rank(); ++d) {

@@ -195,7 +195,10 @@ class Fuser {
   }
   std::set<int> consumers(int g) const {
     std::set<int> out;
-    for (int t : groups_[g].results) out.insert(readers_[t].begin(), readers_[t].end());
+    for (int t : groups_[g].results) {
+      out.insert(readers_[t].begin(), readers_[t].end());
+      if (p_.shown_by[t] >= 0) out.insert(readers_[p_.shown_by[t]].begin(), readers_[p_.shown_by[t]].end());
+    }
     return out;
   }
 
@@ -277,8 +280,8 @@ class Fuser {
       }
     }
     // A group that updates an input runs after all readers of the old value, so nobody may wait for it.
-    for (int t : results) {
-      for (int r : readers_[t]) {
+    for (int g : {producer, consumer}) {
+      for (int r : consumers(g)) {
         if ((updates(a) || updates(b)) && r != producer && r != consumer) return restore(dropped), false;
       }
     }

@@ -395,12 +395,25 @@ class Writer {
     return flat < 0 ? "scatter whose index changes along several axes" : segment(flat);
   }
 
+  // index_copy of one row: everywhere else the tensor as it was.
+  std::string one_row(int index) {
+    const int self = node_.operands[0], src = node_.operands[2];
+    if (t(index).numel() != 1) return "rows of an index of several";
+    const Dims sizes = t(self).sizes;
+    const int64_t rank = t(self).rank();
+    int here = coordinate(sizes, node_.attrs.dim);
+    int there = expand(reshape(cast(index, kDType_i64), Dims(rank, 1)), sizes);
+    int hit = r_.add(kOp_eq, {here, there}, kDType_bool, sizes);
+    return result(r_.add(kOp_select, {hit, expand(src, sizes), self}, t(self).dtype, sizes));
+  }
+
   std::string segment(int index) {
     int self = node_.operands[0], src = node_.operands[2];
     const Attrs from = node_.attrs;
     const std::string& kind = from.reduce;
     if (t(index).rank() != 1 || (t(index).dtype != kDType_i64 && t(index).dtype != kDType_i32)) return "an index that is not 1-d int";
     bool mean = kind == "mean";
+    if (kind == "none") return one_row(index);
     if (kind != "sum" && !mean && kind != "amax" && kind != "amin") return "index reduction '" + kind + "'";
     if (mean && !is_float(t(self).dtype)) return "integer mean of scattered rows";
     Attrs a;
