@@ -199,8 +199,15 @@ void Plan::trim() {
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
   if (!slots_[v].region_reads || same_strides(*tensor, types_[v])) return {};
-  KRN_TRY_LET(TensorRef copy, services_.allocate(spec_of(types_[v], device_)));
-  KRN_TRY(services_.copy(copy, tensor));
+  TensorSpec to = spec_of(types_[v], device_);
+  KRN_TRY_LET(TensorRef copy, services_.allocate(to));
+  // Elements that share memory (an expanded axis) are written once.
+  TensorSpec from{tensor->dtype(), to.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, device_};
+  for (size_t d = 0; d < to.sizes.size(); ++d)
+    if (to.strides[d] == 0 && to.sizes[d] > 1) from.sizes[d] = to.sizes[d] = 1;
+  KRN_TRY_LET(TensorRef target, services_.wrap(to, copy->data(), copy));
+  KRN_TRY_LET(TensorRef source, services_.wrap(from, tensor->data(), tensor));
+  KRN_TRY(services_.copy(target, source));
   tensor = std::move(copy);
   return {};
 }

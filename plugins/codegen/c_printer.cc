@@ -131,6 +131,7 @@ Printer::Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& 
     for (size_t g = 0; g < access.guards.size(); ++g) out.guards.push_back(next), next += 2 + axes;
     arguments_.push_back(std::move(out));
   }
+  for (const Node& n : k_.dag.nodes) literals_.push_back(is_argument(n) ? next++ : -1);
   num_arguments_ = next;
   for (int i = 0; i < axes; ++i) axis_.push_back("i" + number(i));
   find_levels();
@@ -256,7 +257,7 @@ void Printer::print_level(const std::vector<bool>& in, Level level) {
 void Printer::print_node(int32_t id) {
   const Node& n = k_.dag.nodes[id];
   if (n.prim == Prim::kLiteral) {
-    names_[id] = literal(n.kind, n.imm);
+    names_[id] = literals_[id] < 0 ? literal(n.kind, n.imm) : "((" + kind_name(n.kind) + ")" + a(literals_[id]) + ")";
     return;
   }
   const std::string name = "n" + number(id);

@@ -34,6 +34,11 @@ void push_linear(std::vector<int64_t>& out, const Linear& form) {
 
 }  // namespace
 
+bool is_argument(const Node& node) {
+  const auto value = static_cast<int64_t>(node.imm);
+  return node.prim == Prim::kLiteral && node.kind == Kind::kI64 && value > 16 && value < INT32_MAX;
+}
+
 std::string structure_key(const Kernel& k) {
   std::string out;
   append(out, k.column ? 'c' : 'r');
@@ -55,7 +60,8 @@ std::string structure_key(const Kernel& k) {
   append(out, static_cast<uint32_t>(k.dag.nodes.size()));
   for (const Node& n : k.dag.nodes) {
     append(out, static_cast<uint8_t>(n.prim)), append(out, static_cast<uint8_t>(n.kind));
-    append(out, n.a), append(out, n.b), append(out, n.c), append(out, n.imm);
+    append(out, n.a), append(out, n.b), append(out, n.c);
+    append(out, is_argument(n)), append(out, is_argument(n) ? uint64_t{0} : n.imm);
   }
   for (const Stage& s : k.stages) {
     append(out, static_cast<char>(s.reduce ? 'R' : s.once ? 'O' : 'M'));
@@ -73,6 +79,9 @@ std::vector<int64_t> size_arguments(const Kernel& k) {
     push_linear(out, access.index);
     for (const Access::Indirect& i : access.indirects) out.push_back(i.stride), out.push_back(i.limit);
     for (const Access::Guard& g : access.guards) push_linear(out, g.form), out.push_back(g.limit);
+  }
+  for (const Node& n : k.dag.nodes) {
+    if (is_argument(n)) out.push_back(static_cast<int64_t>(n.imm));
   }
   return out;
 }

@@ -113,13 +113,17 @@ struct Kernel {
   std::vector<Stage> stages;
 };
 
+// A whole number in the DAG that is large enough to come from a size (the row length in an index that was flattened, say): an
+// argument like the sizes, so that another size shares the code. Small ones are worth folding; wider than 32 bits ones stay.
+bool is_argument(const Node& node);
+
 // What decides the generated code: axes' kinds, dtypes, the DAG, stages, per access which strides are 0, 1 or general along
 // inner and 0 or not along the others, guards' shape. No sizes, no strides' values, no buffer ids, no names.
 std::string structure_key(const Kernel& kernel);
 
 // The run-time arguments that go with structure_key, in a fixed order that the printers and the LLVM builder share: axis sizes,
 // then for each access: offset, coefficient per axis; for each indirect: stride, limit; for each guard: offset, coefficient
-// per axis, limit. All i64. Pointers come apart from these: one per Kernel::buffers, then row_ptr and perm if has_csr.
+// per axis, limit; then each literal of the DAG that is_argument. All i64. Pointers come apart from these: one per Kernel::buffers, then row_ptr and perm if has_csr.
 std::vector<int64_t> size_arguments(const Kernel& kernel);
 
 }  // namespace keirin::codegen

@@ -113,6 +113,7 @@ class Printer {
   std::vector<bool> divides_;  // by node: of a row, and elements are divided by it
   std::vector<std::string> names_;
   std::vector<AccessArguments> arguments_;
+  std::vector<int> literals_;  // by node: the argument that holds it, or -1
   int num_arguments_ = 0;
   std::vector<int> made_in_;                // row shape with pieces in registers: stage that first computes the node
   std::vector<std::vector<int32_t>> kept_;  // by stage: nodes it takes from registers

@@ -21,6 +21,7 @@ Arguments::Arguments(const Kernel& kernel) {
     }
     accesses.push_back(std::move(a));
   }
+  for (const Node& node : kernel.dag.nodes) literals.push_back(is_argument(node) ? next++ : -1);
   block = next;
   num_blocks = next + 1;
 }

@@ -33,6 +33,7 @@ struct Arguments {
   explicit Arguments(const Kernel& kernel);
 
   std::vector<AccessArguments> accesses;
+  std::vector<int32_t> literals;  // by node; -1: not an argument
   int32_t block = 0;       // elements of inner that one unit of work covers
   int32_t num_blocks = 0;  // units of work for each point of the outer axes
 };

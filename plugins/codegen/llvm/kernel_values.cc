@@ -44,7 +44,8 @@ llvm::Value* KernelEmitter::value(int32_t node, Place& place) {
   const Node& n = kernel_.dag.nodes[node];
   Value* v = nullptr;
   if (n.prim == Prim::kLiteral) {
-    v = literal(b_, n.kind, n.imm, place.lanes);
+    const int32_t at = arguments_.literals[node];
+    v = at < 0 ? literal(b_, n.kind, n.imm, place.lanes) : splat(b_, argument(at), place.lanes);
   } else if (place.parent && node_level_[node] <= place.parent->level) {
     v = splat(b_, value(node, *place.parent), place.lanes);
   } else {
