@@ -4,6 +4,8 @@
 // may too, because the code cache locks itself.
 #include "plugins/kit/plugin.h"
 
+#include <cstdlib>
+
 #include "cpu/backend.h"
 #include "cpu/vendor.h"
 #include "plugins/codegen/artifact.h"
@@ -155,13 +157,14 @@ class CpuPlugin : public kit::Plugin {
   uint32_t features_;
 };
 
-// Option `level`: "avx2" leaves newer features unused, so that one machine can test both.
+// Option `level`, else KEIRIN_CPU_LEVEL: "avx2" leaves newer features unused, so that one machine can test both.
 std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config& config) {
-  uint32_t features = usable_features();
+  const char* level = std::getenv("KEIRIN_CPU_LEVEL");
+  std::string_view wanted = level ? level : "";
   for (uint64_t i = 0; i < config.num_options; ++i) {
-    if (kit::text(config.options[i].key) == "level" && kit::text(config.options[i].value) == "avx2") features &= kAvx2;
+    if (kit::text(config.options[i].key) == "level") wanted = kit::text(config.options[i].value);
   }
-  return std::make_unique<CpuPlugin>(features);
+  return std::make_unique<CpuPlugin>(wanted == "avx2" ? usable_features() & kAvx2 : usable_features());
 }
 
 }  // namespace

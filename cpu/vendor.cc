@@ -327,14 +327,19 @@ bool is_reference(const std::string& implementation) { return implementation.rfi
 
 bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }
 
-bool packs(const AnchorDesc& a) { return a.packed && a.operands[1].weight != KRN_NONE_WEIGHT; }
+// Whether the weight goes into a layout of oneDNN's choice. Asked for or not, it does where the weight's own layout would get the
+// reference implementation, which is a thousand times slower.
+bool packs(const AnchorDesc& a, const Contraction& c) {
+  if (a.operands[1].weight == KRN_NONE_WEIGHT) return false;
+  return a.packed || is_reference(make_primitive(a, c, false, Want::kImplementation).implementation);
+}
 
 std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context) {
   const Contraction c = describe(a);
   const auto type = type_of(a.operands[0]);
   std::shared_ptr<const PackedWeight> pack;
   Made made;
-  if (packs(a)) {
+  if (packs(a, c)) {
     made = make_primitive(a, c, true);
     if (made.weights != c.weights.desc(type)) {
       pack = pack_weight(a.operands[1], c.weights.desc(type), made.weights, context);
@@ -388,7 +393,8 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
   }
   try {
     if (!is_contraction(a.op)) return rnn_takes(a, why_not);
-    const Made made = make_primitive(a, describe(a), packs(a), Want::kImplementation);
+    const Contraction c = describe(a);
+    const Made made = make_primitive(a, c, packs(a, c), Want::kImplementation);
     if (!is_reference(made.implementation)) return true;
     why_not = "oneDNN has only " + made.implementation + " for this shape";
   } catch (const dnnl::error& e) {

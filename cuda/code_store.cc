@@ -56,6 +56,7 @@ struct Reader {
 
 std::vector<std::string> CodeTarget::options() const {
   std::vector<std::string> out = {"--gpu-architecture=" + arch, "-default-device", "--std=c++17", contract ? "--fmad=true" : "--fmad=false"};
+  if (!contract) out.push_back("--define-macro=KRN_STRICT");
   if (fast) out.push_back("--use_fast_math");
   return out;
 }

@@ -3,6 +3,7 @@
 // The backend: what the code generator plans becomes launchable here.
 #include "cuda/backend.h"
 #include "cuda/launch.h"
+#include "cuda/text_step.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -15,12 +16,12 @@ bool CudaBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) con
 
 bool CudaBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
   const Current current(context_ ? context_->handle() : nullptr);
-  return vendor_takes(anchor, numerics_, context_ != nullptr, why_not);
+  return vendor_takes(anchor, gpu_, numerics_, context_ != nullptr, why_not);
 }
 
 bool CudaBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
   const Current current(context_ ? context_->handle() : nullptr);
-  return vendor_takes_post_op(anchor, post, numerics_, context_ != nullptr);
+  return vendor_takes_post_op(anchor, post, gpu_, numerics_, context_ != nullptr);
 }
 
 std::vector<CodeStore::Wanted> CudaBackend::wanted(std::span<const codegen::Kernel> kernels) const {
@@ -57,7 +58,19 @@ std::unique_ptr<codegen::Step> CudaBackend::lower_anchor(const codegen::AnchorDe
   krn_policy policy{};
   policy.numerics = numerics_;
   policy.flags = policy_flags_;
-  return make_vendor_step(anchor, &policy);
+  return make_vendor_step(anchor, gpu_, code_, &policy, context_ != nullptr);
+}
+
+bool CudaBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {
+  return may_join(those, next);
+}
+
+std::unique_ptr<codegen::Step> CudaBackend::lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext&) {
+  const Current current(context_ ? context_->handle() : nullptr);
+  std::string why_not;
+  const auto kernel = joined_kernel(anchors, gpu_, why_not);
+  if (!kernel) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  return make_text_step(*kernel, code_, context_ != nullptr);
 }
 
 std::unique_ptr<codegen::Step> CudaBackend::lower_csr(const codegen::Csr& csr, const codegen::CompileContext&) {
@@ -71,8 +84,10 @@ void CudaBackend::save_code(std::span<const codegen::Kernel> kernels, std::vecto
     names.push_back(w.name);
     if (w.kernel->has_csr) names.push_back(csr_code_name(code_));
   }
-  const std::vector<std::string> choices = code_store().names_from(kChoicePrefix);
-  names.insert(names.end(), choices.begin(), choices.end());
+  for (const char* prefix : {kChoicePrefix, kTextPrefix}) {
+    const std::vector<std::string> more = code_store().names_from(prefix);
+    names.insert(names.end(), more.begin(), more.end());
+  }
   code_store().save(names, out);
 }
 

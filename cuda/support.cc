@@ -13,7 +13,6 @@ bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not) {
     return false;
   }
   switch (op) {
-    case op_attention: why_not = "attention runs in eager's flash kernel"; return false;
     case op_lstm:
     case op_gru: why_not = "recurrent layers run in eager's cuDNN"; return false;
     default: return true;

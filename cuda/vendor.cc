@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Library calls: products by cuBLASLt, convolutions by cuDNN. Everything else that an anchor may ask for is refused here with its
-// reason.
+// Who runs an anchor: products of a few rows, attention and bags by kernels of our own, other products by cuBLASLt, convolutions
+// by cuDNN. Everything else that an anchor may ask for is refused here with its reason.
+#include "cuda/attention.h"
 #include "cuda/backend.h"
+#include "cuda/bags.h"
 #include "cuda/conv.h"
 #include "cuda/cublaslt.h"
+#include "cuda/gemv.h"
 #include "cuda/matmul.h"
 #include "cuda/op_ids.h"
 #include "plugins/kit/error.h"
@@ -16,25 +19,56 @@ bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == op_matm
 
 }  // namespace
 
-bool vendor_takes(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not) {
-  if (anchor.op == op_conv) return conv_taken(anchor, numerics, has_device, why_not);
-  if (!is_product(anchor)) {
-    why_not = "no library call for this anchor";
-    return false;
+std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
+  const codegen::AnchorDesc* const one[] = {&anchor};
+  switch (anchor.op) {
+    case op_linear:
+    case op_embedding_bag: return joined_kernel(one, gpu, why_not);
+    case op_attention:
+      if (numerics == KRN_NUMERICS_STRICT) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
+      return attention_kernel(anchor, gpu.arch, gpu.facts.num_units, why_not);
+    default: return why_not = "no library call for this anchor", std::nullopt;
   }
+}
+
+bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) {
+  if (those[0]->op != next.op) return false;
+  if (next.op == op_embedding_bag) return those.size() < kMostTables && bags_alike(*those[0], next);
+  return next.op == op_linear && those.size() < kMostProducts && gemv_alike(*those[0], next);
+}
+
+std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not) {
+  return anchors[0]->op == op_linear ? gemv_kernel(anchors, gpu.facts.num_units, why_not) : bags_kernel(anchors, why_not);
+}
+
+bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
+  if (anchor.op == op_conv) return conv_taken(anchor, numerics, has_device, why_not);
+  if (own_kernel(anchor, gpu, numerics, why_not)) return true;
+  if (!is_product(anchor)) return false;
   if (has_device && !CublasLt::get(why_not)) return false;
   return matmul_taken(anchor, why_not);
 }
 
-bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device) {
+bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
   if (anchor.op == op_conv) return conv_takes_post_op(anchor, post, numerics, has_device);
-  return is_product(anchor) && matmul_takes_post_op(anchor, post);
+  if (!is_product(anchor)) return false;
+  std::string ignored;
+  if (own_kernel(anchor, gpu, numerics, ignored)) {  // it stays with the kernel it has
+    codegen::AnchorDesc longer = anchor;
+    longer.post_ops.push_back(post);
+    return own_kernel(longer, gpu, numerics, ignored).has_value();
+  }
+  return matmul_takes_post_op(anchor, post);
 }
 
-std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const krn_policy* policy) {
-  if (anchor.op == op_conv) return make_conv(anchor, policy ? policy->numerics : KRN_NUMERICS_DEFAULT);
-  if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, "no library call for this anchor; the node stays eager");
-  return make_matmul(anchor, policy && policy->numerics == KRN_NUMERICS_FAST, !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC));
+std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
+                                                bool load) {
+  const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
+  if (anchor.op == op_conv) return make_conv(anchor, numerics);
+  std::string why_not;
+  if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
+  if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
+  return make_matmul(anchor, numerics == KRN_NUMERICS_FAST, !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC));
 }
 
 }  // namespace keirin::cuda

@@ -2,50 +2,149 @@
 //
 // keirin bench: measures models side by side with eager and prints one table over all of them.
 #include <fmt/format.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
 
 #include "tools/options.h"
 
+extern char** environ;
+
 namespace keirin::tools {
 namespace {
+namespace fs = std::filesystem;
 
 struct Bench {
   CommonOptions common;
   std::vector<std::string> models;
-  std::vector<std::string> sizes;
+  std::vector<std::string> sizes;  // "8,128": one run of every model with these free sizes each
+  bool costs = false;
+  std::string cache;               // of this run alone, where cold starts are measured
 };
 
-Result<ModelReport> bench_one(Runtime& runtime, const std::string& model, const Bench& bench) {
-  KRN_TRY_LET(std::string path, find_model(model, bench.common.size));
-  KRN_TRY_LET(auto session, Session::open(runtime, path, bench.common.runtime));
-  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, runtime, bench.common.inputs, bench.common.runtime.device));
-  return session->compile(inputs);
+
+Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
+  std::vector<int64_t> sizes;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    if (item.empty() || item.size() > 12 || item.find_first_not_of("0123456789") != std::string::npos)
+      return Status(Code::k_invalid_input, {"\"" + text + "\" is no list of sizes", "--at", "nothing was run",
+                                            "give the free sizes of the inputs in the order of their appearance: --at 8,128"});
+    sizes.push_back(std::stoll(item));
+  }
+  return sizes;
+}
+
+// What a process finds that starts after this one: its own, because code compiled in this one is still in memory. 0: nothing to load.
+double warm_start_seconds(const Bench& bench, const std::string& model) {
+  const fs::path out = fs::path(bench.cache) / "warm.json";
+  std::vector<std::string> words = {"keirin", "run", model, "--size", bench.common.size, "--device", bench.common.runtime.device,
+                                    "--threads", std::to_string(bench.common.runtime.threads), "--cache", bench.cache, "--json",
+                                    out.string(), "--quiet"};
+  for (const std::string& path : bench.common.runtime.plugin_paths) words.insert(words.end(), {"--plugin", path});
+  for (const std::string& name : bench.common.runtime.plugins) words.insert(words.end(), {"--only-plugin", name});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&files);
+  int status = 0;
+  if (failed || waitpid(child, &status, 0) != child || status != 0) return 0;
+  std::ifstream file(out);
+  nlohmann::json report = nlohmann::json::parse(file, nullptr, false);
+  return report.is_object() ? report.value("warm_start_s", 0.0) : 0;
+}
+
+Result<ModelReport> bench_one(Runtime& runtime, Session& session, const Bench& bench, const std::string& sizes) {
+  std::vector<TensorRef> inputs;
+  if (sizes.empty()) {
+    KRN_TRY_LET(inputs, inputs_for(session, runtime, bench.common.inputs, bench.common.runtime.device));
+  } else {
+    KRN_TRY_LET(std::vector<int64_t> values, parse_sizes(sizes));
+    KRN_TRY_LET(inputs, session.example_inputs(1, values));
+  }
+  return session.compile(inputs);
+}
+
+class Table {
+ public:
+  explicit Table(const Bench& bench) : bench_(bench) {}
+
+  // What is known is on disk after every model: a run that is cut short loses nothing.
+  Status add(ModelReport report) {
+    if (!bench_.common.quiet)
+      fmt::print(stderr, "  {}: {} {:.2f}x, {}\n", report.model, report.chosen, report.speedup, report.verified ? "verified" : "NOT VERIFIED");
+    reports_.push_back(std::move(report));
+    if (bench_.common.json.empty() || bench_.common.json == "-") return {};
+    return write_text(bench_.common.json, bench_json(reports_).dump(2) + "\n");
+  }
+  Status print() const {
+    if (reports_.empty()) return {};
+    fmt::print("{}", bench_table(reports_));
+    if (bench_.costs) fmt::print("\n{}", costs_table(reports_));
+    return bench_.common.json == "-" ? write_text("-", bench_json(reports_).dump(2) + "\n") : Status();
+  }
+
+ private:
+  const Bench& bench_;
+  std::vector<ModelReport> reports_;
+};
+
+int run_all(const Bench& bench) {
+  auto runtime = Runtime::open(bench.common.runtime);
+  if (!runtime.ok()) return fail(runtime.status());
+  Table table(bench);
+  int exit_code = kOk;
+  const std::vector<std::string> sizes = bench.sizes.empty() ? std::vector<std::string>{""} : bench.sizes;
+  for (const std::string& model : bench.models) {
+    if (!bench.common.quiet && bench.models.size() > 1)
+      fmt::print(stderr, "{}/{} {}\n", &model - bench.models.data() + 1, bench.models.size(), model);
+    Result<std::string> path = find_model(model, bench.common.size);
+    auto session = path.ok() ? Session::open(**runtime, *path, bench.common.runtime) : path.status();
+    if (!session.ok()) {
+      exit_code = fail(session.status());  // the other models are still run
+      continue;
+    }
+    for (const std::string& at : sizes) {
+      auto report = bench_one(**runtime, **session, bench, at);
+      end_progress_line();
+      if (!report.ok()) {
+        exit_code = fail(report.status());
+        continue;
+      }
+      if (!at.empty()) report->model += " at " + at;
+      if (bench.costs && at.empty()) report->warm_start_seconds = warm_start_seconds(bench, model);
+      if (!report->verified) exit_code = kFailed;
+      if (Status written = table.add(std::move(*report)); !written.ok()) return fail(written);
+    }
+  }
+  if (Status printed = table.print(); !printed.ok()) return fail(printed);
+  return exit_code;
 }
 
 int run(Bench& bench) {
   bench.common.finish();
   bench.common.runtime.measure_again = true;
-  auto runtime = Runtime::open(bench.common.runtime);
-  if (!runtime.ok()) return fail(runtime.status());
-  std::vector<ModelReport> reports;
-  int exit_code = kOk;
-  for (const std::string& model : bench.models) {
-    if (!bench.common.quiet && bench.models.size() > 1)
-      fmt::print(stderr, "{}/{} {}\n", &model - bench.models.data() + 1, bench.models.size(), model);
-    auto report = bench_one(**runtime, model, bench);
-    end_progress_line();
-    if (!report.ok()) {
-      exit_code = fail(report.status());  // the other models are still run
-      continue;
-    }
-    if (!report->verified) exit_code = kFailed;
-    reports.push_back(std::move(*report));
-  }
-  if (reports.empty()) return exit_code;
-  fmt::print("{}", bench_table(reports));
-  if (!bench.common.json.empty())
-    if (Status written = write_text(bench.common.json, bench_json(reports).dump(2) + "\n"); !written.ok()) return fail(written);
+  if (!bench.costs) return run_all(bench);
+  // Cold means cold: nothing that an earlier run left.
+  std::string folder = (fs::temp_directory_path() / "keirin-bench-XXXXXX").string();
+  if (!mkdtemp(folder.data()))
+    return fail(Status(Code::k_exhausted, {"no folder for a cold cache could be made", folder, "nothing was run", "check TMPDIR and the free space"}));
+  bench.cache = bench.common.runtime.cache_dir = folder;
+  const int exit_code = run_all(bench);
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
   return exit_code;
 }
 
@@ -55,6 +154,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   auto bench = std::make_shared<Bench>();
   CLI::App* word = app.add_subcommand("bench", "measure models against eager and print one table");
   word->add_option("models", bench->models, ".pt2 files or names of the zoo; none: the whole zoo");
+  word->add_option("--at", bench->sizes, "sizes for the free dimensions of a dynamic model, as 8,128; repeat it for more rows");
+  word->add_flag("--costs", bench->costs, "also what starting costs: with an empty cache, and again in a process that finds it filled");
   bench->common.add_to(*word);
   word->callback([bench, &exit_code] {
     if (bench->models.empty()) bench->models = zoo_names(bench->common.size);

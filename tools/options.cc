@@ -44,8 +44,8 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--numerics", numerics, "default, strict or fast")
       ->check(CLI::IsMember({"default", "strict", "fast"}))
       ->capture_default_str();
-  app.add_option("--size", size, "which size of a zoo model: small (2 cores) or full")
-      ->check(CLI::IsMember({"small", "full"}))
+  app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
+      ->check(CLI::IsMember({"small", "full", "others"}))
       ->capture_default_str();
   app.add_option("--plugin", runtime.plugin_paths, "a plugin library or a folder of plugins, beside those found");
   app.add_option("--only-plugin", runtime.plugins, "let only plugins of this name compile");

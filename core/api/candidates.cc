@@ -231,7 +231,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
-  context.channels_last = session.device.kind == Device::kCuda;  // its matrix units want channels innermost
+  context.channels_last = true;  // what matrix units want, and vector units bear
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
   int64_t weight_bytes = 0;

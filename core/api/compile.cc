@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include <unistd.h>
@@ -383,19 +384,25 @@ Status Decider::race_all() {
 // Microseconds per step of a plan: medians over a few timed runs.
 void Decider::time_steps(Candidate& candidate) {
   if (!candidate.plan) return;
+  constexpr int kRuns = 5;
   std::vector<std::vector<double>> runs;
-  for (int i = 0; i < 5; ++i) {
+  std::vector<double> overheads;
+  for (int i = 0; i < kRuns; ++i) {
     std::vector<double> step_us;
+    const double start = now_s();
     if (!candidate.plan->run_timed(raced_, step_us).ok()) return;
+    overheads.push_back((now_s() - start) * 1e6 - std::accumulate(step_us.begin(), step_us.end(), 0.0));
     runs.push_back(std::move(step_us));
   }
   (void)restore_state();
+  std::nth_element(overheads.begin(), overheads.begin() + kRuns / 2, overheads.end());
+  report_.call_overhead_us = overheads[kRuns / 2];
   for (size_t s = 0; s < candidate.plan->steps().size(); ++s) {
     const PlanStep& step = candidate.plan->steps()[s];
     std::vector<double> values;
     for (const auto& run : runs) values.push_back(run[s]);
-    std::nth_element(values.begin(), values.begin() + 2, values.end());
-    report_.steps.push_back({step.name, step.executable ? candidate.report.plugin : "eager", step.num_ops, values[2],
+    std::nth_element(values.begin(), values.begin() + kRuns / 2, values.end());
+    report_.steps.push_back({step.name, step.executable ? candidate.report.plugin : "eager", step.num_ops, values[kRuns / 2],
                              step.executable ? "" : "unsupported", step.note});
   }
 }

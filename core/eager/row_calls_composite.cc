@@ -43,11 +43,11 @@ RowRun make_recurrent(const RowSite& site) {
     std::vector<Tensor> weights;
     for (size_t i = is_lstm ? 3 : 2; i < in.size(); ++i) weights.push_back(*in[i]);
     if (is_lstm) {
-      const std::vector<Tensor> state = {*in[1], *in[2]};
+      const std::vector<Tensor> state = {in[1]->contiguous(), in[2]->contiguous()};  // an expanded zero is not what it takes
       std::tie(out[0], out[1], out[2]) =
           at::lstm(*in[0], state, weights, biases, layers, 0.0, false, both, batch_first);
     } else {
-      std::tie(out[0], out[1]) = at::gru(*in[0], *in[1], weights, biases, layers, 0.0, false, both, batch_first);
+      std::tie(out[0], out[1]) = at::gru(*in[0], in[1]->contiguous(), weights, biases, layers, 0.0, false, both, batch_first);
     }
   };
 }

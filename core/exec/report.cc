@@ -78,6 +78,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
           {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
+          {"call_overhead_us", r.call_overhead_us},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"stages", stages}};
 }
 
@@ -100,24 +101,42 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
 
 std::string bench_table(const std::vector<ModelReport>& reports) {
   std::vector<std::vector<std::string>> rows = {{"model", "device", "eager ms", "replay ms", "compiled ms", "speedup [95 %]",
-                                                 "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled",
+                                                 "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
                                                  "pays back", "verdict"}};
   double log_sum = 0;
+  int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0;
   for (const ModelReport& r : reports) {
     log_sum += std::log(r.speedup);
+    nodes += r.nodes, compiled += r.nodes_compiled, opaque += r.nodes_opaque;
+    verified += r.verified, slower += r.speedup < 1, faster += r.pays_back_after_calls > 0;
+    generated += r.kernels_generated, generating += r.kernels_generated > 0;
     rows.push_back({r.model, r.device, milliseconds(r.eager_ms), milliseconds(r.eager_replay_ms), milliseconds(r.compiled_ms),
                     fmt::format("{:.2f}x [{:.2f}, {:.2f}]", r.speedup, r.speedup_low, r.speedup_high),
                     fmt::format("{:.2f}", r.compile_seconds),
                     fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
-                    fmt::format("{}/{}", r.nodes_compiled, r.nodes),
+                    fmt::format("{}/{}", r.nodes_compiled, r.nodes) + (r.nodes_opaque ? fmt::format(" ({} opaque)", r.nodes_opaque) : ""),
+                    std::to_string(r.kernels_generated),
                     r.pays_back_after_calls ? fmt::format("{} calls", r.pays_back_after_calls) : "-", verdict(r)});
   }
   std::string out = render(rows);
-  if (reports.size() > 1)
-    out += fmt::format("geomean speedup over {} models: {:.3f}x\n", reports.size(),
-                       std::exp(log_sum / static_cast<double>(reports.size())));
+  if (reports.size() < 2) return out;
+  const double per_node = nodes ? 100.0 / static_cast<double>(nodes) : 0;
+  out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
+                     reports.size(), std::exp(log_sum / static_cast<double>(reports.size())), faster, slower, verified);
+  out += fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
+                     static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
   return out;
+}
+
+std::string costs_table(const std::vector<ModelReport>& reports) {
+  std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
+  for (const ModelReport& r : reports)
+    rows.push_back({r.model, fmt::format("{:.3f}", r.compile_seconds),
+                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
+                    fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
+                    r.chosen});
+  return render(rows);
 }
 
 std::string explain_text(const ModelReport& r) {

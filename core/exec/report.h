@@ -49,7 +49,8 @@ struct ModelReport {
   bool verified = false;
   int nodes = 0, nodes_compiled = 0, nodes_opaque = 0;
   int64_t pays_back_after_calls = 0;  // 0: never, nothing compiled is chosen
-  int kernels_generated = 0;          // since the process started; a second size should not raise it
+  int kernels_generated = 0;          // while this shape was compiled: 0 for a further size of the same model
+  double call_overhead_us = 0;        // of the best compiled plan: a call less its steps, which run kernels and library calls
   std::vector<std::string> reasons;   // why not more: one line each, most important first
   std::vector<CandidateReport> candidates;
   std::vector<StepReport> steps;
@@ -62,8 +63,10 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports);
 // CPU model, cores, features, memory, kernel: what a figure was taken on.
 nlohmann::json machine_json();
 
-// The one table over all models, ASCII, ending in a newline.
+// The one table over all models and what it comes to, ASCII, ending in a newline.
 std::string bench_table(const std::vector<ModelReport>& reports);
+// What it costs to start and to call: one row a model.
+std::string costs_table(const std::vector<ModelReport>& reports);
 // Candidates, steps and reasons of one model.
 std::string explain_text(const ModelReport& report);
 

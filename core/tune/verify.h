@@ -16,7 +16,8 @@ namespace keirin {
 struct JudgeOptions {
   double k = 2;               // how many times eager's error, times 1 + 3/sqrt(n) for n elements; 16-bit floats get k_narrow
   double k_narrow = 3;
-  double ulps = 4;            // allowed beyond that, in units of the last place at the element's magnitude
+  double ulps = 4;            // allowed beyond that, in units of the last place at the element's magnitude, and for f32 and f64
+                              // as many at the magnitude of the output's largest element
   bool strict = false;        // eager's bits, for everything
   double error_budget = 0;    // numerics=fast: error relative to the largest element that the user accepts; 0: not used
 };

@@ -29,6 +29,7 @@ struct TargetInfo {
   int64_t cache_bytes = 1 << 20;   // what a row and its intermediates may fill
   int64_t max_row_elements = 32768; // longest row of the row class
   double max_score_bytes = 0;      // attention whose scores take no more is two products around a softmax; 0: none is
+  bool updates_rows = false;       // generated stores may go to rows that an index names
   int max_kernel_buffers = 32;
   int max_kernel_nodes = 128;
 };
@@ -115,6 +116,11 @@ class Backend {
   virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
                                                            uint32_t& generated) = 0;
   virtual std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) = 0;
+  // Whether `next`, which needs nothing of `those`, may be one step with them; then lower_joined makes it.
+  virtual bool joins(std::span<const AnchorDesc* const> /*those*/, const AnchorDesc& /*next*/) const { return false; }
+  virtual std::unique_ptr<Step> lower_joined(std::span<const AnchorDesc* const> anchors, const CompileContext& context) {
+    return lower_anchor(*anchors[0], context);
+  }
   // The step that sets row_ptr and perm of `csr` in the run's table. nullptr: the code generator's own, which reads the index
   // in host memory (plugins/codegen/csr.h).
   virtual std::unique_ptr<Step> lower_csr(const Csr& /*csr*/, const CompileContext& /*context*/) { return nullptr; }

@@ -16,16 +16,6 @@
 namespace keirin::codegen {
 namespace {
 
-// Nothing to store: some axis along which results lie has no element.
-bool is_empty(const Kernel& k) {
-  bool reduces = std::any_of(k.stages.begin(), k.stages.end(), [](const Stage& s) { return s.reduce; });
-  for (const Axis& a : k.axes) {
-    bool stores_along = a.kind == AxisKind::kOuter || (a.kind == AxisKind::kInner && (k.column || !reduces));
-    if (stores_along && a.size == 0) return true;
-  }
-  return false;
-}
-
 bool is_empty(const TensorDesc& d) { return std::find(d.sizes.begin(), d.sizes.end(), 0) != d.sizes.end(); }
 
 std::string kernel_name(const Region& region, const Group& g, size_t number) {
@@ -60,7 +50,7 @@ class Builder {
  private:
   struct Planned {
     int kernel = -1;
-    const AnchorDesc* anchor = nullptr;
+    std::vector<const AnchorDesc*> anchors;  // more than one where the backend joins them
     const Csr* csr = nullptr;
     std::vector<uint32_t> buffers;  // touched
   };
@@ -71,15 +61,14 @@ class Builder {
       const AnchorDesc& desc = prepared.anchors[g.anchor].desc;
       if (std::all_of(desc.results.begin(), desc.results.end(), [](const TensorDesc& d) { return is_empty(d); })) return;
       anchors_.push_back(std::make_unique<AnchorDesc>(desc));
-      step.anchor = anchors_.back().get();
-      auto touch = [&](const TensorDesc& d) {
-        if (d.present()) step.buffers.push_back(d.buffer);
-      };
-      for (const TensorDesc& d : desc.operands) touch(d);
-      for (const TensorDesc& d : desc.results) touch(d);
-      for (const PostOp& p : desc.post_ops) touch(p.operand);
+      step.anchors.push_back(anchors_.back().get());
+      step.buffers = buffers_of(desc);
+      if (!plan_.empty() && may_join(plan_.back(), desc, step.buffers)) {
+        plan_.back().anchors.push_back(anchors_.back().get());
+        plan_.back().buffers.insert(plan_.back().buffers.end(), step.buffers.begin(), step.buffers.end());
+        return;
+      }
     } else {
-      if (is_empty(g.kernel)) return;
       Kernel k = std::move(g.kernel);
       k.name = kernel_name(prepared.region, g, out_->kernels_.size());
       if (k.has_csr) add_csr(k.csr);
@@ -89,6 +78,29 @@ class Builder {
       out_->kernels_.push_back(std::move(k));
     }
     plan_.push_back(std::move(step));
+  }
+
+  static std::vector<uint32_t> buffers_of(const AnchorDesc& desc) {
+    std::vector<uint32_t> out;
+    auto touch = [&](const TensorDesc& d) {
+      if (d.present()) out.push_back(d.buffer);
+    };
+    for (const TensorDesc& d : desc.operands) touch(d);
+    for (const TensorDesc& d : desc.results) touch(d);
+    for (const PostOp& p : desc.post_ops) touch(p.operand);
+    return out;
+  }
+
+  // Neighbours in the plan of which neither reads or writes what the other writes.
+  bool may_join(const Planned& last, const AnchorDesc& next, const std::vector<uint32_t>& touched) const {
+    if (last.anchors.empty() || !backend_.joins(last.anchors, next)) return false;
+    auto in = [](const std::vector<uint32_t>& list, uint32_t b) { return std::find(list.begin(), list.end(), b) != list.end(); };
+    for (const AnchorDesc* each : last.anchors) {
+      for (const TensorDesc& d : each->results) {
+        if (in(touched, d.buffer)) return false;
+      }
+    }
+    return std::none_of(next.results.begin(), next.results.end(), [&](const TensorDesc& d) { return in(last.buffers, d.buffer); });
   }
 
   uint32_t add_buffer(int64_t bytes) {
@@ -132,7 +144,7 @@ class Builder {
           step = make_host_csr(*p.csr);
         }
       } else {
-        step = backend_.lower_anchor(*p.anchor, context_);
+        step = p.anchors.size() == 1 ? backend_.lower_anchor(*p.anchors[0], context_) : backend_.lower_joined(p.anchors, context_);
         ++out_->num_anchors_;
       }
       if (int64_t bytes = step->workspace_bytes(); bytes > 0) {

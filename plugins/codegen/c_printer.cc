@@ -134,6 +134,7 @@ Printer::Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& 
   num_arguments_ = next;
   for (int i = 0; i < axes; ++i) axis_.push_back("i" + number(i));
   find_levels();
+  find_divisors();
   if (s_.shape == GpuShape::kRow && s_.chunks > 0 && !s_.split) find_kept();
 }
 
@@ -284,8 +285,27 @@ void Printer::print_node(int32_t id) {
     names_[id] = name;
     return;
   }
-  line("const " + kind_name(n.kind) + " " + name + " = " + expression(n) + ";");
+  const std::string divided = divided_by_row(id);
+  line("const " + kind_name(n.kind) + " " + name + " = " + (divided.empty() ? expression(n) : divided) + ";");
   names_[id] = name;
+  if (divides_[id]) line("const float " + name + "_inverse = krn_inverse(" + name + ");");
+}
+
+// Elements of a row over one value of the row: that value's inverse is computed once (unless numerics are strict, see the prelude).
+std::string Printer::divided_by_row(int32_t id) const {
+  const Node& n = k_.dag.nodes[id];
+  if (n.prim != Prim::kDiv || n.kind != Kind::kF32 || level_[id] == kRowLevel || !divides_[n.b]) return "";
+  return "krn_over(" + names_[n.a] + ", " + names_[n.b] + ", " + names_[n.b] + "_inverse)";
+}
+
+void Printer::find_divisors() {
+  divides_.assign(k_.dag.nodes.size(), false);
+  for (size_t id = 0; id < k_.dag.nodes.size(); ++id) {
+    const Node& n = k_.dag.nodes[id];
+    if (n.prim != Prim::kDiv || n.kind != Kind::kF32 || level_[id] == kRowLevel || level_[n.b] != kRowLevel) continue;
+    const Prim by = k_.dag.nodes[n.b].prim;
+    divides_[n.b] = by != Prim::kLiteral && by != Prim::kLoad;
+  }
 }
 
 std::string Printer::expression(const Node& n) const {
@@ -391,8 +411,14 @@ bool Printer::tiled(const Access& access) const {
 }
 
 std::string Printer::live() const {
-  const bool whole = s_.vec == 1 && (s_.shape == GpuShape::kTile || s_.shape == GpuShape::kFlat);
-  return whole ? "" : "j < m";
+  const bool flat = s_.shape == GpuShape::kTile || s_.shape == GpuShape::kFlat;
+  if (s_.full || (flat && (s_.vec == 1 || (s_.whole && s_.shape == GpuShape::kFlat)))) return "";
+  return s_.whole && s_.shape != GpuShape::kTile ? "m > 0" : "j < m";
+}
+
+std::string Printer::if_live() const {
+  const std::string test = live();
+  return test.empty() ? "" : "if (" + test + ") ";
 }
 
 bool Printer::fetched_load(const std::vector<bool>& in, size_t id) const {

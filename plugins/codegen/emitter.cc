@@ -202,7 +202,14 @@ class Emitter {
       access.index.offset += s.offset;
     } else {
       access.index.offset = s.offset;
-      for (int d = 0; d < tensor.rank(); ++d) add(access.index, place.dims[d].form, s.strides[d]);
+      for (int d = 0; d < tensor.rank(); ++d) {
+        if (s.row_index < 0 || d != s.row_axis) {
+          add(access.index, place.dims[d].form, s.strides[d]);
+          continue;
+        }
+        Place at{{place.dims[d]}, {}};
+        access.indirects.push_back({value(s.row_index, intern(std::move(at))), s.strides[d], s.num_rows});
+      }
     }
     draft_.stores.push_back({node, add_access(access), !full});
   }
@@ -212,6 +219,7 @@ class Emitter {
     return p && p->op == kOp_reshape;
   }
   bool contiguous(int t) const {
+    if (layout_.at(t).row_index >= 0) return false;
     const Tensor& tensor = r_.tensors[t];
     Dims want = row_major(tensor.sizes);
     for (int d = 0; d < tensor.rank(); ++d) {
@@ -268,8 +276,8 @@ class Emitter {
     if (layout_.stored(t) && !is_result(t)) return load(t, place, 0);
     const TensorNode* node = r_.producer(t);
     if (!node) return load(t, place, 0);
-    if (is_reduction(node->op)) return reduction(t, *node, place);
     if (tensor.numel() == 0) return build_literal(draft_.dag, compute_kind(tensor.dtype), 0, 0);
+    if (is_reduction(node->op)) return reduction(t, *node, place);
     if (op_kind(node->op) == OpKind::kScalar) return scalar(tensor, *node, place);
     return move(t, *node, place);
   }
@@ -467,6 +475,7 @@ class Emitter {
   int32_t guarded(int t, int x, Place in, const std::vector<FormGuard>& tests, double fill_d, int64_t fill_i) {
     Dag& dag = draft_.dag;
     Kind kind = compute_kind(r_.tensors[t].dtype);
+    if (r_.tensors[x].numel() == 0) return build_literal(dag, kind, fill_d, fill_i);
     std::vector<FormGuard> live;
     for (const FormGuard& g : tests) {
       int known = inside(g.form, g.limit);

@@ -55,14 +55,14 @@ class Fuser {
 
   int count() const { return static_cast<int>(groups_.size()); }
 
-  // ---- the first partition: one group for each stored tensor ----
+  // ---- the first partition: one group for each stored tensor that has elements ----
 
   void start() {
     for (int a = 0; a < static_cast<int>(p_.anchors.size()); ++a) add_anchor(a);
     for (int n = 0; n < static_cast<int>(p_.region.nodes.size()); ++n) {
       if (p_.absorbed[n]) continue;
       for (int t : p_.region.nodes[n].results) {
-        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t)) add_kernel(t);
+        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t) && p_.region.tensors[t].numel() != 0) add_kernel(t);
       }
     }
   }
@@ -195,7 +195,10 @@ class Fuser {
   }
   std::set<int> consumers(int g) const {
     std::set<int> out;
-    for (int t : groups_[g].results) out.insert(readers_[t].begin(), readers_[t].end());
+    for (int t : groups_[g].results) {
+      out.insert(readers_[t].begin(), readers_[t].end());
+      if (p_.shown_by[t] >= 0) out.insert(readers_[p_.shown_by[t]].begin(), readers_[p_.shown_by[t]].end());
+    }
     return out;
   }
 
@@ -277,8 +280,8 @@ class Fuser {
       }
     }
     // A group that updates an input runs after all readers of the old value, so nobody may wait for it.
-    for (int t : results) {
-      for (int r : readers_[t]) {
+    for (int g : {producer, consumer}) {
+      for (int r : consumers(g)) {
         if ((updates(a) || updates(b)) && r != producer && r != consumer) return restore(dropped), false;
       }
     }

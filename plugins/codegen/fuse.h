@@ -43,6 +43,7 @@ struct Prepared {
   std::vector<bool> forced;        // by tensor: stored whatever fusion wants
   std::vector<bool> absorbed;      // by node: a post op of an anchor
   std::vector<int> alias_of;       // by tensor: the input tensor whose memory it is written into, or -1
+  std::vector<int> shown_by;       // by tensor: the whole of which it writes some rows, for those who read that whole; or -1
   std::vector<bool> cat_in_place;  // by tensor: a concatenation whose operands are computed into it
   bool is_cat_in_place(int tensor) const { return cat_in_place[tensor]; }
 };

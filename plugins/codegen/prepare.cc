@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "plugins/codegen/check_region.h"
 #include "plugins/codegen/rewrite.h"
 #include "plugins/kit/error.h"
 
@@ -22,6 +23,7 @@ class Preparer {
 
   Prepared run() {
     rewrite_all();
+    check_region(r_);  // what rewriting made is held to the same rules
     separate_outputs();
     r_.tidy();
     p_.layout = Layout(r_);
@@ -40,6 +42,7 @@ class Preparer {
   void grow() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.shown_by.resize(r_.tensors.size(), -1);
     p_.cat_in_place.resize(r_.tensors.size(), false);
     p_.absorbed.assign(r_.nodes.size(), false);
     for (const auto& [t, input] : updates_) p_.alias_of[t] = input;
@@ -50,7 +53,7 @@ class Preparer {
     for (int n = 0; n < static_cast<int>(r_.nodes.size()); ++n) {
       uint32_t op = r_.nodes[n].op;
       bool reduces = op == kOp_index_reduce || op == kOp_scatter;
-      if (!is_anchor(op) && !reduces) continue;
+      if ((!is_anchor(op) && !reduces) || updates_rows(n)) continue;
       std::string refused, why;
       if (is_anchor(op) && backend_.takes_anchor(describe_anchor(r_, r_.nodes[n]), refused)) continue;
       why = rewrite(r_, n, backend_.target());
@@ -61,6 +64,21 @@ class Preparer {
     }
     merge_equal(given, given_tensors);
     r_.tidy();
+  }
+
+  // Rows put into an input of the region that becomes an output again: only those rows are written.
+  bool updates_rows(int n) const {
+    const TensorNode& node = r_.nodes[n];
+    if (node.op != kOp_index_reduce || node.attrs.reduce != "none" || !backend_.target().updates_rows) return false;
+    const int input = r_.tensors[node.operands[0]].input;
+    int places = 0;  // an output of its own beside the update would have to be written whole
+    bool in_place = false;
+    for (const RegionOutput& o : r_.outputs) {
+      if (o.tensor != node.results[0]) continue;
+      ++places;
+      in_place |= o.alias_input >= 0 && o.alias_input == input;
+    }
+    return in_place && places == 1;
   }
 
   // Rewrites of several nodes over one index make the same nodes again: bags of many tables over one list of offsets.
@@ -112,7 +130,7 @@ class Preparer {
       const Tensor& out = r_.tensors[t];
       Storage s{p_.layout.output_buffer(o), 0, out.strides};
       if (p_.alias_of[t] >= 0) s.strides = r_.tensors[p_.alias_of[t]].strides;
-      if (p_.alias_of[t] >= 0 && place_slice_update(t, s)) continue;
+      if (p_.alias_of[t] >= 0 && (place_slice_update(t, s) || place_row_update(t, s))) continue;
       int source = t;
       while (p_.alias_of[t] < 0 && pull_back(source, s)) source = r_.producer(source)->operands[0];
       bool other_output = source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
@@ -158,6 +176,28 @@ class Preparer {
     return true;
   }
 
+  // index_copy(input, index, src) written into that input: only the rows that the index names change. Whoever reads the whole
+  // afterwards finds it in the input's memory.
+  bool place_row_update(int t, const Storage& s) {
+    int copy = r_.tensors[t].producer;
+    int updated = r_.nodes[copy].operands[0];
+    const TensorNode* node = r_.producer(updated);
+    if (!node || node->op != kOp_index_reduce || node->operands[0] != p_.alias_of[t]) return false;  // updates_rows left it so
+    int src = node->operands[2];
+    Storage rows = s;
+    rows.row_index = node->operands[1];
+    rows.row_axis = static_cast<int>(node->attrs.dim);
+    rows.num_rows = r_.tensors[updated].sizes[rows.row_axis];
+    r_.nodes[copy].operands[0] = src;
+    r_.tensors[t].sizes = r_.tensors[src].sizes;
+    p_.layout.place(t, std::move(rows));
+    p_.layout.place(updated, s);
+    p_.forced[t] = p_.forced[updated] = true;
+    p_.absorbed[r_.tensors[updated].producer] = true;
+    p_.shown_by[t] = updated;
+    return true;
+  }
+
   void force(int t) {
     p_.forced[t] = true;
     if (!p_.layout.stored(t)) p_.layout.place_in_temp(r_, t);
@@ -175,7 +215,29 @@ class Preparer {
       for (int t : r_.nodes[n].operands) {
         if (t >= 0) store_operand(t);
       }
+      keep_taken(n);
       p_.anchors.push_back(std::move(plan));
+    }
+  }
+
+  // The library was asked about operands laid out as the region states them. A view is read where it lies, with other strides:
+  // where the library has only its slow path for those, the operand is laid out as stated. A relayout was asked for by name.
+  void keep_taken(int n) {
+    const TensorNode& node = r_.nodes[n];
+    auto is_relayout = [&](int t) { return r_.producer(t) && r_.producer(t)->op == kOp_relayout; };
+    for (int t : node.operands) {
+      if (t >= 0 && !p_.layout.stored(t) && is_relayout(t)) force(t);
+    }
+    AnchorDesc desc = describe_anchor(r_, node);
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      if (node.operands[i] < 0 || p_.layout.stored(node.operands[i])) continue;
+      StridedView view;
+      const Dims stated = desc.operands[i].strides;
+      if (resolve_view(r_, p_.layout, node.operands[i], view)) desc.operands[i].strides = view.strides;
+      std::string why;
+      if (backend_.takes_anchor(desc, why)) continue;
+      desc.operands[i].strides = stated;
+      force(node.operands[i]);
     }
   }
 
@@ -300,6 +362,12 @@ class Preparer {
         Storage s = p_.layout.at(r_.nodes[n].results[0]);
         s.offset += begin * s.strides[dim];
         begin += r_.tensors[x].sizes[dim];
+        if (const int bag = bag_below(x, s); bag >= 0) {
+          r_.nodes[n].operands[k] = bag;
+          p_.layout.place(bag, s);
+          p_.forced[bag] = true;
+          continue;
+        }
         const TensorNode* producer = r_.producer(x);
         bool direct = producer && !is_view(producer->op) && !is_anchor(producer->op) && !p_.layout.stored(x) && !ends_anchor(x);
         if (!direct) {
@@ -323,9 +391,42 @@ class Preparer {
     for (size_t i = 0; i < p_.anchors.size(); ++i) p_.anchors[i].node = r_.tensors[anchor_results[i]].producer;
   }
 
+  // The bags that `x` is a reshape of by axes of size 1 alone, where nothing else reads them; `s` then is their storage. Their
+  // kernel writes rows at any stride of whole 16-byte words.
+  int bag_below(int x, Storage& s) const {
+    Storage at = s;
+    while (const TensorNode* node = r_.producer(x)) {
+      const Tensor& t = r_.tensors[x];
+      if (t.readers.size() != 1 || p_.layout.stored(x)) return -1;
+      if (node->op == kOp_embedding_bag) {
+        const int64_t bytes = dtype_bytes(t.dtype);
+        if (at.strides[1] != 1 || at.offset * bytes % 16 != 0 || at.strides[0] * bytes % 16 != 0) return -1;
+        s = std::move(at);
+        return x;
+      }
+      if (node->op != kOp_reshape) return -1;
+      const Tensor& from = r_.tensors[node->operands[0]];
+      Dims strides;
+      size_t d = 0;
+      for (int64_t size : from.sizes) {
+        while (d < t.sizes.size() && t.sizes[d] == 1 && size != 1) ++d;
+        if (size == 1) {
+          strides.push_back(0);
+          continue;
+        }
+        if (d == t.sizes.size() || t.sizes[d] != size) return -1;
+        strides.push_back(at.strides[d++]);
+      }
+      at.strides = std::move(strides);
+      x = node->operands[0];
+    }
+    return -1;
+  }
+
   void grow_tensors() {
     p_.forced.resize(r_.tensors.size(), false);
     p_.alias_of.resize(r_.tensors.size(), -1);
+    p_.shown_by.resize(r_.tensors.size(), -1);
     p_.cat_in_place.resize(r_.tensors.size(), false);
   }
 
@@ -346,7 +447,7 @@ class Preparer {
 
   const Backend& backend_;
   Region r_;
-  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}, {}};
+  Prepared p_{{}, Layout(Region()), {}, {}, {}, {}, {}, {}};
   std::vector<std::pair<int, int>> updates_;
 };
 

@@ -88,7 +88,12 @@ class Printer {
   std::string monoid(const Stage& stage) const;
   std::string step(const Stage& stage, const std::string& acc, const std::string& value, const std::string& place) const;
   std::string a(int number) const { return "a.v[" + std::to_string(number) + "]"; }
-  std::string live() const;  // whether element j exists
+  std::string live() const;  // whether element j exists; "" if it always does
+  std::string if_live() const;
+  // `otherwise` where a piece may have a tail, else its whole length.
+  std::string whole_or(const std::string& otherwise) const { return s_.whole ? std::to_string(s_.vec) : otherwise; }
+  void find_divisors();
+  std::string divided_by_row(int32_t node) const;
   bool is_inner(size_t axis) const { return axis + 1 == k_.axes.size(); }
   bool tiled(const Access& access) const;
 
@@ -105,6 +110,7 @@ class Printer {
   std::string out_;
   int indent_ = 0;
   std::vector<Level> level_;
+  std::vector<bool> divides_;  // by node: of a row, and elements are divided by it
   std::vector<std::string> names_;
   std::vector<AccessArguments> arguments_;
   int num_arguments_ = 0;

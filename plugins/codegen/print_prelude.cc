@@ -112,6 +112,13 @@ template <> KRN_FN float krn_max(float x, float y) { return krn_nan_max(x, y); }
 template <> KRN_FN float krn_min(float x, float y) { return krn_nan_min(x, y); }
 #endif
 
+#ifdef KRN_STRICT
+#define krn_inverse(y) 0.0f
+#define krn_over(x, y, inverse) ((x) / (y))
+#else
+#define krn_inverse(y) (1.0f / (y))
+#define krn_over(x, y, inverse) ((x) * (inverse))
+#endif
 #ifndef KRN_BF16_BITS
 KRN_FN unsigned short krn_bf16_bits(float x) {
   const unsigned v = krn_f32_bits(x);
@@ -154,6 +161,14 @@ template <class D, int V> KRN_FN KrnPack<D, V> krn_fetch(const typename D::Store
   } else {
     KRN_UNROLL for (int j = 0; j < V; ++j) if (j < count) pack.s[j] = p[j];
   }
+  return pack;
+}
+// One whole word that is known to be aligned, or zeros: for text written by hand.
+template <class D, int V> KRN_FN KrnPack<D, V> krn_word(const typename D::Stored* p, bool there) {
+  typedef KrnPack<D, V> Pack;
+  Pack pack;
+  KRN_UNROLL for (int j = 0; j < V; ++j) pack.s[j] = 0;
+  if (there) pack.w[0] = *(const typename Pack::Word*)p;
   return pack;
 }
 template <class D, int V> KRN_FN void krn_store(typename D::Stored* p, int count, const typename D::Value (&x)[V]) {

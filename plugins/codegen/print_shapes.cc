@@ -81,7 +81,7 @@ void Printer::print_flat() {
   const std::string threads = number(s_.threads);
   open("for (idx u = (idx)KRN_BLOCK * " + threads + " + KRN_THREAD; u < total; u += (idx)KRN_BLOCKS * " + threads + ")");
   line("const idx row = u / pieces, i = (u - row * pieces) * " + number(s_.vec) + ";");
-  line("const int m = inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  line("const int m = " + whole_or("inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec)) + ";");
   decode_outer("row");
   for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
   close();
@@ -184,7 +184,7 @@ void Printer::print_tile() {
       for (const auto& st : stage.stores) stored |= st.access == i;
     if (stored || !tiled(access)) continue;
     turned.push_back(i);
-    const std::string pad = number(s_.tile + (s_.tile == 64 ? 2 : 1));
+    const std::string pad = number(s_.tile + 1);
     line("KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + t + "][" + pad + "];");
   }
   line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", tiles_along = (inner + " + t + " - 1) / " + t + ";");
@@ -239,7 +239,7 @@ void Printer::print_row(Part part) {
     open("");
   } else {
     open("for (idx first = (idx)KRN_BLOCK * " + per_block + "; first < rows; first += (idx)KRN_BLOCKS * " + per_block + ")");
-    line("const bool active = first + KRN_THREAD / " + group + " < rows;");
+    line("const bool active = " + (s_.full ? "true" : "first + KRN_THREAD / " + group + " < rows") + ";");
     line("const idx row = active ? first + KRN_THREAD / " + group + " : 0;");
   }
   decode_outer("row");
@@ -274,7 +274,7 @@ void Printer::over_pieces(const std::vector<bool>& in, size_t first, bool split,
 // The piece with number c of a strip.
 void Printer::piece_head(const std::string& end) {
   const std::string mine = "base + (idx)c * " + number(s_.group), v = number(s_.vec);
-  line("const bool there = active && " + mine + " < " + end + ";");
+  line("const bool there = " + (s_.full ? "true" : "active && " + mine + " < " + end) + ";");
   line("const idx piece = there ? " + mine + " : 0;");
   std::string along = "piece";
   if (has_axis(k_, AxisKind::kSerial)) {
@@ -283,7 +283,7 @@ void Printer::piece_head(const std::string& end) {
     along = "(piece - s * pieces)";
   }
   line("const idx i = " + along + " * " + v + ";");
-  line("const int m = !there ? 0 : inner - i < " + v + " ? (int)(inner - i) : " + v + ";");
+  line("const int m = !there ? 0 : " + whole_or("inner - i < " + v + " ? (int)(inner - i) : " + v) + ";");
 }
 
 // Indices of the serial axes from the serial point `s`, the last fastest.
@@ -345,7 +345,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
       const std::string place = has_axis(k_, AxisKind::kSerial) ? "(i64)s * inner + ij" : "(i64)ij";
       for (size_t s = first; s < first + count; ++s) {
         const std::string acc = "acc" + number(static_cast<int64_t>(s));
-        line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
+        line(if_live() + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
       }
       close();
     });
@@ -378,7 +378,7 @@ void Printer::print_column(Part part) {
   }
   line("const bool active = first + x < cells;");
   line("const idx cell = active ? first + x : 0, row = cell / pieces, i = (cell - row * pieces) * " + number(s_.vec) + ";");
-  line("const int lanes = !active ? 0 : inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec) + ";");
+  line("const int lanes = !active ? 0 : " + whole_or("inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec)) + ";");
   decode_outer("row");
   if (k_.has_csr) {
     std::string destination = "0";
@@ -461,7 +461,7 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
       print_level(in, kElementLevel);
       for (size_t s = first; s < first + count; ++s) {
         const std::string acc = "acc" + number(static_cast<int64_t>(s)) + "[j]";
-        line("if (j < m) " + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
+        line(if_live() + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
       }
       close();
     });

@@ -161,10 +161,10 @@ class Writer {
     double scale = axis < scales.size() ? std::bit_cast<double>(scales[axis]) : 0;
     return scale > 0 ? 1.0 / scale : static_cast<double>(in) / static_cast<double>(out);
   }
-  int iota_f32(int64_t n) {
+  int positions(int64_t n, uint8_t dtype) {
     Attrs a;
     a.dtype = kDType_i64;
-    return cast(r_.add(kOp_iota, {}, kDType_i64, {n}, a), kDType_f32);
+    return cast(r_.add(kOp_iota, {}, kDType_i64, {n}, a), dtype);
   }
   int constant_like(double v, int x) { return r_.constant(v, t(x).dtype, t(x).sizes); }
 
@@ -173,7 +173,7 @@ class Writer {
     const Dims to = t(out_).sizes;
     for (size_t d = 2; d < to.size(); ++d) {
       int64_t in = t(x).sizes[d];
-      int i = iota_f32(to[d]);
+      int i = positions(to[d], kDType_f32);
       int position = scalar(kOp_floor, {scalar(kOp_mul, {i, constant_like(static_cast<float>(ratio(d - 2, in, to[d])), i)})});
       int index = cast(position, kDType_i64);
       index = scalar(kOp_minimum, {index, constant_like(static_cast<double>(in - 1), index)});
@@ -193,7 +193,8 @@ class Writer {
   }
 
   std::string upsample_bilinear() {
-    int x = cast(node_.operands[0], kDType_f32);
+    int x = node_.operands[0];
+    x = cast(x, t(x).dtype == kDType_f64 ? kDType_f64 : kDType_f32);
     const Dims to = t(out_).sizes;
     for (size_t d = 2; d < to.size(); ++d) x = interpolate(x, d, to[d]);
     x = cast(x, t(out_).dtype);
@@ -204,7 +205,7 @@ class Writer {
     int64_t in = t(x).sizes[d];
     bool align = node_.attrs.align_corners;
     double step = align ? (out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0) : ratio(d - 2, in, out);
-    int i = iota_f32(out);
+    int i = positions(out, t(x).dtype);
     auto c = [&](double v) { return constant_like(v, i); };
     int at = align ? scalar(kOp_mul, {i, c(step)})
                    : scalar(kOp_maximum, {scalar(kOp_sub, {scalar(kOp_mul, {scalar(kOp_add, {i, c(0.5)}), c(step)}), c(0.5)}), c(0)});
@@ -225,7 +226,11 @@ class Writer {
     if (t(node_.operands[0]).rank() != 2 || t(node_.operands[1]).rank() != 2) return "embedding_bag of other ranks";
     int rows = take(node_.operands[0], node_.operands[1], 0);
     const std::string mode = node_.attrs.mode;
-    if (mode == "max") return result(reduce(kOp_amax, rows, {1}));
+    if (mode == "max") {
+      const int place = coordinate(t(rows).sizes, 1);
+      const int later = r_.add(kOp_gt, {place, constant_like(0, place)}, kDType_bool, t(rows).sizes);
+      return result(reduce(kOp_amax, drop_nan(rows, later), {1}));
+    }
     int total = reduce(kOp_sum, rows, {1});
     if (mode != "mean") return result(total);
     double n = static_cast<double>(std::max<int64_t>(t(rows).sizes[1], 1));
@@ -243,6 +248,7 @@ class Writer {
     const std::string mode = node_.attrs.mode;
     Attrs a;
     a.monoid = mode == "max" ? Monoid::kMax : Monoid::kSum;
+    if (mode == "max") rows = drop_nan(rows, continues(bag, t(rows).sizes));
     int folded = r_.add(kOpSegmentReduce, {rows, bag}, dtype, sizes, a);
     if (mode == "sum") return result(folded);
     a.monoid = Monoid::kSum;
@@ -250,6 +256,25 @@ class Writer {
     if (mode == "mean") return result(scalar(kOp_div, {folded, cast(scalar(kOp_maximum, {count, constant_like(1, count)}), dtype)}));
     int some = r_.add(kOp_gt, {count, constant_like(0, count)}, kDType_bool, sizes);
     return result(r_.add(kOp_select, {some, folded, constant_like(0, folded)}, dtype, sizes));
+  }
+
+  // Eager's maximum of a bag keeps a NaN only where it comes first.
+  int drop_nan(int rows, int later) {
+    const Dims sizes = t(rows).sizes;
+    const int nan = r_.add(kOp_ne, {rows, rows}, kDType_bool, sizes);
+    const int drop = r_.add(kOp_logical_and, {nan, later}, kDType_bool, sizes);
+    return r_.add(kOp_select, {drop, constant_like(-std::numeric_limits<double>::infinity(), rows), rows}, t(rows).dtype, sizes);
+  }
+
+  // Whether the position before belongs to the same bag.
+  int continues(int bag, Dims rows) {
+    const int64_t n = t(bag).sizes[0];
+    Attrs first, pad;
+    first.end = n - 1;
+    pad.low = {1}, pad.high = {0}, pad.value_i = -1;
+    const int before = r_.add(kOp_pad, {r_.add(kOp_slice, {bag}, kDType_i64, {n - 1}, first)}, kDType_i64, {n}, pad);
+    const int same = r_.add(kOp_eq, {bag, before}, kDType_bool, {n});
+    return expand(reshape(same, {n, 1}), std::move(rows));
   }
 
   // [positions]: how many bags start at or before each position, less one.
@@ -370,20 +395,36 @@ class Writer {
     return flat < 0 ? "scatter whose index changes along several axes" : segment(flat);
   }
 
+  // index_copy of one row: everywhere else the tensor as it was.
+  std::string one_row(int index) {
+    const int self = node_.operands[0], src = node_.operands[2];
+    if (t(index).numel() != 1) return "rows of an index of several";
+    const Dims sizes = t(self).sizes;
+    const int64_t rank = t(self).rank();
+    int here = coordinate(sizes, node_.attrs.dim);
+    int there = expand(reshape(cast(index, kDType_i64), Dims(rank, 1)), sizes);
+    int hit = r_.add(kOp_eq, {here, there}, kDType_bool, sizes);
+    return result(r_.add(kOp_select, {hit, expand(src, sizes), self}, t(self).dtype, sizes));
+  }
+
   std::string segment(int index) {
     int self = node_.operands[0], src = node_.operands[2];
     const Attrs from = node_.attrs;
     const std::string& kind = from.reduce;
     if (t(index).rank() != 1 || (t(index).dtype != kDType_i64 && t(index).dtype != kDType_i32)) return "an index that is not 1-d int";
     bool mean = kind == "mean";
+    if (kind == "none") return one_row(index);
     if (kind != "sum" && !mean && kind != "amax" && kind != "amin") return "index reduction '" + kind + "'";
     if (mean && !is_float(t(self).dtype)) return "integer mean of scattered rows";
     Attrs a;
     a.dim = from.dim;
     a.monoid = kind == "amax" ? Monoid::kMax : kind == "amin" ? Monoid::kMin : Monoid::kSum;
     const Dims sizes = t(self).sizes;
-    uint8_t dtype = t(self).dtype;
-    int folded = r_.add(kOpSegmentReduce, {src, index}, dtype, sizes, a);
+    const uint8_t dtype = t(self).dtype;
+    // A row that nothing goes to starts at the least or greatest i64, which a narrow integer does not hold.
+    const uint8_t wide = is_integer(dtype) ? static_cast<uint8_t>(kDType_i64) : dtype;
+    self = cast(self, wide), src = cast(src, wide);
+    int folded = r_.add(kOpSegmentReduce, {src, index}, wide, sizes, a);
     int count = -1;
     if (mean || !from.include_self) {
       a.monoid = Monoid::kSum;
@@ -395,13 +436,13 @@ class Writer {
       if (kind == "amax") op = kOp_maximum;
       if (kind == "amin") op = kOp_minimum;
       out = scalar(op, {self, folded});
-      if (mean) out = scalar(kOp_div, {out, cast(scalar(kOp_add, {count, constant_like(1, count)}), dtype)});
+      if (mean) out = scalar(kOp_div, {out, cast(scalar(kOp_add, {count, constant_like(1, count)}), wide)});
     } else {
-      out = mean ? scalar(kOp_div, {folded, cast(count, dtype)}) : folded;
+      out = mean ? scalar(kOp_div, {folded, cast(count, wide)}) : folded;
       int some = r_.add(kOp_gt, {count, constant_like(0, count)}, kDType_bool, sizes);
-      out = r_.add(kOp_select, {some, out, self}, dtype, sizes);
+      out = r_.add(kOp_select, {some, out, self}, wide, sizes);
     }
-    return result(out);
+    return result(cast(out, dtype));
   }
 
   std::string matmul() {
@@ -419,9 +460,9 @@ class Writer {
       p.dims = {1, 0};
       b = r_.add(kOp_permute, {b}, t(b).dtype, {k, n}, p);
     }
-    Dims right = t(b).sizes;
-    right.insert(right.end() - 2, 1);
-    while (right.size() < all.size()) right.insert(right.begin(), 1);
+    Dims right(all.size() - 2, 1);  // of a batch, the second operand has its own copy for each product
+    for (size_t d = 0; !linear && d + 3 < all.size(); ++d) right[d] = t(b).sizes[d];
+    right.insert(right.end(), {k, n});
     int products = scalar(kOp_mul, {expand(reshape(a, left), all), expand(reshape(b, right), all)});
     int out = reduce(kOp_sum, products, {static_cast<int64_t>(all.size()) - 2});
     bool bias = linear && node_.operands.size() > 2 && node_.operands[2] >= 0;

@@ -94,6 +94,10 @@ class Chooser {
     if (k_.column) column();
     else if (reduces || once || has_axis(k_, AxisKind::kSerial)) row();
     else flat();
+    s_.whole = inner_ % s_.vec == 0;
+    const int64_t rows_at_once = s_.threads / s_.group;
+    s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 && serial_ * inner_ == int64_t{s_.group} * s_.chunks * s_.vec &&
+              outer_ % rows_at_once == 0;
     return s_;
   }
 
@@ -109,15 +113,18 @@ class Chooser {
   void tile(int axis) {
     s_.shape = GpuShape::kTile;
     s_.tile_axis = axis;
-    int widest = 1;
+    int widest = 1, turned = 0;
     bool contiguous = true;  // across, in what is turned
     for (const Access& a : k_.accesses) {
       widest = std::max(widest, dtype_bytes(a.dtype));
       const int64_t along = a.index.coeff.back();
-      if (along != 0 && along != 1 && a.index.coeff[axis] != 0) contiguous &= a.index.coeff[axis] == 1;
+      if (along == 0 || along == 1 || a.index.coeff[axis] == 0) continue;
+      contiguous &= a.index.coeff[axis] == 1;
+      turned += dtype_bytes(a.dtype);
     }
-    s_.tile = widest <= 2 ? 64 : 32;
-    s_.vec = widest <= 2 && contiguous ? 2 : 1;  // four bytes a thread
+    constexpr int kSharedBytes = 48 << 10;
+    s_.tile = contiguous && turned * 64 * 65 <= kSharedBytes && inner_ >= 64 && k_.axes[axis].size >= 64 ? 64 : 32;
+    s_.vec = s_.tile == 64 ? std::min(8, 16 / widest) : 1;  // sixteen bytes a thread
     const int64_t others = outer_ / std::max<int64_t>(k_.axes[axis].size, 1);
     s_.blocks = std::max<int64_t>(others * ceil_div(k_.axes[axis].size, s_.tile) * ceil_div(inner_, s_.tile), 1);
     s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);
@@ -241,7 +248,7 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 
 std::string schedule_key(const Schedule& s) {
   std::string out;
-  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.split}, s.tile_axis, s.tile})
+  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.tile_axis, s.tile})
     out += "/" + std::to_string(v);
   return out;
 }

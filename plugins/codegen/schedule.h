@@ -33,6 +33,8 @@ struct Schedule {
   int group = 1;
   int chunks = 0;        // row shape: pieces that a thread keeps in registers; 0: too long, read again in each pass
   bool wide = false;     // 64-bit indices
+  bool whole = false;    // inner is a multiple of vec: no piece has a tail
+  bool full = false;     // row shape, whole: and every thread has all its pieces of every row
   bool split = false;    // the first pass is cut over `splits` blocks, whose partial results a second kernel joins
   int tile_axis = -1;    // kTile: the outer axis that shares the tile with inner
   int tile = 32;

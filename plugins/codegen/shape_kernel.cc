@@ -159,7 +159,10 @@ class Shaper {
   void copy_dag(Kernel& k) {
     const std::vector<Node>& nodes = d_.dag.nodes;
     std::vector<bool> live(nodes.size(), false);
-    for (const DraftStore& s : d_.stores) live[s.node] = true;
+    for (const DraftStore& s : d_.stores) {
+      live[s.node] = true;
+      for (const Access::Indirect& in : d_.accesses[s.access].indirects) live[in.node] = true;
+    }
     for (const DraftReduce& r : d_.reduces) live[r.value] = true;
     for (size_t i = nodes.size(); i-- > 0;) {
       if (!live[i]) continue;

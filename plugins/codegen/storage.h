@@ -21,6 +21,11 @@ struct Storage {
   int buffer = -1;
   int64_t offset = 0;  // elements
   Dims strides;
+  // Only for what is stored into rows of a larger tensor: the 1-d index tensor that names the row along `row_axis`, and how many
+  // rows there are.
+  int row_index = -1;
+  int row_axis = 0;
+  int64_t num_rows = 0;
 };
 
 class Layout {

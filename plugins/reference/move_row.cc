@@ -160,11 +160,17 @@ class Combiner {
       if (out_.floats())
         out_.d[k] /= static_cast<double>(n);
       else
-        out_.i[k] = out_.i[k] / n - (out_.i[k] % n < 0 ? 1 : 0);  // rounds down
+        out_.i[k] = divide(wrap_to(out_.i[k], out_.dtype), wrap_to(n, out_.dtype));
     }
   }
 
  private:
+  // Rounded down. Eager adds and counts in the tensor's own dtype, and takes a count that wrapped to 0 for 1.
+  static int64_t divide(int64_t sum, int64_t n) {
+    if (n == 0) return sum;
+    return sum / n - (sum % n != 0 && (sum < 0) != (n < 0) ? 1 : 0);
+  }
+
   template <class T>
   void combine(T& to, T v, bool first) {
     if (how_ == "none" || first)

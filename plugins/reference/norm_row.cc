@@ -23,6 +23,12 @@ Moments moments(const double* x, int64_t n, int64_t step = 1) {
   return {mean, squares / static_cast<double>(n)};
 }
 
+double mean_square(const double* x, int64_t n) {
+  double sum = 0;
+  for (int64_t k = 0; k < n; ++k) sum += x[k] * x[k];
+  return sum / static_cast<double>(n);
+}
+
 double parameter(const Node& node, size_t operand, int64_t k, double absent) {
   return node.has(operand) ? node.operand(operand).d[k] : absent;
 }
@@ -44,8 +50,7 @@ Array trailing_norm(const Node& node, bool centred) {
   Array out = node.result();
   const int64_t n = product(Dims(x.sizes.end() - node.i(key_rank), x.sizes.end()));
   for (int64_t row = 0, count = n == 0 ? 0 : x.count() / n; row < count; ++row) {
-    Moments m = moments(x.d.data() + row * n, n);
-    if (!centred) m = {0, m.variance + m.mean * m.mean};  // the mean square
+    const Moments m = centred ? moments(x.d.data() + row * n, n) : Moments{0, mean_square(x.d.data() + row * n, n)};
     const double scale = 1.0 / std::sqrt(m.variance + node.d(key_eps));
     for (int64_t k = 0; k < n; ++k)
       out.d[row * n + k] = (x.d[row * n + k] - m.mean) * scale * parameter(node, 1, k, 1) + parameter(node, 2, k, 0);

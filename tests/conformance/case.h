@@ -13,9 +13,9 @@ namespace keirin::conformance {
 
 // What an input holds in the two sets of values, `random` and `edges` (NaN, infinities, -0, denormals, extremes).
 struct Feed {
-  enum Fill { kNumbers, kPositive, kNonneg, kNonzero, kNearOne, kCoarse, kSmall, kIndex, kDistinct, kAscending };
+  enum Fill { kNumbers, kPositive, kNonneg, kNonzero, kNearOne, kCoarse, kSmall, kIndex, kDistinct, kAscending, kPartition };
   Fill fill = kNumbers;
-  int64_t bound = 0;   // kIndex, kDistinct, kAscending: values lie below it (kAscending: not above)
+  int64_t bound = 0;   // kIndex, kDistinct: values lie below it; kAscending: not above it; kPartition: ascending, the last is it
   bool edges = true;   // takes part in `edges`; else as in `random`
   bool extremes = true;  // `edges` holds the largest finite values: not where the order of a sum decides who overflows
   ValueId value = kNone;
@@ -31,6 +31,7 @@ struct Source {
 enum class Law {
   kFormula,  // the row's function in fp64, rounded once, within the row's tolerance
   kBits,     // the bits of eager
+  kValue,    // the same, but +0 is -0: the order of a maximum decides which of two equals it gives
   kError     // error against fp64 compared with eager's own
 };
 

@@ -2,6 +2,7 @@
 //
 // Cases of the COMPOSITE rows: attributes that models use and their corners, over floats and layouts.
 #include <bit>
+#include <cmath>
 #include <functional>
 
 #include "core/ops/table.h"
@@ -109,12 +110,13 @@ void attentions(Variants& out) {
     int mask;  // 0 none, 1 bool, 2 additive
     std::vector<Attr> attrs;
   };
-  const Attention all[] = {{"plain", {2, 3, 7, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, false}}},
-                           {"causal", {2, 3, 7, 8}, {2, 3, 7, 8}, 0, {{K::k_causal, true}}},
+  const Attr usual{K::k_scale, 1 / std::sqrt(8.0)};  // the importer always writes one
+  const Attention all[] = {{"plain", {2, 3, 7, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, false}, usual}},
+                           {"causal", {2, 3, 7, 8}, {2, 3, 7, 8}, 0, {{K::k_causal, true}, usual}},
                            {"scaled", {1, 2, 5, 16}, {1, 2, 5, 16}, 0, {{K::k_causal, false}, {K::k_scale, 0.3}}},
-                           {"bool_mask", {2, 3, 7, 8}, {2, 3, 9, 8}, 1, {{K::k_causal, false}}},
-                           {"additive", {2, 3, 7, 8}, {2, 3, 9, 8}, 2, {{K::k_causal, false}}},
-                           {"gqa", {2, 4, 6, 8}, {2, 2, 6, 8}, 0, {{K::k_causal, false}, {K::k_gqa, true}}}};
+                           {"bool_mask", {2, 3, 7, 8}, {2, 3, 9, 8}, 1, {{K::k_causal, false}, usual}},
+                           {"additive", {2, 3, 7, 8}, {2, 3, 9, 8}, 2, {{K::k_causal, false}, usual}},
+                           {"gqa", {2, 4, 6, 8}, {2, 2, 6, 8}, 0, {{K::k_causal, false}, usual, {K::k_gqa, true}}}};
   for (const Attention& a : all)
     out.push_back({a.name, [=](Sheet& s, DType t) {
                      const ValueId q = s.operand(t, a.q, weight()), k = s.operand(t, a.k, weight()), v = s.operand(t, a.k, weight());
@@ -220,7 +222,7 @@ void bags(Variants& out) {
     for (bool last : {false, true})
       out.push_back({name + "_offsets" + (last ? "_last" : ""), [=](Sheet& s, DType t) {
                        const ValueId w = s.operand(t, {11, 9}), i = s.plain(DType::k_i64, {20}, {Feed::kIndex, 11, false});
-                       const ValueId o = s.plain(DType::k_i64, {5}, {Feed::kAscending, 20, false});
+                       const ValueId o = s.plain(DType::k_i64, {5}, {last ? Feed::kPartition : Feed::kAscending, 20, false});
                        return s.finish({w, i, o}, attrs(last));
                      }, false});
   }
@@ -322,12 +324,12 @@ std::vector<Case> composite_cases(OpCode row) {
     case OpCode::k_var: statistics(row, variants); break;
     default: return {};
   }
-  const bool exact = row == OpCode::k_max_pool || row == OpCode::k_upsample_nearest;
+  const Law law = row == OpCode::k_max_pool ? Law::kValue : row == OpCode::k_upsample_nearest ? Law::kBits : Law::kError;
   std::vector<Case> out;
   for (const Variant& v : variants) {
     for (DType dtype : kFloats) {
       const auto add = [&](Layout layout) {
-        Sheet sheet(row, dtype, v.name, layout, exact ? Law::kBits : Law::kError);
+        Sheet sheet(row, dtype, v.name, layout, law);
         out.push_back(v.write(sheet, dtype));
       };
       add(Layout::kContiguous);

@@ -5,6 +5,7 @@
 
 #include "abi/scalar.h"
 #include "core/ops/table.h"
+#include "tests/conformance/traced.h"
 #include "tests/conformance/values.h"
 
 namespace keirin::conformance {
@@ -12,8 +13,9 @@ namespace {
 
 using scalar::Int;
 
-struct DoubleNumber {
-  static double from(const Number& n) { return n.d; }
+template <class C>
+struct FloatNumber {
+  static Traced<C> from(const Number& n) { return {n.d, 0}; }
 };
 struct IntNumber {
   static Int from(const Number& n) { return Int(n.i); }
@@ -22,7 +24,8 @@ struct BoolNumber {
   static bool from(const Number& n) { return n.i != 0; }
 };
 
-Number as_number(double v) { return {v, 0}; }
+template <class C>
+Number as_number(Traced<C> x) { return {x.v, 0, x.room}; }
 Number as_number(Int v) { return {0, v.v}; }
 Number as_number(bool v) { return {0, v ? 1 : 0}; }
 
@@ -45,7 +48,7 @@ enum Class { num, flt, integer, truth, any };
 template <Class kClass, int kArity, class F>
 Number instantiate(DType in, F f, const Number* x) {
   if constexpr (kClass == num || kClass == flt || kClass == any)
-    if (is_float(in)) return call<DoubleNumber, kArity>(f, x);
+    if (is_float(in)) return compute_dtype(in) == DType::k_f64 ? call<FloatNumber<double>, kArity>(f, x) : call<FloatNumber<float>, kArity>(f, x);
   if constexpr (kClass == num || kClass == integer || kClass == any)
     if (!is_float(in)) return call<IntNumber, kArity>(f, x);
   if constexpr (kClass == truth) return call<BoolNumber, kArity>(f, x);
@@ -84,7 +87,8 @@ Number apply_row(OpCode row, DType in, DType out, const Number* x) {
   return {};
 }
 
-bool within_row(OpCode row, DType dtype, double exact, double got) {
+bool within_row(OpCode row, DType dtype, const Number& want, double got) {
+  const double exact = want.d;
   if (std::isnan(exact) || std::isnan(got)) return std::isnan(exact) && std::isnan(got);
   const int ulps = row_meaning(row).tolerance_ulp;
   const double rounded = round_once(dtype, exact);
@@ -94,7 +98,7 @@ bool within_row(OpCode row, DType dtype, double exact, double got) {
   const DType compute = compute_dtype(dtype);
   const int precision = compute == DType::k_f64 ? 53 : 24, least = compute == DType::k_f64 ? -1022 : -126;
   const double ulp = std::ldexp(1.0, (exact == 0 ? least : std::max(std::ilogb(exact), least)) - precision + 1);
-  const double room = ulp * (compute == DType::k_f64 ? 2 * ulps : ulps);
+  const double room = std::max(ulp * ulps, std::isinf(want.room) ? 0 : want.room) * (compute == DType::k_f64 ? 2 : 1);
   return round_once(dtype, exact - room) <= got && got <= round_once(dtype, exact + room);
 }
 

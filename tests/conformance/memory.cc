@@ -36,6 +36,11 @@ GuardedTensor::GuardedTensor(const Type& type, bool shifted) : type_(type) {
 
 void GuardedTensor::set(int64_t i, const void* bytes) { std::memcpy(element(i), bytes, static_cast<size_t>(dtype_bytes(type_.dtype))); }
 void GuardedTensor::get(int64_t i, void* bytes) const { std::memcpy(bytes, element(i), static_cast<size_t>(dtype_bytes(type_.dtype))); }
+bool GuardedTensor::same_elements(const GuardedTensor& other) const {
+  for (int64_t k = 0; k < num_elements(); ++k)
+    if (std::memcmp(element(k), other.element(k), static_cast<size_t>(dtype_bytes(type_.dtype))) != 0) return false;
+  return true;
+}
 void GuardedTensor::seal() { sealed_.assign(block_.get(), block_.get() + total_); }
 
 std::string GuardedTensor::damage() const {

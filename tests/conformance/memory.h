@@ -23,6 +23,7 @@ class GuardedTensor {
   void set(int64_t element, const void* bytes);  // row-major element
   void get(int64_t element, void* bytes) const;
   int64_t num_elements() const { return static_cast<int64_t>(offsets_.size()); }
+  bool same_elements(const GuardedTensor& other) const;  // bit by bit, of equal types
   void seal();  // what is there now must stay: for inputs
   // Empty, or what was written where nothing may be: around the elements, and for a sealed one anywhere.
   std::string damage() const;

@@ -152,7 +152,7 @@ void reductions(OpCode row, std::vector<Move>& out) {
         };
       };
       const std::string name = reduce + (self ? "" : "_without_self");
-      const Law law = folds ? Law::kError : Law::kBits;
+      const Law law = folds ? Law::kError : reduce == "none" ? Law::kBits : Law::kValue;
       if (bags) {
         out.push_back({name + "_rows", write({9, 33}, {7}, {7, 33}, 0), law, true, reduce != "none"});
         out.push_back({name + "_columns", write({4, 9}, {6}, {4, 6}, 1), law, false, reduce != "none"});

@@ -24,8 +24,8 @@ bool is_main(DType dtype) { return std::find(std::begin(kMain), std::end(kMain),
 Feed feed_of(OpCode row, int operand) {
   Feed feed;
   const RowDomain domain = row_meaning(row).domain;
-  if (row == OpCode::k_softplus) {
-    if (operand > 0) feed.fill = Feed::kPositive, feed.edges = false;  // beta and threshold are numbers in every model
+  if (row == OpCode::k_softplus || row == OpCode::k_elu) {
+    if (operand > 0) feed.fill = Feed::kPositive, feed.edges = false;  // these are numbers in every model
   } else if (domain == RowDomain::k_pos) {
     if (operand == 0) feed.fill = Feed::kPositive;
   } else if (domain == RowDomain::k_nonneg) {
@@ -99,7 +99,8 @@ struct Reduction {
 
 Case reduce_case(OpCode row, DType dtype, const Reduction& r, Layout layout) {
   const bool folds = row == OpCode::k_sum || row == OpCode::k_prod;
-  Sheet sheet(row, dtype, r.name, layout, folds && is_float(dtype) ? Law::kError : Law::kBits);
+  const bool extreme = row == OpCode::k_amax || row == OpCode::k_amin;
+  Sheet sheet(row, dtype, r.name, layout, folds && is_float(dtype) ? Law::kError : extreme ? Law::kValue : Law::kBits);
   Feed feed;
   if (row == OpCode::k_prod && is_float(dtype)) feed.fill = Feed::kNearOne;
   if (row == OpCode::k_argmax || row == OpCode::k_argmin) feed.fill = Feed::kCoarse;

@@ -179,7 +179,7 @@ void check_case(const Case& c, uint8_t dtype, bool as_linear = false) {
   if (as_linear) {
     const auto linear = conv_as_linear(a);
     ASSERT_TRUE(linear) << c.name;
-    step = make_vendor_step(*linear, nullptr);
+    step = make_vendor_step(*linear, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
   } else {
     std::string why_not;
     ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, true, why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;

@@ -14,6 +14,7 @@
 #include "cuda/op_ids.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
+#include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/case_runner.h"
 
 namespace keirin::cuda {
@@ -282,6 +283,34 @@ TEST_F(CudaDevice, ProductsAgree) {
     }
 }
 
+TEST_F(CudaDevice, HandWrittenKernelsAgree) {
+  for (test::AnchorCase& c : test::anchor_cases()) {
+    std::string why_not;
+    const auto kernel = own_kernel(c.anchor, *machine().gpu, KRN_NUMERICS_DEFAULT, why_not);
+    if (!kernel) {
+      EXPECT_TRUE(c.matrix_units) << c.name << ": " << why_not;
+      continue;
+    }
+    auto step = make_text_step(*kernel, code_target(*machine().gpu, nullptr), true);
+    std::vector<std::unique_ptr<DeviceMemory>> memory;
+    std::vector<void*> buffers;
+    auto zoned = [](const test::Storage& s) { return 2 * kZone + static_cast<size_t>(s.elements() * test::element_bytes(s.dtype())); };
+    for (test::Storage& s : c.buffers) {
+      memory.push_back(std::make_unique<DeviceMemory>(zoned(s)));
+      memory.back()->put(static_cast<char*>(s.data()) - kZone, zoned(s));
+      buffers.push_back(static_cast<char*>(memory.back()->data()) + kZone);
+    }
+    DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
+    step->set_workspace(static_cast<uint32_t>(buffers.size()));
+    buffers.push_back(scratch.data());
+    ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok) << c.name;
+    check(machine().driver->cuStreamSynchronize(machine().stream), c.name.c_str());
+    test::Storage& result = c.buffers[c.result];
+    memory[c.result]->get(static_cast<char*>(result.data()) - kZone, zoned(result));
+    EXPECT_EQ(c.difference(result), "") << c.name;
+  }
+}
+
 // ---- speed
 
 double seconds_of(const std::function<void()>& work) {
@@ -414,6 +443,77 @@ TEST_F(CudaDevice, ShareOfACopy) {
       m.store(m.load_access(table), dtype, {width, 1});
       time_kernel("gather rows of 1024" + tag, m.k, 2 * bytes * static_cast<double>(rows * width), copy_rate, entries);
     }
+  }
+}
+
+// What the step takes, with its bytes as a share of a copy and its operations a second.
+void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, double operations, double copy_rate) {
+  std::string why_not;
+  const auto kernel = own_kernel(anchor, *machine().gpu, KRN_NUMERICS_DEFAULT, why_not);
+  if (!kernel) {
+    std::printf("%-34s %s\n", name.c_str(), why_not.c_str());
+    return;
+  }
+  auto step = make_text_step(*kernel, code_target(*machine().gpu, nullptr), true);
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<void*> buffers;
+  for (const TensorDesc& t : kernel->pointers) {
+    if (!t.present()) continue;
+    int64_t last = 0;
+    for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
+    const size_t size = static_cast<size_t>((last + 1) * test::element_bytes(t.dtype));
+    buffers.resize(std::max<size_t>(buffers.size(), t.buffer + 1));
+    memory.push_back(std::make_unique<DeviceMemory>(size));
+    std::mt19937 random(5);
+    std::vector<char> data(size);
+    for (size_t e = 0; e < size / static_cast<size_t>(test::element_bytes(t.dtype)); ++e)
+      test::write_element(data.data(), static_cast<int64_t>(e), t.dtype, static_cast<double>(random() % 2048) / 1024 - 1, 1);
+    memory.back()->put(data.data(), size);
+    buffers[t.buffer] = memory.back()->data();
+  }
+  DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
+  step->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(scratch.data());
+  const double seconds = seconds_of([&] { run_step(*step, buffers); });
+  std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
+              operations / seconds / 1e12, step->describe().c_str());
+  if (anchor.op != op_linear) return;
+  auto library = make_matmul(anchor, false, true);
+  DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
+  library->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(more.data());
+  std::printf("%-34s %7.1f us\n", "  by the library", seconds_of([&] { run_step(*library, buffers); }) * 1e6);
+}
+
+TEST_F(CudaDevice, SpeedOfHandWrittenKernels) {
+  const double copy_rate = machine().gpu->info.bytes_per_s;
+  auto heads = [](uint32_t buffer, int64_t b, int64_t h, int64_t l, int64_t d, int64_t line) { return tensor(buffer, test::kBf16, {b, h, l, d}, {l * line, d, line, 1}); };
+  for (auto [b, h, l, d, masked] : {std::tuple{64, 12, 128, 64, true}, std::tuple{64, 12, 197, 64, false}, std::tuple{8, 16, 1024, 128, false}}) {
+    AnchorDesc a;
+    a.op = op_attention, a.scale = 0.125;
+    const int64_t line = 3 * h * d;
+    a.operands = {heads(0, b, h, l, d, line), heads(1, b, h, l, d, line), heads(2, b, h, l, d, line)};
+    if (masked) a.operands.push_back(tensor(4, dtype_bool, {b, h, l, l}, {l, 0, 0, 1}));
+    a.results = {heads(3, b, h, l, d, h * d)};
+    time_anchor("attention " + std::to_string(b) + "x" + std::to_string(h) + "x" + std::to_string(l) + "x" + std::to_string(d) + (masked ? " masked" : ""), a,
+                8.0 * static_cast<double>(b * h * l * d), 4.0 * static_cast<double>(b * h * l) * static_cast<double>(l * d), copy_rate);
+  }
+  for (int64_t keys : {1024, 8192}) {
+    AnchorDesc a;
+    a.op = op_attention, a.scale = 0.09;
+    a.operands = {tensor(0, test::kBf16, {1, 32, 1, 128}), tensor(1, test::kBf16, {1, 32, keys, 128}), tensor(2, test::kBf16, {1, 32, keys, 128}),
+                  tensor(4, dtype_bool, {1, 32, 1, keys}, {keys, 0, keys, 1})};
+    a.results = {tensor(3, test::kBf16, {1, 32, 1, 128})};
+    time_anchor("attention 1 of " + std::to_string(keys), a, 4.0 * 32 * 128 * static_cast<double>(keys), 0, copy_rate);
+  }
+  for (auto [rows, depth, columns] : {std::tuple{1, 4096, 12288}, std::tuple{1, 4096, 4096}, std::tuple{1, 4096, 22016}, std::tuple{1, 11008, 4096},
+                                      std::tuple{1, 4096, 32000}, std::tuple{4, 4096, 12288}, std::tuple{8, 4096, 12288}}) {
+    AnchorDesc a;
+    a.op = op_linear;
+    a.operands = {tensor(0, test::kBf16, {rows, depth}), tensor(1, test::kBf16, {columns, depth}), TensorDesc{}};
+    a.results = {tensor(2, test::kBf16, {rows, columns})};
+    time_anchor("gemv " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns), a, 2.0 * static_cast<double>(depth) * static_cast<double>(columns),
+                0, copy_rate);
   }
 }
 

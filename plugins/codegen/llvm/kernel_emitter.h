@@ -58,7 +58,8 @@ class KernelEmitter {
   // Loops (kernel_loops.cc).
   void emit_units();
   void loop(Value* begin, Value* end, Value* step, const Body& body);
-  void serial_loops(Place& row, size_t axis, const std::function<void(Place&)>& body);
+  void serial_loops(Place& row, size_t axis, const std::function<void(Place&)>& body,
+                    const std::function<void()>& after_block = {});
   void vector_loops(Place& outer, const Stage& stage, Value* begin, Value* end, const VectorBody& body);
   Place vector_place(Place& outer, Value* inner, int lanes, Value* mask);
   void emit_row(Place& row, Value* begin, Value* end);
@@ -112,6 +113,12 @@ class KernelEmitter {
   Partial merge(const Stage& stage, Partial x, Partial y);
   Partial across_lanes(const Stage& stage, Partial x, int lanes);
   Partial read(const Accumulator& accumulator);
+  // A long column's f32 sum: blocks of kSumBlock in f32, their sums in f64. One accumulator's error grows with the length.
+  static constexpr int64_t kSumBlock = 64;
+  bool sums_in_blocks(const Stage& stage) const;
+  llvm::AllocaInst* make_total(int lanes);
+  void add_to_total(const Stage& stage, const Accumulator& block, llvm::AllocaInst* total);
+  Partial read_total(llvm::AllocaInst* total);
   Kind value_kind(const Stage& stage) const;
 
   llvm::AllocaInst* local(llvm::Type* type);

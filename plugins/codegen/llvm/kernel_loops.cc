@@ -68,8 +68,10 @@ void KernelEmitter::vector_loops(Place& outer, const Stage& stage, Value* begin,
   });
 }
 
-// Calls `body` at each point of the serial and segment axes from `axis` on; at the row itself where there are none.
-void KernelEmitter::serial_loops(Place& row, size_t axis, const std::function<void(Place&)>& body) {
+// Calls `body` at each point of the serial and segment axes from `axis` on; at the row itself where there are none. With
+// `after_block`, the last axis, a serial one, goes in blocks of kSumBlock.
+void KernelEmitter::serial_loops(Place& row, size_t axis, const std::function<void(Place&)>& body,
+                                 const std::function<void()>& after_block) {
   while (axis < kernel_.axes.size() && kernel_.axes[axis].kind == AxisKind::kOuter) ++axis;
   if (is_inner(axis)) {
     Place place;
@@ -89,9 +91,18 @@ void KernelEmitter::serial_loops(Place& row, size_t axis, const std::function<vo
     return;
   }
   if (kernel_.axes[axis].kind == AxisKind::kSerial) {
-    loop(i64(0), argument(static_cast<int32_t>(axis)), i64(1), [&](Value* i) {
-      row.index[axis] = i;
-      serial_loops(row, axis + 1, body);
+    Value* size = argument(static_cast<int32_t>(axis));
+    auto walk = [&](Value* begin, Value* end) {
+      loop(begin, end, i64(1), [&](Value* i) {
+        row.index[axis] = i;
+        serial_loops(row, axis + 1, body, after_block);
+      });
+    };
+    if (!after_block || !is_inner(axis + 1)) return walk(i64(0), size);
+    loop(i64(0), size, i64(kSumBlock), [&](Value* begin) {
+      Value* end = b_.CreateAdd(begin, i64(kSumBlock));
+      walk(begin, b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, end, size));
+      after_block();
     });
     return;
   }
@@ -108,7 +119,7 @@ void KernelEmitter::serial_loops(Place& row, size_t axis, const std::function<vo
   }
   loop(i32_at(kRowPointers, row_number), i32_at(kRowPointers, b_.CreateAdd(row_number, i64(1))), i64(1), [&](Value* p) {
     row.index[axis] = i32_at(kEdgeOrder, p);
-    serial_loops(row, axis + 1, body);
+    serial_loops(row, axis + 1, body, after_block);
   });
 }
 
@@ -218,14 +229,21 @@ void KernelEmitter::emit_column_chunk(Place& outer, Value* inner, int lanes, int
       continue;
     }
     std::vector<Accumulator> accumulators;
+    std::vector<llvm::AllocaInst*> totals;
     for (int u = 0; u < count; ++u) accumulators.push_back(make_accumulator(stage, lanes));
+    const bool in_blocks = sums_in_blocks(stage);
+    for (int u = 0; in_blocks && u < count; ++u) totals.push_back(make_total(lanes));
+    std::function<void()> after_block;
+    if (in_blocks) after_block = [&] {
+      for (int u = 0; u < count; ++u) add_to_total(stage, accumulators[u], totals[u]);
+    };
     serial_loops(row, 0, [&](Place& place) {
       prepare(stage, place);
       Value* position = place.position;
       for_each_vector(place, [&](Place& vector, int u) { accumulate(stage, accumulators[u], vector, position); });
-    });
+    }, after_block);
     for (int u = 0; u < count; ++u) {
-      Partial result = read(accumulators[u]);
+      Partial result = in_blocks ? read_total(totals[u]) : read(accumulators[u]);
       scalars[u][stage_] = result.position ? result.position : result.value;
     }
   }

@@ -35,6 +35,26 @@ KernelEmitter::Partial KernelEmitter::read(const Accumulator& a) {
   return out;
 }
 
+bool KernelEmitter::sums_in_blocks(const Stage& stage) const {
+  return stage.monoid == Monoid::kSum && stage.accumulator == Kind::kF32 && !kernel_.has_csr && has_serial();
+}
+
+llvm::AllocaInst* KernelEmitter::make_total(int lanes) {
+  llvm::AllocaInst* total = local(with_lanes(b_.getDoubleTy(), lanes));
+  b_.CreateStore(llvm::Constant::getNullValue(total->getAllocatedType()), total);
+  return total;
+}
+
+void KernelEmitter::add_to_total(const Stage& stage, const Accumulator& block, llvm::AllocaInst* total) {
+  Value* sum = convert(b_, read(block).value, Kind::kF32, Kind::kF64);
+  b_.CreateStore(b_.CreateFAdd(b_.CreateLoad(total->getAllocatedType(), total), sum), total);
+  b_.CreateStore(monoid_start(b_, stage.monoid, Kind::kF32, block.lanes), block.value);
+}
+
+KernelEmitter::Partial KernelEmitter::read_total(llvm::AllocaInst* total) {
+  return {convert(b_, b_.CreateLoad(total->getAllocatedType(), total), Kind::kF64, Kind::kF32), nullptr};
+}
+
 void KernelEmitter::accumulate(const Stage& stage, const Accumulator& into, Place& place, Value* position) {
   Value* x = convert(b_, value(stage.value, place), kernel_.dag.nodes[stage.value].kind, value_kind(stage));
   Partial old = read(into);

@@ -38,11 +38,11 @@ AnchorDesc conv(uint8_t dtype, bool channels_last, int64_t kernel = 3) {
 
 PostOp with(const AnchorDesc& a, uint32_t op, uint8_t dtype, Dims strides) { return {op, tensor(dtype, a.results[0].sizes, std::move(strides))}; }
 
-bool takes(const AnchorDesc& a, const PostOp& post) { return vendor_takes_post_op(a, post, KRN_NUMERICS_DEFAULT, false); }
+bool takes(const AnchorDesc& a, const PostOp& post) { return vendor_takes_post_op(a, post, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false); }
 
 std::string refusal(const AnchorDesc& a) {
   std::string why_not;
-  EXPECT_FALSE(vendor_takes(a, KRN_NUMERICS_DEFAULT, false, why_not));
+  EXPECT_FALSE(vendor_takes(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not));
   return why_not;
 }
 

@@ -297,13 +297,13 @@ std::vector<Schedule> schedules_for(const Kernel& k) {
   if (!wide.split) add(wide);
   if (large.shape == GpuShape::kTile) {
     Schedule flat = large;
-    flat.shape = GpuShape::kFlat, flat.tile_axis = -1, flat.tile = 32;
+    flat.shape = GpuShape::kFlat, flat.tile_axis = -1, flat.tile = 32, flat.whole = false;
     add(flat);
   }
   if (large.shape == GpuShape::kRow && !large.split) {
     for (int group : {1, 8, 32, 256}) {
       Schedule again = large;
-      again.group = group, again.threads = std::max(group, 64), again.chunks = 0, again.blocks = 2;
+      again.group = group, again.threads = std::max(group, 64), again.chunks = 0, again.blocks = 2, again.full = false;
       add(again);
     }
   }

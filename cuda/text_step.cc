@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/text_step.h"
+
+#include <functional>
+
+#include "abi/plugin.h"
+#include "cuda/op_ids.h"
+#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/rows.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::cuda {
+namespace {
+
+constexpr size_t kMaxPointers = 128;
+
+class TextStep final : public codegen::Step {
+ public:
+  TextStep(const TextKernel& k, const CodeTarget& target, bool load)
+      : text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes) {
+    std::string ignored;
+    driver_ = Driver::get(ignored);
+    if (k.pointers.size() + 1 > kMaxPointers) throw kit::Error(KRN_STATUS_unsupported, k.what + " has more tensors than a launch can pass");
+    for (const codegen::TensorDesc& t : k.pointers) places_.push_back({t.buffer, t.offset * codegen::dtype_bytes(t.dtype)});
+    const std::string name = text_code_name(k, target);
+    code_store().compile_text(name, whole_text(k), target);
+    for (const TextKernel::Launch& launch : k.launches)
+      functions_.push_back(load ? code_store().load_function(name, launch.symbol) : nullptr);
+  }
+
+  krn_code run(const codegen::RunContext& context) const override {
+    void* pointers[kMaxPointers];
+    size_t n = 0;
+    for (const Place& p : places_)
+      pointers[n++] = p.buffer == codegen::TensorDesc::KRN_NONE_BUFFER ? nullptr : static_cast<char*>(context.buffers[p.buffer]) + p.bytes;
+    if (workspace_bytes_ > 0) pointers[n++] = context.buffers[workspace_];
+    void* arguments[] = {const_cast<int64_t*>(sizes_.data()), pointers};
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      if (!functions_[i] || !driver_) {
+        kit::set_error(context.err, KRN_STATUS_internal, text_ + " was compiled without a device and cannot run");
+        return KRN_STATUS_internal;
+      }
+      const CUresult result = driver_->cuLaunchKernel(functions_[i], static_cast<unsigned>(launches_[i].blocks), 1, 1,
+                                                      static_cast<unsigned>(launches_[i].threads), 1, 1, 0,
+                                                      reinterpret_cast<CUstream>(context.run->stream.native), arguments, nullptr);
+      if (result == CUDA_SUCCESS) continue;
+      const char* words = nullptr;
+      driver_->cuGetErrorString(result, &words);
+      kit::set_error(context.err, code_of(result), text_ + ": cuLaunchKernel: " + (words ? words : "unknown error"));
+      return code_of(result);
+    }
+    return KRN_STATUS_ok;
+  }
+  std::string describe() const override { return text_; }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+
+ private:
+  struct Place {
+    uint32_t buffer;
+    int64_t bytes;
+  };
+  const Driver* driver_;
+  std::string text_;
+  std::vector<TextKernel::Launch> launches_;
+  std::vector<CUfunction> functions_;
+  std::vector<int64_t> sizes_;
+  std::vector<Place> places_;
+  int64_t workspace_bytes_;
+  uint32_t workspace_ = 0;
+};
+
+}  // namespace
+
+std::string text_code_name(const TextKernel& kernel, const CodeTarget& target) {
+  return kTextPrefix + std::to_string(std::hash<std::string>()(whole_text(kernel))) + " " + target.identity();
+}
+
+std::string whole_text(const TextKernel& kernel) { return codegen::print_prelude(codegen::kCudaDialect) + kernel.text; }
+
+std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const CodeTarget& target, bool load) {
+  return std::make_unique<TextStep>(kernel, target, load);
+}
+
+int float_bytes(uint8_t dtype) { return float_storage(dtype) ? (dtype == dtype_f32 ? 4 : 2) : 0; }
+
+const char* float_storage(uint8_t dtype) {
+  switch (dtype) {
+    case dtype_f16: return "d_f16";
+    case dtype_bf16: return "d_bf16";
+    case dtype_f32: return "d_f32";
+    default: return nullptr;
+  }
+}
+
+}  // namespace keirin::cuda

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps whose kernels are written by hand as text instead of printed from loops: attention, products of few rows, bags, row
+// updates. Their text stands on the printer's prelude (plugins/codegen/c_printer.h), so that what does not need matrix units
+// also runs on the emulated blocks of the tests. All launches of a step take the same two arguments: sizes, then pointers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/code_store.h"
+#include "plugins/codegen/backend.h"
+
+namespace keirin::cuda {
+
+struct TextKernel {
+  struct Launch {
+    std::string symbol;
+    int64_t blocks = 1;
+    int threads = 128;
+  };
+  std::string what;                     // for people: "attention [64x12, 128x128, 64]"
+  std::string text;                     // without the prelude
+  std::vector<Launch> launches;         // in order
+  std::vector<int64_t> sizes;           // KrnSizes<i64, sizes.size()>
+  std::vector<codegen::TensorDesc> pointers;  // first elements; null where a tensor is absent; the workspace follows, if any
+  int64_t workspace_bytes = 0;
+};
+
+// Names of hand-written code in the store begin so.
+inline constexpr const char* kTextPrefix = "text ";
+
+std::string text_code_name(const TextKernel& kernel, const CodeTarget& target);
+// What NVRTC gets: the prelude, then the kernel's text.
+std::string whole_text(const TextKernel& kernel);
+// Compiles it unless it is known. `load` false: for machines without the device.
+std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const CodeTarget& target, bool load);
+
+// Bytes of a dtype that hand-written kernels take, and its storage class in the prelude's words ("d_bf16"); 0 and null for others.
+int float_bytes(uint8_t dtype);
+const char* float_storage(uint8_t dtype);
+
+}  // namespace keirin::cuda

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hand-written kernels without a GPU: those without matrix units on emulated blocks against the expected results, all of them
+// through NVRTC for every architecture that takes them; and what they refuse.
+#include <gtest/gtest.h>
+
+#include "cuda/backend.h"
+#include "cuda/bags.h"
+#include "cuda/op_ids.h"
+#include "plugins/codegen/c_printer.h"
+#include "plugins/kit/error.h"
+#include "tests/unit/cuda/anchor_cases.h"
+#include "tests/unit/cuda/block_emulator.h"
+
+namespace keirin::cuda {
+namespace {
+
+using test::AnchorCase;
+
+TextKernel kernel_of(const AnchorCase& c, const std::string& arch) {
+  std::string why_not;
+  auto kernel = own_kernel(c.anchor, imagine_gpu(arch), KRN_NUMERICS_DEFAULT, why_not);
+  if (!kernel) throw std::runtime_error(c.name + ": " + why_not);
+  return *kernel;
+}
+
+std::string emulate(const AnchorCase& c) {
+  const TextKernel kernel = kernel_of(c, "sm_90");
+  std::string error;
+  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + kernel.text, error);
+  if (!error.empty()) return error;
+  AnchorCase run = c;
+  std::vector<void*> pointers;
+  for (const codegen::TensorDesc& t : kernel.pointers)
+    pointers.push_back(t.present() ? static_cast<char*>(run.buffers[t.buffer].data()) + t.offset * test::element_bytes(t.dtype) : nullptr);
+  std::vector<char> workspace(static_cast<size_t>(kernel.workspace_bytes) + 16, char(0xa5));
+  pointers.push_back(workspace.data());
+  for (const TextKernel::Launch& launch : kernel.launches)
+    if (std::string wrong = module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data()); !wrong.empty()) return wrong;
+  for (size_t i = static_cast<size_t>(kernel.workspace_bytes); i < workspace.size(); ++i)
+    if (workspace[i] != char(0xa5)) return "wrote behind the workspace";
+  return c.difference(run.buffers[c.result]);
+}
+
+TEST(Anchors, AgreeOnEmulatedBlocks) {
+  int count = 0;
+  for (const AnchorCase& c : test::anchor_cases()) {
+    if (c.matrix_units) continue;
+    EXPECT_EQ(emulate(c), "") << c.name;
+    ++count;
+  }
+  EXPECT_GE(count, 9);
+}
+
+TEST(Anchors, TheirTestSeesAWrongResult) {
+  const AnchorCase c = test::anchor_cases()[0];
+  EXPECT_NE(c.difference(c.buffers[c.result]), "") << "a result that nobody wrote";
+}
+
+TEST(Anchors, CompileForEveryArchitecture) {
+  std::string why_not;
+  if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
+  for (const char* arch : {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
+    if (!compiles_for(arch)) continue;
+    int count = 0;
+    for (const AnchorCase& c : test::anchor_cases()) {
+      if (c.matrix_units && std::string(arch) == "sm_75") {
+        EXPECT_FALSE(own_kernel(c.anchor, imagine_gpu(arch), KRN_NUMERICS_DEFAULT, why_not)) << c.name;
+        continue;
+      }
+      try {
+        compile_cubin(whole_text(kernel_of(c, arch)), CodeTarget{arch});
+        ++count;
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << arch << ", " << c.name << ": " << error.what();
+      }
+    }
+    std::printf("%s: %d kernels\n", arch, count);
+  }
+}
+
+TEST(Anchors, JoinOnlyWhatIsAlike) {
+  const std::vector<AnchorCase> all = test::anchor_cases();
+  const codegen::AnchorDesc one = all[all.size() - 2].anchor;
+  codegen::AnchorDesc other = one;
+  ASSERT_EQ(one.op, op_embedding_bag);
+  EXPECT_TRUE(bags_alike(one, other));
+  other.operands[2].buffer += 40;
+  EXPECT_FALSE(bags_alike(one, other)) << "other offsets";
+  other = one, other.mode = "mean";
+  EXPECT_FALSE(bags_alike(one, other));
+}
+
+TEST(Anchors, RefusalsSayWhy) {
+  const Gpu gpu = imagine_gpu("sm_90");
+  auto refusal = [&](codegen::AnchorDesc a) {
+    std::string why_not;
+    EXPECT_FALSE(own_kernel(a, gpu, KRN_NUMERICS_DEFAULT, why_not));
+    return why_not;
+  };
+  codegen::AnchorDesc a = test::anchor_cases()[3].anchor;
+  ASSERT_EQ(a.op, op_attention);
+  codegen::AnchorDesc odd = a;
+  odd.operands[0].strides[2] += 1;
+  EXPECT_NE(refusal(odd).find("aligned lines"), std::string::npos);
+  codegen::AnchorDesc wide = a;
+  for (codegen::TensorDesc* t : {&wide.operands[0], &wide.operands[1], &wide.operands[2], &wide.results[0]}) t->sizes[3] = 192;
+  EXPECT_NE(refusal(wide).find("width"), std::string::npos);
+  codegen::AnchorDesc lengthy = a;
+  for (size_t i : {1, 2}) lengthy.operands[i].sizes[2] = 4096;
+  EXPECT_NE(refusal(lengthy).find("flash"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace keirin::cuda
