@@ -5,8 +5,9 @@
 // per call in flight, argument arrays are built once and only the addresses of inputs, outputs and eager results are patched.
 // LibTorch tensors are made for the model's outputs and by eager steps only.
 //
-// It decides nothing: partition cut the graph, core/api compiled the regions. Its invariant: a run that fails before a region
-// updated something in place leaves the inputs and the model's state as they were, so that eager can answer the same call.
+// It decides nothing: partition cut the graph, core/api compiled the regions. Its invariant: a run that fails leaves the inputs and
+// the model's state as they were, so that eager can answer the same call; if a region had begun to update something in place, it
+// fails with `half_done` and nobody may repeat it.
 #pragma once
 
 #include <cstdint>
@@ -79,6 +80,7 @@ class Plan {
   Status run_eager(Context& context, size_t step);
   Status conform(Context& context, ValueId value);
   Result<std::vector<TensorRef>> collect(Context& context, const std::vector<TensorRef>& inputs);
+  Status failed(size_t step, Status status) const;
   Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
 
   TensorServices& services_;

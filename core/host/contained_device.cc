@@ -25,10 +25,13 @@ void ContainedDevice::leave_child(const std::string& why) {
   if (!left_child_.exchange(true)) tell_(plugin_name() + " compiles in this process, where a crash would end it: " + why);
 }
 
-Status ContainedDevice::allowed(const Hash& region) const {
-  if (plugin_->times_strayed() >= kMaxStrayed)
+Status ContainedDevice::allowed(const Hash& region) {
+  const uint32_t strayed = plugin_->times_strayed();
+  if (strayed > 0 && !told_strayed_.exchange(true))
+    tell_(plugin_name() + ": left a thread with another floating-point mode, locale, signal mask or folder, which was put back");
+  if (strayed >= kMaxStrayed)
     return Status(Code::k_wrong_result, Message{"quarantined: " + plugin_name() + " left threads changed " +
-                                                    std::to_string(plugin_->times_strayed()) + " times", {}, {}, kAdvice});
+                                                    std::to_string(strayed) + " times", {}, {}, "update the plugin"});
   const std::optional<std::string> why = quarantine_->why_not(plugin_guid(), plugin_build_id(), region);
   if (!why) return {};
   return Status(Code::k_crashed, Message{*why, {}, {}, kAdvice});

@@ -45,7 +45,7 @@ class ContainedDevice final : public PluginDevice {
   void quarantine(const Hash& region, const std::string& what) override;
 
  private:
-  Status allowed(const Hash& region) const;
+  Status allowed(const Hash& region);
   Result<std::shared_ptr<Executable>> compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
                                                        const CompileOptions& options);
   // What a failed attempt means for the next one; returns the status for the caller.
@@ -58,7 +58,7 @@ class ContainedDevice final : public PluginDevice {
   const std::shared_ptr<CompileChild> child_;
   const std::shared_ptr<Quarantine> quarantine_;
   const Tell tell_;
-  std::atomic<bool> left_child_{false};
+  std::atomic<bool> left_child_{false}, told_strayed_{false};
 };
 
 }  // namespace keirin

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # `keirin bench` with a plugin whose compile dies or hangs beside the good ones: it ends right, names the plugin, and the next start
-# does not try it again. Usage: bench_survives.sh KEIRIN FAULTS_DIR
+# does not try it again. One whose run dies takes the process along, once. Usage: bench_survives.sh KEIRIN FAULTS_DIR
 set -euo pipefail
 
 keirin=$1
@@ -35,3 +35,17 @@ PYTHON
   "$keirin" cache --cache "$work/$fault" forgive "$fault" > /dev/null
   "$keirin" cache --cache "$work/$fault" bad | grep "^0 in quarantine" > /dev/null || fail "keirin cache forgive left something"
 done
+
+export KEIRIN_FAULT_SWITCH=$work/switch
+printf crash > "$KEIRIN_FAULT_SWITCH"
+bench=("$keirin" bench mlp --quiet --plugin "$faults/switched_run" --cache "$work/run")
+("${bench[@]}" || false) > /dev/null 2>&1 && fail "switched_run: the fault was not injected"
+"${bench[@]}" --json "$work/report.json" > /dev/null || fail "switched_run, next start: exit $?"
+python3 - "$work/report.json" << 'PYTHON' || fail "switched_run, next start: the report is not as it should be"
+import json, sys
+(row,) = json.load(open(sys.argv[1]))["rows"]
+assert row["verified"], row
+found = [r for r in row["reasons"] if r.startswith("switched_run: took its process down in krn.exec.run")]
+assert len(found) == 1, row["reasons"]
+print("switched_run, next start:", found[0], "; chosen:", row["chosen"])
+PYTHON

@@ -143,6 +143,7 @@ TEST_F(RunFaults, AThreadIsAsItWasAfterARudeCall) {
     if (std::string(name) == "rude_compile") continue;  // once is not yet too often
     const auto refused = make(*host->devices()[0], 8);
     EXPECT_TRUE(has(refused.status().text(), "left threads changed")) << refused.status().text();
+    EXPECT_EQ(host->take_incidents().size(), 1u);
   }
 }
 

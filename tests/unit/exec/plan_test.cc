@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a failed step means: before anything was updated in place the call may be answered by eager; afterwards nobody may repeat it.
+#include "core/exec/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/host/heap_services.h"
+
+namespace keirin {
+namespace {
+
+class FakeExecutable final : public Executable {
+ public:
+  explicit FakeExecutable(const bool* fails) : fails_(fails) {}
+  const ExecutableInfo& info() const override { return info_; }
+  uint64_t workspace_bytes() const override { return 0; }
+  uint64_t workspace_align() const override { return 64; }
+  Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void*, uint64_t, bool) override {
+    if (*fails_) return Status(Code::k_internal, "told to fail");
+    *static_cast<float*>(outputs[0].data) = *static_cast<const float*>(inputs[0].data) + 1;
+    return {};
+  }
+  PluginDevice& device() const override { std::abort(); }
+
+ private:
+  const bool* fails_;
+  ExecutableInfo info_;
+};
+
+// state = neg(x) by the first region, in place or not; the user's output is relu of x by the second one.
+struct TwoRegions {
+  explicit TwoRegions(bool in_place) {
+    const Type type{DType::k_f32, {1}, {1}};
+    Graph g;
+    const ValueId x = g.add_input(type, 0), state = g.add_constant(type, 0, ValueKind::kState);
+    const ValueId updated = g.ops[g.add_op(OpCode::k_neg, {x}, {}, {type})].results[0];
+    const ValueId out = g.ops[g.add_op(OpCode::k_relu, {x}, {}, {type})].results[0];
+    g.outputs.push_back({out, kNone, kNone});
+    g.outputs.push_back({updated, state, kNone});
+    std::vector<PlanStep> steps(2);
+    steps[0].name = "r0";
+    steps[0].executable = std::make_shared<FakeExecutable>(&first_fails);
+    steps[0].operands = {x};
+    steps[0].results = {updated};
+    steps[0].targets = {in_place ? state : kNone};
+    steps[1].name = "r1";
+    steps[1].executable = std::make_shared<FakeExecutable>(&second_fails);
+    steps[1].operands = {x};
+    steps[1].results = {out};
+    auto made = Plan::make(g, std::move(steps), {state_tensor}, services, {});
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    plan = std::move(*made);
+  }
+  float state() const { return *static_cast<const float*>(state_tensor->data()); }
+
+  test::HeapServices services;
+  bool first_fails = false, second_fails = false;
+  TensorRef state_tensor = test::tensor_of<float>(DType::k_f32, {1}, {7}), x = test::tensor_of<float>(DType::k_f32, {1}, {1});
+  std::unique_ptr<Plan> plan;
+};
+
+TEST(Plan, AFailureBeforeTheUpdateLeavesTheState) {
+  TwoRegions copied(false);
+  copied.second_fails = true;
+  EXPECT_EQ(copied.plan->run({copied.x}).status().code(), Code::k_internal);
+  EXPECT_EQ(copied.state(), 7);
+  copied.second_fails = false;
+  EXPECT_TRUE(copied.plan->run({copied.x}).ok());
+  EXPECT_EQ(copied.state(), 2);
+}
+
+TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
+  TwoRegions in_place(true);
+  in_place.second_fails = true;
+  const Status late = in_place.plan->run({in_place.x}).status();
+  EXPECT_EQ(late.code(), Code::k_half_done) << late.text();
+  EXPECT_NE(late.text().find("told to fail"), std::string::npos) << "the cause is not lost";
+  in_place.first_fails = true;
+  EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "it may have written before it failed";
+}
+
+}  // namespace
+}  // namespace keirin
