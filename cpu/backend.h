@@ -43,6 +43,7 @@ class CpuBackend : public codegen::Backend {
   const Machine& machine_;
   codegen::native::CpuTarget code_;
   bool packed_ = true;
+  bool drops_nan_ = false;  // fast numerics: a NaN may become a number in an epilogue
 };
 
 }  // namespace keirin::cpu

@@ -199,9 +199,15 @@ void Plan::trim() {
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
   if (!slots_[v].region_reads || same_strides(*tensor, types_[v])) return {};
-  KRN_TRY_LET(TensorRef copy, services_.allocate(spec_of(types_[v], device_)));
-  KRN_TRY(services_.copy(copy, tensor));
-  tensor = std::move(copy);
+  // Along a stride of 0 one element stands for all: only that one is memory to copy into.
+  TensorSpec own = spec_of(types_[v], device_);
+  TensorSpec given{own.dtype, own.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, own.device};
+  for (size_t d = 0; d < own.sizes.size(); ++d)
+    if (own.strides[d] == 0) own.sizes[d] = given.sizes[d] = std::min<int64_t>(own.sizes[d], 1);
+  KRN_TRY_LET(const TensorRef from, services_.wrap(given, tensor->data(), tensor));
+  KRN_TRY_LET(const TensorRef copy, services_.allocate(own));
+  KRN_TRY(services_.copy(copy, from));
+  KRN_TRY_LET(tensor, services_.wrap(spec_of(types_[v], device_), copy->data(), copy));
   return {};
 }
 
