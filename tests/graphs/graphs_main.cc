@@ -75,7 +75,13 @@ class Runner {
                 cut_name(setting.cut), setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str(), options_.cpu.c_str(),
                 options_.reference.c_str(), static_cast<unsigned long long>(seed));
     if (!options_.shrink) return;
-    const Graph small = shrink(graph, [&](const Graph& g) { return verify(g).ok() && !plugins_->try_graph(g, setting).right; });
+    // A wrong number stays a wrong number, an error an error.
+    const auto fails = [&](const Graph& g) {
+      if (!verify(g).ok()) return false;
+      const Verdict tried = plugins_->try_graph(g, setting);
+      return !tried.right && tried.reason.starts_with("output") == verdict.reason.starts_with("output");
+    };
+    const Graph small = shrink(graph, fails);
     std::printf("shrunk to %zu ops: %s\n%s", small.ops.size(), plugins_->try_graph(small, setting).reason.c_str(), print(small).c_str());
     std::fflush(stdout);
   }

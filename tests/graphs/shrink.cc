@@ -58,11 +58,7 @@ std::optional<Graph> resized(const Graph& graph, int64_t size, int64_t smaller) 
     if (!made.ok() || made.value().size() != op.results.size()) return {};
     for (size_t i = 0; i < op.results.size(); ++i) to[op.results[i]] = made.value()[i];
   }
-  for (const Output& o : graph.outputs) {
-    Type& type = out.values[to[o.value]].type;
-    type.strides = contiguous_strides(type.sizes);
-    out.outputs.push_back({to[o.value], kNone, kNone});
-  }
+  for (const Output& o : graph.outputs) out.outputs.push_back({to[o.value], kNone, kNone});
   return out;
 }
 
@@ -77,7 +73,12 @@ class Shrinker {
 
  private:
   bool keep(std::optional<Graph> tried) {
-    if (!tried || left_-- <= 0 || !fails_(*tried)) return false;
+    if (!tried || left_-- <= 0) return false;
+    for (const Output& o : tried->outputs) {  // memory of its own
+      Type& type = tried->values[o.value].type;
+      type.strides = contiguous_strides(type.sizes);
+    }
+    if (!fails_(*tried)) return false;
     graph_ = std::move(*tried);
     return true;
   }
@@ -100,8 +101,6 @@ class Shrinker {
       bool gone = false;
       // The op as the only output: what comes behind it is not needed to fail.
       Graph tried = graph_;
-      Type& type = tried.values[tried.ops[op].results[0]].type;
-      type.strides = contiguous_strides(type.sizes);
       tried.outputs = {{tried.ops[op].results[0], kNone, kNone}};
       tried.drop_dead();
       if (tried.ops.size() < graph_.ops.size()) gone = keep(std::move(tried));
