@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/graphs/trial.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -179,11 +178,10 @@ Status Plugins::run(const Graph& graph, const Setting& setting, Verdict& verdict
   KRN_TRY_LET(std::vector<TensorRef> referee, evaluate(graph, nullptr, inputs, constants, wide));
   KRN_TRY(conform(eager, graph, *services_));
   KRN_TRY(conform(candidate, graph, *services_));
-  JudgeOptions judging;
-  // The referee of f64 is no wider than eager, whose error would read as none.
-  const bool any_f64 = std::any_of(eager.begin(), eager.end(), [](const TensorRef& t) { return t->dtype() == DType::k_f64; });
   for (size_t o = 0; o < eager.size(); ++o) {
-    judging.error_budget = any_f64 && eager[o]->dtype() == DType::k_f64 ? 1e-11 : 0;
+    JudgeOptions judging;
+    // The referee of f64 is no wider than eager, whose error would read as none.
+    if (eager[o]->dtype() == DType::k_f64) judging.error_budget = 1e-11;
     KRN_TRY_LET(const Judgement judgement, judge({&referee[o], 1}, {&eager[o], 1}, {&candidate[o], 1}, *services_, judging));
     if (judgement.right) continue;
     verdict.right = false;
