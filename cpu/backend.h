@@ -37,12 +37,13 @@ class CpuBackend : public codegen::Backend {
 
   // What artifacts are checked against: target, features that code may use, contraction, versions of the libraries.
   std::string code_identity() const;
-  std::string token() const { return code_identity() + (packed_ ? "" : "\nplain weights"); }
+  std::string token() const { return code_identity() + (packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
 
  private:
   const Machine& machine_;
   codegen::native::CpuTarget code_;
   bool packed_ = true;
+  bool drops_nan_ = false;  // fast numerics: a NaN may become a number in an epilogue
 };
 
 }  // namespace keirin::cpu

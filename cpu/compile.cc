@@ -16,7 +16,8 @@ codegen::native::CodeCache& code_cache() {
 }
 
 CpuBackend::CpuBackend(const Machine& machine, const krn_policy* policy, bool packed)
-    : machine_(machine), code_(code_target(machine, policy)), packed_(packed) {}
+    : machine_(machine), code_(code_target(machine, policy)), packed_(packed),
+      drops_nan_(policy && policy->numerics == KRN_NUMERICS_FAST) {}
 
 bool CpuBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) const { return supports_row(op, dtype, why_not); }
 
@@ -25,6 +26,7 @@ bool CpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& wh
 }
 
 bool CpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
+  if (!drops_nan_ && vendor_drops_nan(post)) return false;
   return vendor_takes_post_op(anchor, post);
 }
 

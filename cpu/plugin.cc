@@ -126,7 +126,7 @@ class CpuDevice : public kit::Device {
  private:
   // The backend whose executables have this token; null if none of this machine's has.
   std::unique_ptr<CpuBackend> backend_of(std::string_view token) const {
-    for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT})
+    for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT, KRN_NUMERICS_FAST})
       for (bool packed : {true, false}) {
         krn_policy policy{};
         policy.numerics = numerics;

@@ -405,6 +405,9 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
   return false;
 }
 
+// oneDNN makes these of maxps and minps, which answer a NaN with the bound.
+bool vendor_drops_nan(const PostOp& post) { return post.op == kOp_relu || post.op == kOp_clamp || post.op == kOp_hardsigmoid; }
+
 bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   if (!is_contraction(a.op) || a.post_ops.size() >= 6) return false;
   const bool binary = binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&

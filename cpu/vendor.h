@@ -20,6 +20,8 @@ const std::string& vendor_obstacle();
 bool vendor_takes(const codegen::AnchorDesc& anchor, bool native_bf16, std::string& why_not);
 // Whether the epilogue's arithmetic is exactly the op's.
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+// Whether the epilogue makes a number of a NaN.
+bool vendor_drops_nan(const codegen::PostOp& post);
 
 // Creates the primitive, and the packed weights where the anchor asks for them and the host has them. Throws kit::Error.
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context);

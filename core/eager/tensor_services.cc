@@ -81,10 +81,14 @@ class AtServices final : public TensorServices {
 
   Result<TensorRef> clone(const TensorRef& tensor) override {
     return make([&] {
-      const at::Tensor from = to_at(tensor);
+      // Along a stride of 0 one element stands for all, here and in the copy.
+      at::Tensor from = to_at(tensor);
+      const std::vector<int64_t> sizes = from.sizes().vec();
+      for (int64_t d = 0; d < from.dim(); ++d)
+        if (from.stride(d) == 0 && sizes[d] > 1) from = from.narrow(d, 0, 1);
       at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options());
       to.copy_(from);
-      return to;
+      return to.expand(sizes);
     });
   }
 

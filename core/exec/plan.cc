@@ -199,16 +199,15 @@ void Plan::trim() {
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
   if (!slots_[v].region_reads || same_strides(*tensor, types_[v])) return {};
-  TensorSpec to = spec_of(types_[v], device_);
-  KRN_TRY_LET(TensorRef copy, services_.allocate(to));
-  // Elements that share memory (an expanded axis) are written once.
-  TensorSpec from{tensor->dtype(), to.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, device_};
-  for (size_t d = 0; d < to.sizes.size(); ++d)
-    if (to.strides[d] == 0 && to.sizes[d] > 1) from.sizes[d] = to.sizes[d] = 1;
-  KRN_TRY_LET(TensorRef target, services_.wrap(to, copy->data(), copy));
-  KRN_TRY_LET(TensorRef source, services_.wrap(from, tensor->data(), tensor));
-  KRN_TRY(services_.copy(target, source));
-  tensor = std::move(copy);
+  // Along a stride of 0 one element stands for all: only that one is memory to copy into.
+  TensorSpec own = spec_of(types_[v], device_);
+  TensorSpec given{own.dtype, own.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, own.device};
+  for (size_t d = 0; d < own.sizes.size(); ++d)
+    if (own.strides[d] == 0) own.sizes[d] = given.sizes[d] = std::min<int64_t>(own.sizes[d], 1);
+  KRN_TRY_LET(const TensorRef from, services_.wrap(given, tensor->data(), tensor));
+  KRN_TRY_LET(const TensorRef copy, services_.allocate(own));
+  KRN_TRY(services_.copy(copy, from));
+  KRN_TRY_LET(tensor, services_.wrap(spec_of(types_[v], device_), copy->data(), copy));
   return {};
 }
 
@@ -290,17 +289,6 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
   return outputs;
 }
 
-// What the failure of a step, or of what follows it, means for the caller.
-Status Plan::failed(size_t step, Status status) const {
-  const auto in_place = [](const PlanStep& s) {
-    return std::any_of(s.targets.begin(), s.targets.end(), [](ValueId v) { return v != kNone; });
-  };
-  const std::string name = "step " + steps_[step].name;
-  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + 1, in_place)) return std::move(status).at(name);
-  return Status(Code::k_half_done, Message{status.message().what + "; the state was being updated already", name,
-                                           "the call is not repeated: it would update the state twice", "load the model again"});
-}
-
 Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us) {
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
   auto run_all = [&]() -> Result<std::vector<TensorRef>> {
@@ -308,16 +296,14 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
     for (size_t s = 0; s < steps_.size(); ++s) {
       auto start = std::chrono::steady_clock::now();
       Status status = steps_[s].executable ? run_region(*context, s) : run_eager(*context, s);
-      if (!status.ok()) return failed(s, std::move(status));
+      if (!status.ok()) return std::move(status).at("step " + steps_[s].name);
       for (ValueId v : released_[s]) context->tensors[v].reset();
       if (step_us) {
         KRN_TRY(services_.synchronize(device_));
         step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
       }
     }
-    Result<std::vector<TensorRef>> collected = collect(*context, inputs);
-    if (!collected.ok() && !steps_.empty()) return failed(steps_.size() - 1, std::move(collected).status());
-    return collected;
+    return collect(*context, inputs);
   };
   Result<std::vector<TensorRef>> outputs = run_all();
   give_back(std::move(context));

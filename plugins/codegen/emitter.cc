@@ -187,9 +187,8 @@ class Emitter {
     const Tensor& tensor = r_.tensors[t];
     const Storage& s = layout_.at(t);
     int64_t n = tensor.numel();
-    bool full = n == space_.rows * space_.columns;
+    const bool full = space_.segment_dim < 0 && n == space_.rows * space_.columns;
     if (!full && n != space_.rows) throw Refusal{"results of different sizes", -1};
-    if (full && space_.segment_dim >= 0) throw Refusal{"a segment kernel stores rows only", -1};
     const Form& number = full ? full_ : row_;
     DraftAccess access;
     access.tensor = t, access.buffer = s.buffer, access.dtype = tensor.dtype, access.store = true;
@@ -676,22 +675,25 @@ void find_reductions(const Region& r, const Layout& layout, std::span<const int>
   }
 }
 
+Space plain_space(const Region& r, const Layout& layout, std::span<const int> results) {
+  int t = results[0];
+  for (const TensorNode* p; (p = r.producer(t)) && p->op == kOp_reshape;) {
+    if (t != results[0] && layout.stored(t)) break;
+    t = p->operands[0];
+  }
+  Space space;
+  space.sizes = r.tensors[t].sizes;
+  space.reduced.assign(space.sizes.size(), false);
+  space.rows = product(space.sizes);
+  return space;
+}
+
 Space make_space(const Region& r, const Layout& layout, std::span<const int> results) {
   std::set<int> seen;
   std::vector<int> reductions;
   for (int t : results) find_reductions(r, layout, results, t, seen, reductions);
+  if (reductions.empty()) return plain_space(r, layout, results);
   Space space;
-  if (reductions.empty()) {
-    int t = results[0];
-    for (const TensorNode* p; (p = r.producer(t)) && p->op == kOp_reshape;) {
-      if (t != results[0] && layout.stored(t)) break;
-      t = p->operands[0];
-    }
-    space.sizes = r.tensors[t].sizes;
-    space.reduced.assign(space.sizes.size(), false);
-    space.rows = product(space.sizes);
-    return space;
-  }
   int leader = *std::max_element(reductions.begin(), reductions.end(), [&](int a, int b) {
     return r.tensors[r.producer(a)->operands[0]].numel() < r.tensors[r.producer(b)->operands[0]].numel();
   });
@@ -716,8 +718,7 @@ Space make_space(const Region& r, const Layout& layout, std::span<const int> res
 
 }  // namespace
 
-std::variant<Draft, Refusal> emit_kernel(const Region& region, const Layout& layout, std::span<const int> results) {
-  Space space = make_space(region, layout, results);
+static std::variant<Draft, Refusal> emit_in(const Space& space, const Region& region, const Layout& layout, std::span<const int> results) {
   std::vector<Atom> atoms;
   for (int d = 0; d < static_cast<int>(space.sizes.size()); ++d) {
     if (space.sizes[d] != 1 || d == space.pinned_dim || d == space.segment_dim) atoms.push_back({d, space.sizes[d], 1});
@@ -737,6 +738,16 @@ std::variant<Draft, Refusal> emit_kernel(const Region& region, const Layout& lay
       return refusal;
     }
   }
+}
+
+std::variant<Draft, Refusal> emit_kernel(const Region& region, const Layout& layout, std::span<const int> results) {
+  const Space space = make_space(region, layout, results);
+  const bool reduces = std::find(space.reduced.begin(), space.reduced.end(), true) != space.reduced.end();
+  auto built = emit_in(space, region, layout, results);
+  const Draft* draft = std::get_if<Draft>(&built);
+  // A reduction that no element needs: behind an update that covers all of its tensor.
+  if (draft && reduces && draft->reduces.empty()) return emit_in(plain_space(region, layout, results), region, layout, results);
+  return built;
 }
 
 }  // namespace keirin::codegen

@@ -94,8 +94,11 @@ void Interpreter::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_t
     for (uint32_t o = 0; o < node->num_operands; ++o)
       if (uint32_t v = krn_graph_operand(&graph_, node, o); v != KRN_NONE && last_use_[v] == k) values[v] = Array{};
   }
-  for (uint32_t k = 0; k < num_outputs; ++k)
-    store(values[krn_graph_output(&graph_, region->first_output + k)->value], outputs[k]);
+  for (uint32_t k = 0; k < num_outputs; ++k) {
+    Array& value = values[krn_graph_output(&graph_, region->first_output + k)->value];
+    round_results(value, true);  // in memory a value has its dtype, observed or not
+    store(value, outputs[k]);
+  }
 }
 
 }  // namespace keirin::reference

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random graphs over the real plugins. A failing one is shrunk and printed as text with the command that repeats it; a crash
+// prints its seed.
+//
+//   graphs --cpu=FOLDER --reference=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink]
+//          [--ir=FILE --cut=cpu|reference|mixed [--specials]]
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "core/eager/tensor_services.h"
+#include "core/ir/text.h"
+#include "core/ir/verify.h"
+#include "tests/graphs/random_graph.h"
+#include "tests/graphs/shrink.h"
+#include "tests/graphs/trial.h"
+
+namespace keirin::graphs {
+namespace {
+
+struct Options {
+  std::string cpu, reference, first = "0", count = "300", seed, ir, cut = "cpu";
+  bool specials = false, shrink = true, print = false;
+};
+
+char now_running[80] = "";
+
+void on_crash(int signal) {
+  const char text[] = "\ncrashed at ";
+  (void)!write(2, text, sizeof text - 1);
+  (void)!write(2, now_running, strlen(now_running));
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+// Every other graph holds special values; of each pair of pairs one goes to the cpu plugin, the others to reference and both.
+Setting setting_of(uint64_t seed) {
+  const Cut cuts[] = {Cut::kCpu, Cut::kMixed, Cut::kCpu, Cut::kReference};
+  return {cuts[seed / 2 % 4], seed % 2 == 0, seed};
+}
+
+class Runner {
+ public:
+  Runner(const Options& options, std::unique_ptr<Plugins> plugins) : options_(options), plugins_(std::move(plugins)) {}
+
+  int run() {
+    if (!options_.ir.empty()) return run_text();
+    const uint64_t first = std::strtoull((options_.seed.empty() ? options_.first : options_.seed).c_str(), nullptr, 10);
+    const uint64_t count = options_.seed.empty() ? std::strtoull(options_.count.c_str(), nullptr, 10) : 1;
+    for (uint64_t seed = first; seed < first + count; ++seed) run_seed(seed);
+    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", static_cast<unsigned long long>(count),
+                static_cast<unsigned long long>(ops_), static_cast<unsigned long long>(compiled_), static_cast<unsigned long long>(failed_));
+    return failed_ == 0 && compiled_ > 0 ? 0 : 1;
+  }
+
+ private:
+  void run_seed(uint64_t seed) {
+    const Setting setting = setting_of(seed);
+    std::snprintf(now_running, sizeof now_running, "--seed=%llu (%s)\n", static_cast<unsigned long long>(seed), cut_name(setting.cut));
+    const Graph graph = draw_graph(seed, setting.finite);
+    if (graph.outputs.empty()) return;
+    if (options_.print) std::printf("%s", print(graph).c_str()), std::fflush(stdout);
+    ops_ += graph.ops.size();
+    const Verdict verdict = plugins_->try_graph(graph, setting);
+    compiled_ += static_cast<uint64_t>(verdict.compiled);
+    if (verdict.right) return;
+    ++failed_;
+    std::printf("FAILED seed %llu (%s, %s, %zu ops): %s\n  graphs --cpu=%s --reference=%s --seed=%llu\n", static_cast<unsigned long long>(seed),
+                cut_name(setting.cut), setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str(), options_.cpu.c_str(),
+                options_.reference.c_str(), static_cast<unsigned long long>(seed));
+    if (!options_.shrink) return;
+    // A wrong number stays a wrong number, an error an error.
+    const auto fails = [&](const Graph& g) {
+      if (!verify(g).ok()) return false;
+      const Verdict tried = plugins_->try_graph(g, setting);
+      return !tried.right && tried.reason.starts_with("output") == verdict.reason.starts_with("output");
+    };
+    const Graph small = shrink(graph, fails);
+    std::printf("shrunk to %zu ops: %s\n%s", small.ops.size(), plugins_->try_graph(small, setting).reason.c_str(), print(small).c_str());
+    std::fflush(stdout);
+  }
+
+  int run_text() {
+    std::ifstream file(options_.ir);
+    std::stringstream text;
+    text << file.rdbuf();
+    const Result<Graph> graph = parse(text.str());
+    if (!graph.ok()) return std::fprintf(stderr, "%s: %s\n", options_.ir.c_str(), graph.status().text().c_str()), 2;
+    Setting setting{options_.cut == "cpu" ? Cut::kCpu : options_.cut == "mixed" ? Cut::kMixed : Cut::kReference, !options_.specials,
+                    std::strtoull(options_.seed.c_str(), nullptr, 10)};
+    const Verdict verdict = plugins_->try_graph(graph.value(), setting);
+    std::printf("%s, %d ops compiled. %s\n", verdict.right ? "right" : "FAILED", verdict.compiled, verdict.reason.c_str());
+    return verdict.right ? 0 : 1;
+  }
+
+  const Options& options_;
+  std::unique_ptr<Plugins> plugins_;
+  uint64_t ops_ = 0, compiled_ = 0, failed_ = 0;
+};
+
+bool read_option(const std::string& arg, const std::string& key, std::string& to) {
+  if (arg.rfind("--" + key + "=", 0) != 0) return false;
+  to = arg.substr(key.size() + 3);
+  return true;
+}
+
+int run(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--specials") o.specials = true;
+    else if (arg == "--no-shrink") o.shrink = false;
+    else if (arg == "--print") o.print = true;
+    else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "first", o.first) &&
+             !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) && !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut))
+      return std::fprintf(stderr, "unknown argument %s\n", arg.c_str()), 2;
+  }
+  for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS}) ::signal(signal, on_crash);
+  const std::unique_ptr<TensorServices> services = make_tensor_services();
+  Result<std::unique_ptr<Plugins>> plugins = Plugins::open({o.cpu, o.reference}, *services);
+  if (!plugins.ok()) return std::fprintf(stderr, "graphs: %s\n", plugins.status().text().c_str()), 2;
+  return Runner(o, std::move(plugins).value()).run();
+}
+
+}  // namespace
+}  // namespace keirin::graphs
+
+int main(int argc, char** argv) { return keirin::graphs::run(argc, argv); }
