@@ -14,7 +14,7 @@ using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
 
-constexpr int64_t kMostRows = 8;
+constexpr int64_t kMostRows = 2;  // with four, the library's matrix units are faster
 constexpr int64_t kSmallestMatrix = 1 << 16;  // elements; a smaller one is the library's
 constexpr int kWaves = 4;                     // of a block
 

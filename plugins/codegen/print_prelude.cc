@@ -163,12 +163,12 @@ template <class D, int V> KRN_FN KrnPack<D, V> krn_fetch(const typename D::Store
   }
   return pack;
 }
-// One whole word that is known to be aligned, or zeros: for text written by hand.
+// Whole words that are known to be aligned, or zeros: for text written by hand.
 template <class D, int V> KRN_FN KrnPack<D, V> krn_word(const typename D::Stored* p, bool there) {
   typedef KrnPack<D, V> Pack;
   Pack pack;
   KRN_UNROLL for (int j = 0; j < V; ++j) pack.s[j] = 0;
-  if (there) pack.w[0] = *(const typename Pack::Word*)p;
+  KRN_UNROLL for (int k = 0; k < Pack::words; ++k) if (there) pack.w[k] = ((const typename Pack::Word*)p)[k];
   return pack;
 }
 template <class D, int V> KRN_FN void krn_store(typename D::Stored* p, int count, const typename D::Value (&x)[V]) {
