@@ -218,8 +218,8 @@ enum { LANES = D / 8, GROUPS = 128 / LANES, PARTIAL = D + 2, MOST_SPLITS = 256 }
 KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<6>) p) {
   KRN_SHARED float parts[GROUPS][PARTIAL];
   const int group = KRN_THREAD / LANES, lane = KRN_THREAD % LANES, splits = (int)a.v[a_splits];
-  const int unit = KRN_BLOCK / splits, part = KRN_BLOCK % splits, query = unit % (int)a.v[a_queries];
-  const int head = unit / (int)a.v[a_queries] % (int)a.v[a_heads], batch = unit / (int)a.v[a_queries] / (int)a.v[a_heads];
+  const int unit = KRN_BLOCK / splits, part = KRN_BLOCK % splits, query = MANY ? unit % (int)a.v[a_queries] : 0;
+  const int row = MANY ? unit / (int)a.v[a_queries] : unit, head = row % (int)a.v[a_heads], batch = row / (int)a.v[a_heads];
   const int shared_head = head / (int)a.v[a_share];
   typedef typename STORAGE::Stored Stored;
   const Stored* const q = (const Stored*)p.v[0] + batch * STRIDE(0, 0) + head * STRIDE(0, 1) + query * STRIDE(0, 2) + lane * 8;
@@ -401,7 +401,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
           (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
   if (masked && mask.dtype != dtype_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
-    text += std::string(kArguments) + kSplit;
+    text += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n" + kArguments + kSplit;
     const int64_t parts = out.sizes[5];
     out.launches = {{"split", per_unit * parts, 128}};
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
