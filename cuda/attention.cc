@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two kernels. `tiles`: 64 queries a block on the matrix units (8.0 and later), keys and values in double-buffered tiles of
-// shared memory, online softmax in registers. `split`: one query, its keys cut over blocks whose partial results `join` adds.
-// Both hold a row's maximum finite, so that a row of which nothing may be seen gives zeros.
+// shared memory, online softmax in registers. `split`: one query a block, or its keys cut over blocks whose partial results
+// `join` adds; it also takes f32, where the work is small. Both hold a row's maximum finite, so that a row of which nothing may be seen gives zeros.
 #include "cuda/attention.h"
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 #include <numeric>
 
 #include "cuda/op_ids.h"
+#include "cuda/plan_step.h"
+#include "plugins/kit/error.h"
 
 namespace keirin::cuda {
 namespace {
@@ -18,8 +20,10 @@ using codegen::AnchorDesc;
 using codegen::TensorDesc;
 
 constexpr int64_t kLongest = 1024;      // keys of unmasked attention; beyond, eager's kernel has more to offer than it costs to reach
+constexpr int64_t kFewestQueries = 17;   // that cuDNN is asked for
 constexpr int64_t kFewestSplitKeys = 32;
 constexpr int64_t kMostSplits = 256;    // MOST_SPLITS of the text
+constexpr double kMostPlainWork = 1 << 27;  // multiply-adds of each product that f32 attention does without matrix units
 constexpr int kQueries = 64;            // of a block of `tiles`
 
 // Sizes, in this order, then strides of q k v o mask in elements.
@@ -89,7 +93,7 @@ template <int LINES> KRN_FN void krn_load(u16* to, const u16* from, i64 stride, 
   }
 }
 
-KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<5>) p) {
+extern "C" __global__ void __launch_bounds__(128, RESIDENT) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<5>) p) {
   __shared__ __align__(16) u16 stage[2][2][KEYS * LINE];
   const int wave = KRN_THREAD / 32, lane = KRN_THREAD % 32;
   const int queries = (int)a.v[a_queries], keys = (int)a.v[a_keys], blocks = (queries + QUERIES - 1) / QUERIES;
@@ -131,10 +135,20 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
     }
 #if MASKED
     // Fetched ahead of the products that they are needed after.
-    typename Mask::Stored hidden[MASK_ROWS][KEYS / 4];
+#if MASKED == 1
+    unsigned shown[MASK_ROWS];  // a bit for each of the thread's keys
+    KRN_UNROLL for (int r = 0; r < MASK_ROWS; ++r) shown[r] = 0;
+#else
+    typename Mask::Stored added[MASK_ROWS][KEYS / 4];
+#endif
     KRN_UNROLL for (int r = 0; r < MASK_ROWS; ++r) KRN_UNROLL for (int j = 0; j < KEYS / 4; ++j) {
       const int key = at + j / 2 * 8 + lane % 4 * 2 + j % 2;
-      hidden[r][j] = mask[mask_row[r] + (key < keys ? key : 0) * MASK_STRIDE(3)];
+      const typename Mask::Stored m = mask[mask_row[r] + (key < keys ? key : 0) * MASK_STRIDE(3)];
+#if MASKED == 1
+      shown[r] |= Mask::get(m) ? 1u << j : 0u;
+#else
+      added[r][j] = m;
+#endif
     }
 #endif
     krn_sync();
@@ -154,8 +168,10 @@ KRN_KERNEL(128) tiles(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
         float s = score[j][e] * scale;
         bool seen = key < keys;
         if (CAUSAL) seen = seen && key <= row + half * 8;
-#if MASKED
-        s = krn_masked(s, hidden[MASK_ROWS == 1 ? 0 : half][j * 2 + e % 2]);
+#if MASKED == 1
+        seen = seen && (shown[MASK_ROWS == 1 ? 0 : half] >> (j * 2 + e % 2) & 1);
+#elif MASKED == 2
+        s = krn_masked(s, added[MASK_ROWS == 1 ? 0 : half][j * 2 + e % 2]);
 #endif
         s = seen ? s : LOWEST;
         score[j][e] = s;
@@ -202,15 +218,16 @@ enum { LANES = D / 8, GROUPS = 128 / LANES, PARTIAL = D + 2, MOST_SPLITS = 256 }
 KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<6>) p) {
   KRN_SHARED float parts[GROUPS][PARTIAL];
   const int group = KRN_THREAD / LANES, lane = KRN_THREAD % LANES, splits = (int)a.v[a_splits];
-  const int unit = KRN_BLOCK / splits, part = KRN_BLOCK % splits, head = unit % (int)a.v[a_heads], batch = unit / (int)a.v[a_heads];
+  const int unit = KRN_BLOCK / splits, part = KRN_BLOCK % splits, query = MANY ? unit % (int)a.v[a_queries] : 0;
+  const int row = MANY ? unit / (int)a.v[a_queries] : unit, head = row % (int)a.v[a_heads], batch = row / (int)a.v[a_heads];
   const int shared_head = head / (int)a.v[a_share];
   typedef typename STORAGE::Stored Stored;
-  const Stored* const q = (const Stored*)p.v[0] + batch * STRIDE(0, 0) + head * STRIDE(0, 1) + lane * 8;
+  const Stored* const q = (const Stored*)p.v[0] + batch * STRIDE(0, 0) + head * STRIDE(0, 1) + query * STRIDE(0, 2) + lane * 8;
   const Stored* const k = (const Stored*)p.v[1] + batch * STRIDE(1, 0) + shared_head * STRIDE(1, 1) + lane * 8;
   const Stored* const v = (const Stored*)p.v[2] + batch * STRIDE(2, 0) + shared_head * STRIDE(2, 1) + lane * 8;
-  const int begin = part * (int)a.v[a_split], keys = (int)a.v[a_keys], end = begin + (int)a.v[a_split] < keys ? begin + (int)a.v[a_split] : keys;
+  const int begin = part * (int)a.v[a_split], keys = CAUSAL && query + 1 < (int)a.v[a_keys] ? query + 1 : (int)a.v[a_keys], end = begin + (int)a.v[a_split] < keys ? begin + (int)a.v[a_split] : keys;
 #if MASKED
-  const typename Mask::Stored* const mask = (const typename Mask::Stored*)p.v[4] + batch * MASK_STRIDE(0) + head * MASK_STRIDE(1);
+  const typename Mask::Stored* const mask = (const typename Mask::Stored*)p.v[4] + batch * MASK_STRIDE(0) + head * MASK_STRIDE(1) + query * MASK_STRIDE(2);
 #endif
   float x[8], sum[8], high = LOWEST, total = 0;
   const KrnPack<STORAGE, 8> stored = krn_word<STORAGE, 8>(q, true);
@@ -265,15 +282,21 @@ KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
       mine += w * parts[g][d];
       all += w * parts[g][D + 1];
     }
+    if (splits == 1) {
+      Stored* const o = (Stored*)p.v[3] + batch * STRIDE(3, 0) + head * STRIDE(3, 1) + query * STRIDE(3, 2);
+      o[d] = STORAGE::put(all == 0 ? 0.0f : mine / all);
+      continue;
+    }
     out[d] = mine;
     if (d == 0) out[D] = top, out[D + 1] = all;
   }
 }
 KRN_KERNEL(128) join(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<6>) p) {
-  const int splits = (int)a.v[a_splits], head = KRN_BLOCK % (int)a.v[a_heads], batch = KRN_BLOCK / (int)a.v[a_heads];
+  const int splits = (int)a.v[a_splits], query = KRN_BLOCK % (int)a.v[a_queries];
+  const int head = KRN_BLOCK / (int)a.v[a_queries] % (int)a.v[a_heads], batch = KRN_BLOCK / (int)a.v[a_queries] / (int)a.v[a_heads];
   const float* const in = (const float*)p.v[5] + (i64)KRN_BLOCK * splits * PARTIAL;
   typedef typename STORAGE::Stored Stored;
-  Stored* const o = (Stored*)p.v[3] + batch * STRIDE(3, 0) + head * STRIDE(3, 1);
+  Stored* const o = (Stored*)p.v[3] + batch * STRIDE(3, 0) + head * STRIDE(3, 1) + query * STRIDE(3, 2);
   KRN_SHARED float highs[MOST_SPLITS], totals[MOST_SPLITS];
   for (int s = KRN_THREAD; s < splits; s += 128) highs[s] = in[s * PARTIAL + D], totals[s] = in[s * PARTIAL + D + 1];
   krn_sync();
@@ -316,9 +339,10 @@ bool strides_of(const TensorDesc& t, int64_t (&out)[3]) {
 // Whole 16-byte words at every line.
 bool reads_words(const TensorDesc& t) {
   const size_t rank = t.sizes.size();
-  if (t.strides[rank - 1] != 1 || t.offset % 8 != 0) return false;
+  const int64_t word = 16 / float_bytes(t.dtype);
+  if (t.strides[rank - 1] != 1 || t.offset % word != 0) return false;
   for (size_t d = 0; d + 1 < rank; ++d)
-    if (t.sizes[d] != 1 && t.strides[d] % 8 != 0) return false;
+    if (t.sizes[d] != 1 && t.strides[d] % word != 0) return false;
   return true;
 }
 
@@ -328,20 +352,24 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   const TensorDesc &q = anchor.operands[0], &k = anchor.operands[1], &v = anchor.operands[2], &o = anchor.results[0];
   const bool masked = anchor.operands.size() > 3 && anchor.operands[3].present();
   auto no = [&](const char* why) { return why_not = why, std::nullopt; };
-  if ((q.dtype != dtype_bf16 && q.dtype != dtype_f16) || k.dtype != q.dtype || v.dtype != q.dtype || o.dtype != q.dtype)
-    return no("attention that is not bf16 or f16 runs in eager's kernel");
+  if (!float_storage(q.dtype) || k.dtype != q.dtype || v.dtype != q.dtype || o.dtype != q.dtype)
+    return no("attention that is not f32, bf16 or f16 runs in eager's kernel");
   const size_t rank = q.sizes.size();
   if (rank < 3 || k.sizes.size() != rank || v.sizes.size() != rank) return no("attention with fewer axes than heads, queries and elements");
   const int64_t d = q.sizes[rank - 1], queries = q.sizes[rank - 2], heads = q.sizes[rank - 3], keys = k.sizes[rank - 2], shared = k.sizes[rank - 3];
-  const bool one = queries == 1 && std::has_single_bit(static_cast<uint64_t>(d)) && d >= 16 && d <= 256 && !anchor.causal;
+  int64_t batch = 1;
+  for (size_t i = 0; i + 3 < rank; ++i) batch *= q.sizes[i];
+  const bool plain = q.dtype == dtype_f32;
+  const bool one = (queries == 1 || plain) && std::has_single_bit(static_cast<uint64_t>(d)) && d >= 16 && d <= 256;
+  if (plain && static_cast<double>(batch * heads) * static_cast<double>(queries * keys) * static_cast<double>(d) > kMostPlainWork)
+    return no("large attention in f32 runs in eager's kernel");
+  if (plain && !one) return no("attention with heads of a width that has no kernel");
   if (v.sizes[rank - 1] != d || (!one && (d % 16 != 0 || d > 128))) return no("attention with heads of a width that has no kernel");
   if (shared == 0 || heads % shared != 0 || keys == 0) return no("attention whose heads share no keys evenly");
   if (!one && capability(arch) < 80) return no("attention on matrix units older than 8.0 runs in eager's kernel");
   if (!one && !masked && keys > kLongest) return no("long attention without a mask runs in eager's flash kernel");
-  int64_t batch = 1;
-  for (size_t i = 0; i + 3 < rank; ++i) batch *= q.sizes[i];
   TextKernel out;
-  const int64_t per_unit = batch * heads;
+  const int64_t per_unit = batch * heads * (one ? queries : 1);
   const int64_t splits = one ? std::clamp<int64_t>(int64_t{8} * num_units / std::max<int64_t>(per_unit, 1), 1,
                                                         std::clamp<int64_t>(keys / kFewestSplitKeys, 1, kMostSplits)) : 1;
   const int64_t split = (keys + splits - 1) / splits;
@@ -373,17 +401,60 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
           (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
   if (masked && mask.dtype != dtype_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
-    text += std::string(kArguments) + kSplit;
-    out.launches = {{"split", per_unit * out.sizes[5], 128}, {"join", per_unit, 128}};
-    out.workspace_bytes = per_unit * out.sizes[5] * (d + 2) * 4;
+    text += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n" + kArguments + kSplit;
+    const int64_t parts = out.sizes[5];
+    out.launches = {{"split", per_unit * parts, 128}};
+    if (parts > 1) out.launches.push_back({"join", per_unit, 128});
+    out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    text += std::string("#define TYPE \"") + (q.dtype == dtype_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") + "\n" + kArguments + kTiles;
+    text += std::string("#define TYPE \"") + (q.dtype == dtype_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" +
+            kArguments + kTiles;
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
   out.text = std::move(text);
   out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" + std::to_string(keys) + ", " +
              std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");
   return out;
+}
+
+std::optional<HeadsProblem> heads_problem(const AnchorDesc& anchor, std::string& why_not) {
+  auto no = [&](const char* why) { return why_not = why, std::nullopt; };
+  const TensorDesc& q = anchor.operands[0];
+  if (q.dtype != dtype_bf16 && q.dtype != dtype_f16) return no("cuDNN's attention takes bf16 and f16");
+  if (anchor.operands.size() > 3 && anchor.operands[3].present()) return no("attention with a mask has a kernel of its own");
+  const size_t rank = q.sizes.size();
+  if (rank < 3 || q.sizes[rank - 2] < kFewestQueries) return no("few queries have a kernel of their own");
+  HeadsProblem out;
+  out.scale = anchor.scale, out.causal = anchor.causal;
+  ConvTensor* const to[] = {&out.q, &out.k, &out.v, &out.o};
+  const TensorDesc* const from[] = {&q, &anchor.operands[1], &anchor.operands[2], &anchor.results[0]};
+  for (size_t i = 0; i < 4; ++i) {
+    const TensorDesc& t = *from[i];
+    int64_t strides[3], batch = 1;
+    if (t.dtype != q.dtype || t.sizes.size() != rank || !reads_words(t) || !strides_of(t, strides)) return no("attention over elements that are not whole aligned lines");
+    for (size_t d = 0; d + 3 < rank; ++d) batch *= t.sizes[d];
+    *to[i] = {t.dtype, {batch, t.sizes[rank - 3], t.sizes[rank - 2], t.sizes[rank - 1]}, {strides[0], strides[1], strides[2], 1}};
+    if (batch == 1) to[i]->strides[0] = to[i]->sizes[1] * to[i]->sizes[2] * to[i]->sizes[3];
+  }
+  return out;
+}
+
+std::string HeadsProblem::key() const {
+  std::string out = "heads ";
+  for (const ConvTensor* t : {&q, &k, &v, &o}) {
+    out += std::to_string(int{t->dtype}) + ":";
+    for (const auto* dims : {&t->sizes, &t->strides})
+      for (int64_t d : *dims) out += std::to_string(d) + ",";
+  }
+  return out + std::to_string(scale) + (causal ? "c" : "");
+}
+
+std::unique_ptr<codegen::Step> make_heads(const AnchorDesc& anchor) {
+  std::string why_not;
+  const auto p = heads_problem(anchor, why_not);
+  if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  const TensorDesc tensors[] = {anchor.operands[0], anchor.operands[1], anchor.operands[2], anchor.results[0]};
+  return make_plan_step("cudnn attention", tensors, anchor.causal ? "causal" : "", cudnn_plan(*p));
 }
 
 }  // namespace keirin::cuda

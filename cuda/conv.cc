@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/matmul.h"
+#include "cuda/plan_step.h"
 #include "cuda/op_ids.h"
 #include "plugins/kit/error.h"
 
@@ -124,52 +125,6 @@ bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) 
   return true;
 }
 
-class ConvStep final : public codegen::Step {
- public:
-  ConvStep(const AnchorDesc& anchor, std::shared_ptr<const ConvPlan> plan) : plan_(std::move(plan)) {
-    add(anchor.operands[0]), add(anchor.operands[1]), add(anchor.results[0]);
-    if (anchor.operands.size() > 2 && anchor.operands[2].present()) add(anchor.operands[2]);
-    for (const PostOp& post : anchor.post_ops)
-      if (post.operand.present()) add(post.operand);
-    text_ = "cudnn conv";
-    for (const TensorDesc* t : {&anchor.operands[0], &anchor.operands[1]}) {
-      text_ += t == &anchor.operands[0] ? " [" : "] * [";
-      for (size_t d = 0; d < t->sizes.size(); ++d) text_ += (d ? "x" : "") + std::to_string(t->sizes[d]);
-    }
-    text_ += "] +" + std::to_string(anchor.post_ops.size()) + " " + plan_->name();
-  }
-
-  krn_code run(const codegen::RunContext& context) const override {
-    void* addresses[3 + kMaxStages];
-    for (size_t i = 0; i < at_.size(); ++i) addresses[i] = static_cast<char*>(context.buffers[at_[i].buffer]) + at_[i].bytes;
-    std::string why_not;
-    void* workspace = plan_->workspace_bytes() > 0 ? context.buffers[workspace_] : nullptr;
-    krn_code code = KRN_STATUS_internal;
-    try {
-      code = plan_->run(reinterpret_cast<CUstream>(context.run->stream.native), {addresses, at_.size()}, workspace, why_not);
-    } catch (const std::exception& error) {  // the frontend may throw; a run may not
-      why_not = error.what();
-    }
-    if (code != KRN_STATUS_ok) kit::set_error(context.err, code, text_ + ": " + why_not);
-    return code;
-  }
-  std::string describe() const override { return text_; }
-  int64_t workspace_bytes() const override { return plan_->workspace_bytes(); }
-  void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
-
- private:
-  struct Place {
-    uint32_t buffer;
-    int64_t bytes;
-  };
-  void add(const TensorDesc& t) { at_.push_back({t.buffer, t.offset * (t.dtype == dtype_f32 ? 4 : 2)}); }
-
-  std::shared_ptr<const ConvPlan> plan_;
-  std::vector<Place> at_;
-  uint32_t workspace_ = 0;
-  std::string text_;
-};
-
 }  // namespace
 
 std::string ConvProblem::key() const {
@@ -249,7 +204,11 @@ std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t nume
   std::string why_not;
   const auto p = conv_problem(anchor, numerics, why_not);
   if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  return std::make_unique<ConvStep>(anchor, cudnn_plan(*p));
+  std::vector<TensorDesc> tensors{anchor.operands[0], anchor.operands[1], anchor.results[0]};
+  if (anchor.operands.size() > 2 && anchor.operands[2].present()) tensors.push_back(anchor.operands[2]);
+  for (const PostOp& post : anchor.post_ops)
+    if (post.operand.present()) tensors.push_back(post.operand);
+  return make_plan_step("cudnn conv", tensors, "+" + std::to_string(anchor.post_ops.size()), cudnn_plan(*p));
 }
 
 }  // namespace keirin::cuda

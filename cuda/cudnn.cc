@@ -115,7 +115,7 @@ TensorPtr add_tensor(fe::graph::Graph& graph, const ConvTensor& t, int64_t uid) 
   return graph.tensor(Tensor_attributes().set_dim(t.sizes).set_stride(t.strides).set_data_type(data_type(t.dtype)).set_uid(uid));
 }
 
-// The problem as a graph with its engines listed, best first; uids are positions in the order of ConvPlan::run's addresses.
+// The problem as a graph with its engines listed, best first; uids are positions in the order of LibraryPlan::run's addresses.
 fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
   graph.set_io_data_type(data_type(p.x.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
   TensorPtr x = add_tensor(graph, p.x, 0), w = add_tensor(graph, p.w, 1);
@@ -142,15 +142,39 @@ fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Grap
   return graph.check_support();
 }
 
+fe::error_t describe(const HeadsProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
+  graph.set_io_data_type(data_type(p.q.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+  TensorPtr q = add_tensor(graph, p.q, 0), k = add_tensor(graph, p.k, 1), v = add_tensor(graph, p.v, 2);
+  auto attributes = fe::graph::SDPA_attributes().set_attn_scale(static_cast<float>(p.scale)).set_generate_stats(false);
+  if (p.causal) attributes.set_causal_mask(true);
+  TensorPtr o = graph.sdpa(q, k, v, attributes)[0];
+  o->set_output(true).set_dim(p.o.sizes).set_stride(p.o.strides).set_data_type(data_type(p.o.dtype)).set_uid(3);
+  if (auto bad = graph.validate(); bad.is_bad()) return bad;
+  if (auto bad = graph.build_operation_graph(handle); bad.is_bad()) return bad;
+  if (auto bad = graph.create_execution_plans({fe::HeurMode_t::A}); bad.is_bad()) return bad;
+  graph.deselect_workspace_greater_than(kMaxWorkspaceBytes);
+  return graph.check_support();
+}
+
+// What a plan's addresses stand for, in order.
+std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
+  std::vector<const ConvTensor*> out{&p.x, &p.w, &p.y};
+  for (const ConvStage& stage : p.stages)
+    if (!stage.operand.sizes.empty()) out.push_back(&stage.operand);
+  return out;
+}
+std::vector<const ConvTensor*> tensors_of(const HeadsProblem& p) { return {&p.q, &p.k, &p.v, &p.o}; }
+
 int64_t bytes_of(const ConvTensor& t) {
   int64_t last = 0;
   for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
   return (last + 1) * (t.dtype == dtype_f32 ? 4 : 2);
 }
 
-class GraphPlan final : public ConvPlan {
+template <class Problem>
+class GraphPlan final : public LibraryPlan {
  public:
-  explicit GraphPlan(const ConvProblem& problem) {
+  explicit GraphPlan(const Problem& problem) {
     const Handle handle;
     if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
     if (auto bad = describe(problem, handle.get(), graph_); bad.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + bad.get_message());
@@ -181,7 +205,7 @@ class GraphPlan final : public ConvPlan {
     return KRN_STATUS_internal;
   }
 
-  void choose(const ConvProblem& problem, cudnnHandle_t handle);
+  void choose(const Problem& problem, cudnnHandle_t handle);
   bool take_choice(const std::string& key);
   std::string name_at(int64_t plan) const {
     std::string name;
@@ -198,16 +222,14 @@ class GraphPlan final : public ConvPlan {
 // Memory, a stream and events for timing plans, given back at the end of the scope.
 class Bench {
  public:
-  explicit Bench(const ConvProblem& p) {
+  explicit Bench(const std::vector<const ConvTensor*>& tensors) {
     std::string ignored;
     d_ = Driver::get(ignored);
     d_->cuThreadExchangeStreamCaptureMode(&mode_);  // others may be recording: what they forbid is no concern of these calls
     check(d_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     check(d_->cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");
     check(d_->cuEventCreate(&stop_, CU_EVENT_DEFAULT), "cuEventCreate");
-    for (const ConvTensor* t : {&p.x, &p.w, &p.y}) addresses_.push_back(allocate(bytes_of(*t)));
-    for (const ConvStage& stage : p.stages)
-      if (!stage.operand.sizes.empty()) addresses_.push_back(allocate(bytes_of(stage.operand)));
+    for (const ConvTensor* t : tensors) addresses_.push_back(allocate(bytes_of(*t)));
   }
   ~Bench() {
     if (stream_) d_->cuStreamSynchronize(stream_), d_->cuStreamDestroy(stream_);
@@ -255,7 +277,8 @@ class Bench {
 };
 
 // A choice is the plan's place among the heuristic's answers, which the library's version decides, and its name as a check.
-bool GraphPlan::take_choice(const std::string& key) {
+template <class Problem>
+bool GraphPlan<Problem>::take_choice(const std::string& key) {
   const std::vector<char> bytes = code_store().recall(key);
   std::istringstream words(std::string(bytes.begin(), bytes.end()));
   int64_t place = -1;
@@ -269,7 +292,8 @@ bool GraphPlan::take_choice(const std::string& key) {
   return true;
 }
 
-void GraphPlan::choose(const ConvProblem& problem, cudnnHandle_t handle) {
+template <class Problem>
+void GraphPlan<Problem>::choose(const Problem& problem, cudnnHandle_t handle) {
   const std::string key = kChoicePrefix + std::string("conv ") + std::to_string(fe::detail::get_backend_version()) + " " + problem.key();
   if (take_choice(key)) return;
   const auto begin = Clock::now();
@@ -282,7 +306,7 @@ void GraphPlan::choose(const ConvProblem& problem, cudnnHandle_t handle) {
     double seconds = -1;
     try {
       if (!bench) {
-        bench = std::make_unique<Bench>(problem);
+        bench = std::make_unique<Bench>(tensors_of(problem));
         fe::detail::set_stream(handle, bench->stream());
       }
       void* workspace = bench->allocate(graph_.get_workspace_size_plan_at_index(i));
@@ -295,7 +319,7 @@ void GraphPlan::choose(const ConvProblem& problem, cudnnHandle_t handle) {
     if (seconds > 0 && (chosen_ < 0 || seconds < seconds_)) chosen_ = i, seconds_ = seconds;
   }
   fe::detail::set_stream(handle, nullptr);
-  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan for this convolution: " + fe::detail::get_last_error_string_());
+  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan: " + fe::detail::get_last_error_string_());
   const std::string choice = std::to_string(chosen_) + " " + std::to_string(seconds_) + " " + name_at(chosen_);
   code_store().remember(key, {choice.begin(), choice.end()});
 }
@@ -303,14 +327,15 @@ void GraphPlan::choose(const ConvProblem& problem, cudnnHandle_t handle) {
 struct Known {
   std::mutex mutex;
   std::map<std::pair<CUcontext, std::string>, std::string> support;  // empty: yes; else why not
-  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<const ConvPlan>> plans;
+  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<const LibraryPlan>> plans;
 };
 Known& known() {
   static auto* known = new Known;
   return *known;
 }
 
-std::pair<CUcontext, std::string> key_here(const ConvProblem& problem) {
+template <class Problem>
+std::pair<CUcontext, std::string> key_here(const Problem& problem) {
   std::string ignored;
   CUcontext context = nullptr;
   if (const Driver* driver = Driver::get(ignored)) driver->cuCtxGetCurrent(&context);
@@ -324,7 +349,10 @@ const std::string& cudnn_missing() {
   return opened.why_not;
 }
 
-bool cudnn_supports(const ConvProblem& problem, std::string& why_not) {
+namespace {
+
+template <class Problem>
+bool supports(const Problem& problem, std::string& why_not) {
   if (why_not = cudnn_missing(); !why_not.empty()) return false;
   const auto key = key_here(problem);
   std::lock_guard lock(known().mutex);
@@ -343,13 +371,14 @@ bool cudnn_supports(const ConvProblem& problem, std::string& why_not) {
   return why_not.empty();
 }
 
-std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem& problem) {
+template <class Problem>
+std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) {
   if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
   const auto key = key_here(problem);
   std::lock_guard lock(known().mutex);  // one build at a time, so that timings do not disturb one another
-  std::shared_ptr<const ConvPlan>& plan = known().plans[key];
+  std::shared_ptr<const LibraryPlan>& plan = known().plans[key];
   try {
-    if (!plan) plan = std::make_shared<const GraphPlan>(problem);
+    if (!plan) plan = std::make_shared<const GraphPlan<Problem>>(problem);
   } catch (const kit::Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -357,5 +386,12 @@ std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem& problem) {
   }
   return plan;
 }
+
+}  // namespace
+
+bool cudnn_supports(const ConvProblem& problem, std::string& why_not) { return supports(problem, why_not); }
+bool cudnn_supports(const HeadsProblem& problem, std::string& why_not) { return supports(problem, why_not); }
+std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem) { return plan_for(problem); }
+std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem) { return plan_for(problem); }
 
 }  // namespace keirin::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One convolution with what follows it, as a cuDNN graph: asked for, built, tuned and run. cuDNN itself is opened at run time and
+// One convolution with what follows it, or one attention, as a cuDNN graph: asked for, built, tuned and run. cuDNN itself is opened at run time and
 // used through NVIDIA's header-only frontend, which only cudnn.cc includes. Problems are values: equal ones share one plan in the
 // process. Where the plugin was built without the headers, cudnn_missing says so and nothing else may be called.
 #pragma once
@@ -36,21 +36,32 @@ struct ConvProblem {
   std::string key() const;
 };
 
-class ConvPlan {
+// Attention without a mask, of 16-bit heads in any strides: [batch, heads, lines, width]; fewer heads of k and v are shared evenly.
+struct HeadsProblem {
+  ConvTensor q, k, v, o;
+  double scale = 1;
+  bool causal = false;  // query i sees keys up to i
+
+  std::string key() const;
+};
+
+class LibraryPlan {
  public:
-  virtual ~ConvPlan() = default;
-  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order. Concurrent calls are fine.
+  virtual ~LibraryPlan() = default;
+  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order; or q, k, v, o. Concurrent calls are fine.
   virtual int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
   virtual int64_t workspace_bytes() const = 0;
   virtual double seconds() const = 0;  // as measured when it was chosen; 0: it was the only one
   virtual std::string name() const = 0;
 };
 
-// Empty, or why convolutions cannot run here. Any thread.
+// Empty, or why cuDNN cannot be used here. Any thread.
 const std::string& cudnn_missing();
 // Whether cuDNN names an engine for the problem on the current context's device. Milliseconds; remembered.
 bool cudnn_supports(const ConvProblem& problem, std::string& why_not);
+bool cudnn_supports(const HeadsProblem& problem, std::string& why_not);
 // The best of the first few plans, timed on memory of their own within a fixed time. Remembered. Throws kit::Error.
-std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem& problem);
+std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem);
+std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem);
 
 }  // namespace keirin::cuda

@@ -16,6 +16,13 @@ bool cudnn_supports(const ConvProblem&, std::string& why_not) {
   return false;
 }
 
-std::shared_ptr<const ConvPlan> cudnn_plan(const ConvProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
+bool cudnn_supports(const HeadsProblem&, std::string& why_not) {
+  why_not = cudnn_missing();
+  return false;
+}
+
+std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
+
+std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
 
 }  // namespace keirin::cuda

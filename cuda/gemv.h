@@ -15,7 +15,7 @@ inline constexpr size_t kMostProducts = 4;  // of one launch
 
 // Whether two linear anchors read the same few rows and may share a launch.
 bool gemv_alike(const codegen::AnchorDesc& a, const codegen::AnchorDesc& b);
-// One kernel for linear anchors that are alike, of at most eight rows; or none with the reason.
+// One kernel for linear anchors that are alike, of at most two rows; or none with the reason.
 std::optional<TextKernel> gemv_kernel(std::span<const codegen::AnchorDesc* const> anchors, int num_units, std::string& why_not);
 
 }  // namespace keirin::cuda

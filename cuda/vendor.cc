@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who runs an anchor: products of a few rows, attention and bags by kernels of our own, other products by cuBLASLt, convolutions
-// by cuDNN. Everything else that an anchor may ask for is refused here with its reason.
+// and attention without a mask by cuDNN. Everything else that an anchor may ask for is refused here with its reason.
 #include "cuda/attention.h"
 #include "cuda/backend.h"
 #include "cuda/bags.h"
@@ -41,9 +41,17 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
   return anchors[0]->op == op_linear ? gemv_kernel(anchors, gpu.facts.num_units, why_not) : bags_kernel(anchors, why_not);
 }
 
+// Whether an attention is cuDNN's.
+static bool by_cudnn(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device) {
+  if (anchor.op != op_attention || numerics == KRN_NUMERICS_STRICT || !has_device) return false;
+  std::string ignored;
+  const auto problem = heads_problem(anchor, ignored);
+  return problem && cudnn_supports(*problem, ignored);
+}
+
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
   if (anchor.op == op_conv) return conv_taken(anchor, numerics, has_device, why_not);
-  if (own_kernel(anchor, gpu, numerics, why_not)) return true;
+  if (by_cudnn(anchor, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
   if (!is_product(anchor)) return false;
   if (has_device && !CublasLt::get(why_not)) return false;
   return matmul_taken(anchor, why_not);
@@ -65,6 +73,7 @@ std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& ancho
                                                 bool load) {
   const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
   if (anchor.op == op_conv) return make_conv(anchor, numerics);
+  if (by_cudnn(anchor, numerics, load)) return make_heads(anchor);
   std::string why_not;
   if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");

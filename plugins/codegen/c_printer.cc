@@ -342,6 +342,7 @@ std::string Printer::expression(const Node& n) const {
     default: break;
   }
   if (const char* op = infix(n.prim)) return x + op + y;
+  if (n.prim == Prim::kErf && n.kind == Kind::kF32) return "krn_erf(" + x + ")";
   if (const char* f = function_name(n.prim)) {
     return std::string(f) + (n.kind == Kind::kF32 ? "f(" : "(") + x + (n.b >= 0 ? ", " + y : "") + ")";
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "cuda/attention.h"
 #include "cuda/backend.h"
 #include "cuda/cublaslt.h"
 #include "cuda/launch.h"
@@ -283,32 +284,46 @@ TEST_F(CudaDevice, ProductsAgree) {
     }
 }
 
+void check_anchor(test::AnchorCase c, Step* step) {
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  std::vector<void*> buffers;
+  auto zoned = [](const test::Storage& s) { return 2 * kZone + static_cast<size_t>(s.elements() * test::element_bytes(s.dtype())); };
+  for (test::Storage& s : c.buffers) {
+    memory.push_back(std::make_unique<DeviceMemory>(zoned(s)));
+    memory.back()->put(static_cast<char*>(s.data()) - kZone, zoned(s));
+    buffers.push_back(static_cast<char*>(memory.back()->data()) + kZone);
+  }
+  DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
+  step->set_workspace(static_cast<uint32_t>(buffers.size()));
+  buffers.push_back(scratch.data());
+  ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok) << c.name;
+  check(machine().driver->cuStreamSynchronize(machine().stream), c.name.c_str());
+  test::Storage& result = c.buffers[c.result];
+  memory[c.result]->get(static_cast<char*>(result.data()) - kZone, zoned(result));
+  EXPECT_EQ(c.difference(result), "") << c.name << ": " << step->describe();
+}
+
 TEST_F(CudaDevice, HandWrittenKernelsAgree) {
-  for (test::AnchorCase& c : test::anchor_cases()) {
+  for (const test::AnchorCase& c : test::anchor_cases()) {
     std::string why_not;
     const auto kernel = own_kernel(c.anchor, *machine().gpu, KRN_NUMERICS_DEFAULT, why_not);
-    if (!kernel) {
-      EXPECT_TRUE(c.matrix_units) << c.name << ": " << why_not;
-      continue;
-    }
-    auto step = make_text_step(*kernel, code_target(*machine().gpu, nullptr), true);
-    std::vector<std::unique_ptr<DeviceMemory>> memory;
-    std::vector<void*> buffers;
-    auto zoned = [](const test::Storage& s) { return 2 * kZone + static_cast<size_t>(s.elements() * test::element_bytes(s.dtype())); };
-    for (test::Storage& s : c.buffers) {
-      memory.push_back(std::make_unique<DeviceMemory>(zoned(s)));
-      memory.back()->put(static_cast<char*>(s.data()) - kZone, zoned(s));
-      buffers.push_back(static_cast<char*>(memory.back()->data()) + kZone);
-    }
-    DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
-    step->set_workspace(static_cast<uint32_t>(buffers.size()));
-    buffers.push_back(scratch.data());
-    ASSERT_EQ(run_step(*step, buffers), KRN_STATUS_ok) << c.name;
-    check(machine().driver->cuStreamSynchronize(machine().stream), c.name.c_str());
-    test::Storage& result = c.buffers[c.result];
-    memory[c.result]->get(static_cast<char*>(result.data()) - kZone, zoned(result));
-    EXPECT_EQ(c.difference(result), "") << c.name;
+    EXPECT_TRUE(kernel || c.matrix_units) << c.name << ": " << why_not;
+    if (kernel) check_anchor(c, make_text_step(*kernel, code_target(*machine().gpu, nullptr), true).get());
   }
+}
+
+TEST_F(CudaDevice, AttentionByCudnnAgrees) {
+  if (!cudnn_missing().empty()) GTEST_SKIP() << cudnn_missing();
+  int count = 0;
+  for (const test::AnchorCase& c : test::anchor_cases()) {
+    std::string why_not;
+    const auto problem = c.anchor.op == op_attention ? heads_problem(c.anchor, why_not) : std::nullopt;
+    if (!problem) continue;
+    ASSERT_TRUE(cudnn_supports(*problem, why_not)) << c.name << ": " << why_not;
+    check_anchor(c, make_heads(c.anchor).get());
+    ++count;
+  }
+  EXPECT_GE(count, 2);
 }
 
 // ---- speed
@@ -477,8 +492,8 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const double seconds = seconds_of([&] { run_step(*step, buffers); });
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
-  if (anchor.op != op_linear) return;
-  auto library = make_matmul(anchor, false, true);
+  if (anchor.op == op_attention && (!heads_problem(anchor, why_not) || !cudnn_supports(*heads_problem(anchor, why_not), why_not))) return;
+  auto library = anchor.op == op_linear ? make_matmul(anchor, false, true) : make_heads(anchor);
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());
@@ -507,7 +522,7 @@ TEST_F(CudaDevice, SpeedOfHandWrittenKernels) {
     time_anchor("attention 1 of " + std::to_string(keys), a, 4.0 * 32 * 128 * static_cast<double>(keys), 0, copy_rate);
   }
   for (auto [rows, depth, columns] : {std::tuple{1, 4096, 12288}, std::tuple{1, 4096, 4096}, std::tuple{1, 4096, 22016}, std::tuple{1, 11008, 4096},
-                                      std::tuple{1, 4096, 32000}, std::tuple{4, 4096, 12288}, std::tuple{8, 4096, 12288}}) {
+                                      std::tuple{1, 4096, 32000}, std::tuple{2, 4096, 12288}}) {
     AnchorDesc a;
     a.op = op_linear;
     a.operands = {tensor(0, test::kBf16, {rows, depth}), tensor(1, test::kBf16, {columns, depth}), TensorDesc{}};

@@ -129,8 +129,8 @@ AnchorCase attention(const Heads& h) {
       }
   AnchorCase out = std::move(m.made());
   out.anchor = a;
-  out.relative = h.dtype == kBf16 ? 1.0 / 100 : 1.0 / 700;
-  out.matrix_units = h.queries > 1;
+  out.relative = h.dtype == kBf16 ? 1.0 / 100 : h.dtype == kF16 ? 1.0 / 700 : 2e-6;
+  out.matrix_units = h.queries > 1 && h.dtype != kF32;
   return out;
 }
 
@@ -211,6 +211,8 @@ std::vector<AnchorCase> anchor_cases() {
            {"attention, one query", kBf16, 2, 3, 3, 1, 200, 128, false, Heads::kBool, true, false},
            {"attention, one query, no mask", kF16, 1, 4, 2, 1, 77, 64},
            {"attention, one query, few keys", kBf16, 1, 2, 1, 1, 3, 32, false, Heads::kAdded32, false, false},
+           {"attention of f32", kF32, 2, 3, 3, 37, 37, 32, false, Heads::kNone, false, true},
+           {"attention of f32, causal, added", kF32, 1, 2, 1, 9, 20, 128, true, Heads::kAdded32, false, false},
            {"attention", kBf16, 2, 3, 3, 130, 130, 64, false, Heads::kNone, false, true},
            {"attention, causal", kF16, 1, 2, 1, 100, 100, 128, true},
            {"attention, hidden keys", kBf16, 2, 2, 2, 128, 128, 64, false, Heads::kBool, true, true},
@@ -220,8 +222,8 @@ std::vector<AnchorCase> anchor_cases() {
     out.push_back(attention(h));
   out.push_back(few_rows("one row", kBf16, 1, 1024, 66, false, false, 0));
   out.push_back(few_rows("one row + bias + residual", kF16, 1, 520, 131, true, true, 0));
-  out.push_back(few_rows("three rows + bias + gelu", kF32, 3, 516, 130, true, false, op_gelu));
-  out.push_back(few_rows("eight rows + silu", kBf16, 8, 264, 250, false, false, op_silu));
+  out.push_back(few_rows("two rows + bias + gelu", kF32, 2, 516, 130, true, false, op_gelu));
+  out.push_back(few_rows("two rows + silu", kBf16, 2, 264, 250, false, false, op_silu));
   out.push_back(bags("bags", kF32, 50, 64, 90, 33, false, false));
   out.push_back(bags("bags, mean, last offset", kBf16, 20, 24, 60, 21, true, true));
   return out;

@@ -98,7 +98,7 @@ TEST(Anchors, RefusalsSayWhy) {
     EXPECT_FALSE(own_kernel(a, gpu, KRN_NUMERICS_DEFAULT, why_not));
     return why_not;
   };
-  codegen::AnchorDesc a = test::anchor_cases()[3].anchor;
+  codegen::AnchorDesc a = test::anchor_cases()[5].anchor;
   ASSERT_EQ(a.op, op_attention);
   codegen::AnchorDesc odd = a;
   odd.operands[0].strides[2] += 1;
