@@ -170,6 +170,7 @@ class Drawer {
       case O::k_elu: return emit(op, {x, literal(1, x), literal(1, x), literal(1, x)});
       case O::k_softplus: return emit(op, {x, literal(1, x), literal(20, x)});
       case O::k_pow: return emit(op, {*abs_plus(x, 0.5), literal(of({0.5, 2.0, 3.0, -1.0}), x)});
+      case O::k_gelu: return finite_ ? emit(op, {x}) : Made();  // eager's vector code makes NaN of an infinity
       default: return emit(op, {x});
     }
   }
