@@ -2,12 +2,12 @@
 //
 // Two kernels. `tiles`: 64 queries a block on the matrix units (8.0 and later), keys and values in double-buffered tiles of
 // shared memory, online softmax in registers. `split`: one query a block, or its keys cut over blocks whose partial results
-// `join` adds; it also takes f32, where the work is small. Both hold a row's maximum finite, so that a row of which nothing may be seen gives zeros.
+// `join` adds; it also takes f32, where the work is small. Both hold a row's maximum finite, so that a row of which nothing may be
+// seen gives zeros.
 #include "cuda/attention.h"
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 
 #include "cuda/op_ids.h"
 #include "cuda/plan_step.h"
@@ -225,7 +225,8 @@ KRN_KERNEL(128) split(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(K
   const Stored* const q = (const Stored*)p.v[0] + batch * STRIDE(0, 0) + head * STRIDE(0, 1) + query * STRIDE(0, 2) + lane * 8;
   const Stored* const k = (const Stored*)p.v[1] + batch * STRIDE(1, 0) + shared_head * STRIDE(1, 1) + lane * 8;
   const Stored* const v = (const Stored*)p.v[2] + batch * STRIDE(2, 0) + shared_head * STRIDE(2, 1) + lane * 8;
-  const int begin = part * (int)a.v[a_split], keys = CAUSAL && query + 1 < (int)a.v[a_keys] ? query + 1 : (int)a.v[a_keys], end = begin + (int)a.v[a_split] < keys ? begin + (int)a.v[a_split] : keys;
+  const int begin = part * (int)a.v[a_split], keys = CAUSAL && query + 1 < (int)a.v[a_keys] ? query + 1 : (int)a.v[a_keys];
+  const int end = begin + (int)a.v[a_split] < keys ? begin + (int)a.v[a_split] : keys;
 #if MASKED
   const typename Mask::Stored* const mask = (const typename Mask::Stored*)p.v[4] + batch * MASK_STRIDE(0) + head * MASK_STRIDE(1) + query * MASK_STRIDE(2);
 #endif
@@ -407,8 +408,8 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    text += std::string("#define TYPE \"") + (q.dtype == dtype_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" +
-            kArguments + kTiles;
+    text += std::string("#define TYPE \"") + (q.dtype == dtype_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
+            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" + kArguments + kTiles;
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
   out.text = std::move(text);
@@ -431,7 +432,8 @@ std::optional<HeadsProblem> heads_problem(const AnchorDesc& anchor, std::string&
   for (size_t i = 0; i < 4; ++i) {
     const TensorDesc& t = *from[i];
     int64_t strides[3], batch = 1;
-    if (t.dtype != q.dtype || t.sizes.size() != rank || !reads_words(t) || !strides_of(t, strides)) return no("attention over elements that are not whole aligned lines");
+    if (t.dtype != q.dtype || t.sizes.size() != rank || !reads_words(t) || !strides_of(t, strides))
+      return no("attention over elements that are not whole aligned lines");
     for (size_t d = 0; d + 3 < rank; ++d) batch *= t.sizes[d];
     *to[i] = {t.dtype, {batch, t.sizes[rank - 3], t.sizes[rank - 2], t.sizes[rank - 1]}, {strides[0], strides[1], strides[2], 1}};
     if (batch == 1) to[i]->strides[0] = to[i]->sizes[1] * to[i]->sizes[2] * to[i]->sizes[3];

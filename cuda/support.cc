@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the CUDA plugin takes away from the table's default: dtypes that no row computes in, and the anchors that neither
-// the libraries nor generated code do well yet; eager runs those through cuDNN and its own flash kernels.
+// the libraries nor generated code do well yet; eager runs those through cuDNN.
 #include "cuda/backend.h"
 #include "cuda/op_ids.h"
 

@@ -150,8 +150,8 @@ class Fuser {
       if (!a.store) expand_read(a.tensor, reads);
     }
     if (out.draft.has_csr) expand_read(view_base_stored(out.draft.csr_index), reads);
-    for (int t : results) {  // a concatenation whose pieces the same kernel writes
-      if (!reads.count(t)) continue;
+    for (int t : results) {  // a concatenation whose pieces the same kernel writes, or the whole of which it writes rows
+      if (!reads.count(t) && (p_.shown_by[t] < 0 || !reads.count(p_.shown_by[t]))) continue;
       if (why) *why = "the kernel would read what it writes";
       return false;
     }

@@ -215,7 +215,7 @@ class Evaluator {
       p[a.dim] = static_cast<int64_t>(row);
       int64_t o = flatten(p, sizes(self));
       double v = values_[src][i];
-      bool first = count[o]++ == 0;
+      bool first = count[o]++ == 0 || a.reduce == "none";
       if (first) {
         out[o] = v;
       } else if (a.reduce == "sum" || a.reduce == "mean") {

@@ -307,6 +307,30 @@ TEST(Fusion, UpdateOfAnInputComesAfterItsReaders) {
   check(g);
 }
 
+// A cache whose row is replaced in place, and read whole by what follows.
+void row_update(bool in_place, bool also_output) {
+  RegionBuilder g;
+  int cache = g.input(kF32, {2, 5, 3}), at = g.input(kDType_i64, {1}), row = g.input(kF32, {2, 1, 3});
+  int next = g.op(kOp_index_reduce, {cache, at, g.unary(kOp_neg, row)}, kF32, {2, 5, 3},
+                  {{kAttr_dim, int64_t{1}}, {kAttr_reduce, std::string("none")}, {kAttr_include_self, true}});
+  if (also_output) g.output(next);
+  g.output(next, in_place ? 0 : -1);
+  g.output(g.reduce(kOp_sum, next, {1}, false));
+  InterpBackend backend;
+  backend.info.updates_rows = true;
+  Checked c = check(g, backend, {Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29},
+                                 Values{3}, Values{-100, -101, -102, -103, -104, -105}});
+  bool rows_only = false;  // a kernel that stores six elements where an index says
+  for (const Kernel& k : c.executable->kernels())
+    for (const Stage& s : k.stages)
+      for (const auto& st : s.stores) rows_only |= !k.accesses[st.access].indirects.empty();
+  EXPECT_EQ(rows_only, in_place && !also_output);
+}
+
+TEST(Fusion, RowOfAnInputIsWrittenInPlace) { row_update(true, false); }
+TEST(Fusion, RowOfACopyIsChosen) { row_update(false, false); }
+TEST(Fusion, RowOfAnInputThatIsAnOutputTooIsChosen) { row_update(true, true); }
+
 TEST(Fusion, UpdateThatPermutesItsInput) {
   RegionBuilder g;
   int x = g.input(kF32, {5, 5});
