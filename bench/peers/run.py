@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keirin beside Python's eager module and every mode of torch.compile, on zoo models, as one table.
 
-The Python variants of a model are built in one process from the same file, with weights and inputs drawn by the file's rules, and
-timed in turns (A B C A B C ...): host clock round one call and a synchronisation, medians over the rounds. `keirin bench` runs as its
+The Python variants of a model are built in one process from the module that the zoo's file was exported from, with weights as the
+library initialises them and inputs drawn by the file's rules, and timed in turns (A B C A B C ...): host clock round one call and a synchronisation, medians over the rounds. `keirin bench` runs as its
 own process right before. The baseline of every ratio is Python's eager module. Results are kept as JSON with the machine.
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
@@ -20,10 +20,9 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
-import archive  # noqa: E402
+import export  # noqa: E402
 from check import draw  # noqa: E402
 
-ZOO = Path(__file__).resolve().parent.parent / "zoo" / "models"
 FAMILIES = ["resnet50", "vit_b16", "bert", "xlnet", "decoder_prefill", "decoder_decode", "unet", "gcn", "gat", "sage",
             "graph_diffusion", "dlrm", "lstm", "ppo_vit"]
 
@@ -33,15 +32,16 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def load(path: Path, device: str):
-    """The exported module with drawn weights, and its inputs, on the device."""
-    generator = torch.Generator().manual_seed(archive.read_init(path)["seed"])
-    program, inputs = archive.read(path, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
-    if device == "cuda":
-        from torch.export.passes import move_to_device_pass
-        program = move_to_device_pass(program, "cuda")
-        inputs = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cuda(), inputs)
-    return program.module(), inputs
+def load(model: str, size: str, device: str):
+    """The module that was exported, and inputs as the file draws them, on the device."""
+    case = (export.kFull if size == "full" else export.kSmall)[model]()
+    torch.manual_seed(0)
+    torch.set_default_dtype(case.dtype)
+    with torch.no_grad(), torch.device(device):
+        module = case.build().eval().to(device)
+    torch.set_default_dtype(torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    return module, tuple(draw(i.rule, list(i.shape), i.dtype, generator).to(device) for i in case.inputs)
 
 
 def with_graph(module, inputs):
@@ -117,7 +117,7 @@ def bench(model: str, options) -> dict:
     if options.keirin:
         row["keirin"] = keirin_row(options.keirin, model, options.size, options.device, options.keirin_option)
     try:
-        module, inputs = load(ZOO / options.size / f"{model}.pt2", options.device)
+        module, inputs = load(model, options.size, options.device)
         with torch.no_grad():
             built = variants(module, inputs, options.device, options.modes)
             row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds)

@@ -346,6 +346,7 @@ Status Decider::race_all() {
   }
   RaceOptions options;
   options.threshold = kLeastGain;
+  options.limit_ns = static_cast<uint64_t>(s_.options.race_seconds * 1e9);
   if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
   if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
   progress("race", 0.5);

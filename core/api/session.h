@@ -40,6 +40,7 @@ struct Options {
                                               // process for GPUs
   double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
   uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever
+  double race_seconds = 30;                   // limit of one race; a call too long for it still gets its first look
   bool measure_again = false;                 // race even where the ledger knows the answer: what `bench` does
   std::string force;                          // "", "eager", "compiled": for tests; shown in every report
   std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder

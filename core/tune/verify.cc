@@ -139,7 +139,7 @@ class OutputJudge {
     const double k = (narrow ? options_.k_narrow : options_.k) * (1 + 3 / std::sqrt(n));
     // Elements of one output are sums of terms of like size: what the order of summation does to a small one is measured by the
     // large ones. 16-bit results are accumulated in f32, and their ulp hides that.
-    const double summation = narrow ? 0 : options_.ulps * ulp_at(dtype_, scale);
+    const double summation = narrow ? 0 : options_.summation_ulps * ulp_at(dtype_, scale);
     const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, std::sqrt(sum_r / n));
     if (worst_beyond > k * worst_e + summation) {
       const auto i = static_cast<size_t>(verdict_.worst_index);
