@@ -146,6 +146,20 @@ def markdown(rows: list[dict], modes: list[str]) -> str:
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [line for _, line in sorted(lines)]) + "\n"
 
 
+def summary(rows: list[dict], modes: list[str]) -> str:
+    """Geometric means over the models that every side ran."""
+    rows = [r for r in rows if r.get("keirin", {}).get("chosen_ms") and set(r.get("ms", {})) >= {"eager", *modes}]
+    compiled = [m for m in modes if m != "eager_graph"]
+    if not rows or not compiled:
+        return ""
+    mean = lambda f: statistics.geometric_mean([f(r) for r in rows])  # noqa: E731
+    best = lambda r: min(r["ms"][m] for m in compiled)  # noqa: E731
+    ours = lambda r: r["keirin"]["chosen_ms"]  # noqa: E731
+    return (f"Geometric means over {len(rows)} models: {mean(lambda r: r['ms']['eager'] / ours(r)):.2f}x over Python's eager module (the best mode of "
+            f"torch.compile: {mean(lambda r: r['ms']['eager'] / best(r)):.2f}x), {mean(lambda r: best(r) / ours(r)):.2f}x over the best mode of "
+            f"torch.compile, {mean(lambda r: min(r['ms'].values()) / ours(r)):.2f}x over the best of all.\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="names of the zoo; the 14 families by default")
@@ -158,7 +172,13 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json")
     parser.add_argument("--markdown")
+    parser.add_argument("--show", help="measure nothing: print the table of this JSON file")
     options = parser.parse_args()
+    if options.show:
+        rows = json.loads(Path(options.show).read_text())["rows"]
+        modes = [m for m in rows[0]["ms"] if m != "eager"]
+        print(markdown(rows, modes) + "\n" + summary(rows, modes))
+        return 0
     options.modes = [m for m in options.modes.split(",") if m]
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -171,7 +191,7 @@ def main() -> int:
         machine["gpu"] = torch.cuda.get_device_name(0)
     if options.json:
         Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))
-    table = markdown(rows, options.modes)
+    table = markdown(rows, options.modes) + "\n" + summary(rows, options.modes)
     if options.markdown:
         Path(options.markdown).write_text(table)
     print(table)

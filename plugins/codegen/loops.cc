@@ -36,7 +36,7 @@ void push_linear(std::vector<int64_t>& out, const Linear& form) {
 
 bool is_argument(const Node& node) {
   const auto value = static_cast<int64_t>(node.imm);
-  return node.prim == Prim::kLiteral && node.kind == Kind::kI64 && value > 16 && value < INT32_MAX;
+  return node.prim == Prim::kLiteral && node.kind == Kind::kI64 && value > 1 && value < INT32_MAX;
 }
 
 std::string structure_key(const Kernel& k) {

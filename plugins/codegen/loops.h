@@ -113,8 +113,8 @@ struct Kernel {
   std::vector<Stage> stages;
 };
 
-// A whole number in the DAG that is large enough to come from a size (the row length in an index that was flattened, say): an
-// argument like the sizes, so that another size shares the code. Small ones are worth folding; wider than 32 bits ones stay.
+// A whole number in the DAG that may come from a size (the row length in an index that was flattened, say): an argument like the
+// sizes, so that another size shares the code. 0 and 1 stay, since they are folded, and what needs more than 32 bits.
 bool is_argument(const Node& node);
 
 // What decides the generated code: axes' kinds, dtypes, the DAG, stages, per access which strides are 0, 1 or general along
