@@ -92,6 +92,17 @@ TEST_P(Judge, ALossOfPrecisionIsRefused) {
   EXPECT_FALSE(judge_values(coarse).right);
 }
 
+TEST_P(Judge, AnotherOrderOfSummationIsNoErrorButFarMoreIs) {
+  if (GetParam() == DType::k_f16 || GetParam() == DType::k_bf16) GTEST_SKIP() << "16-bit results are summed in f32";
+  double largest = 0;
+  for (const double x : truth_) largest = std::max(largest, std::abs(x));
+  std::vector<double> summed = right_;
+  summed[3] += 12 * ulp_at(GetParam(), largest);
+  EXPECT_TRUE(judge_values(summed).verified) << judge_values(summed).reason;
+  summed[3] += 40 * ulp_at(GetParam(), largest);
+  EXPECT_FALSE(judge_values(summed).right);
+}
+
 TEST_P(Judge, NaNWhereEagerHasItIsRightAndAFiniteOneIsNotUnlessFp64IsFinite) {
   truth_[5] = eager_[5] = right_[5] = std::nan("");
   EXPECT_TRUE(judge_values(right_).verified);
