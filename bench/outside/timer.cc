@@ -6,6 +6,7 @@
 // such programs in turns.
 //
 //   keirin_outside libtorch MODEL.ts INPUTS.ts THREADS      keirin_outside keirin MODEL.pt2 INPUTS.ts THREADS
+#include <ATen/Parallel.h>
 #include <keirin/torch.h>
 #include <torch/script.h>
 
