@@ -9,9 +9,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "core/host/plugins.h"
 #include "core/ir/bytes.h"
+#include "tests/support/trust_count.h"
 #include "tests/unit/host/heap_services.h"
 
 namespace keirin::test {
@@ -27,11 +29,19 @@ class PluginFaults : public testing::Test {
     ASSERT_NE(::mkdtemp(name), nullptr);
     dir_ = name;
   }
-  void TearDown() override { fs::remove_all(dir_); }
+  void TearDown() override {
+    fs::remove_all(dir_);
+    trust_count("plugins", new_behaviours_, HasFailure() ? 1 : 0);
+  }
 
   HostOptions options(const std::vector<std::string>& folders) {
+    static std::set<std::string> behaviours{"good"};  // counted once, however many tests use them
     HostOptions o;
-    for (const std::string& f : folders) o.paths.push_back(f[0] == '/' ? f : kFaults + "/" + f);
+    for (const std::string& f : folders) {
+      const bool built = f[0] != '/';
+      new_behaviours_ += built && behaviours.insert(f).second;
+      o.paths.push_back(built ? kFaults + "/" + f : f);
+    }
     o.search = false;
     o.cache_dir = dir_ + "/cache";
     o.worker = KEIRIN_WORKER;
@@ -56,6 +66,7 @@ class PluginFaults : public testing::Test {
   }
 
   HeapServices services_;
+  int64_t new_behaviours_ = 0;
   std::string dir_;
 };
 

@@ -20,6 +20,7 @@
 #include "tests/graphs/random_graph.h"
 #include "tests/graphs/shrink.h"
 #include "tests/graphs/trial.h"
+#include "tests/support/trust_count.h"
 
 namespace keirin::graphs {
 namespace {
@@ -56,6 +57,7 @@ class Runner {
     for (uint64_t seed = first; seed < first + count; ++seed) run_seed(seed);
     std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", static_cast<unsigned long long>(count),
                 static_cast<unsigned long long>(ops_), static_cast<unsigned long long>(compiled_), static_cast<unsigned long long>(failed_));
+    test::trust_count("graphs", static_cast<int64_t>(tried_), static_cast<int64_t>(failed_));
     return failed_ == 0 && compiled_ > 0 ? 0 : 1;
   }
 
@@ -65,6 +67,7 @@ class Runner {
     std::snprintf(now_running, sizeof now_running, "--seed=%llu (%s)\n", static_cast<unsigned long long>(seed), cut_name(setting.cut));
     const Graph graph = draw_graph(seed, setting.finite);
     if (graph.outputs.empty()) return;
+    ++tried_;
     if (options_.print) std::printf("%s", print(graph).c_str()), std::fflush(stdout);
     ops_ += graph.ops.size();
     const Verdict verdict = plugins_->try_graph(graph, setting);
@@ -101,7 +104,7 @@ class Runner {
 
   const Options& options_;
   std::unique_ptr<Plugins> plugins_;
-  uint64_t ops_ = 0, compiled_ = 0, failed_ = 0;
+  uint64_t tried_ = 0, ops_ = 0, compiled_ = 0, failed_ = 0;
 };
 
 bool read_option(const std::string& arg, const std::string& key, std::string& to) {

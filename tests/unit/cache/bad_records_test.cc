@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/mutants.h"
+
 namespace keirin {
 namespace {
 
@@ -68,6 +70,25 @@ TEST_F(BadRecords, ADamagedRecordCountsAsNone) {
     std::ofstream(entry.path(), std::ios::app | std::ios::binary) << "x";
   EXPECT_TRUE(read_bad_records(*cache_).empty());
   EXPECT_EQ(cache_->check().size(), 1u);
+}
+
+// Ours by its hash, yet not what this version writes.
+TEST_F(BadRecords, WhatIsNoRecordAccusesNobody) {
+  EXPECT_TRUE(publish_bad_record(*cache_, record("acme", "a")));
+  const std::string good = cache_->bodies(EntryKind::kBad).at(0);
+  cache_ = nullptr;
+  fs::remove_all(dir_ + "/c");
+  cache_ = open();
+  size_t read = 0;
+  test::MalformedInputs inputs;
+  inputs.try_mutants(good, 300, [&](const std::string& mutant) {
+    ASSERT_TRUE(cache_->publish(EntryKind::kBad, CacheKey().add("k", "v"), mutant));
+    const std::vector<BadRecord> records = read_bad_records(*cache_);
+    ASSERT_LE(records.size(), 1u);
+    read += records.size();
+  });
+  EXPECT_GT(read, 0u);
+  EXPECT_LT(read, 300u);
 }
 
 TEST_F(BadRecords, WithoutACacheTheProcessStillRemembers) {

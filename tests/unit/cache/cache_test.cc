@@ -16,6 +16,7 @@
 #include <fstream>
 
 #include "core/cache/artifact.h"
+#include "tests/support/mutants.h"
 
 namespace keirin {
 namespace {
@@ -87,14 +88,25 @@ TEST_F(CacheTest, AnyFlippedByteDropsTheEntry) {
 TEST_F(CacheTest, AnyTornEntryIsDropped) {
   cache_->publish(EntryKind::kArtifact, key("a"), "some body");
   const std::string path = file_of(key("a")), whole = slurp(path);
-  for (size_t n = 0; n < whole.size(); ++n) {
-    spill(path, whole.substr(0, n));
-    ASSERT_FALSE(cache_->read(EntryKind::kArtifact, key("a"))) << n << " bytes";
-  }
+  test::MalformedInputs inputs;
+  inputs.try_truncations(whole, [&](const std::string& torn) {
+    spill(path, torn);
+    ASSERT_FALSE(cache_->read(EntryKind::kArtifact, key("a"))) << torn.size() << " bytes";
+  });
   spill(path, whole + "x");
   EXPECT_FALSE(cache_->read(EntryKind::kArtifact, key("a")));
   spill(path, whole);
   EXPECT_TRUE(cache_->read(EntryKind::kArtifact, key("a"))) << "the test itself restores a good entry";
+}
+
+TEST_F(CacheTest, AnyMutantOfAnEntryIsDropped) {
+  cache_->publish(EntryKind::kArtifact, key("a"), "some body 1234");
+  const std::string path = file_of(key("a")), whole = slurp(path);
+  test::MalformedInputs inputs;
+  inputs.try_mutants(whole, 1000, [&](const std::string& mutant) {
+    spill(path, mutant);
+    ASSERT_EQ(cache_->read(EntryKind::kArtifact, key("a")).has_value(), mutant == whole);
+  });
 }
 
 TEST_F(CacheTest, SwappedEntriesAreDropped) {
@@ -279,6 +291,15 @@ TEST(ArtifactBytes, RoundTripAndEveryCut) {
   EXPECT_EQ(back->body, artifact.body);
   for (size_t n = 0; n < 8 + 5; ++n) EXPECT_FALSE(parse_artifact(bytes.substr(0, n)).ok());
   EXPECT_FALSE(parse_artifact(std::string(8, '\xff') + "abc").ok());
+  int refused = 0;
+  test::MalformedInputs inputs;
+  inputs.try_mutants(bytes, 500, [&](const std::string& mutant) {
+    const Result<Artifact> read = parse_artifact(mutant);
+    refused += !read.ok();
+    if (!read.ok()) return;
+    ASSERT_EQ(read->token.size() + read->body.size() + 8, mutant.size());
+  });
+  EXPECT_GT(refused, 50);
 }
 
 }  // namespace

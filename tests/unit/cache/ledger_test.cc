@@ -10,6 +10,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "tests/support/mutants.h"
+
 namespace keirin {
 namespace {
 
@@ -44,7 +46,9 @@ TEST(Ledger, TextRoundTrip) {
 
 TEST(Ledger, WhatIsNoRecordIsRefused) {
   const std::string text = ledger_text(sample());
-  for (size_t n = 0; n + 2 < text.size(); ++n) EXPECT_EQ(parse_ledger(text.substr(0, n)).status().code(), Code::k_corrupt);
+  test::MalformedInputs inputs;
+  inputs.try_truncations(text.substr(0, text.size() - 2),
+                         [](const std::string& cut) { EXPECT_EQ(parse_ledger(cut).status().code(), Code::k_corrupt); });
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 1", "\"schema\": 2"},
                                  {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
                                  {"\"verified\": true", "\"verified\": false"},
@@ -55,6 +59,24 @@ TEST(Ledger, WhatIsNoRecordIsRefused) {
     changed.replace(changed.find(from), from.size(), to);
     EXPECT_FALSE(parse_ledger(changed).ok()) << to;
   }
+}
+
+TEST(Ledger, DamageIsRefusedOrIsARecordThatCanBeWritten) {
+  int refused = 0, read = 0;
+  test::MalformedInputs inputs;
+  inputs.try_mutants(ledger_text(sample()), 1000, [&](const std::string& text) {
+    const Result<LedgerRecord> record = parse_ledger(text);
+    if (!record.ok()) {
+      ++refused;
+      ASSERT_EQ(record.status().code(), Code::k_corrupt);
+      return;
+    }
+    ++read;
+    const Result<LedgerRecord> again = parse_ledger(ledger_text(*record));
+    ASSERT_TRUE(again.ok() && *again == *record) << text;
+  });
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(read, 30);
 }
 
 TEST(Ledger, FiguresAreClipped) {

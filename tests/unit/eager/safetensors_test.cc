@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/eager/tensor_services.h"
+#include "tests/support/mutants.h"
 
 namespace keirin {
 namespace {
@@ -65,6 +66,33 @@ TEST(Safetensors, RefusesHostileFiles) {
   write_raw(path, "{}", "", int64_t{1} << 40);
   EXPECT_EQ(read_safetensors(path, *services).status().code(), Code::k_corrupt);
   EXPECT_EQ(read_safetensors(temporary("absent"), *services).status().code(), Code::k_invalid_input);
+}
+
+TEST(Safetensors, DamageIsRefusedOrEveryTensorIsWhole) {
+  const auto services = make_tensor_services();
+  const std::string path = temporary("mutant");
+  const TensorRef x = *services->allocate({DType::k_f32, {2, 3}, {}, {}}), y = *services->allocate({DType::k_i64, {4}, {}, {}});
+  ASSERT_TRUE(write_safetensors(path, {{"x", x}, {"y", y}}, *services).ok());
+  std::ifstream file(path, std::ios::binary);
+  const std::string good((std::istreambuf_iterator<char>(file)), {});
+  int refused = 0;
+  const auto judge = [&](const std::string& mutant) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << mutant;
+    const auto read = read_safetensors(path, *services);
+    refused += !read.ok();
+    if (!read.ok()) return;
+    for (const auto& [name, tensor] : *read) {
+      int64_t n = 1;
+      for (int64_t d = 0; d < tensor->rank(); ++d) n *= tensor->sizes()[d];
+      ASSERT_LE(n * dtype_bytes(tensor->dtype()), tensor->storage_bytes()) << name;
+      ASSERT_LE(tensor->storage_bytes(), static_cast<int64_t>(mutant.size())) << name;
+    }
+  };
+  test::MalformedInputs inputs;
+  inputs.try_truncations(good, judge);
+  EXPECT_EQ(refused, static_cast<int>(good.size()));
+  inputs.try_mutants(good, 500, judge);
+  EXPECT_GT(refused, static_cast<int>(good.size()) + 100);
 }
 
 }  // namespace

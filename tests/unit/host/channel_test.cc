@@ -10,6 +10,8 @@
 
 #include <thread>
 
+#include "tests/support/mutants.h"
+
 namespace keirin {
 namespace {
 
@@ -50,6 +52,31 @@ TEST_F(Channel, WhatIsNoPacketIsCorrupt) {
   const std::string noise(4096, 'z');
   ASSERT_EQ(::write(there_.get(), noise.data(), noise.size()), 4096);
   EXPECT_EQ(received().code(), Code::k_corrupt);
+}
+
+TEST_F(Channel, DamageEndsInAPacketOrAStatus) {
+  Packet packet;
+  packet.head = {{"n", 7}, {"words", {"a", "b"}}};
+  packet.blobs = {"0123456789", "x"};
+  ASSERT_TRUE(send_packet(there_.get(), packet, within(200)).ok());
+  std::string good(4096, '\0');
+  const ssize_t bytes = ::read(here_.get(), good.data(), good.size());
+  ASSERT_GT(bytes, 0);
+  good.resize(static_cast<size_t>(bytes));
+  int refused = 0;
+  const auto judge = [&](const std::string& mutant) {
+    SetUp();
+    ASSERT_EQ(::write(there_.get(), mutant.data(), mutant.size()), static_cast<ssize_t>(mutant.size()));
+    there_ = Descriptor();
+    const Code code = received().code();
+    refused += code != Code::k_ok;
+    ASSERT_TRUE(code == Code::k_ok || code == Code::k_corrupt || code == Code::k_crashed);
+  };
+  test::MalformedInputs inputs;
+  inputs.try_truncations(good, judge);
+  EXPECT_EQ(refused, bytes) << "a part of a packet was taken for one";
+  inputs.try_mutants(good, 1000, judge);
+  EXPECT_GT(refused, bytes + 300);
 }
 
 TEST_F(Channel, LengthsAreBoundedBeforeAnythingIsAllocated) {

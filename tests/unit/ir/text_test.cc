@@ -9,6 +9,7 @@
 
 #include "core/ir/rows.h"
 #include "core/ir/verify.h"
+#include "tests/support/mutants.h"
 
 namespace keirin {
 namespace {
@@ -82,6 +83,15 @@ TEST(Text, DamageIsHarmless) {
   std::mt19937 rng(5);
   const std::string good = kEverything, letters = "{}[](),%:=!#\"0_ \n-9x";
   int parsed = 0;
+  const auto judge = [&](const std::string& text) {
+    Result<Graph> g = parse(text);
+    if (!g.ok()) return;
+    ++parsed;
+    if (!verify(*g).ok()) return;
+    Result<Graph> again = parse(print(*g));
+    ASSERT_TRUE(again.ok() && *again == *g) << text;
+  };
+  test::MalformedInputs inputs;
   for (int i = 0; i < 5000; ++i) {
     std::string text = good;
     for (uint32_t k = 0, n = 1 + rng() % 3; k < n; ++k) {
@@ -91,13 +101,8 @@ TEST(Text, DamageIsHarmless) {
       else
         text.erase(at, 1 + rng() % 4);
     }
-    Result<Graph> g = parse(text);
-    if (!g.ok()) continue;
-    ++parsed;
-    Status status = verify(*g);
-    if (!status.ok()) continue;
-    Result<Graph> again = parse(print(*g));
-    ASSERT_TRUE(again.ok() && *again == *g) << text;
+    inputs.try_one(text, judge);
+    if (HasFatalFailure()) return;
   }
   EXPECT_GT(parsed, 100);
 }

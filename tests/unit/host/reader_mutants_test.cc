@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Damage to the two files that are read before a plugin is loaded: its manifest and what an earlier probe said. A damaged manifest is
+// refused or names a library below itself; a damaged verdict is probed again or is some verdict. Never a crash.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/host/manifest.h"
+#include "core/host/probe.h"
+#include "tests/support/mutants.h"
+
+namespace keirin {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ReaderMutants : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/keirin-mutants-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    dir_ = name;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+  static std::string slurp(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string((std::istreambuf_iterator<char>(file)), {});
+  }
+  static void spill(const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  std::string dir_;
+};
+
+TEST_F(ReaderMutants, Manifest) {
+  const std::string good = slurp(std::string(KEIRIN_SOURCE_DIR) + "/plugins/skeleton/manifest.toml"), path = dir_ + "/manifest.toml";
+  ASSERT_FALSE(good.empty());
+  int refused = 0, read = 0;
+  const auto judge = [&](const std::string& text) {
+    spill(path, text);
+    Manifest manifest;
+    const Status status = read_manifest(path, &manifest);
+    if (!status.ok()) {
+      ++refused;
+      ASSERT_TRUE(status.code() == Code::k_corrupt || status.code() == Code::k_version) << status.text();
+      ASSERT_EQ(status.message().where, path);
+      return;
+    }
+    ++read;
+    ASSERT_FALSE(manifest.variants.empty());
+    ASSERT_LE(manifest.opset_min, manifest.opset_max);
+    for (const ManifestVariant& variant : manifest.variants)
+      ASSERT_TRUE(fs::path(variant.library).lexically_normal().string().starts_with(dir_ + "/")) << variant.library;
+  };
+  test::MalformedInputs inputs;
+  inputs.try_truncations(good, judge);
+  inputs.try_mutants(good, 1500, judge);
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(read, 100);
+  for (const char* deep : {"[", "{a=", "[[a]]\n"}) {
+    std::string nested = "x = ";
+    for (int i = 0; i < 5000; ++i) nested += deep;
+    inputs.try_one(nested, judge);
+  }
+}
+
+TEST_F(ReaderMutants, Verdict) {
+  const std::string library = dir_ + "/libacme.so";
+  spill(library, "x");
+  const VerdictStore store(dir_ + "/cache", {});
+  const PluginSession::Identity acme{library, "guid", "1"};
+  store.remember(acme, {true, false, "", "", "build 7", {{true, "device", ""}, {false, "other", "too old"}}});
+  ASSERT_TRUE(store.recall(acme));
+  const std::string path = fs::directory_iterator(dir_ + "/cache/probe")->path(), good = slurp(path);
+  int forgotten = 0, recalled = 0;
+  const auto judge = [&](const std::string& text) {
+    spill(path, text);
+    (store.recall(acme) ? recalled : forgotten)++;
+  };
+  test::MalformedInputs inputs;
+  inputs.try_truncations(good, judge);
+  EXPECT_EQ(recalled, 0);
+  inputs.try_mutants(good, 1000, judge);
+  EXPECT_GT(forgotten, 300);
+  EXPECT_GT(recalled, 50);
+  inputs.try_one(std::string(100000, '['), judge);
+}
+
+}  // namespace
+}  // namespace keirin
