@@ -94,7 +94,7 @@ Values glu(Lowering& w) {
 
 Values identity_in_eval(Lowering& w) {
   if (w.flag("train") && w.real("p") != 0) w.decline("dropout in training draws random numbers");
-  return {w.tensor("input")};
+  return {w.tensor(w.given("self") ? "self" : "input")};  // dropout_ calls it self
 }
 
 Values native_dropout(Lowering& w) {

@@ -148,6 +148,8 @@ TEST(Aten, OpaqueLeavesNoTraceAndSaysWhy) {
   expect_opaque(unknown.tensor("self", DType::k_f32, {3}), "aten::topk", "no recipe");
   Call complex;
   expect_opaque(complex.tensor("self", DType::k_c64, {3}), "aten::neg", "carried");
+  Call in_place;  // dropout_ calls its tensor otherwise
+  EXPECT_EQ(in_place.tensor("self", DType::k_f32, {3}).with("p", 0.5).with("train", false).rows("aten::dropout"), "");
   Call dropout;
   expect_opaque(dropout.tensor("input", DType::k_f32, {3}).with("p", 0.5).with("train", true), "aten::dropout",
                 "random");
