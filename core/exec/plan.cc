@@ -289,6 +289,17 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
   return outputs;
 }
 
+// What the failure of a step, or of what follows it, means for the caller.
+Status Plan::failed(size_t step, Status status) const {
+  const auto in_place = [](const PlanStep& s) {
+    return std::any_of(s.targets.begin(), s.targets.end(), [](ValueId v) { return v != kNone; });
+  };
+  const std::string name = "step " + steps_[step].name;
+  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + 1, in_place)) return std::move(status).at(name);
+  return Status(Code::k_half_done, Message{status.message().what + "; the state was being updated already", name,
+                                           "the call is not repeated: it would update the state twice", "load the model again"});
+}
+
 Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us) {
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
   auto run_all = [&]() -> Result<std::vector<TensorRef>> {
@@ -296,14 +307,16 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
     for (size_t s = 0; s < steps_.size(); ++s) {
       auto start = std::chrono::steady_clock::now();
       Status status = steps_[s].executable ? run_region(*context, s) : run_eager(*context, s);
-      if (!status.ok()) return std::move(status).at("step " + steps_[s].name);
+      if (!status.ok()) return failed(s, std::move(status));
       for (ValueId v : released_[s]) context->tensors[v].reset();
       if (step_us) {
         KRN_TRY(services_.synchronize(device_));
         step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
       }
     }
-    return collect(*context, inputs);
+    Result<std::vector<TensorRef>> collected = collect(*context, inputs);
+    if (!collected.ok() && !steps_.empty()) return failed(steps_.size() - 1, std::move(collected).status());
+    return collected;
   };
   Result<std::vector<TensorRef>> outputs = run_all();
   give_back(std::move(context));
