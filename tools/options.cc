@@ -37,6 +37,8 @@ void CommonOptions::add_to(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--budget", runtime.budget_seconds, "seconds of tuning beyond the heuristics")->check(CLI::NonNegativeNumber);
   app.add_option("--race-limit", runtime.race_seconds, "seconds that one race may take")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--sample-rate", runtime.sample_rate, "after the first 3 calls of a shape, compare 1 in so many with eager; 0: none")
+      ->capture_default_str();
   app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position: 0, 1, ...");
   app.add_option("--json", json, "also write the result as JSON to this file; - is standard output");
   app.add_option("--fallback", fallback, "what to do about eager steps: allow, warn or forbid")
