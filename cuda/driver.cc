@@ -48,6 +48,18 @@ struct OpenedDriver {
   }
 };
 
+// NVRTC opens its builtins by bare name: in a folder that no search path names (a Python wheel's) it does not find them, unless
+// they are open already. Not to find them here is no error: NVRTC may know better.
+void open_builtins(void* nvrtc) {
+  auto* version = reinterpret_cast<int (*)(int*, int*)>(dlsym(nvrtc, "nvrtcVersion"));
+  int major = 0, minor = 0;
+  Dl_info at{};
+  if (!version || version(&major, &minor) != 0 || !dladdr(reinterpret_cast<void*>(version), &at) || !at.dli_fname) return;
+  const std::string path = at.dli_fname;
+  const std::string name = "libnvrtc-builtins.so." + std::to_string(major) + "." + std::to_string(minor);
+  dlopen((path.substr(0, path.rfind('/') + 1) + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 struct OpenedNvrtc {
   Nvrtc table;
   std::string why_not;
@@ -56,6 +68,7 @@ struct OpenedNvrtc {
   OpenedNvrtc() {
     void* library = open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
     if (!library) return;
+    open_builtins(library);
 #define KRN_LOAD(name, ...)                                              \
   table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
   if (!table.name) {                                                     \
