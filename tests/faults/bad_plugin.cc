@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 #include <vector>
@@ -118,10 +119,10 @@ krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 
 // Writes until the disk or somebody stops it.
 [[maybe_unused]] bool fill_disk() {
-  char path[] = "/tmp/keirin-fault-fill-XXXXXX";
-  const int fd = ::mkstemp(path);
+  std::string path = (std::filesystem::temp_directory_path() / "keirin-fault-fill-XXXXXX").string();
+  const int fd = ::mkstemp(path.data());
   if (fd < 0) return false;
-  ::unlink(path);
+  ::unlink(path.c_str());
   const std::vector<char> block(1 << 20, 'x');
   bool whole = true;
   for (int i = 0; i < 100000 && whole; ++i) whole = ::write(fd, block.data(), block.size()) == static_cast<ssize_t>(block.size());

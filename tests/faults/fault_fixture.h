@@ -15,6 +15,7 @@
 #include "core/ir/bytes.h"
 #include "tests/support/trust_count.h"
 #include "tests/unit/host/heap_services.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin::test {
 
@@ -24,13 +25,7 @@ inline const std::string kFaults = KEIRIN_FAULTS_DIR;
 
 class PluginFaults : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/keirin-faults-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
   void TearDown() override {
-    fs::remove_all(dir_);
     trust_count("plugins", new_behaviours_, HasFailure() ? 1 : 0);
   }
 
@@ -67,7 +62,8 @@ class PluginFaults : public testing::Test {
 
   HeapServices services_;
   int64_t new_behaviours_ = 0;
-  std::string dir_;
+  TempFolder folder_;
+  const std::string dir_ = folder_.path();
 };
 
 inline const PluginReport* report_of(const PluginHost& host, const std::string& name) {

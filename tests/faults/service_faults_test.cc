@@ -14,6 +14,7 @@
 
 #include "core/api/session.h"
 #include "core/host/plugins.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -25,13 +26,8 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 class ServiceFaults : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/keirin-service-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-    switch_ = dir_ + "/switch";
     ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1);
   }
-  void TearDown() override { fs::remove_all(dir_); }
 
   Options options(const std::string& fault) {
     Options o;
@@ -74,7 +70,9 @@ class ServiceFaults : public testing::Test {
     return true;
   }
 
-  std::string dir_, switch_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
+  const std::string switch_ = dir_ + "/switch";
 };
 
 class DyingCompiler : public ServiceFaults, public testing::WithParamInterface<const char*> {};

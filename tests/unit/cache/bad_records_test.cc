@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "tests/support/mutants.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -19,12 +20,8 @@ namespace fs = std::filesystem;
 class BadRecords : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/keirin-bad-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     cache_ = open();
   }
-  void TearDown() override { fs::remove_all(dir_); }
   std::unique_ptr<Cache> open() {
     CacheOptions options;
     options.dir = dir_ + "/c";
@@ -33,7 +30,8 @@ class BadRecords : public testing::Test {
   static BadRecord record(const std::string& plugin, const std::string& region) {
     return {plugin, "guid of " + plugin, "1", region, "krn.exec.run", "died: \"\xff\n", {}};
   }
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
   std::unique_ptr<Cache> cache_;
 };
 

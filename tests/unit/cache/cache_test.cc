@@ -17,22 +17,21 @@
 
 #include "core/cache/artifact.h"
 #include "tests/support/mutants.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
 
 namespace fs = std::filesystem;
+using test::slurp;
+using test::spill;
 
 class CacheTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/keirin-cache-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     cache_ = std::make_unique<Cache>(options());
     ASSERT_TRUE(cache_->usable());
   }
-  void TearDown() override { fs::remove_all(dir_); }
 
   CacheOptions options() {
     CacheOptions o;
@@ -42,15 +41,9 @@ class CacheTest : public testing::Test {
   }
   static CacheKey key(const std::string& name) { return CacheKey().add("name", name); }
   std::string file_of(const CacheKey& k) { return dir_ + "/c/artifact/" + k.hex().substr(0, 2) + "/" + k.hex(); }
-  static std::string slurp(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string((std::istreambuf_iterator<char>(file)), {});
-  }
-  static void spill(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-  }
 
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
   std::vector<std::string> warnings_;
   std::unique_ptr<Cache> cache_;
 };

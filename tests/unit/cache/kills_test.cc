@@ -25,6 +25,7 @@
 #include "core/cache/cache.h"
 #include "core/cache/ledger.h"
 #include "tests/support/trust_count.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -84,14 +85,10 @@ class Victim {
 class Kills : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/keirin-kills-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     options_.dir = dir_ + "/c";
     options_.max_bytes = 10000;
   }
   void TearDown() override {
-    fs::remove_all(dir_);
     std::printf("%lld kills\n", static_cast<long long>(kills_));
     test::trust_count("kills", kills_, HasFailure() ? 1 : 0, crashes_);
   }
@@ -164,7 +161,8 @@ class Kills : public testing::Test {
     EXPECT_EQ(files, cache.list().size());
   }
 
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
   int64_t kills_ = 0, crashes_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "tests/support/mutants.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -92,10 +93,9 @@ TEST(Ledger, FiguresAreClipped) {
 }
 
 TEST(Ledger, AnotherStackMakesItStale) {
-  char name[] = "/tmp/keirin-ledger-XXXXXX";
-  ASSERT_NE(::mkdtemp(name), nullptr);
+  const test::TempFolder folder;
   CacheOptions options;
-  options.dir = std::string(name) + "/c";
+  options.dir = folder.path() + "/c";
   Cache cache(options);
   const CacheKey key = CacheKey().add("graph", "g");
   ASSERT_TRUE(publish_ledger(cache, key, sample()));
@@ -108,7 +108,6 @@ TEST(Ledger, AnotherStackMakesItStale) {
   cache.publish(EntryKind::kLedger, key, "{}");
   EXPECT_FALSE(read_ledger(cache, key, sample().fingerprints, &stale));
   EXPECT_TRUE(cache.list().empty()) << "a record that does not parse is deleted";
-  std::filesystem::remove_all(name);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -96,14 +97,14 @@ std::string run_block(int threads) {
 }  // namespace
 
 HostModule::HostModule(const std::string& text, std::string& error) {
-  char path[] = "/tmp/keirin_kernels_XXXXXX.cc";
-  const int file = mkstemps(path, 3);
+  std::string path = (std::filesystem::temp_directory_path() / "keirin-kernels-XXXXXX.cc").string();
+  const int file = ::mkstemps(path.data(), 3);
   if (file < 0 || write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     error = "cannot write the kernels' text";
     return;
   }
   ::close(file);
-  const std::string base(path, sizeof path - 4), library = base + ".so", log = base + ".log";
+  const std::string base = path.substr(0, path.size() - 3), library = base + ".so", log = base + ".log";
   const char* compiler = std::getenv("CXX");
   const std::string command = std::string(compiler ? compiler : "c++") +
                               " -std=c++17 -O1 -w -ffp-contract=off -fwrapv -shared -fPIC -o " + library + " " + path + " 2> " + log;
@@ -117,7 +118,7 @@ HostModule::HostModule(const std::string& text, std::string& error) {
   }
   library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library_) error = dlerror();
-  for (const std::string& gone : {std::string(path), library, log}) unlink(gone.c_str());
+  for (const std::string& gone : {path, library, log}) unlink(gone.c_str());
 }
 
 std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers) {

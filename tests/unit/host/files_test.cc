@@ -2,6 +2,7 @@
 //
 // Who may have touched a file, and that a published one is whole.
 #include "core/host/files.h"
+#include "tests/support/temp_folder.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -18,13 +19,8 @@ namespace fs = std::filesystem;
 
 class Files : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/keirin-files-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
 };
 
 TEST_F(Files, OwnedPaths) {

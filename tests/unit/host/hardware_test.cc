@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temp_folder.h"
+
 namespace keirin {
 namespace {
 
@@ -17,12 +19,8 @@ namespace fs = std::filesystem;
 class Hardware : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/keirin-hardware-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    root_ = name;
     write("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Test CPU 9000\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
@@ -35,7 +33,8 @@ class Hardware : public testing::Test {
     write("/sys/bus/pci/devices/" + address + "/class", "0x030200\n");
     if (device_file) write("/dev/nvidia" + std::to_string(minor), "");
   }
-  std::string root_;
+  test::TempFolder folder_;
+  const std::string root_ = folder_.path();
 };
 
 TEST_F(Hardware, TheProcessorIsFirst) {

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "core/host/journal.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -56,12 +57,6 @@ TEST(Quarantine, ADeathBeforeAnyRegionIsThePlugin) {
 
 class JournalTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/keirin-journal-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
   // A process that dies inside `calls` calls.
   void die_inside(int calls) {
     const pid_t pid = ::fork();
@@ -82,7 +77,8 @@ class JournalTest : public testing::Test {
       if (entry.path().filename() != "lock") names.push_back(entry.path());
     return names;
   }
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
 };
 
 TEST_F(JournalTest, TheNextStartFindsTheCallsInProgressOnce) {

@@ -11,28 +11,19 @@
 #include "core/host/manifest.h"
 #include "core/host/probe.h"
 #include "tests/support/mutants.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
 
 namespace fs = std::filesystem;
+using test::slurp;
+using test::spill;
 
 class ReaderMutants : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/keirin-mutants-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-  static std::string slurp(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return std::string((std::istreambuf_iterator<char>(file)), {});
-  }
-  static void spill(const std::string& path, const std::string& bytes) {
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
-  }
-  std::string dir_;
+  test::TempFolder folder_;
+  const std::string dir_ = folder_.path();
 };
 
 TEST_F(ReaderMutants, Manifest) {
