@@ -65,7 +65,7 @@ Status CompileChild::start(const Patience& patience) {
   Packet hello;
   hello.head = {{"library", identity_.library}, {"guid", identity_.guid_text},      {"version", identity_.version},
                 {"plugin", plugin_},            {"hardware", hardware_json(hardware_)}, {"memory_bytes", memory_limit()},
-                {"threads", num_threads_}};
+                {"threads", num_threads_},     {"background", limits_.background}};
   return send_packet(channel_.get(), hello, patience);
 }
 
@@ -128,14 +128,19 @@ Result<CompileChild::Compiled> CompileChild::compile_once(const std::string& dev
   }
   KRN_TRY_LET(Packet answer, ask("compile", std::move(*question), deadline, options.cancel));
   Compiled made;
+  std::string dump;
   try {
     *weights_missed = answer.head.at("weights_missed");
     if (answer.head.contains("refused")) return status_from_json(answer.head.at("refused"));
     made.num_codegen = answer.head.at("num_codegen");
     made.artifact = {std::move(answer.blobs.at(0)), std::move(answer.blobs.at(1))};
-    if (options.dump) options.dump(answer.blobs.at(2));
+    dump = std::move(answer.blobs.at(2));
   } catch (const std::exception&) {
     return Status(Code::k_corrupt, Message{"answered what is no artifact", plugin_ + ", in the compile child", {}, {}});
+  }
+  try {
+    if (options.dump) options.dump(dump);
+  } catch (...) {  // the caller's, and nothing to hold against the plugin
   }
   return made;
 }

@@ -59,6 +59,13 @@ class Host final : public PluginHost {
       : options_(options), hardware_(options.hardware ? *options.hardware : find_hardware()) {
     if (options_.worker.empty()) options_.worker = find_worker();
     if (!options_.quarantine) options_.quarantine = std::make_shared<Quarantine>();
+    if (options_.log)
+      options_.log = [log = options_.log](int level, std::string_view text) {
+        try {
+          log(level, text);
+        } catch (...) {  // a user's callback does not throw into the core
+        }
+      };
   }
 
   const std::vector<PluginReport>& reports() const override { return reports_; }
@@ -223,7 +230,7 @@ class Host final : public PluginHost {
     return std::make_shared<CompileChild>(options_.worker,
                                           PluginSession::Identity{c.variant->library, c.manifest.guid_text, c.manifest.version},
                                           c.manifest.name, hardware_,
-                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes},
+                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background},
                                           options_.services ? options_.services->num_threads() : 1);
   }
 
@@ -240,11 +247,11 @@ class Host final : public PluginHost {
     if (used && used->hardware != hardware_)
       return Status(Code::k_unsupported, Message{"this process uses the plugin already, with another list of hardware", {}, {},
                                                  "close the other PluginHost first"});
-    slot.host->services = options_.services;
-    slot.host->log = options_.log;
-    slot.host->plugin = c.manifest.name;
     const std::shared_ptr<Journal> journal = Journal::open(options_.cache_dir);
     if (!used) {
+      slot.host->services = options_.services;
+      slot.host->log = options_.log;
+      slot.host->plugin = c.manifest.name;
       // A death in here is held against the plugin, whatever the region.
       const Journal::Entry entry(journal, c.manifest.name, c.manifest.guid_text, c.build_id, "krn.plugin.initialize", Hash{});
       const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
