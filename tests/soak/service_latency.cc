@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 
 #include "core/api/session.h"
+#include "core/host/background.h"
 
 namespace keirin {
 namespace {
@@ -89,6 +90,7 @@ class Service {
     KRN_TRY_LET(const ModelReport report, served_.session->compile(served_.inputs));
     std::printf("serving %s (%s, %.3f ms, verified %d), compiling", settings_.serve.c_str(), report.chosen.c_str(), report.chosen_ms, report.verified);
     options.background = settings_.priorities == "background";
+    if (settings_.priorities == "realtime") keep_freed_memory();  // what the background does too
     options.progress = [this](const std::string& stage, double, double) {
       for (size_t s = 0; s < kStages.size(); ++s)
         if (stage.find(std::string(": ") + kStages[s]) != std::string::npos) stage_ = s;
