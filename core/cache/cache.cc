@@ -213,7 +213,7 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
   Result<std::string> body = open_entry(kind, path, hex, nullptr);
   if (!body.ok()) {
     // Whoever finds a bad entry removes it; the finder builds it again. One that cannot be read just now is not bad.
-    if (body.status().code() == Code::k_corrupt) ::unlink(path.c_str());
+    if (body.status().code() == Code::k_corrupt) ::remove(path.c_str());  // a file, or an empty folder in its place
     return {};
   }
   // Last use is the access time; set by us, because file systems are mounted without it.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host/fork_count.h"
 #include "core/host/journal.h"
 #include "core/host/plugins.h"
 #include "core/host/session.h"
@@ -29,6 +30,8 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   ~UsedPlugin();
 
   const std::string name, version, build_id, guid;
+  const uint64_t forks = fork_count();
+  bool in_forked_copy() const { return fork_count() != forks; }
   krn_host* const host;
   const std::vector<HardwareItem> hardware;
   const LoadedPlugin& tables() const { return session_->tables(); }
@@ -44,7 +47,7 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   template <class F>
   Status call(const char* function, const Hash& region, F&& f) {
     const Journal::Entry entry(journal_, name, guid, build_id, function, region);
-    const ThreadState state;
+    CallState state;
     Status status = call_plugin(where(function), std::forward<F>(f));
     if (const std::string changed = state.restore(); !changed.empty()) strayed(function, changed);
     return status;

@@ -76,6 +76,12 @@ Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+Descriptor above_standard(Descriptor fd) {
+  constexpr int kFirst = 4;  // 3 is a worker's channel
+  if (fd.get() < 0 || fd.get() >= kFirst) return fd;
+  return Descriptor(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
+}
+
 Status check_owned_path(const std::string& path) {
   if (path.empty() || path[0] != '/')
     return Status(Code::k_invalid_input, Message{"the path is not absolute", path, {}, "give the full path"});

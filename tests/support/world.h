@@ -33,6 +33,7 @@ class World {
   std::vector<std::string> changes() const {
     std::vector<std::string> lines;
     if (const std::string thread = thread_.restore(); !thread.empty()) lines.push_back("thread state: " + thread);
+    if (const std::string process = process_.restore(); !process.empty()) lines.push_back("process state: " + process);
     const Held now = look();
     for (const auto& [kind, held] : now) {
       const std::multiset<std::string>& was = before_.at(kind);
@@ -95,6 +96,7 @@ class World {
 
   const Count count_;
   const ThreadState thread_;
+  const ProcessState process_;
   const Held before_;
 };
 

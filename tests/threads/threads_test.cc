@@ -264,19 +264,23 @@ TEST_F(Threads, RuntimesThatOpenAndCloseAtWill) {
 }
 
 TEST_F(Threads, CallbacksThatThrow) {
-  HostOptions o = options({"rude_run", "good"}, CompileIn::kProcess);
+  HostOptions o = options({"rude_slice", "good"}, CompileIn::kProcess);
   std::atomic<int> told{0};
   o.log = [&](int, std::string_view) {
     ++told;
     throw std::runtime_error("from a callback");
   };
   const auto host = open(o);
-  const auto rude = *compile_relu(device_of(*host, "rude_run"), 64);
+  const auto rude = *compile_relu(device_of(*host, "rude_slice"), 64);
   CompileOptions options;
   options.dump = [](std::string_view) { throw std::runtime_error("from a callback"); };
   std::atomic<int64_t> n{100};
   over_and_over({[&] { note(runs_right(*rude, 64)); }, [&] { note(runs_right(*rude, 64)); },
-                 [&] { note(compile_relu(device_of(*host, "good"), n++, options).ok()); }});
+                 [&] { note(compile_relu(device_of(*host, "good"), n++, options).ok()); },
+                 [&] {  // is told that it left threads changed, and after the third time refused
+                   const auto made = compile_relu(device_of(*host, "rude_slice"), n++, options);
+                   note(made.ok() || made.status().code() == Code::k_wrong_result);
+                 }});
   EXPECT_GT(told, 0);
 }
 
