@@ -6,18 +6,20 @@
 #pragma once
 
 #include <dirent.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/host/thread_state.h"
+#include "tests/support/temp_folder.h"
 
 extern char** environ;
 
@@ -28,6 +30,7 @@ class World {
   // Pools of LibTorch's start their threads when they first work: a test with it does not count them.
   enum class Count { kEverything, kNoThreads };
   explicit World(Count count = Count::kEverything) : count_(count), before_(look()) {}
+  World(const World&) = delete;
 
   // What is different now, one line each; the thread's state is put back.
   std::vector<std::string> changes() const {
@@ -82,9 +85,8 @@ class World {
           line.find("gconv") == std::string::npos)
         held["mapped file"].insert(line.substr(at));
     held["temporary file"];
-    std::error_code ec;
-    for (const std::string& name : names_in(std::filesystem::temp_directory_path(ec).string()))
-      if (name.rfind("keirin-", 0) == 0 && name.rfind("keirin-test-", 0) != 0) held["temporary file"].insert(name);
+    for (const std::string& name : names_in(temporary_.path()))
+      if (name.rfind("keirin-test-", 0) != 0) held["temporary file"].insert(name);  // those are the test's own
     held["variable"];
     for (char** at = environ; *at; ++at)
       if (std::string(*at).rfind("KEIRIN_FAULT_SWITCH", 0) != 0) held["variable"].insert(*at);
@@ -94,7 +96,24 @@ class World {
     return held;
   }
 
+  // Other programs use the system's: for the life of a World this process and its children have a folder of their own.
+  class OwnTemporaryFolder {
+   public:
+    OwnTemporaryFolder() {
+      if (const char* const set = ::getenv("TMPDIR")) former_ = set;
+      ::setenv("TMPDIR", folder_.path().c_str(), 1);
+    }
+    ~OwnTemporaryFolder() { former_ ? ::setenv("TMPDIR", former_->c_str(), 1) : ::unsetenv("TMPDIR"); }
+    OwnTemporaryFolder(const OwnTemporaryFolder&) = delete;
+    const std::string& path() const { return folder_.path(); }
+
+   private:
+    const TempFolder folder_;
+    std::optional<std::string> former_;
+  };
+
   const Count count_;
+  const OwnTemporaryFolder temporary_;
   const ThreadState thread_;
   const ProcessState process_;
   const Held before_;
