@@ -165,7 +165,8 @@ Status Cache::prepare() {
     return Status(Code::k_unsupported, Message{"there is no folder for the cache", "KEIRIN_CACHE, XDG_CACHE_HOME, HOME", {},
                                                "set KEIRIN_CACHE to an absolute path"});
   KRN_TRY(make_private_dir(dir_));
-  for (const char* sub : {"artifact", "kernel", "ledger", "bad", "lock"}) KRN_TRY(make_private_dir(dir_ + "/" + sub));
+  for (const EntryKind kind : kKinds) KRN_TRY(make_private_dir(dir_ + "/" + std::string(entry_kind_name(kind))));
+  KRN_TRY(make_private_dir(dir_ + "/lock"));
   KRN_TRY_LET(mac_key_, user_key(dir_));
   return {};
 }

@@ -35,6 +35,7 @@ class NamedDevice final : public PluginDevice {
   const std::string& arch() const override { return arch_; }
   const std::string& fingerprint() const override { return fingerprint_; }
   const krn_device_desc& desc() const override { return desc_; }
+  Status allowed(const Hash&) override { return {}; }
   Result<ClaimResult> claim(const PluginRegion&, const PolicyOptions&) override { return none(); }
   Result<std::shared_ptr<Executable>> compile(const PluginRegion&, const PolicyOptions&, const CompileOptions&) override { return none(); }
   Result<Artifact> save(const Executable&) override { return none(); }
