@@ -58,6 +58,7 @@ class TracedChild {
     ASSERT_EQ(::ptrace(PTRACE_DETACH, pid_, 0, 0), 0);
     wait();
   }
+  // For a while, without further stops.
   void run_for(std::chrono::microseconds time) {
     step();
     if (over()) return;
