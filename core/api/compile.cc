@@ -64,7 +64,11 @@ class Decider {
 
  private:
   void progress(const char* stage, double done) {
-    if (s_.options.progress) s_.options.progress(s_.name + ": " + stage, done, 0);
+    if (!s_.options.progress) return;
+    try {
+      s_.options.progress(s_.name + ": " + stage, done, 0);
+    } catch (...) {  // a user's callback does not throw into the core
+    }
   }
   void stage(const char* name, double seconds) { report_.stage_seconds.emplace_back(name, seconds); }
   Status save_state();
