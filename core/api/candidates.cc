@@ -9,6 +9,7 @@
 #include <map>
 
 #include "core/cache/artifact.h"
+#include "core/eager/fold_evaluator.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
 #include "core/ops/builder.h"
@@ -27,48 +28,6 @@ void dump(const std::string& folder, const std::string& name, const std::string&
   if (folder.empty()) return;
   std::ofstream(std::filesystem::path(folder) / name, std::ios::binary) << text;
 }
-
-// Constant folding through LibTorch; results join the constants of this shape.
-class FoldEvaluator final : public Evaluator {
- public:
-  FoldEvaluator(std::vector<TensorRef>& constants, TensorServices& services, Device device)
-      : constants_(constants), services_(services), device_(device) {}
-
-  Result<std::vector<FoldedConstant>> evaluate(const Graph& graph) override {
-    KRN_TRY_LET(std::vector<TensorRef> results, keirin::evaluate(graph, nullptr, {}, constants_, {device_, std::nullopt}));
-    std::vector<FoldedConstant> folded;
-    for (TensorRef& result : results) {
-      // A view of a weight would keep strides that the graph does not state: own, as it is laid out.
-      KRN_TRY_LET(TensorRef own, services_.clone(result));
-      FoldedConstant constant{static_cast<uint32_t>(constants_.size() + folded.size()), {}};
-      constant.type.dtype = own->dtype();
-      constant.type.sizes.assign(own->sizes(), own->sizes() + own->rank());
-      constant.type.strides.assign(own->strides(), own->strides() + own->rank());
-      folded.push_back(std::move(constant));
-      pending_.push_back(std::move(own));
-    }
-    for (TensorRef& each : pending_) constants_.push_back(std::move(each));
-    pending_.clear();
-    return folded;
-  }
-
-  Result<std::vector<double>> read(uint32_t index) override {
-    KRN_TRY_LET(TensorRef host, services_.to_device(constants_[index], {}));
-    TensorSpec spec{DType::k_f64, {host->sizes(), host->sizes() + host->rank()}, {}, {}};
-    KRN_TRY_LET(TensorRef dense, services_.allocate(spec));
-    KRN_TRY(services_.copy(dense, host));
-    int64_t n = 1;
-    for (int64_t size : spec.sizes) n *= size;
-    const auto* data = static_cast<const double*>(dense->data());
-    return std::vector<double>(data, data + n);
-  }
-
- private:
-  std::vector<TensorRef>& constants_;
-  TensorServices& services_;
-  Device device_;
-  std::vector<TensorRef> pending_;
-};
 
 bool kept_by(Cut cut, const Op& op) {
   if (cut == Cut::kAll) return true;

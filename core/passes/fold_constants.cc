@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/passes/pass.h"
 #include "core/passes/rewriter.h"
@@ -83,7 +84,7 @@ class BatchNormFolder {
     KRN_TRY_LET(ValueId variance, wide(params[3]));
     const Dims channels = f.type(variance).sizes;
     KRN_TRY_LET(ValueId epsilon, b.full(eps, DType::k_f64, channels));
-    KRN_TRY_LET(ValueId shifted, b.emit1(OpCode::k_add, {variance, epsilon}));
+    KRN_TRY_LET(ValueId shifted, b.emit1(KRN_PLANTED(folded_eps) ? OpCode::k_sub : OpCode::k_add, {variance, epsilon}));
     KRN_TRY_LET(ValueId scale, b.emit1(OpCode::k_sqrt, {shifted}));
     KRN_TRY_LET(scale, b.emit1(OpCode::k_reciprocal, {scale}));
     if (params[0] != kNone) {

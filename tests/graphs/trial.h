@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One graph through the real thing: passes, claims of the real plugins, partition, compilation and the executor, judged against
-// eager by the rule of core/tune/verify.h with LibTorch in fp64 as the referee.
+// eager by the rule of core/tune/verify.h with LibTorch in fp64 as the referee. Two calls of one plan: the second with other
+// values in another memory layout, on the state that the first one left, and what the first one returned must stay as it was.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ const char* cut_name(Cut cut);
 struct Setting {
   Cut cut = Cut::kCpu;
   bool finite = true;  // else inputs hold NaN, infinities and signed zeros, too
-  uint64_t seed = 0;   // of the values and of a mixed cut
+  uint64_t seed = 0;   // of the values, of a mixed cut, and of what else varies: a pass that is off, channels-last, saved artifacts
 };
 
 struct Verdict {
@@ -38,6 +39,7 @@ class Plugins {
 
  private:
   Status run(const Graph& graph, const Setting& setting, Verdict& verdict);
+  Result<std::vector<TensorRef>> values(const Graph& graph, const Setting& setting, uint32_t call);
   TensorServices* services_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   std::vector<PluginDevice*> devices_;
