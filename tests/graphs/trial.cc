@@ -8,7 +8,6 @@
 #include <random>
 
 #include "core/eager/fold_evaluator.h"
-#include "core/eager/graph_calls.h"
 #include "core/exec/plan.h"
 #include "core/ir/bytes.h"
 #include "core/ir/rows.h"
@@ -69,11 +68,11 @@ Result<std::vector<uint32_t>> assign(const Graph& graph, const std::vector<Plugi
   return out;
 }
 
-Result<PlanStep> eager_step(const Graph& graph, OpId id) {
+Result<PlanStep> eager_step(const Graph& graph, const std::shared_ptr<const CallTable>& calls, OpId id) {
   const Op& op = graph.ops[id];
-  KRN_TRY_LET(auto call, GraphCalls(nullptr).prepare(graph, id));
+  KRN_TRY_LET(auto call, GraphCalls(calls).prepare(graph, id));
   PlanStep step;
-  step.name = std::string(op_name(op.code));
+  step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
   step.eager = [run = std::shared_ptr<const PreparedCall>(std::move(call))](std::span<const TensorRef> operands, std::vector<TensorRef>& results) {
     return run->run(operands, results);
   };
@@ -107,7 +106,7 @@ Result<PlanStep> region_step(const Region& region, PluginDevice& device, const s
 }
 
 Result<std::unique_ptr<Plan>> build(const Graph& graph, const std::vector<PluginDevice*>& devices, const Setting& setting,
-                                    const std::vector<TensorRef>& constants, TensorServices& services, int& compiled) {
+                                    const Program& program, TensorServices& services, int& compiled) {
   KRN_TRY_LET(const std::vector<uint32_t> owner, assign(graph, devices, setting));
   std::vector<Claim> claims;
   for (uint32_t p = 0; p < devices.size(); ++p) {
@@ -120,12 +119,12 @@ Result<std::unique_ptr<Plan>> build(const Graph& graph, const std::vector<Plugin
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     const bool region = each.kind == Step::kRegion;
-    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices[parts.regions[each.index].plugin], constants, setting.seed / 8 % 4 == 0)
-                                      : eager_step(graph, each.index));
+    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices[parts.regions[each.index].plugin], program.constants, setting.seed / 8 % 4 == 0)
+                                      : eager_step(graph, program.calls, each.index));
     if (region) compiled += step.num_ops;
     steps.push_back(std::move(step));
   }
-  return Plan::make(graph, std::move(steps), constants, services, Device{});
+  return Plan::make(graph, std::move(steps), program.constants, services, Device{});
 }
 
 // In the strides that the graph states; what the plan returns has them.
@@ -180,8 +179,8 @@ Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<T
 // Calls one plan and judges what each call returns and writes.
 class Calls {
  public:
-  Calls(const Graph& graph, Plan& plan, std::vector<TensorRef>& constants, TensorServices& services)
-      : graph_(graph), plan_(plan), constants_(constants), services_(services) {}
+  Calls(const Program& program, Plan& plan, TensorServices& services)
+      : graph_(program.graph), calls_(program.calls), constants_(program.constants), plan_(plan), services_(services) {}
 
   // Empty, or what was wrong. An eager that refuses what the passes or a plugin accept leaves nothing to compare with.
   Result<std::string> call(const std::vector<TensorRef>& inputs) {
@@ -192,12 +191,12 @@ class Calls {
       const Value& target = graph_.values[graph_.outputs[o].updates];
       candidate.push_back(target.kind == ValueKind::kInput ? inputs[target.index] : constants_[target.index]);
     }
-    Result<std::vector<TensorRef>> asked = evaluate(graph_, nullptr, inputs_before, constants_before);
+    Result<std::vector<TensorRef>> asked = evaluate(graph_, calls_, inputs_before, constants_before);
     if (!asked.ok()) return std::string();
     std::vector<TensorRef> eager = std::move(asked).value();
     CallOptions wide;
     wide.float_dtype = DType::k_f64;
-    KRN_TRY_LET(std::vector<TensorRef> referee, evaluate(graph_, nullptr, inputs_before, constants_before, wide));
+    KRN_TRY_LET(std::vector<TensorRef> referee, evaluate(graph_, calls_, inputs_before, constants_before, wide));
     kept_.insert(kept_.end(), candidate.begin(), candidate.begin() + num_user_outputs());
     KRN_TRY(conform(eager, graph_, services_));
     KRN_TRY(conform(candidate, graph_, services_));
@@ -246,8 +245,9 @@ class Calls {
   }
 
   const Graph& graph_;
+  std::shared_ptr<const CallTable> calls_;
+  const std::vector<TensorRef>& constants_;
   Plan& plan_;
-  std::vector<TensorRef>& constants_;
   TensorServices& services_;
   std::vector<TensorRef> kept_, copies_;  // what calls returned, and what it held then
 };
@@ -279,7 +279,13 @@ Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<std::string>& f
 
 Verdict Plugins::try_graph(const Graph& graph, const Setting& setting) {
   Verdict verdict;
-  if (Status s = run(graph, setting, verdict); !s.ok()) verdict.right = false, verdict.reason = s.text();
+  if (Status s = draw_and_run(graph, setting, verdict); !s.ok()) verdict.right = false, verdict.reason = s.text();
+  return verdict;
+}
+
+Verdict Plugins::try_program(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting) {
+  Verdict verdict;
+  if (Status s = run(std::move(program), calls, setting, verdict); !s.ok()) verdict.right = false, verdict.reason = s.text();
   return verdict;
 }
 
@@ -302,21 +308,29 @@ Result<std::vector<TensorRef>> Plugins::values(const Graph& graph, const Setting
   return inputs;
 }
 
-Status Plugins::run(const Graph& graph, const Setting& setting, Verdict& verdict) {
+Status Plugins::draw_and_run(const Graph& graph, const Setting& setting, Verdict& verdict) {
   KRN_TRY_LET(std::vector<TensorRef> constants, make_constants(graph, *services_, setting.seed));
-  KRN_TRY_LET(const Graph optimised, optimise(graph, setting, constants, *services_));
-  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, devices_, setting, constants, *services_, verdict.compiled));
-  Calls calls(graph, *plan, constants, *services_);
-  const auto judge_by = [&](const std::string& reason) {
+  std::vector<std::vector<TensorRef>> calls;
+  for (uint32_t call = 0; call < 2; ++call) {
+    KRN_TRY_LET(std::vector<TensorRef> inputs, values(graph, setting, call));
+    calls.push_back(std::move(inputs));
+  }
+  return run({graph, nullptr, std::move(constants)}, calls, setting, verdict);
+}
+
+Status Plugins::run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict) {
+  KRN_TRY_LET(const Graph optimised, optimise(program.graph, setting, program.constants, *services_));
+  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, devices_, setting, program, *services_, verdict.compiled));
+  Calls judged(program, *plan, *services_);
+  const auto take = [&](const std::string& reason) {
     if (verdict.right && !reason.empty()) verdict.right = false, verdict.reason = reason;
   };
-  for (uint32_t call = 0; call < 2 && verdict.right; ++call) {
-    KRN_TRY_LET(const std::vector<TensorRef> inputs, values(graph, setting, call));
-    KRN_TRY_LET(const std::string wrong, calls.call(inputs));
-    judge_by(wrong);
+  for (const std::vector<TensorRef>& inputs : calls) {
+    KRN_TRY_LET(const std::string wrong, judged.call(inputs));
+    take(wrong);
   }
-  KRN_TRY_LET(const std::string changed, calls.results_intact());
-  judge_by(changed);
+  KRN_TRY_LET(const std::string changed, judged.results_intact());
+  take(changed);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/services.h"
+#include "core/eager/graph_calls.h"
 #include "core/host/plugins.h"
 #include "core/ir/graph.h"
 
@@ -25,6 +26,13 @@ struct Setting {
   uint64_t seed = 0;   // of the values, of a mixed cut, and of what else varies: a pass that is off, channels-last, saved artifacts
 };
 
+// A graph with what it needs to run: opaque ops and constants.
+struct Program {
+  const Graph& graph;
+  std::shared_ptr<const CallTable> calls;  // null: no opaque ops
+  std::vector<TensorRef> constants;
+};
+
 struct Verdict {
   bool right = true;
   std::string reason;
@@ -35,10 +43,14 @@ class Plugins {
  public:
   // Folders of the plugins, in the order of cuts: cpu, reference.
   static Result<std::unique_ptr<Plugins>> open(const std::vector<std::string>& folders, TensorServices& services);
+  // With drawn values.
   Verdict try_graph(const Graph& graph, const Setting& setting);
+  // With these inputs, one set per call.
+  Verdict try_program(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting);
 
  private:
-  Status run(const Graph& graph, const Setting& setting, Verdict& verdict);
+  Status draw_and_run(const Graph& graph, const Setting& setting, Verdict& verdict);
+  Status run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict);
   Result<std::vector<TensorRef>> values(const Graph& graph, const Setting& setting, uint32_t call);
   TensorServices* services_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
