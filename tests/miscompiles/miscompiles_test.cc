@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/api/session.h"
 #include "core/capture/import/importer.h"
 #include "core/tune/verify.h"
 #include "tests/graphs/trial.h"
@@ -113,6 +114,29 @@ TEST_P(Reported, IsAnsweredRight) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Public, Reported, ::testing::ValuesIn(read_reports()), [](const auto& info) { return info.param.model; });
+
+// The front room, too: a plan is for its sizes, and eager answers for others.
+TEST(Sizes, OfAnotherCallAreNotAnsweredByTheFirstPlan) {
+  Options options;
+  options.use_cache = false;
+  options.force = "compiled";
+  options.race_seconds = 0.05;
+  Result<std::unique_ptr<Runtime>> runtime = Runtime::open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status().text();
+  const LoadedModel loaded("../miscompiles/size_times_tensor");
+  Result<std::unique_ptr<Session>> session = Session::open(**runtime, kFolder + "size_times_tensor.pt2", options);
+  ASSERT_TRUE(session.ok()) << session.status().text();
+  ASSERT_TRUE((*session)->compile(list(loaded, "in_")).ok());
+  for (const auto& [in, out] : {std::pair("in_", "out_0_"), std::pair("in2_", "out2_")}) {
+    const Result<Tensors> got = (*session)->call(list(loaded, in));
+    ASSERT_TRUE(got.ok()) << got.status().text();
+    const Tensors wanted = list(loaded, out);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const Result<Judgement> judgement = judge({&wanted[i], 1}, {&wanted[i], 1}, {&(*got)[i], 1}, services());
+      EXPECT_TRUE(judgement.ok() && judgement->right) << in << ": " << (judgement.ok() ? judgement->reason : judgement.status().text());
+    }
+  }
+}
 
 TEST(Reports, AreThoseOfTheModels) {
   std::set<std::string> reported, there;
