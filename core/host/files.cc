@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <thread>
 
-
 namespace keirin {
 namespace {
 

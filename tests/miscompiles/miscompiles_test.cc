@@ -126,7 +126,8 @@ TEST(Sizes, OfAnotherCallAreNotAnsweredByTheFirstPlan) {
   const LoadedModel loaded("../miscompiles/size_times_tensor");
   Result<std::unique_ptr<Session>> session = Session::open(**runtime, kFolder + "size_times_tensor.pt2", options);
   ASSERT_TRUE(session.ok()) << session.status().text();
-  ASSERT_TRUE((*session)->compile(list(loaded, "in_")).ok());
+  const Result<ModelReport> report = (*session)->compile(list(loaded, "in_"));
+  ASSERT_TRUE(report.ok()) << report.status().text();
   for (const auto& [in, out] : {std::pair("in_", "out_0_"), std::pair("in2_", "out2_")}) {
     const Result<Tensors> got = (*session)->call(list(loaded, in));
     ASSERT_TRUE(got.ok()) << got.status().text();
