@@ -24,7 +24,10 @@ class Drawer {
 
   Graph draw() {
     for (int i = 2 + pick(3); i-- > 0;) input(float_dtype(), sizes());
-    if (one_in(2)) input(of({DType::k_i64, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool}), sizes());
+    if (one_in(2)) {
+      const ValueId v = input(of({DType::k_i64, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool}), sizes());
+      if (one_in(2)) input(type(v).dtype, type(v).sizes);
+    }
     if (one_in(4)) state_ = keep(g_.add_constant(type(pool_[0]), num_constants_++, ValueKind::kState), true);
     const int steps = large_ ? 2 + pick(4) : one_in(3) ? 20 + pick(12) : 3 + pick(12);
     for (int i = 0, tries = 0; i < steps && tries < 400; ++tries) i += step() ? 1 : 0;
@@ -178,6 +181,9 @@ class Drawer {
     }
     if (!made || *made == x || g_.values[*made].kind != ValueKind::kResult) return false;
     keep(*made, same_bits);
+    // Wrapping shows where a narrow integer is made wide again: sums and products alone wrap as well in the end.
+    if (is_int(type(*made).dtype) && type(*made).dtype != DType::k_i64 && one_in(2))
+      if (Result<ValueId> wide = b_.cast(*made, DType::k_i64); wide.ok()) keep(wide.value(), same_bits);
     // Magnitudes stay where models have them.
     if (is_float(*made) && !same_bits && one_in(4))
       if (Made calm = emit(of({OpCode::k_tanh, OpCode::k_sigmoid, OpCode::k_erf}), {*made})) keep(*calm, false);
@@ -475,8 +481,9 @@ class Drawer {
       case 1: {
         if (r < 2) return {};
         if (r == 2 && one_in(2)) return emit(O::k_matmul, {small, weight(t, {s.back(), one_in(2) ? s.back() : to})});
-        Dims other(s.begin(), s.end() - 2);
-        other.insert(other.end(), {s.back(), to});
+        Dims other(s.begin(), s.end() - 2), thin(s.size() - 2, 1);
+        for (Dims* each : {&other, &thin}) each->insert(each->end(), {s.back(), to});
+        if (one_in(2)) return emit(O::k_matmul, {small, *must(b_.expand_to(fresh(t, thin), other))});
         return emit(O::k_matmul, {small, fresh(t, other)});
       }
       case 2: {

@@ -38,6 +38,11 @@ void add_specials(const Tensor& t, uint64_t seed) {
   });
 }
 
+// Multiples of a half: many are equal, as behind a quantisation or a relu.
+void make_coarse(const Tensor& t) {
+  each_element(t, [&](int64_t, void* at) { store_element(t.dtype(), at, std::round(load_element(t.dtype(), at) * 2) / 2); });
+}
+
 Result<std::vector<TensorRef>> make_constants(const Graph& graph, TensorServices& services, uint64_t seed) {
   std::vector<TensorRef> out;
   for (const Value& value : graph.values) {
@@ -300,6 +305,7 @@ Result<std::vector<TensorRef>> Plugins::values(const Graph& graph, const Setting
     if (input.name != "plain" && is_int(input.type.dtype)) {  // no index: either sign
       KRN_TRY_LET(inputs[i], make_tensor(input.type, {InputHint::kIntegers, input.type.dtype == DType::k_u8 ? 0.0 : -100.0, 100, {}}, *services_, Device{}, setting.seed + call));
     }
+    if (call == 1 && hints[i].kind == InputHint::kNormal && is_float(input.type.dtype)) make_coarse(*inputs[i]);
     const bool wide = hints[i].kind == InputHint::kNormal || is_int(input.type.dtype);
     if (!setting.finite && wide && input.name != "plain") add_specials(*inputs[i], setting.seed + i);
     if (call == 0) continue;
