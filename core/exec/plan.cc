@@ -284,7 +284,7 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
   // What an update below is going to overwrite: views that eager steps made of it need the old content.
   const auto is_overwritten = [&](const TensorRef& t) {
     return std::any_of(outputs_.begin(), outputs_.end(),
-                       [&](const Output& update) { return update.updates != kNone && may_share(*t, *storage_of(update)); });
+                       [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && may_share(*t, *storage_of(update)); });
   };
   std::vector<TensorRef> outputs, contents;
   for (const Output& output : outputs_) {
