@@ -18,8 +18,15 @@ class FoldEvaluator final : public Evaluator {
 
   Result<std::vector<FoldedConstant>> evaluate(const Graph& graph) override;
   Result<std::vector<double>> read(uint32_t index) override;
+  Result<FoldedConstant> store(const std::vector<double>& values, DType dtype, const Dims& sizes) override;
+  Result<FoldedConstant> scale(uint32_t index, const Type& type, size_t axis, const std::vector<double>& factors) override;
 
  private:
+  Result<TensorRef> row_major(uint32_t index, DType dtype);
+  template <class T>
+  void multiply(const Tensor& from, Tensor& to, size_t axis, const std::vector<double>& factors);
+  FoldedConstant add(TensorRef tensor);
+
   std::vector<TensorRef>& constants_;
   TensorServices& services_;
   Device device_;
