@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Planted bugs, the tests of the tests: KRN_PLANTED(id) is true where the build has KEIRIN_PLANTED and the environment variable of
-// that name holds the id; then the code around it does something wrong on purpose. tests/planted/planted.def lists the ids and
+// that name holds the id; then the code around it does something wrong on purpose. tests/planted/planted.txt lists the ids and
 // tests/planted/run.py tries them. In every other build it is the word `false`, and nothing of it is compiled.
 #pragma once
 
