@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 set(_inc ${CMAKE_INSTALL_INCLUDEDIR}/keirin)
 
 # SDK: the contract and the optional kit. `#include "abi/plugin.h"` and `#include <keirin/abi/plugin.h>` both work.
-install(DIRECTORY abi/ DESTINATION ${_inc}/abi FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.inc")
+install(DIRECTORY abi/ DESTINATION ${_inc}/abi FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.inc" PATTERN "planted.h" EXCLUDE)
 install(DIRECTORY plugins/kit/ DESTINATION ${_inc}/plugins/kit FILES_MATCHING PATTERN "*.h" PATTERN "*.cc")
 install(DIRECTORY plugins/skeleton/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/skeleton)
 set(KEIRIN_HAS_LIBRARY OFF)

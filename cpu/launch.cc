@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "abi/planted.h"
 #include "plugins/codegen/llvm/code_cache.h"
 #include "plugins/codegen/llvm/spills.h"
 #include "plugins/kit/error.h"
@@ -99,7 +100,7 @@ class KernelStep : public codegen::Step {
       block = std::min(inner, (block + kVectorBlock - 1) / kVectorBlock * kVectorBlock);
       if (native::walks_down(k)) block = std::min(inner, native::kWalkBlock);
     }
-    const int64_t num_blocks = block > 0 && native::splits_rows(k) ? (inner + block - 1) / block : native::splits_rows(k) ? 0 : 1;
+    const int64_t num_blocks = block > 0 && native::splits_rows(k) ? (inner + (KRN_PLANTED(last_block) ? 0 : block - 1)) / block : native::splits_rows(k) ? 0 : 1;
     arguments_.push_back(block);
     arguments_.push_back(num_blocks);
     units_ = points * num_blocks;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "abi/planted.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cpu {
@@ -16,7 +17,11 @@ std::atomic<int64_t> live_bytes{0};
 
 struct Packs {
   std::mutex mutex;
-  std::multimap<const void*, std::weak_ptr<const PackedWeight>> by_address;
+  struct Known {
+    dnnl::memory::desc plain;  // how the weight was read: a square one serves as itself and as its transpose
+    std::weak_ptr<const PackedWeight> pack;
+  };
+  std::multimap<const void*, Known> by_address;
 };
 
 Packs& packs() {
@@ -76,12 +81,12 @@ std::shared_ptr<const PackedWeight> pack_weight(const codegen::TensorDesc& weigh
   std::lock_guard lock(packs().mutex);
   auto [first, last] = packs().by_address.equal_range(start);
   for (auto it = first; it != last;) {
-    std::shared_ptr<const PackedWeight> known = it->second.lock();
+    std::shared_ptr<const PackedWeight> known = it->second.pack.lock();
     if (!known) {
       it = packs().by_address.erase(it);
       continue;
     }
-    if (known->layout() == layout) return known;
+    if (known->layout() == layout && (it->second.plain == plain || KRN_PLANTED(pack_of_transpose))) return known;
     ++it;
   }
   auto pack = std::make_shared<PackedWeight>(layout, context);
@@ -89,7 +94,7 @@ std::shared_ptr<const PackedWeight> pack_weight(const codegen::TensorDesc& weigh
   dnnl::stream stream(vendor_engine());
   dnnl::reorder(from, to).execute(stream, from, to);
   stream.wait();
-  packs().by_address.emplace(start, pack);
+  packs().by_address.emplace(start, Packs::Known{plain, pack});
   return pack;
 }
 

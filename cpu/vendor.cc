@@ -14,6 +14,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <set>
 
+#include "abi/planted.h"
 #include "cpu/op_ids.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_rnn.h"
@@ -172,7 +173,7 @@ View conv_weights(const TensorDesc& t, int64_t groups, bool transposed) {
   if (groups > 1) {
     v.sizes[0] /= groups;
     v.sizes.insert(v.sizes.begin(), groups);
-    v.strides.insert(v.strides.begin(), v.sizes[1] * v.strides[0]);
+    v.strides.insert(v.strides.begin(), (KRN_PLANTED(grouped_weights) ? 1 : v.sizes[1]) * v.strides[0]);
   }
   if (transposed) {
     const size_t first = groups > 1 ? 1 : 0;
@@ -267,6 +268,7 @@ dnnl::primitive_attr make_attributes(const AnchorDesc& a, const Contraction& c) 
     const PostOp& post = a.post_ops[i];
     if (const Eltwise* e = find_eltwise(post.op)) {
       const bool has_bounds = post.op == kOp_clamp || post.op == kOp_leaky_relu;
+      if (KRN_PLANTED(epilogue_twice)) ops.append_eltwise(e->algorithm, e->alpha, e->beta);
       ops.append_eltwise(e->algorithm, has_bounds ? static_cast<float>(post.alpha) : e->alpha,
                          has_bounds ? static_cast<float>(post.beta) : e->beta);
     } else if (adds_in_place(a, post)) {

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <numeric>
 
 #include "core/cache/artifact.h"
+#include "core/eager/fold_evaluator.h"
 #include "core/host/device.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
@@ -29,88 +29,6 @@ void dump(const std::string& folder, const std::string& name, const std::string&
   if (folder.empty()) return;
   std::ofstream(std::filesystem::path(folder) / name, std::ios::binary) << text;
 }
-
-// Constant folding; results join the constants of this shape.
-class FoldEvaluator final : public Evaluator {
- public:
-  FoldEvaluator(std::vector<TensorRef>& constants, TensorServices& services, Device device)
-      : constants_(constants), services_(services), device_(device) {}
-
-  Result<std::vector<FoldedConstant>> evaluate(const Graph& graph) override {
-    KRN_TRY_LET(const auto replay, GraphReplay::make(graph, nullptr, constants_, {device_, std::nullopt}));
-    KRN_TRY_LET(std::vector<TensorRef> results, replay->run({}));
-    std::vector<FoldedConstant> folded;
-    for (TensorRef& result : results) folded.push_back(add(std::move(result)));
-    return folded;
-  }
-
-  Result<std::vector<double>> read(uint32_t index) override {
-    KRN_TRY_LET(const TensorRef dense, row_major(index, DType::k_f64));
-    const auto* data = static_cast<const double*>(dense->data());
-    return std::vector<double>(data, data + num_elements(*dense));
-  }
-
-  Result<FoldedConstant> store(const std::vector<double>& values, DType dtype, const Dims& sizes) override {
-    KRN_TRY_LET(TensorRef tensor, services_.allocate({DType::k_f64, sizes, {}, {}}));
-    std::copy(values.begin(), values.end(), static_cast<double*>(tensor->data()));
-    KRN_TRY_LET(tensor, services_.cast(tensor, dtype));
-    KRN_TRY_LET(tensor, services_.to_device(tensor, device_));
-    return add(std::move(tensor));
-  }
-
-  Result<FoldedConstant> scale(uint32_t index, const Type& type, size_t axis, const std::vector<double>& factors) override {
-    KRN_TRY_LET(const TensorRef from, row_major(index, type.dtype));
-    KRN_TRY_LET(TensorRef to, services_.allocate({type.dtype, type.sizes, {}, {}}));
-    if (type.dtype == DType::k_f32) multiply<float>(*from, *to, axis, factors);
-    else if (type.dtype == DType::k_f64) multiply<double>(*from, *to, axis, factors);
-    else return Status(Code::k_unsupported, "only f32 and f64 weights are scaled");
-    KRN_TRY_LET(to, services_.to_device(to, device_));
-    return add(std::move(to));
-  }
-
- private:
-  static int64_t num_elements(const Tensor& tensor) {
-    return std::accumulate(tensor.sizes(), tensor.sizes() + tensor.rank(), int64_t{1}, std::multiplies<>());
-  }
-
-  // On the host; the constant itself where it is row-major there already.
-  Result<TensorRef> row_major(uint32_t index, DType dtype) {
-    KRN_TRY_LET(TensorRef host, services_.to_device(constants_[index], {}));
-    const Dims sizes(host->sizes(), host->sizes() + host->rank());
-    if (host->dtype() == dtype && Dims(host->strides(), host->strides() + host->rank()) == contiguous_strides(sizes)) return host;
-    KRN_TRY_LET(TensorRef dense, services_.allocate({dtype, sizes, {}, {}}));
-    KRN_TRY(services_.copy(dense, host));
-    return dense;
-  }
-
-  template <class T>
-  void multiply(const Tensor& from, Tensor& to, size_t axis, const std::vector<double>& factors) {
-    const int64_t inner = std::accumulate(from.sizes() + axis + 1, from.sizes() + from.rank(), int64_t{1}, std::multiplies<>());
-    const auto channels = static_cast<int64_t>(factors.size());
-    const auto* x = static_cast<const T*>(from.data());
-    auto* y = static_cast<T*>(to.data());
-    services_.parallel_for(num_elements(from) / std::max<int64_t>(inner, 1), std::max<int64_t>(1, 65536 / std::max<int64_t>(inner, 1)),
-                           [=, &factors](int64_t begin, int64_t end) {
-                             for (int64_t row = begin; row < end; ++row) {
-                               const double factor = factors[static_cast<size_t>(row % channels)];
-                               for (int64_t i = row * inner; i < (row + 1) * inner; ++i) y[i] = static_cast<T>(x[i] * factor);
-                             }
-                           });
-  }
-
-  FoldedConstant add(TensorRef tensor) {
-    FoldedConstant constant{static_cast<uint32_t>(constants_.size()), {}};
-    constant.type.dtype = tensor->dtype();
-    constant.type.sizes.assign(tensor->sizes(), tensor->sizes() + tensor->rank());
-    constant.type.strides.assign(tensor->strides(), tensor->strides() + tensor->rank());
-    constants_.push_back(std::move(tensor));
-    return constant;
-  }
-
-  std::vector<TensorRef>& constants_;
-  TensorServices& services_;
-  Device device_;
-};
 
 bool kept_by(Cut cut, const Op& op) {
   if (cut == Cut::kAll) return true;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -43,7 +45,7 @@ bool CircuitBreaker::failed(Time now) {
   while (!failures_.empty() && now - failures_.front() > kWindow) failures_.pop_front();
   failures_.push_back(now);
   if (failures_.size() < kFailures) return false;
-  open_ = true;
+  open_ = !KRN_PLANTED(breaker_stays_closed);
   open_until_ = now + wait_;
   return true;
 }
@@ -99,7 +101,7 @@ void CallChecker::work() {
     PlanGuard& guard = *sample.guard;
     if (!guard.revoked) {
       const std::string wrong = guard.check(sample.inputs, sample.outputs);
-      if (!wrong.empty() && !guard.revoked.exchange(true)) guard.revoke(wrong);
+      if (!wrong.empty() && !KRN_PLANTED(sample_ignored) && !guard.revoked.exchange(true)) guard.revoke(wrong);
     }
     sample = {};
     lock.lock();

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -104,7 +106,7 @@ std::optional<LedgerRecord> read_ledger(Cache& cache, const CacheKey& key,
     cache.remove(EntryKind::kLedger, key);
     return {};
   }
-  if (record->fingerprints == fingerprints) return std::move(*record);
+  if (record->fingerprints == fingerprints || KRN_PLANTED(stale_ledger)) return std::move(*record);
   if (!stale) return {};
   for (const auto& [name, value] : fingerprints) {
     const auto at = record->fingerprints.find(name);

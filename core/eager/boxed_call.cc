@@ -116,7 +116,7 @@ void OperandList::push_all(Slots& slots, torch::jit::Stack& stack) const {
 
 void OperandList::visit_slots(const std::function<void(Operand&)>& visitor) {
   const auto visit = [&](Operand& operand) {
-    if (operand.kind == Kind::kSlot || operand.kind == Kind::kTake) visitor(operand);
+    if (operand.kind == Kind::kSlot || operand.kind == Kind::kTake || operand.kind == Kind::kWrap) visitor(operand);
   };
   for (auto operand = top_.rbegin(); operand != top_.rend(); ++operand) {
     visit(*operand);

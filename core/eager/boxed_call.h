@@ -43,7 +43,7 @@ class OperandList {
   void push_all(Slots& slots, torch::jit::Stack& stack) const;
   size_t size() const { return top_.size(); }
   c10::IValue read(size_t i, Slots& slots) const { return value(top_[i], slots); }
-  // Visits every kSlot and kTake operand, the ones in lists included, last first, so that a visitor can mark last uses.
+  // Visits every kSlot, kTake and kWrap operand, the ones in lists included, last first, so that a visitor can mark last uses.
   void visit_slots(const std::function<void(Operand&)>& visitor);
 
  private:

@@ -198,7 +198,8 @@ void Frame::mark_last_uses() {
       }
     }
     step->operands.visit_slots([&](Operand& operand) {
-      if (live.insert(operand.index).second) operand.kind = Operand::Kind::kTake;
+      const bool last = live.insert(operand.index).second;
+      if (last && operand.kind != Operand::Kind::kWrap) operand.kind = Operand::Kind::kTake;  // a number needs no emptying
     });
   }
 }

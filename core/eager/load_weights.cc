@@ -3,6 +3,8 @@
 // Storages become tensors once each; every name is a view.
 #include "core/eager/load_weights.h"
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -31,7 +33,7 @@ class Loader {
       table_.add_view(name, std::move(empty), next_storage_++, 0);
       return {};
     }
-    KRN_TRY_LET(TensorRef view, services_.wrap(spec, weight.data(), weight.storage));
+    KRN_TRY_LET(TensorRef view, services_.wrap(spec, weight.data() - (KRN_PLANTED(weight_offset) ? offset : 0), weight.storage));
     table_.add_view(name, std::move(view), number_of(weight.storage.get()), offset);
     return {};
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "abi/planted.h"
 #include "core/exec/memory_plan.h"
 
 namespace keirin {
@@ -51,6 +52,18 @@ int64_t span_bytes(const Type& type) {
   int64_t last = 0;
   for (size_t d = 0; d < type.sizes.size(); ++d) last += (type.sizes[d] - 1) * type.strides[d];
   return (last + 1) * dtype_bytes(type.dtype);
+}
+
+// Whether the elements of two tensors lie in memory that they may share.
+bool may_share(const Tensor& a, const Tensor& b) {
+  const auto range = [](const Tensor& t) {
+    Type type{t.dtype(), {t.sizes(), t.sizes() + t.rank()}, {t.strides(), t.strides() + t.rank()}};
+    const auto* begin = static_cast<const char*>(t.data());
+    return std::pair(begin, begin + span_bytes(type));
+  };
+  const auto [a_begin, a_end] = range(a);
+  const auto [b_begin, b_end] = range(b);
+  return a_begin < b_end && b_begin < a_end;
 }
 
 bool same_sizes(const Tensor& tensor, const Type& type) {
@@ -121,7 +134,7 @@ void Plan::place() {
   // Backwards, so that what a result is still needed for is known when its operands are looked at: a view keeps them alive.
   for (int32_t s = end; s-- > 0;) {
     int32_t until = s;
-    if (!steps_[s].executable && steps_[s].may_alias)
+    if (!steps_[s].executable && steps_[s].may_alias && !KRN_PLANTED(alias_ignored))
       for (ValueId v : steps_[s].results) until = std::max(until, last[v]);
     for (ValueId v : steps_[s].operands)
       if (v != kNone) last[v] = std::max(last[v], until);
@@ -206,7 +219,7 @@ void Plan::trim() {
 // A region's inputs have binding strides: what comes with others is copied.
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
-  if (!slots_[v].region_reads || same_strides(*tensor, types_[v])) return {};
+  if (!slots_[v].region_reads || same_strides(*tensor, types_[v]) || KRN_PLANTED(strides_unchecked)) return {};
   // Along a stride of 0 one element stands for all: only that one is memory to copy into.
   TensorSpec own = spec_of(types_[v], device_);
   TensorSpec given{own.dtype, own.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, own.device};
@@ -224,7 +237,7 @@ Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs)
     return Status(Code::k_invalid_input, "the model takes " + std::to_string(inputs_.size()) + " inputs, got " + std::to_string(inputs.size()));
   for (ValueId v : inputs_) {
     const TensorRef& tensor = inputs[slots_[v].input];
-    if (!tensor || !same_sizes(*tensor, types_[v]))
+    if (!tensor || (!same_sizes(*tensor, types_[v]) && !KRN_PLANTED(stale_guard)))
       return Status(Code::k_invalid_input, "input " + std::to_string(slots_[v].input) + " is not of the sizes this plan was made for");
     context.tensors[v] = tensor;
     KRN_TRY(conform(context, v));
@@ -276,32 +289,48 @@ Status Plan::run_eager(Context& context, size_t s) {
 
 Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector<TensorRef>& inputs) {
   auto in_arena = [&](const TensorRef& t) {
-    if (!context.arena || !t->data()) return false;
+    if (!context.arena || !t->data() || KRN_PLANTED(arena_escapes)) return false;
     auto p = static_cast<const char*>(t->data()), base = static_cast<const char*>(context.arena->data());
     return p >= base && p < base + arena_bytes_;
   };
-  std::vector<TensorRef> outputs;
+  const auto storage_of = [&](const Output& update) -> const TensorRef& {
+    const Slot& target = slots_[update.updates];
+    return target.kind == Slot::kInput ? inputs[target.input] : target.fixed;
+  };
+  // What an update below is going to overwrite: views that eager steps made of it need the old content.
+  const auto is_overwritten = [&](const TensorRef& t) {
+    return std::any_of(outputs_.begin(), outputs_.end(),
+                       [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && may_share(*t, *storage_of(update)); });
+  };
+  std::vector<TensorRef> outputs, contents;
   outputs.reserve(outputs_.size());
   for (const Output& output : outputs_) {
-    if (output.updates != kNone) continue;
+    if (output.updates != kNone) {
+      // Written in place already, unless the region was given a copy of an input with other strides.
+      TensorRef content = context.tensors[in_place_[output.updates] ? output.updates : output.value];
+      if (content != storage_of(output) && is_overwritten(content)) {
+        KRN_TRY_LET(content, services_.clone(content));
+      }
+      contents.push_back(std::move(content));
+      continue;
+    }
     // What is an input itself goes back as the caller's own tensor, also where a region read a copy with other strides.
     const Slot& slot = slots_[output.value];
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    if (tensor && slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) {
+    const bool shared = tensor && (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)));
+    if (slot.kind != Slot::kFresh && shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }
     outputs.push_back(std::move(tensor));
   }
   // State last: until here a failure has changed nothing.
+  size_t next = 0;
   for (const Output& output : outputs_) {
     if (output.updates == kNone) continue;
-    const Slot& target = slots_[output.updates];
-    const TensorRef& storage = target.kind == Slot::kInput ? inputs[target.input] : target.fixed;
-    // Written in place already, unless the region was given a copy of an input with other strides.
-    const TensorRef& content = context.tensors[in_place_[output.updates] ? output.updates : output.value];
-    if (content != storage) KRN_TRY(services_.copy(storage, content));
+    const TensorRef& content = contents[next++];
+    if (content != storage_of(output) && !KRN_PLANTED(state_not_written)) KRN_TRY(services_.copy(storage_of(output), content));
   }
   return outputs;
 }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "abi/planted.h"
+
 namespace keirin {
 
 void Quarantine::add(const BadRecord& record, bool durable) {
@@ -15,7 +17,7 @@ void Quarantine::add(const BadRecord& record, bool durable) {
     if (std::any_of(records_.begin(), records_.end(), same_pair)) return;
     records_.push_back(record);
   }
-  if (durable && keep_) keep_(record);
+  if (durable && keep_ && !KRN_PLANTED(quarantine_forgotten)) keep_(record);
 }
 
 std::vector<BadRecord> Quarantine::of_plugin(const std::string& guid, const std::string& build) const {

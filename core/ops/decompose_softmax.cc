@@ -3,6 +3,8 @@
 // Bodies of softmax and log_softmax, shifted by the row's maximum as in eager: a row of -inf gives NaN there too.
 #include "core/ops/decompose.h"
 
+#include "abi/planted.h"
+
 namespace keirin::bodies {
 namespace {
 
@@ -20,7 +22,8 @@ ValueId softmax(Lowering& w, const Op& op, const Values& operands) {
   int64_t dim = op.i(AttrKey::k_dim);
   if (type.sizes[dim] == 0) return w.full(Lowering::number(0.0), type.dtype, type.sizes);
   ValueId e = w.row(OpCode::k_exp, {shifted(w, operands[0], dim)});
-  ValueId sum = w.expand(w.reduce(OpCode::k_sum, e, {dim}, true), type.sizes);
+  const int64_t summed = KRN_PLANTED(softmax_axis) ? type.rank() - 1 : dim;
+  ValueId sum = w.expand(w.reduce(OpCode::k_sum, e, {summed}, true), type.sizes);
   return w.cast(w.binary(OpCode::k_div, e, sum), type.dtype);
 }
 

@@ -5,6 +5,8 @@
 
 #include "core/ops/decompose.h"
 
+#include "abi/planted.h"
+
 namespace keirin::bodies {
 namespace {
 
@@ -24,7 +26,7 @@ ValueId variance_of(Lowering& w, ValueId x, const Dims& dims, double correction,
   Dims sizes = w.sizes(x);
   ValueId distance = w.binary(OpCode::k_sub, x, w.expand(mean_of(w, x, dims), sizes));
   ValueId sum = w.reduce(OpCode::k_sum, w.binary(OpCode::k_mul, distance, distance), dims, keepdim);
-  return w.with_number(OpCode::k_div, sum, std::max(0.0, count(sizes, dims) - correction));
+  return w.with_number(OpCode::k_div, sum, std::max(0.0, count(sizes, dims) - (KRN_PLANTED(var_uncorrected) ? 0 : correction)));
 }
 
 ValueId mean(Lowering& w, const Op& op, const Values& operands) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -191,7 +193,7 @@ Dims Lowering::axes(Dims dims, int64_t rank) {
 DType Lowering::result_type(std::initializer_list<Operand> operands) const {
   Promotion promotion;
   for (const Operand& o : operands)
-    o.is_number() ? promotion.add_number(o.dtype) : promotion.add_tensor(o.dtype, o.is_zero_dim);
+    o.is_number() && !KRN_PLANTED(number_promotes) ? promotion.add_number(o.dtype) : promotion.add_tensor(o.dtype, o.is_zero_dim);
   return promotion.result();
 }
 
@@ -301,7 +303,7 @@ ValueId Lowering::pointwise(OpCode code, std::initializer_list<Operand> operands
   DType compute = dtype;
   Dims out;
   for (const Operand& o : operands) {
-    if (in_compute && o.is_number() && !fits(o.as_double(), dtype)) compute = compute_dtype(dtype);
+    if (in_compute && o.is_number() && !fits(o.as_double(), dtype) && !KRN_PLANTED(number_rounded)) compute = compute_dtype(dtype);
     if (!o.is_number()) out = broadcast({out, sizes(o.id)});
   }
   Values ready;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -24,7 +26,7 @@ class Levels {
       if (v != kNone && graph_.values[v].producer != kNone) f(graph_.values[v].producer);
     if (graph_.ops[op].effects && last_effect != kNone) f(last_effect);
   }
-  uint32_t gap(OpId a, OpId b) const { return classes_[a] != classes_[b]; }
+  uint32_t gap(OpId a, OpId b) const { return classes_[a] != classes_[b] && !KRN_PLANTED(claims_not_convex); }
 
   // The least level that the producers allow.
   void sweep_down() {

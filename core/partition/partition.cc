@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/partition/levels.h"
 
@@ -159,7 +160,7 @@ class Cutter {
       const Output& output = graph_.outputs[k];
       OpId producer = graph_.values[output.value].producer;
       bool ours = output.updates != kNone && producer != kNone && region_of_[producer] != kNone && times[output.updates] == 1 &&
-                  (reader[output.updates] == kNone || reader[output.updates] == region_of_[producer]) &&
+                  (KRN_PLANTED(update_before_reader) || reader[output.updates] == kNone || reader[output.updates] == region_of_[producer]) &&
                   graph_.type(output.updates) == graph_.type(output.value);
       if (ours) {
         in_place_[k] = 1;

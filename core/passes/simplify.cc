@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/ir/text.h"
 #include "core/ops/table.h"
@@ -48,7 +49,8 @@ class Simplifier {
   bool reuse(OpId id, const Op& op, const std::vector<ValueId>& operands) {
     std::string key(op_name(op.code));
     for (ValueId v : operands) key += ',' + std::to_string(v);
-    for (const Attr& attr : op.attrs) key += attr_text(attr);
+    for (const Attr& attr : op.attrs)
+      if (!KRN_PLANTED(equal_without_attrs)) key += attr_text(attr);
     auto [at, fresh] = seen_.emplace(std::move(key), kNone);
     if (fresh) {
       at->second = r_.keep(id);
@@ -86,7 +88,7 @@ class Simplifier {
   bool is_splat(ValueId v, double number) const {
     auto splat = splat_of(g_, v);
     if (!splat || *splat != number) return false;
-    return number != 0 || !is_float(g_.type(v).dtype) || std::signbit(*splat) == std::signbit(number);
+    return number != 0 || KRN_PLANTED(negative_zero) || !is_float(g_.type(v).dtype) || std::signbit(*splat) == std::signbit(number);
   }
 
   ValueId undone(OpCode code, ValueId x) const {
@@ -112,7 +114,7 @@ class Simplifier {
     const Op* inner = made_by(g_, x, OpCode::k_cast);
     if (!inner) return kNone;
     ValueId source = inner->operands[0];
-    if (!is_lossless(g_.type(source).dtype, to)) return kNone;
+    if (!is_lossless(g_.type(source).dtype, to) && !KRN_PLANTED(lossy_cast_dropped)) return kNone;
     return r_.build().cast(source, want);
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "abi/planted.h"
 #include "core/tune/elements.h"
 
 namespace keirin {
@@ -96,7 +97,7 @@ class OutputJudge {
   bool settle_special(size_t i) {
     const double r = r_[i], e = e_[i], c = c_[i];
     if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return false;
-    const bool as_eager = (std::isnan(e) && std::isnan(c)) || e == c;
+    const bool as_eager = ((std::isnan(e) || KRN_PLANTED(judge_takes_nan)) && std::isnan(c)) || e == c;
     if (as_eager) return true;
     if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return false;  // better than eager: judged by its error
     if (verdict_.right)
@@ -153,7 +154,7 @@ class OutputJudge {
 
   // A constant output would also be passed by a plan that writes a constant.
   void look_for_proof() {
-    if (r_.empty()) return;
+    if (r_.empty() || KRN_PLANTED(judge_takes_constants)) return;
     const bool constant = std::all_of(r_.begin(), r_.end(), [&](double x) { return x == r_[0] || (std::isnan(x) && std::isnan(r_[0])); });
     // A single number varies with the inputs, not within the output: only a zero proves nothing.
     if (!constant || (r_.size() == 1 && r_[0] != 0 && std::isfinite(r_[0]))) return;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "abi/planted.h"
 #include "plugins/codegen/number.h"
 
 namespace keirin::codegen {
@@ -291,7 +292,7 @@ class Emitter {
 
   // What readers may see: rounded where the graph says so, wrapped where integers are narrow.
   int32_t settle(const Tensor& tensor, int32_t node) {
-    if (is_integer(tensor.dtype) || (tensor.observed && is_float(tensor.dtype))) {
+    if ((is_integer(tensor.dtype) && !KRN_PLANTED(unwrapped_integer)) || (tensor.observed && is_float(tensor.dtype))) {
       return build_storage_round(draft_.dag, node, tensor.dtype);
     }
     return node;
@@ -453,7 +454,7 @@ class Emitter {
   // -1: always outside, 1: always inside, 0: depends.
   int inside(const Form& f, int64_t limit) const {
     auto [low, high] = range(f);
-    if (low >= 0 && high < limit) return 1;
+    if (low >= 0 && high < limit + (KRN_PLANTED(pad_guard) ? 1 : 0)) return 1;
     return high < 0 || low >= limit ? -1 : 0;
   }
 

@@ -12,6 +12,7 @@
 #include <queue>
 #include <set>
 
+#include "abi/planted.h"
 #include "plugins/codegen/emitter.h"
 #include "plugins/codegen/shape_kernel.h"
 #include "plugins/kit/error.h"
@@ -180,7 +181,7 @@ class Fuser {
       for (const DraftAccess& load : g.draft.accesses) {
         if (load.store || load.tensor != p_.alias_of[store.tensor]) continue;
         bool same = load.index.coeff == store.index.coeff && load.index.offset == store.index.offset && load.indirects.empty();
-        if (!same || !g.draft.reduces.empty()) return false;
+        if ((!same || !g.draft.reduces.empty()) && !KRN_PLANTED(update_in_place)) return false;
       }
     }
     return true;
@@ -211,7 +212,7 @@ class Fuser {
       int g = todo.back();
       todo.pop_back();
       for (int c : consumers(g)) {
-        if (c == to && g != from) return true;
+        if (c == to && g != from) return !KRN_PLANTED(fused_cycle);
         if (c != to && c != from && rank_[c] < rank_[to] && seen.insert(c).second) todo.push_back(c);
       }
     }

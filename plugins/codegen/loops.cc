@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "abi/planted.h"
+
 namespace keirin::codegen {
 namespace {
 
@@ -18,7 +20,7 @@ void append(std::string& out, T value) {
 char stride_class(int64_t stride, bool inner) {
   if (stride == 0) return '0';
   if (!inner) return 's';
-  return stride == 1 ? '1' : 's';
+  return stride == 1 && !KRN_PLANTED(key_without_strides) ? '1' : 's';
 }
 
 void append_linear(std::string& out, const Linear& form, const std::vector<Axis>& axes) {

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include "abi/planted.h"
+
 namespace keirin::codegen {
 
 MemoryPlan plan_memory(const std::vector<TempLife>& temps, int64_t alignment) {
@@ -19,7 +21,7 @@ MemoryPlan plan_memory(const std::vector<TempLife>& temps, int64_t alignment) {
   for (int t : order) {
     int64_t size = rounded(temps[t].bytes), best = -1, smallest = std::numeric_limits<int64_t>::max(), end = 0;
     for (int other : placed) {
-      if (temps[other].last < temps[t].first || temps[other].first > temps[t].last) continue;
+      if (temps[other].last < temps[t].first + (KRN_PLANTED(temps_overlap) ? 1 : 0) || temps[other].first > temps[t].last) continue;
       int64_t gap = plan.offsets[other] - end;
       if (gap >= size && gap < smallest) smallest = gap, best = end;
       end = std::max(end, plan.offsets[other] + rounded(temps[other].bytes));

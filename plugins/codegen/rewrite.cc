@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "abi/planted.h"
 #include "plugins/codegen/storage.h"
 
 namespace keirin::codegen {
@@ -129,7 +130,7 @@ class Writer {
     bool padded = false;
     int64_t area = 1;
     for (size_t i = 0; i < k; ++i) area *= kernel[i], padded |= padding[i] != 0;
-    bool varies = a.divisor == 0 && (a.ceil_mode || (padded && !a.count_include_pad));
+    bool varies = a.divisor == 0 && !KRN_PLANTED(pool_counts_padding) && (a.ceil_mode || (padded && !a.count_include_pad));
     int count;
     if (varies) {
       Dims sizes = t(x).sizes, none(k, 0);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "abi/planted.h"
+
 namespace keirin::codegen {
 
 Layout::Layout(const Region& region) : of_(region.tensors.size()) {
@@ -117,7 +119,7 @@ bool resolve_view(const Region& region, const Layout& layout, int tensor, Stride
     case kOp_relayout:
       return true;
     case kOp_expand:
-      for (size_t i = 0; i < to.size(); ++i) strides[i] = from[i] == 1 && to[i] != 1 ? 0 : out.strides[i];
+      for (size_t i = 0; i < to.size(); ++i) strides[i] = from[i] == 1 && to[i] != 1 && !KRN_PLANTED(broadcast_stride) ? 0 : out.strides[i];
       break;
     case kOp_permute:
       for (size_t i = 0; i < to.size(); ++i) strides[i] = out.strides[node->attrs.dims[i]];

@@ -3,7 +3,7 @@
 // Random graphs over the real plugins. A failing one is shrunk and printed as text with the command that repeats it; a crash
 // prints its seed.
 //
-//   graphs --cpu=FOLDER --reference=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink]
+//   graphs --cpu=FOLDER --reference=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink] [--most-failures=N]
 //          [--ir=FILE --cut=cpu|reference|mixed [--specials]]
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ namespace keirin::graphs {
 namespace {
 
 struct Options {
-  std::string cpu, reference, first = "0", count = "300", seed, ir, cut = "cpu";
+  std::string cpu, reference, first = "0", count = "300", seed, ir, cut = "cpu", most_failures = "5";
   bool specials = false, shrink = true, print = false;
 };
 
@@ -54,7 +54,8 @@ class Runner {
     if (!options_.ir.empty()) return run_text();
     const uint64_t first = std::strtoull((options_.seed.empty() ? options_.first : options_.seed).c_str(), nullptr, 10);
     const uint64_t count = options_.seed.empty() ? std::strtoull(options_.count.c_str(), nullptr, 10) : 1;
-    for (uint64_t seed = first; seed < first + count; ++seed) run_seed(seed);
+    const uint64_t most_failures = std::strtoull(options_.most_failures.c_str(), nullptr, 10);
+    for (uint64_t seed = first; seed < first + count && failed_ < most_failures; ++seed) run_seed(seed);
     std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", static_cast<unsigned long long>(count),
                 static_cast<unsigned long long>(ops_), static_cast<unsigned long long>(compiled_), static_cast<unsigned long long>(failed_));
     test::trust_count("graphs", static_cast<int64_t>(tried_), static_cast<int64_t>(failed_));
@@ -121,7 +122,8 @@ int run(int argc, char** argv) {
     else if (arg == "--no-shrink") o.shrink = false;
     else if (arg == "--print") o.print = true;
     else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "first", o.first) &&
-             !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) && !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut))
+             !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) && !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) &&
+             !read_option(arg, "most-failures", o.most_failures))
       return std::fprintf(stderr, "unknown argument %s\n", arg.c_str()), 2;
   }
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS}) ::signal(signal, on_crash);

@@ -15,19 +15,32 @@ namespace keirin::graphs {
 namespace {
 
 using K = AttrKey;
-constexpr int64_t kMostElements = 4096;
+constexpr int64_t kMostElements = 4096;  // of one tensor; of a large graph's
+constexpr int64_t kMostOfLarge = 1 << 17;  // several slices of work and several threads
 
 class Drawer {
  public:
-  Drawer(uint64_t seed, bool finite) : random_(seed), finite_(finite), b_(g_) {}
+  Drawer(uint64_t seed, bool finite) : random_(seed), finite_(finite), large_(one_in(16)), most_(large_ ? kMostOfLarge : kMostElements), b_(g_) {}
 
   Graph draw() {
     for (int i = 2 + pick(3); i-- > 0;) input(float_dtype(), sizes());
-    if (one_in(2)) input(DType::k_i64, sizes());
-    const int steps = one_in(3) ? 20 + pick(12) : 3 + pick(12);
+    if (one_in(2)) {
+      const ValueId v = input(of({DType::k_i64, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool}), sizes());
+      if (one_in(2)) input(type(v).dtype, type(v).sizes);
+    }
+    if (one_in(4)) state_ = keep(g_.add_constant(type(pool_[0]), num_constants_++, ValueKind::kState), true);
+    const int steps = large_ ? 2 + pick(4) : one_in(3) ? 20 + pick(12) : 3 + pick(12);
     for (int i = 0, tries = 0; i < steps && tries < 400; ++tries) i += step() ? 1 : 0;
     output(last_result());
     for (int more = pick(3); more-- > 0;) output(any());
+    if (state_ != kNone) update(state_);
+    if (one_in(6)) update(g_.inputs[pick(static_cast<int>(g_.inputs.size()))]);
+    if (updates_.size() == 1 && one_in(3)) {  // back again: a swap
+      const ValueId first = updates_[0].updates;
+      const Made other = any_where([&](ValueId v) { return v != first && g_.values[v].kind == ValueKind::kInput && g_.values[v].name != "plain" && type(v).dtype == type(first).dtype && type(v).sizes == type(first).sizes; });
+      if (other) updates_.push_back({first, *other, kNone});
+    }
+    g_.outputs.insert(g_.outputs.end(), updates_.begin(), updates_.end());
     g_.drop_dead();
     return std::move(g_);
   }
@@ -44,9 +57,9 @@ class Drawer {
   DType float_dtype() { return of({DType::k_f32, DType::k_f32, DType::k_f32, DType::k_bf16, DType::k_f16, DType::k_f64}); }
   Dims sizes() {
     Dims out;
-    for (int rank = of({0, 1, 2, 2, 2, 3, 3, 4}); rank-- > 0;) out.push_back(of<int64_t>({1, 2, 3, 4, 5, 7, 8, 16, 17, 33}));
-    if (!out.empty() && one_in(40)) out[pick(static_cast<int>(out.size()))] = 0;
-    while (count(out) > kMostElements) *std::max_element(out.begin(), out.end()) = 3;
+    for (int rank = of({0, 1, 2, 2, 2, 3, 3, 4}); rank-- > 0;) out.push_back(large_ ? of<int64_t>({3, 65, 130, 257, 1030, 4099}) : of<int64_t>({1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65}));
+    if (!out.empty() && one_in(30)) out[pick(static_cast<int>(out.size()))] = 0;
+    while (count(out) > most_) *std::max_element(out.begin(), out.end()) = 3;
     return out;
   }
   static int64_t count(const Dims& sizes) {
@@ -75,12 +88,17 @@ class Drawer {
       strides = contiguous_strides(reversed);
       std::reverse(strides.begin(), strides.end());
     }
+    if (one_in(8))  // every other element of a larger tensor
+      for (int64_t& s : strides) s *= 2;
     const ValueId v = g_.add_input({dtype, std::move(sizes), std::move(strides)}, static_cast<uint32_t>(g_.inputs.size()));
     return keep(v, true);
   }
   ValueId weight(DType dtype, Dims sizes) {
     Dims strides = contiguous_strides(sizes);
     if (one_in(3)) return fresh(dtype, std::move(sizes));
+    if (one_in(2))  // tied: one weight, several readers
+      for (ValueId v = 0; v < g_.values.size(); ++v)
+        if (g_.values[v].kind == ValueKind::kConstant && type(v).dtype == dtype && type(v).sizes == sizes) return v;
     return g_.add_constant({dtype, std::move(sizes), std::move(strides)}, num_constants_++, ValueKind::kConstant);
   }
   // An input that only the op about to be made reads: an index, a weight. It holds no special values: eager's norms multiply out
@@ -100,7 +118,7 @@ class Drawer {
   // Nothing where the table refuses: the next step is another try.
   Made emit(OpCode op, std::vector<ValueId> operands, std::vector<Attr> attrs = {}) {
     Result<std::vector<ValueId>> made = b_.emit(op, std::move(operands), std::move(attrs));
-    if (!made.ok() || count(type(made.value()[0]).sizes) > 4 * kMostElements) return {};
+    if (!made.ok() || count(type(made.value()[0]).sizes) > 4 * most_) return {};
     exact_.resize(g_.values.size(), false);
     return made.value()[0];
   }
@@ -112,6 +130,23 @@ class Drawer {
     if (v.ok()) return v.value();
     std::fprintf(stderr, "a graph cannot be drawn: %s\n", v.status().text().c_str());
     std::abort();
+  }
+  // A new content for the storage of an input or of a state, made of the old one: mostly element by element, as caches and running
+  // statistics are, else of elements elsewhere.
+  void update(ValueId target) {
+    const Type t = type(target);
+    if (!keirin::is_float(t.dtype) || g_.values[target].name == "plain") return;
+    const Made from = any_where([&](ValueId v) { return v != target && type(v).dtype == t.dtype && type(v).sizes == t.sizes; });
+    if (from && one_in(4)) {  // another one's old content, as it is
+      updates_.push_back({*from, target, kNone});
+      return;
+    }
+    Made old = target;
+    if (!t.sizes.empty() && one_in(2)) old = emit(OpCode::k_flip, {target}, {{K::k_dims, Dims{pick(rank(target))}}});
+    const Made half = emit(OpCode::k_mul, {*old, literal(0.5, target)});
+    const Made fresh = from ? emit(OpCode::k_add, {*half, *from}) : half;
+    updates_.push_back({*fresh, target, kNone});
+    g_.values[*fresh].type.strides = contiguous_strides(t.sizes);
   }
   void output(ValueId v) {
     if (g_.values[v].kind != ValueKind::kResult) return;
@@ -146,6 +181,9 @@ class Drawer {
     }
     if (!made || *made == x || g_.values[*made].kind != ValueKind::kResult) return false;
     keep(*made, same_bits);
+    // Wrapping shows where a narrow integer is made wide again: sums and products alone wrap as well in the end.
+    if (is_int(type(*made).dtype) && type(*made).dtype != DType::k_i64 && one_in(2))
+      if (Result<ValueId> wide = b_.cast(*made, DType::k_i64); wide.ok()) keep(wide.value(), same_bits);
     // Magnitudes stay where models have them.
     if (is_float(*made) && !same_bits && one_in(4))
       if (Made calm = emit(of({OpCode::k_tanh, OpCode::k_sigmoid, OpCode::k_erf}), {*made})) keep(*calm, false);
@@ -162,10 +200,11 @@ class Drawer {
     using O = OpCode;
     const O op = of({O::k_exp, O::k_expm1, O::k_log, O::k_log1p, O::k_log2, O::k_sqrt, O::k_rsqrt, O::k_reciprocal, O::k_sin, O::k_cos, O::k_tanh,
                      O::k_sigmoid, O::k_erf, O::k_relu, O::k_silu, O::k_gelu, O::k_gelu_tanh, O::k_hardsigmoid, O::k_hardswish, O::k_mish,
-                     O::k_log_sigmoid, O::k_leaky_relu, O::k_elu, O::k_softplus, O::k_pow});
+                     O::k_log_sigmoid, O::k_leaky_relu, O::k_elu, O::k_softplus, O::k_pow, O::k_exp2, O::k_clamp});
     switch (op) {
-      case O::k_exp: case O::k_expm1: return emit(op, {*emit(O::k_tanh, {x})});
+      case O::k_exp: case O::k_exp2: case O::k_expm1: return emit(op, {*emit(O::k_tanh, {x})});
       case O::k_log: case O::k_log1p: case O::k_log2: case O::k_sqrt: case O::k_rsqrt: case O::k_reciprocal: return emit(op, {*abs_plus(x, 0.5)});
+      case O::k_clamp: return emit(op, {x, literal(-0.5, x), literal(of({0.25, 1.0}), x)});
       case O::k_leaky_relu: return emit(op, {x, literal(0.125, x)});
       case O::k_elu: return emit(op, {x, literal(1, x), literal(1, x), literal(1, x)});
       case O::k_softplus: return emit(op, {x, literal(1, x), literal(20, x)});
@@ -185,8 +224,12 @@ class Drawer {
       if (y) keep(*y, true);
       return {};
     }
-    if (type(x).dtype == DType::k_bool) return {};
-    Made y = emit(of({O::k_neg, O::k_abs, O::k_bit_not}), {x});
+    if (type(x).dtype == DType::k_bool) {
+      if (Made y = emit(O::k_logical_not, {x})) keep(*y, true);
+      return {};
+    }
+    const O op = of({O::k_neg, O::k_abs, O::k_bit_not, O::k_sign, O::k_clamp});
+    Made y = op == O::k_clamp ? emit(op, {x, literal(-3, x), literal(5, x)}) : emit(op, {x});
     if (y) keep(*y, true);
     return {};
   }
@@ -199,7 +242,7 @@ class Drawer {
       if (p != q && p != 1 && q != 1) return false;
       n *= p == 1 ? q : p;
     }
-    return n <= kMostElements;
+    return n <= most_;
   }
   Made paired(OpCode op, ValueId a, ValueId b, DType dtype) {
     Result<ValueId> made = b_.binary(op, a, b, dtype);
@@ -228,7 +271,7 @@ class Drawer {
     }
     if (!is_float(x)) {
       same_bits = exact(x) && exact(y);
-      return paired(of({O::k_add, O::k_sub, O::k_mul, O::k_maximum, O::k_minimum, O::k_bit_and, O::k_bit_xor}), x, y, dtype);
+      return paired(of({O::k_add, O::k_sub, O::k_mul, O::k_maximum, O::k_minimum, O::k_bit_and, O::k_bit_or, O::k_bit_xor}), x, y, dtype);
     }
     const O op = of({O::k_add, O::k_add, O::k_sub, O::k_mul, O::k_mul, O::k_div, O::k_maximum, O::k_minimum});
     if (op == O::k_div) return paired(op, x, *abs_plus(y, 0.5), dtype);
@@ -258,6 +301,7 @@ class Drawer {
     // What was computed narrow is judged narrow.
     if (to == DType::k_f64 && is_float(x) && !exact(x)) to = DType::k_f32;
     if (is_float(x) && exact(x) && finite_ && one_in(3)) to = of({DType::k_i64, DType::k_i32, DType::k_i8});
+    if (!is_float(x) && one_in(2)) to = of({DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool});
     same_bits = exact(x) && (from == DType::k_bool || !keirin::is_float(to) || (from == DType::k_f32 && to == DType::k_f64));
     Result<ValueId> made = b_.cast(x, to);
     exact_.resize(g_.values.size(), false);
@@ -269,7 +313,11 @@ class Drawer {
     const int r = rank(x);
     if (r == 0) return emit(OpCode::k_reshape, {x}, {{K::k_sizes, Dims{1}}});
     const int64_t d = pick(r);
-    switch (pick(6)) {
+    switch (pick(7)) {
+      case 6: {
+        if (r < 4 || count(s) == 0) return {};
+        return emit(OpCode::k_relayout, {x}, {{K::k_encoding, std::string(of({"contiguous", "channels_last"}))}});
+      }
       case 0: {
         Dims dims(s.size());
         for (size_t i = 0; i < dims.size(); ++i) dims[i] = static_cast<int64_t>(i);
@@ -372,7 +420,7 @@ class Drawer {
       same_bits = true;
       return emit(of({O::k_argmax, O::k_argmin}), {x}, attrs());
     }
-    if (!is_float(x)) return same_bits = exact(x), emit(of({O::k_sum, O::k_amax, O::k_amin}), {x}, attrs());
+    if (!is_float(x)) return same_bits = exact(x), emit(type(x).dtype == DType::k_i64 ? of({O::k_sum, O::k_prod, O::k_amax, O::k_amin}) : of({O::k_amax, O::k_amin}), {x}, attrs());
     switch (pick(5)) {
       case 0: return same_bits = exact(x), emit(O::k_amax, {x}, attrs());
       case 1: return same_bits = exact(x), emit(O::k_amin, {x}, attrs());
@@ -426,11 +474,16 @@ class Drawer {
     const ValueId small = *emit(O::k_mul, {x, literal(0.25, x)});
     const int64_t to = of<int64_t>({1, 3, 8, 17});
     switch (pick(4)) {
-      case 0: return emit(O::k_linear, {small, weight(t, {to, s.back()}), one_in(2) ? weight(t, {to}) : kNone});
+      case 0: {
+        const int64_t rows = one_in(3) ? s.back() : to;  // a square weight may be that of a matmul, too
+        return emit(O::k_linear, {small, weight(t, {rows, s.back()}), one_in(2) ? weight(t, {rows}) : kNone});
+      }
       case 1: {
         if (r < 2) return {};
-        Dims other(s.begin(), s.end() - 2);
-        other.insert(other.end(), {s.back(), to});
+        if (r == 2 && one_in(2)) return emit(O::k_matmul, {small, weight(t, {s.back(), one_in(2) ? s.back() : to})});
+        Dims other(s.begin(), s.end() - 2), thin(s.size() - 2, 1);
+        for (Dims* each : {&other, &thin}) each->insert(each->end(), {s.back(), to});
+        if (one_in(2)) return emit(O::k_matmul, {small, *must(b_.expand_to(fresh(t, thin), other))});
         return emit(O::k_matmul, {small, fresh(t, other)});
       }
       case 2: {
@@ -475,12 +528,15 @@ class Drawer {
   }
 
   std::mt19937_64 random_;
-  const bool finite_;
+  const bool finite_, large_;
+  const int64_t most_;
   Graph g_;
   Builder b_;
   std::vector<ValueId> pool_;
   std::vector<bool> exact_;
   uint32_t num_constants_ = 0;
+  ValueId state_ = kNone;
+  std::vector<Output> updates_;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One graph through the real thing: passes, claims of the real plugins, partition, compilation and the executor, judged against
-// eager by the rule of core/tune/verify.h with LibTorch in fp64 as the referee.
+// eager by the rule of core/tune/verify.h with LibTorch in fp64 as the referee. Two calls of one plan: the second with other
+// values in another memory layout, on the state that the first one left, and what the first one returned must stay as it was.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "core/base/services.h"
+#include "core/eager/graph_calls.h"
 #include "core/host/plugins.h"
 #include "core/ir/graph.h"
 
@@ -21,7 +23,14 @@ const char* cut_name(Cut cut);
 struct Setting {
   Cut cut = Cut::kCpu;
   bool finite = true;  // else inputs hold NaN, infinities and signed zeros, too
-  uint64_t seed = 0;   // of the values and of a mixed cut
+  uint64_t seed = 0;   // of the values, of a mixed cut, and of what else varies: a pass that is off, channels-last, saved artifacts
+};
+
+// A graph with what it needs to run: opaque ops and constants.
+struct Program {
+  const Graph& graph;
+  std::shared_ptr<const CallTable> calls;  // null: no opaque ops
+  std::vector<TensorRef> constants;
 };
 
 struct Verdict {
@@ -34,10 +43,15 @@ class Plugins {
  public:
   // Folders of the plugins, in the order of cuts: cpu, reference.
   static Result<std::unique_ptr<Plugins>> open(const std::vector<std::string>& folders, TensorServices& services);
+  // With drawn values.
   Verdict try_graph(const Graph& graph, const Setting& setting);
+  // With these inputs, one set per call.
+  Verdict try_program(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting);
 
  private:
-  Status run(const Graph& graph, const Setting& setting, Verdict& verdict);
+  Status draw_and_run(const Graph& graph, const Setting& setting, Verdict& verdict);
+  Status run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict);
+  Result<std::vector<TensorRef>> values(const Graph& graph, const Setting& setting, uint32_t call);
   TensorServices* services_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   std::vector<PluginDevice*> devices_;

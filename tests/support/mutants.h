@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Damaged inputs for readers, and the loops that try and count them. What a reader promises is told by the test's own `judge`; this
-// adds that no input takes long. The same seed gives the same mutants everywhere.
+// adds that no input takes long or much memory. The same seed gives the same mutants everywhere.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "tests/support/peak_memory.h"
 #include "tests/support/trust_count.h"
 
 namespace keirin::test {
@@ -53,10 +54,12 @@ class MalformedInputs {
 
   template <class Input, class Judge>
   void try_one(const Input& input, Judge&& judge) {
+    const PeakMemory memory;
     const std::clock_t begin = std::clock();
     judge(input);
     const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
     EXPECT_LT(seconds, 1 + static_cast<double>(input.size()) / (1 << 20)) << "of processor time, for " << input.size() << " bytes";
+    EXPECT_LE(memory.risen_bytes(), 4 * static_cast<int64_t>(input.size()) + (64 << 20)) << "of memory, for " << input.size() << " bytes";
     ++tried_;
   }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -62,7 +64,7 @@ Result<ValueId> Aliases::invert(const Op& step, ValueId operand, ValueId result)
 
 Result<ValueId> Aliases::read(AliasId id) {
   const Base base = bases_[aliases_[id].base];
-  if (aliases_[id].version == base.version) return aliases_[id].value;
+  if (aliases_[id].version == base.version || KRN_PLANTED(stale_view)) return aliases_[id].value;
   if (!aliases_[id].known) return cannot("a view of unknown form is read after its tensor was written");
   ValueId value = base.value;
   for (const Op& step : aliases_[id].chain) {
@@ -100,7 +102,7 @@ ValueId Aliases::identity(AliasId alias) const {
 std::vector<std::pair<ValueId, ValueId>> Aliases::updates() const {
   std::vector<std::pair<ValueId, ValueId>> out;
   for (const Base& base : bases_) {
-    if (base.root != kNone && base.version > 0) out.emplace_back(base.root, base.value);
+    if (base.root != kNone && base.version > (KRN_PLANTED(lost_update) ? 1u : 0u)) out.emplace_back(base.root, base.value);
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "abi/planted.h"
 #include "core/capture/import/aliases.h"
 #include "core/eager/at_tensor.h"
 #include "core/eager/call_table.h"
@@ -483,7 +484,7 @@ class Importer {
     const Entry entry = scope.at(target.name);
     KRN_TRY_LET(const ValueId old, aliases_.read(entry.alias));
     const Type type = captured_.graph.type(old);
-    KRN_TRY_LET(value, builder_.cast(value, type.dtype));
+    KRN_TRY_LET(value, builder_.cast(value, KRN_PLANTED(write_back_uncast) ? builder_.type(value).dtype : type.dtype));
     KRN_TRY_LET(value, builder_.expand_to(value, type.sizes));
     KRN_TRY(aliases_.write(entry.alias, value));
     for (const std::string& name : results.names) scope[name] = entry;

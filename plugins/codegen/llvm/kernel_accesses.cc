@@ -3,6 +3,7 @@
 // Loads and stores: contiguous, broadcast, strided or gathered, inside guards, with indices checked. An index out of range sets
 // the error flag and reads element 0 of its axis: memory-safe, and the launcher reports it.
 #include "llvm/IR/Intrinsics.h"
+#include "abi/planted.h"
 #include "plugins/codegen/llvm/kernel_emitter.h"
 #include "plugins/codegen/llvm/scalar_ops.h"
 
@@ -48,7 +49,7 @@ llvm::Value* KernelEmitter::checked_index(const Access::Indirect& indirect, cons
                                           Place& place, Value* active) {
   Value* index = value(indirect.node, place);
   Value* limit = splat(b_, argument(arguments.limit), place.lanes);
-  Value* fits = b_.CreateICmpULT(index, limit);
+  Value* fits = KRN_PLANTED(negative_index) ? b_.CreateICmpSLT(index, limit) : b_.CreateICmpULT(index, limit);
   Value* bad = b_.CreateNot(fits);
   if (active) bad = b_.CreateAnd(bad, active->getType()->isVectorTy() ? active : splat(b_, active, place.lanes));
   auto* report = llvm::BasicBlock::Create(b_.getContext(), "out_of_range", function_);
@@ -75,6 +76,7 @@ llvm::Value* KernelEmitter::base(uint32_t number, Place& place) {
     Value* index = checked_index(access.indirects[i], arguments.indirects[i], place, condition(number, place));
     offset = b_.CreateAdd(offset, b_.CreateMul(index, argument(arguments.indirects[i].stride)));
   }
+  if (KRN_PLANTED(offset_of_32_bits)) offset = b_.CreateSExt(b_.CreateTrunc(offset, b_.getInt32Ty()), b_.getInt64Ty());
   Value* at = b_.CreateGEP(storage_type(b_.getContext(), access.dtype), pointer(access.buffer), offset);
   place.bases[number] = at;
   return at;

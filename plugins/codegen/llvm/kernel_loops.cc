@@ -3,6 +3,7 @@
 // The loops inside one unit of work: the stages of a row, the chunks of a column, their serial axes, and along inner a main
 // loop over whole vectors with a tail that is masked, or element by element where the CPU has no such masks.
 #include "llvm/IR/Intrinsics.h"
+#include "abi/planted.h"
 #include "plugins/codegen/llvm/kernel_emitter.h"
 #include "plugins/codegen/llvm/scalar_ops.h"
 
@@ -61,7 +62,7 @@ void KernelEmitter::vector_loops(Place& outer, const Stage& stage, Value* begin,
     return;
   }
   loop(main_end, end, i64(lanes), [&](Value* i) {
-    Value* left = b_.CreateTrunc(b_.CreateSub(end, i), b_.getInt32Ty());
+    Value* left = b_.CreateTrunc(b_.CreateSub(KRN_PLANTED(tail_off_by_one) ? b_.CreateSub(end, i64(1)) : end, i), b_.getInt32Ty());
     std::vector<llvm::Constant*> numbers;
     for (int l = 0; l < lanes; ++l) numbers.push_back(b_.getInt32(static_cast<uint32_t>(l)));
     at(i, lanes, b_.CreateICmpSLT(llvm::ConstantVector::get(numbers), splat(b_, left, lanes)), 0);

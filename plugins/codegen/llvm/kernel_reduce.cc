@@ -2,6 +2,7 @@
 //
 // Reductions: several vector accumulators, merged pairwise, then across lanes by halves. The order depends on the length of a
 // row and on the vector width only, so two runs give equal bits however many threads there are.
+#include "abi/planted.h"
 #include "plugins/codegen/llvm/kernel_emitter.h"
 #include "plugins/codegen/llvm/scalar_ops.h"
 
@@ -70,7 +71,7 @@ void KernelEmitter::accumulate(const Stage& stage, const Accumulator& into, Plac
   } else {
     next.value = monoid_step(b_, stage.monoid, old.value, x);
   }
-  if (place.mask) {
+  if (place.mask && !KRN_PLANTED(masked_lanes_summed)) {
     next.value = b_.CreateSelect(place.mask, next.value, old.value);
     if (next.position) next.position = b_.CreateSelect(place.mask, next.position, old.position);
   }
@@ -95,7 +96,7 @@ KernelEmitter::Partial KernelEmitter::merge(const Stage& stage, Partial x, Parti
                      : (is_bool ? b_.CreateICmpULT(y.value, x.value) : b_.CreateICmpSLT(y.value, x.value));
     equal = b_.CreateICmpEQ(x.value, y.value);
   }
-  Value* take = b_.CreateOr(better, b_.CreateAnd(equal, b_.CreateICmpSLT(y.position, x.position)));
+  Value* take = b_.CreateOr(better, b_.CreateAnd(equal, KRN_PLANTED(argmax_tie) ? b_.CreateICmpSGT(y.position, x.position) : b_.CreateICmpSLT(y.position, x.position)));
   return {b_.CreateSelect(take, y.value, x.value), b_.CreateSelect(take, y.position, x.position)};
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "llvm/IR/Intrinsics.h"
+#include "abi/planted.h"
 #include "plugins/codegen/llvm/vector_math.h"
 
 namespace keirin::codegen::native {
@@ -35,7 +36,7 @@ Value* round_to_bf16_bits(Builder& b, Value* x) {
   llvm::Type* ints = with_lanes(b.getInt32Ty(), lanes_of(x));
   Value* bits = b.CreateBitCast(x, ints);
   Value* odd = b.CreateAnd(b.CreateLShr(bits, 16), integer(b, ints, 1));
-  Value* rounded = b.CreateAdd(b.CreateAdd(bits, integer(b, ints, 0x7fff)), odd);
+  Value* rounded = KRN_PLANTED(bf16_truncates) ? bits : b.CreateAdd(b.CreateAdd(bits, integer(b, ints, 0x7fff)), odd);
   Value* quiet = b.CreateOr(bits, integer(b, ints, 0x400000));
   return b.CreateSelect(b.CreateFCmpUNO(x, x), quiet, rounded);
 }
@@ -195,6 +196,7 @@ Value* to_storage(Builder& b, Value* value, Kind kind, uint8_t dtype) {
 Value* maximum(Builder& b, Value* x, Value* y) {
   if (is_bool(x)) return b.CreateOr(x, y);
   if (!is_float(x)) return b.CreateBinaryIntrinsic(llvm::Intrinsic::smax, x, y);
+  if (KRN_PLANTED(nan_lost)) return b.CreateSelect(b.CreateFCmpOGT(x, y), x, y);
   return b.CreateSelect(b.CreateFCmpUNO(x, x), x, b.CreateSelect(b.CreateFCmpOGT(x, y), x, y));
 }
 
@@ -242,7 +244,7 @@ Value* monoid_start(Builder& b, Monoid monoid, Kind kind, int lanes) {
   switch (monoid) {
     case Monoid::kSum: return of(0, 0);
     case Monoid::kProd: return of(1, 1);
-    case Monoid::kMax: case Monoid::kArgMax: return of(-HUGE_VAL, kind == Kind::kBool ? 0 : INT64_MIN);
+    case Monoid::kMax: case Monoid::kArgMax: return of(KRN_PLANTED(max_from_zero) ? 0 : -HUGE_VAL, kind == Kind::kBool ? 0 : INT64_MIN);
     case Monoid::kMin: case Monoid::kArgMin: return of(HUGE_VAL, INT64_MAX);
     case Monoid::kAny: return of(0, 0);
     default: return of(1, 1);

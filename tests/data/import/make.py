@@ -97,6 +97,19 @@ class UnknownView(nn.Module):
         return y
 
 
+class Inside(nn.Module):
+    """Weights that are parts of one storage, one of them transposed."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.randn(7, 5)
+        self.register_buffer("low", whole[1:4])
+        self.register_buffer("high", whole.t()[:, 3:6])
+
+    def forward(self, x):
+        return x @ self.low + 1, x @ self.high.t(), x * 0.3 + torch.ones(3, dtype=torch.int64) * 2.5
+
+
 class Swap(nn.Module):
     """Writes that read each other's old content, and an input that is returned."""
 
@@ -187,6 +200,7 @@ def cases():
     yield "opaque", Opaque().eval(), (torch.randn(4, 4),), None, 1
     yield "opaque_in_place", OpaqueInPlace().eval(), (torch.rand(3, 4),), None, 1
     yield "unknown_view", UnknownView().eval(), (torch.rand(3, 3),), None, 1
+    yield "inside", Inside().eval(), (torch.randn(2, 3),), None, 1
     yield "swap", Swap().eval(), (torch.rand(3),), None, 3
     yield "control", Control().eval(), (torch.rand(3, 4),), None, 1
     yield "scope", Scope().eval(), (torch.rand(3, 4),), None, 1

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Planted bugs, the tests of the tests: KRN_PLANTED(id) is true where the build has KEIRIN_PLANTED and the environment variable of
+// that name holds the id; then the code around it does something wrong on purpose. tests/planted/planted.txt lists the ids and
+// tests/planted/run.py tries them. In every other build it is the word `false`, and nothing of it is compiled.
+#pragma once
+
+#ifdef KEIRIN_PLANTED
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace keirin {
+
+// Leaves the id in the file that KEIRIN_PLANTED_REACHED names: a bug in code that no test reaches is another finding than one
+// that no test sees.
+inline bool is_planted(const char* id) {
+  const char* chosen = getenv("KEIRIN_PLANTED");
+  if (chosen == nullptr || strcmp(chosen, id) != 0) return false;
+  const char* path = getenv("KEIRIN_PLANTED_REACHED");
+  if (FILE* file = path == nullptr ? nullptr : fopen(path, "a")) {
+    fprintf(file, "%s\n", id);
+    fclose(file);
+  }
+  return true;
+}
+
+}  // namespace keirin
+
+#define KRN_PLANTED(id)                                      \
+  ([] {                                                      \
+    static const bool planted = ::keirin::is_planted(#id);   \
+    return planted;                                          \
+  }())
+
+#else
+#define KRN_PLANTED(id) false
+#endif
