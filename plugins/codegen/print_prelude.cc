@@ -114,7 +114,8 @@ template <> KRN_FN float krn_max(float x, float y) { return krn_nan_max(x, y); }
 template <> KRN_FN float krn_min(float x, float y) { return krn_nan_min(x, y); }
 #endif
 
-// erf without a branch: x P(x^2) / Q(x^2), fitted on [0, 3.92], where it is 1 to the last bit but one; off by 4 ulp at most.
+// erf in few instructions, for 1 + erf(x), where what counts is the error beside 1: x P(x^2) / Q(x^2), fitted on [0, 3.92] and off
+// by 8 ulp at most; beyond it is 1, so that GELU of minus infinity is the NaN of eager.
 #ifndef KRN_RECIPROCAL
 KRN_FN float krn_reciprocal(float x) { return 1.0f / x; }
 #endif
@@ -128,7 +129,7 @@ KRN_FN float krn_erf(float x) {
                    0.19039274752140045f) * t + 1.1283791065216064f;
   const float q = ((((3.809209374594502e-05f * t + 0.0011623926693573594f) * t + 0.01496803481131792f) * t + 0.11410343647003174f) * t +
                    0.5020639300346375f) * t + 1.0f;
-  return x * p * krn_reciprocal(q);
+  return t >= 15.366f ? (x < 0.0f ? -1.0f : 1.0f) : x * p * krn_reciprocal(q);
 }
 #endif
 #ifdef KRN_STRICT
