@@ -4,6 +4,7 @@
 // plan is right and fast is core/api/compile.cc's question.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,13 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
 
 // `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
+
+// The plans worth racing: each cut by each device that may compile for this session, and another way of compiling the largest.
+// `take` gets each with its name, the failed ones too.
+void build_plans(Session::Impl& session, Prepared& prepared, const std::function<void(Result<BuiltPlan>, const std::string&)>& take);
+// Compiles for input shapes whose kernels differ in structure from those of `specs`, so that a later shape finds its code made.
+// Returns for how many kernels code was generated.
+int compile_other_structures(Session::Impl& session, const std::vector<TensorSpec>& specs);
 
 // The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
 std::string dump_folder(const Options& options);

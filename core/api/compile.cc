@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include <unistd.h>
 
@@ -202,24 +203,8 @@ void Decider::add_replay() {
 
 void Decider::build_candidates() {
   add_replay();
-  for (PluginDevice* device : s_.runtime.plugins().devices()) {
-    // A prior score of 0 is an oracle or an exercise: found and listed, raced only if named.
-    const bool named = std::find(s_.options.plugins.begin(), s_.options.plugins.end(), device->plugin_name()) != s_.options.plugins.end();
-    if (!(device->torch_device() == s_.device) || (s_.options.plugins.empty() ? device->desc().prior_score == 0 : !named)) continue;
-    int largest = 0;
-    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly}) {
-      progress("compile", 0.2);
-      auto built = build_plan(s_, *prepared_, *device, cut, 0);
-      if (cut == Cut::kAll) largest = built.ok() ? built->nodes_compiled : 0;
-      else if (!built.ok() || built->nodes_compiled == largest) continue;  // nothing of that kind, or the same plan again
-      add_plan(std::move(built), device->plugin_name() + "/" + cut_name(cut));
-      if (largest == 0) break;  // nothing is claimed, or compiling fails: smaller cuts would repeat it
-    }
-    if (largest == 0) continue;
-    // Another way of compiling the largest cut: packed or plain weights.
-    auto second = build_plan(s_, *prepared_, *device, Cut::kAll, 1);
-    if (second.ok()) add_plan(std::move(second), device->plugin_name() + "/all/1");
-  }
+  progress("compile", 0.2);
+  build_plans(s_, *prepared_, [this](Result<BuiltPlan> built, const std::string& name) { add_plan(std::move(built), name); });
 }
 
 void Decider::add_launch_replays() {
@@ -396,7 +381,8 @@ void Decider::time_steps(Candidate& candidate) {
   for (int i = 0; i < kRuns; ++i) {
     std::vector<double> step_us;
     const double start = now_s();
-    if (!candidate.plan->run_timed(raced_, step_us).ok()) return;
+    const Result<Tensors> outputs = candidate.plan->run_timed(raced_, step_us);  // freeing them is the caller's time
+    if (!outputs.ok()) return;
     overheads.push_back((now_s() - start) * 1e6 - std::accumulate(step_us.begin(), step_us.end(), 0.0));
     runs.push_back(std::move(step_us));
   }
@@ -658,6 +644,11 @@ Result<ModelReport> Decider::run() {
   stage("race", now_s() - start);
   finish();
   write_ledger_record();
+  if (!std::exchange(s_.wrote_other_sizes, true) && prepared_) {
+    start = now_s();
+    report_.kernels_generated += compile_other_structures(s_, specs_);
+    stage("other_sizes", now_s() - start);
+  }
   if (s_.options.fallback == Fallback::kForbid && report_.nodes_compiled < report_.nodes)
     return Status(Code::k_unsupported, {"fallback is forbidden and " + std::to_string(report_.nodes - report_.nodes_compiled) + " of " +
                                             std::to_string(report_.nodes) + " operators would run eagerly",

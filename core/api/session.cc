@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <set>
 
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
@@ -68,7 +70,56 @@ Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vec
   return out;
 }
 
+// Values of the free symbols in inputs of these sizes, in order of appearance, with the ranges that the export gave them.
+struct FreeSize {
+  int64_t value, min, max;
+};
+
+std::vector<FreeSize> free_sizes(const pt2::Program& program, const std::vector<TensorSpec>& specs) {
+  std::vector<FreeSize> out;
+  std::set<std::string> seen;
+  size_t at = 0;
+  for (const pt2::InputSpec& input : program.inputs) {
+    const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
+    if (!tensor || at == specs.size()) continue;
+    const TensorSpec& spec = specs[at++];
+    const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
+    for (size_t d = 0; d < meta.sizes.size() && d < spec.sizes.size(); ++d) {
+      const std::string* symbol = meta.sizes[d].is_literal() ? nullptr : meta.sizes[d].expr->bare_symbol();
+      if (!symbol || !seen.insert(*symbol).second) continue;
+      FreeSize size{spec.sizes[d], 1, std::numeric_limits<int64_t>::max()};
+      if (auto range = program.range_constraints.find(*symbol); range != program.range_constraints.end()) {
+        size.min = std::max(size.min, range->second.min.value_or(1));
+        size.max = range->second.max.value_or(size.max);
+      }
+      out.push_back(size);
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::vector<TensorSpec>& specs) const {
+  constexpr size_t kMost = 8;
+  const std::vector<FreeSize> sizes = free_sizes(model->program, specs);
+  std::vector<std::vector<TensorSpec>> out;
+  auto with = [&](size_t k, int64_t value) {
+    if (value < sizes[k].min || value > sizes[k].max || out.size() == kMost) return;
+    std::vector<int64_t> values;
+    for (const FreeSize& size : sizes) values.push_back(size.value);
+    values[k] = value;
+    Result<ExampleShapes> shapes = example_shapes(model->program, values);
+    if (!shapes.ok()) return;
+    for (TensorSpec& spec : shapes->specs) spec.device = device;
+    out.push_back(std::move(shapes->specs));
+  };
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    with(k, sizes[k].value == 1 ? 3 : 1);
+    for (size_t j = 0; j < k; ++j) with(k, sizes[j].value == sizes[k].value ? sizes[k].value + 1 : sizes[j].value);
+  }
+  return out;
+}
 
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
   std::shared_ptr<const Table> now = table.load(std::memory_order_acquire);

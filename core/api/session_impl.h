@@ -49,6 +49,7 @@ struct Session::Impl {
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
+  bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   CallChecker checker;                // last: its thread uses everything above
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
@@ -56,6 +57,9 @@ struct Session::Impl {
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const std::vector<TensorSpec>& inputs, const std::string& why);
   void add_reason(const std::string& reason);  // to the newest report
+  // Input shapes for which a plan has kernels of another structure than for these: a free size of 1, two free sizes that are
+  // equal; where these are of that kind, one that is not. Empty for a model of fixed sizes.
+  std::vector<std::vector<TensorSpec>> other_structures(const std::vector<TensorSpec>& specs) const;
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
 };

@@ -26,6 +26,8 @@ class TensorServices {
  public:
   virtual ~TensorServices() = default;
   virtual Result<TensorRef> allocate(const TensorSpec& spec) = 0;  // uninitialised, 64-byte aligned
+  // Whether nobody but the holder of this very reference can reach the tensor or its memory.
+  virtual bool unshared(const TensorRef& tensor) = 0;
   // A view of `bytes` owned by `owner`.
   virtual Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) = 0;
   virtual Result<TensorRef> clone(const TensorRef& tensor) = 0;    // same sizes and strides, own storage

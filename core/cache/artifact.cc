@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "abi/graph.h"
+#include "core/host/compile_words.h"
 
 namespace keirin {
 
@@ -24,8 +25,19 @@ Result<Artifact> parse_artifact(std::string_view bytes) {
   return Artifact{std::string(bytes.substr(0, token_bytes)), std::string(bytes.substr(token_bytes))};
 }
 
-CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, uint32_t candidate,
-                      uint32_t level) {
+std::string claims_text(const ClaimResult& claims) {
+  return claims_json(claims).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<ClaimResult> parse_claims(std::string_view text) {
+  try {
+    return claims_from_json(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception& e) {
+    return Status(Code::k_corrupt, Message{std::string("these are no claims: ") + e.what(), "claims", "the plugin is asked again", {}});
+  }
+}
+
+CacheKey claims_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy) {
   CacheKey key;
   key.add("abi", std::to_string(KRN_ABI_MAJOR) + "." + std::to_string(KRN_ABI_MINOR));
   key.add("opset", KRN_OPSET_VERSION);
@@ -34,14 +46,17 @@ CacheKey artifact_key(const PluginDevice& device, const Hash& region, const Poli
   key.add("deterministic", policy.deterministic);
   key.add("replay", policy.replay);
   key.add("memory_limit_bytes", static_cast<int64_t>(policy.memory_limit_bytes));
-  key.add("candidate", candidate);
-  key.add("level", level);
   key.add("plugin_guid", device.plugin_guid());
   key.add("plugin_version", device.plugin_version());
   key.add("plugin_build", device.plugin_build_id());
   key.add("device_arch", device.arch());
   key.add("device_fingerprint", device.fingerprint());
   return key;
+}
+
+CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, uint32_t candidate,
+                      uint32_t level) {
+  return claims_key(device, region, policy).add("candidate", candidate).add("level", level);
 }
 
 }  // namespace keirin

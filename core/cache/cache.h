@@ -19,8 +19,8 @@
 
 namespace keirin {
 
-enum class EntryKind { kArtifact, kKernel, kLedger, kBad };
-std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact kernel ledger bad
+enum class EntryKind { kArtifact, kClaims, kKernel, kLedger, kBad };
+std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact claims kernel ledger bad
 
 // What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
 // entry repeats the text, so that two keys can be compared line by line.

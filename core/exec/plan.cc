@@ -12,6 +12,7 @@ namespace keirin {
 struct Plan::Context {
   TensorRef arena;
   std::vector<TensorRef> tensors;
+  std::vector<TensorRef> outputs;  // by position in fresh_: what the last call gave away
   struct Arguments {
     std::vector<krn_tensor> inputs, outputs;
     std::vector<uint32_t> patched_inputs, patched_outputs;  // positions whose address changes from call to call
@@ -106,6 +107,11 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
   // The user keeps his outputs after the call: they are not the arena's. Updates are copied out of it before the call ends.
   for (const Output& output : outputs_)
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
+  for (ValueId v = 0; v < slots_.size(); ++v) {
+    const Slot::Kind kind = slots_[v].kind;
+    if (kind == Slot::kFresh) fresh_.push_back(v);
+    if (kind == Slot::kInput || kind == Slot::kFresh || kind == Slot::kEager) per_call_.push_back(v);
+  }
 }
 
 void Plan::place() {
@@ -144,6 +150,7 @@ void Plan::place() {
 Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
   auto context = std::make_unique<Context>();
   context->tensors.resize(slots_.size());
+  context->outputs.resize(fresh_.size());
   char* base = nullptr;
   if (arena_bytes_ > 0) {
     KRN_TRY_LET(context->arena, services_.allocate({DType::k_u8, {arena_bytes_}, {}, device_}));
@@ -184,8 +191,9 @@ Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
 }
 
 void Plan::give_back(std::unique_ptr<Context> context) {
-  for (size_t v = 0; v < slots_.size(); ++v)
-    if (slots_[v].kind != Slot::kFixed && slots_[v].kind != Slot::kArena) context->tensors[v].reset();
+  if (device_.kind == Device::kCpu)
+    for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = context->tensors[fresh_[i]];
+  for (ValueId v : per_call_) context->tensors[v].reset();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
 }
@@ -221,10 +229,18 @@ Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs)
     context.tensors[v] = tensor;
     KRN_TRY(conform(context, v));
   }
-  for (size_t v = 0; v < slots_.size(); ++v)
-    if (slots_[v].kind == Slot::kFresh) {
-      KRN_TRY_LET(context.tensors[v], services_.allocate(spec_of(types_[v], device_)));
+  for (size_t i = 0; i < fresh_.size(); ++i) {
+    const ValueId v = fresh_[i];
+    // What the caller got last time and has let go of serves again: new memory costs page faults, and asking for it runs code
+    // that the kernels have pushed out of the caches. Not on a GPU, where he may have work in flight that still reads it.
+    TensorRef& last = context.outputs[i];
+    if (last && services_.unshared(last) && same_sizes(*last, types_[v]) && same_strides(*last, types_[v])) {
+      context.tensors[v] = std::move(last);
+      continue;
     }
+    last.reset();
+    KRN_TRY_LET(context.tensors[v], services_.allocate(spec_of(types_[v], device_)));
+  }
   return {};
 }
 
@@ -265,6 +281,7 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     return p >= base && p < base + arena_bytes_;
   };
   std::vector<TensorRef> outputs;
+  outputs.reserve(outputs_.size());
   for (const Output& output : outputs_) {
     if (output.updates != kNone) continue;
     // What is an input itself goes back as the caller's own tensor, also where a region read a copy with other strides.
@@ -272,7 +289,7 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    if (tensor && (borrowed || in_arena(tensor))) {
+    if (tensor && slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }
     outputs.push_back(std::move(tensor));
@@ -327,6 +344,7 @@ Result<std::vector<TensorRef>> Plan::run(const std::vector<TensorRef>& inputs) {
 
 Result<std::vector<TensorRef>> Plan::run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us) {
   step_us.clear();
+  step_us.reserve(steps_.size());
   return execute(inputs, &step_us);
 }
 

@@ -89,6 +89,8 @@ class Plan {
   std::vector<Type> types_;           // by value; krn_tensors point into them
   std::vector<Slot> slots_;           // by value
   std::vector<ValueId> inputs_;
+  std::vector<ValueId> fresh_;        // outputs that every call allocates
+  std::vector<ValueId> per_call_;     // values whose tensor belongs to one call: a walk over all slots would cost tens of microseconds
   std::vector<Output> outputs_;
   std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
   std::vector<uint8_t> in_place_;     // by value: a region writes it, it is the target of an update

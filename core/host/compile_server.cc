@@ -30,6 +30,7 @@ class ChildServices final : public TensorServices {
  public:
   explicit ChildServices(int threads) : threads_(threads) {}
   Result<TensorRef> allocate(const TensorSpec&) override { return none(); }
+  bool unshared(const TensorRef&) override { return false; }
   Result<TensorRef> wrap(const TensorSpec&, void*, std::shared_ptr<void>) override { return none(); }
   Result<TensorRef> clone(const TensorRef&) override { return none(); }
   Status copy(const TensorRef&, const TensorRef&) override { return none(); }

@@ -32,6 +32,7 @@ class ContainedDevice final : public PluginDevice {
   const std::string& fingerprint() const override { return inner_.fingerprint(); }
   const krn_device_desc& desc() const override { return inner_.desc(); }
 
+  Status allowed(const Hash& region) override;
   Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) override;
   Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                               const CompileOptions& options) override;
@@ -45,7 +46,6 @@ class ContainedDevice final : public PluginDevice {
   void quarantine(const Hash& region, const std::string& what) override;
 
  private:
-  Status allowed(const Hash& region);
   Result<std::shared_ptr<Executable>> compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
                                                        const CompileOptions& options);
   // What a failed attempt means for the next one; returns the status for the caller.

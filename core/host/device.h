@@ -78,6 +78,7 @@ class UsedDevice final : public PluginDevice {
   const std::string& fingerprint() const override { return fingerprint_; }
   const krn_device_desc& desc() const override { return desc_; }
 
+  Status allowed(const Hash&) override { return {}; }  // who holds this device keeps the list
   Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) override;
   Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                               const CompileOptions& options) override;
@@ -88,7 +89,7 @@ class UsedDevice final : public PluginDevice {
   Status begin_recording(uint64_t stream) override;
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override;
   Status health() override;
-  void quarantine(const Hash&, const std::string&) override {}  // who holds this device keeps the list
+  void quarantine(const Hash&, const std::string&) override {}
 
   UsedPlugin& plugin() { return *plugin_; }
   krn_stream stream_of(uint64_t native, bool recording) const;

@@ -160,6 +160,8 @@ class PluginDevice {
   virtual const std::string& fingerprint() const = 0;
   virtual const krn_device_desc& desc() const = 0;  // figures; its strings live as long as this object
 
+  // Why the plugin is not given this region, if it was quarantined; ok otherwise. All that follows asks this itself.
+  virtual Status allowed(const Hash& region) = 0;
   virtual Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) = 0;
   virtual Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                                       const CompileOptions& options) = 0;

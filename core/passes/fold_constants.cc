@@ -4,6 +4,7 @@
 // their weights and get a scale and a shift). What the model's table of constants gains is at most twice what it is made from;
 // views of constants cost nothing and stay views.
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 #include "core/ir/rows.h"
@@ -36,7 +37,7 @@ class BatchNormFolder {
     const DType dtype = g.type(conv.operands[1]).dtype;
     const bool wide = dtype == DType::k_f32 || dtype == DType::k_f64;
     Result<std::vector<FoldedConstant>> folded = compute(conv, bias, params, norm.d(AttrKey::k_eps));
-    if (!folded.ok() || folded->size() != 2) {
+    if (!folded.ok()) {
       context_.notes.push_back("batch norm not folded at " + norm.origin + ": " + folded.status().message().what);
       return false;
     }
@@ -71,59 +72,36 @@ class BatchNormFolder {
     return axis_known && constant(conv.operands[1]) && constant(bias) && std::all_of(params.begin(), params.end(), constant);
   }
 
+  // Weight and bias of the convolution that does both; where its weight stays (16 bits), scale and shift of its result.
   Result<std::vector<FoldedConstant>> compute(const Op& conv, ValueId bias, const std::vector<ValueId>& params, double eps) {
-    Graph f;
-    Builder b(f);
     const Graph& g = r_.graph();
-    auto wide = [&](ValueId v) -> Result<ValueId> {
-      const Value& value = g.values[v];
-      return b.cast(f.add_constant(value.type, value.index, ValueKind::kConstant), DType::k_f64);
+    Evaluator& evaluator = *context_.evaluator;
+    auto values = [&](ValueId v, double absent) -> Result<std::vector<double>> {
+      if (v == kNone) return std::vector<double>(static_cast<size_t>(g.type(params[3]).num_elements()), absent);
+      return evaluator.read(g.values[v].index);
     };
-    const DType dtype = g.type(conv.operands[1]).dtype;
-    KRN_TRY_LET(ValueId variance, wide(params[3]));
-    const Dims channels = f.type(variance).sizes;
-    KRN_TRY_LET(ValueId epsilon, b.full(eps, DType::k_f64, channels));
-    KRN_TRY_LET(ValueId shifted, b.emit1(OpCode::k_add, {variance, epsilon}));
-    KRN_TRY_LET(ValueId scale, b.emit1(OpCode::k_sqrt, {shifted}));
-    KRN_TRY_LET(scale, b.emit1(OpCode::k_reciprocal, {scale}));
-    if (params[0] != kNone) {
-      KRN_TRY_LET(ValueId gain, wide(params[0]));
-      KRN_TRY_LET(scale, b.emit1(OpCode::k_mul, {gain, scale}));
+    const Type& weight = g.type(conv.operands[1]);
+    const bool folds_weight = weight.dtype == DType::k_f32 || weight.dtype == DType::k_f64;
+    KRN_TRY_LET(std::vector<double> scale, values(params[0], 1));
+    KRN_TRY_LET(std::vector<double> offset, values(params[1], 0));
+    KRN_TRY_LET(const std::vector<double> mean, values(params[2], 0));
+    KRN_TRY_LET(const std::vector<double> variance, values(params[3], 0));
+    KRN_TRY_LET(const std::vector<double> old, values(folds_weight ? bias : kNone, 0));  // else the convolution keeps its bias
+    for (size_t c = 0; c < scale.size(); ++c) {
+      scale[c] /= std::sqrt(variance[c] + eps);
+      offset[c] += (old[c] - mean[c]) * scale[c];
     }
-    KRN_TRY_LET(ValueId mean, wide(params[2]));
-    ValueId offset = kNone;
-    const bool folds_weight = dtype == DType::k_f32 || dtype == DType::k_f64;  // else the convolution keeps its bias
-    if (bias != kNone && folds_weight) {
-      KRN_TRY_LET(ValueId old, wide(bias));
-      KRN_TRY_LET(offset, b.emit1(OpCode::k_sub, {old, mean}));
-    } else {
-      KRN_TRY_LET(offset, b.emit1(OpCode::k_neg, {mean}));
+    std::vector<FoldedConstant> folded(2);
+    if (folds_weight) {
+      KRN_TRY_LET(folded[0], evaluator.scale(g.values[conv.operands[1]].index, weight, conv.b(AttrKey::k_transposed) ? 1 : 0, scale));
+      KRN_TRY_LET(folded[1], evaluator.store(offset, weight.dtype, {static_cast<int64_t>(offset.size())}));
+      return folded;
     }
-    KRN_TRY_LET(offset, b.emit1(OpCode::k_mul, {offset, scale}));
-    if (params[1] != kNone) {
-      KRN_TRY_LET(ValueId beta, wide(params[1]));
-      KRN_TRY_LET(offset, b.emit1(OpCode::k_add, {offset, beta}));
-    }
-    if (!folds_weight) {
-      Dims per_channel(g.type(conv.operands[1]).sizes.size() - 1, 1);
-      per_channel[0] = channels[0];
-      KRN_TRY_LET(scale, b.reshape(scale, per_channel));
-      KRN_TRY_LET(scale, b.cast(scale, DType::k_f32));
-      KRN_TRY_LET(offset, b.reshape(offset, per_channel));
-      KRN_TRY_LET(offset, b.cast(offset, DType::k_f32));
-      f.outputs = {{scale, kNone, kNone}, {offset, kNone, kNone}};
-      return context_.evaluator->evaluate(f);
-    }
-    KRN_TRY_LET(ValueId weight, wide(conv.operands[1]));
-    Dims spread(f.type(weight).sizes.size(), 1);
-    spread[conv.b(AttrKey::k_transposed) ? 1 : 0] = channels[0];
-    KRN_TRY_LET(ValueId factor, b.reshape(scale, spread));
-    KRN_TRY_LET(factor, b.expand_to(factor, f.type(weight).sizes));
-    KRN_TRY_LET(weight, b.emit1(OpCode::k_mul, {weight, factor}));
-    KRN_TRY_LET(weight, b.cast(weight, dtype));
-    KRN_TRY_LET(offset, b.cast(offset, dtype));
-    f.outputs = {{weight, kNone, kNone}, {offset, kNone, kNone}};
-    return context_.evaluator->evaluate(f);
+    Dims per_channel(weight.sizes.size() - 1, 1);
+    per_channel[0] = static_cast<int64_t>(scale.size());
+    KRN_TRY_LET(folded[0], evaluator.store(scale, DType::k_f32, per_channel));
+    KRN_TRY_LET(folded[1], evaluator.store(offset, DType::k_f32, per_channel));
+    return folded;
   }
 
   Rewriter& r_;

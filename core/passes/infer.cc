@@ -56,9 +56,10 @@ class Inference {
   Inference(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
 
   void run() {
+    const std::vector<uint8_t> tells = values_that_tell();
     for (ValueId v = 0; v < graph_.values.size(); ++v) {
       graph_.values[v].range.reset();
-      if (graph_.values[v].kind == ValueKind::kConstant) read_constant(v);
+      if (graph_.values[v].kind == ValueKind::kConstant && tells[v]) read_constant(v);
     }
     for (const Op& op : graph_.ops) {
       if (op.results.size() != 1 || op.code == OpCode::kOpaque) continue;
@@ -71,6 +72,18 @@ class Inference {
     const Value& value = graph_.values[v];
     if (value.range) return Interval(value.range->low, value.range->high, value.range->may_be_nan);
     return whole(value.type.dtype);
+  }
+
+  // Nothing follows from the range of a weight that only contractions read, and weights are many.
+  std::vector<uint8_t> values_that_tell() const {
+    std::vector<uint8_t> tells(graph_.values.size());
+    for (const Op& op : graph_.ops) {
+      const bool contraction = op.code == OpCode::k_conv || op.code == OpCode::k_linear || op.code == OpCode::k_matmul;
+      for (ValueId v : op.operands)
+        if (v != kNone && (!contraction || !is_float(graph_.type(v).dtype))) tells[v] = 1;
+    }
+    for (const Output& output : graph_.outputs) tells[output.value] = 1;
+    return tells;
   }
 
   // Facts that say nothing are not written down.

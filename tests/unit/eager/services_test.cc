@@ -59,6 +59,22 @@ TEST(Services, WrapKeepsTheOwnerAlive) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST(Services, WhatAnotherCanReachIsShared) {
+  const auto services = make_tensor_services();
+  const TensorRef tensor = *services->allocate({DType::k_f32, {4}, {1}, {}});
+  EXPECT_TRUE(services->unshared(tensor));
+  {
+    const TensorRef same = *services->cast(tensor, DType::k_f32);
+    EXPECT_NE(same, tensor);
+    EXPECT_FALSE(services->unshared(tensor)) << "LibTorch's tensor is in two hands";
+  }
+  {
+    const TensorRef second = tensor;
+    EXPECT_FALSE(services->unshared(tensor));
+  }
+  EXPECT_TRUE(services->unshared(tensor));
+}
+
 TEST(Services, ParallelForCoversTheRangeOnSeveralThreads) {
   const auto services = make_tensor_services();
   services->set_num_threads(2);

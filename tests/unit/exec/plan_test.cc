@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a failed step means: before anything was updated in place the call may be answered by eager; afterwards nobody may repeat it.
+// And whose an output is.
 #include "core/exec/plan.h"
 
 #include <gtest/gtest.h>
@@ -78,6 +79,21 @@ TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
   EXPECT_NE(late.text().find("told to fail"), std::string::npos) << "the cause is not lost";
   in_place.first_fails = true;
   EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "it may have written before it failed";
+}
+
+TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {
+  TwoRegions regions(false);
+  Result<std::vector<TensorRef>> first = regions.plan->run({regions.x});
+  ASSERT_TRUE(first.ok());
+  const TensorRef held = first->at(0);
+  const void* const memory = held->data();
+  Result<std::vector<TensorRef>> second = regions.plan->run({regions.x});
+  ASSERT_TRUE(second.ok());
+  EXPECT_NE(second->at(0)->data(), memory) << "somebody holds it";
+  const void* const dropped = second->at(0)->data();
+  second->clear();
+  EXPECT_EQ(regions.plan->run({regions.x})->at(0)->data(), dropped);
+  EXPECT_EQ(*static_cast<const float*>(memory), 2);
 }
 
 }  // namespace

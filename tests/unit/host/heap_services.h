@@ -61,6 +61,7 @@ class HeapServices final : public TensorServices {
     void* const data = block.get();
     return TensorRef(std::make_shared<HeapTensor>(spec, data, std::move(block)));
   }
+  bool unshared(const TensorRef& tensor) override { return tensor.use_count() == 1; }
   Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) override {
     return TensorRef(std::make_shared<HeapTensor>(spec, data, std::move(owner)));
   }

@@ -40,6 +40,21 @@ class FakeEvaluator : public Evaluator {
     return folded;
   }
 
+  Result<FoldedConstant> store(const std::vector<double>& values, DType dtype, const Dims& sizes) override {
+    FoldedConstant folded{static_cast<uint32_t>(table.size()), {dtype, sizes, contiguous_strides(sizes)}};
+    table.push_back(values);
+    for (double& value : table.back()) value = round_to(dtype, value);
+    return folded;
+  }
+
+  Result<FoldedConstant> scale(uint32_t index, const Type& type, size_t axis, const std::vector<double>& factors) override {
+    KRN_TRY_LET(std::vector<double> values, read(index));
+    size_t inner = 1;
+    for (size_t d = axis + 1; d < type.sizes.size(); ++d) inner *= static_cast<size_t>(type.sizes[d]);
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= factors[i / inner % factors.size()];
+    return store(values, type.dtype, type.sizes);
+  }
+
  private:
   static Result<std::vector<double>> compute(const Graph& graph, const Op& op, std::map<ValueId, std::vector<double>>& values) {
     const Type& type = graph.type(op.results[0]);

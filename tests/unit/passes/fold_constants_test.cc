@@ -56,6 +56,27 @@ TEST(FoldConstants, BatchNormIntoConvolution) {
   }
 }
 
+// The output channels of a transposed convolution are axis 1 of its weight.
+TEST(FoldConstants, BatchNormIntoTransposedConvolution) {
+  Graph g = parsed(R"(graph {
+  %x = input 0 : f32[1,2,1,1]
+  %w = constant 0 : f32[2,3,1,1]
+  %mean = constant 1 : f32[3]
+  %var = constant 2 : f32[3]
+  %c = conv(%x, %w, _) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=true, output_padding=[0,0]} : f32[1,3,1,1]
+  %n = batch_norm(%c, _, _, %mean, %var) {eps=0} : f32[1,3,1,1]
+  output %n
+})");
+  testing::FakeEvaluator e;
+  e.table = {{1, 2, 3, 4, 5, 6}, {0, 8, 0}, {1, 4, 0.25}};
+  PassContext context;
+  context.evaluator = &e;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  ASSERT_EQ(g.ops.size(), 1u) << print(g);
+  EXPECT_EQ(e.table[g.values[g.ops[0].operands[1]].index], (std::vector<double>{1, 1, 6, 4, 2.5, 12}));
+  EXPECT_EQ(e.table[g.values[g.ops[0].operands[2]].index], (std::vector<double>{0, -4, 0}));
+}
+
 TEST(FoldConstants, BatchNormStaysWhereFoldingWouldChangeMore) {
   auto num_ops = [](const std::string& text, Numerics numerics) {
     Graph g = parsed(text.c_str());
