@@ -87,6 +87,7 @@ static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 static inline double rsqrt(double x) { return 1 / sqrt(x); }
 static inline float powf(float x, float y) { return __builtin_powf(x, y); }
 static inline double pow(double x, double y) { return __builtin_pow(x, y); }
+static inline float copysignf(float x, float y) { return __builtin_copysignf(x, y); }
 static inline float fmodf(float x, float y) { return __builtin_fmodf(x, y); }
 static inline double fmod(double x, double y) { return __builtin_fmod(x, y); }
 )";
