@@ -85,6 +85,8 @@ class Table {
   Status add(ModelReport report) {
     if (!bench_.common.quiet)
       fmt::print(stderr, "  {}: {} {:.2f}x, {}\n", report.model, report.chosen, report.speedup, report.verified ? "verified" : "NOT VERIFIED");
+    for (const std::string& reason : report.reasons)
+      if (reason.rfind("warning: ", 0) == 0) fmt::print(stderr, "  {}: {}\n", report.model, reason);
     reports_.push_back(std::move(report));
     if (bench_.common.json.empty() || bench_.common.json == "-") return {};
     return write_text(bench_.common.json, bench_json(reports_).dump(2) + "\n");

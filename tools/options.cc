@@ -63,6 +63,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--compile-deadline", runtime.compile_deadline_seconds, "seconds that a plugin has for one region in the child")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--background", runtime.background, "compile at the lowest priority, beside whatever else this machine does");
   app.add_flag("!--no-verify", runtime.verify, "skip verification; shown in the report");
   app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
       ->check(CLI::IsMember({"eager", "compiled"}));

@@ -71,7 +71,11 @@ class Decider {
 
  private:
   void progress(const char* stage, double done) {
-    if (s_.options.progress) s_.options.progress(s_.name + ": " + stage, done, 0);
+    if (!s_.options.progress) return;
+    try {
+      s_.options.progress(s_.name + ": " + stage, done, 0);
+    } catch (...) {  // a user's callback does not throw into the core
+    }
   }
   void stage(const char* name, double seconds) { report_.stage_seconds.emplace_back(name, seconds); }
   Status save_state();
@@ -97,6 +101,7 @@ class Decider {
   std::shared_ptr<PlanGuard> make_guard(const std::string& name, const std::string& plugin);
   void finish();
   void time_steps(Candidate& candidate);
+  double eager_share() const;
 
   Session::Impl& s_;
   TensorServices& services_;
@@ -399,6 +404,16 @@ void Decider::time_steps(Candidate& candidate) {
   }
 }
 
+double Decider::eager_share() const {
+  double eager = 0, all = 0;
+  for (const StepReport& step : report_.steps) {
+    all += step.microseconds;
+    if (step.choice == "eager") eager += step.microseconds;
+  }
+  const bool compiled = report_.chosen.rfind(report_.plugin + "/", 0) == 0 && !report_.plugin.empty();
+  return compiled && all > 0 ? eager / all : 1;
+}
+
 void Decider::choose(size_t winner) {
   Candidate& chosen = candidates_[winner];
   report_.chosen = chosen.report.name;
@@ -481,6 +496,7 @@ void Decider::finish() {
     for (Candidate& candidate : candidates_)
       if (&candidate == best) time_steps(candidate);
   }
+  report_.eager_share = eager_share();
   for (const Candidate& candidate : candidates_) {
     if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
       report_.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
@@ -562,6 +578,7 @@ bool Decider::start_warm() {
   report_.nodes_compiled = built.nodes_compiled;
   report_.kernels_generated = static_cast<int>(built.kernels_generated);
   report_.pays_back_after_calls = ledger_->pays_back_after_calls;
+  report_.eager_share = ledger_->eager_share;
   for (const LedgerCandidate& known : ledger_->candidates) {
     CandidateReport report{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error,
                            known.milliseconds, known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds,
@@ -587,6 +604,7 @@ void Decider::write_ledger_record() {
   record.choice = report_.chosen;
   record.fingerprints = fingerprints();
   record.pays_back_after_calls = report_.pays_back_after_calls;
+  record.eager_share = report_.eager_share;
   for (const Candidate& candidate : candidates_) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
@@ -649,10 +667,6 @@ Result<ModelReport> Decider::run() {
     report_.kernels_generated += compile_other_structures(s_, specs_);
     stage("other_sizes", now_s() - start);
   }
-  if (s_.options.fallback == Fallback::kForbid && report_.nodes_compiled < report_.nodes)
-    return Status(Code::k_unsupported, {"fallback is forbidden and " + std::to_string(report_.nodes - report_.nodes_compiled) + " of " +
-                                            std::to_string(report_.nodes) + " operators would run eagerly",
-                                        s_.name, "nothing was compiled for this shape", report_.reasons.empty() ? "" : report_.reasons.front()});
   return report_;
 }
 
@@ -660,8 +674,17 @@ Result<ModelReport> Decider::run() {
 
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
   Result<ModelReport> report = Decider(session, inputs).run();
-  if (report.ok())
-    for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
+  if (!report.ok()) return report;
+  const bool falls_back = report->nodes_compiled < report->nodes || report->nodes == 0;
+  if (falls_back && session.options.fallback != Fallback::kAllow) {
+    const std::string why = report->reasons.empty() ? std::string() : report->reasons.front();
+    const std::string what = std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes) +
+                             " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
+    if (session.options.fallback == Fallback::kForbid)
+      return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
+    report->reasons.insert(report->reasons.begin(), "warning: " + what);
+  }
+  for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;
 }
 

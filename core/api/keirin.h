@@ -39,6 +39,7 @@ struct LoadOptions {
   double budget_seconds = 0;     // tuning beyond the heuristics
   std::string fallback = "allow";
   std::string numerics = "default";
+  bool background = false;       // compile gives way to whatever else wants the processor: for a service that answers meanwhile
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;
 };

@@ -47,6 +47,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   internal.mode = options.mode;
   internal.threads = options.threads;
   internal.budget_seconds = options.budget_seconds;
+  internal.background = options.background;
   internal.cache_dir = options.cache_dir;
   internal.plugin_paths = options.plugin_paths;
   internal.fallback = options.fallback == "forbid" ? Fallback::kForbid : options.fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;

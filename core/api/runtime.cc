@@ -38,7 +38,9 @@ Runtime::~Runtime() = default;
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
   std::unique_ptr<Runtime> runtime(new Runtime);
-  runtime->tensors_ = make_tensor_services();
+  // One for the process, and never destroyed: plugins are shared by all Runtimes and keep what they were offered first.
+  static TensorServices* const tensors = make_tensor_services().release();
+  runtime->tensors_ = tensors;
   if (options.threads > 0) runtime->tensors_->set_num_threads(options.threads);
   KRN_TRY(load_libraries(options.load_libraries));
   if (options.use_cache) {
@@ -48,11 +50,12 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
   }
   HostOptions host;
   host.paths = options.plugin_paths;
-  host.services = runtime->tensors_.get();
+  host.services = runtime->tensors_;
   if (runtime->cache_ && runtime->cache_->usable()) host.cache_dir = runtime->cache_->dir();
   host.quarantine = open_quarantine(runtime->cache_.get());
   KRN_TRY_LET(host.compile_in, compile_in(options.compile_in));
   host.compile_deadline = std::chrono::milliseconds(static_cast<int64_t>(options.compile_deadline_seconds * 1e3));
+  host.background = options.background;
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
   return runtime;
 }

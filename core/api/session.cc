@@ -10,6 +10,7 @@
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
 #include "core/eager/tensor_services.h"
+#include "core/host/background.h"
 #include "core/tune/inputs.h"
 
 namespace keirin {
@@ -122,23 +123,22 @@ std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::
 }
 
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
-  std::shared_ptr<const Table> now = table.load(std::memory_order_acquire);
+  const auto now = table.now();
   for (const auto& decision : *now)
     if (matches(*decision, inputs)) return decision;
   return nullptr;
 }
 
 void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
-  std::lock_guard lock(table_mutex);
-  auto next = std::make_shared<Table>(*table.load());
-  std::erase_if(*next, [&](const auto& old) {
-    return old->inputs.size() == decision->inputs.size() &&
-           std::equal(old->inputs.begin(), old->inputs.end(), decision->inputs.begin(),
-                      [](const TensorSpec& a, const TensorSpec& b) { return a.dtype == b.dtype && a.sizes == b.sizes; });
+  table.change([&](auto& decisions) {
+    std::erase_if(decisions, [&](const auto& old) {
+      return old->inputs.size() == decision->inputs.size() &&
+             std::equal(old->inputs.begin(), old->inputs.end(), decision->inputs.begin(),
+                        [](const TensorSpec& a, const TensorSpec& b) { return a.dtype == b.dtype && a.sizes == b.sizes; });
+    });
+    if (decisions.size() >= kMaxShapes) decisions.erase(decisions.begin());
+    decisions.push_back(std::move(decision));
   });
-  if (next->size() >= kMaxShapes) next->erase(next->begin());
-  next->push_back(std::move(decision));
-  table.store(std::move(next), std::memory_order_release);
 }
 
 void Session::Impl::revoke(const std::vector<TensorSpec>& inputs, const std::string& why) {
@@ -202,7 +202,8 @@ const std::string& Session::name() const { return impl_->name; }
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   std::lock_guard lock(impl_->compile_mutex);
-  KRN_TRY_LET(ModelReport report, decide(*impl_, inputs));
+  const auto work = [&] { return decide(*impl_, inputs); };
+  KRN_TRY_LET(ModelReport report, impl_->options.background ? in_background(work) : work());
   std::lock_guard report_lock(impl_->report_mutex);
   impl_->reports.push_back(report);
   return report;

@@ -40,6 +40,7 @@ struct Options {
   std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child for the CPU and
                                               // process for GPUs
   double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
+  bool background = false;                    // compiling gives way to whatever else wants the processor: beside calls in service
   uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever
   double race_seconds = 30;                   // limit of one race; a call too long for it still gets its first look
   bool measure_again = false;                 // race even where the ledger knows the answer: what `bench` does
@@ -64,7 +65,7 @@ class Runtime {
 
  private:
   Runtime();
-  std::unique_ptr<TensorServices> tensors_;
+  TensorServices* tensors_ = nullptr;   // the process's
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
   std::unique_ptr<PluginHost> plugins_;
 };

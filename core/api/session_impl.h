@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/api/guard.h"
+#include "core/api/plan_table.h"
 #include "core/api/session.h"
 #include "core/capture/pt2/read_pt2.h"
 #include "core/eager/init_rules.h"
@@ -43,9 +44,7 @@ struct Session::Impl {
   std::unique_ptr<EagerProgram> eager;
 
   // Immutable once published; a call takes a reference and uses it to the end.
-  using Table = std::vector<std::shared_ptr<const Decision>>;
-  std::atomic<std::shared_ptr<const Table>> table{std::make_shared<const Table>()};
-  std::mutex table_mutex;             // one writer of the table at a time
+  PlanTable<Decision> table;
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;

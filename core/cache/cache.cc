@@ -59,19 +59,24 @@ Hash mac_of(const std::string& key, const Header& header) {
   return second.finish();
 }
 
+// Nothing if there is none, or what is there is no key of ours. One that cannot be read now is an error and not nothing: it must
+// not be replaced, because with another key every entry would be a stranger's.
+std::optional<Result<std::string>> known_key(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0 && errno == ENOENT) return {};
+  Result<std::string> key = read_private_file(path, 64);
+  if (key.ok() ? key->size() != 32 : key.status().code() == Code::k_corrupt) return {};
+  return key;
+}
+
 // The user's own key, made once per cache.
 Result<std::string> user_key(const std::string& dir) {
   const std::string path = dir + "/mac.key";
-  const auto known = [&] {
-    Result<std::string> key = read_private_file(path, 64);
-    if (key.ok() && key->size() != 32) key = Status(Code::k_corrupt, "the cache's key has another length");
-    return key;
-  };
-  if (Result<std::string> key = known(); key.ok()) return key;
+  if (const auto key = known_key(path)) return *key;
   // Processes that make it at once take turns, and the later ones find the first one's.
   KRN_TRY_LET(const std::optional<FileLock> turn, FileLock::take(dir + "/lock/mac.key", std::chrono::seconds(10)));
   if (!turn) return Status(Code::k_unsupported, Message{"another process holds the lock of the cache's key", path, {}, {}});
-  if (Result<std::string> key = known(); key.ok()) return key;
+  if (const auto key = known_key(path)) return *key;
   std::string fresh(32, '\0');
   if (::getrandom(fresh.data(), fresh.size(), 0) != 32)
     return Status(Code::k_unsupported, "there are no random numbers for the cache's key");
@@ -160,7 +165,8 @@ Status Cache::prepare() {
     return Status(Code::k_unsupported, Message{"there is no folder for the cache", "KEIRIN_CACHE, XDG_CACHE_HOME, HOME", {},
                                                "set KEIRIN_CACHE to an absolute path"});
   KRN_TRY(make_private_dir(dir_));
-  for (const char* sub : {"artifact", "kernel", "ledger", "bad", "lock"}) KRN_TRY(make_private_dir(dir_ + "/" + sub));
+  for (const EntryKind kind : kKinds) KRN_TRY(make_private_dir(dir_ + "/" + std::string(entry_kind_name(kind))));
+  KRN_TRY(make_private_dir(dir_ + "/lock"));
   KRN_TRY_LET(mac_key_, user_key(dir_));
   return {};
 }
@@ -168,7 +174,10 @@ Status Cache::prepare() {
 void Cache::warn_once(const Status& status) {
   if (warned_.exchange(true) || !options_.warn) return;
   Status told = status;
-  options_.warn(std::move(told).instead("nothing is kept between processes").text());
+  try {
+    options_.warn(std::move(told).instead("nothing is kept between processes").text());
+  } catch (...) {  // a user's callback does not throw into the core
+  }
 }
 
 std::string Cache::path_of(EntryKind kind, const std::string& hex) const {
@@ -176,32 +185,24 @@ std::string Cache::path_of(EntryKind kind, const std::string& hex) const {
   return kind == EntryKind::kBad ? base + hex : base + hex.substr(0, 2) + "/" + hex;
 }
 
-std::optional<std::string> Cache::open_entry(EntryKind kind, const std::string& path, const std::string& hex,
-                                             std::string* key_text, std::string* problem) {
-  const Result<std::string> bytes = read_private_file(path, kMaxEntryBytes);
-  if (!bytes.ok()) {
-    *problem = bytes.status().message().what;
-    return {};
-  }
+Result<std::string> Cache::open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text) {
+  KRN_TRY_LET(const std::string bytes, read_private_file(path, kMaxEntryBytes));
   Header header;
-  const auto drop = [&](const char* why) {
-    *problem = why;
-    return std::nullopt;
-  };
-  if (bytes->size() < sizeof(header)) return drop("it is shorter than its header");
-  memcpy(&header, bytes->data(), sizeof(header));
-  if (memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return drop("it does not start like an entry of this cache");
-  if (header.kind != static_cast<uint32_t>(kind)) return drop("it is an entry of another kind");
-  const uint64_t rest = bytes->size() - sizeof(header);
+  const auto bad = [&](const char* why) { return Status(Code::k_corrupt, Message{why, path, {}, {}}); };
+  if (bytes.size() < sizeof(header)) return bad("it is shorter than its header");
+  memcpy(&header, bytes.data(), sizeof(header));
+  if (memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return bad("it does not start like an entry of this cache");
+  if (header.kind != static_cast<uint32_t>(kind)) return bad("it is an entry of another kind");
+  const uint64_t rest = bytes.size() - sizeof(header);
   if (header.key_bytes > kMaxKeyBytes || header.key_bytes > rest || header.body_bytes != rest - header.key_bytes)
-    return drop("its length is not the one it states");
-  const std::string_view key(bytes->data() + sizeof(header), header.key_bytes);
-  const std::string_view body(bytes->data() + sizeof(header) + header.key_bytes, header.body_bytes);
+    return bad("its length is not the one it states");
+  const std::string_view key(bytes.data() + sizeof(header), header.key_bytes);
+  const std::string_view body(bytes.data() + sizeof(header) + header.key_bytes, header.body_bytes);
   const Hash mac = mac_of(mac_key_, header);
-  if (memcmp(mac.data(), header.mac, sizeof(header.mac)) != 0) return drop("this user's cache did not write it");
+  if (memcmp(mac.data(), header.mac, sizeof(header.mac)) != 0) return bad("this user's cache did not write it");
   const Hash digest = digest_of(key, body);
-  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0) return drop("its bytes changed since it was written");
-  if (keirin::hex(sha256(key.data(), key.size())) != hex) return drop("it lies under the name of another key");
+  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0) return bad("its bytes changed since it was written");
+  if (keirin::hex(sha256(key.data(), key.size())) != hex) return bad("it lies under the name of another key");
   if (key_text) *key_text = key;
   return std::string(body);
 }
@@ -211,10 +212,10 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
   const std::string hex = key.hex(), path = path_of(kind, hex);
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return {};
-  std::string problem;
-  std::optional<std::string> body = open_entry(kind, path, hex, nullptr, &problem);
-  if (!body) {
-    ::unlink(path.c_str());  // whoever finds a bad entry removes it; the finder builds it again
+  Result<std::string> body = open_entry(kind, path, hex, nullptr);
+  if (!body.ok()) {
+    // Whoever finds a bad entry removes it; the finder builds it again. One that cannot be read just now is not bad.
+    if (body.status().code() == Code::k_corrupt) ::remove(path.c_str());  // a file, or an empty folder in its place
     return {};
   }
   // Last use is the access time; set by us, because file systems are mounted without it.
@@ -222,7 +223,7 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
     const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
     (void)::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
   }
-  return body;
+  return std::move(*body);
 }
 
 bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) {
@@ -279,34 +280,48 @@ std::vector<std::string> Cache::bodies(EntryKind kind) {
   std::vector<std::string> all;
   if (!usable_) return all;
   each_file(dir_, kind, [&](const std::string& path, const std::string& name) {
-    std::string problem;
     if (!is_hex_name(name)) return;
-    if (auto body = open_entry(kind, path, name, nullptr, &problem)) all.push_back(std::move(*body));
+    if (auto body = open_entry(kind, path, name, nullptr); body.ok()) all.push_back(std::move(*body));
   });
   return all;
 }
 
-std::vector<EntryInfo> Cache::check() {
+std::vector<EntryInfo> Cache::drop_leftovers() {
   std::vector<EntryInfo> dropped;
-  if (!usable_) return dropped;
+  const auto look = [&](EntryKind kind, const std::string& path, const std::string& name) {
+    struct stat info {};
+    if (is_hex_name(name) || ::lstat(path.c_str(), &info) != 0) return;
+    if (now_s() - info.st_mtim.tv_sec < kStaleTempSeconds) return;  // somebody may be writing it
+    ::unlink(path.c_str());
+    dropped.push_back({kind, name, static_cast<uint64_t>(info.st_size), 0, "a writer left it behind"});
+  };
+  for (const EntryKind kind : kKinds)
+    each_file(dir_, kind, [&](const std::string& path, const std::string& name) { look(kind, path, name); });
+  std::error_code ec;
+  std::vector<std::string> keys;
+  for (fs::directory_iterator at(dir_, ec), end; !ec && at != end; at.increment(ec))
+    if (at->path().filename().string().rfind("mac.key.tmp.", 0) == 0) keys.push_back(at->path().filename());
+  for (const std::string& name : keys) look(EntryKind::kBad, dir_ + "/" + name, name);
+  return dropped;
+}
+
+std::vector<EntryInfo> Cache::check() {
+  if (!usable_) return {};
+  std::vector<EntryInfo> dropped = drop_leftovers();
   for (const EntryKind kind : kKinds)
     each_file(dir_, kind, [&](const std::string& path, const std::string& name) {
       struct stat info {};
-      if (::lstat(path.c_str(), &info) != 0) return;
-      std::string problem;
-      if (is_hex_name(name)) {
-        if (open_entry(kind, path, name, nullptr, &problem)) return;
-      } else {
-        if (now_s() - info.st_mtim.tv_sec < kStaleTempSeconds) return;  // somebody may be writing it
-        problem = "a writer left it behind";
-      }
+      if (!is_hex_name(name) || ::lstat(path.c_str(), &info) != 0) return;
+      const Result<std::string> body = open_entry(kind, path, name, nullptr);
+      if (body.ok() || body.status().code() != Code::k_corrupt) return;
       ::unlink(path.c_str());
-      dropped.push_back({kind, name, static_cast<uint64_t>(info.st_size), 0, problem});
+      dropped.push_back({kind, name, static_cast<uint64_t>(info.st_size), 0, body.status().message().what});
     });
   return dropped;
 }
 
 uint64_t Cache::sweep() {
+  if (usable_) (void)drop_leftovers();
   std::vector<EntryInfo> entries = list();
   uint64_t total = 0, freed = 0;
   for (const EntryInfo& e : entries) total += e.bytes;
@@ -322,8 +337,8 @@ uint64_t Cache::sweep() {
 std::optional<std::string> Cache::explain(std::string_view prefix) {
   for (const EntryInfo& e : list()) {
     if (e.key.rfind(prefix, 0) != 0) continue;
-    std::string text, problem;
-    if (open_entry(e.kind, path_of(e.kind, e.key), e.key, &text, &problem)) return text;
+    std::string text;
+    if (open_entry(e.kind, path_of(e.kind, e.key), e.key, &text).ok()) return text;
   }
   return {};
 }

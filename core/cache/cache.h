@@ -67,9 +67,10 @@ class Cache {
   std::vector<EntryInfo> list();
   // What all sound entries of a kind hold; for kinds with few entries.
   std::vector<std::string> bodies(EntryKind kind);
-  // Reads everything, deletes what fails and the leftovers of writers that died; returns what was deleted, with the reason.
+  // Reads everything, deletes what is no sound entry and the leftovers of writers that died; returns what was deleted, with the
+  // reason. What cannot be read at the moment stays.
   std::vector<EntryInfo> check();
-  // Deletes the least recently used entries until the rest fits; safe while others read. Quarantine entries stay.
+  // Deletes leftovers and the least recently used entries until the rest fits; safe while others read. Quarantine entries stay.
   uint64_t sweep();
   // The key text of the entry whose hex key starts with `prefix`.
   std::optional<std::string> explain(std::string_view prefix);
@@ -77,8 +78,9 @@ class Cache {
  private:
   Status prepare();
   std::string path_of(EntryKind kind, const std::string& hex) const;
-  std::optional<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex,
-                                        std::string* key_text, std::string* problem);
+  // The body; `corrupt` for what is no entry of ours under that key, another code if it cannot be read at all.
+  Result<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text);
+  std::vector<EntryInfo> drop_leftovers();  // of writers that died
   void warn_once(const Status& status);
 
   CacheOptions options_;

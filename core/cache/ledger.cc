@@ -65,7 +65,8 @@ std::string ledger_text(const LedgerRecord& record) {
                   {"fingerprints", record.fingerprints},
                   {"candidates", candidates},
                   {"environment", record.environment},
-                  {"pays_back_after_calls", record.pays_back_after_calls}};
+                  {"pays_back_after_calls", record.pays_back_after_calls},
+                  {"eager_share", record.eager_share}};
   return j.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -82,6 +83,7 @@ Result<LedgerRecord> parse_ledger(std::string_view text) {
     record.fingerprints = j.at("fingerprints").get<std::map<std::string, std::string>>();
     record.environment = j.at("environment").get<std::map<std::string, std::string>>();
     record.pays_back_after_calls = count(j.at("pays_back_after_calls"));
+    record.eager_share = std::clamp(j.at("eager_share").get<double>(), 0.0, 1.0);
     for (const json& c : j.at("candidates")) record.candidates.push_back(candidate_of(c));
     const bool known = record.choice == "eager" ||
                        std::any_of(record.candidates.begin(), record.candidates.end(),

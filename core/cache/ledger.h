@@ -34,6 +34,7 @@ struct LedgerRecord {
   std::vector<LedgerCandidate> candidates;
   std::map<std::string, std::string> environment;   // of the race: load, clocks; for people
   int64_t pays_back_after_calls = 0;
+  double eager_share = 0;
   bool operator==(const LedgerRecord&) const = default;
 };
 

@@ -76,7 +76,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"speedup_ci", {r.speedup_low, r.speedup_high}}, {"compile_s", r.compile_seconds},
           {"warm_start_s", r.warm_start_seconds}, {"peak_bytes", r.peak_bytes}, {"eager_peak_bytes", r.eager_peak_bytes},
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
-          {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque},
+          {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque}, {"eager_share", r.eager_share},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
           {"call_overhead_us", r.call_overhead_us},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"stages", stages}};

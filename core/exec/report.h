@@ -48,6 +48,7 @@ struct ModelReport {
   double max_error = 0, eager_error = 0;
   bool verified = false;
   int nodes = 0, nodes_compiled = 0, nodes_opaque = 0;
+  double eager_share = 0;             // of a call's time, in eager steps of what was chosen: 1 where eager or its replay answers
   int64_t pays_back_after_calls = 0;  // 0: never, nothing compiled is chosen
   int kernels_generated = 0;          // while this shape was compiled: 0 for a further size of the same model
   double call_overhead_us = 0;        // of the best compiled plan: a call less its steps, which run kernels and library calls

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 extern char** environ;
@@ -55,9 +56,9 @@ std::string describe(const ChildEnd& end, const std::string& stage, std::chrono:
 }
 
 Result<ChildProcess> ChildProcess::start(const std::string& program, const char* role, int request, int channel) {
-  const int errors = ::memfd_create("keirin-worker-stderr", MFD_CLOEXEC);
-  if (errors < 0) return failed("no memory file for the child", program, errno);
-  (void)::fcntl(errors, F_SETFL, O_APPEND);
+  Descriptor errors = above_standard(Descriptor(::memfd_create("keirin-worker-stderr", MFD_CLOEXEC)));
+  if (errors.get() < 0) return failed("no memory file for the child", program, errno);
+  (void)::fcntl(errors.get(), F_SETFL, O_APPEND);
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&actions);
@@ -65,7 +66,7 @@ Result<ChildProcess> ChildProcess::start(const std::string& program, const char*
   if (request >= 0) ::posix_spawn_file_actions_adddup2(&actions, request, 0);
   else ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&actions, errors, 2);
+  ::posix_spawn_file_actions_adddup2(&actions, errors.get(), 2);
   ::posix_spawn_file_actions_adddup2(&actions, channel, kChannelFd);
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 34)
   ::posix_spawn_file_actions_addclosefrom_np(&actions, kChannelFd + 1);
@@ -83,25 +84,27 @@ Result<ChildProcess> ChildProcess::start(const std::string& program, const char*
   const int error = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, const_cast<char**>(argv), environ);
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    ::close(errors);
-    return failed("the child process cannot be started", program, error);
-  }
-  return ChildProcess(pid, errors);
+  if (error != 0) return failed("the child process cannot be started", program, error);
+  return ChildProcess(pid, std::move(errors));
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), errors_(std::exchange(other.errors_, -1)) {}
+    : pid_(std::exchange(other.pid_, -1)), errors_(std::move(other.errors_)) {}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(pid_, other.pid_);
-  std::swap(errors_, other.errors_);
+  errors_ = std::move(other.errors_);
   return *this;
 }
 
 ChildProcess::~ChildProcess() {
   if (pid_ >= 0) (void)kill();
-  if (errors_ >= 0) ::close(errors_);
+}
+
+std::chrono::nanoseconds ChildProcess::waited_for_processor() const {
+  int64_t ran = 0, waited = 0;
+  std::ifstream("/proc/" + std::to_string(pid_) + "/schedstat") >> ran >> waited;
+  return std::chrono::nanoseconds(waited);
 }
 
 void ChildProcess::disown() { pid_ = -1; }
@@ -127,7 +130,7 @@ ChildEnd ChildProcess::finish(Clock::time_point deadline) {
   }
   ::kill(-pid_, SIGKILL);  // what it may have left behind in its group
   pid_ = -1;
-  end.last_words = last_line(errors_);
+  end.last_words = last_line(errors_.get());
   return end;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "core/host/files.h"
 
 namespace keirin {
 
@@ -28,7 +29,7 @@ class ChildProcess {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `request` becomes standard input (-1: empty), `channel` descriptor 3; both stay the caller's to close. Standard error goes into
+  // `request` becomes standard input (-1: empty), `channel` descriptor 3; both lie above it (above_standard) and stay the caller's to close. Standard error goes into
   // a memory file, so that nobody has to read it while the child runs. `unsupported` if it cannot be started.
   static Result<ChildProcess> start(const std::string& program, const char* role, int request, int channel);
   ChildProcess(ChildProcess&& other) noexcept;
@@ -38,13 +39,15 @@ class ChildProcess {
   // Waits until it ends, kills it at `deadline`. Once.
   ChildEnd finish(Clock::time_point deadline);
   ChildEnd kill() { return finish(Clock::time_point::min()); }
+  // How long its main thread could have run and was not given a processor.
+  std::chrono::nanoseconds waited_for_processor() const;
   // Lets go without killing: in a forked copy of the host, where the child belongs to the other process.
   void disown();
 
  private:
-  ChildProcess(pid_t pid, int errors) : pid_(pid), errors_(errors) {}
+  ChildProcess(pid_t pid, Descriptor errors) : pid_(pid), errors_(std::move(errors)) {}
   pid_t pid_ = -1;
-  int errors_ = -1;
+  Descriptor errors_;
 };
 
 }  // namespace keirin

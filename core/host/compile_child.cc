@@ -53,8 +53,12 @@ Status CompileChild::start(const Patience& patience) {
     no_child_ = true;
     return Status(Code::k_unsupported, std::string("no channel to a compile child: ") + ::strerror(errno));
   }
-  channel_ = Descriptor(ends[0]);
-  const Descriptor childs_end(ends[1]);
+  channel_ = above_standard(Descriptor(ends[0]));
+  const Descriptor childs_end = above_standard(Descriptor(ends[1]));
+  if (channel_.get() < 0 || childs_end.get() < 0) {
+    no_child_ = true;
+    return Status(Code::k_unsupported, "no channel to a compile child: too many open files");
+  }
   Result<ChildProcess> started = ChildProcess::start(worker_, "compile", -1, childs_end.get());
   if (!started.ok()) {
     no_child_ = true;
@@ -65,7 +69,7 @@ Status CompileChild::start(const Patience& patience) {
   Packet hello;
   hello.head = {{"library", identity_.library}, {"guid", identity_.guid_text},      {"version", identity_.version},
                 {"plugin", plugin_},            {"hardware", hardware_json(hardware_)}, {"memory_bytes", memory_limit()},
-                {"threads", num_threads_}};
+                {"threads", num_threads_},     {"background", limits_.background}};
   return send_packet(channel_.get(), hello, patience);
 }
 
@@ -73,6 +77,8 @@ Status CompileChild::start(const Patience& patience) {
 Status CompileChild::ended(Status status, const char* stage, milliseconds deadline) {
   if (!child_) return status;
   const bool hung = status.code() == Code::k_timeout, told = status.code() == Code::k_crashed;
+  // One that gives way on a busy machine is not accused of hanging.
+  const bool starved = hung && limits_.background && child_->waited_for_processor() > deadline / 2;
   ChildEnd end = told ? child_->finish(Clock::now() + kLastGasp) : child_->kill();
   child_.reset();
   channel_ = Descriptor();
@@ -80,9 +86,10 @@ Status CompileChild::ended(Status status, const char* stage, milliseconds deadli
   if (!told) end.timed_out = hung;
   std::string what = status.message().what;
   if (hung || told) what = describe(end, stage, deadline);
+  if (starved) what = "the machine was too busy for a " + std::string(stage) + " in the background within " + std::to_string(deadline.count()) + " ms";
   // The allocator's own last words: the limit did what it is for.
   const bool memory = told && end.last_words.find("bad_alloc") != std::string::npos;
-  return Status(memory ? Code::k_exhausted : status.code(), Message{std::move(what), plugin_ + ", in the compile child", {}, {}});
+  return Status(memory || starved ? Code::k_exhausted : status.code(), Message{std::move(what), plugin_ + ", in the compile child", {}, {}});
 }
 
 Result<Packet> CompileChild::ask(const char* stage, Packet question, milliseconds deadline, const std::atomic<bool>* cancel) {
@@ -128,14 +135,19 @@ Result<CompileChild::Compiled> CompileChild::compile_once(const std::string& dev
   }
   KRN_TRY_LET(Packet answer, ask("compile", std::move(*question), deadline, options.cancel));
   Compiled made;
+  std::string dump;
   try {
     *weights_missed = answer.head.at("weights_missed");
     if (answer.head.contains("refused")) return status_from_json(answer.head.at("refused"));
     made.num_codegen = answer.head.at("num_codegen");
     made.artifact = {std::move(answer.blobs.at(0)), std::move(answer.blobs.at(1))};
-    if (options.dump) options.dump(answer.blobs.at(2));
+    dump = std::move(answer.blobs.at(2));
   } catch (const std::exception&) {
     return Status(Code::k_corrupt, Message{"answered what is no artifact", plugin_ + ", in the compile child", {}, {}});
+  }
+  try {
+    if (options.dump) options.dump(dump);
+  } catch (...) {  // the caller's, and nothing to hold against the plugin
   }
   return made;
 }

@@ -20,6 +20,7 @@ namespace keirin {
 struct ChildLimits {
   std::chrono::milliseconds deadline{120000};  // of one question
   uint64_t memory_bytes = 0;                   // private memory of the child; 0: half of the machine's
+  bool background = false;                     // it gives way to whatever else wants the processor
 };
 
 class CompileChild {

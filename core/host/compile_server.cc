@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "core/host/background.h"
 #include "core/host/compile_child.h"
 #include "core/host/compile_words.h"
 #include "core/host/device.h"
@@ -142,6 +143,7 @@ int serve_compile(int channel) {
   Result<std::shared_ptr<UsedPlugin>> plugin = Status(Code::k_internal, "not opened");
   try {
     limit(hello->head.at("memory_bytes"));
+    if (hello->head.at("background")) give_way();
     plugin = open_plugin(hello->head);
     for (;;) {
       Result<Packet> question = receive_packet(channel, kMaxQuestionBytes, forever);

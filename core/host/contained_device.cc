@@ -26,6 +26,7 @@ void ContainedDevice::leave_child(const std::string& why) {
 }
 
 Status ContainedDevice::allowed(const Hash& region) {
+  if (plugin_->in_forked_copy()) return forked_copy();
   const uint32_t strayed = plugin_->times_strayed();
   if (strayed > 0 && !told_strayed_.exchange(true))
     tell_(plugin_name() + ": left a thread with another floating-point mode, locale, signal mask or folder, which was put back");

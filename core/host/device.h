@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host/fork_count.h"
 #include "core/host/journal.h"
 #include "core/host/plugins.h"
 #include "core/host/session.h"
@@ -29,6 +30,8 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   ~UsedPlugin();
 
   const std::string name, version, build_id, guid;
+  const uint64_t forks = fork_count();
+  bool in_forked_copy() const { return fork_count() != forks; }
   krn_host* const host;
   const std::vector<HardwareItem> hardware;
   const LoadedPlugin& tables() const { return session_->tables(); }
@@ -38,13 +41,20 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   // "cpu 0.1.0: krn.compile.claim", for messages.
   std::string where(const char* function) const { return name + " " + version + ": " + function; }
   // Where calls are noted while they last; null: nowhere.
-  void keep_journal(std::shared_ptr<Journal> journal) { journal_ = std::move(journal); }
+  void keep_journal(std::shared_ptr<Journal> journal) {
+    const std::lock_guard guard(journal_mutex_);
+    journal_.swap(journal);
+  }
+  std::shared_ptr<Journal> journal() const {
+    const std::lock_guard guard(journal_mutex_);
+    return journal_;
+  }
 
   // A call that is written down in the journal and must leave the thread as it was. For everything but the many runs.
   template <class F>
   Status call(const char* function, const Hash& region, F&& f) {
-    const Journal::Entry entry(journal_, name, guid, build_id, function, region);
-    const ThreadState state;
+    const Journal::Entry entry(journal(), name, guid, build_id, function, region);
+    CallState state;
     Status status = call_plugin(where(function), std::forward<F>(f));
     if (const std::string changed = state.restore(); !changed.empty()) strayed(function, changed);
     return status;
@@ -56,7 +66,8 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
  private:
   std::unique_ptr<PluginSession> session_;
   std::vector<std::unique_ptr<UsedDevice>> devices_;
-  std::atomic<std::shared_ptr<Journal>> journal_;
+  mutable std::mutex journal_mutex_;
+  std::shared_ptr<Journal> journal_;
   std::atomic<uint32_t> strayed_{0};
   std::mutex compile_mutex_;  // taken where the plugin does not say that it compiles concurrently
 };

@@ -63,7 +63,11 @@ Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const 
   run.num_inputs = num_inputs;
   run.num_outputs = num_outputs;
   std::unique_lock guard(mutex_, std::defer_lock);
-  if (!info_.concurrent) guard.lock();
+  if (plugin_->in_forked_copy() && !info_.concurrent) {
+    if (!guard.try_lock()) return forked_copy();  // held by a thread that is not here
+  } else if (!info_.concurrent) {
+    guard.lock();
+  }
   const auto enter = [&](krn_err* err) { return plugin_->tables().exec.run(exec_, &run, err); };
   Status status;
   if (run.run_id <= kWatchedRuns || plugin_->times_strayed() > 0) {

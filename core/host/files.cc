@@ -27,6 +27,8 @@ Code code_of(int error) {
     case ENFILE:
     case ENOMEM:
       return Code::k_exhausted;
+    case ELOOP:  // a link where there should be a file of ours
+      return Code::k_corrupt;
     default:
       return Code::k_unsupported;
   }
@@ -48,10 +50,17 @@ std::string foreign_hand(const struct stat& info) {
   return {};
 }
 
+// File systems over a network or in user space let a signal interrupt what a local one finishes.
+template <class Call>
+auto retried(Call&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = retried([&] { return ::write(fd, bytes.data(), bytes.size()); });
     if (n <= 0) {
       if (n == 0) errno = ENOSPC;
       return false;
@@ -65,6 +74,12 @@ bool write_all(int fd, std::string_view bytes) {
 
 Descriptor::~Descriptor() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+Descriptor above_standard(Descriptor fd) {
+  constexpr int kFirst = 4;  // 3 is a worker's channel
+  if (fd.get() < 0 || fd.get() >= kFirst) return fd;
+  return Descriptor(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
 }
 
 Status check_owned_path(const std::string& path) {
@@ -106,7 +121,7 @@ Status make_private_dir(const std::string& path) {
 }
 
 Result<std::string> read_private_file(const std::string& path, uint64_t max_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Descriptor file(retried([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); }));
   if (file.get() < 0) return failure("cannot open the file", path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return failure("cannot look at the file", path, errno);
@@ -118,8 +133,7 @@ Result<std::string> read_private_file(const std::string& path, uint64_t max_byte
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   size_t have = 0;
   while (have < bytes.size()) {
-    const ssize_t n = ::read(file.get(), bytes.data() + have, bytes.size() - have);
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = retried([&] { return ::read(file.get(), bytes.data() + have, bytes.size() - have); });
     if (n < 0) return failure("cannot read the file", path, errno);
     if (n == 0) break;
     have += static_cast<size_t>(n);
@@ -135,9 +149,9 @@ Status publish_file(const std::string& path, std::string_view bytes, bool durabl
                            std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()) + "." +
                            std::to_string(counter++);
   {
-    const Descriptor file(::open(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    const Descriptor file(retried([&] { return ::open(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600); }));
     if (file.get() < 0) return failure("cannot create the file", temp, errno);
-    if (!write_all(file.get(), bytes) || (durable && ::fsync(file.get()) != 0)) {
+    if (!write_all(file.get(), bytes) || (durable && retried([&] { return ::fsync(file.get()); }) != 0)) {
       const int error = errno;
       ::unlink(temp.c_str());
       return failure("cannot write the file", temp, error);
@@ -152,12 +166,12 @@ Status publish_file(const std::string& path, std::string_view bytes, bool durabl
 }
 
 Result<std::optional<FileLock>> FileLock::take(const std::string& path, std::chrono::milliseconds wait) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int fd = retried([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600); });
   if (fd < 0) return failure("cannot open the lock", path, errno);
   FileLock lock(fd);
   const auto end = std::chrono::steady_clock::now() + wait;
-  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return failure("cannot lock", path, errno);
+  while (retried([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+    if (errno != EWOULDBLOCK) return failure("cannot lock", path, errno);
     if (std::chrono::steady_clock::now() >= end) return std::optional<FileLock>();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

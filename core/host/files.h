@@ -31,6 +31,10 @@ class Descriptor {
   int fd_;
 };
 
+// The same open file under a number that no standard stream has: a host may have closed its own, and what it prints then must not land
+// in a file of ours. Nothing if there is no number left.
+Descriptor above_standard(Descriptor fd);
+
 // ok if the file and every parent belong to root or this user and nobody else can write them (a sticky folder counts as
 // safe: others cannot replace what is ours in it). The path must be absolute; links are resolved first.
 Status check_owned_path(const std::string& path);

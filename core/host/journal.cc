@@ -93,7 +93,7 @@ std::shared_ptr<Journal> Journal::open(const std::string& cache_dir) {
   if (!turn.ok() || !*turn) return nullptr;
   const std::string path = dir + "/" + std::to_string(::getpid()) + "-" +
                            std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  Descriptor file = above_standard(Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)));
   if (file.get() < 0) return nullptr;
   // Reserved on disk now: a store into a mapping that the disk has no room for would be a SIGBUS.
   void* memory = MAP_FAILED;
@@ -113,7 +113,7 @@ std::shared_ptr<Journal> Journal::open(const std::string& cache_dir) {
 
 Journal::~Journal() {
   ::munmap(memory_, sizeof(Page));
-  ::unlink(path_.c_str());
+  if (fork_count() == forks_) ::unlink(path_.c_str());
 }
 
 std::vector<BadRecord> Journal::collect(const std::string& cache_dir) {
@@ -136,6 +136,7 @@ std::vector<BadRecord> Journal::collect(const std::string& cache_dir) {
 Journal::Entry::Entry(std::shared_ptr<Journal> journal, const std::string& plugin, const std::string& guid,
                       const std::string& build, const char* function, const Hash& region)
     : journal_(std::move(journal)) {
+  if (journal_ && fork_count() != journal_->forks_) journal_.reset();  // the other process's
   if (!journal_) return;
   for (Slot& slot : static_cast<Page*>(journal_->memory_)->slots) {
     uint32_t expected = kFree;

@@ -12,6 +12,7 @@
 
 #include "core/base/sha256.h"
 #include "core/host/files.h"
+#include "core/host/fork_count.h"
 #include "core/host/quarantine.h"
 
 namespace keirin {
@@ -44,6 +45,7 @@ class Journal {
   std::string path_;
   Descriptor file_;  // holds the lock that says this process lives
   void* memory_;     // a Page
+  const uint64_t forks_ = fork_count();
 };
 
 }  // namespace keirin

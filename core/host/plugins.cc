@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <fstream>
 #include <map>
 
@@ -24,9 +25,11 @@ namespace {
 struct Slot {
   std::unique_ptr<krn_host> host = std::make_unique<krn_host>();
   std::weak_ptr<UsedPlugin> used;
+  bool open = false;  // also while the last one who used it is still shutting it down
 };
 struct Slots {
   std::mutex mutex;
+  std::condition_variable closed;
   std::map<std::string, Slot> by_library;
 };
 Slots& slots() {
@@ -59,6 +62,13 @@ class Host final : public PluginHost {
       : options_(options), hardware_(options.hardware ? *options.hardware : find_hardware()) {
     if (options_.worker.empty()) options_.worker = find_worker();
     if (!options_.quarantine) options_.quarantine = std::make_shared<Quarantine>();
+    if (options_.log)
+      options_.log = [log = options_.log](int level, std::string_view text) {
+        try {
+          log(level, text);
+        } catch (...) {  // a user's callback does not throw into the core
+        }
+      };
   }
 
   const std::vector<PluginReport>& reports() const override { return reports_; }
@@ -223,7 +233,7 @@ class Host final : public PluginHost {
     return std::make_shared<CompileChild>(options_.worker,
                                           PluginSession::Identity{c.variant->library, c.manifest.guid_text, c.manifest.version},
                                           c.manifest.name, hardware_,
-                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes},
+                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background},
                                           options_.services ? options_.services->num_threads() : 1);
   }
 
@@ -234,23 +244,32 @@ class Host final : public PluginHost {
 
   Status load(const Candidate& c) {
     Slots& s = slots();
-    const std::lock_guard guard(s.mutex);
+    std::shared_ptr<UsedPlugin> used;  // before the lock: closing a plugin takes it
+    std::unique_lock guard(s.mutex);
     Slot& slot = s.by_library[c.variant->library];
-    std::shared_ptr<UsedPlugin> used = slot.used.lock();
+    s.closed.wait(guard, [&] { return (used = slot.used.lock()) || !slot.open; });
     if (used && used->hardware != hardware_)
       return Status(Code::k_unsupported, Message{"this process uses the plugin already, with another list of hardware", {}, {},
                                                  "close the other PluginHost first"});
-    slot.host->services = options_.services;
-    slot.host->log = options_.log;
-    slot.host->plugin = c.manifest.name;
     const std::shared_ptr<Journal> journal = Journal::open(options_.cache_dir);
     if (!used) {
+      slot.host->services = options_.services;
+      slot.host->log = options_.log;
+      slot.host->plugin = c.manifest.name;
       // A death in here is held against the plugin, whatever the region.
       const Journal::Entry entry(journal, c.manifest.name, c.manifest.guid_text, c.build_id, "krn.plugin.initialize", Hash{});
       const PluginSession::Identity identity{c.variant->library, c.manifest.guid_text, c.manifest.version};
       KRN_TRY_LET(std::unique_ptr<PluginSession> session,
                   PluginSession::start(identity, slot.host.get(), KRN_ROLE_RUN, hardware_, [](const char*) {}));
-      used = std::make_shared<UsedPlugin>(c.manifest, std::move(session), slot.host.get(), hardware_);
+      slot.open = true;
+      used = std::shared_ptr<UsedPlugin>(new UsedPlugin(c.manifest, std::move(session), slot.host.get(), hardware_),
+                                         [&s, &slot](UsedPlugin* plugin) {
+                                           if (plugin->in_forked_copy()) return;  // not even to close it
+                                           delete plugin;
+                                           const std::lock_guard lock(s.mutex);
+                                           slot.open = false;
+                                           s.closed.notify_all();
+                                         });
       slot.used = used;
     }
     used->keep_journal(journal);

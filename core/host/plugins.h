@@ -39,7 +39,9 @@ struct HostOptions {
   bool search = true;              // also KEIRIN_PLUGIN_PATH and the folder of the plugins that came with this build
   std::vector<std::string> only;   // plugin names; empty: all
   std::string cache_dir;           // where verdicts of the probe are remembered; empty: nowhere
-  TensorServices* services = nullptr;  // threads and device memory of the plugins; null: one thread, CPU memory only
+  // Threads and device memory of the plugins; null: one thread, CPU memory only. A plugin that several PluginHosts of the process use
+  // has those (and the log) of the first one until the last one closes.
+  TensorServices* services = nullptr;
   std::optional<std::vector<HardwareItem>> hardware;  // instead of find_hardware()
   std::string worker;              // program of the probe child; empty: found beside the library
   std::chrono::milliseconds probe_deadline{20000};
@@ -47,6 +49,7 @@ struct HostOptions {
   CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for kAuto
   std::chrono::milliseconds compile_deadline{120000};  // of one claim or compile in the child
   uint64_t compile_memory_bytes = 0;                   // private memory of the child; 0: half of the machine's
+  bool background = false;                             // the child gives way to whatever else wants the processor
   std::shared_ptr<Quarantine> quarantine;  // what is not tried again; null: known to this PluginHost only
   std::function<void(int level, std::string_view text)> log;  // 0 error 1 warning 2 info 3 debug; called by any thread
 };

@@ -109,12 +109,14 @@ Result<ProbeVerdict> probe_plugin(const std::string& worker, const PluginSession
                         {"version", identity.version},
                         {"hardware", hardware_json(hardware)}};
   const auto end = Clock::now() + deadline;
-  KRN_TRY_LET(const Descriptor file, request_file(json_text(request)));
+  KRN_TRY_LET(Descriptor asked, request_file(json_text(request)));
+  const Descriptor file = above_standard(std::move(asked));
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return Status(Code::k_unsupported, std::string("no pipe for the probe child: ") + ::strerror(errno));
   const Descriptor answers(ends[0]);
-  Descriptor childs_end(ends[1]);
+  Descriptor childs_end = above_standard(Descriptor(ends[1]));
+  if (file.get() < 0 || childs_end.get() < 0) return Status(Code::k_unsupported, "no pipe for the probe child: too many open files");
   KRN_TRY_LET(ChildProcess child, ChildProcess::start(worker, "probe", file.get(), childs_end.get()));
   childs_end = Descriptor();  // the child's copy is the only one: its end is the end of the stream
   const std::string reply = listen(answers.get(), end);

@@ -29,20 +29,46 @@ class FloatMode {
   uint64_t before_;
 };
 
+// What belongs to the thread alone.
 class ThreadState {
  public:
   ThreadState();
-  ~ThreadState();
-  ThreadState(const ThreadState&) = delete;
-  // "floating-point mode, locale": what had changed and was put back; empty if nothing had.
+  // "floating-point mode, signal mask": what had changed and was put back; empty if nothing had.
   std::string restore() const;
 
  private:
   FloatMode float_mode_;
   locale_t locale_;
-  std::string global_locale_;
   sigset_t signals_;
+};
+
+// What all threads share: the global locale and the current folder.
+class ProcessState {
+ public:
+  ProcessState();
+  ~ProcessState();
+  ProcessState(const ProcessState&) = delete;
+  std::string restore() const;
+
+ private:
+  std::string locale_;
   int folder_;  // a descriptor; -1 where the current folder cannot be opened
+};
+
+// Around one call into a plugin. What is shared was as the first of the calls in flight found it, and is put back when the last one
+// ends: a call that began after another plugin's mischief must not take that for how things were, nor be blamed for it.
+class CallState {
+ public:
+  CallState();
+  ~CallState();
+  CallState(const CallState&) = delete;
+  // What this call changed, put back. Shared things are named only if no other call was in flight.
+  std::string restore();
+
+ private:
+  std::string leave();
+  ThreadState thread_;
+  bool left_ = false;
 };
 
 }  // namespace keirin

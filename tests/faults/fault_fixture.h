@@ -11,11 +11,14 @@
 #include <fstream>
 #include <set>
 
+#include "core/cache/cache.h"
 #include "core/host/plugins.h"
+#include "core/host/tensor_view.h"
 #include "core/ir/bytes.h"
 #include "tests/support/trust_count.h"
 #include "tests/unit/host/heap_services.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/world.h"
 
 namespace keirin::test {
 
@@ -23,10 +26,55 @@ namespace fs = std::filesystem;
 
 inline const std::string kFaults = KEIRIN_FAULTS_DIR;
 
+// relu(neg(x)) over n floats, or relu alone.
+inline RegionBytes relu_region(int64_t n, bool with_neg) {
+  Graph g;
+  const Type type{DType::k_f32, {n}, {1}};
+  ValueId v = g.add_input(type, 0);
+  if (with_neg) v = g.ops[g.add_op(OpCode::k_neg, {v}, {}, {type})].results[0];
+  v = g.ops[g.add_op(OpCode::k_relu, {v}, {}, {type})].results[0];
+  g.outputs.push_back({v, kNone, kNone});
+  Result<RegionBytes> bytes = write_region(g);
+  EXPECT_TRUE(bytes.ok());
+  return std::move(bytes).value();
+}
+
+// Claims, compiles and runs a relu of n floats; ok if the numbers are right.
+inline Status try_relu(PluginDevice& device, int64_t n) {
+  const RegionBytes region = relu_region(n, false);
+  const PluginRegion view{region.bytes, region.hash, {}};
+  KRN_TRY_LET(const ClaimResult claims, device.claim(view, {}));
+  if (claims.claims.size() != 1) return Status(Code::k_internal, "not claimed");
+  KRN_TRY_LET(const std::shared_ptr<Executable> executable, device.compile(view, {}, {}));
+  std::vector<float> values(n);
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(i % 7 - 3);
+  const TensorRef in = tensor_of(DType::k_f32, {n}, values);
+  const TensorRef out = tensor_of(DType::k_f32, {n}, std::vector<float>(n, -1));
+  const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
+  KRN_TRY(executable->run(&input, 1, &output, 1, nullptr, 0));
+  for (int64_t i = 0; i < n; ++i)
+    if (static_cast<float*>(out->data())[i] != std::max(0.0f, values[i])) return Status(Code::k_wrong_result, "wrong");
+  return {};
+}
+
+
 class PluginFaults : public testing::Test {
  protected:
   void TearDown() override {
+    after_checks();
     trust_count("plugins", new_behaviours_, HasFailure() ? 1 : 0);
+  }
+
+  // After whatever a test injected: nothing is left behind, the cache is sound, and the next good work is right.
+  void after_checks() {
+    for (const std::string& change : world_.changes()) ADD_FAILURE() << change;
+    CacheOptions cache;
+    cache.dir = dir_ + "/cache";
+    for (const EntryInfo& dropped : Cache(cache).check()) ADD_FAILURE() << "the cache held a bad entry: " << dropped.problem;
+    const auto host = open(options({"good"}));
+    ASSERT_EQ(host->devices().size(), 1u);
+    const Status good = try_relu(*host->devices()[0], 8);
+    EXPECT_TRUE(good.ok()) << good.text();
   }
 
   HostOptions options(const std::vector<std::string>& folders) {
@@ -60,6 +108,7 @@ class PluginFaults : public testing::Test {
     return to;
   }
 
+  const World world_;  // first: what the test itself makes comes later
   HeapServices services_;
   int64_t new_behaviours_ = 0;
   TempFolder folder_;
@@ -73,18 +122,5 @@ inline const PluginReport* report_of(const PluginHost& host, const std::string& 
 }
 
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-// relu(neg(x)) over n floats, or relu alone.
-inline RegionBytes relu_region(int64_t n, bool with_neg) {
-  Graph g;
-  const Type type{DType::k_f32, {n}, {1}};
-  ValueId v = g.add_input(type, 0);
-  if (with_neg) v = g.ops[g.add_op(OpCode::k_neg, {v}, {}, {type})].results[0];
-  v = g.ops[g.add_op(OpCode::k_relu, {v}, {}, {type})].results[0];
-  g.outputs.push_back({v, kNone, kNone});
-  Result<RegionBytes> bytes = write_region(g);
-  EXPECT_TRUE(bytes.ok());
-  return std::move(bytes).value();
-}
 
 }  // namespace keirin::test

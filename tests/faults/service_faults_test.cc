@@ -13,8 +13,10 @@
 #include <thread>
 
 #include "core/api/session.h"
+#include "core/cache/cache.h"
 #include "core/host/plugins.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/world.h"
 
 namespace keirin {
 namespace {
@@ -27,6 +29,15 @@ class ServiceFaults : public testing::Test {
  protected:
   void SetUp() override {
     ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1);
+  }
+
+  // The fixture's own checks, after whatever a test injected.
+  void TearDown() override {
+    ::unsetenv("KEIRIN_FAULT_SWITCH");
+    for (const std::string& change : world_.changes()) ADD_FAILURE() << change;
+    CacheOptions cache;
+    cache.dir = dir_ + "/cache";
+    for (const EntryInfo& dropped : Cache(cache).check()) ADD_FAILURE() << "the cache held a bad entry: " << dropped.problem;
   }
 
   Options options(const std::string& fault) {
@@ -70,6 +81,7 @@ class ServiceFaults : public testing::Test {
     return true;
   }
 
+  const test::World world_{test::World::Count::kNoThreads};
   test::TempFolder folder_;
   const std::string dir_ = folder_.path();
   const std::string switch_ = dir_ + "/switch";

@@ -71,6 +71,48 @@ TEST(Session, DecidesAVerifiedPlanAndReportsIt) {
   EXPECT_LT(largest_difference((*compiled)[0], (*eager)[0]), 1e-4);
 }
 
+TEST(Session, FallbackIsWarnedOfOrForbidden) {
+  Options options;
+  options.race_seconds = 0.2;
+  options.plugins = {"nobody"};  // so that everything stays eager
+  options.fallback = Fallback::kWarn;
+  auto session = open("mlp", options);
+  auto inputs = session->example_inputs(1);
+  auto warned = session->compile(*inputs);
+  ASSERT_TRUE(warned.ok()) << warned.status().text();
+  EXPECT_EQ(warned->eager_share, 1);
+  ASSERT_FALSE(warned->reasons.empty());
+  EXPECT_EQ(warned->reasons[0].rfind("warning: 5 of 5 operators run eagerly, 100 %", 0), 0u) << warned->reasons[0];
+
+  options.fallback = Fallback::kForbid;
+  session = open("mlp", options);
+  EXPECT_EQ(session->compile(*inputs).status().code(), Code::k_unsupported);
+  EXPECT_TRUE(session->call(*inputs).ok()) << "calls are answered all the same";
+
+  options.plugins.clear();
+  options.force = "compiled";
+  session = open("mlp", options);
+  auto whole = session->compile(*inputs);
+  ASSERT_TRUE(whole.ok()) << whole.status().text();
+  EXPECT_EQ(whole->eager_share, 0);
+}
+
+// Also not where the size has kernels of another structure.
+TEST(Session, AFurtherSizeGeneratesNoCode) {
+  Options options;
+  options.race_seconds = 0.2;
+  auto session = open("bert_dynamic", options);
+  int64_t rows = 0;
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2, 4}, {3, 6}, {1, 5}, {4, 4}}) {
+    auto inputs = session->example_inputs(1, sizes);
+    ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+    auto report = session->compile(*inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    if (rows++ == 0) EXPECT_GT(report->kernels_generated, 0);
+    else EXPECT_EQ(report->kernels_generated, 0) << sizes[0] << "," << sizes[1];
+  }
+}
+
 TEST(Session, OtherShapesAreAnsweredEagerly) {
   auto session = open("resnet50_dynamic");
   auto one = session->example_inputs(1, {2}), other = session->example_inputs(1, {3});

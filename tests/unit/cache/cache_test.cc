@@ -133,8 +133,8 @@ TEST_F(CacheTest, LinksAndWritableFilesAreNotRead) {
   EXPECT_FALSE(cache_->read(EntryKind::kArtifact, key("a")));
 }
 
-TEST_F(CacheTest, TwoProcessesPublishAtOnce) {
-  constexpr int kProcesses = 4, kRounds = 200;
+TEST_F(CacheTest, EightProcessesPublishAtOnce) {
+  constexpr int kProcesses = 8, kRounds = 100;
   std::vector<pid_t> children;
   for (int c = 0; c < kProcesses; ++c) {
     const pid_t pid = ::fork();
@@ -165,7 +165,7 @@ TEST_F(CacheTest, ProcessesThatMakeTheKeyAtOnceAgree) {
   for (int round = 0; round < 20; ++round) {
     fs::remove_all(dir_ + "/c");
     std::vector<pid_t> children;
-    for (int c = 0; c < 4; ++c) {
+    for (int c = 0; c < 8; ++c) {
       const pid_t pid = ::fork();
       if (pid == 0) {
         Cache mine(options());
@@ -179,7 +179,7 @@ TEST_F(CacheTest, ProcessesThatMakeTheKeyAtOnceAgree) {
       EXPECT_EQ(status, 0);
     }
     Cache reader(options());
-    for (int c = 0; c < 4; ++c) EXPECT_TRUE(reader.read(EntryKind::kArtifact, key(std::to_string(c)))) << "round " << round;
+    for (int c = 0; c < 8; ++c) EXPECT_TRUE(reader.read(EntryKind::kArtifact, key(std::to_string(c)))) << "round " << round;
   }
 }
 

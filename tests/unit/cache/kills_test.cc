@@ -5,27 +5,20 @@
 // this process traces, so the product needs no hook for it.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/ptrace.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <random>
 #include <set>
-#include <thread>
 
 #include "core/cache/bad_records.h"
 #include "core/cache/cache.h"
 #include "core/cache/ledger.h"
 #include "tests/support/trust_count.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/traced_child.h"
 
 namespace keirin {
 namespace {
@@ -33,54 +26,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using Act = std::function<void(Cache&)>;
-
-// How a child that opens the cache and acts ends: as waitpid says.
-class Victim {
- public:
-  Victim(const CacheOptions& options, const Act& act) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(1);
-    ::raise(SIGSTOP);
-    Cache cache(options);
-    act(cache);
-    ::_exit(0);
-  }
-  ~Victim() {
-    if (over()) return;
-    ::kill(pid_, SIGKILL);
-    wait();
-  }
-
-  // Lets it go on to its next stop: the entry or the exit of a system call.
-  void step() {
-    if (!stopped_) stopped_ = wait() && ::ptrace(PTRACE_SETOPTIONS, pid_, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) == 0;
-    if (!stopped_ || over()) return;
-    ASSERT_EQ(::ptrace(PTRACE_SYSCALL, pid_, 0, 0), 0);
-    wait();
-  }
-  // Without further stops.
-  void run_for(std::chrono::microseconds time) {
-    step();
-    if (over()) return;
-    ASSERT_EQ(::ptrace(PTRACE_DETACH, pid_, 0, 0), 0);
-    std::this_thread::sleep_for(time);
-  }
-  void kill() {
-    if (over()) return;
-    ASSERT_EQ(::kill(pid_, SIGKILL), 0);
-    while (!over()) ASSERT_TRUE(wait());
-  }
-  bool over() const { return WIFEXITED(status_) || WIFSIGNALED(status_); }
-  bool came_to_its_end() const { return WIFEXITED(status_) && WEXITSTATUS(status_) == 0; }
-  bool was_killed() const { return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL; }
-
- private:
-  bool wait() { return ::waitpid(pid_, &status_, 0) == pid_; }
-  pid_t pid_;
-  int status_ = 0x7f;  // neither exited nor signalled
-  bool stopped_ = false;
-};
 
 class Kills : public testing::Test {
  protected:
@@ -103,7 +48,7 @@ class Kills : public testing::Test {
       ASSERT_LT(stops, 5000) << "it does not come to its end";
       SCOPED_TRACE("killed at stop " + std::to_string(stops));
       make_anew(prepare);
-      Victim victim(options_, act);
+      test::TracedChild victim(in_a_cache(act));
       for (int i = 0; i < stops && !victim.over(); ++i) victim.step();
       if (victim.came_to_its_end()) return;
       end(victim, verify);
@@ -116,7 +61,7 @@ class Kills : public testing::Test {
       const std::chrono::microseconds time(random() % 20000);
       SCOPED_TRACE("killed after " + std::to_string(time.count()) + " us, number " + std::to_string(i));
       make_anew(prepare);
-      Victim victim(options_, act);
+      test::TracedChild victim(in_a_cache(act));
       victim.run_for(time);
       end(victim, verify);
     }
@@ -125,6 +70,14 @@ class Kills : public testing::Test {
   CacheOptions options_;
 
  private:
+  std::function<int()> in_a_cache(const Act& act) const {
+    return [this, act] {
+      Cache cache(options_);
+      act(cache);
+      return 0;
+    };
+  }
+
   void make_anew(const Act& prepare) {
     fs::remove_all(options_.dir);
     if (!prepare) return;
@@ -132,7 +85,7 @@ class Kills : public testing::Test {
     prepare(cache);
   }
 
-  void end(Victim& victim, const Act& verify) {
+  void end(test::TracedChild& victim, const Act& verify) {
     victim.kill();
     crashes_ += !victim.was_killed();
     ASSERT_TRUE(victim.was_killed()) << "it ended in another way; is tracing a child forbidden here?";
@@ -156,9 +109,9 @@ class Kills : public testing::Test {
     }
     for (const EntryInfo& dropped : cache.check()) EXPECT_EQ(dropped.problem, "a writer left it behind");
     size_t files = 0;
-    for (const char* kind : {"artifact", "kernel", "ledger", "bad"})
-      for (const auto& file : fs::recursive_directory_iterator(options_.dir + "/" + kind)) files += file.is_regular_file();
-    EXPECT_EQ(files, cache.list().size());
+    for (const auto& file : fs::recursive_directory_iterator(options_.dir))
+      files += file.is_regular_file() && file.path().parent_path().filename() != "lock";
+    EXPECT_EQ(files, cache.list().size() + 1) << "and the cache's key";
   }
 
   test::TempFolder folder_;

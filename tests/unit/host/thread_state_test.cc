@@ -29,7 +29,7 @@ TEST(ThreadState, RoundingIsPutBack) {
 
 TEST(ThreadState, BothLocalesArePutBack) {
   {
-    const ThreadState state;
+    const ProcessState state;
     ASSERT_NE(::setlocale(LC_ALL, "C.UTF-8"), nullptr);
     EXPECT_EQ(state.restore(), "locale");
     EXPECT_STREQ(::setlocale(LC_ALL, nullptr), "C");
@@ -37,7 +37,7 @@ TEST(ThreadState, BothLocalesArePutBack) {
   const ThreadState state;
   const locale_t other = ::newlocale(LC_ALL_MASK, "C", nullptr);
   ::uselocale(other);
-  EXPECT_EQ(state.restore(), "locale");
+  EXPECT_EQ(state.restore(), "thread's locale");
   EXPECT_EQ(::uselocale(nullptr), LC_GLOBAL_LOCALE);
   ::freelocale(other);
 }
@@ -56,9 +56,26 @@ TEST(ThreadState, TheSignalMaskIsPutBack) {
 
 TEST(ThreadState, TheCurrentFolderIsPutBack) {
   const std::filesystem::path before = std::filesystem::current_path();
-  const ThreadState state;
+  const ProcessState state;
   ASSERT_EQ(::chdir("/"), 0);
   EXPECT_EQ(state.restore(), "current folder");
+  EXPECT_EQ(std::filesystem::current_path(), before);
+}
+
+// One call changes the folder while another plugin's begins and ends: the other is not blamed, and "as it was" is not what it saw.
+TEST(ThreadState, CallsInFlightTogetherLeaveThingsAsTheFirstFoundThem) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  {
+    CallState alone;
+    ASSERT_EQ(::chdir("/"), 0);
+    EXPECT_EQ(alone.restore(), "current folder");
+  }
+  CallState rude;
+  ASSERT_EQ(::chdir("/"), 0);
+  CallState innocent;
+  EXPECT_EQ(rude.restore(), "");
+  EXPECT_EQ(std::filesystem::current_path(), "/") << "not while another call runs";
+  EXPECT_EQ(innocent.restore(), "");
   EXPECT_EQ(std::filesystem::current_path(), before);
 }
 
