@@ -2,6 +2,7 @@
 #include "cuda/matmul.h"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -168,12 +169,16 @@ class MatmulStep final : public codegen::Step {
   void* address(const codegen::RunContext& context, const TensorDesc& t) const {
     return static_cast<char*>(context.buffers[t.buffer]) + t.offset * element_bytes_;
   }
+  bool aligned(const codegen::RunContext& context) const;
+  const lt::Algo* loose_algorithm(lt::Desc desc) const;
 
   const CublasLt* api_;
   TensorDesc left_, right_, bias_, residual_, result_;
   lt::Desc desc_ = nullptr;
   lt::Layout a_ = nullptr, b_ = nullptr, c_ = nullptr, d_ = nullptr;
   lt::Algo algo_{};
+  mutable std::once_flag asked_loose_;
+  mutable std::optional<lt::Algo> loose_;  // for operands that start between words, asked for when the first one comes
   size_t workspace_bytes_ = 0;
   uint32_t workspace_ = KRN_NO_BUFFER;
   int64_t element_bytes_ = 4;
@@ -276,6 +281,29 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
 
+// Whether the operands start where the chosen algorithm was told.
+bool MatmulStep::aligned(const codegen::RunContext& context) const {
+  for (const TensorDesc* t : {&left_, &right_, &result_, &residual_, &bias_})
+    if (t->present() && reinterpret_cast<uintptr_t>(context.buffers[t->buffer]) % 16 != 0) return false;
+  return true;
+}
+
+// An algorithm for operands at any element. Null if the library has none.
+const lt::Algo* MatmulStep::loose_algorithm(lt::Desc desc) const {
+  std::call_once(asked_loose_, [&] {
+    lt::Preference preference = nullptr;
+    if (api_->cublasLtMatmulPreferenceCreate(&preference) != 0) return;
+    api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMaxWorkspace, &workspace_bytes_, sizeof workspace_bytes_);
+    const auto bytes = static_cast<uint32_t>(element_bytes_);
+    for (int i = 0; i < 4; ++i) api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMinAlignment + i, &bytes, sizeof bytes);
+    lt::Heuristic found;
+    int count = 0;
+    if (api_->cublasLtMatmulAlgoGetHeuristic(api_->handle, desc, a_, b_, c_, d_, preference, 1, &found, &count) == 0 && count > 0) loose_ = found.algo;
+    api_->cublasLtMatmulPreferenceDestroy(preference);
+  });
+  return loose_ ? &*loose_ : nullptr;
+}
+
 krn_code MatmulStep::run(const codegen::RunContext& context) const {
   const float one = 1, zero = 0;
   const double one64 = 1, zero64 = 0;
@@ -294,11 +322,18 @@ krn_code MatmulStep::run(const codegen::RunContext& context) const {
     const void* bias = address(context, bias_);
     if (api_->cublasLtMatmulDescSetAttribute(desc, lt::kDescBiasPointer, &bias, sizeof bias) != 0) return KRN_STATUS_internal;
   }
+  const lt::Algo* algo = aligned(context) ? &algo_ : loose_algorithm(desc);
+  if (!algo) {
+    kit::set_error(context.err, KRN_STATUS_unsupported, text_ + ": an operand does not start at a multiple of 16 bytes; eager answers");
+    return KRN_STATUS_unsupported;
+  }
   void* workspace = workspace_ == KRN_NO_BUFFER ? nullptr : context.buffers[workspace_];
-  int result = api_->cublasLtMatmul(api_->handle, desc, alpha, address(context, right_), a_, address(context, left_), b_, beta, c,
-                                    c_, d, d_, &algo_, workspace, workspace ? workspace_bytes_ : 0,
+  const int result = api_->cublasLtMatmul(api_->handle, desc, alpha, address(context, right_), a_, address(context, left_), b_, beta, c,
+                                    c_, d, d_, algo, workspace, workspace ? workspace_bytes_ : 0,
                                     reinterpret_cast<void*>(context.run->stream.native));
-  return result == 0 ? KRN_STATUS_ok : KRN_STATUS_internal;
+  if (result == 0) return KRN_STATUS_ok;
+  kit::set_error(context.err, KRN_STATUS_internal, text_ + ": cublasLtMatmul: status " + std::to_string(result));
+  return KRN_STATUS_internal;
 }
 
 }  // namespace

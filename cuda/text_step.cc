@@ -31,8 +31,15 @@ class TextStep final : public codegen::Step {
   krn_code run(const codegen::RunContext& context) const override {
     void* pointers[kMaxPointers];
     size_t n = 0;
-    for (const Place& p : places_)
-      pointers[n++] = p.buffer == codegen::TensorDesc::KRN_NONE_BUFFER ? nullptr : static_cast<char*>(context.buffers[p.buffer]) + p.bytes;
+    for (const Place& p : places_) {
+      const bool absent = p.buffer == codegen::TensorDesc::KRN_NONE_BUFFER;
+      // The text reads whole words. Memory of LibTorch's allocator starts at their multiples; a view of a caller's may not.
+      if (!absent && reinterpret_cast<uintptr_t>(context.buffers[p.buffer]) % 16 != 0) {
+        kit::set_error(context.err, KRN_STATUS_unsupported, text_ + ": an operand does not start at a multiple of 16 bytes; eager answers");
+        return KRN_STATUS_unsupported;
+      }
+      pointers[n++] = absent ? nullptr : static_cast<char*>(context.buffers[p.buffer]) + p.bytes;
+    }
     if (workspace_bytes_ > 0) pointers[n++] = context.buffers[workspace_];
     void* arguments[] = {const_cast<int64_t*>(sizes_.data()), pointers};
     for (size_t i = 0; i < launches_.size(); ++i) {

@@ -47,6 +47,9 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--numerics", numerics, "default, strict or fast")
       ->check(CLI::IsMember({"default", "strict", "fast"}))
       ->capture_default_str();
+  app.add_option("--error-budget", runtime.error_budget, "of numerics fast: error that a plan may have, relative to the largest element")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
       ->check(CLI::IsMember({"small", "full", "others"}))
       ->capture_default_str();
@@ -72,6 +75,7 @@ void CommonOptions::add_to(CLI::App& app) {
 void CommonOptions::finish() {
   runtime.fallback = fallback == "forbid" ? Fallback::kForbid : fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
   runtime.numerics = numerics == "strict" ? Numerics::kStrict : numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
+  if (runtime.mode == "max-performance" && numerics == "default") runtime.numerics = Numerics::kFast;
   if (!quiet) runtime.progress = progress_line();
 }
 

@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keirin beside Python's eager module and every mode of torch.compile, on zoo models, as one table.
+"""Keirin beside Python's eager module, every mode of torch.compile, and AOTInductor, on zoo models, as one table.
 
 The Python variants of a model are built in one process from the module that the zoo's file was exported from, with weights as the
 library initialises them and inputs drawn by the file's rules, and timed in turns (A B C A B C ...): host clock round one call and a synchronisation, medians over the rounds. `keirin bench` runs as its
 own process right before. The baseline of every ratio is Python's eager module. Results are kept as JSON with the machine.
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
+
+With --cold nothing is timed but building: every model in a process of its own, several at once, on caches that start empty. The
+measurement after it finds those caches filled. A mode that is not built within --bound seconds is a row that says so.
+
+    python bench/peers/run.py --device cuda --size full --modes default --cold cold.json
 """
 import argparse
+import concurrent.futures
+import contextlib
 import json
+import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,21 +67,44 @@ def with_graph(module, inputs):
     return graph.replay
 
 
-def variants(module, inputs, device: str, modes: list[str]):
+def ahead_of_time(module, inputs):
+    """AOTInductor: exported, compiled into a package, loaded from it."""
+    program = torch.export.export(module, inputs)
+    folder = tempfile.mkdtemp()  # lives as long as the process: kernels are read from it when they first run
+    return torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2"))
+
+
+@contextlib.contextmanager
+def bounded(seconds: float):
+    """Raises TimeoutError in the body once the time is over; 0 is no bound."""
+    def over(*_):
+        raise TimeoutError(f"not built in {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def variants(module, inputs, device: str, modes: list[str], bound: float):
     """name -> (callable, seconds to build) or (None, reason)."""
     out = {"eager": (lambda: module(*inputs), 0.0)}
     for mode in modes:
         start = time.perf_counter()
         try:
-            if mode == "eager_graph":
-                call = with_graph(module, inputs)
-            else:
-                torch._dynamo.reset()
-                compiled = torch.compile(module, mode=None if mode == "default" else mode)
-                for _ in range(3):
-                    compiled(*inputs)
-                call = lambda compiled=compiled: compiled(*inputs)  # noqa: E731
-            synchronize(device)
+            with bounded(bound):
+                if mode == "eager_graph":
+                    call = with_graph(module, inputs)
+                else:
+                    torch._dynamo.reset()
+                    built = ahead_of_time(module, inputs) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
+                    for _ in range(3):
+                        built(*inputs)
+                    call = lambda built=built: built(*inputs)  # noqa: E731
+                synchronize(device)
             out[mode] = (call, time.perf_counter() - start)
         except Exception as error:  # a peer that cannot do a model is a row of the table
             out[mode] = (None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160])
@@ -119,7 +151,7 @@ def bench(model: str, options) -> dict:
     try:
         module, inputs = load(model, options.size, options.device)
         with torch.no_grad():
-            built = variants(module, inputs, options.device, options.modes)
+            built = variants(module, inputs, options.device, options.modes, options.bound)
             row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds)
             row["build_s"] = {k: v[1] for k, v in built.items() if v[0]}
             row["failed"] = {k: v[1] for k, v in built.items() if not v[0]}
@@ -147,17 +179,41 @@ def markdown(rows: list[dict], modes: list[str]) -> str:
 
 
 def summary(rows: list[dict], modes: list[str]) -> str:
-    """Geometric means over the models that every side ran."""
-    rows = [r for r in rows if r.get("keirin", {}).get("chosen_ms") and set(r.get("ms", {})) >= {"eager", *modes}]
+    """Geometric means over the models that Python's eager module, one compiled peer and Keirin ran."""
     compiled = [m for m in modes if m != "eager_graph"]
+    rows = [r for r in rows if r.get("keirin", {}).get("chosen_ms") and "eager" in r.get("ms", {}) and set(compiled) & set(r["ms"])]
     if not rows or not compiled:
         return ""
     mean = lambda f: statistics.geometric_mean([f(r) for r in rows])  # noqa: E731
-    best = lambda r: min(r["ms"][m] for m in compiled)  # noqa: E731
+    best = lambda r: min(r["ms"][m] for m in compiled if m in r["ms"])  # noqa: E731
     ours = lambda r: r["keirin"]["chosen_ms"]  # noqa: E731
-    return (f"Geometric means over {len(rows)} models: {mean(lambda r: r['ms']['eager'] / ours(r)):.2f}x over Python's eager module (the best mode of "
-            f"torch.compile: {mean(lambda r: r['ms']['eager'] / best(r)):.2f}x), {mean(lambda r: best(r) / ours(r)):.2f}x over the best mode of "
-            f"torch.compile, {mean(lambda r: min(r['ms'].values()) / ours(r)):.2f}x over the best of all.\n")
+    return (f"Geometric means over {len(rows)} models: {mean(lambda r: r['ms']['eager'] / ours(r)):.2f}x over Python's eager module (the best of "
+            f"{', '.join(compiled)}: {mean(lambda r: r['ms']['eager'] / best(r)):.2f}x), {mean(lambda r: best(r) / ours(r)):.2f}x over that best, "
+            f"{mean(lambda r: min(r['ms'].values()) / ours(r)):.2f}x over the best of all.\n")
+
+
+def cold(options) -> dict:
+    """Seconds that each mode takes to build each model, `jobs` models at once, every cache empty at first."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {} if options.keep_caches else {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+
+        def one(model: str) -> dict:
+            path = Path(folder) / f"{model}.json"
+            command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(options.modes),
+                       "--seconds", "0", "--bound", str(options.bound), "--json", str(path)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches,
+                                      timeout=(options.bound + 20) * len(options.modes) + 60 if options.bound else None)
+                row = json.loads(path.read_text())["rows"][0]
+                return {"model": model, "build_s": row.get("build_s", {}), "failed": row.get("failed", {}), "error": row.get("error", "")}
+            except subprocess.TimeoutExpired as error:
+                return {"model": model, "build_s": {}, "failed": {}, "error": f"killed after {error.timeout:.0f} s"}
+            except FileNotFoundError:
+                return {"model": model, "build_s": {}, "failed": {}, "error": done.stderr.strip()[-300:]}
+
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            return {"schema": "keirin/cold/1", "modes": options.modes, "models_at_once": options.jobs, "cpus": os.cpu_count(),
+                    "rows": list(pool.map(one, options.models or FAMILIES))}
 
 
 def main() -> int:
@@ -167,30 +223,43 @@ def main() -> int:
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
-    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune")
+    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti")
+    parser.add_argument("--bound", type=float, default=0, help="seconds that one mode may take to build one model; 0: any number")
+    parser.add_argument("--cold", help="only build, on empty caches, and write the seconds to this file")
+    parser.add_argument("--jobs", type=int, default=7, help="models that --cold builds at once")
+    parser.add_argument("--keep-caches", action="store_true", help="--cold uses the caches that TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name")
     parser.add_argument("--seconds", type=float, default=3.0, help="least time spent timing one model")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json")
+    parser.add_argument("--append", action="store_true", help="keep the rows of other models that --json has already")
     parser.add_argument("--markdown")
     parser.add_argument("--show", help="measure nothing: print the table of this JSON file")
     options = parser.parse_args()
     if options.show:
         rows = json.loads(Path(options.show).read_text())["rows"]
-        modes = [m for m in rows[0]["ms"] if m != "eager"]
+        modes = list(dict.fromkeys(m for r in rows for m in list(r.get("ms", {})) + list(r.get("failed", {})) if m != "eager"))
         print(markdown(rows, modes) + "\n" + summary(rows, modes))
         return 0
     options.modes = [m for m in options.modes.split(",") if m]
+    if options.cold:
+        out = cold(options)
+        Path(options.cold).write_text(json.dumps(out, indent=1))
+        for row in out["rows"]:
+            print(row["model"], {k: round(v, 1) for k, v in row["build_s"].items()}, row["failed"], row["error"])
+        return 0
     if options.threads:
         torch.set_num_threads(options.threads)
-    rows = []
-    for model in options.models or FAMILIES:
-        rows.append(bench(model, options))
-        print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
+    models = options.models or FAMILIES
+    before = Path(options.json) if options.append and options.json else None
+    rows = [r for r in json.loads(before.read_text())["rows"] if r["model"] not in models] if before and before.exists() else []
     machine = {"cpu": platform.processor(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if options.device == "cuda":
         machine["gpu"] = torch.cuda.get_device_name(0)
-    if options.json:
-        Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))
+    for model in models:
+        rows.append(bench(model, options))
+        print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
+        if options.json:  # a run that is cut short loses nothing
+            Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))
     table = markdown(rows, options.modes) + "\n" + summary(rows, options.modes)
     if options.markdown:
         Path(options.markdown).write_text(table)

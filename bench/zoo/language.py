@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from case import Case, constant, integers
+from case import Case, arange, constant, integers
 
 
 class Bert(nn.Module):
@@ -115,15 +115,25 @@ class Decoder(nn.Module):
             if weight.dim() == 2:
                 weight.normal_(0.0, 0.02)
 
+    def visible(self, position: torch.Tensor) -> torch.Tensor:
+        return (torch.arange(self.cache, device=position.device) <= position)[None]
+
     def forward(self, tokens: torch.Tensor, position: torch.Tensor | None = None) -> torch.Tensor:
         x = self.embed(tokens)
         at = torch.arange(tokens.shape[1], device=tokens.device) if position is None else position
         angle = torch.outer(at.float(), self.frequency).repeat(1, 2)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        mask = None if position is None else (torch.arange(self.cache, device=tokens.device) <= position)[None]
+        mask = None if position is None else self.visible(position)
         for layer in self.layers:
             x = layer(x, cos, sin, position, mask)
         return self.head(self.norm(x[:, -1:]))
+
+
+class Generator(Decoder):
+    """One file for a prompt and for the tokens after it: a call writes as many rows of the cache as it has tokens."""
+
+    def visible(self, position: torch.Tensor) -> torch.Tensor:
+        return torch.arange(self.cache, device=position.device) <= position[:, None]
 
 
 def decoder_prefill(batch: int, length: int, dtype: torch.dtype, **shape) -> Case:
@@ -133,3 +143,9 @@ def decoder_prefill(batch: int, length: int, dtype: torch.dtype, **shape) -> Cas
 def decoder_decode(cache: int, position: int, dtype: torch.dtype, **shape) -> Case:
     inputs = [integers(1, 1, high=shape["vocabulary"]), constant(1, value=position)]
     return Case(lambda: Decoder(cache=cache, **shape), inputs, dtype)
+
+
+def decoder_generate(cache: int, prompt: int, dtype: torch.dtype, **shape) -> Case:
+    length = torch.export.Dim("length", min=1, max=cache)
+    inputs = [integers(1, prompt, high=shape["vocabulary"]), arange(prompt)]
+    return Case(lambda: Generator(cache=cache, **shape), inputs, dtype, ({1: length}, {0: length}))

@@ -26,6 +26,13 @@ namespace keirin {
 namespace {
 
 constexpr int kInputSets = 3;
+
+JudgeOptions judge_options(const Options& options) {
+  JudgeOptions out;
+  out.strict = options.numerics == Numerics::kStrict;
+  if (options.numerics == Numerics::kFast) out.error_budget = options.error_budget;
+  return out;
+}
 constexpr double kLeastGain = 0.02;
 
 using Tensors = std::vector<TensorRef>;
@@ -266,9 +273,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
       candidate.report.note = "set " + std::to_string(set) + ": " + outputs.status().text();
       continue;
     }
-    JudgeOptions judge_options;
-    judge_options.strict = s_.options.numerics == Numerics::kStrict;
-    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judge_options));
+    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judge_options(s_.options)));
     candidate.report.verified = judgement.verified;
     candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
     candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
@@ -441,9 +446,7 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
     auto eager = s.eager->run(inputs);
     if (!referee.ok() || !eager.ok()) return {};
     referee->resize(std::min(referee->size(), eager->size()));
-    JudgeOptions options;
-    options.strict = s.options.numerics == Numerics::kStrict;
-    auto judgement = judge(*referee, *eager, outputs, services, options);
+    auto judgement = judge(*referee, *eager, outputs, services, judge_options(s.options));
     return judgement.ok() && !judgement->right ? judgement->reason : std::string();
   };
   PluginDevice* device = nullptr;
@@ -516,6 +519,7 @@ CacheKey Decider::ledger_key(const Hash& graph) const {
   CacheKey key;
   key.add("what", "ledger 1").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
   key.add("numerics", static_cast<int64_t>(s_.options.numerics));
+  if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
   for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");
   for (const std::string& name : s_.options.disabled_passes) key.add("without pass " + name, "yes");
@@ -541,10 +545,13 @@ bool Decider::start_warm() {
   std::shared_ptr<const Decision> decision;
   auto chosen = std::make_shared<Decision>();
   chosen->inputs = specs_;
+  constexpr std::string_view kRecorded = "+launch_replay";
+  const bool recorded = ledger_->choice.ends_with(kRecorded);
+  const std::string choice = ledger_->choice.substr(0, ledger_->choice.size() - (recorded ? kRecorded.size() : 0));
   for (PluginDevice* device : s_.runtime.plugins().devices())
     for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
       for (uint32_t k : {0u, 1u})
-        if (device->torch_device() == s_.device && plan_name(*device, cut, k) == ledger_->choice && !decision) {
+        if (device->torch_device() == s_.device && plan_name(*device, cut, k) == choice && !decision) {
           auto plan = build_plan(s_, *prepared_, *device, cut, k);
           if (!plan.ok() || plan->regions_lost > 0) return false;  // not what was measured then
           built = std::move(*plan);
@@ -552,8 +559,15 @@ bool Decider::start_warm() {
           chosen->guard = make_guard(ledger_->choice, built.plugin);
           decision = chosen;
         }
-  if (ledger_->choice == "eager") decision = chosen;
-  if (!decision) return false;  // a recording or a replay: cheap to make again, but raced then
+  if (choice == "eager") decision = chosen;
+  if (!decision) return false;  // a replay: cheap to make again, but raced then
+  if (recorded) {
+    if (!chosen->call) chosen->call = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
+    auto replay = LaunchReplay::record(chosen->call, inputs_, services_, s_.device);
+    if (!restore_state().ok() || !replay.ok()) return false;
+    // The recording reads the plan's arena and weights: it keeps the call alive.
+    chosen->call = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen->call](const Tensors& inputs) { return shared->run(inputs); };
+  }
   if (built.plan && built.from_cache) {
     report_.warm_start_seconds = now_s() - start;
     for (const auto& [name, seconds] : report_.stage_seconds) report_.warm_start_seconds += seconds;

@@ -32,7 +32,8 @@ struct Options {
   int threads = 0;                            // 0: as LibTorch has it
   double budget_seconds = 0;                  // tuning beyond the heuristics; 0: none
   Fallback fallback = Fallback::kAllow;
-  Numerics numerics = Numerics::kDefault;
+  Numerics numerics = Numerics::kDefault;     // mode max-performance: fast, unless another is asked for
+  double error_budget = 1e-2;                 // of numerics fast: what a plan's error may be, relative to the largest element
   double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
   bool verify = true;
   bool use_cache = true;

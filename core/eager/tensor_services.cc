@@ -87,8 +87,10 @@ class AtServices final : public TensorServices {
     KRN_TRY(ensure_device(spec.device));
     return make([&] {
       const auto release = [owner = std::move(owner)](void*) {};
-      if (spec.strides.empty()) return at::from_blob(data, spec.sizes, release, options(spec));
-      return at::from_blob(data, spec.sizes, spec.strides, release, options(spec));
+      // The device is stated: asking the driver for it costs a call, and memory of no elements is nowhere.
+      const at::Device device = at_device(spec.device);
+      if (spec.strides.empty()) return at::from_blob(data, spec.sizes, release, options(spec), device);
+      return at::from_blob(data, spec.sizes, spec.strides, release, options(spec), device);
     });
   }
 

@@ -97,8 +97,8 @@ class OutputJudge {
   bool settle_special(size_t i) {
     const double r = r_[i], e = e_[i], c = c_[i];
     if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return false;
-    const bool as_eager = ((std::isnan(e) || KRN_PLANTED(judge_takes_nan)) && std::isnan(c)) || e == c;
-    if (as_eager) return true;
+    const auto same = [](double a, double b) { return (std::isnan(a) && std::isnan(b)) || a == b; };
+    if (same(e, c) || same(r, c) || (KRN_PLANTED(judge_takes_nan) && std::isnan(c))) return true;
     if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return false;  // better than eager: judged by its error
     if (verdict_.right)
       wrong(static_cast<int64_t>(i), "element " + std::to_string(i) + " is " + number(c) + ", eager has " + number(e) +

@@ -309,6 +309,21 @@ void Printer::find_divisors() {
   }
 }
 
+// As in GELU: then the error beside 1 counts, and the fast erf is as good as the library's.
+bool Printer::only_added_to_one(int32_t id) const {
+  for (const Stage& stage : k_.stages) {
+    if (stage.value == id) return false;
+    for (const auto& store : stage.stores)
+      if (store.node == id) return false;
+  }
+  for (const Node& n : k_.dag.nodes) {
+    if (n.a != id && n.b != id && n.c != id) continue;
+    const int32_t other = n.a == id ? n.b : n.a;
+    if (n.prim != Prim::kAdd || k_.dag.nodes[other].prim != Prim::kLiteral || std::bit_cast<double>(k_.dag.nodes[other].imm) != 1.0) return false;
+  }
+  return true;
+}
+
 std::string Printer::expression(const Node& n) const {
   const std::string x = n.a >= 0 ? names_[n.a] : "", y = n.b >= 0 ? names_[n.b] : "", z = n.c >= 0 ? names_[n.c] : "";
   const Kind from = n.a >= 0 ? k_.dag.nodes[n.a].kind : n.kind;
@@ -342,7 +357,7 @@ std::string Printer::expression(const Node& n) const {
     default: break;
   }
   if (const char* op = infix(n.prim)) return x + op + y;
-  if (n.prim == Prim::kErf && n.kind == Kind::kF32) return "krn_erf(" + x + ")";
+  if (n.prim == Prim::kErf && n.kind == Kind::kF32 && only_added_to_one(static_cast<int32_t>(&n - k_.dag.nodes.data()))) return "krn_erf(" + x + ")";
   if (const char* f = function_name(n.prim)) {
     return std::string(f) + (n.kind == Kind::kF32 ? "f(" : "(") + x + (n.b >= 0 ? ", " + y : "") + ")";
   }

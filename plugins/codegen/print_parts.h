@@ -93,6 +93,7 @@ class Printer {
   // `otherwise` where a piece may have a tail, else its whole length.
   std::string whole_or(const std::string& otherwise) const { return s_.whole ? std::to_string(s_.vec) : otherwise; }
   void find_divisors();
+  bool only_added_to_one(int32_t id) const;
   std::string divided_by_row(int32_t node) const;
   bool is_inner(size_t axis) const { return axis + 1 == k_.axes.size(); }
   bool tiled(const Access& access) const;

@@ -43,7 +43,10 @@ void Printer::head(const std::string& symbol) {
     const std::string type = storage_name(k_.accesses[i].dtype) + "::Stored*";
     line(type + " const q" + number(static_cast<int64_t>(i)) + " = (" + type + ")p.v[" + number(k_.accesses[i].buffer) + "];");
   }
-  for (size_t x = 0; x < k_.axes.size(); ++x) line("const idx size" + number(static_cast<int64_t>(x)) + " = " + a(static_cast<int>(x)) + ";");
+  for (size_t x = 0, serial = 0; x < k_.axes.size(); ++x) {
+    const bool fixed = k_.axes[x].kind == AxisKind::kSerial && s_.window[0] > 0;
+    line("const idx size" + number(static_cast<int64_t>(x)) + " = " + (fixed ? number(s_.window[serial++]) : a(static_cast<int>(x))) + ";");
+  }
   const std::string inner = "size" + number(static_cast<int64_t>(k_.axes.size()) - 1);
   std::string rows = "1", serial = "1";
   for (size_t x = 0; x < k_.axes.size(); ++x) {
@@ -143,8 +146,10 @@ void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const
 
 // Four words under way for each operand, fewer where there are many operands.
 int Printer::strip_length(const std::vector<bool>& in) const {
-  int loads = 0;
+  int loads = 0, window = 1;
+  for (int size : s_.window) window *= std::max(size, 1);
   for (size_t id = 0; id < in.size(); ++id) loads += fetched_load(in, id);
+  if (window > 1 && loads == 1) return window;
   return loads <= 2 ? 4 : loads <= 4 ? 2 : 1;
 }
 
@@ -368,7 +373,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
 void Printer::print_column(Part part) {
   head(symbol_ + (part == Part::kFinish ? "_finish" : ""));
   const std::string across = number(s_.threads / s_.group);
-  line("const int x = KRN_THREAD % " + across + ", y = KRN_THREAD / " + across + ";");
+  line(s_.group == 1 ? "const int x = KRN_THREAD, y = 0;" : "const int x = KRN_THREAD % " + across + ", y = KRN_THREAD / " + across + ";");
   line("const idx cells = rows * pieces;");
   if (part == Part::kPartial) {
     line("const idx unit = KRN_BLOCK / splits, split = KRN_BLOCK - unit * splits, first = unit * " + across + ";");

@@ -183,6 +183,20 @@ class Chooser {
       s_.finish_blocks = std::max<int64_t>(ceil_div(pieces(), s_.threads / s_.group), 1);
       s_.workspace_bytes = workspace(pieces() * s_.vec);
     }
+    if (s_.group == 1 && !s_.split && !k_.has_csr) fix_window();
+  }
+
+  // With its sizes compiled in, a pooling window is walked without a division for each of its points.
+  void fix_window() {
+    constexpr int64_t kMostPoints = 9;
+    std::array<int, 3> sizes{};
+    size_t n = 0;
+    for (const Axis& a : k_.axes) {
+      if (a.kind != AxisKind::kSerial) continue;
+      if (n == sizes.size()) return;
+      sizes[n++] = static_cast<int>(std::min<int64_t>(a.size, kMostPoints + 1));
+    }
+    if (n > 0 && serial_ > 1 && serial_ <= kMostPoints) s_.window = sizes;
   }
 
   void set_splits(int64_t length, int64_t wanted) {
@@ -248,7 +262,7 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 
 std::string schedule_key(const Schedule& s) {
   std::string out;
-  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.tile_axis, s.tile})
+  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile})
     out += "/" + std::to_string(v);
   return out;
 }

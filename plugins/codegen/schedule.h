@@ -5,6 +5,7 @@
 // no dialect; the printer turns it into text.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -36,6 +37,7 @@ struct Schedule {
   bool whole = false;    // inner is a multiple of vec: no piece has a tail
   bool full = false;     // row shape, whole: and every thread has all its pieces of every row
   bool split = false;    // the first pass is cut over `splits` blocks, whose partial results a second kernel joins
+  std::array<int, 3> window{};  // column shape: the sizes of the serial axes, where they make a small window; else 0
   int tile_axis = -1;    // kTile: the outer axis that shares the tile with inner
   int tile = 32;
 

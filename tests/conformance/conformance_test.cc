@@ -4,7 +4,8 @@
 // prints the command that repeats it. What may fail is in skips.txt and nowhere else; what is skipped and passes fails. What the
 // plugin does not claim is counted by itself and never as passed.
 //
-//   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n>] [--failures=<file>]
+//   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>]
+//               [--skips=<file>] [--worker=<program>]
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ namespace {
 
 struct Options {
   std::string name = "plugin", plugin, pattern, failures;
-  std::string every = "1";  // of each row's cases, one in so many
+  std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
+  std::string skips = KEIRIN_SKIPS, worker = KEIRIN_WORKER;
 };
 
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.
@@ -51,10 +53,10 @@ class Suite {
 
   std::string open() {
     services_ = make_tensor_services();
-    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, KEIRIN_WORKER, *services_);
+    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, options.worker, *services_);
     if (!subject.ok()) return subject.status().text();
     subject_ = std::move(subject).value();
-    std::ifstream file(KEIRIN_SKIPS);
+    std::ifstream file(options.skips);
     std::string text;
     for (int number = 1; std::getline(file, text); ++number) {
       if (text.empty() || text[0] == '#') continue;
@@ -63,10 +65,10 @@ class Suite {
       words >> skip.plugin >> skip.pattern >> skip.dtype;
       std::getline(words >> std::ws, skip.reason);
       skip.line = number;
-      if (skip.reason.empty()) return std::string(KEIRIN_SKIPS) + ":" + std::to_string(number) + ": a skip needs plugin, pattern, dtype and reason";
+      if (skip.reason.empty()) return options.skips + ":" + std::to_string(number) + ": a skip needs plugin, pattern, dtype and reason";
       if (skip.plugin == options.name || skip.plugin == "*") skips_.push_back(skip);
     }
-    return file.eof() ? "" : std::string(KEIRIN_SKIPS) + " cannot be read";
+    return file.eof() ? "" : options.skips + " cannot be read";
   }
 
   void run_row(OpCode row) {
@@ -74,7 +76,7 @@ class Suite {
     EXPECT_FALSE(cases.empty()) << "the row " << op_name(row) << " has no cases: add a generator";
     int shown = 0;
     const size_t step = std::max<size_t>(1, std::strtoul(options.every.c_str(), nullptr, 10));
-    for (size_t i = 0; i < cases.size(); i += step) {
+    for (size_t i = std::strtoul(options.first.c_str(), nullptr, 10); i < cases.size(); i += step) {
       const Case& c = cases[i];
       if (!options.pattern.empty() && fnmatch(options.pattern.c_str(), c.name.c_str(), 0) != 0) continue;
       for (const Outcome& outcome : try_case(c, *subject_, *services_)) take(c, outcome, shown);
@@ -85,7 +87,7 @@ class Suite {
   void finish() {
     for (const Skip& skip : skips_)
       if (!skip.used && options.pattern.empty() && full_run_)
-        ADD_FAILURE() << KEIRIN_SKIPS << ":" << skip.line << ": no case matches; remove the line";
+        ADD_FAILURE() << options.skips << ":" << skip.line << ": no case matches; remove the line";
     for (const auto& [why, rows] : unclaimed_) {
       std::string names;
       for (const std::string& row : rows) names += " " + row;
@@ -118,7 +120,7 @@ class Suite {
     const bool passed = outcome.verdict == Outcome::kPassed;
     if (const Skip* skip = skip_of(c, outcome)) {
       ++counts_.skipped;
-      if (passed) show(outcome, "passes, but " + std::string(KEIRIN_SKIPS) + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
+      if (passed) show(outcome, "passes, but " + options.skips + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
       return;
     }
     if (passed) {
@@ -206,7 +208,8 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
-             !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every)) {
+             !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
+             !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
     }

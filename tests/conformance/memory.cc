@@ -15,6 +15,23 @@ bool all_red(const uint8_t* p, size_t n) {
   return n == 0 || (p[0] == kRed && std::memcmp(p, p + 1, n - 1) == 0);
 }
 
+Result<TensorRef> as_bytes(TensorServices& services, const std::shared_ptr<void>& block, size_t bytes) {
+  return services.wrap({DType::k_u8, {static_cast<int64_t>(bytes)}, {1}, {}}, block.get(), block);
+}
+
+// The bytes on the device, or nothing where it reads host memory.
+Result<TensorRef> send(TensorServices& services, Device device, const std::shared_ptr<void>& block, size_t bytes) {
+  if (device.kind == Device::kCpu) return TensorRef();
+  KRN_TRY_LET(const TensorRef here, as_bytes(services, block, bytes));
+  return services.to_device(here, device);
+}
+
+Status fetch(TensorServices& services, const Lent& lent, const std::shared_ptr<void>& block, size_t bytes) {
+  if (lent.block == nullptr) return {};
+  KRN_TRY_LET(const TensorRef here, as_bytes(services, block, bytes));
+  return services.copy(here, lent.block);
+}
+
 }  // namespace
 
 GuardedTensor::GuardedTensor(const Type& type, bool shifted) : type_(type) {
@@ -61,13 +78,28 @@ Result<TensorRef> GuardedTensor::view(TensorServices& services) const {
   return services.wrap({type_.dtype, type_.sizes, type_.strides, {}}, block_.get() + start_, block_);
 }
 
-GuardedBlock::GuardedBlock(size_t bytes) : bytes_(bytes) {
-  const size_t total = (bytes + 2 * kRedZone + 255) / 256 * 256;
-  block_ = std::shared_ptr<uint8_t>(static_cast<uint8_t*>(std::aligned_alloc(256, total)), [](uint8_t* p) { std::free(p); });
-  std::memset(block_.get(), kRed, total);
+Result<Lent> GuardedTensor::lend(TensorServices& services, Device device) const {
+  Lent lent;
+  KRN_TRY_LET(lent.block, send(services, device, block_, total_));
+  lent.data = (lent.block ? static_cast<uint8_t*>(lent.block->data()) : block_.get()) + start_;
+  const std::shared_ptr<void> owner = lent.block ? std::shared_ptr<void>(lent.block) : std::shared_ptr<void>(block_);
+  KRN_TRY_LET(lent.view, services.wrap({type_.dtype, type_.sizes, type_.strides, device}, lent.data, owner));
+  return lent;
+}
+Status GuardedTensor::take_back(TensorServices& services, const Lent& lent) const { return fetch(services, lent, block_, total_); }
+
+GuardedBlock::GuardedBlock(size_t bytes) : bytes_(bytes), total_((bytes + 2 * kRedZone + 255) / 256 * 256) {
+  block_ = std::shared_ptr<uint8_t>(static_cast<uint8_t*>(std::aligned_alloc(256, total_)), [](uint8_t* p) { std::free(p); });
+  std::memset(block_.get(), kRed, total_);
   std::memset(block_.get() + kRedZone, kUnwritten, bytes);
 }
-void* GuardedBlock::data() const { return block_.get() + kRedZone; }
+Result<Lent> GuardedBlock::lend(TensorServices& services, Device device) const {
+  Lent lent;
+  KRN_TRY_LET(lent.block, send(services, device, block_, total_));
+  lent.data = (lent.block ? static_cast<uint8_t*>(lent.block->data()) : block_.get()) + kRedZone;
+  return lent;
+}
+Status GuardedBlock::take_back(TensorServices& services, const Lent& lent) const { return fetch(services, lent, block_, total_); }
 bool GuardedBlock::intact() const { return all_red(block_.get(), kRedZone) && all_red(block_.get() + kRedZone + bytes_, kRedZone); }
 
 }  // namespace keirin::conformance

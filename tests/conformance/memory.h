@@ -13,6 +13,13 @@
 
 namespace keirin::conformance {
 
+// Guarded memory as a plugin's device sees it: the same bytes, or on a GPU a copy of all of them, red zones too.
+struct Lent {
+  TensorRef block;  // the copy; null where the device reads host memory
+  TensorRef view;   // what the plugin is given; null for scratch
+  void* data = nullptr;
+};
+
 class GuardedTensor {
  public:
   // All bytes of the elements' span are 0xff: NaN in every float, 255 where a bool must be 0 or 1. `shifted`: one element past
@@ -28,6 +35,9 @@ class GuardedTensor {
   // Empty, or what was written where nothing may be: around the elements, and for a sealed one anywhere.
   std::string damage() const;
   Result<TensorRef> view(TensorServices& services) const;
+  Result<Lent> lend(TensorServices& services, Device device) const;
+  // What the device left there, so that damage() and get() see it.
+  Status take_back(TensorServices& services, const Lent& lent) const;
 
  private:
   uint8_t* element(int64_t i) const { return block_.get() + start_ + offsets_[static_cast<size_t>(i)] * dtype_bytes(type_.dtype); }
@@ -42,11 +52,12 @@ class GuardedTensor {
 class GuardedBlock {
  public:
   explicit GuardedBlock(size_t bytes);
-  void* data() const;
   bool intact() const;
+  Result<Lent> lend(TensorServices& services, Device device) const;
+  Status take_back(TensorServices& services, const Lent& lent) const;
 
  private:
-  size_t bytes_;
+  size_t bytes_, total_;
   std::shared_ptr<uint8_t> block_;
 };
 

@@ -15,19 +15,25 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const 
   options.worker = worker;
   options.services = &services;
   KRN_TRY_LET(subject->host_, PluginHost::open(options));
-  for (PluginDevice* device : subject->host_->devices())
-    if (device->torch_device().kind == Device::kCpu) subject->device_ = device;
-  if (subject->device_ != nullptr) return subject;
-  std::string why = "no CPU device in " + folder;
-  for (const PluginReport& report : subject->host_->reports()) why += "; " + report.path + ": " + report.reason;
+  if (const std::vector<PluginDevice*> devices = subject->host_->devices(); !devices.empty()) {
+    subject->device_ = devices[0];
+    // LibTorch's library for a GPU is opened before anything asks about one.
+    KRN_TRY_LET(const TensorRef first, services.allocate({DType::k_u8, {1}, {1}, devices[0]->torch_device()}));
+    return subject;
+  }
+  std::string why = "no device in " + folder;
+  for (const PluginReport& report : subject->host_->reports()) {
+    why += "; " + report.path + ": " + report.reason;
+    for (const DeviceReport& device : report.devices) why += "; " + device.hardware + ": " + device.reason;
+  }
   return Status(Code::k_unsupported, why);
 }
 
-Result<Subject::Compiled> Subject::compile(const Case& c, const std::vector<TensorRef>& constants) {
+Result<Subject::Compiled> Subject::compile(const Case& c, const std::vector<Lent>& constants) {
   Compiled out;
   KRN_TRY_LET(out.bytes, write_region(c.graph));
   PluginRegion region{out.bytes.bytes, out.bytes.hash, {}};
-  for (ValueId v : out.bytes.weights) region.weights.push_back(constants[c.graph.values[v].index]);
+  for (ValueId v : out.bytes.weights) region.weights.push_back(constants[c.graph.values[v].index].view);
   KRN_TRY_LET(const ClaimResult claims, device_->claim(region, {}));
   std::vector<bool> taken(out.bytes.nodes.size(), false);
   for (const NodeClaim& claim : claims.claims)
@@ -42,29 +48,32 @@ Result<Subject::Compiled> Subject::compile(const Case& c, const std::vector<Tens
   return out;
 }
 
-Result<std::string> Subject::run(const Case&, const Compiled& compiled, const std::vector<const GuardedTensor*>& inputs,
-                                 const std::vector<GuardedTensor>& outputs) {
-  std::vector<TensorRef> keep;
+Result<std::string> Subject::run(const Compiled& compiled, const std::vector<Fed>& inputs, const std::vector<GuardedTensor>& outputs) {
+  const Device where = device_->torch_device();
   std::vector<krn_tensor> in, out;
-  for (ValueId v : compiled.bytes.inputs) {
-    KRN_TRY_LET(TensorRef view, inputs[v]->view(services_));
-    in.push_back(view_of(*view));
-    keep.push_back(std::move(view));
-  }
-  for (const GuardedTensor& t : outputs) {
-    KRN_TRY_LET(TensorRef view, t.view(services_));
-    out.push_back(view_of(*view));
-    keep.push_back(std::move(view));
+  for (ValueId v : compiled.bytes.inputs) in.push_back(view_of(*inputs[v].lent->view));
+  std::vector<Lent> results(outputs.size());
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    KRN_TRY_LET(results[o], outputs[o].lend(services_, where));
+    out.push_back(view_of(*results[o].view));
   }
   Executable& executable = *compiled.executable;
   const GuardedBlock workspace(executable.workspace_bytes());
-  KRN_TRY(executable.run(in.data(), static_cast<uint32_t>(in.size()), out.data(), static_cast<uint32_t>(out.size()), workspace.data(), 0));
+  KRN_TRY_LET(const Lent scratch, workspace.lend(services_, where));
+  KRN_TRY(executable.run(in.data(), static_cast<uint32_t>(in.size()), out.data(), static_cast<uint32_t>(out.size()), scratch.data,
+                         services_.current_stream(where)));
+  KRN_TRY(services_.synchronize(where));
+  KRN_TRY(workspace.take_back(services_, scratch));
   if (!workspace.intact()) return std::string("memory around the workspace was written");
-  for (const GuardedTensor* t : inputs)
-    if (t != nullptr)
-      if (std::string damage = t->damage(); !damage.empty()) return damage;
-  for (const GuardedTensor& t : outputs)
-    if (std::string damage = t.damage(); !damage.empty()) return damage;
+  for (const Fed& input : inputs) {
+    if (input.tensor == nullptr) continue;
+    KRN_TRY(input.tensor->take_back(services_, *input.lent));
+    if (std::string damage = input.tensor->damage(); !damage.empty()) return damage;
+  }
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    KRN_TRY(outputs[o].take_back(services_, results[o]));
+    if (std::string damage = outputs[o].damage(); !damage.empty()) return damage;
+  }
   return std::string();
 }
 

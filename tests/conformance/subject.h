@@ -26,10 +26,15 @@ class Subject {
     bool claimed = false;
     std::string why;  // not claimed
   };
-  Result<Compiled> compile(const Case& c, const std::vector<TensorRef>& constants);
+  Result<Compiled> compile(const Case& c, const std::vector<Lent>& constants);
+  // An input and what lend() made of it. A constant keeps its address from compile to run.
+  struct Fed {
+    const GuardedTensor* tensor = nullptr;
+    const Lent* lent = nullptr;
+  };
+  Result<Lent> lend(const GuardedTensor& tensor) { return tensor.lend(services_, device_->torch_device()); }
   // `inputs` by value of the graph; answers what was wrong with memory, or empty.
-  Result<std::string> run(const Case& c, const Compiled& compiled, const std::vector<const GuardedTensor*>& inputs,
-                          const std::vector<GuardedTensor>& outputs);
+  Result<std::string> run(const Compiled& compiled, const std::vector<Fed>& inputs, const std::vector<GuardedTensor>& outputs);
 
  private:
   explicit Subject(TensorServices& services) : services_(services) {}

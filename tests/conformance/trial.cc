@@ -55,7 +55,7 @@ class Trial {
   Status try_set(bool edges) {
     KRN_TRY(make_inputs(edges));
     if (!compiled_.has_value() || !constants_.empty()) {  // constants may be baked in
-      KRN_TRY_LET(compiled_, subject_.compile(c_, constants_));
+      KRN_TRY_LET(compiled_, subject_.compile(c_, lent_constants_));
     }
     if (!compiled_->claimed) {
       outcome_.verdict = Outcome::kUnclaimed;
@@ -64,14 +64,14 @@ class Trial {
     }
     std::vector<GuardedTensor> outputs;
     for (const Output& o : c_.graph.outputs) outputs.emplace_back(c_.graph.type(o.value), c_.shifted);
-    std::vector<const GuardedTensor*> inputs(c_.graph.values.size(), nullptr);
-    for (size_t i = 0; i < c_.feeds.size(); ++i) inputs[c_.feeds[i].value] = &tensors_[i];
-    KRN_TRY_LET(const std::string damage, subject_.run(c_, *compiled_, inputs, outputs));
+    std::vector<Subject::Fed> inputs(c_.graph.values.size());
+    for (size_t i = 0; i < c_.feeds.size(); ++i) inputs[c_.feeds[i].value] = {&tensors_[i], &lent_[i]};
+    KRN_TRY_LET(const std::string damage, subject_.run(*compiled_, inputs, outputs));
     if (!damage.empty()) return fail(damage), Status();
     // A second run finds the first one's workspace and memory.
     std::vector<GuardedTensor> again;
     for (const Output& o : c_.graph.outputs) again.emplace_back(c_.graph.type(o.value), c_.shifted);
-    KRN_TRY_LET(const std::string later_damage, subject_.run(c_, *compiled_, inputs, again));
+    KRN_TRY_LET(const std::string later_damage, subject_.run(*compiled_, inputs, again));
     if (!later_damage.empty()) return fail("second run: " + later_damage), Status();
     for (size_t o = 0; o < outputs.size(); ++o)
       if (!outputs[o].same_elements(again[o])) return fail("output " + std::to_string(o) + " differs between two runs"), Status();
@@ -86,7 +86,7 @@ class Trial {
   }
 
   Status make_inputs(bool edges) {
-    tensors_.clear(), logical_.clear(), constants_.clear(), inputs_.clear();
+    tensors_.clear(), lent_.clear(), logical_.clear(), constants_.clear(), inputs_.clear(), lent_constants_.clear();
     for (size_t i = 0; i < c_.feeds.size(); ++i) {
       const Feed& feed = c_.feeds[i];
       const Value& value = c_.graph.values[feed.value];
@@ -99,6 +99,9 @@ class Trial {
       tensors_.back().seal();
       KRN_TRY_LET(TensorRef view, tensors_.back().view(services_));
       (constant ? constants_ : inputs_).push_back(std::move(view));
+      KRN_TRY_LET(Lent lent, subject_.lend(tensors_.back()));
+      if (constant) lent_constants_.push_back(lent);
+      lent_.push_back(std::move(lent));
     }
     return {};
   }
@@ -230,6 +233,7 @@ class Trial {
   std::optional<Subject::Compiled> compiled_;
   std::vector<std::vector<uint8_t>> logical_;  // by feed: elements in row-major order
   std::vector<GuardedTensor> tensors_;         // by feed
+  std::vector<Lent> lent_, lent_constants_;    // by feed, by constant
   std::vector<TensorRef> inputs_, constants_, eager_, referee_;
   Outcome outcome_;
   std::vector<Outcome> outcomes_;

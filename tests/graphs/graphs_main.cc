@@ -3,8 +3,8 @@
 // Random graphs over the real plugins. A failing one is shrunk and printed as text with the command that repeats it; a crash
 // prints its seed.
 //
-//   graphs --cpu=FOLDER --reference=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink] [--most-failures=N]
-//          [--ir=FILE --cut=cpu|reference|mixed [--specials]]
+//   graphs --cpu=FOLDER --reference=FOLDER | --cuda=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink]
+//          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM]
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ namespace keirin::graphs {
 namespace {
 
 struct Options {
-  std::string cpu, reference, first = "0", count = "300", seed, ir, cut = "cpu", most_failures = "5";
+  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = KEIRIN_WORKER;
   bool specials = false, shrink = true, print = false;
 };
 
@@ -40,15 +40,23 @@ void on_crash(int signal) {
   raise(signal);
 }
 
-// Every other graph holds special values; of each pair of pairs one goes to the cpu plugin, the others to reference and both.
-Setting setting_of(uint64_t seed) {
-  const Cut cuts[] = {Cut::kCpu, Cut::kMixed, Cut::kCpu, Cut::kReference};
+std::vector<Plugins::Source> sources_of(const Options& o) {
+  std::vector<Plugins::Source> out;
+  for (const auto& [cut, folder] : {std::pair{Cut::kCpu, o.cpu}, std::pair{Cut::kReference, o.reference}, std::pair{Cut::kCuda, o.cuda}})
+    if (!folder.empty()) out.push_back({cut, folder});
+  return out;
+}
+
+// Every other graph holds special values; of four pairs of graphs two go to the first plugin, one to all of them and eager by
+// chance, one to the last.
+Setting setting_of(uint64_t seed, const std::vector<Plugins::Source>& sources) {
+  const Cut cuts[] = {sources.front().cut, Cut::kMixed, sources.front().cut, sources.back().cut};
   return {cuts[seed / 2 % 4], seed % 2 == 0, seed};
 }
 
 class Runner {
  public:
-  Runner(const Options& options, std::unique_ptr<Plugins> plugins) : options_(options), plugins_(std::move(plugins)) {}
+  Runner(const Options& options, std::unique_ptr<Plugins> plugins) : options_(options), sources_(sources_of(options)), plugins_(std::move(plugins)) {}
 
   int run() {
     if (!options_.ir.empty()) return run_text();
@@ -64,7 +72,7 @@ class Runner {
 
  private:
   void run_seed(uint64_t seed) {
-    const Setting setting = setting_of(seed);
+    const Setting setting = setting_of(seed, sources_);
     std::snprintf(now_running, sizeof now_running, "--seed=%llu (%s)\n", static_cast<unsigned long long>(seed), cut_name(setting.cut));
     const Graph graph = draw_graph(seed, setting.finite);
     if (graph.outputs.empty()) return;
@@ -75,9 +83,10 @@ class Runner {
     compiled_ += static_cast<uint64_t>(verdict.compiled);
     if (verdict.right) return;
     ++failed_;
-    std::printf("FAILED seed %llu (%s, %s, %zu ops): %s\n  graphs --cpu=%s --reference=%s --seed=%llu\n", static_cast<unsigned long long>(seed),
-                cut_name(setting.cut), setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str(), options_.cpu.c_str(),
-                options_.reference.c_str(), static_cast<unsigned long long>(seed));
+    std::printf("FAILED seed %llu (%s, %s, %zu ops): %s\n  graphs", static_cast<unsigned long long>(seed), cut_name(setting.cut),
+                setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str());
+    for (const Plugins::Source& s : sources_) std::printf(" --%s=%s", cut_name(s.cut), s.folder.c_str());
+    std::printf(" --seed=%llu\n", static_cast<unsigned long long>(seed));
     if (!options_.shrink) return;
     // A wrong number stays a wrong number, an error an error.
     const auto fails = [&](const Graph& g) {
@@ -96,14 +105,16 @@ class Runner {
     text << file.rdbuf();
     const Result<Graph> graph = parse(text.str());
     if (!graph.ok()) return std::fprintf(stderr, "%s: %s\n", options_.ir.c_str(), graph.status().text().c_str()), 2;
-    Setting setting{options_.cut == "cpu" ? Cut::kCpu : options_.cut == "mixed" ? Cut::kMixed : Cut::kReference, !options_.specials,
-                    std::strtoull(options_.seed.c_str(), nullptr, 10)};
+    Setting setting{sources_.front().cut, !options_.specials, std::strtoull(options_.seed.c_str(), nullptr, 10)};
+    for (Cut cut : {Cut::kCpu, Cut::kReference, Cut::kCuda, Cut::kMixed})
+      if (options_.cut == cut_name(cut)) setting.cut = cut;
     const Verdict verdict = plugins_->try_graph(graph.value(), setting);
     std::printf("%s, %d ops compiled. %s\n", verdict.right ? "right" : "FAILED", verdict.compiled, verdict.reason.c_str());
     return verdict.right ? 0 : 1;
   }
 
   const Options& options_;
+  const std::vector<Plugins::Source> sources_;
   std::unique_ptr<Plugins> plugins_;
   uint64_t tried_ = 0, ops_ = 0, compiled_ = 0, failed_ = 0;
 };
@@ -121,14 +132,16 @@ int run(int argc, char** argv) {
     if (arg == "--specials") o.specials = true;
     else if (arg == "--no-shrink") o.shrink = false;
     else if (arg == "--print") o.print = true;
-    else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "first", o.first) &&
-             !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) && !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) &&
+    else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "cuda", o.cuda) &&
+             !read_option(arg, "first", o.first) && !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) &&
+             !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) &&
              !read_option(arg, "most-failures", o.most_failures))
       return std::fprintf(stderr, "unknown argument %s\n", arg.c_str()), 2;
   }
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS}) ::signal(signal, on_crash);
   const std::unique_ptr<TensorServices> services = make_tensor_services();
-  Result<std::unique_ptr<Plugins>> plugins = Plugins::open({o.cpu, o.reference}, *services);
+  if (sources_of(o).empty()) return std::fprintf(stderr, "graphs: name the folder of a plugin: --cpu=, --reference= or --cuda=\n"), 2;
+  Result<std::unique_ptr<Plugins>> plugins = Plugins::open(sources_of(o), o.worker, *services);
   if (!plugins.ok()) return std::fprintf(stderr, "graphs: %s\n", plugins.status().text().c_str()), 2;
   return Runner(o, std::move(plugins).value()).run();
 }

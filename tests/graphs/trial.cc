@@ -53,29 +53,9 @@ Result<std::vector<TensorRef>> make_constants(const Graph& graph, TensorServices
   return out;
 }
 
-// By op of the graph: the plugin that computes it, or kEager.
-Result<std::vector<uint32_t>> assign(const Graph& graph, const std::vector<PluginDevice*>& devices, const Setting& setting) {
-  std::vector<std::vector<uint32_t>> wanted(graph.ops.size());
-  KRN_TRY_LET(const RegionBytes whole, write_region(graph));
-  for (uint32_t p = 0; p < devices.size(); ++p) {
-    if (setting.cut != Cut::kMixed && p != static_cast<uint32_t>(setting.cut)) continue;
-    KRN_TRY_LET(const ClaimResult claims, devices[p]->claim({whole.bytes, whole.hash, {}}, {}));
-    for (const NodeClaim& claim : claims.claims)
-      for (uint32_t node : claim.nodes) wanted[whole.nodes[node]].push_back(p);
-  }
-  std::mt19937_64 random(setting.seed + 77);
-  std::vector<uint32_t> out(graph.ops.size(), kEager);
-  for (size_t op = 0; op < out.size(); ++op) {
-    const uint64_t r = random();
-    if (wanted[op].empty() || (setting.cut == Cut::kMixed && r % 8 == 0)) continue;
-    out[op] = wanted[op][r / 8 % wanted[op].size()];
-  }
-  return out;
-}
-
-Result<PlanStep> eager_step(const Graph& graph, const std::shared_ptr<const CallTable>& calls, OpId id) {
+Result<PlanStep> eager_step(const Graph& graph, const std::shared_ptr<const CallTable>& calls, OpId id, Device where) {
   const Op& op = graph.ops[id];
-  KRN_TRY_LET(auto call, GraphCalls(calls).prepare(graph, id));
+  KRN_TRY_LET(auto call, GraphCalls(calls, {where, {}}).prepare(graph, id));
   PlanStep step;
   step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
   step.eager = [run = std::shared_ptr<const PreparedCall>(std::move(call))](std::span<const TensorRef> operands, std::vector<TensorRef>& results) {
@@ -110,37 +90,24 @@ Result<PlanStep> region_step(const Region& region, PluginDevice& device, const s
   return step;
 }
 
-Result<std::unique_ptr<Plan>> build(const Graph& graph, const std::vector<PluginDevice*>& devices, const Setting& setting,
-                                    const Program& program, TensorServices& services, int& compiled) {
-  KRN_TRY_LET(const std::vector<uint32_t> owner, assign(graph, devices, setting));
-  std::vector<Claim> claims;
-  for (uint32_t p = 0; p < devices.size(); ++p) {
-    Claim claim{p, {}};
-    for (OpId op = 0; op < owner.size(); ++op)
-      if (owner[op] == p) claim.ops.push_back(op);
-    if (!claim.ops.empty()) claims.push_back(std::move(claim));
-  }
-  KRN_TRY_LET(const Partition parts, partition(graph, claims));
-  std::vector<PlanStep> steps;
-  for (const Step& each : parts.steps) {
-    const bool region = each.kind == Step::kRegion;
-    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices[parts.regions[each.index].plugin], program.constants, setting.seed / 8 % 4 == 0)
-                                      : eager_step(graph, program.calls, each.index));
-    if (region) compiled += step.num_ops;
-    steps.push_back(std::move(step));
-  }
-  return Plan::make(graph, std::move(steps), program.constants, services, Device{});
-}
-
 // In the strides that the graph states; what the plan returns has them.
 Status conform(std::vector<TensorRef>& tensors, const Graph& graph, TensorServices& services) {
   for (size_t o = 0; o < tensors.size(); ++o) {
     const Type& type = graph.type(graph.outputs[o].value);
-    KRN_TRY_LET(TensorRef own, services.allocate({tensors[o]->dtype(), type.sizes, type.strides, {}}));
+    KRN_TRY_LET(TensorRef own, services.allocate({tensors[o]->dtype(), type.sizes, type.strides, tensors[o]->device()}));
     KRN_TRY(services.copy(own, tensors[o]));
     tensors[o] = std::move(own);
   }
   return {};
+}
+
+Result<std::vector<TensorRef>> moved(const std::vector<TensorRef>& tensors, Device device, TensorServices& services) {
+  std::vector<TensorRef> out = tensors;
+  for (TensorRef& t : out) {
+    if (t == nullptr || t->device() == device) continue;
+    KRN_TRY_LET(t, services.to_device(t, device));
+  }
+  return out;
 }
 
 Result<std::vector<TensorRef>> clones(const std::vector<TensorRef>& tensors, TensorServices& services) {
@@ -165,9 +132,9 @@ Result<TensorRef> spread(const TensorRef& tensor, TensorServices& services) {
 
 // The graph as a session would make it: folded and merged weights, for some channels-last, for some one pass off; read back from
 // its own text.
-Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<TensorRef>& constants, TensorServices& services) {
+Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<TensorRef>& constants, TensorServices& services, Device where) {
   std::mt19937_64 random(setting.seed + 177);
-  FoldEvaluator evaluator(constants, services, Device{});
+  FoldEvaluator evaluator(constants, services, where);
   PassContext context;
   context.evaluator = &evaluator;
   context.extra_weight_bytes = 1 << 20;
@@ -184,8 +151,8 @@ Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<T
 // Calls one plan and judges what each call returns and writes.
 class Calls {
  public:
-  Calls(const Program& program, Plan& plan, TensorServices& services)
-      : graph_(program.graph), calls_(program.calls), constants_(program.constants), plan_(plan), services_(services) {}
+  Calls(const Program& program, Plan& plan, TensorServices& services, Device where)
+      : graph_(program.graph), calls_(program.calls), constants_(program.constants), plan_(plan), services_(services), where_(where) {}
 
   // Empty, or what was wrong. An eager that refuses what the passes or a plugin accept leaves nothing to compare with.
   Result<std::string> call(const std::vector<TensorRef>& inputs) {
@@ -196,12 +163,16 @@ class Calls {
       const Value& target = graph_.values[graph_.outputs[o].updates];
       candidate.push_back(target.kind == ValueKind::kInput ? inputs[target.index] : constants_[target.index]);
     }
-    Result<std::vector<TensorRef>> asked = evaluate(graph_, calls_, inputs_before, constants_before);
+    CallOptions own, wide;
+    own.device = where_;
+    wide.float_dtype = DType::k_f64;
+    Result<std::vector<TensorRef>> asked = evaluate(graph_, calls_, inputs_before, constants_before, own);
     if (!asked.ok()) return std::string();
     std::vector<TensorRef> eager = std::move(asked).value();
-    CallOptions wide;
-    wide.float_dtype = DType::k_f64;
-    KRN_TRY_LET(std::vector<TensorRef> referee, evaluate(graph_, calls_, inputs_before, constants_before, wide));
+    // The referee is the host's LibTorch: on a GPU some fp64 kernels keep constants in f32 (hardswish).
+    KRN_TRY_LET(const std::vector<TensorRef> host_inputs, moved(inputs_before, {}, services_));
+    KRN_TRY_LET(const std::vector<TensorRef> host_constants, moved(constants_before, {}, services_));
+    KRN_TRY_LET(std::vector<TensorRef> referee, evaluate(graph_, calls_, host_inputs, host_constants, wide));
     kept_.insert(kept_.end(), candidate.begin(), candidate.begin() + num_user_outputs());
     KRN_TRY(conform(eager, graph_, services_));
     KRN_TRY(conform(candidate, graph_, services_));
@@ -254,32 +225,87 @@ class Calls {
   const std::vector<TensorRef>& constants_;
   Plan& plan_;
   TensorServices& services_;
+  Device where_;
   std::vector<TensorRef> kept_, copies_;  // what calls returned, and what it held then
 };
 
 }  // namespace
 
-const char* cut_name(Cut cut) { return cut == Cut::kCpu ? "cpu" : cut == Cut::kReference ? "reference" : "mixed"; }
+const char* cut_name(Cut cut) {
+  switch (cut) {
+    case Cut::kCpu: return "cpu";
+    case Cut::kReference: return "reference";
+    case Cut::kCuda: return "cuda";
+    case Cut::kMixed: break;
+  }
+  return "mixed";
+}
 
-Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<std::string>& folders, TensorServices& services) {
+Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services) {
   auto out = std::unique_ptr<Plugins>(new Plugins);
   out->services_ = &services;
-  for (const std::string& folder : folders) {
+  for (const Source& source : sources) {
     HostOptions options;
-    options.paths = {folder};
+    options.paths = {source.folder};
     options.search = false;
-    options.worker = KEIRIN_WORKER;
+    options.worker = worker;
     options.services = &services;
     KRN_TRY_LET(std::unique_ptr<PluginHost> host, PluginHost::open(options));
     if (host->devices().empty()) {
-      std::string why = "no device in '" + folder + "'";
-      for (const PluginReport& report : host->reports()) why += "; " + report.reason;
+      std::string why = "no device in '" + source.folder + "'";
+      for (const PluginReport& report : host->reports()) {
+        why += "; " + report.reason;
+        for (const DeviceReport& device : report.devices) why += "; " + device.hardware + ": " + device.reason;
+      }
       return Status(Code::k_unsupported, why);
     }
     out->devices_.push_back(host->devices()[0]);
+    out->cuts_.push_back(source.cut);
     out->hosts_.push_back(std::move(host));
   }
+  if (!out->devices_.empty()) out->where_ = out->devices_[0]->torch_device();
   return out;
+}
+
+// By op of the graph: the plugin that computes it, or kEager.
+Result<std::vector<uint32_t>> Plugins::assign(const Graph& graph, const Setting& setting) {
+  std::vector<std::vector<uint32_t>> wanted(graph.ops.size());
+  KRN_TRY_LET(const RegionBytes whole, write_region(graph));
+  for (uint32_t p = 0; p < devices_.size(); ++p) {
+    if (setting.cut != Cut::kMixed && cuts_[p] != setting.cut) continue;
+    KRN_TRY_LET(const ClaimResult claims, devices_[p]->claim({whole.bytes, whole.hash, {}}, {}));
+    for (const NodeClaim& claim : claims.claims)
+      for (uint32_t node : claim.nodes) wanted[whole.nodes[node]].push_back(p);
+  }
+  std::mt19937_64 random(setting.seed + 77);
+  std::vector<uint32_t> out(graph.ops.size(), kEager);
+  for (size_t op = 0; op < out.size(); ++op) {
+    const uint64_t r = random();
+    if (wanted[op].empty() || (setting.cut == Cut::kMixed && r % 8 == 0)) continue;
+    out[op] = wanted[op][r / 8 % wanted[op].size()];
+  }
+  return out;
+}
+
+Result<std::unique_ptr<Plan>> Plugins::build(const Graph& graph, const Setting& setting, const Program& program, int& compiled) {
+  KRN_TRY_LET(const std::vector<uint32_t> owner, assign(graph, setting));
+  std::vector<Claim> claims;
+  for (uint32_t p = 0; p < devices_.size(); ++p) {
+    Claim claim{p, {}};
+    for (OpId op = 0; op < owner.size(); ++op)
+      if (owner[op] == p) claim.ops.push_back(op);
+    if (!claim.ops.empty()) claims.push_back(std::move(claim));
+  }
+  KRN_TRY_LET(const Partition parts, partition(graph, claims));
+  std::vector<PlanStep> steps;
+  for (const Step& each : parts.steps) {
+    const bool region = each.kind == Step::kRegion;
+    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices_[parts.regions[each.index].plugin], program.constants, setting.seed / 8 % 4 == 0)
+                                      : eager_step(graph, program.calls, each.index, where_));
+    if (region) compiled += step.num_ops;
+    steps.push_back(std::move(step));
+  }
+  return Plan::make(graph, std::move(steps), program.constants, *services_, where_);
 }
 
 Verdict Plugins::try_graph(const Graph& graph, const Setting& setting) {
@@ -325,13 +351,15 @@ Status Plugins::draw_and_run(const Graph& graph, const Setting& setting, Verdict
 }
 
 Status Plugins::run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict) {
-  KRN_TRY_LET(const Graph optimised, optimise(program.graph, setting, program.constants, *services_));
-  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, devices_, setting, program, *services_, verdict.compiled));
-  Calls judged(program, *plan, *services_);
+  KRN_TRY_LET(program.constants, moved(program.constants, where_, *services_));
+  KRN_TRY_LET(const Graph optimised, optimise(program.graph, setting, program.constants, *services_, where_));
+  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, setting, program, verdict.compiled));
+  Calls judged(program, *plan, *services_, where_);
   const auto take = [&](const std::string& reason) {
     if (verdict.right && !reason.empty()) verdict.right = false, verdict.reason = reason;
   };
-  for (const std::vector<TensorRef>& inputs : calls) {
+  for (const std::vector<TensorRef>& drawn : calls) {
+    KRN_TRY_LET(const std::vector<TensorRef> inputs, moved(drawn, where_, *services_));
     KRN_TRY_LET(const std::string wrong, judged.call(inputs));
     take(wrong);
   }

@@ -11,13 +11,14 @@
 
 #include "core/base/services.h"
 #include "core/eager/graph_calls.h"
+#include "core/exec/plan.h"
 #include "core/host/plugins.h"
 #include "core/ir/graph.h"
 
 namespace keirin::graphs {
 
 // Who computes the ops. kMixed: each op is given to a plugin that claims it, or to eager, by chance.
-enum class Cut { kCpu, kReference, kMixed };
+enum class Cut { kCpu, kReference, kCuda, kMixed };
 const char* cut_name(Cut cut);
 
 struct Setting {
@@ -41,8 +42,12 @@ struct Verdict {
 
 class Plugins {
  public:
-  // Folders of the plugins, in the order of cuts: cpu, reference.
-  static Result<std::unique_ptr<Plugins>> open(const std::vector<std::string>& folders, TensorServices& services);
+  // A plugin's folder and the cut that it alone computes. All of them drive the same device, on which eager runs too.
+  struct Source {
+    Cut cut;
+    std::string folder;
+  };
+  static Result<std::unique_ptr<Plugins>> open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services);
   // With drawn values.
   Verdict try_graph(const Graph& graph, const Setting& setting);
   // With these inputs, one set per call.
@@ -51,10 +56,14 @@ class Plugins {
  private:
   Status draw_and_run(const Graph& graph, const Setting& setting, Verdict& verdict);
   Status run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict);
+  Result<std::vector<uint32_t>> assign(const Graph& graph, const Setting& setting);
+  Result<std::unique_ptr<Plan>> build(const Graph& graph, const Setting& setting, const Program& program, int& compiled);
   Result<std::vector<TensorRef>> values(const Graph& graph, const Setting& setting, uint32_t call);
   TensorServices* services_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
   std::vector<PluginDevice*> devices_;
+  std::vector<Cut> cuts_;  // by device
+  Device where_;
 };
 
 }  // namespace keirin::graphs

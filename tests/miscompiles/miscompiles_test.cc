@@ -51,7 +51,7 @@ TensorServices& services() {
 
 Plugins& plugins() {
   static const std::unique_ptr<Plugins> all = [] {
-    auto opened = Plugins::open({KEIRIN_CPU_FOLDER, KEIRIN_REFERENCE_FOLDER}, services());
+    auto opened = Plugins::open({{Cut::kCpu, KEIRIN_CPU_FOLDER}, {Cut::kReference, KEIRIN_REFERENCE_FOLDER}}, KEIRIN_WORKER, services());
     EXPECT_TRUE(opened.ok()) << opened.status().text();
     return std::move(opened).value();
   }();

@@ -116,6 +116,14 @@ TEST_P(Judge, NaNWhereEagerHasItIsRightAndAFiniteOneIsNotUnlessFp64IsFinite) {
   EXPECT_TRUE(judge_values(right_).verified) << "as eager";
 }
 
+TEST_P(Judge, AnInfinityThatFp64HasTooIsRightWhateverEagerHas) {
+  truth_[5] = right_[5] = -std::numeric_limits<double>::infinity();
+  eager_[5] = std::nan("");
+  EXPECT_TRUE(judge_values(right_).verified);
+  right_[5] = -right_[5];
+  EXPECT_FALSE(judge_values(right_).right) << "of the other sign";
+}
+
 TEST_P(Judge, AConstantRefereeProvesNothing) {
   truth_.assign(kN, 0);
   eager_ = right_ = truth_;
