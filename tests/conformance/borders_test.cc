@@ -31,7 +31,8 @@ class Borders : public ::testing::TestWithParam<const char*> {
   // Runs the case with row-major numbers in its inputs; the outcome of the run.
   Status run(Case& c, const std::vector<std::vector<int64_t>>& numbers) {
     std::vector<GuardedTensor> tensors, outputs;
-    std::vector<const GuardedTensor*> inputs(c.graph.values.size(), nullptr);
+    std::vector<Lent> lent;
+    std::vector<Subject::Fed> inputs(c.graph.values.size());
     for (size_t i = 0; i < c.graph.inputs.size(); ++i) {
       const Type& type = c.graph.type(c.graph.inputs[i]);
       tensors.emplace_back(type, false);
@@ -41,8 +42,9 @@ class Borders : public ::testing::TestWithParam<const char*> {
         tensors.back().set(k, type.dtype == DType::k_f32 ? static_cast<const void*>(&f) : &v);
       }
       tensors.back().seal();
+      KRN_TRY_LET(lent.emplace_back(), subject_->lend(tensors.back()));
     }
-    for (size_t i = 0; i < tensors.size(); ++i) inputs[c.graph.inputs[i]] = &tensors[i];
+    for (size_t i = 0; i < tensors.size(); ++i) inputs[c.graph.inputs[i]] = {&tensors[i], &lent[i]};
     for (const Output& o : c.graph.outputs) outputs.emplace_back(c.graph.type(o.value), false);
     KRN_TRY_LET(const Subject::Compiled compiled, subject_->compile(c, {}));
     if (!compiled.claimed) return Status(Code::k_unsupported, compiled.why);
@@ -137,7 +139,8 @@ TEST_P(Borders, StridesPastTwoToThe31AreWalked) {
     const TensorRef out = *output.view(services());
     const krn_tensor inputs[] = {view_of(*in)}, outputs[] = {view_of(*out)};
     const GuardedBlock workspace(compiled->executable->workspace_bytes());
-    ASSERT_TRUE(compiled->executable->run(inputs, 1, outputs, 1, workspace.data(), 0).ok());
+    const Lent scratch = *workspace.lend(services(), {});
+    ASSERT_TRUE(compiled->executable->run(inputs, 1, outputs, 1, scratch.data, 0).ok());
     EXPECT_EQ(output.damage(), "");
     for (int64_t i = 0; i < 3; ++i)
       for (int64_t k = 0; k < 37; ++k) {
