@@ -48,7 +48,7 @@ class Borders : public ::testing::TestWithParam<const char*> {
     for (const Output& o : c.graph.outputs) outputs.emplace_back(c.graph.type(o.value), false);
     KRN_TRY_LET(const Subject::Compiled compiled, subject_->compile(c, {}));
     if (!compiled.claimed) return Status(Code::k_unsupported, compiled.why);
-    KRN_TRY_LET(const std::string damage, subject_->run(c, compiled, inputs, outputs));
+    KRN_TRY_LET(const std::string damage, subject_->run(compiled, inputs, outputs));
     EXPECT_EQ(damage, "");
     return {};
   }
