@@ -319,8 +319,9 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    const bool shared = tensor && (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)));
-    if (slot.kind != Slot::kFresh && shared) {
+    const bool shared = tensor && slot.kind != Slot::kFresh &&
+                        (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)));
+    if (shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }
     outputs.push_back(std::move(tensor));
