@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <typeinfo>
 
 #include "core/eager/at_tensor.h"
 
@@ -75,10 +76,12 @@ class AtServices final : public TensorServices {
   }
 
   bool unshared(const TensorRef& tensor) override {
-    const auto* own = dynamic_cast<const AtTensor*>(tensor.get());
-    if (own == nullptr || tensor.use_count() != 1) return false;
-    const at::Tensor& at = own->at();
-    if (at.use_count() != 1 || at.storage().use_count() != 1 || at.storage_offset() != 0 || at.requires_grad()) return false;
+    // Every call asks, with cold caches: hence nothing that leaves this function, as dynamic_cast and requires_grad do.
+    const Tensor& any = *tensor;
+    if (tensor.use_count() != 1 || typeid(any) != typeid(AtTensor)) return false;
+    const at::Tensor& at = static_cast<const AtTensor&>(any).at();
+    if (at.use_count() != 1 || at.storage().use_count() != 1 || at.storage_offset() != 0) return false;
+    if (at.unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;  // no longer as it was made
     std::atomic_thread_fence(std::memory_order_acquire);  // after the last reader's release
     return true;
   }

@@ -205,7 +205,7 @@ Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
 
 void Plan::give_back(std::unique_ptr<Context> context) {
   if (device_.kind == Device::kCpu)
-    for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = context->tensors[fresh_[i]];
+    for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = std::move(context->tensors[fresh_[i]]);
   for (ValueId v : per_call_) context->tensors[v].reset();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));

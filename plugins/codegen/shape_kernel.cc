@@ -68,15 +68,16 @@ class Shaper {
   }
 
   // Bytes that lie side by side along the axis, for each point of the kernel: what is the same for many points (the result of a
-  // row, the index of a gathered row) counts that much less.
+  // row, the index of a gathered row) hardly counts. For how many is not asked: another size would get another kernel.
   double score(const MergedAxis& axis) const {
+    constexpr double kAlike = 64;
     double out = 0;
     for (const DraftAccess& a : d_.accesses) {
       if (std::abs(a.index.coeff[axis.lead]) != 1) continue;
-      double points_alike = 1;
-      for (const MergedAxis& each : axes_)
-        if (a.index.coeff[each.lead] == 0 && a.indirects.empty()) points_alike *= static_cast<double>(std::max<int64_t>(each.axis.size, 1));
-      out += dtype_bytes(a.dtype) * (a.store ? 2.0 : 1.0) / points_alike;
+      const bool alike = a.indirects.empty() && std::any_of(axes_.begin(), axes_.end(), [&](const MergedAxis& each) {
+                           return a.index.coeff[each.lead] == 0 && each.axis.size > 1;
+                         });
+      out += dtype_bytes(a.dtype) * (a.store ? 2.0 : 1.0) / (alike ? kAlike : 1);
     }
     return out * static_cast<double>(std::min<int64_t>(axis.axis.size, 16)) / 16;
   }
