@@ -27,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
 import export  # noqa: E402
 from check import draw  # noqa: E402
 
+torch.set_grad_enabled(False)  # some modules fill their own parameters in place
+
 FAMILIES = ["resnet50", "vit_b16", "bert", "xlnet", "decoder_prefill", "decoder_decode", "unet", "gcn", "gat", "sage",
             "graph_diffusion", "dlrm", "lstm", "ppo_vit"]
 
