@@ -75,7 +75,6 @@ void CommonOptions::add_to(CLI::App& app) {
 void CommonOptions::finish() {
   runtime.fallback = fallback == "forbid" ? Fallback::kForbid : fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
   runtime.numerics = numerics == "strict" ? Numerics::kStrict : numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
-  if (runtime.mode == "max-performance" && numerics == "default") runtime.numerics = Numerics::kFast;
   if (!quiet) runtime.progress = progress_line();
 }
 

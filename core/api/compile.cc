@@ -404,14 +404,14 @@ void Decider::time_steps(Candidate& candidate) {
   }
 }
 
+// Of the steps that were timed.
 double Decider::eager_share() const {
   double eager = 0, all = 0;
   for (const StepReport& step : report_.steps) {
     all += step.microseconds;
     if (step.choice == "eager") eager += step.microseconds;
   }
-  const bool compiled = report_.chosen.rfind(report_.plugin + "/", 0) == 0 && !report_.plugin.empty();
-  return compiled && all > 0 ? eager / all : 1;
+  return all > 0 ? eager / all : 0;
 }
 
 void Decider::choose(size_t winner) {
@@ -496,7 +496,7 @@ void Decider::finish() {
     for (Candidate& candidate : candidates_)
       if (&candidate == best) time_steps(candidate);
   }
-  report_.eager_share = eager_share();
+  report_.eager_share = best && best->report.name == report_.chosen ? eager_share() : 1;
   for (const Candidate& candidate : candidates_) {
     if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
       report_.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
@@ -678,8 +678,8 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
   const bool falls_back = report->nodes_compiled < report->nodes || report->nodes == 0;
   if (falls_back && session.options.fallback != Fallback::kAllow) {
     const std::string why = report->reasons.empty() ? std::string() : report->reasons.front();
-    const std::string what = std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes) +
-                             " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
+    const std::string which = report->nodes == 0 ? std::string("all") : std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes);
+    const std::string what = which + " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
     if (session.options.fallback == Fallback::kForbid)
       return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
     report->reasons.insert(report->reasons.begin(), "warning: " + what);

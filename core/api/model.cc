@@ -52,7 +52,6 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   internal.plugin_paths = options.plugin_paths;
   internal.fallback = options.fallback == "forbid" ? Fallback::kForbid : options.fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
   internal.numerics = options.numerics == "strict" ? Numerics::kStrict : options.numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
-  if (options.mode == "max-performance" && options.numerics == "default") internal.numerics = Numerics::kFast;
   auto impl = std::make_shared<Impl>();
   auto runtime = Runtime::open(internal);
   if (!runtime.ok()) raise(runtime.status());

@@ -184,6 +184,7 @@ Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
   auto impl = std::make_unique<Impl>(runtime, options);
+  if (options.mode == "max-performance" && options.numerics == Numerics::kDefault) impl->options.numerics = Numerics::kFast;
   impl->name = std::filesystem::path(path).stem().string();
   KRN_TRY_LET(impl->device, parse_device(options.device));
   std::error_code no_file;  // reading reports it better

@@ -10,8 +10,8 @@
 namespace keirin {
 namespace {
 
-int64_t num_elements(const Tensor& tensor) {
-  return std::accumulate(tensor.sizes(), tensor.sizes() + tensor.rank(), int64_t{1}, std::multiplies<>());
+Type type_of(const Tensor& tensor) {
+  return {tensor.dtype(), Dims(tensor.sizes(), tensor.sizes() + tensor.rank()), Dims(tensor.strides(), tensor.strides() + tensor.rank())};
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ Result<std::vector<FoldedConstant>> FoldEvaluator::evaluate(const Graph& graph) 
 Result<std::vector<double>> FoldEvaluator::read(uint32_t index) {
   KRN_TRY_LET(const TensorRef dense, row_major(index, DType::k_f64));
   const auto* data = static_cast<const double*>(dense->data());
-  return std::vector<double>(data, data + num_elements(*dense));
+  return std::vector<double>(data, data + type_of(*dense).num_elements());
 }
 
 Result<FoldedConstant> FoldEvaluator::store(const std::vector<double>& values, DType dtype, const Dims& sizes) {
@@ -51,9 +51,9 @@ Result<FoldedConstant> FoldEvaluator::scale(uint32_t index, const Type& type, si
 // On the host; the constant itself where it is row-major there already.
 Result<TensorRef> FoldEvaluator::row_major(uint32_t index, DType dtype) {
   KRN_TRY_LET(TensorRef host, services_.to_device(constants_[index], {}));
-  const Dims sizes(host->sizes(), host->sizes() + host->rank());
-  if (host->dtype() == dtype && Dims(host->strides(), host->strides() + host->rank()) == contiguous_strides(sizes)) return host;
-  KRN_TRY_LET(TensorRef dense, services_.allocate({dtype, sizes, {}, {}}));
+  const Type type = type_of(*host);
+  if (type.dtype == dtype && type.strides == contiguous_strides(type.sizes)) return host;
+  KRN_TRY_LET(TensorRef dense, services_.allocate({dtype, type.sizes, {}, {}}));
   KRN_TRY(services_.copy(dense, host));
   return dense;
 }
@@ -64,7 +64,7 @@ void FoldEvaluator::multiply(const Tensor& from, Tensor& to, size_t axis, const 
   const auto channels = static_cast<int64_t>(factors.size());
   const auto* x = static_cast<const T*>(from.data());
   auto* y = static_cast<T*>(to.data());
-  services_.parallel_for(num_elements(from) / std::max<int64_t>(inner, 1), std::max<int64_t>(1, 65536 / std::max<int64_t>(inner, 1)),
+  services_.parallel_for(type_of(from).num_elements() / std::max<int64_t>(inner, 1), std::max<int64_t>(1, 65536 / std::max<int64_t>(inner, 1)),
                          [=, &factors](int64_t begin, int64_t end) {
                            for (int64_t row = begin; row < end; ++row) {
                              const double factor = factors[static_cast<size_t>(row % channels)];
@@ -74,10 +74,7 @@ void FoldEvaluator::multiply(const Tensor& from, Tensor& to, size_t axis, const 
 }
 
 FoldedConstant FoldEvaluator::add(TensorRef tensor) {
-  FoldedConstant constant{static_cast<uint32_t>(constants_.size()), {}};
-  constant.type.dtype = tensor->dtype();
-  constant.type.sizes.assign(tensor->sizes(), tensor->sizes() + tensor->rank());
-  constant.type.strides.assign(tensor->strides(), tensor->strides() + tensor->rank());
+  FoldedConstant constant{static_cast<uint32_t>(constants_.size()), type_of(*tensor)};
   constants_.push_back(std::move(tensor));
   return constant;
 }

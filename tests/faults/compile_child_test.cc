@@ -174,7 +174,7 @@ TEST_F(CompileChildFaults, CancellingEndsTheChildAndAccusesNobody) {
   HostOptions o = child_options({"hang_compile"});
   o.compile_deadline = milliseconds(20000);
   const auto host = open(o);
-  const RegionBytes region = relu_region(8, false);
+  const RegionBytes region = relu_region(8);
   std::atomic<bool> cancel{false};
   CompileOptions compile;
   compile.cancel = &cancel;

@@ -17,6 +17,7 @@
 #include "core/ir/bytes.h"
 #include "tests/support/trust_count.h"
 #include "tests/unit/host/heap_services.h"
+#include "tests/support/relu_region.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/world.h"
 
@@ -26,22 +27,9 @@ namespace fs = std::filesystem;
 
 inline const std::string kFaults = KEIRIN_FAULTS_DIR;
 
-// relu(neg(x)) over n floats, or relu alone.
-inline RegionBytes relu_region(int64_t n, bool with_neg) {
-  Graph g;
-  const Type type{DType::k_f32, {n}, {1}};
-  ValueId v = g.add_input(type, 0);
-  if (with_neg) v = g.ops[g.add_op(OpCode::k_neg, {v}, {}, {type})].results[0];
-  v = g.ops[g.add_op(OpCode::k_relu, {v}, {}, {type})].results[0];
-  g.outputs.push_back({v, kNone, kNone});
-  Result<RegionBytes> bytes = write_region(g);
-  EXPECT_TRUE(bytes.ok());
-  return std::move(bytes).value();
-}
-
 // Claims, compiles and runs a relu of n floats; ok if the numbers are right.
 inline Status try_relu(PluginDevice& device, int64_t n) {
-  const RegionBytes region = relu_region(n, false);
+  const RegionBytes region = relu_region(n);
   const PluginRegion view{region.bytes, region.hash, {}};
   KRN_TRY_LET(const ClaimResult claims, device.claim(view, {}));
   if (claims.claims.size() != 1) return Status(Code::k_internal, "not claimed");

@@ -157,7 +157,7 @@ TEST_F(PluginFaults, LyingClaimsAreBelievedNothing) {
 }
 
 TEST_F(PluginFaults, AnExecutableThatIsNotThereIsAnError) {
-  const RegionBytes region = relu_region(8, false);
+  const RegionBytes region = relu_region(8);
   const auto host = open(options({"compile_nothing"}));
   ASSERT_EQ(host->devices().size(), 1u);
   const auto made = host->devices()[0]->compile({region.bytes, region.hash, {}}, {}, {});
@@ -177,7 +177,7 @@ TEST_F(PluginFaults, TheGoodPluginClaimsCompilesRunsAndIsSaved) {
   EXPECT_EQ(claims->refusals[0].why, "only relu and linear");
 
   const int64_t n = 1000;
-  const RegionBytes region = relu_region(n, false);
+  const RegionBytes region = relu_region(n);
   const PluginRegion view{region.bytes, region.hash, {}};
   auto made = device.compile(view, {}, {});
   ASSERT_TRUE(made.ok()) << made.status().text();
@@ -216,7 +216,7 @@ TEST_F(PluginFaults, TheGoodPluginClaimsCompilesRunsAndIsSaved) {
 }
 
 TEST_F(PluginFaults, TwoHostsShareOnePluginAndAnExecutableOutlivesThem) {
-  const RegionBytes region = relu_region(4, false);
+  const RegionBytes region = relu_region(4);
   std::shared_ptr<Executable> executable;
   {
     const auto first = open(options({"good"})), second = open(options({"good"}));

@@ -36,6 +36,7 @@
 #include "core/host/plugins.h"
 #include "core/host/tensor_view.h"
 #include "core/ir/bytes.h"
+#include "tests/support/relu_region.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/trust_count.h"
 #include "tests/support/world.h"
@@ -44,6 +45,8 @@
 namespace keirin {
 namespace {
 
+using test::relu_region;
+
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
@@ -51,14 +54,6 @@ using std::chrono::milliseconds;
 using Problem = std::string;
 
 constexpr char kSkip[] = "skip: ";
-
-RegionBytes relu_region(int64_t n) {
-  Graph g;
-  const Type type{DType::k_f32, {n}, {1}};
-  const ValueId x = g.add_input(type, 0);
-  g.outputs.push_back({g.ops[g.add_op(OpCode::k_relu, {x}, {}, {type})].results[0], kNone, kNone});
-  return *write_region(g);
-}
 
 Problem run_relu(Executable& executable, int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));

@@ -22,12 +22,15 @@
 #include "core/host/journal.h"
 #include "core/host/tensor_view.h"
 #include "core/ir/bytes.h"
+#include "tests/support/relu_region.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/trust_count.h"
 #include "tests/unit/host/heap_services.h"
 
 namespace keirin {
 namespace {
+
+using test::relu_region;
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -67,14 +70,6 @@ std::vector<std::function<void()>> times(int n, Job job) {
 std::vector<std::function<void()>> operator+(std::vector<std::function<void()>> a, const std::vector<std::function<void()>>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
-}
-
-RegionBytes relu_region(int64_t n) {
-  Graph g;
-  const Type type{DType::k_f32, {n}, {1}};
-  const ValueId x = g.add_input(type, 0);
-  g.outputs.push_back({g.ops[g.add_op(OpCode::k_relu, {x}, {}, {type})].results[0], kNone, kNone});
-  return *write_region(g);
 }
 
 Result<std::shared_ptr<Executable>> compile_relu(PluginDevice& device, int64_t n, const CompileOptions& options = {}) {

@@ -253,6 +253,24 @@ class FullDisk : public testing::Test {
  protected:
   static constexpr int kNotAllowed = 78;
 
+  void SetUp() override {
+    fs::create_directory(disk_);
+    options_.dir = disk_ + "/c";
+    options_.warn = [this](std::string_view) { ++warnings_; };
+  }
+  // `act` answers 0, or the number of what was wrong.
+  void expect_right_on_small_disk(const std::function<int()>& act) {
+    const int status = with_small_disk(disk_, act);
+    if (status == kNotAllowed) GTEST_SKIP() << "a file system in a user namespace is not allowed here";
+    EXPECT_EQ(status, 0);
+  }
+
+  const test::TempFolder folder_;
+  const std::string disk_ = folder_.path() + "/disk";
+  CacheOptions options_;
+  int warnings_ = 0;
+
+ private:
   // Exit status of `act` in a child whose `dir` is a disk of 64 KiB.
   static int with_small_disk(const std::string& dir, const std::function<int()>& act) {
     const uid_t user = ::geteuid();
@@ -274,54 +292,38 @@ class FullDisk : public testing::Test {
 };
 
 TEST_F(FullDisk, CostsWhatDoesNotFitAndNothingElse) {
-  const test::TempFolder folder;
-  CacheOptions options;
-  options.dir = folder.path() + "/disk/c";
-  fs::create_directory(folder.path() + "/disk");
-  int warnings = 0;
-  options.warn = [&](std::string_view) { ++warnings; };
   const auto key = [](int n) { return CacheKey().add("n", n); };
   const auto act = [&]() -> int {
-    Cache cache(options);
+    Cache cache(options_);
     if (!cache.usable()) return 1;
     int kept = 0;
     while (kept < 100 && cache.publish(EntryKind::kArtifact, key(kept), std::string(5000, 'x'))) ++kept;
-    if (kept == 0 || kept == 100 || warnings != 1) return 2;
+    if (kept == 0 || kept == 100 || warnings_ != 1) return 2;
     if (cache.publish(EntryKind::kBad, key(200), std::string(5000, 'q'))) return 3;
     for (int i = 0; i < kept; ++i)
       if (cache.read(EntryKind::kArtifact, key(i)) != std::string(5000, 'x')) return 4;
     if (!cache.check().empty()) return 5;
-    for (const auto& file : fs::recursive_directory_iterator(options.dir))
+    for (const auto& file : fs::recursive_directory_iterator(options_.dir))
       if (file.path().string().find(".tmp.") != std::string::npos) return 6;
-    Cache next(options);  // needs no room
+    Cache next(options_);  // needs no room
     if (!next.usable() || next.read(EntryKind::kArtifact, key(0)) != std::string(5000, 'x')) return 7;
     next.remove(EntryKind::kArtifact, key(0));
     next.remove(EntryKind::kArtifact, key(1));
     return next.publish(EntryKind::kBad, key(200), std::string(5000, 'q')) ? 0 : 8;
   };
-  const int status = with_small_disk(folder.path() + "/disk", act);
-  if (status == kNotAllowed) GTEST_SKIP() << "a file system in a user namespace is not allowed here";
-  EXPECT_EQ(status, 0);
+  expect_right_on_small_disk(act);
 }
 
 TEST_F(FullDisk, WithoutRoomForTheKeyThereIsNoCacheAndOneWarning) {
-  const test::TempFolder folder;
-  CacheOptions options;
-  options.dir = folder.path() + "/disk/c";
-  fs::create_directory(folder.path() + "/disk");
-  int warnings = 0;
-  options.warn = [&](std::string_view) { ++warnings; };
   const auto act = [&]() -> int {
-    std::ofstream(folder.path() + "/disk/fill") << std::string(1 << 20, 'x');
-    Cache cache(options);
-    if (cache.usable() || warnings != 1) return 1;
+    std::ofstream(disk_ + "/fill") << std::string(1 << 20, 'x');
+    Cache cache(options_);
+    if (cache.usable() || warnings_ != 1) return 1;
     if (cache.publish(EntryKind::kArtifact, CacheKey().add("n", "a"), "x")) return 2;
-    fs::remove(folder.path() + "/disk/fill");
-    return Cache(options).usable() ? 0 : 3;
+    fs::remove(disk_ + "/fill");
+    return Cache(options_).usable() ? 0 : 3;
   };
-  const int status = with_small_disk(folder.path() + "/disk", act);
-  if (status == kNotAllowed) GTEST_SKIP() << "a file system in a user namespace is not allowed here";
-  EXPECT_EQ(status, 0);
+  expect_right_on_small_disk(act);
 }
 
 }  // namespace
