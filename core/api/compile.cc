@@ -521,6 +521,7 @@ CacheKey Decider::ledger_key(const Hash& graph) const {
   key.add("numerics", static_cast<int64_t>(s_.options.numerics));
   if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
+  if (s_.runtime.runs_in_worker() && s_.device.kind == Device::kCpu) key.add("run_in", "worker");
   for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");
   for (const std::string& name : s_.options.disabled_passes) key.add("without pass " + name, "yes");
   return key;

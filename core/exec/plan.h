@@ -80,7 +80,7 @@ class Plan {
   Status run_eager(Context& context, size_t step);
   Status conform(Context& context, ValueId value);
   Result<std::vector<TensorRef>> collect(Context& context, const std::vector<TensorRef>& inputs);
-  Status failed(size_t step, Status status) const;
+  Status failed(size_t step, bool after, Status status) const;
   Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
 
   TensorServices& services_;

@@ -46,6 +46,7 @@ class ServiceFaults : public testing::Test {
     o.plugin_paths = {std::string(KEIRIN_FAULTS_DIR) + "/" + fault};
     o.plugins = {fault};
     o.compile_deadline_seconds = 1;
+    o.race_seconds = 1;
     return o;
   }
   void turn(const std::string& word) {
@@ -129,8 +130,11 @@ TEST_P(DyingCompiler, CostsAReasonAndNoCall) {
 INSTANTIATE_TEST_SUITE_P(All, DyingCompiler, testing::Values("crash_compile", "hang_compile", "crash_claim"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_F(ServiceFaults, APlanThatTurnsWrongIsRevokedAndNotBuiltAgain) {
+class WrongPlan : public ServiceFaults, public testing::WithParamInterface<const char*> {};
+
+TEST_P(WrongPlan, IsRevokedAndNotBuiltAgain) {
   Options o = options("switched_run");
+  o.run_in = GetParam();
   o.force = "compiled";
   o.sample_rate = 10;
   {
@@ -158,6 +162,60 @@ TEST_F(ServiceFaults, APlanThatTurnsWrongIsRevokedAndNotBuiltAgain) {
   EXPECT_TRUE(has(explain_text(*report), "quarantined: switched_run: answered wrong in service")) << explain_text(*report);
   EXPECT_FALSE(has(report->chosen, "switched_run"));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, WrongPlan, testing::Values("process", "worker"), [](const auto& info) { return std::string(info.param); });
+
+struct ServiceRunFault {
+  const char* word;
+  const char* told;
+};
+
+class DyingRun : public ServiceFaults, public testing::WithParamInterface<ServiceRunFault> {};
+
+// In worker mode: the worker dies, eager answers, and the plan is not called again, now or after the next start.
+TEST_P(DyingRun, IsAnsweredEagerly) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_in = "worker";
+  o.run_deadline_seconds = 1;
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    EXPECT_TRUE(has(explain_text(*report), "in the worker")) << explain_text(*report);
+    turn(GetParam().word);
+    std::atomic<int> failures{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 10; ++i) {
+          auto outputs = s.session->call(s.inputs);
+          failures += !outputs.ok() || !right(*outputs, s.expected);
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(failures, 0);
+    const std::string text = explain_text(s.session->reports().back());
+    std::printf("%s: %s\n", GetParam().word, s.session->reports().back().reasons.back().c_str());
+    EXPECT_TRUE(has(text, GetParam().told)) << text;
+    EXPECT_EQ(text.find("revoked"), text.rfind("revoked")) << "said once";
+  }
+  turn("");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined")) << explain_text(*report);
+  EXPECT_TRUE(right(*s.session->call(s.inputs), s.expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DyingRun,
+                         testing::Values(ServiceRunFault{"crash", "revoked: a call of the plan failed: crashed in run (signal 11"},
+                                         ServiceRunFault{"hang", "revoked: a call of the plan failed: hung in run (no end within 1000 ms)"},
+                                         ServiceRunFault{"exit", "revoked: a call of the plan failed: ended the process in run"},
+                                         ServiceRunFault{"overrun", "revoked: a call of the plan failed: wrote past the end of output 0"},
+                                         ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is no message"}),
+                         [](const auto& info) { return std::string(info.param.word); });
 
 TEST_F(ServiceFaults, FailedRunsAreAnsweredEagerlyAndOpenTheBreaker) {
   Options o = options("switched_run");

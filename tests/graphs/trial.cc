@@ -241,7 +241,8 @@ const char* cut_name(Cut cut) {
   return "mixed";
 }
 
-Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services) {
+Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services,
+                                               RunIn run_in) {
   auto out = std::unique_ptr<Plugins>(new Plugins);
   out->services_ = &services;
   for (const Source& source : sources) {
@@ -250,6 +251,7 @@ Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& source
     options.search = false;
     options.worker = worker;
     options.services = &services;
+    options.run_in = run_in;
     KRN_TRY_LET(std::unique_ptr<PluginHost> host, PluginHost::open(options));
     if (host->devices().empty()) {
       std::string why = "no device in '" + source.folder + "'";
