@@ -73,6 +73,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
       ->check(CLI::IsMember({"eager", "compiled"}));
   app.add_option("--disable-pass", runtime.disabled_passes, "names of passes to leave out");
+  app.add_option("--repro", runtime.repro_dir, "folder for wrong answers, which `keirin repro` takes; default $KEIRIN_REPRO, else none");
   app.add_option("--dump", runtime.dump_dir, "folder for the numbered dump of every stage");
   app.add_flag("--quiet", quiet, "no progress");
 }

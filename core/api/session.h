@@ -50,6 +50,7 @@ struct Options {
   std::string force;                          // "", "eager", "compiled": for tests; shown in every report
   std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
   std::string dump_dir;                       // empty: $KEIRIN_DUMP; numbered stages are written there
+  std::string repro_dir;                      // empty: $KEIRIN_REPRO, else nowhere; wrong answers are written there, for `keirin repro`
   std::vector<std::string> plugins;           // names of the plugins that may compile; empty: all but oracles
   std::vector<std::string> plugin_paths;      // folders or libraries, before KEIRIN_PLUGIN_PATH
   std::vector<std::string> load_libraries;    // register operators: dlopen'ed before the model is read

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/api/repro.h"
 #include "core/api/session.h"
 #include "core/cache/cache.h"
 #include "core/host/plugins.h"
@@ -216,6 +217,44 @@ INSTANTIATE_TEST_SUITE_P(All, DyingRun,
                                          ServiceRunFault{"overrun", "revoked: a call of the plan failed: wrote past the end of output 0"},
                                          ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is no message"}),
                          [](const auto& info) { return std::string(info.param.word); });
+
+TEST_F(ServiceFaults, AWrongAnswerIsKeptAndMadeSmall) {
+  Options o = options("switched_run");
+  o.use_cache = false;
+  o.repro_dir = dir_ + "/repro";
+  turn("wrong");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_TRUE(has(explain_text(*report), "`keirin repro " + o.repro_dir)) << explain_text(*report);
+  const auto kept = read_repro(o.repro_dir + "/mlp-switched_run-all", s.runtime->tensors());
+  ASSERT_TRUE(kept.ok()) << kept.status().text();
+  auto found = reproduce(*s.runtime, *kept, o);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_FALSE(found->reason.empty());
+  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(), found->blame.c_str());
+  EXPECT_EQ(found->smallest.ops.size(), 1u) << "whatever it computes is wrong";
+  EXPECT_EQ(found->blame, "plugin switched_run: it is wrong with every pass off, too");
+  turn("");
+  found = reproduce(*s.runtime, *kept, o);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_EQ(found->reason, "") << "right now";
+  fs::remove(o.repro_dir + "/mlp-switched_run-all/inputs.safetensors");
+  EXPECT_FALSE(read_repro(o.repro_dir + "/mlp-switched_run-all", s.runtime->tensors()).ok());
+}
+
+TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
+  const std::vector<std::string> passes{"a", "b", "c", "d"};
+  const auto needs = [](const std::vector<std::string>& needed) {
+    return [needed](const std::vector<std::string>& disabled) {
+      return std::none_of(needed.begin(), needed.end(), [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
+    };
+  };
+  EXPECT_EQ(first_bad_pass(passes, needs({"b"})), "b");
+  EXPECT_EQ(first_bad_pass(passes, needs({"a", "c"})), "c") << "c is wrong about what a leaves";
+  EXPECT_EQ(first_bad_pass(passes, needs({})), "") << "no pass is needed";
+  EXPECT_EQ(first_bad_pass(passes, [](const auto&) { return false; }), "");
+}
 
 TEST_F(ServiceFaults, FailedRunsAreAnsweredEagerlyAndOpenTheBreaker) {
   Options o = options("switched_run");

@@ -17,8 +17,8 @@
 #include "core/eager/tensor_services.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
+#include "core/tune/shrink.h"
 #include "tests/graphs/random_graph.h"
-#include "tests/graphs/shrink.h"
 #include "tests/graphs/trial.h"
 #include "tests/support/trust_count.h"
 

@@ -24,7 +24,8 @@ namespace {
 constexpr uint32_t kEager = kNone;
 
 // One value in sixteen is special. Not the largest floats: the order of a sum decides which of them overflow. Integers wrap, so
-// theirs are as large as they get. No denormals among values that cancel to the bit: the order of a sum decides whether one is left.
+// theirs are as large as they get. No denormals among values that cancel to the bit: 1.5 - 1.5 + 2^-130 is 2^-130 in eager's order and 0
+// where the first term is added last.
 void add_specials(const Tensor& t, uint64_t seed, bool denormals) {
   constexpr double kOneOf64Bits = 0x1p62;
   std::mt19937_64 random(seed);
