@@ -81,6 +81,24 @@ Status read_variant(const toml::table& table, Manifest* out) {
   return {};
 }
 
+// toml++ 3.3 takes for granted that a table header begins with a key, and looks at what is not there otherwise. Where this stands in a
+// string of several lines it is refused, too: no field of a manifest needs one. Line number, 0: all is well.
+size_t header_without_key(std::string_view text) {
+  constexpr std::string_view kBlank = " \t", kKeys = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"'";
+  for (size_t line = 1; !text.empty(); ++line) {
+    const size_t end = text.find_first_of("\n\r\v\f");
+    std::string_view header = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    const auto skip = [&](size_t n) { header.remove_prefix(std::min(header.find_first_not_of(kBlank, n), header.size())); };
+    skip(0);
+    if (!header.starts_with('[')) continue;
+    skip(1);
+    if (header.starts_with('[')) skip(1);
+    if (header.empty() || (kKeys.find(header[0]) == std::string_view::npos && header[0] != ']')) return line;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<krn_guid> parse_guid(std::string_view text) {
@@ -125,6 +143,8 @@ Status read_manifest(const std::string& path, Manifest* out) {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return wrong(path, "the manifest cannot be read");
+  if (const size_t line = header_without_key(text.str()))
+    return wrong(path, "no valid TOML: line " + std::to_string(line) + ": a table header without a key");
   const toml::parse_result parsed = toml::parse(text.str());
   if (!parsed) {
     const toml::source_position at = parsed.error().source().begin;

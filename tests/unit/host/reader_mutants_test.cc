@@ -51,6 +51,15 @@ TEST_F(ReaderMutants, Manifest) {
   inputs.try_mutants(good, 1500, judge);
   EXPECT_GT(refused, 500);
   EXPECT_GT(read, 100);
+  for (const std::string header : {std::string("[\0", 2), std::string("[$]"), std::string("[[ =x]]"), std::string("[\n]"), std::string("a=1\n \t[")}) {
+    SCOPED_TRACE(header);
+    inputs.try_one(header + "\n" + good, judge);
+    inputs.try_one(good + "\n" + header, judge);
+    Manifest manifest;
+    spill(path, good + "\n" + header);
+    const Status status = read_manifest(path, &manifest);
+    EXPECT_NE(status.text().find("a table header without a key"), std::string::npos) << status.text();
+  }
   for (const char* deep : {"[", "{a=", "[[a]]\n"}) {
     std::string nested = "x = ";
     for (int i = 0; i < 5000; ++i) nested += deep;
