@@ -684,6 +684,7 @@ Result<ModelReport> Decider::run() {
     report_.kernels_generated += compile_other_structures(s_, specs_);
     stage("other_sizes", now_s() - start);
   }
+  if (Cache* cache = s_.runtime.cache()) cache->sweep();  // here and not where entries are written: a decision writes many
   return report_;
 }
 

@@ -31,7 +31,7 @@ class KRN_API Error : public std::runtime_error {
   int code_;
 };
 
-// How a model is loaded and compiled; what each means is in docs/options.md.
+// How a model is loaded and compiled: the options of `keirin run --help`, by the same names.
 struct LoadOptions {
   std::string device = "cpu";    // cpu, cuda, cuda:1
   std::string mode = "default";  // default reduce-overhead max-autotune max-performance
