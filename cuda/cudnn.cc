@@ -175,7 +175,7 @@ std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
 }
 std::vector<const ConvTensor*> tensors_of(const HeadsProblem& p) { return {&p.q, &p.k, &p.v, &p.o}; }
 
-// Whether x full of infinities makes the first and the last element of y infinite, all other numbers being positive.
+// Whether x full of infinities must show in the first and the last element of y, all other numbers being positive.
 bool passes_infinity_on(const ConvProblem& p) {
   for (size_t d = 0; d < p.stride.size(); ++d) {  // each window holds something of x
     const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
@@ -223,7 +223,7 @@ class GraphPlan final : public TimedPlan {
     };
     good(lay_out(problem, handle.get(), graph_));
     if (take_choice()) return;
-    good(list_plans(problem, graph_));
+    if (graph_.get_execution_plan_count() == 0) good(list_plans(problem, graph_));
     build();
   }
 
@@ -303,7 +303,8 @@ class Bench {
   CUstream stream() const { return stream_; }
   std::span<void* const> addresses() const { return addresses_; }
 
-  // Whether the first and the last element of y are infinite when x is. An engine was seen to write 0 for -infinity.
+  // Whether the first and the last element of y are not finite when x is not. An engine was seen to write 0 for -infinity; those
+  // that run groups as one product make it NaN.
   template <class Run>
   bool passes_infinity_on(const ConvTensor& x, const ConvTensor& y, const Run& run) {
     const bool wide = x.dtype == dtype_f32;
@@ -315,7 +316,8 @@ class Bench {
       for (const int64_t at : {int64_t{0}, bytes_of(y) - size}) {
         uint32_t bits = 0;
         d_->cuMemcpyDtoHAsync(&bits, reinterpret_cast<CUdeviceptr>(addresses_[2]) + static_cast<CUdeviceptr>(at), static_cast<size_t>(size), stream_);
-        if (d_->cuStreamSynchronize(stream_) != CUDA_SUCCESS || bits != (wide ? infinity : infinity & 0xffffu)) return false;
+        const uint32_t exponent = wide ? plus : plus & 0xffffu;
+        if (d_->cuStreamSynchronize(stream_) != CUDA_SUCCESS || (bits & exponent) != exponent) return false;
       }
     }
     return true;
@@ -346,24 +348,40 @@ class Bench {
   std::vector<void*> addresses_;
 };
 
-// A choice is the plan's name, which says engine and knobs ("eng62_k2=4_k13=0"): the plan is made from them without the heuristics.
+// "eng62_k2=4_k13=0": the engine and its knobs, which come in any order.
+struct EngineName {
+  int64_t engine = -1;
+  std::map<int, int64_t> knobs;
+
+  explicit EngineName(const std::string& text) {
+    if (std::sscanf(text.c_str(), "eng%ld", &engine) != 1) engine = -1;
+    for (size_t at = text.find("_k"); at != std::string::npos; at = text.find("_k", at + 1)) {
+      int knob = 0;
+      int64_t value = 0;
+      if (std::sscanf(text.c_str() + at, "_k%d=%ld", &knob, &value) == 2) knobs[knob] = value;
+    }
+  }
+  bool operator==(const EngineName&) const = default;
+};
+
+// A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the
+// heuristics where the frontend knows the knobs.
 template <class Problem>
 bool GraphPlan<Problem>::take_choice() {
   const std::vector<char> bytes = code_store().recall(choice_key("plan", problem_));
   std::istringstream words(std::string(bytes.begin(), bytes.end()));
-  std::string name;
-  int64_t engine = -1;
-  if (!(words >> seconds_ >> name) || std::sscanf(name.c_str(), "eng%ld", &engine) != 1) return seconds_ = 0, false;
+  int64_t place = -1;
+  std::string text;
+  if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
+  const EngineName name(text);
   std::unordered_map<fe::KnobType_t, int64_t> knobs;
-  for (size_t at = name.find("_k"); at != std::string::npos; at = name.find("_k", at + 1)) {
-    int knob = 0;
-    int64_t value = 0;
-    if (std::sscanf(name.c_str() + at, "_k%d=%ld", &knob, &value) != 2) return seconds_ = 0, false;
-    knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
-  }
-  const bool made = graph_.create_execution_plan(engine, knobs).is_good() && graph_.build_plan_at_index(0).is_good();
-  if (!made || name_at(0) != name) return seconds_ = 0, false;
-  chosen_ = 0;
+  for (const auto& [knob, value] : name.knobs) knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
+  const bool by_name = !knobs.count(fe::KnobType_t::NOT_SET);
+  if (by_name) place = 0;
+  const bool listed = by_name ? graph_.create_execution_plan(name.engine, knobs).is_good() : list_plans(problem_, graph_).is_good();
+  if (!listed || place >= graph_.get_execution_plan_count() || graph_.build_plan_at_index(place).is_bad() || EngineName(name_at(place)) != name)
+    return seconds_ = 0, false;
+  chosen_ = place;
   return true;
 }
 
@@ -399,7 +417,7 @@ void GraphPlan<Problem>::choose() {
   }
   fe::detail::set_stream(handle.get(), nullptr);
   if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and passes infinities on");
-  const std::string choice = std::to_string(seconds_) + " " + name_at(chosen_);
+  const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
   code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
 }
 
