@@ -73,6 +73,7 @@ class AtServices final : public TensorServices {
         return at::detail::empty_strided_cpu(spec.sizes, spec.strides, scalar_type_of(spec.dtype));
       if (spec.device.kind != Device::kCpu && !spec.strides.empty()) {
         const at::Device device = at_device(spec.device);
+        at::globalContext().lazyInitDevice(device.type());
         const c10::DeviceGuard current(device);
         return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
                                                  c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
