@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -97,14 +98,21 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
     return refuse(text);
   }
   const auto recorded = [&]() -> Status {
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (copied_at_once(*own[i], *inputs[i])) KRN_TRY(services.copy(own[i], inputs[i]));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!copied_at_once(*own[i], *inputs[i])) continue;
+      replay->inputs_[i].outside = inputs[i]->data();
+      KRN_TRY(services.copy(own[i], inputs[i]));
+    }
     KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
+    std::set<const void*> taken;  // one tensor may be two outputs
     for (size_t k = 0; k < outputs.size(); ++k) {
       Border border = replay->border_of(outputs[k]);
       for (size_t i = 0; i < own.size(); ++i)
         if (border.own && border.own->data() == own[i]->data()) border.input = static_cast<int>(i);
-      if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own)) KRN_TRY(services.copy(outside[k], border.own));
+      if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own) && taken.insert(outside[k]->data()).second) {
+        border.outside = outside[k]->data();
+        KRN_TRY(services.copy(outside[k], border.own));
+      }
       replay->outputs_.push_back(std::move(border));
     }
     return {};
@@ -113,16 +121,11 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
   const bool ended = api->end(replay->recording_, 1) == 0;
   if (!status.ok()) return refuse(status.message().what);
   if (!ended) return refuse(api->error());
-  const auto find = [&](Border& border, const TensorRef& to, const TensorRef& from, const TensorRef& other) {
-    if (!copied_at_once(*to, *from)) return true;
-    border.outside = other->data();
-    border.copy = api->find_copy(replay->recording_, to->data(), from->data());
-    return border.copy >= 0;
-  };
   bool found = true;
-  for (size_t i = 0; i < own.size(); ++i) found = found && find(replay->inputs_[i], own[i], inputs[i], inputs[i]);
-  for (size_t k = 0; k < outside.size(); ++k)
-    if (Border& border = replay->outputs_[k]; border.own && border.input < 0) found = found && find(border, outside[k], border.own, outside[k]);
+  for (Border& border : replay->inputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.own->data(), border.outside)) >= 0 && found;
+  for (Border& border : replay->outputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.outside, border.own->data())) >= 0 && found;
   if (!found) return refuse("a copy of an input or an output was not recorded as one");
   return replay;
 }
