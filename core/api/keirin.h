@@ -40,6 +40,7 @@ struct LoadOptions {
   std::string fallback = "allow";
   std::string numerics = "default";
   bool background = false;       // compile gives way to whatever else wants the processor: for a service that answers meanwhile
+  std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;
 };

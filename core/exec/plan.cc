@@ -6,6 +6,7 @@
 
 #include "abi/planted.h"
 #include "core/exec/memory_plan.h"
+#include "core/host/tensor_view.h"
 
 namespace keirin {
 
@@ -28,35 +29,12 @@ struct Plan::Context {
 
 namespace {
 
-krn_tensor describe(const Type& type, Device device, uint32_t flags) {
-  krn_tensor t{};
-  t.device_type = device.kind;
-  t.device_id = device.index;
-  t.ndim = static_cast<int32_t>(type.sizes.size());
-  t.dtype_code = dtype_dl_code(type.dtype);
-  t.dtype_bits = static_cast<uint8_t>(dtype_bytes(type.dtype) * 8);
-  t.dtype_lanes = 1;
-  t.shape = type.sizes.data();
-  t.strides = type.strides.data();
-  t.flags = flags;
-  t.memory = device.kind == Device::kCpu ? KRN_MEM_HOST : KRN_MEM_DEVICE;
-  return t;
-}
-
 void point(krn_tensor& t, const Tensor& tensor) {
   t.data = tensor.data();
   t.storage_bytes = static_cast<uint64_t>(tensor.storage_bytes());
 }
 
 TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes, type.strides, device}; }
-
-// Bytes from the first to the last element, for a type with any strides.
-int64_t span_bytes(const Type& type) {
-  if (type.num_elements() == 0) return 0;
-  int64_t last = 0;
-  for (size_t d = 0; d < type.sizes.size(); ++d) last += (type.sizes[d] - 1) * type.strides[d];
-  return (last + 1) * dtype_bytes(type.dtype);
-}
 
 // Whether the elements of two tensors lie in memory that they may share.
 bool may_share(const Tensor& a, const Tensor& b) {
@@ -205,7 +183,7 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
     arguments.inputs.reserve(steps_[s].operands.size());  // patches point into both
     arguments.outputs.reserve(steps_[s].results.size());
     auto add = [&](ValueId v, std::vector<krn_tensor>& list, uint32_t flags) {
-      list.push_back(describe(types_[v], device_, flags));
+      list.push_back(view_of(types_[v], device_, flags));
       if (context->tensors[v]) point(list.back(), *context->tensors[v]);
       else arguments.patches.push_back({&list.back(), v});
     };
@@ -362,13 +340,15 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
   return {};
 }
 
-// What the failure of a step, or of what follows it, means for the caller.
-Status Plan::failed(size_t step, Status status) const {
+// What the failure in a step, or after it, means for the caller.
+Status Plan::failed(size_t step, bool after, Status status) const {
   const auto in_place = [](const PlanStep& s) {
     return std::any_of(s.targets.begin(), s.targets.end(), [](ValueId v) { return v != kNone; });
   };
   const std::string name = "step " + steps_[step].name;
-  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + 1, in_place)) return std::move(status).at(name);
+  // A region that updates the caller's memory only when it is done has not begun.
+  const bool intact = !after && steps_[step].executable && steps_[step].executable->info().inputs_intact;
+  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + !intact, in_place)) return std::move(status).at(name);
   return Status(Code::k_half_done, Message{status.message().what + "; the state was being updated already", name,
                                            "the call is not repeated: it would update the state twice", "load the model again"});
 }
@@ -377,7 +357,7 @@ Status Plan::run_steps(Context& context, std::vector<double>* step_us) {
   for (size_t s = 0; s < steps_.size(); ++s) {
     const auto start = step_us ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
     Status status = steps_[s].executable ? run_region(context, s) : run_eager(context, s);
-    if (!status.ok()) return failed(s, std::move(status));
+    if (!status.ok()) return failed(s, false, std::move(status));
     for (ValueId v : released_[s]) context.tensors[v].reset();
     if (!step_us) continue;
     KRN_TRY(services_.synchronize(device_));
@@ -399,7 +379,7 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
     status = run_steps(*context, step_us);
     if (status.ok() && !only_fresh_) {
       status = collect(*context, inputs, outputs);
-      if (!status.ok() && !steps_.empty()) status = failed(steps_.size() - 1, std::move(status));
+      if (!status.ok() && !steps_.empty()) status = failed(steps_.size() - 1, true, std::move(status));
     }
   }
   give_back(std::move(context));

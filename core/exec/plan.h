@@ -100,7 +100,7 @@ class Plan {
   Status conform(Context& context, ValueId value);
   Status run_steps(Context& context, std::vector<double>* step_us);
   Status collect(Context& context, const std::vector<TensorRef>& inputs, std::vector<TensorRef>& outputs);
-  Status failed(size_t step, Status status) const;
+  Status failed(size_t step, bool after, Status status) const;
   Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
 
   TensorServices& services_;
