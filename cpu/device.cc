@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -49,34 +48,18 @@ std::string brand() {
   return name.empty() ? "x86-64" : name;
 }
 
-// One thread copying, 4 ms at most: a prior, good to some 20 %.
-double measure_bytes_per_s() {
-  constexpr size_t kBytes = 8 << 20;
-  std::unique_ptr<char[]> from(new char[kBytes]), to(new char[kBytes]);
-  std::memset(from.get(), 1, kBytes);
-  std::memset(to.get(), 2, kBytes);
-  double best = 0;
-  for (int i = 0; i < 2; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    std::memcpy(to.get(), from.get(), kBytes);
-    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, 2.0 * kBytes / std::max(s, 1e-9));
-  }
-  return best;
-}
-
 struct Row {
   const char* cpu;
   const char* features;
   int lanes;
   bool masks_narrow;
   uint32_t needs;
-  double gflops, special;
+  double gflops, special, bytes_per_s;
 };
 
 const Row kRows[] = {
-#define KRN_TARGET(name, cpu, features, lanes, masks_narrow, needs, gflops, special) \
-  {cpu, features, lanes, masks_narrow, needs, gflops, special},
+#define KRN_TARGET(name, cpu, features, lanes, masks_narrow, needs, gflops, special, bytes_per_s) \
+  {cpu, features, lanes, masks_narrow, needs, gflops, special, bytes_per_s},
 #include "cpu/target.def"
 #undef KRN_TARGET
 };
@@ -102,12 +85,10 @@ std::unique_ptr<Machine> look_at_machine(uint32_t features, std::string& why_not
     m->features = features;
     m->fingerprint = features & kAmx ? "amx bf16" : features & kBf16 ? "bf16" : "none";
     m->memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    static const double measured = measure_bytes_per_s();
-    m->bytes_per_s = measured;
     m->code = {"x86_64-unknown-linux-gnu", row.cpu, row.features, row.lanes, row.masks_narrow, true};
     m->info.vector_bytes = 4 * row.lanes;
     m->info.num_threads = usable_cores();
-    m->info.bytes_per_s = m->bytes_per_s * std::min(m->info.num_threads, 4);
+    m->info.bytes_per_s = row.bytes_per_s * std::min(m->info.num_threads, 4);
     m->info.flops_per_s = row.gflops * 1e9 * m->info.num_threads;
     m->info.special_per_s = row.special * m->info.num_threads;
     m->info.launch_ns = 2000;

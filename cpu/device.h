@@ -22,7 +22,6 @@ struct Machine {
   std::string fingerprint;  // features beyond the arch
   uint32_t features = 0;
   uint64_t memory_bytes = 0;
-  double bytes_per_s = 0;
   codegen::native::CpuTarget code;
   codegen::TargetInfo info;
 };

@@ -19,6 +19,7 @@ int main(int argc, char** argv) try {
   add_plugins(app, exit_code);
   add_doctor(app, exit_code);
   add_opt(app, exit_code);
+  add_repro(app, exit_code);
   add_cache(app, exit_code);
   try {
     app.parse(argc, argv);

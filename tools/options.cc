@@ -60,6 +60,11 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");
   app.add_option("--compile-in", runtime.compile_in, "child or process: where plugins compile; default $KEIRIN_COMPILE_IN, else child for the CPU")
       ->check(CLI::IsMember({"child", "process"}));
+  app.add_option("--run-in", runtime.run_in, "process or worker: where compiled regions run; default $KEIRIN_RUN_IN, else process")
+      ->check(CLI::IsMember({"process", "worker"}));
+  app.add_option("--run-deadline", runtime.run_deadline_seconds, "seconds that one run of a region has in the worker")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--compile-deadline", runtime.compile_deadline_seconds, "seconds that a plugin has for one region in the child")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -68,6 +73,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
       ->check(CLI::IsMember({"eager", "compiled"}));
   app.add_option("--disable-pass", runtime.disabled_passes, "names of passes to leave out");
+  app.add_option("--repro", runtime.repro_dir, "folder for wrong answers, which `keirin repro` takes; default $KEIRIN_REPRO, else none");
   app.add_option("--dump", runtime.dump_dir, "folder for the numbered dump of every stage");
   app.add_flag("--quiet", quiet, "no progress");
 }

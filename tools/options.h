@@ -54,6 +54,7 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_plugins(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_opt(CLI::App& app, int& exit_code);
+void add_repro(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
 
 }  // namespace keirin::tools

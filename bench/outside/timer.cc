@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Times one model the way a program that knows nothing of Keirin's measuring would: a plain LibTorch program (a TorchScript file,
-// operator by operator, its optimiser off), or Keirin's own call before anything is compiled. For each number of seconds that it
-// reads it calls the model for that long and prints the median of a call in milliseconds: bench/outside/run.py asks several
-// such programs in turns.
+// operator by operator, its optimiser off), or Keirin's own call, before anything is compiled or after. For each number of seconds
+// that it reads it calls the model for that long and prints the median of a call in milliseconds: bench/outside/run.py asks
+// several such programs in turns.
 //
-//   keirin_outside libtorch MODEL.ts INPUTS.ts THREADS      keirin_outside keirin MODEL.pt2 INPUTS.ts THREADS
+//   keirin_outside libtorch MODEL.ts INPUTS.ts THREADS      keirin_outside eager|compiled MODEL.pt2 INPUTS.ts THREADS
 #include <ATen/Parallel.h>
 #include <keirin/torch.h>
 #include <torch/script.h>
@@ -36,7 +36,7 @@ double median_ms(const std::function<void()>& call, double seconds) {
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: %s libtorch|keirin MODEL INPUTS THREADS\n", argv[0]);
+    std::fprintf(stderr, "usage: %s libtorch|eager|compiled MODEL INPUTS THREADS\n", argv[0]);
     return 2;
   }
   const int threads = std::stoi(argv[4]);
@@ -54,7 +54,9 @@ int main(int argc, char** argv) {
   } else {
     keirin::LoadOptions options;
     options.threads = threads;
-    call = [model = keirin::Model::load(argv[2], options), inputs] { keirin::call(model, inputs); };
+    keirin::Model model = keirin::Model::load(argv[2], options);
+    if (std::string(argv[1]) == "compiled") keirin::compile(model, inputs);
+    call = [model, inputs] { keirin::call(model, inputs); };
   }
   for (double seconds; std::cin >> seconds;) {
     std::printf("%.6f\n", median_ms(call, seconds));

@@ -277,7 +277,8 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
       step.targets.push_back(output.updates == kNone ? kNone : region.cut.values[output.updates]);
     }
     step.num_ops = static_cast<int>(region.ops.size());
-    step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls";
+    step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls" +
+                (info.in_worker ? ", in the worker" : "");
     steps.push_back(std::move(step));
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));

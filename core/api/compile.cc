@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/api/candidates.h"
+#include "core/api/repro.h"
 #include "core/eager/replay.h"
 #include "core/cache/ledger.h"
 #include "core/ir/bytes.h"
@@ -55,6 +56,19 @@ struct Candidate {
   int nodes_compiled = 0;
   bool baseline = false;       // eager and eager with launch replay: nothing to verify against but themselves
 };
+
+// What a plan answered wrong, where the user wants it kept: into a folder. A sentence about it, or nothing.
+std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string plan, const Tensors& inputs, const std::string& reason) {
+  std::string parent = s.options.repro_dir;
+  if (parent.empty())
+    if (const char* named = secure_getenv("KEIRIN_REPRO")) parent = named;
+  if (parent.empty()) return {};
+  if (const size_t at = plan.find('+'); at != std::string::npos) plan.resize(at);  // how it is launched is another matter
+  const ReproCase c{s.name,         plan,   reason,   s.options.disabled_passes, s.options.numerics, s.options.error_budget,
+                    s.device,       prepared.captured.graph, inputs, prepared.constants};
+  const Result<std::string> folder = write_repro(parent, c, s.runtime.tensors());
+  return folder.ok() ? "; `keirin repro " + *folder + "` repeats it" : "; it could not be kept: " + folder.status().message().what;
+}
 
 // Everything that lives as long as one decision.
 class Decider {
@@ -316,6 +330,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
     if (!judgement.verified) {
       candidate.report.reason = "wrong_result";
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
+      if (!judgement.right && candidate.plan) candidate.report.note += keep_wrong(s_, *prepared_, candidate.report.name, inputs, judgement.reason);
     }
     candidates_[0].report.max_error = candidates_[0].report.eager_error =
         std::max(candidates_[0].report.eager_error, judgement.eager_error);
@@ -475,7 +490,7 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
   auto guard = std::make_shared<PlanGuard>();
   if (s_.eager->writes() || !prepared_ || !s_.options.verify) return guard;
   guard->sample_rate = s_.options.sample_rate;
-  guard->check = [&s = s_, prepared = prepared_](const Tensors& inputs, const Tensors& outputs) -> std::string {
+  guard->check = [&s = s_, prepared = prepared_, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
     auto referee = evaluate(prepared->captured.graph, prepared->captured.calls, inputs, prepared->constants, {s.device, DType::k_f64});
@@ -483,7 +498,8 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
     if (!referee.ok() || !eager.ok()) return {};
     referee->resize(std::min(referee->size(), eager->size()));
     auto judgement = judge(*referee, *eager, outputs, services, judge_options(s.options));
-    return judgement.ok() && !judgement->right ? judgement->reason : std::string();
+    if (!judgement.ok() || judgement->right) return {};
+    return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
   };
   PluginDevice* device = nullptr;
   for (PluginDevice* each : s_.runtime.plugins().devices())
@@ -557,6 +573,7 @@ CacheKey Decider::ledger_key(const Hash& graph) const {
   key.add("numerics", static_cast<int64_t>(s_.options.numerics));
   if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
+  if (s_.runtime.runs_in_worker() && s_.device.kind == Device::kCpu) key.add("run_in", "worker");
   for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");
   for (const std::string& name : s_.options.disabled_passes) key.add("without pass " + name, "yes");
   return key;
@@ -706,6 +723,7 @@ Result<ModelReport> Decider::run() {
     report_.kernels_generated += compile_other_structures(s_, specs_);
     stage("other_sizes", now_s() - start);
   }
+  if (Cache* cache = s_.runtime.cache()) cache->sweep();  // here and not where entries are written: a decision writes many
   return report_;
 }
 

@@ -31,7 +31,7 @@ class KRN_API Error : public std::runtime_error {
   int code_;
 };
 
-// How a model is loaded and compiled; what each means is in docs/options.md.
+// How a model is loaded and compiled: the options of `keirin run --help`, by the same names.
 struct LoadOptions {
   std::string device = "cpu";    // cpu, cuda, cuda:1
   std::string mode = "default";  // default reduce-overhead max-autotune max-performance
@@ -40,6 +40,7 @@ struct LoadOptions {
   std::string fallback = "allow";
   std::string numerics = "default";
   bool background = false;       // compile gives way to whatever else wants the processor: for a service that answers meanwhile
+  std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;
 };

@@ -48,6 +48,7 @@ Model Model::load(const std::string& path, const LoadOptions& options) {
   internal.threads = options.threads;
   internal.budget_seconds = options.budget_seconds;
   internal.background = options.background;
+  internal.run_in = options.run_in;
   internal.cache_dir = options.cache_dir;
   internal.plugin_paths = options.plugin_paths;
   internal.fallback = options.fallback == "forbid" ? Fallback::kForbid : options.fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;

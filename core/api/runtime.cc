@@ -31,6 +31,17 @@ Result<CompileIn> compile_in(std::string where) {
                                         "nothing was loaded", "use child or process"});
 }
 
+Result<RunIn> run_in(std::string where) {
+  if (where.empty())
+    if (const char* named = secure_getenv("KEIRIN_RUN_IN")) where = named;
+  if (where.empty() || where == "process") return RunIn::kProcess;
+  if (where == "worker") return RunIn::kWorker;
+  return Status(Code::k_invalid_input, {"there is no place to run called \"" + where + "\"", "run_in, KEIRIN_RUN_IN", "nothing was loaded",
+                                        "use process or worker"});
+}
+
+std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)); }
+
 }  // namespace
 
 Runtime::Runtime() = default;
@@ -54,7 +65,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
   if (runtime->cache_ && runtime->cache_->usable()) host.cache_dir = runtime->cache_->dir();
   host.quarantine = open_quarantine(runtime->cache_.get());
   KRN_TRY_LET(host.compile_in, compile_in(options.compile_in));
-  host.compile_deadline = std::chrono::milliseconds(static_cast<int64_t>(options.compile_deadline_seconds * 1e3));
+  host.compile_deadline = milliseconds_of(options.compile_deadline_seconds);
+  KRN_TRY_LET(host.run_in, run_in(options.run_in));
+  runtime->runs_in_worker_ = host.run_in == RunIn::kWorker;
+  host.run_deadline = milliseconds_of(options.run_deadline_seconds);
   host.background = options.background;
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
   return runtime;

@@ -25,6 +25,11 @@ Result<Device> parse_device(const std::string& name) {
   return Status(Code::k_invalid_input, {"unknown device \"" + name + "\"", {}, "nothing was loaded", "use cpu, cuda or cuda:N"});
 }
 
+// The plugin is not given the region again, so the plan cannot succeed.
+bool is_final(Code code) {
+  return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result;
+}
+
 bool matches(const Decision& decision, const std::vector<TensorRef>& inputs) {
   if (decision.inputs.size() != inputs.size()) return false;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -223,7 +228,9 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
     return outputs;
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
-  if (guard.breaker.failed(std::chrono::steady_clock::now()))
+  if (is_final(outputs.status().code())) {
+    if (!guard.revoked.exchange(true)) impl_->revoke(decision->inputs, "a call of the plan failed: " + outputs.status().message().what);
+  } else if (guard.breaker.failed(std::chrono::steady_clock::now()))
     impl_->add_reason("eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
                       " times, last with: " + outputs.status().message().what);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.

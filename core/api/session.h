@@ -39,6 +39,9 @@ struct Options {
   bool use_cache = true;
   std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child for the CPU and
                                               // process for GPUs
+  std::string run_in;                         // process or worker; empty: $KEIRIN_RUN_IN, else process. In a worker a plugin's crash
+                                              // costs a call's time; arguments are copied. CPU only: GPUs run in this process
+  double run_deadline_seconds = 60;           // of one region's run in the worker; what takes longer is quarantined
   double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
   bool background = false;                    // compiling gives way to whatever else wants the processor: beside calls in service
   uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever
@@ -47,6 +50,7 @@ struct Options {
   std::string force;                          // "", "eager", "compiled": for tests; shown in every report
   std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
   std::string dump_dir;                       // empty: $KEIRIN_DUMP; numbered stages are written there
+  std::string repro_dir;                      // empty: $KEIRIN_REPRO, else nowhere; wrong answers are written there, for `keirin repro`
   std::vector<std::string> plugins;           // names of the plugins that may compile; empty: all but oracles
   std::vector<std::string> plugin_paths;      // folders or libraries, before KEIRIN_PLUGIN_PATH
   std::vector<std::string> load_libraries;    // register operators: dlopen'ed before the model is read
@@ -62,12 +66,14 @@ class Runtime {
   TensorServices& tensors() { return *tensors_; }
   PluginHost& plugins() { return *plugins_; }
   Cache* cache() { return cache_.get(); }  // null where disabled
+  bool runs_in_worker() const { return runs_in_worker_; }
 
  private:
   Runtime();
   TensorServices* tensors_ = nullptr;   // the process's
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
   std::unique_ptr<PluginHost> plugins_;
+  bool runs_in_worker_ = false;
 };
 
 class Session {

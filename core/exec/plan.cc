@@ -6,6 +6,7 @@
 
 #include "abi/planted.h"
 #include "core/exec/memory_plan.h"
+#include "core/host/tensor_view.h"
 
 namespace keirin {
 
@@ -14,9 +15,13 @@ struct Plan::Context {
   TensorRef arena;
   std::vector<TensorRef> tensors;
   std::vector<TensorRef> outputs;  // by position in fresh_: what the last call gave away
+  struct Patch {
+    krn_tensor* argument;
+    ValueId value;
+  };
   struct Arguments {
     std::vector<krn_tensor> inputs, outputs;
-    std::vector<uint32_t> patched_inputs, patched_outputs;  // positions whose address changes from call to call
+    std::vector<Patch> patches;  // those whose address changes from call to call
   };
   std::vector<Arguments> arguments;  // by step; empty for eager ones
   std::vector<TensorRef> operands, results;
@@ -24,35 +29,12 @@ struct Plan::Context {
 
 namespace {
 
-krn_tensor describe(const Type& type, Device device, uint32_t flags) {
-  krn_tensor t{};
-  t.device_type = device.kind;
-  t.device_id = device.index;
-  t.ndim = static_cast<int32_t>(type.sizes.size());
-  t.dtype_code = dtype_dl_code(type.dtype);
-  t.dtype_bits = static_cast<uint8_t>(dtype_bytes(type.dtype) * 8);
-  t.dtype_lanes = 1;
-  t.shape = type.sizes.data();
-  t.strides = type.strides.data();
-  t.flags = flags;
-  t.memory = device.kind == Device::kCpu ? KRN_MEM_HOST : KRN_MEM_DEVICE;
-  return t;
-}
-
 void point(krn_tensor& t, const Tensor& tensor) {
   t.data = tensor.data();
   t.storage_bytes = static_cast<uint64_t>(tensor.storage_bytes());
 }
 
 TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes, type.strides, device}; }
-
-// Bytes from the first to the last element, for a type with any strides.
-int64_t span_bytes(const Type& type) {
-  if (type.num_elements() == 0) return 0;
-  int64_t last = 0;
-  for (size_t d = 0; d < type.sizes.size(); ++d) last += (type.sizes[d] - 1) * type.strides[d];
-  return (last + 1) * dtype_bytes(type.dtype);
-}
 
 // Whether the elements of two tensors lie in memory that they may share.
 bool may_share(const Tensor& a, const Tensor& b) {
@@ -66,31 +48,36 @@ bool may_share(const Tensor& a, const Tensor& b) {
   return a_begin < b_end && b_begin < a_end;
 }
 
-bool same_sizes(const Tensor& tensor, const Type& type) {
-  return tensor.dtype() == type.dtype && tensor.rank() == type.rank() &&
-         std::equal(type.sizes.begin(), type.sizes.end(), tensor.sizes());
-}
-
-bool same_strides(const Tensor& tensor, const Type& type) {
-  for (size_t d = 0; d < type.sizes.size(); ++d)
-    if (type.sizes[d] > 1 && tensor.strides()[d] != type.strides[d]) return false;
-  return true;
-}
-
 }  // namespace
 
 Plan::Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
 Plan::~Plan() = default;
 
+Plan::Extent Plan::extent_of(const Type& type) {
+  return {type.dtype, static_cast<int64_t>(type.sizes.size()), type.sizes.data(), type.strides.data()};
+}
+
+bool Plan::same_sizes(const Tensor& tensor, const Extent& extent) {
+  return tensor.dtype() == extent.dtype && tensor.rank() == extent.rank &&
+         std::equal(extent.sizes, extent.sizes + extent.rank, tensor.sizes());
+}
+
+bool Plan::same_strides(const Tensor& tensor, const Extent& extent) {
+  const int64_t* strides = tensor.strides();
+  for (int64_t d = 0; d < extent.rank; ++d)
+    if (extent.sizes[d] > 1 && strides[d] != extent.strides[d]) return false;
+  return true;
+}
+
 Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanStep> steps, const std::vector<TensorRef>& weights,
                                          TensorServices& services, Device device) {
   std::unique_ptr<Plan> plan(new Plan(services, device));
   plan->steps_ = std::move(steps);
-  plan->inputs_ = graph.inputs;
   plan->outputs_ = graph.outputs;
   plan->types_.reserve(graph.values.size());
   for (const Value& value : graph.values) plan->types_.push_back(value.type);
   plan->classify(graph, weights);
+  plan->expect(graph.inputs);
   plan->place();
   // One context now: a plan that cannot get its arena is refused here and not on the first request.
   KRN_TRY_LET(auto context, plan->make_context());
@@ -122,9 +109,23 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
   for (ValueId v = 0; v < slots_.size(); ++v) {
     const Slot::Kind kind = slots_[v].kind;
-    if (kind == Slot::kFresh) fresh_.push_back(v);
     if (kind == Slot::kInput || kind == Slot::kFresh || kind == Slot::kEager) per_call_.push_back(v);
   }
+}
+
+void Plan::expect(const std::vector<ValueId>& inputs) {
+  for (ValueId v : inputs) expected_.push_back({v, slots_[v].input, slots_[v].region_reads, extent_of(types_[v])});
+  for (ValueId v = 0; v < slots_.size(); ++v)
+    if (slots_[v].kind == Slot::kFresh) fresh_.push_back({v, 0, false, extent_of(types_[v])});
+  for (const Output& output : outputs_) only_fresh_ &= output.updates == kNone && slots_[output.value].kind == Slot::kFresh;
+  size_t num_dims = 0;
+  for (const auto* list : {&expected_, &fresh_})
+    for (const Expected& each : *list) num_dims += 2 * static_cast<size_t>(each.extent.rank);
+  dims_.reserve(num_dims);  // so that no address changes
+  for (auto* list : {&expected_, &fresh_})
+    for (Expected& each : *list)
+      for (const int64_t** dims : {&each.extent.sizes, &each.extent.strides})
+        *dims = &*dims_.insert(dims_.end(), *dims, *dims + each.extent.rank);
 }
 
 void Plan::place() {
@@ -179,14 +180,16 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
   for (size_t s = 0; s < steps_.size(); ++s) {
     if (!steps_[s].executable) continue;
     Context::Arguments& arguments = context->arguments[s];
-    auto add = [&](ValueId v, std::vector<krn_tensor>& list, std::vector<uint32_t>& patched, uint32_t flags) {
-      list.push_back(describe(types_[v], device_, flags));
+    arguments.inputs.reserve(steps_[s].operands.size());  // patches point into both
+    arguments.outputs.reserve(steps_[s].results.size());
+    auto add = [&](ValueId v, std::vector<krn_tensor>& list, uint32_t flags) {
+      list.push_back(view_of(types_[v], device_, flags));
       if (context->tensors[v]) point(list.back(), *context->tensors[v]);
-      else patched.push_back(static_cast<uint32_t>(list.size() - 1));
+      else arguments.patches.push_back({&list.back(), v});
     };
-    for (ValueId v : steps_[s].operands) add(v, arguments.inputs, arguments.patched_inputs, KRN_TENSOR_READ_ONLY);
+    for (ValueId v : steps_[s].operands) add(v, arguments.inputs, KRN_TENSOR_READ_ONLY);
     for (size_t r = 0; r < steps_[s].results.size(); ++r)
-      add(steps_[s].targets[r] != kNone ? steps_[s].targets[r] : steps_[s].results[r], arguments.outputs, arguments.patched_outputs, 0);
+      add(steps_[s].targets[r] != kNone ? steps_[s].targets[r] : steps_[s].results[r], arguments.outputs, 0);
   }
   return context;
 }
@@ -205,7 +208,7 @@ Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
 
 void Plan::give_back(std::unique_ptr<Context> context) {
   if (device_.kind == Device::kCpu)
-    for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = std::move(context->tensors[fresh_[i]]);
+    for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = std::move(context->tensors[fresh_[i].value]);
   for (ValueId v : per_call_) context->tensors[v].reset();
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
@@ -219,7 +222,6 @@ void Plan::trim() {
 // A region's inputs have binding strides: what comes with others is copied.
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
-  if (!slots_[v].region_reads || same_strides(*tensor, types_[v]) || KRN_PLANTED(strides_unchecked)) return {};
   // Along a stride of 0 one element stands for all: only that one is memory to copy into.
   TensorSpec own = spec_of(types_[v], device_);
   TensorSpec given{own.dtype, own.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, own.device};
@@ -233,38 +235,40 @@ Status Plan::conform(Context& context, ValueId v) {
 }
 
 Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs) {
-  if (inputs.size() < inputs_.size())
-    return Status(Code::k_invalid_input, "the model takes " + std::to_string(inputs_.size()) + " inputs, got " + std::to_string(inputs.size()));
-  for (ValueId v : inputs_) {
-    const TensorRef& tensor = inputs[slots_[v].input];
-    if (!tensor || (!same_sizes(*tensor, types_[v]) && !KRN_PLANTED(stale_guard)))
-      return Status(Code::k_invalid_input, "input " + std::to_string(slots_[v].input) + " is not of the sizes this plan was made for");
-    context.tensors[v] = tensor;
-    KRN_TRY(conform(context, v));
+  if (inputs.size() < expected_.size())
+    return Status(Code::k_invalid_input, "the model takes " + std::to_string(expected_.size()) + " inputs, got " + std::to_string(inputs.size()));
+  for (const Expected& each : expected_) {
+    const TensorRef& tensor = inputs[each.input];
+    if (!tensor || (!same_sizes(*tensor, each.extent) && !KRN_PLANTED(stale_guard)))
+      return Status(Code::k_invalid_input, "input " + std::to_string(each.input) + " is not of the sizes this plan was made for");
+    context.tensors[each.value] = tensor;
+    if (each.region_reads && !same_strides(*tensor, each.extent) && !KRN_PLANTED(strides_unchecked)) KRN_TRY(conform(context, each.value));
   }
+  return {};
+}
+
+Status Plan::bind_outputs(Context& context) {
   for (size_t i = 0; i < fresh_.size(); ++i) {
-    const ValueId v = fresh_[i];
+    const Expected& each = fresh_[i];
     // What the caller got last time and has let go of serves again: new memory costs page faults, and asking for it runs code
     // that the kernels have pushed out of the caches. Not on a GPU, where he may have work in flight that still reads it.
     TensorRef& last = context.outputs[i];
-    if (last && services_.unshared(last) && same_sizes(*last, types_[v]) && same_strides(*last, types_[v])) {
-      context.tensors[v] = std::move(last);
+    if (last && services_.unshared(last) && same_sizes(*last, each.extent) && same_strides(*last, each.extent)) {
+      context.tensors[each.value] = std::move(last);
       continue;
     }
     last.reset();
-    KRN_TRY_LET(context.tensors[v], services_.allocate(spec_of(types_[v], device_)));
+    KRN_TRY_LET(context.tensors[each.value], services_.allocate(spec_of(types_[each.value], device_)));
   }
   return {};
 }
 
 Status Plan::run_region(Context& context, size_t s) {
-  const PlanStep& step = steps_[s];
   Context::Arguments& arguments = context.arguments[s];
-  for (uint32_t i : arguments.patched_inputs) point(arguments.inputs[i], *context.tensors[step.operands[i]]);
-  for (uint32_t i : arguments.patched_outputs) point(arguments.outputs[i], *context.tensors[step.targets[i] != kNone ? step.targets[i] : step.results[i]]);
+  for (const Context::Patch& patch : arguments.patches) point(*patch.argument, *context.tensors[patch.value]);
   void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
-  return step.executable->run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
-                              static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
+  return steps_[s].executable->run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
+                                   static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
 }
 
 Status Plan::run_eager(Context& context, size_t s) {
@@ -279,15 +283,16 @@ Status Plan::run_eager(Context& context, size_t s) {
   for (size_t r = 0; r < step.results.size(); ++r) {
     const ValueId v = step.results[r];
     if (!context.results[r]) continue;  // an undefined result that nobody reads
-    if (slots_[v].region_reads && !same_sizes(*context.results[r], types_[v]))
+    const Extent extent = extent_of(types_[v]);
+    if (slots_[v].region_reads && !same_sizes(*context.results[r], extent))
       return Status(Code::k_invalid_input, step.name + " returned other sizes than the file says");
     context.tensors[v] = std::move(context.results[r]);
-    KRN_TRY(conform(context, v));
+    if (slots_[v].region_reads && !same_strides(*context.tensors[v], extent)) KRN_TRY(conform(context, v));
   }
   return {};
 }
 
-Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector<TensorRef>& inputs) {
+Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std::vector<TensorRef>& outputs) {
   auto in_arena = [&](const TensorRef& t) {
     if (!context.arena || !t->data() || KRN_PLANTED(arena_escapes)) return false;
     auto p = static_cast<const char*>(t->data()), base = static_cast<const char*>(context.arena->data());
@@ -302,8 +307,7 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     return std::any_of(outputs_.begin(), outputs_.end(),
                        [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && may_share(*t, *storage_of(update)); });
   };
-  std::vector<TensorRef> outputs, contents;
-  outputs.reserve(outputs_.size());
+  std::vector<TensorRef> contents;
   for (const Output& output : outputs_) {
     if (output.updates != kNone) {
       // Written in place already, unless the region was given a copy of an input with other strides.
@@ -333,40 +337,53 @@ Result<std::vector<TensorRef>> Plan::collect(Context& context, const std::vector
     const TensorRef& content = contents[next++];
     if (content != storage_of(output) && !KRN_PLANTED(state_not_written)) KRN_TRY(services_.copy(storage_of(output), content));
   }
-  return outputs;
+  return {};
 }
 
-// What the failure of a step, or of what follows it, means for the caller.
-Status Plan::failed(size_t step, Status status) const {
+// What the failure in a step, or after it, means for the caller.
+Status Plan::failed(size_t step, bool after, Status status) const {
   const auto in_place = [](const PlanStep& s) {
     return std::any_of(s.targets.begin(), s.targets.end(), [](ValueId v) { return v != kNone; });
   };
   const std::string name = "step " + steps_[step].name;
-  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + 1, in_place)) return std::move(status).at(name);
+  // A region that updates the caller's memory only when it is done has not begun.
+  const bool intact = !after && steps_[step].executable && steps_[step].executable->info().inputs_intact;
+  if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + !intact, in_place)) return std::move(status).at(name);
   return Status(Code::k_half_done, Message{status.message().what + "; the state was being updated already", name,
                                            "the call is not repeated: it would update the state twice", "load the model again"});
 }
 
+Status Plan::run_steps(Context& context, std::vector<double>* step_us) {
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    const auto start = step_us ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    Status status = steps_[s].executable ? run_region(context, s) : run_eager(context, s);
+    if (!status.ok()) return failed(s, false, std::move(status));
+    for (ValueId v : released_[s]) context.tensors[v].reset();
+    if (!step_us) continue;
+    KRN_TRY(services_.synchronize(device_));
+    step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  return {};
+}
+
 Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us) {
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
-  auto run_all = [&]() -> Result<std::vector<TensorRef>> {
-    KRN_TRY(bind_inputs(*context, inputs));
-    for (size_t s = 0; s < steps_.size(); ++s) {
-      auto start = std::chrono::steady_clock::now();
-      Status status = steps_[s].executable ? run_region(*context, s) : run_eager(*context, s);
-      if (!status.ok()) return failed(s, std::move(status));
-      for (ValueId v : released_[s]) context->tensors[v].reset();
-      if (step_us) {
-        KRN_TRY(services_.synchronize(device_));
-        step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
-      }
+  std::vector<TensorRef> outputs;
+  outputs.reserve(outputs_.size());
+  Status status = bind_inputs(*context, inputs);
+  if (status.ok()) status = bind_outputs(*context);
+  if (status.ok()) {
+    // Before the kernels, while all of this is still in the caches.
+    if (only_fresh_)
+      for (const Output& output : outputs_) outputs.push_back(context->tensors[output.value]);
+    status = run_steps(*context, step_us);
+    if (status.ok() && !only_fresh_) {
+      status = collect(*context, inputs, outputs);
+      if (!status.ok() && !steps_.empty()) status = failed(steps_.size() - 1, true, std::move(status));
     }
-    Result<std::vector<TensorRef>> collected = collect(*context, inputs);
-    if (!collected.ok() && !steps_.empty()) return failed(steps_.size() - 1, std::move(collected).status());
-    return collected;
-  };
-  Result<std::vector<TensorRef>> outputs = run_all();
+  }
   give_back(std::move(context));
+  if (!status.ok()) return status;
   return outputs;
 }
 

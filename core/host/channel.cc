@@ -22,7 +22,7 @@ struct Header {
   uint32_t magic;
   uint32_t num_blobs;
   uint32_t has_file;
-  uint32_t reserved;
+  uint32_t number;
   uint64_t head_bytes;
   uint64_t blob_bytes[kMaxBlobs];
 };
@@ -114,12 +114,13 @@ Status receive_all(int socket, void* data, size_t size, Descriptor* file, const 
 std::string json_text(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 Status send_packet(int socket, const Packet& packet, const Patience& patience) {
-  const std::string head = json_text(packet.head);
+  const std::string head = packet.head.is_null() ? std::string() : json_text(packet.head);
   if (packet.blobs.size() > kMaxBlobs) return Status(Code::k_internal, "a message has too many parts");
   Header header{};
   header.magic = kMagic;
   header.num_blobs = static_cast<uint32_t>(packet.blobs.size());
   header.has_file = packet.file.get() >= 0;
+  header.number = packet.number;
   header.head_bytes = head.size();
   for (size_t i = 0; i < packet.blobs.size(); ++i) header.blob_bytes[i] = packet.blobs[i].size();
   KRN_TRY(send_all(socket, &header, sizeof(header), packet.file.get(), patience));
@@ -141,8 +142,9 @@ Result<Packet> receive_packet(int socket, uint64_t max_bytes, const Patience& pa
   if ((header.has_file != 0) != (packet.file.get() >= 0)) return garbage("its descriptor is missing");
   std::string head(header.head_bytes, '\0');
   KRN_TRY(receive_all(socket, head.data(), head.size(), nullptr, patience));
-  packet.head = json::parse(head, nullptr, false);
-  if (!packet.head.is_object()) return garbage("its head is no JSON object");
+  packet.number = header.number;
+  if (!head.empty()) packet.head = json::parse(head, nullptr, false);
+  if (!head.empty() && !packet.head.is_object()) return garbage("its head is no JSON object");
   for (uint32_t i = 0; i < header.num_blobs; ++i) {
     packet.blobs.emplace_back(header.blob_bytes[i], '\0');
     KRN_TRY(receive_all(socket, packet.blobs.back().data(), packet.blobs.back().size(), nullptr, patience));

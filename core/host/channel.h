@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages between the host and its compile child over a socket pair: a JSON head and byte strings, each with its length in front,
+// Messages between the host and its workers over a socket pair: a JSON head and byte strings, each with its length in front,
 // and at most one file descriptor. The reader trusts nothing: lengths are bounded before anything is allocated, and what is no
 // message ends the conversation.
 #pragma once
@@ -19,7 +19,8 @@
 namespace keirin {
 
 struct Packet {
-  nlohmann::json head;
+  nlohmann::json head;   // an object, or null where `number` says it all
+  uint32_t number = 0;   // the executable that a run is of: what every call says is read without a parser
   std::vector<std::string> blobs;
   Descriptor file;  // none: -1
 };

@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kWeightAlign = 64;
+constexpr uint64_t kWeightAlign = 64, kPage = 4096;
 
-uint64_t rounded(uint64_t bytes) { return (bytes + kWeightAlign - 1) / kWeightAlign * kWeightAlign; }
+uint64_t rounded(uint64_t bytes, uint64_t to = kWeightAlign) { return (bytes + to - 1) / to * to; }
 
 // A weight as the child sees it: a view of the memory file.
 class MappedTensor final : public Tensor {
@@ -44,6 +44,14 @@ json policy_json(const PolicyOptions& p) {
   return {{"numerics", p.numerics}, {"deterministic", p.deterministic}, {"replay", p.replay}, {"memory_limit", p.memory_limit_bytes}};
 }
 
+json options_json(const CompileOptions& o) {
+  return {{"candidate", o.candidate},
+          {"level", o.level},
+          {"deadline_ns", o.deadline.count()},
+          {"tune_budget_ns", o.tune_budget.count()},
+          {"dump", static_cast<bool>(o.dump)}};
+}
+
 Packet question(const char* op, const std::string& device, const PluginRegion& region, const PolicyOptions& policy) {
   Packet packet;
   packet.head = {{"op", op}, {"device", device}, {"policy", policy_json(policy)}};
@@ -52,15 +60,17 @@ Packet question(const char* op, const std::string& device, const PluginRegion& r
   return packet;
 }
 
-Status put_weights(const std::vector<TensorRef>& weights, Packet* packet) {
+// Without room the file is sealed.
+Status put_weights(const std::vector<TensorRef>& weights, uint64_t room, Packet* packet) {
   uint64_t total = 0;
   for (const TensorRef& weight : weights) {
     if (!weight || weight->device().kind != Device::kCpu)
       return Status(Code::k_unsupported, "a weight is not in this process's memory, so a child cannot be given its values");
     total += rounded(static_cast<uint64_t>(weight->storage_bytes()));
   }
-  Descriptor file(::memfd_create("keirin-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file.get() < 0 || ::ftruncate(file.get(), static_cast<off_t>(total)) != 0)
+  const uint64_t at = rounded(total, kPage);
+  Descriptor file = above_standard(Descriptor(::memfd_create("keirin-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  if (file.get() < 0 || ::ftruncate(file.get(), static_cast<off_t>(room ? at + room : total)) != 0)
     return Status(Code::k_exhausted, "there is no memory file for the weights");
   json list = json::array();
   uint64_t offset = 0;
@@ -79,8 +89,9 @@ Status put_weights(const std::vector<TensorRef>& weights, Packet* packet) {
                     {"bytes", bytes}});
     offset += rounded(bytes);
   }
-  (void)::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE);
+  (void)::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | (room ? 0 : F_SEAL_WRITE));
   packet->head["weights"] = std::move(list);
+  packet->head["room_at"] = at;
   packet->file = std::move(file);
   return {};
 }
@@ -88,7 +99,7 @@ Status put_weights(const std::vector<TensorRef>& weights, Packet* packet) {
 std::vector<TensorRef> take_weights(const json& list, const Descriptor& file) {
   struct stat info {};
   std::vector<TensorRef> weights;
-  if (::fstat(file.get(), &info) != 0 || info.st_size == 0) return weights;
+  if (list.empty() || ::fstat(file.get(), &info) != 0 || info.st_size == 0) return weights;
   const auto size = static_cast<size_t>(info.st_size);
   void* const at = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   if (at == MAP_FAILED) return weights;
@@ -109,18 +120,28 @@ Packet claim_question(const std::string& device, const PluginRegion& region, con
 Result<Packet> compile_question(const std::string& device, const PluginRegion& region, const PolicyOptions& policy,
                                 const CompileOptions& options, bool weights) {
   Packet packet = question("compile", device, region, policy);
-  packet.head["options"] = {{"candidate", options.candidate},
-                            {"level", options.level},
-                            {"deadline_ns", options.deadline.count()},
-                            {"tune_budget_ns", options.tune_budget.count()},
-                            {"dump", static_cast<bool>(options.dump)}};
-  if (weights) KRN_TRY(put_weights(region.weights, &packet));
+  packet.head["options"] = options_json(options);
+  if (weights) KRN_TRY(put_weights(region.weights, 0, &packet));
   return packet;
 }
 
-Question read_question(Packet packet) {
+Result<Packet> load_question(uint64_t id, const std::string& device, const PluginRegion& region, const Artifact* artifact,
+                             const PolicyOptions& policy, const CompileOptions& options, uint64_t room) {
+  Packet packet = question("load", device, region, policy);
+  packet.head["options"] = options_json(options);
+  packet.head["id"] = id;
+  if (artifact) packet.blobs.insert(packet.blobs.end(), {artifact->token, artifact->body});
+  KRN_TRY(put_weights(region.weights, room, &packet));
+  return packet;
+}
+
+uint64_t room_at(const Packet& packet) { return packet.head.at("room_at"); }
+
+Question read_question(const Packet& packet) {
   Question q;
   q.op = packet.head.at("op");
+  q.id = packet.head.value("id", uint64_t{0});
+  if (q.op == "drop") return q;
   q.device = packet.head.at("device");
   const std::string &bytes = packet.blobs.at(0), &hash = packet.blobs.at(1);
   q.bytes.resize((bytes.size() + 7) / 8);
@@ -129,7 +150,7 @@ Question read_question(Packet packet) {
   ::memcpy(q.region.hash.data(), hash.data(), std::min(hash.size(), q.region.hash.size()));
   const json& policy = packet.head.at("policy");
   q.policy = {policy.at("numerics"), policy.at("deterministic"), policy.at("replay"), policy.at("memory_limit")};
-  if (q.op != "compile") return q;
+  if (q.op == "claim") return q;
   const json& options = packet.head.at("options");
   q.options.candidate = options.at("candidate");
   q.options.level = options.at("level");
@@ -137,7 +158,19 @@ Question read_question(Packet packet) {
   q.options.tune_budget = std::chrono::nanoseconds(options.at("tune_budget_ns").get<int64_t>());
   q.dump = options.at("dump");
   if (packet.head.contains("weights")) q.region.weights = take_weights(packet.head.at("weights"), packet.file);
+  if (packet.blobs.size() == 4) q.artifact = Artifact{packet.blobs[2], packet.blobs[3]};
   return q;
+}
+
+json info_json(const ExecutableInfo& i) {
+  return {i.num_kernels, i.num_anchors, i.num_codegen, i.code_bytes, i.constant_bytes, i.weights_baked};
+}
+
+ExecutableInfo info_from_json(const json& j) {
+  ExecutableInfo info;
+  info.num_kernels = j.at(0), info.num_anchors = j.at(1), info.num_codegen = j.at(2);
+  info.code_bytes = j.at(3), info.constant_bytes = j.at(4), info.weights_baked = j.at(5);
+  return info;
 }
 
 json claims_json(const ClaimResult& claims) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The questions that the host asks its compile child and the answers, as packets. Both sides read and write them here; readers
+// The questions that the host asks a worker and the answers, as packets. Both sides read and write them here; readers
 // throw nlohmann's exceptions for what is not of the form.
 #pragma once
+
+#include <optional>
 
 #include "core/host/channel.h"
 #include "core/host/plugins.h"
@@ -14,17 +16,30 @@ Packet claim_question(const std::string& device, const PluginRegion& region, con
 Result<Packet> compile_question(const std::string& device, const PluginRegion& region, const PolicyOptions& policy,
                                 const CompileOptions& options, bool weights);
 
-// A question as the child reads it; the spans point into what it owns.
+// The region as an executable of number `id` in a worker, to be loaded from the artifact, or compiled where there is none. The memory
+// file that goes with it holds the weights' values and, behind them, `room` bytes at `room_at`.
+Result<Packet> load_question(uint64_t id, const std::string& device, const PluginRegion& region, const Artifact* artifact,
+                             const PolicyOptions& policy, const CompileOptions& options, uint64_t room);
+
+// A question as the child reads it; the region points into what it owns.
 struct Question {
-  std::string op;      // "claim", "compile"
+  std::string op;      // "claim", "compile", "load", "drop"
   std::string device;  // uid of the hardware
   std::vector<uint64_t> bytes;  // of the region, aligned to 8
   PluginRegion region;
   PolicyOptions policy;
   CompileOptions options;
   bool dump = false;
+  uint64_t id = 0;                   // "load", "drop"
+  std::optional<Artifact> artifact;  // "load"
 };
-Question read_question(Packet packet);
+Question read_question(const Packet& packet);
+
+// Where the room begins in the memory file of a packet.
+uint64_t room_at(const Packet& packet);
+
+nlohmann::json info_json(const ExecutableInfo& info);
+ExecutableInfo info_from_json(const nlohmann::json& j);
 
 nlohmann::json claims_json(const ClaimResult& claims);
 ClaimResult claims_from_json(const nlohmann::json& j);

@@ -2,6 +2,7 @@
 #include "core/host/contained_device.h"
 
 #include "core/host/executable.h"
+#include "core/host/remote_executable.h"
 #include "core/host/worker_words.h"
 
 namespace keirin {
@@ -15,14 +16,22 @@ constexpr char kAdvice[] = "update the plugin; `keirin cache forgive` lets it tr
 }  // namespace
 
 ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
-                                 std::shared_ptr<Quarantine> quarantine, Tell tell)
-    : plugin_(std::move(plugin)), inner_(inner), child_(std::move(child)), quarantine_(std::move(quarantine)), tell_(std::move(tell)) {
+                                 std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine, Tell tell)
+    : plugin_(std::move(plugin)),
+      inner_(inner),
+      child_(std::move(child)),
+      worker_(std::move(worker)),
+      quarantine_(std::move(quarantine)),
+      tell_(std::move(tell)) {
   // What the child makes must come back as bytes.
   if (child_ && !plugin_->tables().has_artifact) leave_child("it has no krn.artifact");
 }
 
 void ContainedDevice::leave_child(const std::string& why) {
-  if (!left_child_.exchange(true)) tell_(plugin_name() + " compiles in this process, where a crash would end it: " + why);
+  if (left_child_.exchange(true)) return;
+  // A plugin without artifacts compiles where it runs.
+  const bool here = !worker_ || plugin_->tables().has_artifact;
+  tell_(plugin_name() + (here ? " compiles in this process, where a crash would end it: " : " compiles in its worker: ") + why);
 }
 
 Status ContainedDevice::allowed(const Hash& region) {
@@ -46,7 +55,8 @@ void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
 Status ContainedDevice::judge(const char* function, const Hash& region, Status status) {
   // The machine's fault and not the plugin's, so for this process only: the disk or the memory was full.
   const bool machine = status.code() == Code::k_exhausted;
-  const bool plugin = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt;
+  const bool plugin = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt ||
+                      status.code() == Code::k_wrong_result;
   if (!machine && !plugin) return status;
   const std::string& what = status.message().what;
   quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what,
@@ -76,6 +86,7 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile_in_child(const Plug
   const Result<ArtifactVerdict> verdict = inner_.check(made.artifact.token);
   if (!verdict.ok() || *verdict == ArtifactVerdict::kReject)
     return Status(Code::k_corrupt, Message{"made an artifact in the compile child that it refuses here", plugin_name(), {}, {}});
+  if (worker_) return load_in_worker(region, made.artifact, policy, options, made.num_codegen);
   Result<std::shared_ptr<Executable>> loaded = inner_.load(region, made.artifact);
   if (!loaded.ok()) {
     // This process and the child see different libraries: here it is as it was before there was a child.
@@ -87,6 +98,31 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile_in_child(const Plug
   return loaded;
 }
 
+Result<std::shared_ptr<Executable>> ContainedDevice::load_in_worker(const PluginRegion& region, std::optional<Artifact> artifact,
+                                                                    const PolicyOptions& policy, const CompileOptions& options,
+                                                                    uint32_t num_codegen) {
+  KRN_TRY_LET(std::shared_ptr<RemoteExecutable> made,
+              RemoteExecutable::make(*this, worker_, region, std::move(artifact), policy, options));
+  made->add_codegen(num_codegen);
+  return std::shared_ptr<Executable>(std::move(made));
+}
+
+Result<std::shared_ptr<Executable>> ContainedDevice::compile_here(const PluginRegion& region, const PolicyOptions& policy,
+                                                                  const CompileOptions& options) {
+  if (worker_ && !plugin_->tables().has_artifact) return load_in_worker(region, std::nullopt, policy, options, 0);
+  Result<std::shared_ptr<Executable>> made = inner_.compile(region, policy, options);
+  if (!worker_ || !made.ok()) return made;
+  KRN_TRY_LET(Artifact artifact, inner_.save(**made));
+  return load_in_worker(region, std::move(artifact), policy, options, (*made)->info().num_codegen);
+}
+
+Result<Artifact> ContainedDevice::save(const Executable& executable) {
+  const auto* remote = dynamic_cast<const RemoteExecutable*>(&executable);
+  if (!remote) return inner_.save(executable);
+  if (remote->artifact()) return *remote->artifact();
+  return Status(Code::k_unsupported, Message{"the plugin has no artifacts", plugin_name(), "it compiles at every start", {}});
+}
+
 Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion& region, const PolicyOptions& policy,
                                                              const CompileOptions& options) {
   KRN_TRY(allowed(region.hash));
@@ -96,11 +132,12 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion&
     if (!child_->no_child()) return judge("krn.compile.compile", region.hash, std::move(made).status());
     leave_child(made.status().message().what);
   }
-  return inner_.compile(region, policy, options);
+  return compile_here(region, policy, options);
 }
 
 Result<std::shared_ptr<Executable>> ContainedDevice::load(const PluginRegion& region, const Artifact& artifact) {
   KRN_TRY(allowed(region.hash));
+  if (worker_) return load_in_worker(region, artifact, {}, {}, 0);
   return inner_.load(region, artifact);
 }
 

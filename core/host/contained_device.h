@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin's device as the core gets it: claim and compile go to the compile child, what the child made is loaded here, and what
-// went wrong once with a region is not tried again. Everything else is the device's own answer.
+// A plugin's device as the core gets it: claim and compile go to the compile child, what the child made is loaded here or, in worker
+// mode, where it will run, and what went wrong once with a region is not tried again. Everything else is the device's own answer.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,16 @@
 
 namespace keirin {
 
+class RunWorker;
+
 class ContainedDevice final : public PluginDevice {
  public:
   // Told once for each thing that a reader of the report should know.
   using Tell = std::function<void(const std::string& text)>;
 
-  // Without a child everything runs in this process.
+  // Without a child it compiles in this process, without a worker it runs there.
   ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
-                  std::shared_ptr<Quarantine> quarantine, Tell tell);
+                  std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine, Tell tell);
 
   const std::string& plugin_name() const override { return inner_.plugin_name(); }
   const std::string& plugin_version() const override { return inner_.plugin_version(); }
@@ -36,7 +38,7 @@ class ContainedDevice final : public PluginDevice {
   Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) override;
   Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                               const CompileOptions& options) override;
-  Result<Artifact> save(const Executable& executable) override { return inner_.save(executable); }
+  Result<Artifact> save(const Executable& executable) override;
   Result<ArtifactVerdict> check(std::string_view token) override { return inner_.check(token); }
   Result<std::shared_ptr<Executable>> load(const PluginRegion& region, const Artifact& artifact) override;
   bool can_record() const override { return inner_.can_record(); }
@@ -45,17 +47,22 @@ class ContainedDevice final : public PluginDevice {
   Status health() override { return inner_.health(); }
   void quarantine(const Hash& region, const std::string& what) override;
 
+  // What a failed attempt means for the next one; returns the status for the caller.
+  Status judge(const char* function, const Hash& region, Status status);
+
  private:
   Result<std::shared_ptr<Executable>> compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
                                                        const CompileOptions& options);
-  // What a failed attempt means for the next one; returns the status for the caller.
-  Status judge(const char* function, const Hash& region, Status status);
+  Result<std::shared_ptr<Executable>> compile_here(const PluginRegion& region, const PolicyOptions& policy, const CompileOptions& options);
+  Result<std::shared_ptr<Executable>> load_in_worker(const PluginRegion& region, std::optional<Artifact> artifact,
+                                                     const PolicyOptions& policy, const CompileOptions& options, uint32_t num_codegen);
   bool in_child() const { return child_ && !left_child_; }
   void leave_child(const std::string& why);
 
   const std::shared_ptr<UsedPlugin> plugin_;
   UsedDevice& inner_;
   const std::shared_ptr<CompileChild> child_;
+  const std::shared_ptr<RunWorker> worker_;
   const std::shared_ptr<Quarantine> quarantine_;
   const Tell tell_;
   std::atomic<bool> left_child_{false}, told_strayed_{false};

@@ -16,6 +16,7 @@
 #include "core/host/files.h"
 #include "core/host/manifest.h"
 #include "core/host/probe.h"
+#include "core/host/remote_executable.h"
 
 namespace keirin {
 namespace {
@@ -228,18 +229,30 @@ class Host final : public PluginHost {
     incidents_.push_back(text);
   }
 
+  WorkerPlugin worker_plugin(const Candidate& c) const {
+    return {options_.worker, {c.variant->library, c.manifest.guid_text, c.manifest.version}, c.manifest.name, hardware_,
+            options_.services ? options_.services->num_threads() : 1};
+  }
+
   std::shared_ptr<CompileChild> child_for(const Candidate& c) const {
     if (options_.compile_in == CompileIn::kProcess || options_.worker.empty()) return nullptr;
-    return std::make_shared<CompileChild>(options_.worker,
-                                          PluginSession::Identity{c.variant->library, c.manifest.guid_text, c.manifest.version},
-                                          c.manifest.name, hardware_,
-                                          ChildLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background},
-                                          options_.services ? options_.services->num_threads() : 1);
+    return std::make_shared<CompileChild>(
+        worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background});
   }
 
   std::shared_ptr<CompileChild> child_of(const UsedDevice& device, const std::shared_ptr<CompileChild>& child) const {
     const bool opens_gpu = device.torch_device().kind != Device::kCpu;
     return opens_gpu && options_.compile_in == CompileIn::kAuto ? nullptr : child;
+  }
+
+  std::shared_ptr<RunWorker> run_worker_for(const Candidate& c, const UsedDevice& device) {
+    if (options_.run_in == RunIn::kProcess) return nullptr;
+    if (device.torch_device().kind != Device::kCpu) {
+      tell(c.manifest.name + ": " + device.name() + " runs in this process: workers take CPU tensors only");
+      return nullptr;
+    }
+    return std::make_shared<RunWorker>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
+                                       options_.run_deadline);
   }
 
   Status load(const Candidate& c) {
@@ -276,7 +289,7 @@ class Host final : public PluginHost {
     report_of(c).used = true;
     const std::shared_ptr<CompileChild> child = child_for(c);
     for (const auto& device : used->devices())
-      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), options_.quarantine,
+      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), run_worker_for(c, *device), options_.quarantine,
                                                            [this](const std::string& text) { tell(text); }));
     return {};
   }

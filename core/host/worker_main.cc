@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keirin-worker: the process in which a plugin is looked at ("probe") and in which it compiles ("compile"), so that its crash or
-// hang costs a verdict or an attempt and not the service. Started by the host only; descriptor 3 is the way back. It knows no
+// keirin-worker: the process in which a plugin is looked at ("probe"), compiles ("compile") and, in worker mode, runs ("run"), so that
+// its crash or hang costs a verdict, an attempt or a call's time and not the service. Started by the host only; descriptor 3 is the way back. It knows no
 // LibTorch.
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -12,6 +12,7 @@
 
 #include "core/host/compile_child.h"
 #include "core/host/probe.h"
+#include "core/host/run_server.h"
 
 int main(int argc, char** argv) {
   constexpr int kChannel = 3;
@@ -22,8 +23,9 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan if the host dies
     return keirin::serve_probe(0, kChannel);
   }
-  // A compile child outlives the thread that started it, so the signal above would come too early: it watches its channel.
+  // These outlive the thread that started them, so the signal above would come too early: they watch their channel.
   if (role == "compile") return keirin::serve_compile(kChannel);
+  if (role == "run") return keirin::serve_run(kChannel);
   std::fprintf(stderr, "keirin-worker is started by Keirin itself; see `keirin plugins --why`\n");
   return 2;
 }

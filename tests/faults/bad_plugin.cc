@@ -324,6 +324,28 @@ void run_linear(const Step& s, const float* x, const float* w, const float* b, f
     }
 }
 
+// After the right answer was written.
+krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
+  auto* const output = static_cast<float*>(run->outputs[0].data);
+  if (switched("crash")) crash();
+  if (switched("abort")) abort();
+  if (switched("exit")) exit(0);
+  if (switched("hang")) hang();
+  if (switched("bomb")) bomb();
+  if (switched("babble")) babble();
+  if (switched("throw")) throw std::runtime_error("thrown across the boundary");
+  if (switched("overrun")) output[exec->num_elements] = 1;
+  if (switched("far")) memset(output, 1, size_t{1} << 30);
+  if (switched("inputs")) memset(run->inputs[0].data, 0, 4);
+  if (switched("rude")) be_rude();
+  if (switched("lost")) return fail(err, KRN_STATUS_device_lost, "the device fell off");
+  if (switched("memory")) return fail(err, KRN_STATUS_exhausted, "no memory left");
+  if (switched("code")) return fail(err, 4711, "strange");
+  if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
+  if (switched("wrong") && exec->num_elements > 0) output[exec->num_elements - 1] += 1;
+  return KRN_STATUS_ok;
+}
+
 krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (run->inputs[0].dtype_bits != 32) return fail(err, KRN_STATUS_invalid_input, "the input is not f32");
   std::map<uint32_t, float*> at;  // by value
@@ -345,12 +367,7 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     else relu_slice(&slice, 0, step.rows, 0);
   }
   if (IS(rude_run)) be_rude();
-  if (IS(switched_run)) {
-    if (switched("crash")) crash();
-    if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
-    if (switched("wrong") && exec->num_elements > 0) static_cast<float*>(run->outputs[0].data)[exec->num_elements - 1] += 1;
-  }
-  return KRN_STATUS_ok;
+  return IS(switched_run) ? run_as_told(exec, run, err) : KRN_STATUS_ok;
 }
 
 // ---- krn.artifact: the token is a word, the body the number of elements

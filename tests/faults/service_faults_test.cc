@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/api/repro.h"
 #include "core/api/session.h"
 #include "core/cache/cache.h"
 #include "core/host/plugins.h"
@@ -46,6 +47,7 @@ class ServiceFaults : public testing::Test {
     o.plugin_paths = {std::string(KEIRIN_FAULTS_DIR) + "/" + fault};
     o.plugins = {fault};
     o.compile_deadline_seconds = 1;
+    o.race_seconds = 1;
     return o;
   }
   void turn(const std::string& word) {
@@ -129,8 +131,11 @@ TEST_P(DyingCompiler, CostsAReasonAndNoCall) {
 INSTANTIATE_TEST_SUITE_P(All, DyingCompiler, testing::Values("crash_compile", "hang_compile", "crash_claim"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_F(ServiceFaults, APlanThatTurnsWrongIsRevokedAndNotBuiltAgain) {
+class WrongPlan : public ServiceFaults, public testing::WithParamInterface<const char*> {};
+
+TEST_P(WrongPlan, IsRevokedAndNotBuiltAgain) {
   Options o = options("switched_run");
+  o.run_in = GetParam();
   o.force = "compiled";
   o.sample_rate = 10;
   {
@@ -157,6 +162,98 @@ TEST_F(ServiceFaults, APlanThatTurnsWrongIsRevokedAndNotBuiltAgain) {
   ASSERT_TRUE(report.ok());
   EXPECT_TRUE(has(explain_text(*report), "quarantined: switched_run: answered wrong in service")) << explain_text(*report);
   EXPECT_FALSE(has(report->chosen, "switched_run"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WrongPlan, testing::Values("process", "worker"), [](const auto& info) { return std::string(info.param); });
+
+struct ServiceRunFault {
+  const char* word;
+  const char* told;
+};
+
+class DyingRun : public ServiceFaults, public testing::WithParamInterface<ServiceRunFault> {};
+
+// In worker mode: the worker dies, eager answers, and the plan is not called again, now or after the next start.
+TEST_P(DyingRun, IsAnsweredEagerly) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_in = "worker";
+  o.run_deadline_seconds = 1;
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    EXPECT_TRUE(has(explain_text(*report), "in the worker")) << explain_text(*report);
+    turn(GetParam().word);
+    std::atomic<int> failures{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 10; ++i) {
+          auto outputs = s.session->call(s.inputs);
+          failures += !outputs.ok() || !right(*outputs, s.expected);
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(failures, 0);
+    const std::string text = explain_text(s.session->reports().back());
+    std::printf("%s: %s\n", GetParam().word, s.session->reports().back().reasons.back().c_str());
+    EXPECT_TRUE(has(text, GetParam().told)) << text;
+    EXPECT_EQ(text.find("revoked"), text.rfind("revoked")) << "said once";
+  }
+  turn("");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined")) << explain_text(*report);
+  EXPECT_TRUE(right(*s.session->call(s.inputs), s.expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DyingRun,
+                         testing::Values(ServiceRunFault{"crash", "revoked: a call of the plan failed: crashed in run (signal 11"},
+                                         ServiceRunFault{"hang", "revoked: a call of the plan failed: hung in run (no end within 1000 ms)"},
+                                         ServiceRunFault{"exit", "revoked: a call of the plan failed: ended the process in run"},
+                                         ServiceRunFault{"overrun", "revoked: a call of the plan failed: wrote past the end of output 0"},
+                                         ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is no message"}),
+                         [](const auto& info) { return std::string(info.param.word); });
+
+TEST_F(ServiceFaults, AWrongAnswerIsKeptAndMadeSmall) {
+  Options o = options("switched_run");
+  o.use_cache = false;
+  o.repro_dir = dir_ + "/repro";
+  turn("wrong");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_TRUE(has(explain_text(*report), "`keirin repro " + o.repro_dir)) << explain_text(*report);
+  const auto kept = read_repro(o.repro_dir + "/mlp-switched_run-all", s.runtime->tensors());
+  ASSERT_TRUE(kept.ok()) << kept.status().text();
+  auto found = reproduce(*s.runtime, *kept, o);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_FALSE(found->reason.empty());
+  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(), found->blame.c_str());
+  EXPECT_EQ(found->smallest.ops.size(), 1u) << "whatever it computes is wrong";
+  EXPECT_EQ(found->blame, "plugin switched_run: it is wrong with every pass off, too");
+  turn("");
+  found = reproduce(*s.runtime, *kept, o);
+  ASSERT_TRUE(found.ok()) << found.status().text();
+  EXPECT_EQ(found->reason, "") << "right now";
+  fs::remove(o.repro_dir + "/mlp-switched_run-all/inputs.safetensors");
+  EXPECT_FALSE(read_repro(o.repro_dir + "/mlp-switched_run-all", s.runtime->tensors()).ok());
+}
+
+TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
+  const std::vector<std::string> passes{"a", "b", "c", "d"};
+  const auto needs = [](const std::vector<std::string>& needed) {
+    return [needed](const std::vector<std::string>& disabled) {
+      return std::none_of(needed.begin(), needed.end(), [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
+    };
+  };
+  EXPECT_EQ(first_bad_pass(passes, needs({"b"})), "b");
+  EXPECT_EQ(first_bad_pass(passes, needs({"a", "c"})), "c") << "c is wrong about what a leaves";
+  EXPECT_EQ(first_bad_pass(passes, needs({})), "") << "no pass is needed";
+  EXPECT_EQ(first_bad_pass(passes, [](const auto&) { return false; }), "");
 }
 
 TEST_F(ServiceFaults, FailedRunsAreAnsweredEagerlyAndOpenTheBreaker) {

@@ -4,7 +4,7 @@
 // prints its seed.
 //
 //   graphs --cpu=FOLDER --reference=FOLDER | --cuda=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink]
-//          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM]
+//          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM] [--run-in=worker]
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,8 +17,8 @@
 #include "core/eager/tensor_services.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
+#include "core/tune/shrink.h"
 #include "tests/graphs/random_graph.h"
-#include "tests/graphs/shrink.h"
 #include "tests/graphs/trial.h"
 #include "tests/support/trust_count.h"
 
@@ -26,7 +26,7 @@ namespace keirin::graphs {
 namespace {
 
 struct Options {
-  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = KEIRIN_WORKER;
+  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = KEIRIN_WORKER, run_in = "process";
   bool specials = false, shrink = true, print = false;
 };
 
@@ -134,14 +134,14 @@ int run(int argc, char** argv) {
     else if (arg == "--print") o.print = true;
     else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "cuda", o.cuda) &&
              !read_option(arg, "first", o.first) && !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) &&
-             !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) &&
+             !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
              !read_option(arg, "most-failures", o.most_failures))
       return std::fprintf(stderr, "unknown argument %s\n", arg.c_str()), 2;
   }
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS}) ::signal(signal, on_crash);
   const std::unique_ptr<TensorServices> services = make_tensor_services();
   if (sources_of(o).empty()) return std::fprintf(stderr, "graphs: name the folder of a plugin: --cpu=, --reference= or --cuda=\n"), 2;
-  Result<std::unique_ptr<Plugins>> plugins = Plugins::open(sources_of(o), o.worker, *services);
+  Result<std::unique_ptr<Plugins>> plugins = Plugins::open(sources_of(o), o.worker, *services, o.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
   if (!plugins.ok()) return std::fprintf(stderr, "graphs: %s\n", plugins.status().text().c_str()), 2;
   return Runner(o, std::move(plugins).value()).run();
 }

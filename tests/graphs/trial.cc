@@ -25,7 +25,8 @@ namespace {
 constexpr uint32_t kEager = kNone;
 
 // One value in sixteen is special. Not the largest floats: the order of a sum decides which of them overflow. Integers wrap, so
-// theirs are as large as they get. No denormals among values that cancel to the bit: the order of a sum decides whether one is left.
+// theirs are as large as they get. No denormals among values that cancel to the bit: 1.5 - 1.5 + 2^-130 is 2^-130 in eager's order and 0
+// where the first term is added last.
 void add_specials(const Tensor& t, uint64_t seed, bool denormals) {
   constexpr double kOneOf64Bits = 0x1p62;
   std::mt19937_64 random(seed);
@@ -245,7 +246,8 @@ const char* cut_name(Cut cut) {
   return "mixed";
 }
 
-Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services) {
+Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services,
+                                               RunIn run_in) {
   auto out = std::unique_ptr<Plugins>(new Plugins);
   out->services_ = &services;
   for (const Source& source : sources) {
@@ -254,6 +256,7 @@ Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& source
     options.search = false;
     options.worker = worker;
     options.services = &services;
+    options.run_in = run_in;
     KRN_TRY_LET(std::unique_ptr<PluginHost> host, PluginHost::open(options));
     if (host->devices().empty()) {
       std::string why = "no device in '" + source.folder + "'";

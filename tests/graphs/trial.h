@@ -47,7 +47,8 @@ class Plugins {
     Cut cut;
     std::string folder;
   };
-  static Result<std::unique_ptr<Plugins>> open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services);
+  static Result<std::unique_ptr<Plugins>> open(const std::vector<Source>& sources, const std::string& worker, TensorServices& services,
+                                               RunIn run_in = RunIn::kProcess);
   // With drawn values.
   Verdict try_graph(const Graph& graph, const Setting& setting);
   // With these inputs, one set per call.

@@ -31,6 +31,7 @@ struct Settings {
   double seconds = 3;   // of a block at least
   double race_seconds = 1;
   double bar = 0;
+  std::string beside = "compile";  // or "spin", "stream": what any other work on the second processor costs here
   std::string priorities = "background";  // or "equal": what giving way is worth; or "realtime": see realtime()
 };
 
@@ -119,7 +120,7 @@ class Service {
       for (const bool compiling : {round % 2 == 0 ? false : true, round % 2 == 0 ? true : false}) {
         std::atomic<bool> over{false};
         std::thread compiler;
-        if (compiling) compiler = std::thread([&] { compile_for(settings_.seconds, over); });
+        if (compiling) compiler = std::thread([&] { settings_.beside == "compile" ? compile_for(settings_.seconds, over) : disturb(settings_.seconds, over); });
         else if (settings_.priorities == "realtime" && threads == 1) compiler = std::thread([&] { keep_quiet(over); });
         (compiling ? b : a) = serve(threads, over, !compiling);
         over = true;
@@ -151,6 +152,21 @@ class Service {
     realtime(settings_, 11);
     while (!over) {
     }
+  }
+
+  // Arithmetic alone: what calls lose to it, they lose to the processors themselves (a core in two halves, its clock). Streaming over
+  // more than the caches hold: what is lost to caches and memory on top of that.
+  void disturb(double seconds, std::atomic<bool>& over) {
+    if (settings_.priorities == "background") give_way();
+    realtime(settings_, 11);
+    const bool stream = settings_.beside == "stream";
+    std::vector<uint64_t> from(stream ? size_t{8} << 20 : 512), to(from.size());
+    const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    while (Clock::now() < end) {
+      for (size_t i = 0; i < from.size(); ++i) to[i] = to[i] * 6364136223846793005u + from[i] + 1;
+      from.swap(to);
+    }
+    over = true;
   }
 
   void compile_for(double seconds, std::atomic<bool>& over) {
@@ -213,6 +229,8 @@ int run(int argc, char** argv) {
   app.add_option("--seconds", settings.seconds, "of a block at least")->capture_default_str();
   app.add_option("--race-limit", settings.race_seconds, "seconds of the race in a compile")->capture_default_str();
   app.add_option("--bar", settings.bar, "highest ratio of p99 with one calling thread; 0: none");
+  app.add_option("--beside", settings.beside, "what the second processor does meanwhile: compile; spin (arithmetic); stream (128 MB of memory)")
+      ->check(CLI::IsMember({"compile", "spin", "stream"}))->capture_default_str();
   app.add_option("--priorities", settings.priorities, "background: as in service; equal: nothing gives way; realtime: calls and compile "
                  "above everything else on the machine, calls first")->check(CLI::IsMember({"background", "equal", "realtime"}))->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -135,8 +135,8 @@ bool Decoder::nested_argument(std::string_view tag, const JsonRef& ref, Argument
   if (tag == "as_string_to_argument") {
     auto& items = v.emplace<DictArg>().items;
     return want(ref, JsonType::kObject) && ref.members([&](std::string_view key, const JsonRef& at) {
-      items.emplace_back(std::string(key), Argument{});
-      return argument(at, &items.back().second);
+      items.push_back({std::string(key), {}});
+      return argument(at, &items.back().value);
     });
   }
   if (tag == "as_graph") {

@@ -100,8 +100,9 @@ struct GraphArg {
   std::string name;                    // of the submodule at export
   std::shared_ptr<const Graph> graph;  // never null; its names are its own
 };
+struct DictItem;  // no std::pair: its traits would ask for the size of an Argument while that is being defined
 struct DictArg {
-  std::vector<std::pair<std::string, Argument>> items;
+  std::vector<DictItem> items;
 };  // as_string_to_argument, in file order
 
 // as_optional_tensor reads as TensorArg or NoneArg. Custom objects and tokens are refused while reading.
@@ -125,6 +126,11 @@ struct Argument {
   }
   // The graph values that it names, in order: tensors, symbols, and those inside lists and dicts (not inside graphs).
   std::vector<std::string> names() const;
+};
+
+struct DictItem {
+  std::string key;
+  Argument value;
 };
 
 struct NamedArgument {

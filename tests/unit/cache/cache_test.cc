@@ -53,7 +53,7 @@ TEST_F(CacheTest, WhatIsPublishedIsReadByAnotherCache) {
   EXPECT_FALSE(cache_->read(EntryKind::kArtifact, key("a")));
   ASSERT_TRUE(cache_->publish(EntryKind::kArtifact, key("a"), body));
   EXPECT_EQ(Cache(options()).read(EntryKind::kArtifact, key("a")), body);
-  EXPECT_FALSE(cache_->read(EntryKind::kKernel, key("a"))) << "kinds are apart";
+  EXPECT_FALSE(cache_->read(EntryKind::kClaims, key("a"))) << "kinds are apart";
   EXPECT_FALSE(cache_->read(EntryKind::kArtifact, key("b")));
   cache_->remove(EntryKind::kArtifact, key("a"));
   EXPECT_FALSE(cache_->read(EntryKind::kArtifact, key("a")));

@@ -157,7 +157,7 @@ TEST_F(FileErrors, InTheFirstPublish) {
 }
 
 TEST_F(FileErrors, WhereAnEntryIsReplaced) {
-  for (const EntryKind kind : {EntryKind::kKernel, EntryKind::kBad})
+  for (const EntryKind kind : {EntryKind::kClaims, EntryKind::kBad})
     try_all([&](Cache& cache) { return cache.publish(kind, key("a"), body('o')); },
             [&](Cache& cache) { return cache.publish(kind, key("a"), body('n', 5000)); },
             [&](Cache& cache, bool told, bool harmless) {

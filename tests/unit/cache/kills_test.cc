@@ -128,7 +128,7 @@ TEST_F(Kills, InTheFirstPublish) {
 }
 
 TEST_F(Kills, WhereAnEntryIsReplaced) {
-  for (const EntryKind kind : {EntryKind::kKernel, EntryKind::kBad}) {  // the second one waits for the disk
+  for (const EntryKind kind : {EntryKind::kClaims, EntryKind::kBad}) {  // the second one waits for the disk
     SCOPED_TRACE(entry_kind_name(kind));
     kill_at_each_call([&](Cache& cache) { cache.publish(kind, key("a"), body('o')); },
                       [&](Cache& cache) { cache.publish(kind, key("a"), body('n', 5000)); },

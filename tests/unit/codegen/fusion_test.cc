@@ -276,6 +276,28 @@ TEST(Fusion, IntegersAndBools) {
   check(g);
 }
 
+// Registers are wider than the tensors: what a reader in the same kernel sees is what memory would hold.
+TEST(Fusion, NarrowIntegersWrapBetweenOperators) {
+  struct Case {
+    uint8_t dtype;
+    double x, y, sum;
+  };
+  for (const Case& c : {Case{kDType_i8, 100, 100, -56}, Case{kDType_i8, -128, -1, 127}, Case{kDType_u8, 200, 100, 44},
+                        Case{kDType_i16, 32767, 1, -32768}, Case{kDType_i32, 2147483647, 1, -2147483648.0}}) {
+    RegionBuilder g;
+    const int x = g.input(c.dtype, {5}), y = g.input(c.dtype, {5});
+    const int sum = g.binary(kOp_add, x, y);
+    g.output(g.cast(sum, kDType_i64));
+    g.output(g.compare(kOp_lt, sum, x));
+    g.output(g.binary(kOp_maximum, sum, x));
+    const Checked checked = check(g, {Values(5, c.x), Values(5, c.y)});
+    EXPECT_EQ(checked.kernels(), 1u);
+    EXPECT_EQ(checked.outputs[0], Values(5, c.sum));
+    EXPECT_EQ(checked.outputs[1], Values(5, c.sum < c.x));
+    EXPECT_EQ(checked.outputs[2], Values(5, std::max(c.sum, c.x)));
+  }
+}
+
 TEST(Fusion, EmptyAndScalarTensors) {
   RegionBuilder g;
   int e = g.input(kF32, {0, 4}), s = g.input(kF32, {}), x = g.input(kF32, {3, 0});

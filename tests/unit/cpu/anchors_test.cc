@@ -251,6 +251,23 @@ TEST(Anchors, PacksAreSharedCountedAndFreed) {
   EXPECT_NE(make_vendor_step(a, context), nullptr);
 }
 
+// y = x w' and y = x w of one square weight: both packs have the same address, size and layout, and other numbers.
+TEST(Anchors, ASquareWeightAndItsTransposeArePackedApart) {
+  Bench b;
+  const AnchorDesc straight = linear(b, {4, 64}, 64, false, true);
+  AnchorDesc turned = straight;
+  turned.operands[1].strides = {1, 64};
+  krn_host_consts consts{};
+  consts.open = Bench::open;
+  codegen::CompileContext context;
+  context.consts = &consts;
+  context.host = reinterpret_cast<krn_host*>(&b);
+  for (const auto& [first, second] : {std::pair{straight, turned}, std::pair{turned, straight}}) {
+    const auto packed = make_vendor_step(first, context);  // alive, so that its pack may be taken
+    check(b, second, "after the other", [&](const Dims& i) { return linear_at(b, second, i); });
+  }
+}
+
 double conv_at(Bench& b, const AnchorDesc& a, const Dims& i) {
   const TensorDesc &x = a.operands[0], &w = a.operands[1];
   const size_t spatial = x.sizes.size() - 2;

@@ -7,10 +7,10 @@
 
 #include "core/ir/graph.h"
 
-namespace keirin::graphs {
+namespace keirin {
 
 using Fails = std::function<bool(const Graph&)>;
 
 Graph shrink(Graph graph, const Fails& fails, int most_tries = 400);
 
-}  // namespace keirin::graphs
+}  // namespace keirin

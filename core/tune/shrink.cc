@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/graphs/shrink.h"
+#include "core/tune/shrink.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include "core/ops/builder.h"
 
-namespace keirin::graphs {
+namespace keirin {
 namespace {
 
 // The result's readers read an operand of the same type instead.
@@ -134,4 +134,4 @@ class Shrinker {
 
 Graph shrink(Graph graph, const Fails& fails, int most_tries) { return Shrinker(std::move(graph), fails, most_tries).run(); }
 
-}  // namespace keirin::graphs
+}  // namespace keirin

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One plugin, one process away: a warm keirin-worker in one role that is asked over a channel. A crash, hang, memory bomb or garbage
+// there costs one question; the next one starts a fresh process. What it is not: trust in the answer, which the caller checks.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/host/channel.h"
+#include "core/host/child_process.h"
+#include "core/host/hardware.h"
+#include "core/host/session.h"
+
+namespace keirin {
+
+// What the worker must find when it looks at the plugin itself.
+struct WorkerPlugin {
+  std::string program;  // keirin-worker
+  PluginSession::Identity identity;
+  std::string name;
+  std::vector<HardwareItem> hardware;
+  int num_threads = 1;  // of the host, so that both plan alike
+};
+
+struct WorkerLimits {
+  std::chrono::milliseconds deadline{120000};  // of one question
+  uint64_t memory_bytes = 0;                   // private memory of the process; 0: half of the machine's
+  bool background = false;                     // it gives way to whatever else wants the processor
+};
+
+class PluginWorker {
+ public:
+  // `role` as worker_main knows it; `place` names the process in messages: "in the compile child".
+  PluginWorker(WorkerPlugin plugin, WorkerLimits limits, const char* role, const char* place);
+  ~PluginWorker();
+
+  // `crashed`, `timeout`, `exhausted` or `corrupt` with what was seen, if the worker did not answer as it should; `unsupported` with
+  // `impossible` set if there can be none at all; else what the plugin said. One question at a time.
+  Result<Packet> ask(const char* stage, const Packet& question, std::chrono::milliseconds deadline,
+                     const std::atomic<bool>* cancel = nullptr);
+  bool impossible() const { return impossible_; }
+  // How many processes there have been, the one that runs included; what an earlier one was told is forgotten.
+  uint64_t num_started() const { return num_started_; }
+  bool running() const { return running_; }
+  const WorkerPlugin& plugin() const { return plugin_; }
+  const WorkerLimits& limits() const { return limits_; }
+
+ private:
+  Status start(const Patience& patience);
+  Status ended(Status status, const char* stage, std::chrono::milliseconds deadline);
+  uint64_t memory_limit() const;
+
+  const WorkerPlugin plugin_;
+  const WorkerLimits limits_;
+  const char* const role_;
+  const char* const place_;
+  std::mutex mutex_;  // guards what follows
+  std::optional<ChildProcess> child_;
+  Descriptor channel_;
+  pid_t owner_ = 0;  // the process that started it: a forked copy of the host starts its own
+  std::atomic<uint64_t> num_started_{0};
+  std::atomic<bool> running_{false}, impossible_{false};
+};
+
+}  // namespace keirin
