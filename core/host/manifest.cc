@@ -81,6 +81,36 @@ Status read_variant(const toml::table& table, Manifest* out) {
   return {};
 }
 
+// toml++ 3.3 takes some things for granted and runs into undefined behaviour without them: a table header begins with a key; outside
+// strings all is ASCII. Looked for line by line, which strings of several lines would defeat: no field needs one. What is wrong with
+// the line, or nothing.
+const char* unsafe_for_parser(std::string_view line) {
+  constexpr std::string_view kBlank = " \t", kKeys = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"'";
+  if (line.find("\"\"\"") != std::string_view::npos || line.find("'''") != std::string_view::npos) return "a string of several lines";
+  char quote = 0;
+  for (size_t i = 0; i < line.size() && (quote || line[i] != '#'); ++i) {
+    if (!quote && static_cast<unsigned char>(line[i]) >= 0x80) return "a character outside ASCII and outside a string";
+    if (quote == '"' && line[i] == '\\') ++i;
+    else if (quote ? line[i] == quote : line[i] == '"' || line[i] == '\'') quote = quote ? 0 : line[i];
+  }
+  const auto skip = [&](size_t n) { line.remove_prefix(std::min(line.find_first_not_of(kBlank, n), line.size())); };
+  skip(0);
+  if (!line.starts_with('[')) return nullptr;
+  skip(1);
+  if (line.starts_with('[')) skip(1);
+  return line.empty() || (kKeys.find(line[0]) == std::string_view::npos && line[0] != ']') ? "a table header without a key" : nullptr;
+}
+
+Status check_lines(const std::string& path, std::string_view text) {
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find_first_of("\n\r\v\f"), text.size());
+    if (const char* const what = unsafe_for_parser(text.substr(0, end)))
+      return wrong(path, "no valid TOML: line " + std::to_string(number) + ": " + what);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<krn_guid> parse_guid(std::string_view text) {
@@ -125,6 +155,7 @@ Status read_manifest(const std::string& path, Manifest* out) {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return wrong(path, "the manifest cannot be read");
+  KRN_TRY(check_lines(path, text.str()));
   const toml::parse_result parsed = toml::parse(text.str());
   if (!parsed) {
     const toml::source_position at = parsed.error().source().begin;

@@ -78,14 +78,15 @@ Status RemoteExecutable::load(const char** function) {
   arguments.mark_zones();
   *function = artifact_ ? "krn.artifact.load" : "krn.compile.compile";
   KRN_TRY_LET(const Packet answer, process.ask(artifact_ ? "load" : "compile", question, process.limits().deadline));
-  try {
-    info_ = info_from_json(answer.head.at("info"));
-  } catch (const nlohmann::json::exception&) {
-    return Status(Code::k_corrupt, "answered what could not be read");
-  }
   *function = "krn.exec.run";
-  info_.concurrent = info_.replay_safe = false;
-  info_.inputs_intact = info_.in_worker = true;
+  if (loaded_in_ == 0) {  // later nothing of it changes, and others may be reading it
+    try {
+      info_ = info_from_json(answer.head.at("info"));
+    } catch (const nlohmann::json::exception&) {
+      return Status(Code::k_corrupt, "answered what could not be read");
+    }
+    info_.inputs_intact = info_.in_worker = true;
+  }
   arguments_ = std::move(arguments);
   id_ = id;
   loaded_in_ = process.num_started();
@@ -95,9 +96,11 @@ Status RemoteExecutable::load(const char** function) {
 Status RemoteExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs, void*,
                              uint64_t, bool) {
   if (fork_count() != forks_) return forked_copy();
-  if (num_inputs != arguments_.inputs().size() || num_outputs != arguments_.outputs().size())
-    return Status(Code::k_invalid_input, "the call gives another number of inputs or outputs than the region has");
-  return judged([&](const char** function) { return run_once(inputs, outputs, function); });
+  return judged([&](const char** function) -> Status {
+    if (num_inputs != arguments_.inputs().size() || num_outputs != arguments_.outputs().size())
+      return Status(Code::k_invalid_input, "the call gives another number of inputs or outputs than the region has");
+    return run_once(inputs, outputs, function);
+  });
 }
 
 Status RemoteExecutable::run_once(const krn_tensor* inputs, const krn_tensor* outputs, const char** function) {

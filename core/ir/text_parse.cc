@@ -153,6 +153,8 @@ class Parser {
     if (!found) return fail("unknown dtype '" + dtype + "'");
     value.type.dtype = *found;
     KRN_TRY_LET(value.type.sizes, dims("[", "]"));
+    for (int64_t bytes = dtype_bytes(*found); const int64_t size : value.type.sizes)
+      if (__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) return fail("a tensor of more bytes than can be counted");
     if (peek("{")) {
       KRN_TRY_LET(value.type.strides, dims("{", "}"));
     } else {

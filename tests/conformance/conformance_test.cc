@@ -5,7 +5,7 @@
 // plugin does not claim is counted by itself and never as passed.
 //
 //   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>]
-//               [--skips=<file>] [--worker=<program>]
+//               [--skips=<file>] [--worker=<program>] [--run-in=worker]
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ namespace {
 struct Options {
   std::string name = "plugin", plugin, pattern, failures;
   std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
-  std::string skips = KEIRIN_SKIPS, worker = KEIRIN_WORKER;
+  std::string skips = KEIRIN_SKIPS, worker = KEIRIN_WORKER, run_in = "process";
 };
 
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.
@@ -53,7 +53,8 @@ class Suite {
 
   std::string open() {
     services_ = make_tensor_services();
-    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, options.worker, *services_);
+    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, options.worker, *services_,
+                                                             options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
     if (!subject.ok()) return subject.status().text();
     subject_ = std::move(subject).value();
     std::ifstream file(options.skips);
@@ -209,7 +210,7 @@ int run(int argc, char** argv) {
     const std::string arg = argv[i];
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
              !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
-             !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker)) {
+             !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
     }

@@ -7,13 +7,14 @@
 
 namespace keirin::conformance {
 
-Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const std::string& worker, TensorServices& services) {
+Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const std::string& worker, TensorServices& services, RunIn run_in) {
   auto subject = std::unique_ptr<Subject>(new Subject(services));
   HostOptions options;
   options.paths = {folder};
   options.search = false;
   options.worker = worker;
   options.services = &services;
+  options.run_in = run_in;
   KRN_TRY_LET(subject->host_, PluginHost::open(options));
   if (const std::vector<PluginDevice*> devices = subject->host_->devices(); !devices.empty()) {
     subject->device_ = devices[0];

@@ -17,7 +17,8 @@ namespace keirin::conformance {
 class Subject {
  public:
   // `folder` holds one plugin; `worker` is the program of the probe child.
-  static Result<std::unique_ptr<Subject>> open(const std::string& folder, const std::string& worker, TensorServices& services);
+  static Result<std::unique_ptr<Subject>> open(const std::string& folder, const std::string& worker, TensorServices& services,
+                                               RunIn run_in = RunIn::kProcess);
 
   // Compiled for one case. `constants` in the order of the graph's constants.
   struct Compiled {

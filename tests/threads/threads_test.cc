@@ -211,6 +211,19 @@ TEST_F(Threads, ADyingChildThatManyAsk) {
   EXPECT_GE(read_bad_records(cache_).size(), kBadRegionsOfABadPlugin);
 }
 
+TEST_F(Threads, RunsInAWorkerBesideCompilesThatComeAndGo) {
+  HostOptions o = options({"good"}, CompileIn::kChild);
+  o.run_in = RunIn::kWorker;
+  const auto host = open(o);
+  const auto first = *compile_relu(device_of(*host, "good"), 64), second = *compile_relu(device_of(*host, "good"), 65);
+  std::atomic<int64_t> n{100};
+  over_and_over(times(2, [&] { note(runs_right(*first, 64)); }) + times(2, [&] { note(runs_right(*second, 65)); }) + times(2, [&] {
+                  const int64_t mine = n++;
+                  const auto made = compile_relu(device_of(*host, "good"), mine);
+                  note(made.ok() && runs_right(**made, mine));
+                }));
+}
+
 TEST_F(Threads, SweepAndCheckBesideReadersAndWriters) {
   constexpr int kKeys = 12;
   const auto key = [](int i) { return CacheKey().add("n", i); };

@@ -13,7 +13,7 @@ namespace {
 
 class FakeExecutable final : public Executable {
  public:
-  explicit FakeExecutable(const bool* fails) : fails_(fails) {}
+  FakeExecutable(const bool* fails, bool inputs_intact) : fails_(fails) { info_.inputs_intact = inputs_intact; }
   const ExecutableInfo& info() const override { return info_; }
   uint64_t workspace_bytes() const override { return 0; }
   uint64_t workspace_align() const override { return 64; }
@@ -31,7 +31,7 @@ class FakeExecutable final : public Executable {
 
 // state = neg(x) by the first region, in place or not; the user's output is relu of x by the second one.
 struct TwoRegions {
-  explicit TwoRegions(bool in_place) {
+  explicit TwoRegions(bool in_place, bool intact = false) {
     const Type type{DType::k_f32, {1}, {1}};
     Graph g;
     const ValueId x = g.add_input(type, 0), state = g.add_constant(type, 0, ValueKind::kState);
@@ -41,12 +41,12 @@ struct TwoRegions {
     g.outputs.push_back({updated, state, kNone});
     std::vector<PlanStep> steps(2);
     steps[0].name = "r0";
-    steps[0].executable = std::make_shared<FakeExecutable>(&first_fails);
+    steps[0].executable = std::make_shared<FakeExecutable>(&first_fails, intact);
     steps[0].operands = {x};
     steps[0].results = {updated};
     steps[0].targets = {in_place ? state : kNone};
     steps[1].name = "r1";
-    steps[1].executable = std::make_shared<FakeExecutable>(&second_fails);
+    steps[1].executable = std::make_shared<FakeExecutable>(&second_fails, intact);
     steps[1].operands = {x};
     steps[1].results = {out};
     auto made = Plan::make(g, std::move(steps), {state_tensor}, services, {});
@@ -79,6 +79,16 @@ TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
   EXPECT_NE(late.text().find("told to fail"), std::string::npos) << "the cause is not lost";
   in_place.first_fails = true;
   EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "it may have written before it failed";
+}
+
+// In a worker the caller's memory is written when the run is over.
+TEST(Plan, ARegionThatUpdatesOnlyWhenItIsDoneMayFail) {
+  TwoRegions in_place(true, true);
+  in_place.first_fails = true;
+  EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_internal) << "eager may answer";
+  EXPECT_EQ(in_place.state(), 7);
+  in_place.first_fails = false, in_place.second_fails = true;
+  EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "the first region is done";
 }
 
 TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {

@@ -51,6 +51,25 @@ TEST_F(ReaderMutants, Manifest) {
   inputs.try_mutants(good, 1500, judge);
   EXPECT_GT(refused, 500);
   EXPECT_GT(read, 100);
+  const char* const kHeader = "a table header without a key";
+  const char* const kAscii = "a character outside ASCII and outside a string";
+  const char* const kLines = "a string of several lines";
+  // What fuzzing found: the parser's own assumptions, which are undefined behaviour where they do not hold.
+  for (const auto& [line, what] : std::vector<std::pair<std::string, const char*>>{
+           {std::string("[\0", 2), kHeader}, {"[$]", kHeader}, {"[[ =x]]", kHeader}, {"[\n]", kHeader}, {"a=1\n \t[", kHeader},
+           {"m\xef\xb6\xbf", kAscii}, {"x = 'a' \xef\xb6\xbf", kAscii}, {"x = \"\\\"\" \xc2\xa0", kAscii}, {"x = \"\"\"", kLines}}) {
+    SCOPED_TRACE(line);
+    inputs.try_one(line + "\n" + good, judge);
+    Manifest manifest;
+    spill(path, good + "\n" + line);
+    const Status status = read_manifest(path, &manifest);
+    EXPECT_NE(status.text().find(what), std::string::npos) << status.text();
+  }
+  inputs.try_one(good + "\npublisher_note = 'M\xc3\xbcller' # caf\xc3\xa9\n", [&](const std::string& text) {
+    spill(path, text);
+    Manifest manifest;
+    EXPECT_TRUE(read_manifest(path, &manifest).ok()) << "strings and comments may hold any text";
+  });
   for (const char* deep : {"[", "{a=", "[[a]]\n"}) {
     std::string nested = "x = ";
     for (int i = 0; i < 5000; ++i) nested += deep;
