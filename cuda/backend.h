@@ -42,6 +42,7 @@ class CudaBackend : public codegen::Backend {
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
                                                             const codegen::CompileContext& context, uint32_t& generated) override;
+  void prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) override;
   std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context) override;
   bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override;
   std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext& context) override;

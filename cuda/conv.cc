@@ -200,6 +200,15 @@ bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t n
   return conv_taken(longer, numerics, has_device, ignored);
 }
 
+void prepare_convs(std::span<const AnchorDesc* const> anchors, uint32_t numerics) {
+  std::vector<ConvProblem> problems;
+  std::string ignored;
+  for (const AnchorDesc* anchor : anchors)
+    if (anchor->op == op_conv)
+      if (auto p = conv_problem(*anchor, numerics, ignored)) problems.push_back(std::move(*p));
+  cudnn_prepare(problems);
+}
+
 std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics) {
   std::string why_not;
   const auto p = conv_problem(anchor, numerics, why_not);

@@ -22,6 +22,8 @@ std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anc
 // `has_device`: false asks the shapes only, for machines without one.
 bool conv_taken(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not);
 bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device);
+// What make_conv will be asked for: the library builds their plans side by side.
+void prepare_convs(std::span<const codegen::AnchorDesc* const> anchors, uint32_t numerics);
 std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics);
 
 }  // namespace keirin::cuda

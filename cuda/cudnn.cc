@@ -4,15 +4,18 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <thread>
 #include <unordered_map>
 
 #include <cudnn_frontend.h>
 
 #include "cuda/code_store.h"
+#include "cuda/device.h"
 #include "cuda/op_ids.h"
 #include "plugins/kit/error.h"
 
@@ -29,7 +32,7 @@ using TensorPtr = std::shared_ptr<Tensor_attributes>;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 28;
-constexpr double kTuningSeconds = 0.2;  // after the first plan is built, no other is begun later than this
+constexpr double kBuildSeconds = 0.3;  // of one problem: after the first plan is built, no other is begun later than this
 constexpr int kMaxPlansTimed = 6;
 constexpr size_t kOldestCudnn = 90000;
 
@@ -115,8 +118,8 @@ TensorPtr add_tensor(fe::graph::Graph& graph, const ConvTensor& t, int64_t uid) 
   return graph.tensor(Tensor_attributes().set_dim(t.sizes).set_stride(t.strides).set_data_type(data_type(t.dtype)).set_uid(uid));
 }
 
-// The problem as a graph with its engines listed, best first; uids are positions in the order of LibraryPlan::run's addresses.
-fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
+// The problem as a graph; uids are positions in the order of LibraryPlan::run's addresses.
+fe::error_t lay_out(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
   graph.set_io_data_type(data_type(p.x.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
   TensorPtr x = add_tensor(graph, p.x, 0), w = add_tensor(graph, p.w, 1);
   TensorPtr y = graph.conv_fprop(x, w, fe::graph::Conv_fprop_attributes().set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation));
@@ -132,7 +135,11 @@ fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Grap
   }
   y->set_output(true).set_data_type(data_type(p.y.dtype)).set_uid(2);
   if (auto bad = graph.validate(); bad.is_bad()) return bad;
-  if (auto bad = graph.build_operation_graph(handle); bad.is_bad()) return bad;
+  return graph.build_operation_graph(handle);
+}
+
+// Its engines, best first: the library's heuristics, which take milliseconds.
+fe::error_t list_plans(const ConvProblem& p, fe::graph::Graph& graph) {
   if (auto bad = graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}); bad.is_bad()) return bad;
   graph.deselect_workspace_greater_than(kMaxWorkspaceBytes);
   std::vector<fe::NumericalNote_t> unwanted{fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION,
@@ -142,7 +149,7 @@ fe::error_t describe(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Grap
   return graph.check_support();
 }
 
-fe::error_t describe(const HeadsProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
+fe::error_t lay_out(const HeadsProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
   graph.set_io_data_type(data_type(p.q.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
   TensorPtr q = add_tensor(graph, p.q, 0), k = add_tensor(graph, p.k, 1), v = add_tensor(graph, p.v, 2);
   auto attributes = fe::graph::SDPA_attributes().set_attn_scale(static_cast<float>(p.scale)).set_generate_stats(false);
@@ -150,7 +157,10 @@ fe::error_t describe(const HeadsProblem& p, cudnnHandle_t handle, fe::graph::Gra
   TensorPtr o = graph.sdpa(q, k, v, attributes)[0];
   o->set_output(true).set_dim(p.o.sizes).set_stride(p.o.strides).set_data_type(data_type(p.o.dtype)).set_uid(3);
   if (auto bad = graph.validate(); bad.is_bad()) return bad;
-  if (auto bad = graph.build_operation_graph(handle); bad.is_bad()) return bad;
+  return graph.build_operation_graph(handle);
+}
+
+fe::error_t list_plans(const HeadsProblem&, fe::graph::Graph& graph) {
   if (auto bad = graph.create_execution_plans({fe::HeurMode_t::A}); bad.is_bad()) return bad;
   graph.deselect_workspace_greater_than(kMaxWorkspaceBytes);
   return graph.check_support();
@@ -165,24 +175,63 @@ std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
 }
 std::vector<const ConvTensor*> tensors_of(const HeadsProblem& p) { return {&p.q, &p.k, &p.v, &p.o}; }
 
+// Whether x full of infinities must show in the first and the last element of y, all other numbers being positive.
+bool passes_infinity_on(const ConvProblem& p) {
+  for (size_t d = 0; d < p.stride.size(); ++d) {  // each window holds something of x
+    const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
+    if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return false;
+  }
+  return std::all_of(p.stages.begin(), p.stages.end(), [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; });
+}
+bool passes_infinity_on(const HeadsProblem&) { return false; }
+
+// What is remembered of a problem holds for this version of the library and this kind of device.
+template <class Problem>
+std::string choice_key(const char* what, const Problem& problem) {
+  std::string ignored;
+  const Driver* driver = Driver::get(ignored);
+  CUdevice device = 0;
+  int major = 0, minor = 0;
+  driver->cuCtxGetDevice(&device);
+  driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  return kChoicePrefix + std::string(what) + " " + std::to_string(fe::detail::get_backend_version()) + " " + std::to_string(major * 10 + minor) + " " +
+         problem.key();
+}
+
 int64_t bytes_of(const ConvTensor& t) {
   int64_t last = 0;
   for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
   return (last + 1) * (t.dtype == dtype_f32 ? 4 : 2);
 }
 
-template <class Problem>
-class GraphPlan final : public LibraryPlan {
+// A plan in two steps: the constructor builds the candidates, beside others on other threads; settle() times them, one problem at
+// a time, and is called before anything else.
+class TimedPlan : public LibraryPlan {
  public:
-  explicit GraphPlan(const Problem& problem) {
+  virtual void settle() = 0;
+};
+
+template <class Problem>
+class GraphPlan final : public TimedPlan {
+ public:
+  explicit GraphPlan(const Problem& problem) : problem_(problem) {
     const Handle handle;
     if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
-    if (auto bad = describe(problem, handle.get(), graph_); bad.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + bad.get_message());
-    choose(problem, handle.get());
+    const auto good = [](fe::error_t result) {
+      if (result.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + result.get_message());
+    };
+    good(lay_out(problem, handle.get(), graph_));
+    if (take_choice()) return;
+    if (graph_.get_execution_plan_count() == 0) good(list_plans(problem, graph_));
+    build();
+  }
+
+  void settle() override {
+    if (chosen_ < 0) choose();
     workspace_bytes_ = graph_.get_workspace_size_plan_at_index(chosen_);
     name_ = name_at(chosen_);
   }
-
   int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
     const Handle handle;
     if (!handle.get() || fe::detail::set_stream(handle.get(), stream) != CUDNN_STATUS_SUCCESS) {
@@ -205,14 +254,17 @@ class GraphPlan final : public LibraryPlan {
     return KRN_STATUS_internal;
   }
 
-  void choose(const Problem& problem, cudnnHandle_t handle);
-  bool take_choice(const std::string& key);
+  bool take_choice();
+  void build();
+  void choose();
   std::string name_at(int64_t plan) const {
     std::string name;
     return graph_.get_plan_name_at_index(plan, name).is_good() ? name : "plan " + std::to_string(plan);
   }
 
+  const Problem problem_;
   mutable fe::graph::Graph graph_;  // `execute` is const; asking a workspace size is not
+  std::vector<int64_t> built_;      // places among the heuristic's answers
   int64_t chosen_ = -1;
   int64_t workspace_bytes_ = 0;
   double seconds_ = 0;
@@ -242,7 +294,7 @@ class Bench {
 
   void* allocate(int64_t bytes) {
     CUdeviceptr p = 0;
-    const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 16));
+    const size_t size = static_cast<size_t>(bytes / 16 * 16 + 16);
     check(d_->cuMemAlloc(&p, size), "cuMemAlloc");
     owned_.push_back(p);
     check(d_->cuMemsetD8Async(p, 0x3c, size, stream_), "fill");  // small numbers in every float dtype
@@ -250,6 +302,26 @@ class Bench {
   }
   CUstream stream() const { return stream_; }
   std::span<void* const> addresses() const { return addresses_; }
+
+  // Whether the first and the last element of y are not finite when x is not. An engine was seen to write 0 for -infinity; those
+  // that run groups as one product make it NaN.
+  template <class Run>
+  bool passes_infinity_on(const ConvTensor& x, const ConvTensor& y, const Run& run) {
+    const bool wide = x.dtype == dtype_f32;
+    const uint32_t plus = wide ? 0x7f800000u : x.dtype == dtype_f16 ? 0x7c007c00u : 0x7f807f80u;
+    for (const uint32_t infinity : {plus, plus | (wide ? 0x80000000u : 0x80008000u)}) {
+      d_->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(addresses_[0]), infinity, static_cast<size_t>(bytes_of(x) + 3) / 4, stream_);
+      if (run() != KRN_STATUS_ok) return false;
+      const int64_t size = wide ? 4 : 2;
+      for (const int64_t at : {int64_t{0}, bytes_of(y) - size}) {
+        uint32_t bits = 0;
+        d_->cuMemcpyDtoHAsync(&bits, reinterpret_cast<CUdeviceptr>(addresses_[2]) + static_cast<CUdeviceptr>(at), static_cast<size_t>(size), stream_);
+        const uint32_t exponent = wide ? plus : plus & 0xffffu;
+        if (d_->cuStreamSynchronize(stream_) != CUDA_SUCCESS || (bits & exponent) != exponent) return false;
+      }
+    }
+    return true;
+  }
 
   // The best of a few runs, or a negative number.
   template <class Run>
@@ -276,58 +348,82 @@ class Bench {
   std::vector<void*> addresses_;
 };
 
-// A choice is the plan's place among the heuristic's answers, which the library's version decides, and its name as a check.
+// "eng62_k2=4_k13=0": the engine and its knobs, which come in any order.
+struct EngineName {
+  int64_t engine = -1;
+  std::map<int, int64_t> knobs;
+
+  explicit EngineName(const std::string& text) {
+    if (std::sscanf(text.c_str(), "eng%ld", &engine) != 1) engine = -1;
+    for (size_t at = text.find("_k"); at != std::string::npos; at = text.find("_k", at + 1)) {
+      int knob = 0;
+      int64_t value = 0;
+      if (std::sscanf(text.c_str() + at, "_k%d=%ld", &knob, &value) == 2) knobs[knob] = value;
+    }
+  }
+  bool operator==(const EngineName&) const = default;
+};
+
+// A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the
+// heuristics where the frontend knows the knobs.
 template <class Problem>
-bool GraphPlan<Problem>::take_choice(const std::string& key) {
-  const std::vector<char> bytes = code_store().recall(key);
+bool GraphPlan<Problem>::take_choice() {
+  const std::vector<char> bytes = code_store().recall(choice_key("plan", problem_));
   std::istringstream words(std::string(bytes.begin(), bytes.end()));
   int64_t place = -1;
-  std::string name;
-  if (!(words >> place >> seconds_) || !std::getline(words >> std::ws, name) || place < 0 || place >= graph_.get_execution_plan_count() ||
-      name_at(place) != name || graph_.build_plan_at_index(place).is_bad()) {
-    seconds_ = 0;
-    return false;
-  }
+  std::string text;
+  if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
+  const EngineName name(text);
+  std::unordered_map<fe::KnobType_t, int64_t> knobs;
+  for (const auto& [knob, value] : name.knobs) knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
+  const bool by_name = !knobs.count(fe::KnobType_t::NOT_SET);
+  if (by_name) place = 0;
+  const bool listed = by_name ? graph_.create_execution_plan(name.engine, knobs).is_good() : list_plans(problem_, graph_).is_good();
+  if (!listed || place >= graph_.get_execution_plan_count() || graph_.build_plan_at_index(place).is_bad() || EngineName(name_at(place)) != name)
+    return seconds_ = 0, false;
   chosen_ = place;
   return true;
 }
 
 template <class Problem>
-void GraphPlan<Problem>::choose(const Problem& problem, cudnnHandle_t handle) {
-  const std::string key = kChoicePrefix + std::string("conv ") + std::to_string(fe::detail::get_backend_version()) + " " + problem.key();
-  if (take_choice(key)) return;
+void GraphPlan<Problem>::build() {
   const auto begin = Clock::now();
-  std::unique_ptr<Bench> bench;
-  int timed = 0;
-  for (int64_t i = 0; i < graph_.get_execution_plan_count() && timed < kMaxPlansTimed; ++i) {
-    if (chosen_ >= 0 && std::chrono::duration<double>(Clock::now() - begin).count() > kTuningSeconds) break;
-    if (graph_.build_plan_at_index(i).is_bad()) continue;
-    ++timed;
-    double seconds = -1;
-    try {
-      if (!bench) {
-        bench = std::make_unique<Bench>(tensors_of(problem));
-        fe::detail::set_stream(handle, bench->stream());
-      }
-      void* workspace = bench->allocate(graph_.get_workspace_size_plan_at_index(i));
-      std::string ignored;
-      seconds = bench->seconds_of([&] { return execute(handle, i, bench->addresses(), workspace, ignored); });
-    } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
-      if (chosen_ < 0) chosen_ = i;
-      break;
-    }
-    if (seconds > 0 && (chosen_ < 0 || seconds < seconds_)) chosen_ = i, seconds_ = seconds;
+  for (int64_t i = 0; i < graph_.get_execution_plan_count() && built_.size() < kMaxPlansTimed; ++i) {
+    if (!built_.empty() && std::chrono::duration<double>(Clock::now() - begin).count() > kBuildSeconds) break;
+    if (graph_.build_plan_at_index(i).is_good()) built_.push_back(i);
   }
-  fe::detail::set_stream(handle, nullptr);
-  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan: " + fe::detail::get_last_error_string_());
-  const std::string choice = std::to_string(chosen_) + " " + std::to_string(seconds_) + " " + name_at(chosen_);
-  code_store().remember(key, {choice.begin(), choice.end()});
+  if (built_.empty()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan: " + fe::detail::get_last_error_string_());
+}
+
+template <class Problem>
+void GraphPlan<Problem>::choose() {
+  const Handle handle;
+  if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
+  const std::vector<const ConvTensor*> tensors = tensors_of(problem_);
+  try {
+    Bench bench(tensors);
+    fe::detail::set_stream(handle.get(), bench.stream());
+    for (const int64_t i : built_) {
+      void* workspace = bench.allocate(graph_.get_workspace_size_plan_at_index(i));
+      std::string ignored;
+      const auto run = [&] { return execute(handle.get(), i, bench.addresses(), workspace, ignored); };
+      const double seconds = bench.seconds_of(run);
+      if (seconds <= 0 || (chosen_ >= 0 && seconds >= seconds_)) continue;
+      if (passes_infinity_on(problem_) && !bench.passes_infinity_on(*tensors[0], *tensors[2], run)) continue;
+      chosen_ = i, seconds_ = seconds;
+    }
+  } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
+    if (chosen_ < 0) chosen_ = built_[0];
+  }
+  fe::detail::set_stream(handle.get(), nullptr);
+  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and passes infinities on");
+  const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
+  code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
 }
 
 struct Known {
   std::mutex mutex;
-  std::map<std::pair<CUcontext, std::string>, std::string> support;  // empty: yes; else why not
-  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<const LibraryPlan>> plans;
+  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<TimedPlan>> plans;  // not all of them settled
 };
 Known& known() {
   static auto* known = new Known;
@@ -351,23 +447,29 @@ const std::string& cudnn_missing() {
 
 namespace {
 
+// The answer travels with artifacts: the heuristics take milliseconds, and a start asks for every convolution and epilogue.
 template <class Problem>
 bool supports(const Problem& problem, std::string& why_not) {
   if (why_not = cudnn_missing(); !why_not.empty()) return false;
-  const auto key = key_here(problem);
-  std::lock_guard lock(known().mutex);
-  auto [at, fresh] = known().support.emplace(key, "");
-  if (fresh) {
+  constexpr char kYes[] = "yes";
+  const std::string key = choice_key("support", problem);
+  std::vector<char> answer = code_store().recall(key);
+  if (answer.empty()) {
+    std::string text = kYes;
     try {
       const Handle handle;
       fe::graph::Graph graph;
-      if (!handle.get()) at->second = "cudnnCreate failed";
-      else if (auto bad = describe(problem, handle.get(), graph); bad.is_bad()) at->second = "cuDNN has no engine: " + bad.get_message();
+      if (!handle.get()) return why_not = "cudnnCreate failed", false;
+      auto bad = lay_out(problem, handle.get(), graph);
+      if (bad.is_good()) bad = list_plans(problem, graph);
+      if (bad.is_bad()) text = "cuDNN has no engine: " + bad.get_message();
     } catch (const std::exception& error) {
-      at->second = std::string("cuDNN: ") + error.what();
+      text = std::string("cuDNN: ") + error.what();
     }
+    answer.assign(text.begin(), text.end());
+    code_store().remember(key, answer);
   }
-  why_not = at->second;
+  if (const std::string text(answer.begin(), answer.end()); text != kYes) why_not = text;
   return why_not.empty();
 }
 
@@ -375,10 +477,11 @@ template <class Problem>
 std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) {
   if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
   const auto key = key_here(problem);
-  std::lock_guard lock(known().mutex);  // one build at a time, so that timings do not disturb one another
-  std::shared_ptr<const LibraryPlan>& plan = known().plans[key];
+  std::lock_guard lock(known().mutex);  // one at a time, so that timings do not disturb one another
+  std::shared_ptr<TimedPlan>& plan = known().plans[key];
   try {
-    if (!plan) plan = std::make_shared<const GraphPlan<Problem>>(problem);
+    if (!plan) plan = std::make_shared<GraphPlan<Problem>>(problem);
+    plan->settle();
   } catch (const kit::Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -391,6 +494,34 @@ std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) {
 
 bool cudnn_supports(const ConvProblem& problem, std::string& why_not) { return supports(problem, why_not); }
 bool cudnn_supports(const HeadsProblem& problem, std::string& why_not) { return supports(problem, why_not); }
+
+void cudnn_prepare(std::span<const ConvProblem> problems) {
+  if (!cudnn_missing().empty()) return;
+  std::map<std::pair<CUcontext, std::string>, const ConvProblem*> wanted;
+  {
+    std::lock_guard lock(known().mutex);
+    for (const ConvProblem& problem : problems)
+      if (const auto key = key_here(problem); !known().plans.count(key)) wanted.emplace(key, &problem);
+  }
+  std::vector<decltype(wanted)::value_type> list(wanted.begin(), wanted.end());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < list.size();) {
+      const Current current(list[i].first.first);
+      try {
+        auto plan = std::make_shared<GraphPlan<ConvProblem>>(*list[i].second);
+        std::lock_guard lock(known().mutex);
+        known().plans.emplace(list[i].first, std::move(plan));
+      } catch (const std::exception&) {  // asked for again when its step is made, which says why
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t t = 1; t < std::min<size_t>(list.size(), std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
 std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem) { return plan_for(problem); }
 std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem) { return plan_for(problem); }
 

@@ -57,10 +57,12 @@ class LibraryPlan {
 
 // Empty, or why cuDNN cannot be used here. Any thread.
 const std::string& cudnn_missing();
-// Whether cuDNN names an engine for the problem on the current context's device. Milliseconds; remembered.
+// Whether cuDNN names an engine for the problem on the current context's device. Milliseconds; remembered, also by artifacts.
 bool cudnn_supports(const ConvProblem& problem, std::string& why_not);
 bool cudnn_supports(const HeadsProblem& problem, std::string& why_not);
-// The best of the first few plans, timed on memory of their own within a fixed time. Remembered. Throws kit::Error.
+// Builds the candidates of many plans at once, on threads: what cudnn_plan would do one after the other.
+void cudnn_prepare(std::span<const ConvProblem> problems);
+// The best of the first few plans, timed on memory of their own. Remembered. Throws kit::Error.
 std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem);
 std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem);
 

@@ -21,6 +21,8 @@ bool cudnn_supports(const HeadsProblem&, std::string& why_not) {
   return false;
 }
 
+void cudnn_prepare(std::span<const ConvProblem>) {}
+
 std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
 
 std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }

@@ -27,6 +27,7 @@ namespace keirin::cuda {
   X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2") \
   X(cuCtxGetCurrent, "cuCtxGetCurrent")                     \
   X(cuCtxSetCurrent, "cuCtxSetCurrent")                     \
+  X(cuCtxGetDevice, "cuCtxGetDevice")                       \
   X(cuGetErrorString, "cuGetErrorString")                   \
   X(cuModuleLoadData, "cuModuleLoadData")                   \
   X(cuModuleUnload, "cuModuleUnload")                       \
@@ -41,6 +42,7 @@ namespace keirin::cuda {
   X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2")              \
   X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2")              \
   X(cuMemsetD8Async, "cuMemsetD8Async")                     \
+  X(cuMemsetD32Async, "cuMemsetD32Async")                   \
   X(cuStreamCreate, "cuStreamCreate")                       \
   X(cuStreamDestroy, "cuStreamDestroy_v2")                  \
   X(cuStreamSynchronize, "cuStreamSynchronize")             \

@@ -7,8 +7,8 @@ own process right before. The baseline of every ratio is Python's eager module. 
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
 
-With --cold nothing is timed but building: every model in a process of its own, several at once, on caches that start empty. The
-measurement after it finds those caches filled. A mode that is not built within --bound seconds is a row that says so.
+With --cold nothing is timed but building: every model and mode in a process of its own, several at once, on caches that start empty.
+With --keep-caches and --packages a measurement after it finds what was built. A mode that is not built within --bound seconds is a row that says so.
 
     python bench/peers/run.py --device cuda --size full --modes default --cold cold.json
 """
@@ -67,11 +67,11 @@ def with_graph(module, inputs):
     return graph.replay
 
 
-def ahead_of_time(module, inputs):
-    """AOTInductor: exported, compiled into a package, loaded from it."""
-    program = torch.export.export(module, inputs)
-    folder = tempfile.mkdtemp()  # lives as long as the process: kernels are read from it when they first run
-    return torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2"))
+def ahead_of_time(module, inputs, package: Path):
+    """AOTInductor: exported, compiled into a package unless that is there, loaded from it."""
+    if not package.exists():
+        torch._inductor.aoti_compile_and_package(torch.export.export(module, inputs), package_path=str(package))
+    return torch._inductor.aoti_load_package(str(package))
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def bounded(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def variants(module, inputs, device: str, modes: list[str], bound: float):
+def variants(module, inputs, device: str, modes: list[str], bound: float, package: Path):
     """name -> (callable, seconds to build) or (None, reason)."""
     out = {"eager": (lambda: module(*inputs), 0.0)}
     for mode in modes:
@@ -100,7 +100,7 @@ def variants(module, inputs, device: str, modes: list[str], bound: float):
                     call = with_graph(module, inputs)
                 else:
                     torch._dynamo.reset()
-                    built = ahead_of_time(module, inputs) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
+                    built = ahead_of_time(module, inputs, package) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
                     for _ in range(3):
                         built(*inputs)
                     call = lambda built=built: built(*inputs)  # noqa: E731
@@ -151,7 +151,8 @@ def bench(model: str, options) -> dict:
     try:
         module, inputs = load(model, options.size, options.device)
         with torch.no_grad():
-            built = variants(module, inputs, options.device, options.modes, options.bound)
+            folder = Path(options.packages or tempfile.mkdtemp())
+            built = variants(module, inputs, options.device, options.modes, options.bound, folder / f"{model}.pt2")
             row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds)
             row["build_s"] = {k: v[1] for k, v in built.items() if v[0]}
             row["failed"] = {k: v[1] for k, v in built.items() if not v[0]}
@@ -193,27 +194,32 @@ def summary(rows: list[dict], modes: list[str]) -> str:
 
 
 def cold(options) -> dict:
-    """Seconds that each mode takes to build each model, `jobs` models at once, every cache empty at first."""
+    """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {} if options.keep_caches else {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
 
-        def one(model: str) -> dict:
-            path = Path(folder) / f"{model}.json"
-            command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(options.modes),
-                       "--seconds", "0", "--bound", str(options.bound), "--json", str(path)]
+        def one(model: str, mode: str):
+            path = Path(folder) / f"{model}-{mode}.json"
+            command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", mode,
+                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages, "--json", str(path)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches,
-                                      timeout=(options.bound + 20) * len(options.modes) + 60 if options.bound else None)
+                done = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches, timeout=options.bound + 60 if options.bound else None)
                 row = json.loads(path.read_text())["rows"][0]
-                return {"model": model, "build_s": row.get("build_s", {}), "failed": row.get("failed", {}), "error": row.get("error", "")}
+                return row.get("build_s", {}).get(mode), row.get("failed", {}).get(mode) or row.get("error", "")
             except subprocess.TimeoutExpired as error:
-                return {"model": model, "build_s": {}, "failed": {}, "error": f"killed after {error.timeout:.0f} s"}
+                return None, f"killed after {error.timeout:.0f} s"
             except FileNotFoundError:
-                return {"model": model, "build_s": {}, "failed": {}, "error": done.stderr.strip()[-300:]}
+                return None, f"ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
 
+        models = options.models or FAMILIES
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            return {"schema": "keirin/cold/1", "modes": options.modes, "models_at_once": options.jobs, "cpus": os.cpu_count(),
-                    "rows": list(pool.map(one, options.models or FAMILIES))}
+            made = {(model, mode): pool.submit(one, model, mode) for mode in options.modes for model in models}
+        rows = []
+        for model in models:
+            ended = {mode: made[model, mode].result() for mode in options.modes}
+            rows.append({"model": model, "build_s": {m: v for m, (v, _) in ended.items() if v is not None},
+                         "failed": {m: why for m, (v, why) in ended.items() if v is None}})
+        return {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "cpus": os.cpu_count(), "rows": rows}
 
 
 def main() -> int:
@@ -226,7 +232,8 @@ def main() -> int:
     parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti")
     parser.add_argument("--bound", type=float, default=0, help="seconds that one mode may take to build one model; 0: any number")
     parser.add_argument("--cold", help="only build, on empty caches, and write the seconds to this file")
-    parser.add_argument("--jobs", type=int, default=7, help="models that --cold builds at once")
+    parser.add_argument("--jobs", type=int, default=7, help="processes of --cold at once")
+    parser.add_argument("--packages", default="", help="folder of AOTInductor's packages: those there are loaded, others are made there")
     parser.add_argument("--keep-caches", action="store_true", help="--cold uses the caches that TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name")
     parser.add_argument("--seconds", type=float, default=3.0, help="least time spent timing one model")
     parser.add_argument("--threads", type=int, default=0)
@@ -245,7 +252,7 @@ def main() -> int:
         out = cold(options)
         Path(options.cold).write_text(json.dumps(out, indent=1))
         for row in out["rows"]:
-            print(row["model"], {k: round(v, 1) for k, v in row["build_s"].items()}, row["failed"], row["error"])
+            print(row["model"], {k: round(v, 1) for k, v in row["build_s"].items()}, row["failed"])
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -19,6 +19,7 @@
 #include "core/eager/replay.h"
 #include "core/cache/ledger.h"
 #include "core/ir/bytes.h"
+#include "core/tune/elements.h"
 #include "core/tune/inputs.h"
 #include "core/tune/race.h"
 #include "core/tune/verify.h"
@@ -104,6 +105,7 @@ class Decider {
   void add_plan(Result<BuiltPlan> built, const std::string& name);
   void build_candidates();
   void add_launch_replays();
+  Result<bool> answers_alike(const CallFn& recorded, const CallFn& plain);
   Status verify();
   Status verify_set(int set, const Tensors& inputs);
   Result<Tensors> input_set(int set);
@@ -226,6 +228,32 @@ void Decider::build_candidates() {
   build_plans(s_, *prepared_, [this](Result<BuiltPlan> built, const std::string& name) { add_plan(std::move(built), name); });
 }
 
+// Whether a recording answers inputs that it was not made with as the call it was made of does. The candidate was verified: what is
+// asked is that each call's inputs and outputs are bound, and the beginning of an output shows that. Random numbers differ by right.
+Result<bool> Decider::answers_alike(const CallFn& recorded, const CallFn& plain) {
+  constexpr int64_t kMost = 1 << 16;
+  KRN_TRY_LET(const Tensors inputs, input_set(1));
+  const auto answer = [&](const CallFn& call) -> Result<Tensors> {
+    KRN_TRY_LET(Tensors own, own_inputs(inputs));
+    KRN_TRY_LET(Tensors outputs, call(own));
+    KRN_TRY(restore_state());
+    for (TensorRef& t : outputs)
+      if (t && t->storage_bytes() >= kMost * dtype_bytes(t->dtype()) && num_elements(*t) > kMost) {
+        KRN_TRY_LET(t, services_.wrap({t->dtype(), {kMost}, {1}, t->device()}, t->data(), t));
+      }
+    return outputs;
+  };
+  JudgeOptions options;
+  options.error_budget = 1e-2;
+  KRN_TRY_LET(const Tensors once, answer(plain));
+  KRN_TRY_LET(const Tensors replayed, answer(recorded));
+  KRN_TRY_LET(const Judgement judgement, judge(once, once, replayed, services_, options));
+  if (judgement.right) return true;
+  KRN_TRY_LET(const Tensors twice, answer(plain));
+  KRN_TRY_LET(const Judgement repeats, judge(once, once, twice, services_, options));
+  return !repeats.right;
+}
+
 void Decider::add_launch_replays() {
   if (s_.device.kind == Device::kCpu) return;
   const size_t count = candidates_.size();
@@ -245,10 +273,18 @@ void Decider::add_launch_replays() {
     } else {
       std::shared_ptr<LaunchReplay> shared = std::move(*replay);
       // The recording reads the plan's arena and weights: it keeps the call alive.
-      recorded.call = [shared, keep = candidates_[i].call](const Tensors& inputs) { return shared->run(inputs); };
-      recorded.report.reason = "pending";
-      recorded.baseline = i == 0;
-      if (i == 0) launch_replay_ = candidates_.size();
+      const CallFn call = [shared, keep = candidates_[i].call](const Tensors& inputs) { return shared->run(inputs); };
+      const Result<bool> alike = prepared_ ? answers_alike(call, candidates_[i].call) : Result<bool>(true);
+      if (!alike.ok() || !*alike) {
+        recorded.report.reason = "wrong_result";
+        recorded.report.note = alike.ok() ? "the recording answers new inputs in another way than the call that was recorded" : alike.status().message().what;
+        recorded.report.verified = false;
+      } else {
+        recorded.call = call;
+        recorded.report.reason = "pending";
+        recorded.baseline = i == 0;
+        if (i == 0) launch_replay_ = candidates_.size();
+      }
     }
     candidates_.push_back(std::move(recorded));
   }
@@ -579,7 +615,10 @@ bool Decider::start_warm() {
   if (choice == "eager") decision = chosen;
   if (!decision) return false;  // a replay: cheap to make again, but raced then
   if (recorded) {
-    if (!chosen->call) chosen->call = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
+    if (!chosen->call) {
+      chosen->call = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
+      chosen->guard = make_guard(ledger_->choice, "");
+    }
     auto replay = LaunchReplay::record(chosen->call, inputs_, services_, s_.device);
     if (!restore_state().ok() || !replay.ok()) return false;
     // The recording reads the plan's arena and weights: it keeps the call alive.

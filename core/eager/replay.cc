@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "core/eager/cuda_graph/shim.h"
 
 namespace keirin {
 namespace {
 
-constexpr int kWarmUpCalls = 3;  // libraries build their plans and the allocator reaches its peak before a recording
 constexpr char kLibrary[] = "libkeirin_cuda_graph.so";
 
 // Beside this program or library, or in lib/keirin of the installation.
@@ -49,6 +50,23 @@ Status refuse(const std::string& why) {
   return Status(Code::k_unsupported, {"the call cannot be recorded: " + why, {}, "it is launched step by step", {}});
 }
 
+// Whether LibTorch copies one to the other as one piece of memory: that can be redirected. Other copies stay outside the recording,
+// where they read what the call brings.
+bool copied_at_once(const Tensor& to, const Tensor& from) {
+  const int64_t rank = to.rank();
+  if (to.dtype() != from.dtype() || from.rank() != rank || !std::equal(to.strides(), to.strides() + rank, from.strides())) return false;
+  std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
+  for (int64_t d = 0; d < rank; ++d)
+    if (to.sizes()[d] != 1) axes.emplace_back(to.strides()[d], to.sizes()[d]);
+  std::sort(axes.begin(), axes.end());
+  int64_t dense = 1;
+  for (const auto& [stride, size] : axes) {
+    if (stride != dense || size == 0) return false;
+    dense *= size;
+  }
+  return to.device() == from.device();
+}
+
 }  // namespace
 
 LaunchReplay::~LaunchReplay() {
@@ -63,14 +81,14 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
   const KeirinCudaGraph* api = library(why_not);
   if (!api) return refuse(why_not);
   std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
+  std::vector<TensorRef> own;
   for (const TensorRef& input : inputs) {
-    KRN_TRY_LET(TensorRef own, services.clone(input));
-    replay->inputs_.push_back(std::move(own));
+    KRN_TRY_LET(TensorRef copy, services.clone(input));
+    replay->inputs_.push_back(replay->border_of(copy));
+    own.push_back(std::move(copy));
   }
-  for (int i = 0; i < kWarmUpCalls; ++i) {
-    auto outputs = call(replay->inputs_);
-    if (!outputs.ok()) return outputs.status();
-  }
+  // Once unrecorded: libraries load their code and build their plans. What it returns takes the place of the caller's outputs.
+  KRN_TRY_LET(const std::vector<TensorRef> outside, call(own));
   KRN_TRY(services.synchronize(device));
   replay->recording_ = api->create(device.index);
   if (!replay->recording_) return refuse(api->error());
@@ -79,17 +97,70 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
     api->end(replay->recording_, 0);
     return refuse(text);
   }
-  auto outputs = call(replay->inputs_);
+  const auto recorded = [&]() -> Status {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!copied_at_once(*own[i], *inputs[i])) continue;
+      replay->inputs_[i].outside = inputs[i]->data();
+      KRN_TRY(services.copy(own[i], inputs[i]));
+    }
+    KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
+    std::set<const void*> taken;  // one tensor may be two outputs
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      Border border = replay->border_of(outputs[k]);
+      for (size_t i = 0; i < own.size(); ++i)
+        if (border.own && border.own->data() == own[i]->data()) border.input = static_cast<int>(i);
+      if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own) && taken.insert(outside[k]->data()).second) {
+        border.outside = outside[k]->data();
+        KRN_TRY(services.copy(outside[k], border.own));
+      }
+      replay->outputs_.push_back(std::move(border));
+    }
+    return {};
+  };
+  const Status status = recorded();
   const bool ended = api->end(replay->recording_, 1) == 0;
-  if (!outputs.ok()) return refuse(outputs.status().message().what);
+  if (!status.ok()) return refuse(status.message().what);
   if (!ended) return refuse(api->error());
-  replay->outputs_ = std::move(*outputs);
-  for (const TensorRef& output : replay->outputs_) {
-    auto it = std::find_if(replay->inputs_.begin(), replay->inputs_.end(),
-                           [&](const TensorRef& input) { return output && input && output->data() == input->data(); });
-    replay->passed_through_.push_back(it == replay->inputs_.end() ? -1 : static_cast<int>(it - replay->inputs_.begin()));
-  }
+  bool found = true;
+  for (Border& border : replay->inputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.own->data(), border.outside)) >= 0 && found;
+  for (Border& border : replay->outputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.outside, border.own->data())) >= 0 && found;
+  if (!found) return refuse("a copy of an input or an output was not recorded as one");
   return replay;
+}
+
+LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
+  if (!own) return {};
+  return {own, {own->dtype(), {own->sizes(), own->sizes() + own->rank()}, {own->strides(), own->strides() + own->rank()}, device_}};
+}
+
+// Before a replay: what the recording will read is the caller's, or a copy in the recording's strides.
+Status LaunchReplay::bring(Border& border, const TensorRef& from) {
+  std::string ignored;
+  if (border.copy < 0) return from->data() == border.own->data() ? Status() : services_.copy(border.own, from);
+  TensorRef dense = from;
+  if (!copied_at_once(*border.own, *from)) {
+    KRN_TRY_LET(dense, services_.allocate(border.spec));
+    KRN_TRY(services_.copy(dense, from));
+  }
+  if (dense->data() == border.outside) return {};
+  if (library(ignored)->redirect(recording_, border.copy, border.own->data(), dense->data()) != 0)
+    return Status(Code::k_internal, std::string("an input of a replay: ") + library(ignored)->error());
+  border.outside = dense->data();
+  return {};
+}
+
+// Before a replay too: the tensor that its copy will fill. Null where the output is copied afterwards.
+Result<TensorRef> LaunchReplay::take(Border& border) {
+  std::string ignored;
+  if (border.copy < 0) return TensorRef();
+  KRN_TRY_LET(TensorRef fresh, services_.allocate(border.spec));
+  if (fresh->data() == border.outside) return fresh;
+  if (library(ignored)->redirect(recording_, border.copy, fresh->data(), border.own->data()) != 0)
+    return Status(Code::k_internal, std::string("an output of a replay: ") + library(ignored)->error());
+  border.outside = fresh->data();
+  return fresh;
 }
 
 Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& inputs) {
@@ -98,20 +169,20 @@ Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& i
   if (inputs.size() != inputs_.size())
     return Status(Code::k_invalid_input, "the recording takes " + std::to_string(inputs_.size()) + " inputs");
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i]->data() != inputs_[i]->data()) KRN_TRY(services_.copy(inputs_[i], inputs[i]));
-  if (api->replay(recording_) != 0) return Status(Code::k_internal, std::string("replay failed: ") + api->error());
+  for (size_t i = 0; i < inputs.size(); ++i) KRN_TRY(bring(inputs_[i], inputs[i]));
   std::vector<TensorRef> outputs;
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    if (!outputs_[i]) {
-      outputs.push_back(nullptr);
-    } else if (passed_through_[i] >= 0) {
-      outputs.push_back(inputs[passed_through_[i]]);
-    } else {
-      KRN_TRY_LET(TensorRef own, services_.clone(outputs_[i]));
-      outputs.push_back(std::move(own));
+  outputs.reserve(outputs_.size());
+  for (Border& border : outputs_) {
+    outputs.push_back(border.input >= 0 ? inputs[border.input] : nullptr);
+    if (border.own && border.input < 0) {
+      KRN_TRY_LET(outputs.back(), take(border));
     }
   }
+  if (api->replay(recording_) != 0) return Status(Code::k_internal, std::string("replay failed: ") + api->error());
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (outputs_[i].own && !outputs[i]) {
+      KRN_TRY_LET(outputs[i], services_.clone(outputs_[i].own));
+    }
   return outputs;
 }
 

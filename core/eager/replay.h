@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Launch replay of a whole call: everything that `call` enqueues on the device, by plugins and by eager operators, random
-// numbers included, is recorded once and then launched as one. The inputs are copied into the recording's own, the outputs out
-// of it; weights and state stay where they are. What synchronises with the host cannot be recorded and is refused.
+// numbers included, is recorded once and then launched as one. The copies of the inputs into the recording's own tensors, and of
+// the outputs out of it, are part of the recording and redirected where a call brings other addresses; weights and state stay
+// where they are. What synchronises with the host cannot be recorded and is refused.
 #pragma once
 
 #include <functional>
@@ -28,13 +29,25 @@ class LaunchReplay {
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
 
  private:
+  // A tensor of the recording, and the caller's that stands for it: of an input, or of an output that is none.
+  struct Border {
+    TensorRef own;
+    TensorSpec spec;                // the own one's
+    const void* outside = nullptr;  // the address that the recorded copy has now
+    int copy = -1;                  // of the recording; -1: copied by itself, before or after
+    int input = -1;                 // of an output: the input that it is
+  };
+
   LaunchReplay(TensorServices& services, Device device) : services_(services), device_(device) {}
+  Border border_of(const TensorRef& own) const;
+  Status bring(Border& border, const TensorRef& from);
+  Result<TensorRef> take(Border& border);
+
   TensorServices& services_;
   Device device_;
   void* recording_ = nullptr;
   std::mutex mutex_;
-  std::vector<TensorRef> inputs_, outputs_;
-  std::vector<int> passed_through_;  // by output: the input that it is, or -1
+  std::vector<Border> inputs_, outputs_;
 };
 
 }  // namespace keirin

@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
@@ -70,6 +71,13 @@ class AtServices final : public TensorServices {
       // Around the dispatcher, whose code is cold in every call that ran kernels before: 20 us less for an output.
       if (spec.device.kind == Device::kCpu && !spec.strides.empty())
         return at::detail::empty_strided_cpu(spec.sizes, spec.strides, scalar_type_of(spec.dtype));
+      if (spec.device.kind != Device::kCpu && !spec.strides.empty()) {
+        const at::Device device = at_device(spec.device);
+        at::globalContext().lazyInitDevice(device.type());
+        const c10::DeviceGuard current(device);
+        return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
+                                                 c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
+      }
       if (spec.strides.empty()) return at::empty(spec.sizes, options(spec));
       return at::empty_strided(spec.sizes, spec.strides, options(spec));
     });

@@ -115,6 +115,8 @@ class Backend {
   // `generated` receives the number of kernels for which code was really generated.
   virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
                                                            uint32_t& generated) = 0;
+  // All that lower_anchor will be asked for one by one: what may be done for many at once is done here.
+  virtual void prepare_anchors(std::span<const AnchorDesc* const> /*anchors*/) {}
   virtual std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) = 0;
   // Whether `next`, which needs nothing of `those`, may be one step with them; then lower_joined makes it.
   virtual bool joins(std::span<const AnchorDesc* const> /*those*/, const AnchorDesc& /*next*/) const { return false; }

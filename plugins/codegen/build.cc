@@ -131,6 +131,10 @@ class Builder {
   void lower() {
     std::vector<std::unique_ptr<Step>> kernels = backend_.lower_kernels(out_->kernels_, context_, out_->num_codegen_);
     if (kernels.size() != out_->kernels_.size()) throw kit::Error(KRN_STATUS_internal, "lower_kernels returned too few steps");
+    std::vector<const AnchorDesc*> single;
+    for (const Planned& p : plan_)
+      if (p.anchors.size() == 1) single.push_back(p.anchors[0]);
+    backend_.prepare_anchors(single);
     for (Planned& p : plan_) {
       std::unique_ptr<Step> step;
       if (p.kernel >= 0) {

@@ -420,7 +420,7 @@ class Emitter {
         return value(x, intern(std::move(place)));
       }
       case kOp_full:
-        return build_literal(draft_.dag, compute_kind(r_.tensors[t].dtype), full_value(r_.tensors[t], a), a.value_i);
+        return build_literal(draft_.dag, compute_kind(r_.tensors[t].dtype), full_value(r_.tensors[t], a), full_integer(r_.tensors[t], a));
       case kOp_iota: {
         int32_t i = coordinate(place.dims[0], a.step, a.start);
         return build_cast(draft_.dag, i, kDType_i64, r_.tensors[t].dtype);
@@ -432,6 +432,17 @@ class Emitter {
 
   static double full_value(const Tensor& t, const Attrs& a) {
     return t.dtype == kDType_f64 ? a.value_d : static_cast<double>(static_cast<float>(a.value_d));
+  }
+
+  // As the dtype stores it.
+  static int64_t full_integer(const Tensor& t, const Attrs& a) {
+    switch (t.dtype) {
+      case kDType_u8: return static_cast<uint8_t>(a.value_i);
+      case kDType_i8: return static_cast<int8_t>(a.value_i);
+      case kDType_i16: return static_cast<int16_t>(a.value_i);
+      case kDType_i32: return static_cast<int32_t>(a.value_i);
+      default: return a.value_i;
+    }
   }
 
   // start + step * coordinate, as an i64 node.

@@ -67,17 +67,25 @@ class Shaper {
     }
   }
 
+  // Whether neighbours at that distance read into each other's row, as pooling windows do: together they read what lies between.
+  bool windows_overlap(const DraftAccess& a, int64_t step) const {
+    return !a.store && std::any_of(axes_.begin(), axes_.end(), [&](const MergedAxis& each) {
+      return each.axis.in_row && std::abs(a.index.coeff[each.lead]) == 1 && each.axis.size > step;
+    });
+  }
+
   // Bytes that lie side by side along the axis, for each point of the kernel: what is the same for many points (the result of a
   // row, the index of a gathered row) hardly counts. For how many is not asked: another size would get another kernel.
   double score(const MergedAxis& axis) const {
     constexpr double kAlike = 64;
     double out = 0;
     for (const DraftAccess& a : d_.accesses) {
-      if (std::abs(a.index.coeff[axis.lead]) != 1) continue;
+      const int64_t step = std::abs(a.index.coeff[axis.lead]);
+      if (step == 0 || (step > 1 && !windows_overlap(a, step))) continue;
       const bool alike = a.indirects.empty() && std::any_of(axes_.begin(), axes_.end(), [&](const MergedAxis& each) {
                            return a.index.coeff[each.lead] == 0 && each.axis.size > 1;
                          });
-      out += dtype_bytes(a.dtype) * (a.store ? 2.0 : 1.0) / (alike ? kAlike : 1);
+      out += dtype_bytes(a.dtype) * (a.store ? 2.0 : 1.0) / (alike ? kAlike : 1) / static_cast<double>(step);
     }
     return out * static_cast<double>(std::min<int64_t>(axis.axis.size, 16)) / 16;
   }

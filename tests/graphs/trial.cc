@@ -8,6 +8,7 @@
 #include <random>
 
 #include "core/eager/fold_evaluator.h"
+#include "core/eager/tensor_services.h"
 #include "core/exec/plan.h"
 #include "core/ir/bytes.h"
 #include "core/ir/rows.h"
@@ -102,11 +103,14 @@ Status conform(std::vector<TensorRef>& tensors, const Graph& graph, TensorServic
   return {};
 }
 
+// In the strides they have: a region binds those of state and weights.
 Result<std::vector<TensorRef>> moved(const std::vector<TensorRef>& tensors, Device device, TensorServices& services) {
   std::vector<TensorRef> out = tensors;
   for (TensorRef& t : out) {
     if (t == nullptr || t->device() == device) continue;
-    KRN_TRY_LET(t, services.to_device(t, device));
+    const TensorRef from = t;
+    KRN_TRY_LET(t, services.allocate({from->dtype(), {from->sizes(), from->sizes() + from->rank()}, {from->strides(), from->strides() + from->rank()}, device}));
+    KRN_TRY(services.copy(t, from));
   }
   return out;
 }
@@ -291,6 +295,7 @@ Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& source
     out->hosts_.push_back(std::move(host));
   }
   if (!out->devices_.empty()) out->where_ = out->devices_[0]->torch_device();
+  KRN_TRY(ensure_device(out->where_));
   return out;
 }
 

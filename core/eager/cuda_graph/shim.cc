@@ -4,19 +4,28 @@
 // generators, which the driver's capture alone would not give. A library of its own, opened at run time after libtorch_cuda, so
 // that nothing else of Keirin needs a CUDA header or library. No exception leaves it.
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/eager/cuda_graph/shim.h"
 
 namespace {
 
+struct Copy {
+  cudaGraphNode_t node;
+  const void *to, *from;
+  size_t bytes;
+};
+
 struct Recording {
-  at::cuda::CUDAGraph graph;
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // a node is redirected by its name in the graph
+  std::vector<Copy> copies;                        // dense ones
   std::unique_ptr<c10::cuda::CUDAStreamGuard> guard;  // while recording
 };
 
@@ -52,11 +61,49 @@ int begin(void* recording, int device) {
   });
 }
 
+std::vector<Copy> copies_of(cudaGraph_t graph) {
+  size_t count = 0;
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  std::vector<Copy> out;
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    C10_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    if (type != cudaGraphNodeTypeMemcpy) continue;
+    cudaMemcpy3DParms parms{};
+    C10_CUDA_CHECK(cudaGraphMemcpyNodeGetParams(node, &parms));
+    if (parms.extent.height == 1 && parms.extent.depth == 1 && parms.dstPtr.ptr && parms.srcPtr.ptr)
+      out.push_back({node, parms.dstPtr.ptr, parms.srcPtr.ptr, parms.extent.width});
+  }
+  return out;
+}
+
 int end(void* recording, int keep) {
   auto* r = static_cast<Recording*>(recording);
-  int result = guarded([&] { r->graph.capture_end(); });
+  int result = guarded([&] {
+    r->graph.capture_end();
+    if (!keep) return;
+    r->copies = copies_of(r->graph.raw_cuda_graph());
+    r->graph.instantiate();
+  });
   r->guard.reset();
   return keep ? result : 0;
+}
+
+int find_copy(void* recording, const void* to, const void* from) {
+  const std::vector<Copy>& copies = static_cast<Recording*>(recording)->copies;
+  for (size_t i = 0; i < copies.size(); ++i)
+    if (copies[i].to == to && copies[i].from == from) return static_cast<int>(i);
+  return -1;
+}
+
+int redirect(void* recording, int copy, void* to, const void* from) {
+  auto* r = static_cast<Recording*>(recording);
+  const Copy& c = r->copies[static_cast<size_t>(copy)];
+  return guarded([&] {
+    C10_CUDA_CHECK(cudaGraphExecMemcpyNodeSetParams1D(r->graph.raw_cuda_graph_exec(), c.node, to, from, c.bytes, cudaMemcpyDeviceToDevice));
+  });
 }
 
 int replay(void* recording) {
@@ -68,4 +115,4 @@ const char* error() { return last_error.c_str(); }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const KeirinCudaGraph keirin_cuda_graph = {create, begin, end, replay, destroy, error};
+extern "C" __attribute__((visibility("default"))) const KeirinCudaGraph keirin_cuda_graph = {create, begin, end, find_copy, redirect, replay, destroy, error};

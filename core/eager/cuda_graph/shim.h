@@ -7,6 +7,9 @@ extern "C" struct KeirinCudaGraph {
   void* (*create)(int device);            // null on failure
   int (*begin)(void* recording, int device);  // makes a capturing stream current on the calling thread
   int (*end)(void* recording, int keep);  // restores the stream; keep = 0: after a failure, the result does not matter
+  // The recorded copy between these addresses, or -1; and where it goes and comes from in later replays.
+  int (*find_copy)(void* recording, const void* to, const void* from);
+  int (*redirect)(void* recording, int copy, void* to, const void* from);
   int (*replay)(void* recording);         // enqueues on the current stream
   void (*destroy)(void* recording);
   const char* (*error)();                 // of the calling thread

@@ -166,7 +166,9 @@ class Evaluator {
         p[a.dim] = j / a.step;
         return at(n.operands[1], p);
       }
-      case kOp_full: return is_float(r_.tensors[t].dtype) ? a.value_d : static_cast<double>(a.value_i);
+      case kOp_full:
+        if (r_.tensors[t].dtype == kDType_u8) return static_cast<uint8_t>(a.value_i);
+        return is_float(r_.tensors[t].dtype) ? a.value_d : static_cast<double>(a.value_i);
       case kOp_iota: return static_cast<double>(a.start + i * a.step);
       default: throw std::runtime_error("no oracle for " + std::string(op_name(n.op)));
     }

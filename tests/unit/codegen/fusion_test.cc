@@ -271,6 +271,8 @@ TEST(Fusion, IntegersAndBools) {
   g.output(g.reduce(kOp_argmin, g.cast(j, kF32), {0}, true));
   int narrow = g.cast(g.binary(kOp_mul, i, g.scalar(100, i)), kDType_i8);
   g.output(g.binary(kOp_add, narrow, narrow));
+  int u = g.input(kDType_u8, {4, 5});
+  g.output(g.binary(kOp_minimum, u, g.scalar(-3, u)));  // 253
   check(g);
 }
 

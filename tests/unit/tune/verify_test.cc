@@ -139,6 +139,22 @@ TEST_P(Judge, AConstantRefereeProvesNothing) {
 INSTANTIATE_TEST_SUITE_P(Floats, Judge, testing::Values(DType::k_f16, DType::k_bf16, DType::k_f32, DType::k_f64),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
+// Broadcast operands make one sum of all elements: how eager's turned out says little.
+TEST(JudgeForm, EqualElementsAreOne) {
+  test::HeapServices services;
+  const auto of = [](int64_t n, double step, double error) {
+    std::vector<double> out;
+    for (int64_t i = 0; i < n; ++i) out.push_back(2 + step * static_cast<double>(i) + error);
+    return out;
+  };
+  for (const double step : {0.0, 1e-3}) {
+    const TensorRef r[] = {make(DType::k_f64, of(256, step, 0))}, e[] = {make(DType::k_f32, of(256, step, 0x1p-22))};
+    const TensorRef c[] = {make(DType::k_f32, of(256, step, 9 * 0x1p-22))};
+    const Judgement j = *judge(r, e, c, services);
+    EXPECT_EQ(j.right, step == 0) << j.reason;
+  }
+}
+
 TEST(JudgeForm, DtypeSizesAndStridesAreEagers) {
   test::HeapServices services;
   const std::vector<double> values{1, 2, 3, 4, 5, 6};
