@@ -179,6 +179,12 @@ Result<Tensors> Decider::own_inputs(const Tensors& inputs) {
 }
 
 void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
+  // Nor may the race then prefer a plan with eager steps to one without.
+  if (built.ok() && s_.options.fallback == Fallback::kForbid && built->nodes_compiled < report_.nodes) {
+    std::string why = std::to_string(report_.nodes - built->nodes_compiled) + " operators would run eagerly, which is forbidden";
+    if (!built->refusals.empty()) why += ": " + built->refusals.front();
+    built = Status(Code::k_unsupported, std::move(why));
+  }
   Candidate candidate;
   candidate.report.name = name;
   if (!built.ok()) {
