@@ -17,6 +17,7 @@
 #include "core/api/candidates.h"
 #include "core/api/repro.h"
 #include "core/eager/replay.h"
+#include "core/exec/ticks.h"
 #include "core/cache/ledger.h"
 #include "core/ir/bytes.h"
 #include "core/tune/elements.h"
@@ -442,10 +443,10 @@ void Decider::time_steps(Candidate& candidate) {
   std::vector<double> overheads;
   for (int i = 0; i < kRuns; ++i) {
     std::vector<double> step_us;
-    const double start = now_s();
+    const uint64_t start = ticks();
     const Result<Tensors> outputs = candidate.plan->run_timed(raced_, step_us);  // freeing them is the caller's time
     if (!outputs.ok()) return;
-    overheads.push_back((now_s() - start) * 1e6 - std::accumulate(step_us.begin(), step_us.end(), 0.0));
+    overheads.push_back(static_cast<double>(ticks() - start) * microseconds_per_tick() - std::accumulate(step_us.begin(), step_us.end(), 0.0));
     runs.push_back(std::move(step_us));
   }
   (void)restore_state();

@@ -2,10 +2,10 @@
 #include "core/exec/plan.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "abi/planted.h"
 #include "core/exec/memory_plan.h"
+#include "core/exec/ticks.h"
 #include "core/host/tensor_view.h"
 
 namespace keirin {
@@ -51,7 +51,7 @@ bool may_share(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Plan::Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
-Plan::~Plan() = default;
+Plan::~Plan() { delete spare_.load(); }
 
 Plan::Extent Plan::extent_of(const Type& type) {
   return {type.dtype, static_cast<int64_t>(type.sizes.size()), type.sizes.data(), type.strides.data()};
@@ -117,6 +117,7 @@ void Plan::expect(const std::vector<ValueId>& inputs) {
   for (ValueId v : inputs) expected_.push_back({v, slots_[v].input, slots_[v].region_reads, extent_of(types_[v])});
   for (ValueId v = 0; v < slots_.size(); ++v)
     if (slots_[v].kind == Slot::kFresh) fresh_.push_back({v, 0, false, extent_of(types_[v])});
+  only_regions_ = std::all_of(steps_.begin(), steps_.end(), [](const PlanStep& step) { return step.executable != nullptr; });
   for (const Output& output : outputs_) only_fresh_ &= output.updates == kNone && slots_[output.value].kind == Slot::kFresh;
   size_t num_dims = 0;
   for (const auto* list : {&expected_, &fresh_})
@@ -196,6 +197,7 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
 
 Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
   {
+    if (std::unique_ptr<Context> spare{spare_.exchange(nullptr)}) return spare;
     std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
       auto context = std::move(idle_.back());
@@ -210,11 +212,14 @@ void Plan::give_back(std::unique_ptr<Context> context) {
   if (device_.kind == Device::kCpu)
     for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = std::move(context->tensors[fresh_[i].value]);
   for (ValueId v : per_call_) context->tensors[v].reset();
+  context.reset(spare_.exchange(context.release()));
+  if (!context) return;
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
 }
 
 void Plan::trim() {
+  delete spare_.exchange(nullptr);
   std::lock_guard lock(mutex_);
   idle_.clear();
 }
@@ -241,7 +246,8 @@ Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs)
     const TensorRef& tensor = inputs[each.input];
     if (!tensor || (!same_sizes(*tensor, each.extent) && !KRN_PLANTED(stale_guard)))
       return Status(Code::k_invalid_input, "input " + std::to_string(each.input) + " is not of the sizes this plan was made for");
-    context.tensors[each.value] = tensor;
+    // The caller's reference lasts for the call: no other is counted unless an eager step may hand it on.
+    context.tensors[each.value] = only_regions_ ? TensorRef(TensorRef(), tensor.get()) : tensor;
     if (each.region_reads && !same_strides(*tensor, each.extent) && !KRN_PLANTED(strides_unchecked)) KRN_TRY(conform(context, each.value));
   }
   return {};
@@ -355,13 +361,13 @@ Status Plan::failed(size_t step, bool after, Status status) const {
 
 Status Plan::run_steps(Context& context, std::vector<double>* step_us) {
   for (size_t s = 0; s < steps_.size(); ++s) {
-    const auto start = step_us ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+    const uint64_t start = ticks();
     Status status = steps_[s].executable ? run_region(context, s) : run_eager(context, s);
     if (!status.ok()) return failed(s, false, std::move(status));
     for (ValueId v : released_[s]) context.tensors[v].reset();
     if (!step_us) continue;
     KRN_TRY(services_.synchronize(device_));
-    step_us->push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    step_us->push_back(static_cast<double>(ticks() - start) * microseconds_per_tick());
   }
   return {};
 }

@@ -10,6 +10,7 @@
 // fails with `half_done` and nobody may repeat it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -111,12 +112,14 @@ class Plan {
   std::vector<Expected> expected_;    // the inputs
   std::vector<Expected> fresh_;       // outputs that every call allocates
   std::vector<int64_t> dims_;         // what the extents of both point into
+  bool only_regions_ = false;         // no step is eager
   bool only_fresh_ = true;            // every output is one of fresh_: nothing is left to do after the last step
   std::vector<ValueId> per_call_;     // values whose tensor belongs to one call: a walk over all slots would cost tens of microseconds
   std::vector<Output> outputs_;
   std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
   std::vector<uint8_t> in_place_;     // by value: a region writes it, it is the target of an update
   int64_t arena_bytes_ = 0, workspace_offset_ = 0;
+  std::atomic<Context*> spare_{nullptr};  // of the last call that ended, without the lock's code
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
