@@ -2,6 +2,8 @@
 #include "core/api/guard.h"
 
 #include <algorithm>
+#include <system_error>
+#include <utility>
 
 #include "abi/planted.h"
 
@@ -64,9 +66,7 @@ CallChecker::~CallChecker() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    samples_.clear();
   }
-  changed_.notify_all();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -78,25 +78,32 @@ void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<Ten
   }
   Sample sample{std::move(guard), copies(inputs, services), copies(outputs, services)};
   if (sample.inputs.size() != inputs.size() || sample.outputs.size() != outputs.size()) return;
-  const std::lock_guard lock(mutex_);
-  samples_.push_back(std::move(sample));
-  if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
-  changed_.notify_all();
+  std::thread ended;
+  {
+    const std::lock_guard lock(mutex_);
+    samples_.push_back(std::move(sample));
+    if (!running_) {
+      try {
+        ended = std::exchange(thread_, std::thread([this] { work(); }));
+        running_ = true;
+      } catch (const std::system_error&) {  // no thread to be had: the call is answered all the same
+        samples_.clear();
+      }
+    }
+  }
+  if (ended.joinable()) ended.join();
 }
 
 void CallChecker::drain() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return samples_.empty() && !busy_; });
+  idle_.wait(lock, [this] { return !running_; });
 }
 
 void CallChecker::work() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stop_ || !samples_.empty(); });
-    if (stop_) return;
+  while (!stop_ && !samples_.empty()) {
     Sample sample = std::move(samples_.front());
     samples_.pop_front();
-    busy_ = true;
     lock.unlock();
     PlanGuard& guard = *sample.guard;
     if (!guard.revoked) {
@@ -105,9 +112,9 @@ void CallChecker::work() {
     }
     sample = {};
     lock.lock();
-    busy_ = false;
-    changed_.notify_all();
   }
+  running_ = false;
+  idle_.notify_all();
 }
 
 }  // namespace keirin
