@@ -144,7 +144,7 @@ TEST_F(Soak, AnswersStayAndNothingGrows) {
   EXPECT_EQ(wrong_, 0);
   EXPECT_LT(bytes, kMaxSlopeBytes);
   EXPECT_LE(most_descriptors, samples_[0].descriptors + 1) << "a reader of /proc holds one";
-  EXPECT_LE(most_threads, samples_[0].threads);
+  EXPECT_LE(most_threads, samples_[0].threads + 4) << "a sampled check of each session has a thread and, for its operators, another one";
   for (const Session* session : {zoo.get(), sized.get()})
     for (const ModelReport& report : session->reports()) EXPECT_EQ(explain_text(report).find("revoked"), std::string::npos);
   test::trust_count("soak", std::min<int64_t>(next_, kCalls), wrong_);
