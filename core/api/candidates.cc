@@ -239,8 +239,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
 
   built.from_cache = true;
   std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);
-  std::vector<std::string> lost;  // regions that failed and run eagerly
-  Status failure;                 // of the last of them
+  Status failure;  // of the last region that was lost
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
@@ -255,7 +254,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
     if (!made.ok() && costs_one_region(made.status())) {
       failure = made.status();
-      lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
+      built.lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
       for (OpId op : region.ops) {
         KRN_TRY_LET(PlanStep step, eager_step(prepared, op));
         steps.push_back(std::move(step));
@@ -284,8 +283,6 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
   if (built.nodes_compiled == 0) return failure;
   built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
-  built.regions_lost = static_cast<int>(lost.size());
-  built.refusals.insert(built.refusals.begin(), lost.begin(), lost.end());
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
   return built;

@@ -40,7 +40,7 @@ struct BuiltPlan {
   uint32_t kernels_generated = 0;
   int64_t constant_bytes = 0;  // packed weights and the like that the executables hold
   double seconds = 0;          // claims, compilation or loading
-  int regions_lost = 0;        // failed to compile and run eagerly
+  std::vector<std::string> lost;  // regions that failed to compile and run eagerly, with the reason
   bool from_cache = false;     // every region came from the cache
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
 };

@@ -203,6 +203,8 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
     candidate.report.peak_bytes = built->plan->arena_bytes() + built->constant_bytes;
     candidate.plan = built->plan;
     candidate.refusals = std::move(built->refusals);
+    // Said whatever is chosen: nothing else tells that the machine's or the plugin's fault made this candidate slower.
+    for (const std::string& region : built->lost) report_.reasons.push_back(built->name + " without " + region);
     candidate.nodes_compiled = built->nodes_compiled;
     report_.kernels_generated += static_cast<int>(built->kernels_generated);
     // The eager steps call into `prepared`: it lives as long as the plan.
@@ -613,7 +615,7 @@ bool Decider::start_warm() {
       for (uint32_t k : {0u, 1u})
         if (device->torch_device() == s_.device && plan_name(*device, cut, k) == choice && !decision) {
           auto plan = build_plan(s_, *prepared_, *device, cut, k);
-          if (!plan.ok() || plan->regions_lost > 0) return false;  // not what was measured then
+          if (!plan.ok() || !plan->lost.empty()) return false;  // not what was measured then
           built = std::move(*plan);
           chosen->call = [plan = built.plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
           chosen->guard = make_guard(ledger_->choice, built.plugin);
