@@ -15,7 +15,7 @@
 #include <set>
 
 #include "abi/planted.h"
-#include "cpu/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_rnn.h"
 #include "cpu/vendor_step.h"
@@ -24,6 +24,8 @@
 namespace keirin::cpu {
 namespace {
 
+using enum kit::Op;
+using enum kit::DType;
 using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
@@ -73,7 +75,7 @@ struct View {
 };
 
 memory::data_type type_of(const TensorDesc& t) {
-  return t.dtype == kDtype_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  return t.dtype == kDType_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
 struct Contraction {
@@ -389,8 +391,8 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
     return false;
   }
   const uint8_t dtype = a.operands[0].dtype;
-  if (dtype != kDtype_f32 && !(dtype == kDtype_bf16 && native_bf16)) {
-    why_not = dtype == kDtype_bf16 ? "this CPU has no bf16 multiply" : "oneDNN is used for f32 and bf16 only";
+  if (dtype != kDType_f32 && !(dtype == kDType_bf16 && native_bf16)) {
+    why_not = dtype == kDType_bf16 ? "this CPU has no bf16 multiply" : "oneDNN is used for f32 and bf16 only";
     return false;
   }
   try {
@@ -413,7 +415,7 @@ bool vendor_drops_nan(const PostOp& post) { return post.op == kOp_relu || post.o
 bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   if (!is_contraction(a.op) || a.post_ops.size() >= 6) return false;
   const bool binary = binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&
-                      (post.operand.dtype == kDtype_f32 || post.operand.dtype == kDtype_bf16);
+                      (post.operand.dtype == kDType_f32 || post.operand.dtype == kDType_bf16);
   if (!find_eltwise(post.op) && !binary) return false;
   AnchorDesc longer = a;
   longer.post_ops.push_back(post);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "cpu/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_step.h"
 #include "plugins/kit/error.h"
@@ -13,6 +13,8 @@
 namespace keirin::cpu {
 namespace {
 
+using enum kit::Op;
+using enum kit::DType;
 using codegen::AnchorDesc;
 using codegen::TensorDesc;
 using dnnl::memory;
@@ -76,7 +78,7 @@ TensorDesc local(LocalBuffer buffer, int64_t offset = 0) {
   TensorDesc t;
   t.buffer = buffer;
   t.offset = offset;
-  t.dtype = kDtype_f32;
+  t.dtype = kDType_f32;
   return t;
 }
 
@@ -222,7 +224,7 @@ std::shared_ptr<const PackedWeight> pack_bias(const AnchorDesc& a, const Shape& 
 }  // namespace
 
 bool rnn_takes(const AnchorDesc& a, std::string& why_not) {
-  if (a.operands[0].dtype != kDtype_f32 || a.operands[0].sizes.size() != 3 || a.results.size() < (a.op == kOp_lstm ? 3u : 2u)) {
+  if (a.operands[0].dtype != kDType_f32 || a.operands[0].sizes.size() != 3 || a.results.size() < (a.op == kOp_lstm ? 3u : 2u)) {
     why_not = "recurrent cells are taken batched and in f32 only";
     return false;
   }

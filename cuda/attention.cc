@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "cuda/plan_step.h"
 #include "plugins/kit/error.h"
 
@@ -360,7 +360,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   const int64_t d = q.sizes[rank - 1], queries = q.sizes[rank - 2], heads = q.sizes[rank - 3], keys = k.sizes[rank - 2], shared = k.sizes[rank - 3];
   int64_t batch = 1;
   for (size_t i = 0; i + 3 < rank; ++i) batch *= q.sizes[i];
-  const bool plain = q.dtype == dtype_f32;
+  const bool plain = q.dtype == kit::kDType_f32;
   const bool one = (queries == 1 || plain) && std::has_single_bit(static_cast<uint64_t>(d)) && d >= 16 && d <= 256;
   if (plain && static_cast<double>(batch * heads) * static_cast<double>(queries * keys) * static_cast<double>(d) > kMostPlainWork)
     return no("large attention in f32 runs in eager's kernel");
@@ -387,7 +387,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   int64_t mask_strides[4] = {0, 0, 0, 0};
   if (masked) {
     mask = anchor.operands[3];
-    if (mask.dtype != dtype_bool && !float_storage(mask.dtype)) return no("an attention mask of that dtype");
+    if (mask.dtype != kit::kDType_bool && !float_storage(mask.dtype)) return no("an attention mask of that dtype");
     int64_t strides[3];
     if (mask.sizes.size() != rank || !strides_of(mask, strides)) return no("an attention mask of fewer axes than its scores");
     int64_t mask_batch = 1;
@@ -398,9 +398,9 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
   }
   out.sizes.insert(out.sizes.end(), mask_strides, mask_strides + 4);
   out.pointers.push_back(mask);
-  text += "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == dtype_bool ? "1" : "2") + "\n#define CAUSAL " +
+  text += "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == kit::kDType_bool ? "1" : "2") + "\n#define CAUSAL " +
           (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
-  if (masked && mask.dtype != dtype_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
+  if (masked && mask.dtype != kit::kDType_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
     text += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n" + kArguments + kSplit;
     const int64_t parts = out.sizes[5];
@@ -408,7 +408,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    text += std::string("#define TYPE \"") + (q.dtype == dtype_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
+    text += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
             "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" + kArguments + kTiles;
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
@@ -421,7 +421,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
 std::optional<HeadsProblem> heads_problem(const AnchorDesc& anchor, std::string& why_not) {
   auto no = [&](const char* why) { return why_not = why, std::nullopt; };
   const TensorDesc& q = anchor.operands[0];
-  if (q.dtype != dtype_bf16 && q.dtype != dtype_f16) return no("cuDNN's attention takes bf16 and f16");
+  if (q.dtype != kit::kDType_bf16 && q.dtype != kit::kDType_f16) return no("cuDNN's attention takes bf16 and f16");
   if (anchor.operands.size() > 3 && anchor.operands[3].present()) return no("attention with a mask has a kernel of its own");
   const size_t rank = q.sizes.size();
   if (rank < 3 || q.sizes[rank - 2] < kFewestQueries) return no("few queries have a kernel of their own");

@@ -6,7 +6,7 @@
 
 #include <bit>
 
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {
@@ -51,7 +51,7 @@ KRN_KERNEL(128) bags(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(Kr
 }
 )";
 
-const char* integer_text(uint8_t dtype) { return dtype == dtype_i64 ? "i64" : dtype == dtype_i32 ? "int" : nullptr; }
+const char* integer_text(uint8_t dtype) { return dtype == kit::kDType_i64 ? "i64" : dtype == kit::kDType_i32 ? "int" : nullptr; }
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 
 #include "cuda/matmul.h"
 #include "cuda/plan_step.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -67,14 +67,14 @@ ConvTensor tensor_of(const TensorDesc& d) {
 
 std::optional<ConvStage::Op> stage_of(uint32_t op) {
   switch (op) {
-    case op_add: return ConvStage::kAdd;
-    case op_mul: return ConvStage::kMul;
-    case op_relu: return ConvStage::kRelu;
-    case op_sigmoid: return ConvStage::kSigmoid;
-    case op_tanh: return ConvStage::kTanh;
-    case op_silu: return ConvStage::kSilu;
-    case op_gelu: return ConvStage::kGelu;
-    case op_gelu_tanh: return ConvStage::kGeluTanh;
+    case kit::kOp_add: return ConvStage::kAdd;
+    case kit::kOp_mul: return ConvStage::kMul;
+    case kit::kOp_relu: return ConvStage::kRelu;
+    case kit::kOp_sigmoid: return ConvStage::kSigmoid;
+    case kit::kOp_tanh: return ConvStage::kTanh;
+    case kit::kOp_silu: return ConvStage::kSilu;
+    case kit::kOp_gelu: return ConvStage::kGelu;
+    case kit::kOp_gelu_tanh: return ConvStage::kGeluTanh;
     default: return std::nullopt;
   }
 }
@@ -148,7 +148,7 @@ std::string ConvProblem::key() const {
 
 std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numerics, std::string& why_not) {
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
-  const bool dtype_known = x.dtype == dtype_f32 || x.dtype == dtype_bf16 || x.dtype == dtype_f16;
+  const bool dtype_known = x.dtype == kit::kDType_f32 || x.dtype == kit::kDType_bf16 || x.dtype == kit::kDType_f16;
   if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
   if (anchor.transposed) return why_not = "a transposed convolution runs in eager's cuDNN", std::nullopt;
   if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's cuDNN", std::nullopt;
@@ -174,7 +174,7 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
     return out;
   };
   AnchorDesc out;
-  out.op = op_linear;
+  out.op = kit::kOp_linear;
   out.operands = {matrix(anchor.operands[0], rows, p->x.sizes[1]), matrix(anchor.operands[1], p->y.sizes[1], p->x.sizes[1]),
                   anchor.operands.size() > 2 ? anchor.operands[2] : TensorDesc{}};
   if (out.operands[2].present() && out.operands[2].dtype != anchor.results[0].dtype) return std::nullopt;
@@ -204,7 +204,7 @@ void prepare_convs(std::span<const AnchorDesc* const> anchors, uint32_t numerics
   std::vector<ConvProblem> problems;
   std::string ignored;
   for (const AnchorDesc* anchor : anchors)
-    if (anchor->op == op_conv)
+    if (anchor->op == kit::kOp_conv)
       if (auto p = conv_problem(*anchor, numerics, ignored)) problems.push_back(std::move(*p));
   cudnn_prepare(problems);
 }

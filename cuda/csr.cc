@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cuda/backend.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -211,7 +211,7 @@ class CsrStep final : public codegen::Step {
     driver_ = Driver::get(ignored);
     rows_ = static_cast<int>(csr.num_rows);
     edges_ = static_cast<int>(csr.num_edges);
-    wide_ = csr.index_dtype == dtype_i64;
+    wide_ = csr.index_dtype == kit::kDType_i64;
     blocks_ = static_cast<unsigned>(std::clamp<int64_t>((csr.num_edges + kThreads - 1) / kThreads, 1, gpu.facts.num_units));
     const std::string name = csr_code_name(target);
     code_store().compile_text(name, kText, target);

@@ -16,7 +16,7 @@
 
 #include "cuda/code_store.h"
 #include "cuda/device.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 
 namespace cudnn_frontend {
@@ -94,8 +94,8 @@ class Handle {
 
 fe::DataType_t data_type(uint8_t dtype) {
   switch (dtype) {
-    case dtype_f16: return fe::DataType_t::HALF;
-    case dtype_bf16: return fe::DataType_t::BFLOAT16;
+    case kit::kDType_f16: return fe::DataType_t::HALF;
+    case kit::kDType_bf16: return fe::DataType_t::BFLOAT16;
     default: return fe::DataType_t::FLOAT;
   }
 }
@@ -144,7 +144,7 @@ fe::error_t list_plans(const ConvProblem& p, fe::graph::Graph& graph) {
   graph.deselect_workspace_greater_than(kMaxWorkspaceBytes);
   std::vector<fe::NumericalNote_t> unwanted{fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION,
                                             fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::FFT};
-  if (p.x.dtype == dtype_f32 && !p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
+  if (p.x.dtype == kit::kDType_f32 && !p.tf32) unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
   graph.deselect_numeric_notes(unwanted);
   return graph.check_support();
 }
@@ -202,7 +202,7 @@ std::string choice_key(const char* what, const Problem& problem) {
 int64_t bytes_of(const ConvTensor& t) {
   int64_t last = 0;
   for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
-  return (last + 1) * (t.dtype == dtype_f32 ? 4 : 2);
+  return (last + 1) * (t.dtype == kit::kDType_f32 ? 4 : 2);
 }
 
 // A plan in two steps: the constructor builds the candidates, beside others on other threads; settle() times them, one problem at
@@ -307,8 +307,8 @@ class Bench {
   // that run groups as one product make it NaN.
   template <class Run>
   bool passes_infinity_on(const ConvTensor& x, const ConvTensor& y, const Run& run) {
-    const bool wide = x.dtype == dtype_f32;
-    const uint32_t plus = wide ? 0x7f800000u : x.dtype == dtype_f16 ? 0x7c007c00u : 0x7f807f80u;
+    const bool wide = x.dtype == kit::kDType_f32;
+    const uint32_t plus = wide ? 0x7f800000u : x.dtype == kit::kDType_f16 ? 0x7c007c00u : 0x7f807f80u;
     for (const uint32_t infinity : {plus, plus | (wide ? 0x80000000u : 0x80008000u)}) {
       d_->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(addresses_[0]), infinity, static_cast<size_t>(bytes_of(x) + 3) / 4, stream_);
       if (run() != KRN_STATUS_ok) return false;

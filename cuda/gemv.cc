@@ -5,7 +5,7 @@
 // that equal runs give equal sums.
 #include "cuda/gemv.h"
 
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {
@@ -92,13 +92,13 @@ KRN_KERNEL(128) gemv(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(Kr
 
 const char* epilogue_text(uint32_t op) {
   switch (op) {
-    case op_add: return "v += STORAGE::get(((const Stored*)p.v[4 + 4 * table])[r * sizes[3] + column + c]);";
-    case op_relu: return "v = krn_max(v, 0.0f);";
-    case op_sigmoid: return "v = 1.0f / (1.0f + expf(-v));";
-    case op_tanh: return "v = tanhf(v);";
-    case op_silu: return "v = v / (1.0f + expf(-v));";
-    case op_gelu: return "v = 0.5f * v * (1.0f + krn_erf(v * 0.707106781f));";
-    case op_gelu_tanh: return "v = 0.5f * v * (1.0f + tanhf(0.797884561f * (v + 0.044715f * v * v * v)));";
+    case kit::kOp_add: return "v += STORAGE::get(((const Stored*)p.v[4 + 4 * table])[r * sizes[3] + column + c]);";
+    case kit::kOp_relu: return "v = krn_max(v, 0.0f);";
+    case kit::kOp_sigmoid: return "v = 1.0f / (1.0f + expf(-v));";
+    case kit::kOp_tanh: return "v = tanhf(v);";
+    case kit::kOp_silu: return "v = v / (1.0f + expf(-v));";
+    case kit::kOp_gelu: return "v = 0.5f * v * (1.0f + krn_erf(v * 0.707106781f));";
+    case kit::kOp_gelu_tanh: return "v = 0.5f * v * (1.0f + tanhf(0.797884561f * (v + 0.044715f * v * v * v)));";
     default: return nullptr;
   }
 }
@@ -126,7 +126,7 @@ struct Table {
 
 std::optional<Table> table_of(const AnchorDesc& anchor, std::string& why_not) {
   auto no = [&](const char* why) { return why_not = why, std::nullopt; };
-  if (anchor.op != op_linear) return no("not a linear layer");
+  if (anchor.op != kit::kOp_linear) return no("not a linear layer");
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
   const int64_t bytes = float_bytes(x.dtype);
   if (bytes == 0 || w.dtype != x.dtype || y.dtype != x.dtype) return no("products take f32, bf16 and f16 here");
@@ -142,9 +142,9 @@ std::optional<Table> table_of(const AnchorDesc& anchor, std::string& why_not) {
   if (t.bias.present() && (t.bias.dtype != x.dtype || (t.bias.strides[0] != 1 && t.columns > 1))) return no("a bias of another dtype or with gaps");
   for (const PostOp& post : anchor.post_ops) {
     const char* text = epilogue_text(post.op);
-    if (!text || (post.op == op_add && t.residual.present())) return no("an epilogue without a form here");
+    if (!text || (post.op == kit::kOp_add && t.residual.present())) return no("an epilogue without a form here");
     t.epilogue += text;
-    if (post.op != op_add) continue;
+    if (post.op != kit::kOp_add) continue;
     t.residual = post.operand;
     if (t.residual.dtype != x.dtype || t.residual.sizes != y.sizes || !rows_of(t.residual, z_rows, t.z_stride)) return no("a residual of another shape");
   }

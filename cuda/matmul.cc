@@ -8,7 +8,7 @@
 
 #include "cuda/cublaslt.h"
 #include "cuda/matmul_race.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -30,10 +30,10 @@ struct Matrix {
 
 std::optional<int32_t> data_type(uint8_t dtype) {
   switch (dtype) {
-    case dtype_f32: return lt::kReal32F;
-    case dtype_f64: return lt::kReal64F;
-    case dtype_f16: return lt::kReal16F;
-    case dtype_bf16: return lt::kReal16BF;
+    case kit::kDType_f32: return lt::kReal32F;
+    case kit::kDType_f64: return lt::kReal64F;
+    case kit::kDType_f16: return lt::kReal16F;
+    case kit::kDType_bf16: return lt::kReal16BF;
     default: return std::nullopt;
   }
 }
@@ -74,7 +74,7 @@ struct Problem {
 
 const TensorDesc* residual_of(const AnchorDesc& anchor) {
   for (const PostOp& post : anchor.post_ops)
-    if (post.op == op_add) return &post.operand;
+    if (post.op == kit::kOp_add) return &post.operand;
   return nullptr;
 }
 
@@ -139,8 +139,8 @@ std::optional<Problem> problem_of(const AnchorDesc& anchor) {
     if (t.present())
       for (int64_t size : t.sizes)
         if (size == 0) return std::nullopt;
-  if (anchor.op == op_linear) return linear_problem(anchor);
-  if (anchor.op == op_matmul) return matmul_problem(anchor);
+  if (anchor.op == kit::kOp_linear) return linear_problem(anchor);
+  if (anchor.op == kit::kOp_matmul) return matmul_problem(anchor);
   return std::nullopt;
 }
 
@@ -235,9 +235,9 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescTransB, &op_left, sizeof op_left), "transpose");
   if (p.has_bias) bias_ = anchor.operands[2], epilogue_ = lt::kEpilogueBias;
   for (const PostOp& post : anchor.post_ops) {
-    if (post.op == op_add) residual_ = post.operand;
-    if (post.op == op_relu) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueRelu;
-    if (post.op == op_gelu_tanh) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueGelu;
+    if (post.op == kit::kOp_add) residual_ = post.operand;
+    if (post.op == kit::kOp_relu) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueRelu;
+    if (post.op == kit::kOp_gelu_tanh) epilogue_ = (epilogue_ & ~lt::kEpilogueDefault) | lt::kEpilogueGelu;
   }
   check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescEpilogue, &epilogue_, sizeof epilogue_), "epilogue");
   // The library judges the bias pointer's alignment; LibTorch's allocations are aligned to 256 bytes and weights start there.
@@ -354,12 +354,12 @@ bool matmul_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
   // D = activation(A * B + residual + bias): a residual comes before the activation, and nothing after it.
   bool activated = false, has_residual = false;
   for (const PostOp& each : anchor.post_ops) {
-    if (each.op == op_add) has_residual = true;
+    if (each.op == kit::kOp_add) has_residual = true;
     else activated = true;
   }
   if (activated) return false;
-  if (post.op == op_add) return !has_residual && same_layout(post.operand, anchor.results[0]);
-  return post.op == op_relu || post.op == op_gelu_tanh;
+  if (post.op == kit::kOp_add) return !has_residual && same_layout(post.operand, anchor.results[0]);
+  return post.op == kit::kOp_relu || post.op == kit::kOp_gelu_tanh;
 }
 
 std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32, bool raced) {

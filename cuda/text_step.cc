@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "abi/plugin.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
@@ -89,13 +89,13 @@ std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const Co
   return std::make_unique<TextStep>(kernel, target, load);
 }
 
-int float_bytes(uint8_t dtype) { return float_storage(dtype) ? (dtype == dtype_f32 ? 4 : 2) : 0; }
+int float_bytes(uint8_t dtype) { return float_storage(dtype) ? (dtype == kit::kDType_f32 ? 4 : 2) : 0; }
 
 const char* float_storage(uint8_t dtype) {
   switch (dtype) {
-    case dtype_f16: return "d_f16";
-    case dtype_bf16: return "d_bf16";
-    case dtype_f32: return "d_f32";
+    case kit::kDType_f16: return "d_f16";
+    case kit::kDType_bf16: return "d_bf16";
+    case kit::kDType_f32: return "d_f32";
     default: return nullptr;
   }
 }

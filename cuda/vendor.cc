@@ -9,22 +9,22 @@
 #include "cuda/cublaslt.h"
 #include "cuda/gemv.h"
 #include "cuda/matmul.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
 namespace {
 
-bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == op_matmul || anchor.op == op_linear; }
+bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
 
 }  // namespace
 
 std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
   const codegen::AnchorDesc* const one[] = {&anchor};
   switch (anchor.op) {
-    case op_linear:
-    case op_embedding_bag: return joined_kernel(one, gpu, why_not);
-    case op_attention:
+    case kit::kOp_linear:
+    case kit::kOp_embedding_bag: return joined_kernel(one, gpu, why_not);
+    case kit::kOp_attention:
       if (numerics == KRN_NUMERICS_STRICT) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu.arch, gpu.facts.num_units, why_not);
     default: return why_not = "no library call for this anchor", std::nullopt;
@@ -33,24 +33,24 @@ std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gp
 
 bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) {
   if (those[0]->op != next.op) return false;
-  if (next.op == op_embedding_bag) return those.size() < kMostTables && bags_alike(*those[0], next);
-  return next.op == op_linear && those.size() < kMostProducts && gemv_alike(*those[0], next);
+  if (next.op == kit::kOp_embedding_bag) return those.size() < kMostTables && bags_alike(*those[0], next);
+  return next.op == kit::kOp_linear && those.size() < kMostProducts && gemv_alike(*those[0], next);
 }
 
 std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not) {
-  return anchors[0]->op == op_linear ? gemv_kernel(anchors, gpu.facts.num_units, why_not) : bags_kernel(anchors, why_not);
+  return anchors[0]->op == kit::kOp_linear ? gemv_kernel(anchors, gpu.facts.num_units, why_not) : bags_kernel(anchors, why_not);
 }
 
 // Whether an attention is cuDNN's.
 static bool by_cudnn(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device) {
-  if (anchor.op != op_attention || numerics == KRN_NUMERICS_STRICT || !has_device) return false;
+  if (anchor.op != kit::kOp_attention || numerics == KRN_NUMERICS_STRICT || !has_device) return false;
   std::string ignored;
   const auto problem = heads_problem(anchor, ignored);
   return problem && cudnn_supports(*problem, ignored);
 }
 
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
-  if (anchor.op == op_conv) return conv_taken(anchor, numerics, has_device, why_not);
+  if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device, why_not);
   if (by_cudnn(anchor, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
   if (!is_product(anchor)) return false;
   if (has_device && !CublasLt::get(why_not)) return false;
@@ -58,7 +58,7 @@ bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t nu
 }
 
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
-  if (anchor.op == op_conv) return conv_takes_post_op(anchor, post, numerics, has_device);
+  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device);
   if (!is_product(anchor)) return false;
   std::string ignored;
   if (own_kernel(anchor, gpu, numerics, ignored)) {  // it stays with the kernel it has
@@ -72,7 +72,7 @@ bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Post
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
                                                 bool load) {
   const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
-  if (anchor.op == op_conv) return make_conv(anchor, numerics);
+  if (anchor.op == kit::kOp_conv) return make_conv(anchor, numerics);
   if (by_cudnn(anchor, numerics, load)) return make_heads(anchor);
   std::string why_not;
   if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);

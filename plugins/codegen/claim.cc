@@ -33,7 +33,7 @@ class Claimer {
   std::string why_not(uint32_t n, int depth) {
     const krn_gnode& node = *krn_graph_node(&g_, n);
     OpKind kind = op_kind(node.op);
-    if (node.op == kOpOpaque || kind == OpKind::kUnknown) return "not in the op table";
+    if (node.op == kOp_opaque || kind == OpKind::kUnknown) return "not in the op table";
     if (std::string why = dtypes(node); !why.empty()) return why;
     uint32_t first = node.num_operands ? krn_graph_operand(&g_, &node, 0) : KRN_NONE;
     uint8_t dtype = krn_graph_value_type(&g_, first == KRN_NONE ? node.first_result : first)->dtype;

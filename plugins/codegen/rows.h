@@ -10,34 +10,13 @@
 
 #include "plugins/codegen/expr.h"
 #include "plugins/codegen/loops.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::codegen {
 
-// Ids of ops.def, dtypes.def and attrs.def by name.
-enum Op : uint32_t {
-  kOpOpaque = 0,
-#define KRN_SCALAR(id, name, ...) kOp_##name = id,
-#define KRN_REDUCE(id, name, ...) kOp_##name = id,
-#define KRN_MOVE(id, name, ...) kOp_##name = id,
-#define KRN_FACTORY(id, name, ...) kOp_##name = id,
-#define KRN_COMPOSITE(id, name, ...) kOp_##name = id,
-#include "abi/ops.def"
-#undef KRN_SCALAR
-#undef KRN_REDUCE
-#undef KRN_MOVE
-#undef KRN_FACTORY
-#undef KRN_COMPOSITE
-};
-enum DTypeId : uint8_t {
-#define KRN_DTYPE(id, name, bits, dl, cls) kDType_##name = id,
-#include "abi/dtypes.def"
-#undef KRN_DTYPE
-};
-enum AttrKey : uint32_t {
-#define KRN_ATTR(id, name, kind) kAttr_##name = id,
-#include "abi/attrs.def"
-#undef KRN_ATTR
-};
+using enum kit::Op;
+using enum kit::DType;
+using enum kit::AttrKey;
 
 enum class OpKind : uint8_t { kScalar, kReduce, kMove, kFactory, kBodyComposite, kAnchorComposite, kUnknown };
 OpKind op_kind(uint32_t op);

@@ -54,7 +54,7 @@ struct Conv {
 
   Conv(const Node& node, const Dims& x, const Dims& w, const Dims& y) {
     const size_t n = x.size() - 2;
-    const Dims s = node.ints(key_stride), p = node.ints(key_padding), d = node.ints(key_dilation);
+    const Dims s = node.ints(kAttr_stride), p = node.ints(kAttr_padding), d = node.ints(kAttr_dilation);
     for (size_t a = 0; a < n; ++a) {
       const size_t t = 3 - n + a;
       in[t] = x[a + 2], out[t] = y[a + 2], kernel[t] = w[a + 2];
@@ -85,8 +85,8 @@ Array conv(const Node& node) {
   const Array &x = node.operand(0), &w = node.operand(1);
   Array y = node.result();
   const Conv c(node, x.sizes, w.sizes, y.sizes);
-  const bool transposed = node.b(key_transposed);
-  const int64_t groups = node.i(key_groups), batch = x.sizes[0], from = x.sizes[1], to = y.sizes[1];
+  const bool transposed = node.b(kAttr_transposed);
+  const int64_t groups = node.i(kAttr_groups), batch = x.sizes[0], from = x.sizes[1], to = y.sizes[1];
   const int64_t per_from = from / groups, per_to = to / groups, positions = c.outputs(), inputs = c.inputs(),
                 taps = c.taps();
   for (int64_t k = 0, count = y.count(); k < count; ++k)
@@ -123,8 +123,8 @@ Array attention(const Node& node) {
   const int64_t r = q.rank(), queries = q.sizes[r - 2], depth = q.sizes[r - 1], keys = k.sizes[r - 2],
                 width = v.sizes[r - 1];
   const int64_t heads = q.sizes[r - 3], shared = heads == 0 ? 1 : heads / std::max<int64_t>(k.sizes[r - 3], 1);
-  const double scale = node.d(key_scale);
-  const bool causal = node.b(key_causal), masked = node.has(3);
+  const double scale = node.d(kAttr_scale);
+  const bool causal = node.b(kAttr_causal), masked = node.has(3);
   const int64_t groups = queries * depth == 0 ? 0 : q.count() / (queries * depth);
   std::vector<double> scores(keys);
   for (int64_t g = 0; g < groups; ++g) {
@@ -161,13 +161,13 @@ Array attention(const Node& node) {
 
 Arrays contraction_row(const Node& node) {
   switch (node.op()) {
-    case op_matmul:
+    case kOp_matmul:
       return {matmul(node)};
-    case op_linear:
+    case kOp_linear:
       return {linear(node)};
-    case op_conv:
+    case kOp_conv:
       return {conv(node)};
-    case op_attention:
+    case kOp_attention:
       return {attention(node)};
     default:
       return {};

@@ -41,14 +41,14 @@ Array expand(const Node& node) {
 
 Array permute(const Node& node) {
   Dims own = row_major(node.operand(0).sizes), strides;
-  for (int64_t d : node.ints(key_dims)) strides.push_back(own[d]);
+  for (int64_t d : node.ints(kAttr_dims)) strides.push_back(own[d]);
   return strided(node, strides);
 }
 
 Array slice(const Node& node) {
   Dims strides = row_major(node.operand(0).sizes);
-  const int64_t dim = node.i(key_dim), offset = node.i(key_start) * strides[dim];
-  strides[dim] *= node.i(key_step);
+  const int64_t dim = node.i(kAttr_dim), offset = node.i(kAttr_start) * strides[dim];
+  strides[dim] *= node.i(kAttr_step);
   return strided(node, strides, offset);
 }
 
@@ -56,7 +56,7 @@ Array flip(const Node& node) {
   const Array& x = node.operand(0);
   Dims strides = row_major(x.sizes);
   int64_t offset = 0;
-  for (int64_t d : node.ints(key_dims)) {
+  for (int64_t d : node.ints(kAttr_dims)) {
     offset += (x.sizes[d] - 1) * strides[d];
     strides[d] = -strides[d];
   }
@@ -66,7 +66,7 @@ Array flip(const Node& node) {
 Array cat(const Node& node) {
   Array out = node.result();
   const Dims strides = row_major(out.sizes);
-  const int64_t dim = node.i(key_dim);
+  const int64_t dim = node.i(kAttr_dim);
   int64_t offset = 0;
   for (size_t p = 0; p < node.num_operands(); ++p) {
     write(node.operand(p), out, strides, offset);
@@ -78,8 +78,8 @@ Array cat(const Node& node) {
 Array slice_scatter(const Node& node) {
   Array out = copied(node);
   Dims strides = row_major(out.sizes);
-  const int64_t dim = node.i(key_dim), offset = node.i(key_start) * strides[dim];
-  strides[dim] *= node.i(key_step);
+  const int64_t dim = node.i(kAttr_dim), offset = node.i(kAttr_start) * strides[dim];
+  strides[dim] *= node.i(kAttr_step);
   write(node.operand(1), out, strides, offset);
   return out;
 }
@@ -88,10 +88,10 @@ Array pad(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
   if (out.floats())
-    std::fill(out.d.begin(), out.d.end(), round_to(node.d(key_value_d), out.dtype));
+    std::fill(out.d.begin(), out.d.end(), round_to(node.d(kAttr_value_d), out.dtype));
   else
-    std::fill(out.i.begin(), out.i.end(), wrap_to(node.i(key_value_i), out.dtype));
-  const Dims low = node.ints(key_low), strides = row_major(x.sizes);
+    std::fill(out.i.begin(), out.i.end(), wrap_to(node.i(kAttr_value_i), out.dtype));
+  const Dims low = node.ints(kAttr_low), strides = row_major(x.sizes);
   Dims at(out.sizes.size(), 0);
   for (int64_t k = 0, n = out.count(); k < n; ++k) {
     int64_t rest = k, from = 0;
@@ -110,7 +110,7 @@ Array pad(const Node& node) {
 Array take(const Node& node) {
   const Array &x = node.operand(0), &index = node.operand(1);
   Array out = node.result();
-  const int64_t dim = node.i(key_dim), inner = row_major(x.sizes)[dim], size = x.sizes[dim], many = index.count();
+  const int64_t dim = node.i(kAttr_dim), inner = row_major(x.sizes)[dim], size = x.sizes[dim], many = index.count();
   for (int64_t k = 0, n = out.count(); k < n; ++k) {
     int64_t at = checked_index(index.i[k / inner % many], size);
     int64_t from = (k / inner / many * size + at) * inner + k % inner;
@@ -122,7 +122,7 @@ Array take(const Node& node) {
 Array gather(const Node& node) {
   const Array &x = node.operand(0), &index = node.operand(1);
   Array out = node.result();
-  const int64_t dim = node.i(key_dim);
+  const int64_t dim = node.i(kAttr_dim);
   Dims strides = row_major(x.sizes);
   const int64_t along = strides[dim];
   strides[dim] = 0;
@@ -142,7 +142,7 @@ int64_t times(int64_t a, int64_t b) { return (scalar::Int(a) * scalar::Int(b)).v
 class Combiner {
  public:
   Combiner(const Node& node, Array& out)
-      : out_(out), how_(node.word(key_reduce)), keeps_self_(node.b(key_include_self)), counts_(out.count(), 0) {}
+      : out_(out), how_(node.word(kAttr_reduce)), keeps_self_(node.b(kAttr_include_self)), counts_(out.count(), 0) {}
 
   void add(int64_t at, const Array& src, int64_t from) {
     const bool first = counts_[at]++ == 0 && !keeps_self_;
@@ -194,7 +194,7 @@ class Combiner {
 Array scatter(const Node& node) {
   const Array &index = node.operand(1), &src = node.operand(2);
   Array out = copied(node);
-  const int64_t dim = node.i(key_dim);
+  const int64_t dim = node.i(kAttr_dim);
   Dims strides = row_major(out.sizes);
   const int64_t along = strides[dim];
   strides[dim] = 0;
@@ -209,7 +209,7 @@ Array scatter(const Node& node) {
 Array index_reduce(const Node& node) {
   const Array &index = node.operand(1), &src = node.operand(2);
   Array out = copied(node);
-  const int64_t dim = node.i(key_dim);
+  const int64_t dim = node.i(kAttr_dim);
   Dims strides = row_major(out.sizes), row(out.sizes.size(), 0);
   const int64_t along = strides[dim];
   strides[dim] = 0;
@@ -224,7 +224,7 @@ Array index_reduce(const Node& node) {
 
 Array cumsum(const Node& node) {
   Array out = copied(node);
-  const int64_t dim = node.i(key_dim), n = out.sizes[dim], step = row_major(out.sizes)[dim];
+  const int64_t dim = node.i(kAttr_dim), n = out.sizes[dim], step = row_major(out.sizes)[dim];
   for (int64_t k = 0; k < out.count(); ++k) {
     if (k / step % n == 0) continue;
     if (out.floats())
@@ -238,16 +238,16 @@ Array cumsum(const Node& node) {
 Array full(const Node& node) {
   Array out = node.result();
   if (out.floats())
-    std::fill(out.d.begin(), out.d.end(), node.d(key_value_d));
+    std::fill(out.d.begin(), out.d.end(), node.d(kAttr_value_d));
   else
-    std::fill(out.i.begin(), out.i.end(), node.i(key_value_i));
+    std::fill(out.i.begin(), out.i.end(), node.i(kAttr_value_i));
   return out;
 }
 
 Array iota(const Node& node) {
   Array out = node.result();
   for (int64_t k = 0; k < out.count(); ++k) {
-    int64_t v = node.i(key_start) + k * node.i(key_step);
+    int64_t v = node.i(kAttr_start) + k * node.i(kAttr_step);
     if (out.floats())
       out.d[k] = static_cast<double>(v);
     else
@@ -260,36 +260,36 @@ Array iota(const Node& node) {
 
 Arrays move_row(const Node& node) {
   switch (node.op()) {
-    case op_expand:
+    case kOp_expand:
       return {expand(node)};
-    case op_reshape:
-    case op_relayout:
+    case kOp_reshape:
+    case kOp_relayout:
       return {copied(node)};
-    case op_permute:
+    case kOp_permute:
       return {permute(node)};
-    case op_slice:
+    case kOp_slice:
       return {slice(node)};
-    case op_cat:
+    case kOp_cat:
       return {cat(node)};
-    case op_pad:
+    case kOp_pad:
       return {pad(node)};
-    case op_flip:
+    case kOp_flip:
       return {flip(node)};
-    case op_take:
+    case kOp_take:
       return {take(node)};
-    case op_gather:
+    case kOp_gather:
       return {gather(node)};
-    case op_scatter:
+    case kOp_scatter:
       return {scatter(node)};
-    case op_index_reduce:
+    case kOp_index_reduce:
       return {index_reduce(node)};
-    case op_slice_scatter:
+    case kOp_slice_scatter:
       return {slice_scatter(node)};
-    case op_cumsum:
+    case kOp_cumsum:
       return {cumsum(node)};
-    case op_full:
+    case kOp_full:
       return {full(node)};
-    case op_iota:
+    case kOp_iota:
       return {iota(node)};
     default:
       return {};

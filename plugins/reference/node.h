@@ -11,30 +11,14 @@
 
 #include "abi/graph.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 #include "plugins/reference/array.h"
 
 namespace keirin::reference {
 
-enum Key : uint32_t {
-#define KRN_ATTR(id, name, kind) key_##name = id,
-#include "abi/attrs.def"
-#undef KRN_ATTR
-};
-
-enum OpId : uint32_t {
-  op_opaque = 0,
-#define KRN_SCALAR(id, name, ...) op_##name = id,
-#define KRN_REDUCE(id, name, ...) op_##name = id,
-#define KRN_MOVE(id, name, ...) op_##name = id,
-#define KRN_FACTORY(id, name, ...) op_##name = id,
-#define KRN_COMPOSITE(id, name, ...) op_##name = id,
-#include "abi/ops.def"
-#undef KRN_SCALAR
-#undef KRN_REDUCE
-#undef KRN_MOVE
-#undef KRN_FACTORY
-#undef KRN_COMPOSITE
-};
+using enum kit::Op;
+using enum kit::AttrKey;
+using Key = kit::AttrKey;
 
 class Node {
  public:

@@ -39,7 +39,7 @@ Array batch_norm(const Node& node) {
   const int64_t channels = x.sizes[1], inner = row_major(x.sizes)[1];
   for (int64_t k = 0, count = out.count(); k < count; ++k) {
     const int64_t c = k / inner % channels;
-    double v = (x.d[k] - node.operand(3).d[c]) / std::sqrt(node.operand(4).d[c] + node.d(key_eps));
+    double v = (x.d[k] - node.operand(3).d[c]) / std::sqrt(node.operand(4).d[c] + node.d(kAttr_eps));
     out.d[k] = v * parameter(node, 1, c, 1) + parameter(node, 2, c, 0);
   }
   return out;
@@ -48,10 +48,10 @@ Array batch_norm(const Node& node) {
 Array trailing_norm(const Node& node, bool centred) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const int64_t n = product(Dims(x.sizes.end() - node.i(key_rank), x.sizes.end()));
+  const int64_t n = product(Dims(x.sizes.end() - node.i(kAttr_rank), x.sizes.end()));
   for (int64_t row = 0, count = n == 0 ? 0 : x.count() / n; row < count; ++row) {
     const Moments m = centred ? moments(x.d.data() + row * n, n) : Moments{0, mean_square(x.d.data() + row * n, n)};
-    const double scale = 1.0 / std::sqrt(m.variance + node.d(key_eps));
+    const double scale = 1.0 / std::sqrt(m.variance + node.d(kAttr_eps));
     for (int64_t k = 0; k < n; ++k)
       out.d[row * n + k] = (x.d[row * n + k] - m.mean) * scale * parameter(node, 1, k, 1) + parameter(node, 2, k, 0);
   }
@@ -61,11 +61,11 @@ Array trailing_norm(const Node& node, bool centred) {
 Array group_norm(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const int64_t groups = node.i(key_groups), channels = x.sizes[1], inner = row_major(x.sizes)[1];
+  const int64_t groups = node.i(kAttr_groups), channels = x.sizes[1], inner = row_major(x.sizes)[1];
   const int64_t n = channels / groups * inner;
   for (int64_t g = 0, count = n == 0 ? 0 : x.count() / n; g < count; ++g) {
     const Moments m = moments(x.d.data() + g * n, n);
-    const double scale = 1.0 / std::sqrt(m.variance + node.d(key_eps));
+    const double scale = 1.0 / std::sqrt(m.variance + node.d(kAttr_eps));
     for (int64_t k = 0; k < n; ++k) {
       const int64_t c = (g % groups) * (channels / groups) + k / inner;
       out.d[g * n + k] = (x.d[g * n + k] - m.mean) * scale * parameter(node, 1, c, 1) + parameter(node, 2, c, 0);
@@ -77,7 +77,7 @@ Array group_norm(const Node& node) {
 Array softmax(const Node& node, bool log) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const int64_t dim = node.i(key_dim), n = x.sizes[dim], step = row_major(x.sizes)[dim];
+  const int64_t dim = node.i(kAttr_dim), n = x.sizes[dim], step = row_major(x.sizes)[dim];
   for (int64_t row = 0, count = n == 0 ? 0 : x.count() / n; row < count; ++row) {
     const int64_t base = row / step * step * n + row % step;
     double top = -INFINITY, sum = 0;
@@ -95,7 +95,7 @@ Array softmax(const Node& node, bool log) {
 Array statistic(const Node& node, bool variance) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const Dims dims = node.ints(key_dims), own = row_major(x.sizes);
+  const Dims dims = node.ints(kAttr_dims), own = row_major(x.sizes);
   Dims outer_sizes, outer, inner_sizes, inner;
   for (int64_t a = 0; a < x.rank(); ++a) {
     const bool reduced = std::find(dims.begin(), dims.end(), a) != dims.end();
@@ -107,7 +107,7 @@ Array statistic(const Node& node, bool variance) {
   walk<1>(outer_sizes, {outer}, [&](int64_t k, const auto& at) {
     walk<1>(inner_sizes, {inner}, [&](int64_t j, const auto& in) { row[j] = x.d[at[0] + in[0]]; });
     const Moments m = moments(row.data(), n);
-    const double divisor = std::max(0.0, static_cast<double>(n) - node.d(key_correction));
+    const double divisor = std::max(0.0, static_cast<double>(n) - node.d(kAttr_correction));
     out.d[k] = variance ? m.variance * static_cast<double>(n) / divisor : m.mean;
   });
   return out;
@@ -117,21 +117,21 @@ Array statistic(const Node& node, bool variance) {
 
 Arrays norm_row(const Node& node) {
   switch (node.op()) {
-    case op_batch_norm:
+    case kOp_batch_norm:
       return {batch_norm(node)};
-    case op_layer_norm:
+    case kOp_layer_norm:
       return {trailing_norm(node, true)};
-    case op_rms_norm:
+    case kOp_rms_norm:
       return {trailing_norm(node, false)};
-    case op_group_norm:
+    case kOp_group_norm:
       return {group_norm(node)};
-    case op_softmax:
+    case kOp_softmax:
       return {softmax(node, false)};
-    case op_log_softmax:
+    case kOp_log_softmax:
       return {softmax(node, true)};
-    case op_mean:
+    case kOp_mean:
       return {statistic(node, false)};
-    case op_var:
+    case kOp_var:
       return {statistic(node, true)};
     default:
       return {};

@@ -27,7 +27,7 @@ template <class M>
 Array fold(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  Dims to = reduced_strides(x.sizes, node.ints(key_dims));
+  Dims to = reduced_strides(x.sizes, node.ints(kAttr_dims));
   if (x.floats()) {
     std::fill(out.d.begin(), out.d.end(), M::init(-INFINITY, INFINITY));
     walk<1>(x.sizes, {to}, [&](int64_t k, const auto& at) { out.d[at[0]] = M::step(out.d[at[0]], x.d[k]); });
@@ -44,7 +44,7 @@ Array truth(const Node& node, bool all) {
   const Array& x = node.operand(0);
   Array out = node.result();
   std::fill(out.i.begin(), out.i.end(), all);
-  walk<1>(x.sizes, {reduced_strides(x.sizes, node.ints(key_dims))}, [&](int64_t k, const auto& at) {
+  walk<1>(x.sizes, {reduced_strides(x.sizes, node.ints(kAttr_dims))}, [&](int64_t k, const auto& at) {
     int64_t& v = out.i[at[0]];
     v = all ? (v & (x.i[k] != 0)) : (v | (x.i[k] != 0));
   });
@@ -61,7 +61,7 @@ bool beats(int64_t b, int64_t a, bool greatest) { return greatest ? b > a : b < 
 Array position(const Node& node, bool greatest) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const int64_t dim = node.ints(key_dims).at(0), n = x.sizes[dim], step = row_major(x.sizes)[dim];
+  const int64_t dim = node.ints(kAttr_dims).at(0), n = x.sizes[dim], step = row_major(x.sizes)[dim];
   auto search = [&](const auto& data) {
     for (int64_t k = 0; k < out.count(); ++k) {
       int64_t base = k / step * step * n + k % step, best = 0;
@@ -81,21 +81,21 @@ Array position(const Node& node, bool greatest) {
 
 Arrays reduce_row(const Node& node) {
   switch (node.op()) {
-    case op_sum:
+    case kOp_sum:
       return {fold<rows::sum>(node)};
-    case op_prod:
+    case kOp_prod:
       return {fold<rows::prod>(node)};
-    case op_amax:
+    case kOp_amax:
       return {fold<rows::amax>(node)};
-    case op_amin:
+    case kOp_amin:
       return {fold<rows::amin>(node)};
-    case op_any:
+    case kOp_any:
       return {truth(node, false)};
-    case op_all:
+    case kOp_all:
       return {truth(node, true)};
-    case op_argmax:
+    case kOp_argmax:
       return {position(node, true)};
-    case op_argmin:
+    case kOp_argmin:
       return {position(node, false)};
     default:
       return {};

@@ -47,10 +47,10 @@ void gru_step(const std::vector<double>& wx, const std::vector<double>& uh, int6
 }  // namespace
 
 Arrays rnn_row(const Node& node) {
-  const bool lstm = node.op() == op_lstm;
-  if (!lstm && node.op() != op_gru) return {};
-  const int64_t layers = node.i(key_layers), directions = node.b(key_bidirectional) ? 2 : 1, gates = lstm ? 4 : 3;
-  const bool batch_first = node.b(key_batch_first), biases = node.b(key_has_biases);
+  const bool lstm = node.op() == kOp_lstm;
+  if (!lstm && node.op() != kOp_gru) return {};
+  const int64_t layers = node.i(kAttr_layers), directions = node.b(kAttr_bidirectional) ? 2 : 1, gates = lstm ? 4 : 3;
+  const bool batch_first = node.b(kAttr_batch_first), biases = node.b(kAttr_has_biases);
   const size_t first = lstm ? 3 : 2, per = biases ? 4 : 2;
   const Array& x = node.operand(0);
   const int64_t batch = x.sizes[batch_first ? 0 : 1], steps = x.sizes[batch_first ? 1 : 0];

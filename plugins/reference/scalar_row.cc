@@ -102,12 +102,12 @@ Arrays cast_row(const Node& node) {
 }  // namespace
 
 Arrays scalar_row(const Node& node) {
-  if (node.op() == op_select) return select_row(node);
-  if (node.op() == op_cast) return cast_row(node);
+  if (node.op() == kOp_select) return select_row(node);
+  if (node.op() == kOp_cast) return cast_row(node);
   switch (node.op()) {
 #define KRN_SCALAR(id, name, arity, dtypes, result, domain, tolerance)                                       \
   case id:                                                                                                   \
-    if constexpr (id != op_select && id != op_cast)                                                          \
+    if constexpr (id != kOp_select && id != kOp_cast)                                                          \
       return instantiate<arity, KRN_CLASS_##dtypes>(node, [](auto... x) { return rows::row_##name(x...); }); \
     break;
 #define KRN_REDUCE(...)

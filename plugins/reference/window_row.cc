@@ -43,8 +43,8 @@ Dims spatial_of(const Array& x) { return Dims(x.sizes.begin() + 2, x.sizes.end()
 Array max_pool(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const Dims kernel = node.ints(key_kernel), stride = node.ints(key_stride), padding = node.ints(key_padding),
-             dilation = node.ints(key_dilation), in = spatial_of(x);
+  const Dims kernel = node.ints(kAttr_kernel), stride = node.ints(kAttr_stride), padding = node.ints(kAttr_padding),
+             dilation = node.ints(kAttr_dilation), in = spatial_of(x);
   const int64_t plane = product(in);
   each_position(out.sizes, [&](int64_t p, const Dims& at, int64_t k) {
     Dims begin(at.size()), end(at.size());
@@ -66,10 +66,10 @@ Array max_pool(const Node& node) {
 Array avg_pool(const Node& node) {
   const Array& x = node.operand(0);
   Array out = node.result();
-  const Dims kernel = node.ints(key_kernel), stride = node.ints(key_stride), padding = node.ints(key_padding),
+  const Dims kernel = node.ints(kAttr_kernel), stride = node.ints(kAttr_stride), padding = node.ints(kAttr_padding),
              in = spatial_of(x);
-  const int64_t plane = product(in), divisor = node.i(key_divisor);
-  const bool count_pad = node.b(key_count_include_pad);
+  const int64_t plane = product(in), divisor = node.i(kAttr_divisor);
+  const bool count_pad = node.b(kAttr_count_include_pad);
   each_position(out.sizes, [&](int64_t p, const Dims& at, int64_t k) {
     Dims begin(at.size()), end(at.size());
     int64_t padded = 1, real = 1;
@@ -109,7 +109,7 @@ Array adaptive_avg_pool(const Node& node) {
 
 // Input elements per output element along an axis, from the scale factor if one was given.
 double ratio(const Node& node, size_t axis, int64_t in, int64_t out) {
-  const Dims scales = node.ints(key_scales);
+  const Dims scales = node.ints(kAttr_scales);
   double factor = 0;
   if (axis < scales.size()) std::memcpy(&factor, &scales[axis], sizeof factor);
   return factor > 0 ? 1.0 / factor : static_cast<double>(in) / static_cast<double>(out);
@@ -139,7 +139,7 @@ struct Blend {
 
 Blend blend(const Node& node, size_t axis, int64_t at, int64_t in, int64_t out) {
   double position;
-  if (node.b(key_align_corners)) {
+  if (node.b(kAttr_align_corners)) {
     position = out > 1 ? static_cast<double>(at) * static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
   } else {
     position = std::max(0.0, ratio(node, axis, in, out) * (static_cast<double>(at) + 0.5) - 0.5);
@@ -167,7 +167,7 @@ Array embedding_bag(const Node& node) {
   const Array &w = node.operand(0), &index = node.operand(1);
   Array out = node.result();
   const int64_t bags = out.sizes[0], width = out.sizes[1];
-  const std::string_view mode = node.word(key_mode);
+  const std::string_view mode = node.word(kAttr_mode);
   for (int64_t bag = 0; bag < bags; ++bag) {
     int64_t begin = 0, end = 0;
     if (node.has(2)) {
@@ -196,17 +196,17 @@ Array embedding_bag(const Node& node) {
 
 Arrays window_row(const Node& node) {
   switch (node.op()) {
-    case op_max_pool:
+    case kOp_max_pool:
       return {max_pool(node)};
-    case op_avg_pool:
+    case kOp_avg_pool:
       return {avg_pool(node)};
-    case op_adaptive_avg_pool:
+    case kOp_adaptive_avg_pool:
       return {adaptive_avg_pool(node)};
-    case op_upsample_nearest:
+    case kOp_upsample_nearest:
       return {upsample_nearest(node)};
-    case op_upsample_bilinear:
+    case kOp_upsample_bilinear:
       return {upsample_bilinear(node)};
-    case op_embedding_bag:
+    case kOp_embedding_bag:
       return {embedding_bag(node)};
     default:
       return {};

@@ -12,7 +12,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/conv.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/cuda/case_runner.h"
 
@@ -117,7 +117,7 @@ AnchorDesc anchor_of(const Case& c, uint8_t dtype) {
     return t;
   };
   AnchorDesc a;
-  a.op = op_conv;
+  a.op = kit::kOp_conv;
   a.operands = {tensor(0, c.x, dtype), tensor(1, c.w, dtype), TensorDesc{}};
   if (c.bias) {
     a.operands[2].buffer = 3, a.operands[2].dtype = dtype;
@@ -128,24 +128,24 @@ AnchorDesc anchor_of(const Case& c, uint8_t dtype) {
   a.stride.assign(axes, c.stride), a.padding.assign(axes, c.padding), a.dilation.assign(axes, c.dilation);
   a.groups = c.groups;
   auto per_channel = [&](uint32_t buffer) {
-    TensorDesc t = tensor(buffer, a.results[0].sizes, dtype_f32);
+    TensorDesc t = tensor(buffer, a.results[0].sizes, kit::kDType_f32);
     t.strides.assign(t.sizes.size(), 0), t.strides[1] = 1;
     return t;
   };
-  if (c.scale_shift) a.post_ops.push_back({op_mul, per_channel(4)}), a.post_ops.push_back({op_add, per_channel(5)});
-  if (c.residual) a.post_ops.push_back({op_add, tensor(6, a.results[0].sizes, dtype)});
+  if (c.scale_shift) a.post_ops.push_back({kit::kOp_mul, per_channel(4)}), a.post_ops.push_back({kit::kOp_add, per_channel(5)});
+  if (c.residual) a.post_ops.push_back({kit::kOp_add, tensor(6, a.results[0].sizes, dtype)});
   if (c.activation) a.post_ops.push_back({c.activation, {}});
   return a;
 }
 
 double activated(uint32_t op, double v) {
   switch (op) {
-    case op_relu: return std::max(v, 0.0);
-    case op_silu: return v / (1 + std::exp(-v));
-    case op_sigmoid: return 1 / (1 + std::exp(-v));
-    case op_tanh: return std::tanh(v);
-    case op_gelu: return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
-    case op_gelu_tanh: return 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+    case kit::kOp_relu: return std::max(v, 0.0);
+    case kit::kOp_silu: return v / (1 + std::exp(-v));
+    case kit::kOp_sigmoid: return 1 / (1 + std::exp(-v));
+    case kit::kOp_tanh: return std::tanh(v);
+    case kit::kOp_gelu: return 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
+    case kit::kOp_gelu_tanh: return 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
     default: return v;
   }
 }
@@ -173,8 +173,8 @@ void check_case(const Case& c, uint8_t dtype, bool as_linear = false) {
   };
   AnchorDesc a = anchor_of(c, dtype);
   const Dims sizes = a.results[0].sizes;
-  const Data x = fill(count(c.x), dtype), w = fill(count(c.w), dtype), b = fill(c.w[0], dtype), scale = fill(c.w[0], dtype_f32),
-             shift = fill(c.w[0], dtype_f32), residual = fill(count(sizes), dtype);
+  const Data x = fill(count(c.x), dtype), w = fill(count(c.w), dtype), b = fill(c.w[0], dtype), scale = fill(c.w[0], kit::kDType_f32),
+             shift = fill(c.w[0], kit::kDType_f32), residual = fill(count(sizes), dtype);
   std::unique_ptr<Step> step;
   if (as_linear) {
     const auto linear = conv_as_linear(a);
@@ -200,7 +200,7 @@ void check_case(const Case& c, uint8_t dtype, bool as_linear = false) {
              yt = two(a.results[0].strides, 0);
   const int64_t pad_h = c.x.size() == 3 ? 0 : c.padding, per_group_in = ws[1], per_group_out = ws[0] / c.groups;
   const double k = static_cast<double>(ws[1] * ws[2] * ws[3]);
-  const double relative = dtype == dtype_bf16 ? 1.0 / 100 : 1.0 / 500;  // f32 goes through tf32, as LibTorch's does
+  const double relative = dtype == kit::kDType_bf16 ? 1.0 / 100 : 1.0 / 500;  // f32 goes through tf32, as LibTorch's does
   for (int64_t n = 0; n < ys[0]; ++n)
     for (int64_t o = 0; o < ys[1]; ++o)
       for (int64_t i = 0; i < ys[2]; ++i)
@@ -236,7 +236,7 @@ TEST_F(CudaConv, AgreesWithAPlainLoop) {
       {"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}},
       {"row-major", {2, 16, 9, 11}, {24, 16, 3, 3}, 1, 1, 1, 1, true, false, false, 0, false}};
   for (const Case& c : cases)
-    for (uint8_t dtype : {dtype_f32, dtype_bf16, dtype_f16}) {
+    for (uint8_t dtype : {kit::kDType_f32, kit::kDType_bf16, kit::kDType_f16}) {
       try {
         check_case(c, dtype);
       } catch (const kit::Error& error) {
@@ -247,22 +247,22 @@ TEST_F(CudaConv, AgreesWithAPlainLoop) {
 
 TEST_F(CudaConv, Epilogues) {
   const Dims x{2, 32, 9, 11}, w{64, 32, 3, 3};
-  const Case cases[] = {{"bias relu", x, w, 1, 1, 1, 1, true, false, false, op_relu},
-                        {"bias residual relu", x, w, 1, 1, 1, 1, true, false, true, op_relu},
-                        {"scale shift relu", x, w, 1, 1, 1, 1, false, true, false, op_relu},
-                        {"scale shift residual relu", x, w, 1, 1, 1, 1, false, true, true, op_relu},
-                        {"bias silu", x, w, 1, 1, 1, 1, true, false, false, op_silu},
-                        {"bias sigmoid", x, w, 1, 1, 1, 1, true, false, false, op_sigmoid},
-                        {"bias tanh", x, w, 1, 1, 1, 1, true, false, false, op_tanh},
-                        {"bias gelu", x, w, 1, 1, 1, 1, true, false, false, op_gelu},
-                        {"bias gelu_tanh", x, w, 1, 1, 1, 1, true, false, false, op_gelu_tanh}};
+  const Case cases[] = {{"bias relu", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_relu},
+                        {"bias residual relu", x, w, 1, 1, 1, 1, true, false, true, kit::kOp_relu},
+                        {"scale shift relu", x, w, 1, 1, 1, 1, false, true, false, kit::kOp_relu},
+                        {"scale shift residual relu", x, w, 1, 1, 1, 1, false, true, true, kit::kOp_relu},
+                        {"bias silu", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_silu},
+                        {"bias sigmoid", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_sigmoid},
+                        {"bias tanh", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_tanh},
+                        {"bias gelu", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_gelu},
+                        {"bias gelu_tanh", x, w, 1, 1, 1, 1, true, false, false, kit::kOp_gelu_tanh}};
   for (const Case& c : cases)
-    for (uint8_t dtype : {dtype_bf16, dtype_f16, dtype_f32}) {
+    for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) {
       // What the library does not fuse is a kernel of its own: a refusal is a line to read, for 16 bits a failure.
       std::string why_not;
       if (!conv_taken(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, true, why_not)) {
         std::printf("not fused: %s dtype %d: %s\n", c.name.c_str(), int{dtype}, why_not.c_str());
-        EXPECT_TRUE(dtype == dtype_f32 || c.scale_shift) << c.name << ": " << why_not;  // an f32 scale would be rounded
+        EXPECT_TRUE(dtype == kit::kDType_f32 || c.scale_shift) << c.name << ": " << why_not;  // an f32 scale would be rounded
         continue;
       }
       try {
@@ -274,30 +274,30 @@ TEST_F(CudaConv, Epilogues) {
 }
 
 TEST_F(CudaConv, OneByOneAsAProduct) {
-  for (uint8_t dtype : {dtype_bf16, dtype_f16, dtype_f32})
-    check_case({"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu}, dtype, true);
+  for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32})
+    check_case({"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu}, dtype, true);
 }
 
 TEST_F(CudaConv, EqualProblemsShareAPlan) {
   std::string why_not;
-  const auto p = conv_problem(anchor_of({"3x3", {2, 16, 9, 11}, {24, 16, 3, 3}, 1, 1}, dtype_bf16), KRN_NUMERICS_DEFAULT, why_not);
+  const auto p = conv_problem(anchor_of({"3x3", {2, 16, 9, 11}, {24, 16, 3, 3}, 1, 1}, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(p) << why_not;
   EXPECT_EQ(cudnn_plan(*p), cudnn_plan(*p));
 }
 
 TEST_F(CudaConv, SpeedOfResNet50) {
-  const Case cases[] = {{"stem 7x7", {128, 3, 224, 224}, {64, 3, 7, 7}, 2, 3, 1, 1, true, false, false, op_relu},
-                        {"56 1x1 64-64", {128, 64, 56, 56}, {64, 64, 1, 1}, 1, 0, 1, 1, true, false, false, op_relu},
-                        {"56 3x3 64-64", {128, 64, 56, 56}, {64, 64, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
-                        {"56 1x1 64-256 residual", {128, 64, 56, 56}, {256, 64, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu},
-                        {"28 3x3 128-128", {128, 128, 28, 28}, {128, 128, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
-                        {"28 1x1 128-512 residual", {128, 128, 28, 28}, {512, 128, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu},
-                        {"14 3x3 256-256", {128, 256, 14, 14}, {256, 256, 3, 3}, 1, 1, 1, 1, true, false, false, op_relu},
-                        {"14 1x1 256-1024 residual", {128, 256, 14, 14}, {1024, 256, 1, 1}, 1, 0, 1, 1, true, false, true, op_relu}};
+  const Case cases[] = {{"stem 7x7", {128, 3, 224, 224}, {64, 3, 7, 7}, 2, 3, 1, 1, true, false, false, kit::kOp_relu},
+                        {"56 1x1 64-64", {128, 64, 56, 56}, {64, 64, 1, 1}, 1, 0, 1, 1, true, false, false, kit::kOp_relu},
+                        {"56 3x3 64-64", {128, 64, 56, 56}, {64, 64, 3, 3}, 1, 1, 1, 1, true, false, false, kit::kOp_relu},
+                        {"56 1x1 64-256 residual", {128, 64, 56, 56}, {256, 64, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu},
+                        {"28 3x3 128-128", {128, 128, 28, 28}, {128, 128, 3, 3}, 1, 1, 1, 1, true, false, false, kit::kOp_relu},
+                        {"28 1x1 128-512 residual", {128, 128, 28, 28}, {512, 128, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu},
+                        {"14 3x3 256-256", {128, 256, 14, 14}, {256, 256, 3, 3}, 1, 1, 1, 1, true, false, false, kit::kOp_relu},
+                        {"14 1x1 256-1024 residual", {128, 256, 14, 14}, {1024, 256, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu}};
   for (const Case& c : cases) {
     const auto begin = std::chrono::steady_clock::now();
     std::string why_not;
-    const auto p = conv_problem(anchor_of(c, dtype_bf16), KRN_NUMERICS_DEFAULT, why_not);
+    const auto p = conv_problem(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, why_not);
     ASSERT_TRUE(p) << why_not;
     const bool supported = cudnn_supports(*p, why_not);
     const double asked = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -12,7 +12,7 @@
 #include "cuda/cublaslt.h"
 #include "cuda/launch.h"
 #include "cuda/matmul.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/cuda/anchor_cases.h"
@@ -167,7 +167,7 @@ TEST_F(CudaDevice, RowsOfAScatterAreStable) {
     for (int e = 0; e < edges; ++e)
       if (index[e] >= 0 && index[e] < rows) perm[next[index[e]]++] = e;
     Csr csr;
-    csr.num_rows = rows, csr.num_edges = edges, csr.index_dtype = dtype_i64;
+    csr.num_rows = rows, csr.num_edges = edges, csr.index_dtype = kit::kDType_i64;
     csr.index_buffer = 0, csr.row_ptr_buffer = 1, csr.perm_buffer = 2;
     auto step = make_csr_step(csr, *machine().gpu, code_target(*machine().gpu, nullptr), true);
     // Other rows first, then these twice: a new content at the same address is sorted, a known one is kept.
@@ -220,7 +220,7 @@ void check_product(const Product& p, uint8_t dtype) {
   DeviceMemory dx(x.size()), dw(w.size()), db(b.size()), dr(r.size()), dy(r.size());
   dx.put(x.data(), x.size()), dw.put(w.data(), w.size()), db.put(b.data(), b.size()), dr.put(r.data(), r.size());
   AnchorDesc anchor;
-  anchor.op = p.is_linear ? op_linear : op_matmul;
+  anchor.op = p.is_linear ? kit::kOp_linear : kit::kOp_matmul;
   const bool w_is_nk = p.is_linear || p.turned;
   if (p.is_linear) {
     anchor.operands = {tensor(0, dtype, {p.m, p.k}), tensor(1, dtype, {p.n, p.k}), p.bias ? tensor(2, dtype, {p.n}) : TensorDesc{}};
@@ -232,11 +232,11 @@ void check_product(const Product& p, uint8_t dtype) {
   }
   auto post = [&](uint32_t op) {
     PostOp out{op, {}, 0, 0};
-    if (op == op_add) out.operand = tensor(3, dtype, anchor.results[0].sizes);
+    if (op == kit::kOp_add) out.operand = tensor(3, dtype, anchor.results[0].sizes);
     ASSERT_TRUE(matmul_takes_post_op(anchor, out)) << p.name;
     anchor.post_ops.push_back(out);
   };
-  if (p.residual) post(op_add);
+  if (p.residual) post(kit::kOp_add);
   if (p.activation) post(p.activation);
   std::string why_not;
   ASSERT_TRUE(matmul_taken(anchor, why_not)) << why_not;
@@ -256,8 +256,8 @@ void check_product(const Product& p, uint8_t dtype) {
       sum += at(x, (batch * p.m + row) * p.k + k) * at(w, batch * p.k * p.n + (w_is_nk ? col * p.k + k : k * p.n + col));
     if (p.bias) sum += at(b, col);
     if (p.residual) sum += at(r, i);
-    if (p.activation == op_relu) sum = std::max(sum, 0.0);
-    if (p.activation == op_gelu_tanh) sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
+    if (p.activation == kit::kOp_relu) sum = std::max(sum, 0.0);
+    if (p.activation == kit::kOp_gelu_tanh) sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
     ASSERT_NEAR(at(y, i), sum, relative * (std::fabs(sum) + std::sqrt(static_cast<double>(p.k)))) << p.name << " dtype " << int{dtype} << " element " << i;
   }
 }
@@ -267,9 +267,9 @@ TEST_F(CudaDevice, ProductsAgree) {
   if (!CublasLt::get(why_not)) GTEST_SKIP() << why_not;
   const Product products[] = {
       {"linear", true, false, false, 0, 1, 33, 64, 40, false},        {"linear + bias", true, true, false, 0, 1, 64, 128, 96, false},
-      {"linear + bias + relu", true, true, false, op_relu, 1, 64, 128, 96, false},
-      {"linear + bias + gelu_tanh", true, true, false, op_gelu_tanh, 1, 64, 128, 96, false},
-      {"linear + bias + residual + relu", true, true, true, op_relu, 1, 64, 128, 96, false},
+      {"linear + bias + relu", true, true, false, kit::kOp_relu, 1, 64, 128, 96, false},
+      {"linear + bias + gelu_tanh", true, true, false, kit::kOp_gelu_tanh, 1, 64, 128, 96, false},
+      {"linear + bias + residual + relu", true, true, true, kit::kOp_relu, 1, 64, 128, 96, false},
       {"one row", true, true, false, 0, 1, 1, 256, 64, false},        {"matmul", false, false, false, 0, 1, 48, 64, 80, false},
       {"batched", false, false, false, 0, 6, 32, 64, 48, false},      {"batched, right turned", false, false, false, 0, 6, 32, 64, 48, true},
       {"batched + residual", false, false, true, 0, 3, 32, 64, 48, false}};
@@ -317,7 +317,7 @@ TEST_F(CudaDevice, AttentionByCudnnAgrees) {
   int count = 0;
   for (const test::AnchorCase& c : test::anchor_cases()) {
     std::string why_not;
-    const auto problem = c.anchor.op == op_attention ? heads_problem(c.anchor, why_not) : std::nullopt;
+    const auto problem = c.anchor.op == kit::kOp_attention ? heads_problem(c.anchor, why_not) : std::nullopt;
     if (!problem) continue;
     ASSERT_TRUE(cudnn_supports(*problem, why_not)) << c.name << ": " << why_not;
     check_anchor(c, make_heads(c.anchor).get());
@@ -359,7 +359,7 @@ void time_kernel(const std::string& name, Kernel k, double bytes, double copy_ra
     k.buffers[i].id = static_cast<uint32_t>(i);
     const size_t size = static_cast<size_t>(elements[i] * test::element_bytes(k.buffers[i].dtype));
     memory.push_back(std::make_unique<DeviceMemory>(size));
-    if (index_below > 0 && k.buffers[i].dtype == dtype_i64) {
+    if (index_below > 0 && k.buffers[i].dtype == kit::kDType_i64) {
       std::mt19937_64 random(5);
       std::vector<int64_t> index(static_cast<size_t>(elements[i]));
       for (int64_t& v : index) v = static_cast<int64_t>(random() % static_cast<uint64_t>(index_below));
@@ -492,8 +492,8 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const double seconds = seconds_of([&] { run_step(*step, buffers); });
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
-  if (anchor.op == op_attention && (!heads_problem(anchor, why_not) || !cudnn_supports(*heads_problem(anchor, why_not), why_not))) return;
-  auto library = anchor.op == op_linear ? make_matmul(anchor, false, true) : make_heads(anchor);
+  if (anchor.op == kit::kOp_attention && (!heads_problem(anchor, why_not) || !cudnn_supports(*heads_problem(anchor, why_not), why_not))) return;
+  auto library = anchor.op == kit::kOp_linear ? make_matmul(anchor, false, true) : make_heads(anchor);
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());
@@ -505,26 +505,26 @@ TEST_F(CudaDevice, SpeedOfHandWrittenKernels) {
   auto heads = [](uint32_t buffer, int64_t b, int64_t h, int64_t l, int64_t d, int64_t line) { return tensor(buffer, test::kBf16, {b, h, l, d}, {l * line, d, line, 1}); };
   for (auto [b, h, l, d, masked] : {std::tuple{64, 12, 128, 64, true}, std::tuple{64, 12, 197, 64, false}, std::tuple{8, 16, 1024, 128, false}}) {
     AnchorDesc a;
-    a.op = op_attention, a.scale = 0.125;
+    a.op = kit::kOp_attention, a.scale = 0.125;
     const int64_t line = 3 * h * d;
     a.operands = {heads(0, b, h, l, d, line), heads(1, b, h, l, d, line), heads(2, b, h, l, d, line)};
-    if (masked) a.operands.push_back(tensor(4, dtype_bool, {b, h, l, l}, {l, 0, 0, 1}));
+    if (masked) a.operands.push_back(tensor(4, kit::kDType_bool, {b, h, l, l}, {l, 0, 0, 1}));
     a.results = {heads(3, b, h, l, d, h * d)};
     time_anchor("attention " + std::to_string(b) + "x" + std::to_string(h) + "x" + std::to_string(l) + "x" + std::to_string(d) + (masked ? " masked" : ""), a,
                 8.0 * static_cast<double>(b * h * l * d), 4.0 * static_cast<double>(b * h * l) * static_cast<double>(l * d), copy_rate);
   }
   for (int64_t keys : {1024, 8192}) {
     AnchorDesc a;
-    a.op = op_attention, a.scale = 0.09;
+    a.op = kit::kOp_attention, a.scale = 0.09;
     a.operands = {tensor(0, test::kBf16, {1, 32, 1, 128}), tensor(1, test::kBf16, {1, 32, keys, 128}), tensor(2, test::kBf16, {1, 32, keys, 128}),
-                  tensor(4, dtype_bool, {1, 32, 1, keys}, {keys, 0, keys, 1})};
+                  tensor(4, kit::kDType_bool, {1, 32, 1, keys}, {keys, 0, keys, 1})};
     a.results = {tensor(3, test::kBf16, {1, 32, 1, 128})};
     time_anchor("attention 1 of " + std::to_string(keys), a, 4.0 * 32 * 128 * static_cast<double>(keys), 0, copy_rate);
   }
   for (auto [rows, depth, columns] : {std::tuple{1, 4096, 12288}, std::tuple{1, 4096, 4096}, std::tuple{1, 4096, 22016}, std::tuple{1, 11008, 4096},
                                       std::tuple{1, 4096, 32000}, std::tuple{2, 4096, 12288}}) {
     AnchorDesc a;
-    a.op = op_linear;
+    a.op = kit::kOp_linear;
     a.operands = {tensor(0, test::kBf16, {rows, depth}), tensor(1, test::kBf16, {columns, depth}), TensorDesc{}};
     a.results = {tensor(2, test::kBf16, {rows, columns})};
     time_anchor("gemv " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns), a, 2.0 * static_cast<double>(depth) * static_cast<double>(columns),

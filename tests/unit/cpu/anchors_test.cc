@@ -10,13 +10,15 @@
 #include <random>
 
 #include "cpu/device.h"
-#include "cpu/op_ids.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cpu {
 namespace {
 
+using enum kit::Op;
+using enum kit::DType;
 using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
@@ -50,7 +52,7 @@ struct Bench {
     for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
     TensorDesc t;
     t.buffer = static_cast<uint32_t>(buffers.size());
-    t.dtype = kDtype_f32;
+    t.dtype = kDType_f32;
     t.sizes = sizes;
     t.strides = strides;
     t.offset = 3;
@@ -440,7 +442,7 @@ TEST(Anchors, RefusesWithAReason) {
   Bench b;
   AnchorDesc a = linear(b, {4, 8}, 8, false, false);
   std::string why;
-  a.operands[0].dtype = a.operands[1].dtype = a.results[0].dtype = kDtype_f64;
+  a.operands[0].dtype = a.operands[1].dtype = a.results[0].dtype = kDType_f64;
   EXPECT_FALSE(vendor_takes(a, true, why));
   EXPECT_NE(why.find("f32"), std::string::npos) << why;
   a.op = kOp_attention;

@@ -6,7 +6,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/bags.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/cuda/anchor_cases.h"
@@ -83,7 +83,7 @@ TEST(Anchors, JoinOnlyWhatIsAlike) {
   const std::vector<AnchorCase> all = test::anchor_cases();
   const codegen::AnchorDesc one = all[all.size() - 2].anchor;
   codegen::AnchorDesc other = one;
-  ASSERT_EQ(one.op, op_embedding_bag);
+  ASSERT_EQ(one.op, kit::kOp_embedding_bag);
   EXPECT_TRUE(bags_alike(one, other));
   other.operands[2].buffer += 40;
   EXPECT_FALSE(bags_alike(one, other)) << "other offsets";
@@ -99,7 +99,7 @@ TEST(Anchors, RefusalsSayWhy) {
     return why_not;
   };
   codegen::AnchorDesc a = test::anchor_cases()[5].anchor;
-  ASSERT_EQ(a.op, op_attention);
+  ASSERT_EQ(a.op, kit::kOp_attention);
   codegen::AnchorDesc odd = a;
   odd.operands[0].strides[2] += 1;
   EXPECT_NE(refusal(odd).find("aligned lines"), std::string::npos);

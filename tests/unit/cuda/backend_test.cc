@@ -9,7 +9,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/matmul.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 #include "plugins/codegen/artifact.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
@@ -140,18 +140,18 @@ TEST_F(BackendTest, RefusesWhatEagerDoesBetter) {
 TEST_F(BackendTest, ProductsTakeInputsAndResidualsThatLieAcross) {
   auto tensor = [](std::vector<int64_t> sizes, std::vector<int64_t> strides) {
     TensorDesc t;
-    t.buffer = 0, t.dtype = dtype_bf16, t.sizes = std::move(sizes), t.strides = std::move(strides);
+    t.buffer = 0, t.dtype = kit::kDType_bf16, t.sizes = std::move(sizes), t.strides = std::move(strides);
     return t;
   };
   AnchorDesc linear;
-  linear.op = op_linear;
+  linear.op = kit::kOp_linear;
   // [197, 64, 768] seen in [64, 197, 768]: no single row axis, but a batch of 197 over one weight.
   linear.operands = {tensor({197, 64, 768}, {768, 197 * 768, 1}), tensor({2304, 768}, {768, 1}), TensorDesc{}};
   linear.results = {tensor({197, 64, 2304}, {64 * 2304, 2304, 1})};
   std::string why_not;
   EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
   // A residual may lie across as well, but not with gaps between its columns.
-  linear.post_ops = {{op_add, tensor({197, 64, 2304}, {2304, 197 * 2304, 1}), 0, 0}};
+  linear.post_ops = {{kit::kOp_add, tensor({197, 64, 2304}, {2304, 197 * 2304, 1}), 0, 0}};
   EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
   linear.post_ops[0].operand.strides = {2 * 64 * 2304, 2 * 2304, 2};
   EXPECT_FALSE(matmul_taken(linear, why_not));

@@ -6,7 +6,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/conv.h"
-#include "cuda/op_ids.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {
@@ -29,7 +29,7 @@ AnchorDesc conv(uint8_t dtype, bool channels_last, int64_t kernel = 3) {
   };
   const Dims x{2, 8, 5, 7}, w{16, 8, kernel, kernel}, y{2, 16, 5, 7};
   AnchorDesc a;
-  a.op = op_conv;
+  a.op = kit::kOp_conv;
   a.operands = {tensor(dtype, x, dense(x)), tensor(dtype, w, dense(w)), TensorDesc{}};
   a.results = {tensor(dtype, y, dense(y))};
   a.stride = {1, 1}, a.padding = {kernel / 2, kernel / 2}, a.dilation = {1, 1};
@@ -48,17 +48,17 @@ std::string refusal(const AnchorDesc& a) {
 
 TEST(CudaConvProblem, LayoutsAreTold) {
   std::string why_not;
-  const auto last = conv_problem(conv(dtype_bf16, true), KRN_NUMERICS_DEFAULT, why_not);
+  const auto last = conv_problem(conv(kit::kDType_bf16, true), KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(last) << why_not;
   EXPECT_EQ(last->x.strides, (Dims{280, 1, 56, 8}));
-  const auto plain = conv_problem(conv(dtype_f32, false), KRN_NUMERICS_DEFAULT, why_not);
+  const auto plain = conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(plain) << why_not;
   EXPECT_EQ(plain->x.strides, (Dims{280, 35, 7, 1}));
   EXPECT_NE(last->key(), plain->key());
 }
 
 TEST(CudaConvProblem, AxesOfSizeOneFollowTheLayout) {
-  AnchorDesc a = conv(dtype_bf16, true, 1);
+  AnchorDesc a = conv(kit::kDType_bf16, true, 1);
   a.operands[1].strides = {8, 1, 1, 1};  // a 1x1 weight is both; torch writes row-major strides
   std::string why_not;
   const auto p = conv_problem(a, KRN_NUMERICS_DEFAULT, why_not);
@@ -68,9 +68,9 @@ TEST(CudaConvProblem, AxesOfSizeOneFollowTheLayout) {
 
 TEST(CudaConvProblem, OneAxisBecomesTwo) {
   AnchorDesc a;
-  a.op = op_conv;
-  a.operands = {tensor(dtype_f32, {2, 8, 40}, {320, 40, 1}), tensor(dtype_f32, {16, 8, 5}, {40, 5, 1}), TensorDesc{}};
-  a.results = {tensor(dtype_f32, {2, 16, 40}, {640, 40, 1})};
+  a.op = kit::kOp_conv;
+  a.operands = {tensor(kit::kDType_f32, {2, 8, 40}, {320, 40, 1}), tensor(kit::kDType_f32, {16, 8, 5}, {40, 5, 1}), TensorDesc{}};
+  a.results = {tensor(kit::kDType_f32, {2, 16, 40}, {640, 40, 1})};
   a.stride = {1}, a.padding = {2}, a.dilation = {1};
   std::string why_not;
   const auto p = conv_problem(a, KRN_NUMERICS_DEFAULT, why_not);
@@ -82,38 +82,38 @@ TEST(CudaConvProblem, OneAxisBecomesTwo) {
 }
 
 TEST(CudaConvProblem, Refusals) {
-  EXPECT_EQ(refusal(conv(dtype_f64, false)), "convolutions take f32, bf16 and f16 here");
-  AnchorDesc turned = conv(dtype_f32, false);
+  EXPECT_EQ(refusal(conv(kit::kDType_f64, false)), "convolutions take f32, bf16 and f16 here");
+  AnchorDesc turned = conv(kit::kDType_f32, false);
   turned.transposed = true;
   EXPECT_EQ(refusal(turned), "a transposed convolution runs in eager's cuDNN");
-  AnchorDesc mixed = conv(dtype_bf16, true);
-  mixed.operands[1].dtype = dtype_f32;
+  AnchorDesc mixed = conv(kit::kDType_bf16, true);
+  mixed.operands[1].dtype = kit::kDType_f32;
   EXPECT_FALSE(refusal(mixed).empty());
 }
 
 TEST(CudaConvProblem, StrictMeansNoTf32) {
   std::string why_not;
-  EXPECT_FALSE(conv_problem(conv(dtype_f32, false), KRN_NUMERICS_STRICT, why_not)->tf32);
-  EXPECT_TRUE(conv_problem(conv(dtype_f32, false), KRN_NUMERICS_DEFAULT, why_not)->tf32);
+  EXPECT_FALSE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_STRICT, why_not)->tf32);
+  EXPECT_TRUE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_DEFAULT, why_not)->tf32);
 }
 
 TEST(CudaConvProblem, Epilogues) {
-  const AnchorDesc a = conv(dtype_bf16, true);
+  const AnchorDesc a = conv(kit::kDType_bf16, true);
   const Dims own = a.results[0].strides, per_channel{0, 1, 0, 0}, row_major{560, 35, 7, 1};
-  EXPECT_TRUE(takes(a, with(a, op_add, dtype_bf16, own)));
-  EXPECT_TRUE(takes(a, with(a, op_mul, dtype_bf16, per_channel)));
-  EXPECT_FALSE(takes(a, with(a, op_mul, dtype_f32, per_channel))) << "engines round an f32 scale to 16 bits";
-  EXPECT_FALSE(takes(a, with(a, op_add, dtype_bf16, row_major))) << "a residual in another layout";
-  EXPECT_FALSE(takes(a, with(a, op_add, dtype_f32, own))) << "a residual in another dtype";
-  EXPECT_FALSE(takes(a, with(a, op_add, dtype_bf16, {35, 0, 7, 1}))) << "broadcast along channels";
-  EXPECT_TRUE(takes(a, {op_silu, {}}));
+  EXPECT_TRUE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, own)));
+  EXPECT_TRUE(takes(a, with(a, kit::kOp_mul, kit::kDType_bf16, per_channel)));
+  EXPECT_FALSE(takes(a, with(a, kit::kOp_mul, kit::kDType_f32, per_channel))) << "engines round an f32 scale to 16 bits";
+  EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, row_major))) << "a residual in another layout";
+  EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_f32, own))) << "a residual in another dtype";
+  EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, {35, 0, 7, 1}))) << "broadcast along channels";
+  EXPECT_TRUE(takes(a, {kit::kOp_silu, {}}));
   EXPECT_FALSE(takes(a, {op_exp, {}}));
   AnchorDesc full = a;
-  for (int i = 0; i < 5; ++i) full.post_ops.push_back({op_relu, {}});
-  EXPECT_FALSE(takes(full, {op_relu, {}})) << "longer than is fused";
+  for (int i = 0; i < 5; ++i) full.post_ops.push_back({kit::kOp_relu, {}});
+  EXPECT_FALSE(takes(full, {kit::kOp_relu, {}})) << "longer than is fused";
   std::string why_not;
   AnchorDesc scaled = a;
-  scaled.post_ops = {with(a, op_mul, dtype_bf16, per_channel), with(a, op_add, dtype_bf16, own), {op_relu, {}}};
+  scaled.post_ops = {with(a, kit::kOp_mul, kit::kDType_bf16, per_channel), with(a, kit::kOp_add, kit::kDType_bf16, own), {kit::kOp_relu, {}}};
   const auto p = conv_problem(scaled, KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(p) << why_not;
   ASSERT_EQ(p->stages.size(), 3u);
@@ -122,22 +122,22 @@ TEST(CudaConvProblem, Epilogues) {
 }
 
 TEST(CudaConvProblem, OneByOneIsAProduct) {
-  AnchorDesc a = conv(dtype_bf16, true, 1);
-  a.post_ops = {with(a, op_add, dtype_bf16, a.results[0].strides), {op_relu, {}}};
+  AnchorDesc a = conv(kit::kDType_bf16, true, 1);
+  a.post_ops = {with(a, kit::kOp_add, kit::kDType_bf16, a.results[0].strides), {kit::kOp_relu, {}}};
   const auto linear = conv_as_linear(a);
   ASSERT_TRUE(linear);
-  EXPECT_EQ(linear->op, op_linear);
+  EXPECT_EQ(linear->op, kit::kOp_linear);
   EXPECT_EQ(linear->operands[0].sizes, (Dims{70, 8}));
   EXPECT_EQ(linear->operands[1].sizes, (Dims{16, 8}));
   EXPECT_EQ(linear->results[0].sizes, (Dims{70, 16}));
   EXPECT_EQ(linear->post_ops[0].operand.sizes, (Dims{70, 16}));
-  EXPECT_FALSE(conv_as_linear(conv(dtype_bf16, true, 3)));
-  EXPECT_FALSE(conv_as_linear(conv(dtype_bf16, false, 1))) << "row-major";
-  AnchorDesc strided = conv(dtype_bf16, true, 1);
+  EXPECT_FALSE(conv_as_linear(conv(kit::kDType_bf16, true, 3)));
+  EXPECT_FALSE(conv_as_linear(conv(kit::kDType_bf16, false, 1))) << "row-major";
+  AnchorDesc strided = conv(kit::kDType_bf16, true, 1);
   strided.stride = {2, 2};
   EXPECT_FALSE(conv_as_linear(strided));
-  AnchorDesc scaled = conv(dtype_bf16, true, 1);
-  scaled.post_ops = {with(scaled, op_mul, dtype_f32, {0, 1, 0, 0})};
+  AnchorDesc scaled = conv(kit::kDType_bf16, true, 1);
+  scaled.post_ops = {with(scaled, kit::kOp_mul, kit::kDType_f32, {0, 1, 0, 0})};
   EXPECT_FALSE(conv_as_linear(scaled)) << "cuBLASLt has no scale for each column";
 }
 
