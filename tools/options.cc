@@ -29,6 +29,12 @@ std::vector<fs::path> zoo_folders(const std::string& size) {
 
 }  // namespace
 
+void add_plugin_option(CLI::App& app, std::vector<std::string>& paths) {
+  app.add_option("--plugin", paths, "a plugin library or a folder of plugins, beside those found")
+      // The host takes no relative path, for it may come from a file or the environment; this one was typed here.
+      ->transform([](const std::string& path) { return fs::absolute(path).lexically_normal().string(); });
+}
+
 void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--device", runtime.device, "cpu, cuda, cuda:N or all")->capture_default_str();
   app.add_option("--threads", runtime.threads, "CPU threads; 0 leaves LibTorch's default")->check(CLI::NonNegativeNumber);
@@ -53,7 +59,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
       ->check(CLI::IsMember({"small", "full", "others"}))
       ->capture_default_str();
-  app.add_option("--plugin", runtime.plugin_paths, "a plugin library or a folder of plugins, beside those found");
+  add_plugin_option(app, runtime.plugin_paths);
   app.add_option("--only-plugin", runtime.plugins, "let only plugins of this name compile");
   app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
   app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");

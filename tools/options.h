@@ -29,6 +29,9 @@ struct CommonOptions {
   void finish();
 };
 
+// `--plugin`, with paths made absolute.
+void add_plugin_option(CLI::App& app, std::vector<std::string>& paths);
+
 // A path stays a path; a zoo name becomes the file shipped with Keirin. An unknown name is an error that lists the known ones.
 Result<std::string> find_model(const std::string& name, const std::string& size);
 std::vector<std::string> zoo_names(const std::string& size);

@@ -30,12 +30,6 @@ namespace {
 
 constexpr int kInputSets = 3;
 
-JudgeOptions judge_options(const Options& options) {
-  JudgeOptions out;
-  out.strict = options.numerics == Numerics::kStrict;
-  if (options.numerics == Numerics::kFast) out.error_budget = options.error_budget;
-  return out;
-}
 constexpr double kLeastGain = 0.02;
 
 using Tensors = std::vector<TensorRef>;
@@ -320,6 +314,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
   KRN_TRY_LET(Tensors eager_inputs, own_inputs(inputs));
   KRN_TRY_LET(Tensors eager, s_.eager->run(eager_inputs));
   referee.resize(std::min(referee.size(), eager.size()));
+  const JudgeOptions judging = judge_options(prepared_->captured.graph, s_.options.numerics, s_.options.error_budget);
   KRN_TRY(restore_state());
   for (Candidate& candidate : candidates_) {
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
@@ -332,7 +327,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
       candidate.report.note = "set " + std::to_string(set) + ": " + outputs.status().text();
       continue;
     }
-    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judge_options(s_.options)));
+    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judging));
     candidate.report.verified = judgement.verified;
     candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
     candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
@@ -506,7 +501,8 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
     auto eager = s.eager->run(inputs);
     if (!referee.ok() || !eager.ok()) return {};
     referee->resize(std::min(referee->size(), eager->size()));
-    auto judgement = judge(*referee, *eager, outputs, services, judge_options(s.options));
+    auto judgement = judge(*referee, *eager, outputs, services,
+                           judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget));
     if (!judgement.ok() || judgement->right) return {};
     return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
   };

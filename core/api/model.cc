@@ -17,7 +17,7 @@ struct Model::Impl {
 namespace {
 
 [[noreturn]] void raise(const Status& status) {
-  if (status.cause) std::rethrow_exception(status.cause);
+  if (status.cause()) std::rethrow_exception(status.cause());
   throw Error(static_cast<int>(status.code()), status.text());
 }
 

@@ -64,8 +64,6 @@ class Trial {
     session_.options.disabled_passes = c.disabled_passes;
     session_.options.numerics = c.numerics;
     session_.device = c.device;
-    judging_.strict = c.numerics == Numerics::kStrict;
-    if (c.numerics == Numerics::kFast) judging_.error_budget = c.error_budget;
   }
 
   // Empty where the plan is right, else what is wrong. `passes_only`: LibTorch computes what the passes left, and no plugin.
@@ -96,7 +94,7 @@ class Trial {
         candidate.push_back(target.kind == ValueKind::kInput ? own_inputs[target.index] : prepared.constants[target.index]);
       }
     }
-    KRN_TRY_LET(const Judgement judgement, judge(referee, eager, candidate, services_, judging_));
+    KRN_TRY_LET(const Judgement judgement, judge(referee, eager, candidate, services_, judge_options(graph, case_.numerics, case_.error_budget)));
     return judgement.right ? std::string() : judgement.reason;
   }
 
@@ -142,7 +140,6 @@ class Trial {
   const ReproCase& case_;
   TensorServices& services_;
   Session::Impl session_;  // without a file: what building a plan needs of one
-  JudgeOptions judging_;
 };
 
 std::string blame_of(Trial& trial, const ReproCase& c, const Graph& graph) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,29 +31,40 @@ struct Message {
   std::string advice;   // what the reader can do
 };
 
+// One pointer, null when all went well: every call of a model passes several of them, with cold caches.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  Status(Code code, Message message) : code_(code), message_(std::move(message)) {}
-  Status(Code code, std::string what) : code_(code), message_{std::move(what), {}, {}, {}} {}
+  Status(Code code, Message message);
+  Status(Code code, std::string what) : Status(code, Message{std::move(what), {}, {}, {}}) {}
+  Status(const Status& other);
+  Status(Status&&) = default;
+  Status& operator=(Status other) {
+    failure_ = std::move(other.failure_);
+    return *this;
+  }
 
-  bool ok() const { return code_ == Code::k_ok; }
-  Code code() const { return code_; }
-  const Message& message() const { return message_; }
+  bool ok() const { return failure_ == nullptr; }
+  Code code() const { return failure_ ? failure_->code : Code::k_ok; }
+  const Message& message() const;            // all parts empty when ok
+  std::exception_ptr cause() const;          // the foreign exception behind it, or null
 
-  // Adds context on the way up, without overwriting what a callee said already.
+  // Adds context on the way up, without overwriting what a callee said already. Nothing when ok.
   Status&& at(std::string where) &&;
   Status&& instead(std::string text) &&;
   Status&& advise(std::string text) &&;
+  Status&& caused_by(std::exception_ptr exception) &&;
 
   // "code: what\n  where\n  instead\n  advice"; empty parts take no line.
   std::string text() const;
 
-  std::exception_ptr cause;  // the foreign exception behind it, or null
-
  private:
-  Code code_ = Code::k_ok;
-  Message message_;
+  struct Failure {
+    Code code;
+    Message message;
+    std::exception_ptr cause;
+  };
+  std::unique_ptr<Failure> failure_;
 };
 
 template <class T>

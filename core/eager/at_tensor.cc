@@ -69,6 +69,12 @@ AtTensor::AtTensor(at::Tensor tensor) : tensor_(std::move(tensor)), dtype_(dtype
 
 Device AtTensor::device() const { return device_of(tensor_.device()); }
 
+DType AtTensor::dtype() const { return dtype_; }
+const int64_t* AtTensor::sizes() const { return tensor_.sizes().data(); }
+const int64_t* AtTensor::strides() const { return tensor_.strides().data(); }
+int64_t AtTensor::rank() const { return tensor_.dim(); }
+void* AtTensor::data() const { return tensor_.data_ptr(); }
+
 int64_t AtTensor::storage_bytes() const {
   if (!tensor_.has_storage()) return 0;
   return static_cast<int64_t>(tensor_.storage().nbytes()) - tensor_.storage_offset() * tensor_.itemsize();
@@ -110,9 +116,7 @@ Status status_of_current_exception() {
     what = error.what();
   } catch (...) {
   }
-  Status status(code, std::move(what));
-  status.cause = std::current_exception();
-  return status;
+  return Status(code, std::move(what)).caused_by(std::current_exception());
 }
 
 }  // namespace keirin

@@ -15,16 +15,17 @@
 
 namespace keirin {
 
+// `hot`: read by every call, hence beside the executor's code (core/exec/plan.h).
 class AtTensor final : public Tensor {
  public:
   explicit AtTensor(at::Tensor tensor);
-  DType dtype() const override { return dtype_; }
+  [[gnu::hot]] DType dtype() const override;
   Device device() const override;
-  const int64_t* sizes() const override { return tensor_.sizes().data(); }
-  const int64_t* strides() const override { return tensor_.strides().data(); }
-  int64_t rank() const override { return tensor_.dim(); }
-  void* data() const override { return tensor_.data_ptr(); }
-  int64_t storage_bytes() const override;
+  [[gnu::hot]] const int64_t* sizes() const override;
+  [[gnu::hot]] const int64_t* strides() const override;
+  [[gnu::hot]] int64_t rank() const override;
+  [[gnu::hot]] void* data() const override;
+  [[gnu::hot]] int64_t storage_bytes() const override;
   const at::Tensor& at() const { return tensor_; }
 
  private:

@@ -85,7 +85,7 @@ class AtServices final : public TensorServices {
     });
   }
 
-  bool unshared(const TensorRef& tensor) override {
+  [[gnu::hot]] bool unshared(const TensorRef& tensor) override {
     // Every call asks, with cold caches: hence nothing that leaves this function, as dynamic_cast and requires_grad do.
     const Tensor& any = *tensor;
     if (tensor.use_count() != 1 || typeid(any) != typeid(AtTensor)) return false;

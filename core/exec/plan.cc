@@ -196,8 +196,12 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
 }
 
 Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
+  if (std::unique_ptr<Context> spare{spare_.exchange(nullptr)}) return spare;
+  return another_context();
+}
+
+Result<std::unique_ptr<Plan::Context>> Plan::another_context() {
   {
-    if (std::unique_ptr<Context> spare{spare_.exchange(nullptr)}) return spare;
     std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
       auto context = std::move(idle_.back());
@@ -213,7 +217,10 @@ void Plan::give_back(std::unique_ptr<Context> context) {
     for (size_t i = 0; i < fresh_.size(); ++i) context->outputs[i] = std::move(context->tensors[fresh_[i].value]);
   for (ValueId v : per_call_) context->tensors[v].reset();
   context.reset(spare_.exchange(context.release()));
-  if (!context) return;
+  if (context) keep(std::move(context));
+}
+
+void Plan::keep(std::unique_ptr<Context> context) {
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
 }
@@ -239,13 +246,19 @@ Status Plan::conform(Context& context, ValueId v) {
   return {};
 }
 
+Status Plan::too_few(size_t inputs) const {
+  return Status(Code::k_invalid_input, "the model takes " + std::to_string(expected_.size()) + " inputs, got " + std::to_string(inputs));
+}
+
+Status Plan::unexpected(uint32_t input) const {
+  return Status(Code::k_invalid_input, "input " + std::to_string(input) + " is not of the sizes this plan was made for");
+}
+
 Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs) {
-  if (inputs.size() < expected_.size())
-    return Status(Code::k_invalid_input, "the model takes " + std::to_string(expected_.size()) + " inputs, got " + std::to_string(inputs.size()));
+  if (inputs.size() < expected_.size()) return too_few(inputs.size());
   for (const Expected& each : expected_) {
     const TensorRef& tensor = inputs[each.input];
-    if (!tensor || (!same_sizes(*tensor, each.extent) && !KRN_PLANTED(stale_guard)))
-      return Status(Code::k_invalid_input, "input " + std::to_string(each.input) + " is not of the sizes this plan was made for");
+    if (!tensor || (!same_sizes(*tensor, each.extent) && !KRN_PLANTED(stale_guard))) return unexpected(each.input);
     // The caller's reference lasts for the call: no other is counted unless an eager step may hand it on.
     context.tensors[each.value] = only_regions_ ? TensorRef(TensorRef(), tensor.get()) : tensor;
     if (each.region_reads && !same_strides(*tensor, each.extent) && !KRN_PLANTED(strides_unchecked)) KRN_TRY(conform(context, each.value));
@@ -263,9 +276,14 @@ Status Plan::bind_outputs(Context& context) {
       context.tensors[each.value] = std::move(last);
       continue;
     }
-    last.reset();
-    KRN_TRY_LET(context.tensors[each.value], services_.allocate(spec_of(types_[each.value], device_)));
+    KRN_TRY(allocate_output(context, i));
   }
+  return {};
+}
+
+Status Plan::allocate_output(Context& context, size_t i) {
+  context.outputs[i].reset();
+  KRN_TRY_LET(context.tensors[fresh_[i].value], services_.allocate(spec_of(types_[fresh_[i].value], device_)));
   return {};
 }
 

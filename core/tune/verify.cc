@@ -141,8 +141,10 @@ class OutputJudge {
     const double k = (narrow ? options_.k_narrow : options_.k) * (1 + 3 / std::sqrt(std::min(n, num_different())));
     // Elements of one output are sums of terms of like size: what the order of summation does to a small one is measured by the
     // large ones. 16-bit results are accumulated in f32, and their ulp hides that.
-    const double summation = narrow ? 0 : options_.summation_ulps * ulp_at(dtype_, scale);
-    const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, std::sqrt(sum_r / n));
+    const double rms_r = std::sqrt(sum_r / n);
+    const double one_sum = narrow ? 0 : 0.3 * std::sqrt(static_cast<double>(options_.summands)) * ulp_at(dtype_, 1) / 2 * rms_r;
+    const double summation = narrow ? 0 : std::max(options_.summation_ulps * ulp_at(dtype_, scale), 12 * one_sum);
+    const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, rms_r) + one_sum;
     if (worst_beyond > k * worst_e + summation) {
       const auto i = static_cast<size_t>(verdict_.worst_index);
       wrong(verdict_.worst_index, "element " + std::to_string(i) + " is " + number(c_[i]) + ", fp64 has " + number(r_[i]) +
@@ -192,7 +194,29 @@ std::string wrong_form(const Tensor& eager, const Tensor& candidate) {
   return {};
 }
 
+int64_t longest_dot_product(const Graph& graph) {
+  int64_t longest = 0;
+  for (const Op& op : graph.ops) {
+    if (op.code == OpCode::k_matmul || op.code == OpCode::k_linear) {
+      longest = std::max(longest, graph.type(op.operands[0]).sizes.back());
+    } else if (op.code == OpCode::k_conv) {
+      const Type& weight = graph.type(op.operands[1]);  // [out, in / groups, kernel..], transposed [in, out / groups, kernel..]
+      const int64_t outputs = op.b(AttrKey::k_transposed) ? weight.sizes[1] * op.i(AttrKey::k_groups) : weight.sizes[0];
+      longest = std::max(longest, weight.num_elements() / std::max<int64_t>(outputs, 1));
+    }
+  }
+  return longest;
+}
+
 }  // namespace
+
+JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget) {
+  JudgeOptions out;
+  out.summands = longest_dot_product(graph);
+  out.strict = numerics == Numerics::kStrict;
+  if (numerics == Numerics::kFast) out.error_budget = error_budget;
+  return out;
+}
 
 Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
                         std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {

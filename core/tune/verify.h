@@ -10,6 +10,7 @@
 
 #include "core/base/services.h"
 #include "core/base/tensor.h"
+#include "core/passes/pass.h"
 
 namespace keirin {
 
@@ -17,10 +18,14 @@ struct JudgeOptions {
   double k = 2;               // how many times eager's error, times 1 + 3/sqrt(n) for n elements; 16-bit floats get k_narrow
   double k_narrow = 3;
   double ulps = 4;            // allowed beyond that, in units of the last place at the element's magnitude
-  // For f32 and f64 also this many at the output's largest magnitude: summing K like terms one after the other is off by about
-  // sqrt(K / 3) half units of the sum's scale (Higham, Accuracy and Stability, 4.2), 20 for K = 4608, in blocks by far less.
-  // Which of both a library does is no error of its caller.
+  // For f32 and f64 also this many at the output's largest magnitude, for the order in which sums are taken.
   double summation_ulps = 16;
+  // Terms of the longest matmul, linear or conv that the outputs depend on; 0: none. One accumulator rounds at each of its K partial sums:
+  // independent errors, uniform within a unit of the last place of sums that grow like sqrt(k / K), give a root mean square of
+  // 0.3 sqrt(K) eps / 2 of the result's, as oneDNN's plain reference and its channels-last convolutions have it; its blocked
+  // ones, which eager may use, are off by a quarter of that. Which of both a library does is no error of its caller, so f32 and
+  // f64 get one such error in the mean square and twelve at the worst element, where the partial sums strayed far (10 to 11 seen).
+  int64_t summands = 0;
   bool strict = false;        // eager's bits, for everything
   double error_budget = 0;    // numerics=fast: error relative to the largest element that the user accepts; 0: not used
 };
@@ -42,6 +47,9 @@ struct Judgement {
   std::string reason;         // why not verified: of the first output that is wrong, else of the first that is vacuous
   std::vector<OutputVerdict> outputs;
 };
+
+// For what a plan of `graph` computes. `error_budget` counts with numerics fast only.
+JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget);
 
 // Tensors of any device and layout; they are read through `services`. The three lists are parallel. A referee of another
 // shape than eager's output, or lists of different length, are the caller's error: `invalid_input`.

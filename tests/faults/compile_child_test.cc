@@ -8,9 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/cache/bad_records.h"
 #include "core/host/host_tables.h"
-#include "core/host/tensor_view.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {
@@ -26,23 +24,10 @@ using test::try_relu;
 class CompileChildFaults : public test::PluginFaults {
  protected:
   HostOptions child_options(const std::vector<std::string>& folders) {
-    HostOptions o = options(folders);
-    CacheOptions cache;
-    cache.dir = o.cache_dir;
-    cache_ = std::make_unique<Cache>(cache);
-    EXPECT_TRUE(cache_->usable());
-    o.quarantine = open_quarantine(cache_.get());
+    HostOptions o = kept_options(folders);
     o.compile_in = CompileIn::kChild;
     return o;
   }
-
-  static PluginDevice* device_of(PluginHost& host, const std::string& plugin) {
-    for (PluginDevice* d : host.devices())
-      if (d->plugin_name() == plugin) return d;
-    return nullptr;
-  }
-
-  std::unique_ptr<Cache> cache_;
 };
 
 struct CompileFault {

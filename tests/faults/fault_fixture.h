@@ -11,6 +11,7 @@
 #include <fstream>
 #include <set>
 
+#include "core/cache/bad_records.h"
 #include "core/cache/cache.h"
 #include "core/host/plugins.h"
 #include "core/host/tensor_view.h"
@@ -45,9 +46,9 @@ inline Status try_relu(PluginDevice& device, int64_t n) {
   return {};
 }
 
-
 class PluginFaults : public testing::Test {
  protected:
+  void SetUp() override { ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1); }
   void TearDown() override {
     after_checks();
     trust_count("plugins", new_behaviours_, HasFailure() ? 1 : 0);
@@ -81,6 +82,29 @@ class PluginFaults : public testing::Test {
     return o;
   }
 
+  // The same with a quarantine that outlasts the process.
+  HostOptions kept_options(const std::vector<std::string>& folders) {
+    HostOptions o = options(folders);
+    CacheOptions cache;
+    cache.dir = o.cache_dir;
+    cache_ = std::make_unique<Cache>(cache);
+    EXPECT_TRUE(cache_->usable());
+    o.quarantine = open_quarantine(cache_.get());
+    return o;
+  }
+
+  // What the plugins called `switched_` do from now on; they never read half a word.
+  void turn(const std::string& word) {
+    std::ofstream(switch_ + ".new") << word;
+    fs::rename(switch_ + ".new", switch_);
+  }
+
+  static PluginDevice* device_of(PluginHost& host, const std::string& plugin) {
+    for (PluginDevice* d : host.devices())
+      if (d->plugin_name() == plugin) return d;
+    return nullptr;
+  }
+
   std::unique_ptr<PluginHost> open(const HostOptions& o) {
     Result<std::unique_ptr<PluginHost>> host = PluginHost::open(o);
     EXPECT_TRUE(host.ok()) << host.status().text();
@@ -100,7 +124,8 @@ class PluginFaults : public testing::Test {
   HeapServices services_;
   int64_t new_behaviours_ = 0;
   TempFolder folder_;
-  const std::string dir_ = folder_.path();
+  const std::string dir_ = folder_.path(), switch_ = dir_ + "/switch";
+  std::unique_ptr<Cache> cache_;
 };
 
 inline const PluginReport* report_of(const PluginHost& host, const std::string& name) {

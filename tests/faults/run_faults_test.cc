@@ -11,9 +11,7 @@
 #include <fstream>
 #include <functional>
 
-#include "core/host/tensor_view.h"
 #include "core/host/thread_state.h"
-#include "core/cache/bad_records.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {
@@ -26,22 +24,6 @@ using test::report_of;
 
 class RunFaults : public test::PluginFaults {
  protected:
-  void SetUp() override {
-    PluginFaults::SetUp();
-    switch_ = dir_ + "/switch";
-    ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1);
-  }
-
-  HostOptions kept_options(const std::vector<std::string>& folders) {
-    HostOptions o = options(folders);
-    CacheOptions cache;
-    cache.dir = o.cache_dir;
-    cache_ = std::make_unique<Cache>(cache);
-    o.quarantine = open_quarantine(cache_.get());
-    return o;
-  }
-  void turn(const std::string& word) { std::ofstream(switch_) << word; }
-
   static Result<std::shared_ptr<Executable>> make(PluginDevice& device, int64_t n) {
     const RegionBytes region = relu_region(n, false);
     return device.compile({region.bytes, region.hash, {}}, {}, {});
@@ -62,9 +44,6 @@ class RunFaults : public test::PluginFaults {
     ::waitpid(pid, &status, 0);
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   }
-
-  std::string switch_;
-  std::unique_ptr<Cache> cache_;
 };
 
 TEST_F(RunFaults, ACrashInARunIsFoundByTheNextStart) {

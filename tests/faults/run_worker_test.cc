@@ -9,7 +9,6 @@
 #include <fstream>
 #include <thread>
 
-#include "core/cache/bad_records.h"
 #include "core/host/host_tables.h"
 #include "tests/faults/fault_fixture.h"
 
@@ -37,26 +36,13 @@ RegionBytes linear_region(int64_t rows, int64_t depth, int64_t columns) {
 
 class RunWorkerFaults : public test::PluginFaults {
  protected:
-  void SetUp() override {
-    PluginFaults::SetUp();
-    ::setenv("KEIRIN_FAULT_SWITCH", switch_.c_str(), 1);
-  }
-
   HostOptions worker_options(const std::vector<std::string>& folders) {
-    HostOptions o = options(folders);
-    CacheOptions cache;
-    cache.dir = o.cache_dir;
-    cache_ = std::make_unique<Cache>(cache);
-    o.quarantine = open_quarantine(cache_.get());
+    HostOptions o = kept_options(folders);
     o.compile_in = CompileIn::kChild;
     o.run_in = RunIn::kWorker;
     o.run_deadline = milliseconds(20000);
     o.compile_memory_bytes = 512 << 20;
     return o;
-  }
-  void turn(const std::string& word) {
-    std::ofstream(switch_ + ".new") << word;
-    fs::rename(switch_ + ".new", switch_);
   }
 
   static Result<std::shared_ptr<Executable>> make(PluginDevice& device, int64_t n) {
@@ -92,9 +78,6 @@ class RunWorkerFaults : public test::PluginFaults {
     }
     return found;
   }
-
-  const std::string switch_ = dir_ + "/switch";
-  std::unique_ptr<Cache> cache_;
 };
 
 struct RunFault {

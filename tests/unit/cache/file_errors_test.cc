@@ -164,7 +164,7 @@ TEST_F(FileErrors, WhereAnEntryIsReplaced) {
               const auto found = cache.read(kind, key("a"));
               ASSERT_TRUE(found) << "neither the old nor the new one";
               EXPECT_TRUE(*found == (told ? body('n', 5000) : body('o')));
-              if (harmless) EXPECT_TRUE(told);
+              EXPECT_TRUE(told || !harmless);
             });
 }
 
@@ -204,7 +204,7 @@ TEST_F(FileErrors, WhereEntriesAreRead) {
           [](Cache& cache, bool told, bool harmless) {
             EXPECT_EQ(cache.read(EntryKind::kArtifact, key("a")), body('a'));
             EXPECT_EQ(cache.read(EntryKind::kBad, key("q")), "why");
-            if (harmless) EXPECT_TRUE(told);
+            EXPECT_TRUE(told || !harmless);
           });
 }
 

@@ -106,7 +106,7 @@ TEST(Errors, AreEagersOwn) {
   static_cast<int64_t*>(inputs[0]->data())[0] = 10;  // the table has 10 rows
   auto outputs = (*program)->run(inputs);
   ASSERT_FALSE(outputs.ok());
-  EXPECT_NE(outputs.status().cause, nullptr);
+  EXPECT_NE(outputs.status().cause(), nullptr);
   EXPECT_NE(outputs.status().text().find("index out of range in self"), std::string::npos) << outputs.status().text();
   EXPECT_NE(outputs.status().text().find("node embedding"), std::string::npos) << outputs.status().text();
 }

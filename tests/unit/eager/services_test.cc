@@ -44,7 +44,7 @@ TEST(Services, ErrorsKeepTheirCause) {
   const TensorRef three = *services->allocate({DType::k_f32, {3}, {}, {}});
   const Status status = services->copy(two, three);
   EXPECT_EQ(status.code(), Code::k_invalid_input);
-  EXPECT_NE(status.cause, nullptr);
+  EXPECT_NE(status.cause(), nullptr);
 }
 
 TEST(Services, WrapKeepsTheOwnerAlive) {

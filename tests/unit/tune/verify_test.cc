@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 
+#include "core/ir/text.h"
 #include "core/tune/elements.h"
 #include "tests/unit/host/heap_services.h"
 
@@ -153,6 +154,70 @@ TEST(JudgeForm, EqualElementsAreOne) {
     const Judgement j = *judge(r, e, c, services);
     EXPECT_EQ(j.right, step == 0) << j.reason;
   }
+}
+
+// Dot products of 2304 terms: eager sums in blocks of 144, the candidate with one accumulator, a third rounds its operands to bf16.
+TEST(JudgeForm, OneAccumulatorIsNoErrorWhereTheGraphHasSuchSums) {
+  constexpr int kTerms = 2304, kBlock = 144, kSums = 4000;
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  const auto narrow = [](float x) {
+    char bits[2];
+    store_element(DType::k_bf16, bits, x);
+    return static_cast<float>(load_element(DType::k_bf16, bits));
+  };
+  std::vector<double> exact, blocks, one, coarse;
+  for (int i = 0; i < kSums; ++i) {
+    double sum = 0;
+    float in_blocks = 0, block = 0, running = 0, rounded = 0;
+    for (int k = 1; k <= kTerms; ++k) {
+      const float a = normal(random), b = normal(random);
+      sum += static_cast<double>(a) * b;
+      block = std::fma(a, b, block);
+      if (k % kBlock == 0) in_blocks += block, block = 0;
+      running = std::fma(a, b, running);
+      rounded = std::fma(narrow(a), b, rounded);
+    }
+    exact.push_back(sum), blocks.push_back(in_blocks), one.push_back(running), coarse.push_back(rounded);
+  }
+  test::HeapServices services;
+  const auto right = [&](const std::vector<double>& candidate, int64_t summands) {
+    const TensorRef r[] = {make(DType::k_f64, exact)}, e[] = {make(DType::k_f32, blocks)}, c[] = {make(DType::k_f32, candidate)};
+    JudgeOptions options;
+    options.summands = summands;
+    return judge(r, e, c, services, options)->right;
+  };
+  EXPECT_TRUE(right(one, kTerms));
+  EXPECT_FALSE(right(one, 0)) << "no sum of the graph explains this error";
+  EXPECT_FALSE(right(coarse, kTerms));
+  std::vector<double> twice = one;
+  for (size_t i = 0; i < twice.size(); ++i) twice[i] += 2 * (one[i] - exact[i]);
+  EXPECT_FALSE(right(twice, kTerms)) << "three times the error that such sums have";
+}
+
+TEST(JudgeForm, TheLongestDotProductOfAGraph) {
+  const auto summands = [](const std::string& text) {
+    const Result<Graph> graph = parse(text);
+    EXPECT_TRUE(graph.ok()) << graph.status().text();
+    return graph.ok() ? judge_options(*graph, Numerics::kDefault, 0).summands : -1;
+  };
+  EXPECT_EQ(summands(R"(graph {
+  %x = input 0 : f32[2,3]
+  %y = exp(%x) : f32[2,3]
+  output %y
+})"), 0);
+  EXPECT_EQ(summands(R"(graph {
+  %x = input 0 : f32[2,48]
+  %w = input 1 : f32[5,48]
+  %y = linear(%x, %w, _) : f32[2,5]
+  output %y
+})"), 48);
+  for (const bool transposed : {false, true})
+    EXPECT_EQ(summands(std::string(R"(graph {
+  %x = input 0 : f32[1,8,4,4]
+  %w = input 1 : f32[8,4,1,3]
+  %y = conv(%x, %w, _) {stride=[1,1], padding=[0,1], dilation=[1,1], groups=2, transposed=)") + (transposed ? "true" : "false") +
+                       ", output_padding=[0,0]} : f32[1,8,4,4]\n  output %y\n}"), 4 * 3);
 }
 
 TEST(JudgeForm, DtypeSizesAndStridesAreEagers) {
