@@ -111,22 +111,25 @@ class Plan {
   [[gnu::cold]] Status failed(size_t step, bool after, Status status) const;
   [[gnu::hot]] Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
 
+  // First what every call reads, on as few cache lines as may be.
   TensorServices& services_;
   Device device_;
-  std::vector<PlanStep> steps_;
-  std::vector<Type> types_;           // by value; krn_tensors point into them
-  std::vector<Slot> slots_;           // by value
-  std::vector<Expected> expected_;    // the inputs
-  std::vector<Expected> fresh_;       // outputs that every call allocates
-  std::vector<int64_t> dims_;         // what the extents of both point into
-  bool only_regions_ = false;         // no step is eager
-  bool only_fresh_ = true;            // every output is one of fresh_: nothing is left to do after the last step
-  std::vector<ValueId> per_call_;     // values whose tensor belongs to one call: a walk over all slots would cost tens of microseconds
-  std::vector<Output> outputs_;
-  std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
-  std::vector<uint8_t> in_place_;     // by value: a region writes it, it is the target of an update
-  int64_t arena_bytes_ = 0, workspace_offset_ = 0;
   std::atomic<Context*> spare_{nullptr};  // of the last call that ended, without the lock's code
+  std::vector<PlanStep> steps_;
+  std::vector<Expected> expected_;        // the inputs
+  std::vector<Expected> fresh_;           // outputs that every call allocates
+  std::vector<Output> outputs_;
+  std::vector<ValueId> eager_values_;     // whose tensor an eager step makes anew in every call
+  int64_t workspace_offset_ = 0;
+  bool only_regions_ = false;             // no step is eager
+  bool only_fresh_ = true;                // every output is one of fresh_: nothing is left to do after the last step
+
+  std::vector<int64_t> dims_;             // what the extents of expected_ and fresh_ point into
+  std::vector<Type> types_;               // by value; krn_tensors point into them
+  std::vector<Slot> slots_;               // by value
+  std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
+  std::vector<uint8_t> in_place_;         // by value: a region writes it, it is the target of an update
+  int64_t arena_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Context>> idle_;
 };
