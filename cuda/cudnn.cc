@@ -185,6 +185,12 @@ bool passes_infinity_on(const ConvProblem& p) {
 }
 bool passes_infinity_on(const HeadsProblem&) { return false; }
 
+// Whether something that a kernel just before may be writing is read by the epilogue.
+bool reads_residual(const ConvProblem& p) {
+  return std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.y.sizes; });
+}
+bool reads_residual(const HeadsProblem&) { return false; }
+
 // What is remembered of a problem holds for this version of the library and this kind of device.
 template <class Problem>
 std::string choice_key(const char* what, const Problem& problem) {
@@ -230,12 +236,17 @@ class GraphPlan final : public TimedPlan {
   void settle() override {
     if (chosen_ < 0) choose();
     workspace_bytes_ = graph_.get_workspace_size_plan_at_index(chosen_);
+    if (reads_residual(problem_)) fence_at_ = (workspace_bytes_ + 255) / 256 * 256, workspace_bytes_ = fence_at_ + 16;
     name_ = name_at(chosen_);
   }
   int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
     const Handle handle;
     if (!handle.get() || fe::detail::set_stream(handle.get(), stream) != CUDNN_STATUS_SUCCESS) {
       why_not = "no cuDNN handle";
+      return KRN_STATUS_internal;
+    }
+    if (!fence(stream, workspace)) {
+      why_not = "cuMemsetD8Async";
       return KRN_STATUS_internal;
     }
     return execute(handle.get(), chosen_, addresses, workspace, why_not);
@@ -254,6 +265,14 @@ class GraphPlan final : public TimedPlan {
     return KRN_STATUS_internal;
   }
 
+  // Engine 4 of cuDNN 9.19 is launched as a programmatic dependent of the kernel before and waits for it before it reads x, but not
+  // before it reads a residual, which may then be half written. Nothing depends on a fill in that way.
+  bool fence(CUstream stream, void* workspace) const {
+    if (fence_at_ < 0) return true;
+    std::string ignored;
+    const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(workspace) + static_cast<CUdeviceptr>(fence_at_);
+    return Driver::get(ignored)->cuMemsetD8Async(at, 0, 1, stream) == CUDA_SUCCESS;
+  }
   bool take_choice();
   void build();
   void choose();
@@ -267,6 +286,7 @@ class GraphPlan final : public TimedPlan {
   std::vector<int64_t> built_;      // places among the heuristic's answers
   int64_t chosen_ = -1;
   int64_t workspace_bytes_ = 0;
+  int64_t fence_at_ = -1;           // in the workspace, behind the plan's own; -1: none is needed
   double seconds_ = 0;
   std::string name_;
 };
@@ -516,8 +536,11 @@ void cudnn_prepare(std::span<const ConvProblem> problems) {
       }
     }
   };
+  // A thread begins with a handle of its own, which takes longer than to make all plans of a model again whose names are known.
+  const auto is_new = [](const auto& each) { return code_store().recall(choice_key("plan", *each.second)).empty(); };
+  const auto num_new = static_cast<size_t>(std::count_if(list.begin(), list.end(), is_new));
   std::vector<std::thread> threads;
-  for (size_t t = 1; t < std::min<size_t>(list.size(), std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
+  for (size_t t = 1; t < std::min<size_t>(num_new, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
 }

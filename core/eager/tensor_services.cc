@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <typeinfo>
 
 #include "core/eager/at_tensor.h"
@@ -74,7 +75,8 @@ class AtServices final : public TensorServices {
       if (spec.device.kind != Device::kCpu && !spec.strides.empty()) {
         const at::Device device = at_device(spec.device);
         at::globalContext().lazyInitDevice(device.type());
-        const c10::DeviceGuard current(device);
+        std::optional<c10::DeviceGuard> guard;  // to ask is cheaper than to set and set back
+        if (c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.emplace(device);
         return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
                                                  c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
       }

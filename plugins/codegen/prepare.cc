@@ -135,10 +135,19 @@ class Preparer {
       while (p_.alias_of[t] < 0 && pull_back(source, s)) source = r_.producer(source)->operands[0];
       bool other_output = source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
       bool computed = r_.producer(source) && !is_view(r_.producer(source)->op) && !p_.layout.stored(source) && !other_output;
+      if (computed && source != t && is_anchor(r_.producer(source)->op))
+        computed = takes_stored(describe_anchor(r_, *r_.producer(source)), s);
       if (!computed) source = t, s.strides = p_.alias_of[t] >= 0 ? s.strides : out.strides;
       p_.layout.place(source, s);
       p_.forced[source] = true;
     }
+  }
+
+  // Whether the library writes its result there.
+  bool takes_stored(AnchorDesc desc, const Storage& s) const {
+    desc.results[0].strides = s.strides;
+    std::string why;
+    return backend_.takes_anchor(desc, why);
   }
 
   // Storage of the operand of a permute or a reshape of contiguous data, given the result's.
@@ -273,6 +282,7 @@ class Preparer {
       pending.push_back(n);
       tried.results[0] = r_.nodes[n].results[0];
       if (r_.tensors[tried.results[0]].dtype != desc.results[0].dtype) continue;
+      if (p_.layout.stored(tried.results[0]) && !takes_stored(desc, p_.layout.at(tried.results[0]))) return;
       for (size_t i = plan.post_ops.size(); i < tried.post_ops.size(); ++i) {
         if (tried.post_ops[i].operand >= 0) store_operand(tried.post_ops[i].operand);
       }

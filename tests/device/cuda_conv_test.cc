@@ -278,6 +278,45 @@ TEST_F(CudaConv, OneByOneAsAProduct) {
     check_case({"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu}, dtype, true);
 }
 
+// U-Net's skip: the residual is what the kernel before writes, while x was there long ago. Without a fence the fused engine began
+// to read it early, and half of such calls were wrong.
+TEST_F(CudaConv, AResidualIsWaitedFor) {
+  const Case before{"3x3", {4, 1280, 16, 16}, {1280, 1280, 3, 3}, 1, 1, 1, 1, true}, skip{"1x1", {4, 640, 16, 16}, {1280, 640, 1, 1}, 1, 0, 1, 1, true, false, true};
+  std::unique_ptr<Step> steps[2];
+  std::vector<std::unique_ptr<DeviceMemory>> memory;
+  auto drawn = [&](int64_t n) {
+    std::mt19937 random(static_cast<unsigned>(memory.size()));
+    std::vector<char> bytes(static_cast<size_t>(2 * n));
+    for (int64_t i = 0; i < n; ++i) test::write_element(bytes.data(), i, dtype_bf16, std::normal_distribution<double>(0, 1)(random), 0);
+    return memory.emplace_back(std::make_unique<DeviceMemory>(bytes))->data();
+  };
+  std::vector<void*> buffers[2];
+  for (int i = 0; i < 2; ++i) {
+    const Case& c = i == 0 ? before : skip;
+    steps[i] = make_conv(anchor_of(c, dtype_bf16), KRN_NUMERICS_DEFAULT);
+    void* const x = drawn(count(c.x));
+    void* const w = drawn(count(c.w));
+    void* const y = drawn(count(result_sizes(c)));
+    void* const bias = drawn(c.w[0]);
+    void* const workspace = memory.emplace_back(std::make_unique<DeviceMemory>(static_cast<size_t>(steps[i]->workspace_bytes())))->data();
+    buffers[i] = {x, w, y, bias, nullptr, nullptr, i == 0 ? nullptr : buffers[0][2], workspace};
+    steps[i]->set_workspace(7);
+  }
+  const auto bytes = static_cast<size_t>(2 * count(result_sizes(skip)));
+  std::vector<char> right;
+  for (int round = 0; round < 20; ++round) {
+    machine().driver->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(buffers[0][2]), 0xff, bytes, nullptr);
+    ASSERT_EQ(run_step(*steps[0], buffers[0]), KRN_STATUS_ok);
+    if (round == 0) machine().driver->cuStreamSynchronize(nullptr);
+    ASSERT_EQ(run_step(*steps[1], buffers[1]), KRN_STATUS_ok);
+    std::vector<char> y(bytes);
+    machine().driver->cuMemcpyDtoHAsync(y.data(), reinterpret_cast<CUdeviceptr>(buffers[1][2]), bytes, nullptr);
+    machine().driver->cuStreamSynchronize(nullptr);
+    if (round == 0) right = y;
+    ASSERT_EQ(y, right) << "round " << round;
+  }
+}
+
 TEST_F(CudaConv, EqualProblemsShareAPlan) {
   std::string why_not;
   const auto p = conv_problem(anchor_of({"3x3", {2, 16, 9, 11}, {24, 16, 3, 3}, 1, 1}, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, why_not);

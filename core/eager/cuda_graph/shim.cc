@@ -3,6 +3,7 @@
 // LibTorch's own CUDA graph behind a C table: recording goes through its private memory pool and its graph-safe random
 // generators, which the driver's capture alone would not give. A library of its own, opened at run time after libtorch_cuda, so
 // that nothing else of Keirin needs a CUDA header or library. No exception leaves it.
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -27,6 +28,8 @@ struct Recording {
   at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // a node is redirected by its name in the graph
   std::vector<Copy> copies;                        // dense ones
   std::unique_ptr<c10::cuda::CUDAStreamGuard> guard;  // while recording
+  c10::DeviceIndex device = 0;
+  enum { kUnknown, kYes, kNo } draws = kUnknown;   // whether a replay takes random numbers, which its first one shows
 };
 
 thread_local std::string last_error;
@@ -46,7 +49,9 @@ void* create(int device) {
   void* out = nullptr;
   guarded([&] {
     c10::cuda::CUDAGuard on(static_cast<c10::DeviceIndex>(device));
-    out = new Recording;
+    auto* r = new Recording;
+    r->device = static_cast<c10::DeviceIndex>(device);
+    out = r;
   });
   return out;
 }
@@ -106,8 +111,20 @@ int redirect(void* recording, int copy, void* to, const void* from) {
   });
 }
 
+// LibTorch's replay guards the device and moves the generators on: without random numbers only the launch is left, and cold code
+// around it would cost as much as a small launch.
 int replay(void* recording) {
-  return guarded([&] { static_cast<Recording*>(recording)->graph.replay(); });
+  auto* r = static_cast<Recording*>(recording);
+  return guarded([&] {
+    if (r->draws == Recording::kNo && c10::cuda::current_device() == r->device) {
+      C10_CUDA_CHECK(cudaGraphLaunch(r->graph.raw_cuda_graph_exec(), c10::cuda::getCurrentCUDAStream(r->device)));
+      return;
+    }
+    const at::Generator& generator = at::cuda::detail::getDefaultCUDAGenerator(r->device);
+    const uint64_t before = generator.get_offset();
+    r->graph.replay();
+    if (r->draws == Recording::kUnknown) r->draws = generator.get_offset() == before ? Recording::kNo : Recording::kYes;
+  });
 }
 
 void destroy(void* recording) { delete static_cast<Recording*>(recording); }

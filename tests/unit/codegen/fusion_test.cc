@@ -20,6 +20,18 @@ TEST(Fusion, Mlp) {
   EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
 }
 
+// An output that permutes a product is not the product's memory where the library could not write it there.
+TEST(Fusion, APermutedProductIsStoredWhereTheLibraryWrites) {
+  for (bool activated : {false, true}) {
+    RegionBuilder g;
+    int product = g.linear(g.input(kF32, {3, 8, 4}), g.input(kF32, {3, 4}), g.input(kF32, {3}));
+    g.output(g.permute(activated ? g.unary(kOp_relu, product) : product, {1, 2, 0}));
+    InterpBackend backend;
+    backend.only_dense_rows = true;
+    EXPECT_EQ(check(g, backend).executable->num_anchors(), 1u);
+  }
+}
+
 TEST(Fusion, PointwiseChainIsOneKernel) {
   RegionBuilder g;
   int x = g.input(kF32, {7, 33}), y = g.input(kF32, {33}), z = g.input(kF32, {7, 1});

@@ -9,6 +9,7 @@
 #include "abi/scalar.h"
 #include "plugins/codegen/region.h"
 #include "plugins/codegen/rows.h"
+#include "plugins/kit/error.h"
 #include "tests/unit/codegen/array.h"
 #include "tests/unit/codegen/evaluate.h"
 
@@ -302,6 +303,7 @@ bool InterpBackend::takes_anchor(const AnchorDesc& a, std::string& why_not) cons
   bool contraction = a.op == kOp_matmul || a.op == kOp_linear || a.op == kOp_conv;
   bool pool = a.op == kOp_max_pool || a.op == kOp_avg_pool || a.op == kOp_adaptive_avg_pool;
   why_not = "the test backend does not take it";
+  if (contraction && only_dense_rows && a.results[0].strides.back() != 1) return false;
   return (contraction && take_anchors) || (pool && take_pools);
 }
 
@@ -320,7 +322,11 @@ std::vector<std::unique_ptr<Step>> InterpBackend::lower_kernels(std::span<const 
   return out;
 }
 
-std::unique_ptr<Step> InterpBackend::lower_anchor(const AnchorDesc& a, const CompileContext&) { return std::make_unique<AnchorStep>(a); }
+std::unique_ptr<Step> InterpBackend::lower_anchor(const AnchorDesc& a, const CompileContext&) {
+  std::string why_not;
+  if (!takes_anchor(a, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  return std::make_unique<AnchorStep>(a);
+}
 
 void InterpBackend::save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const {
   for (const Kernel& k : kernels) {

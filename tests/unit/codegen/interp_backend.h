@@ -15,6 +15,7 @@ class InterpBackend : public Backend {
   TargetInfo info;
   bool take_pools = false;
   bool take_anchors = true;
+  bool only_dense_rows = false;  // a contraction's result has its last axis dense, and anything else is an error when lowered
 
   const TargetInfo& target() const override { return info; }
   bool supports(uint32_t, uint8_t, std::string&) const override { return true; }
