@@ -287,13 +287,13 @@ TEST_F(CudaConv, AResidualIsWaitedFor) {
   auto drawn = [&](int64_t n) {
     std::mt19937 random(static_cast<unsigned>(memory.size()));
     std::vector<char> bytes(static_cast<size_t>(2 * n));
-    for (int64_t i = 0; i < n; ++i) test::write_element(bytes.data(), i, dtype_bf16, std::normal_distribution<double>(0, 1)(random), 0);
+    for (int64_t i = 0; i < n; ++i) test::write_element(bytes.data(), i, kit::kDType_bf16, std::normal_distribution<double>(0, 1)(random), 0);
     return memory.emplace_back(std::make_unique<DeviceMemory>(bytes))->data();
   };
   std::vector<void*> buffers[2];
   for (int i = 0; i < 2; ++i) {
     const Case& c = i == 0 ? before : skip;
-    steps[i] = make_conv(anchor_of(c, dtype_bf16), KRN_NUMERICS_DEFAULT);
+    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT);
     void* const x = drawn(count(c.x));
     void* const w = drawn(count(c.w));
     void* const y = drawn(count(result_sizes(c)));

@@ -11,7 +11,8 @@
 namespace keirin::test {
 namespace {
 
-using namespace cuda;
+using enum kit::Op;
+using enum kit::DType;
 using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
@@ -87,14 +88,14 @@ AnchorCase attention(const Heads& h) {
     return m.tensor(h.dtype, {h.batch, count, lines, h.width}, {lines * line, h.width, line, 1});
   };
   AnchorDesc a;
-  a.op = kit::kOp_attention;
+  a.op = kOp_attention;
   a.scale = 1 / std::sqrt(static_cast<double>(h.width));
   a.causal = h.causal;
   const TensorDesc q = heads(h.heads, h.queries), k = heads(h.shared, h.keys), v = heads(h.shared, h.keys);
   a.operands = {q, k, v};
   TensorDesc mask;
   if (h.mask != Heads::kNone) {
-    const uint8_t dtype = h.mask == Heads::kBool ? uint8_t{kit::kDType_bool} : h.mask == Heads::kAdded16 ? h.dtype : kF32;
+    const uint8_t dtype = h.mask == Heads::kBool ? uint8_t{kDType_bool} : h.mask == Heads::kAdded16 ? h.dtype : kF32;
     const Dims sizes{h.batch, h.heads, h.queries, h.keys};
     const Dims strides = h.by_key ? Dims{h.keys, 0, 0, 1} : Dims{};
     mask = h.mask == Heads::kBool ? m.whole(dtype, sizes, 2, strides) : m.tensor(dtype, sizes, strides);
@@ -137,12 +138,12 @@ AnchorCase attention(const Heads& h) {
 AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_t depth, int64_t columns, bool bias, bool residual, uint32_t activation) {
   Maker m(name);
   AnchorDesc a;
-  a.op = kit::kOp_linear;
+  a.op = kOp_linear;
   const TensorDesc x = m.tensor(dtype, {rows, 1, depth}), w = m.tensor(dtype, {columns, depth}, {depth + 16, 1});
   a.operands = {x, w, bias ? m.tensor(dtype, {columns}) : TensorDesc{}};
   TensorDesc z;
   if (residual) z = m.tensor(dtype, {rows, 1, columns});
-  if (residual) a.post_ops.push_back({kit::kOp_add, z, 0, 0});
+  if (residual) a.post_ops.push_back({kOp_add, z, 0, 0});
   if (activation) a.post_ops.push_back({activation, {}, 0, 0});
   const TensorDesc y = m.result(dtype, {rows, 1, columns});
   a.results = {y};
@@ -151,9 +152,9 @@ AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_
       double sum = bias ? m.get(a.operands[2], {c}) : 0;
       for (int64_t k = 0; k < depth; ++k) sum += m.get(x, {r, 0, k}) * m.get(w, {c, k});
       if (residual) sum += m.get(z, {r, 0, c});
-      if (activation == kit::kOp_relu) sum = std::max(sum, 0.0);
-      if (activation == kit::kOp_silu) sum /= 1 + std::exp(-sum);
-      if (activation == kit::kOp_gelu) sum *= 0.5 * (1 + std::erf(sum * std::sqrt(0.5)));
+      if (activation == kOp_relu) sum = std::max(sum, 0.0);
+      if (activation == kOp_silu) sum /= 1 + std::exp(-sum);
+      if (activation == kOp_gelu) sum *= 0.5 * (1 + std::erf(sum * std::sqrt(0.5)));
       m.expect(y, {r, 0, c}, sum);
     }
   AnchorCase out = std::move(m.made());
@@ -165,7 +166,7 @@ AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_
 AnchorCase bags(const std::string& name, uint8_t dtype, int64_t rows, int64_t width, int64_t positions, int64_t count, bool mean, bool last) {
   Maker m(name);
   AnchorDesc a;
-  a.op = kit::kOp_embedding_bag;
+  a.op = kOp_embedding_bag;
   a.mode = mean ? "mean" : "sum";
   a.include_last_offset = last;
   const TensorDesc table = m.tensor(dtype, {rows, width}), index = m.whole(kI64, {positions}, rows), offsets = m.whole(kI64, {count + last}, positions);
@@ -222,8 +223,8 @@ std::vector<AnchorCase> anchor_cases() {
     out.push_back(attention(h));
   out.push_back(few_rows("one row", kBf16, 1, 1024, 66, false, false, 0));
   out.push_back(few_rows("one row + bias + residual", kF16, 1, 520, 131, true, true, 0));
-  out.push_back(few_rows("two rows + bias + gelu", kF32, 2, 516, 130, true, false, kit::kOp_gelu));
-  out.push_back(few_rows("two rows + silu", kBf16, 2, 264, 250, false, false, kit::kOp_silu));
+  out.push_back(few_rows("two rows + bias + gelu", kF32, 2, 516, 130, true, false, kOp_gelu));
+  out.push_back(few_rows("two rows + silu", kBf16, 2, 264, 250, false, false, kOp_silu));
   out.push_back(bags("bags", kF32, 50, 64, 90, 33, false, false));
   out.push_back(bags("bags, mean, last offset", kBf16, 20, 24, 60, 21, true, true));
   return out;

@@ -107,7 +107,7 @@ TEST(CudaConvProblem, Epilogues) {
   EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_f32, own))) << "a residual in another dtype";
   EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, {35, 0, 7, 1}))) << "broadcast along channels";
   EXPECT_TRUE(takes(a, {kit::kOp_silu, {}}));
-  EXPECT_FALSE(takes(a, {op_exp, {}}));
+  EXPECT_FALSE(takes(a, {kit::kOp_exp, {}}));
   AnchorDesc full = a;
   for (int i = 0; i < 5; ++i) full.post_ops.push_back({kit::kOp_relu, {}});
   EXPECT_FALSE(takes(full, {kit::kOp_relu, {}})) << "longer than is fused";
