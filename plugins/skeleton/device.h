@@ -8,11 +8,9 @@
 #include <vector>
 
 #include "plugins/kit/plugin.h"
+#include "plugins/kit/tables.h"
 
 namespace skeleton {
-
-// Ids of abi/ops.def that this plugin knows.
-constexpr uint32_t kAdd = 1, kRelu = 21;
 
 // One elementwise op over numbered buffers: inputs, then outputs, then temps.
 struct Instruction {

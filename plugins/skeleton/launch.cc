@@ -32,7 +32,7 @@ class SkeletonExecutable : public keirin::kit::Executable {
       const float* a = address(run, i.a);
       const float* b = address(run, i.b);
       float* out = address(run, i.out);
-      for (int64_t e = 0; e < i.elements; ++e) out[e] = i.op == kAdd ? a[e] + b[e] : a[e] <= 0 ? 0 : a[e];
+      for (int64_t e = 0; e < i.elements; ++e) out[e] = i.op == keirin::kit::kOp_add ? a[e] + b[e] : a[e] <= 0 ? 0 : a[e];
     }
     return KRN_STATUS_ok;
   }

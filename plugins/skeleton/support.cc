@@ -61,7 +61,7 @@ class SkeletonDevice : public keirin::kit::Device {
 }  // namespace
 
 std::string why_not(const krn_graph& graph, const krn_gnode& node) {
-  if (node.op != kAdd && node.op != kRelu) return "only relu and add";
+  if (node.op != keirin::kit::kOp_add && node.op != keirin::kit::kOp_relu) return "only relu and add";
   if (!is_plain(graph, node.first_result)) return "only contiguous f32";
   for (uint32_t k = 0; k < node.num_operands; ++k) {
     uint32_t v = krn_graph_operand(&graph, &node, k);
