@@ -82,17 +82,12 @@ Status read_variant(const toml::table& table, Manifest* out) {
 }
 
 // toml++ 3.3 takes some things for granted and runs into undefined behaviour without them: a table header begins with a key; outside
-// strings all is ASCII. Looked for line by line, which strings of several lines would defeat: no field needs one. What is wrong with
-// the line, or nothing.
+// strings all is ASCII (where a string begins in broken text is the parser's secret, so inside too). Looked for line by line, which
+// strings of several lines would defeat: no field needs one. What is wrong with the line, or nothing.
 const char* unsafe_for_parser(std::string_view line) {
   constexpr std::string_view kBlank = " \t", kKeys = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"'";
   if (line.find("\"\"\"") != std::string_view::npos || line.find("'''") != std::string_view::npos) return "a string of several lines";
-  char quote = 0;
-  for (size_t i = 0; i < line.size() && (quote || line[i] != '#'); ++i) {
-    if (!quote && static_cast<unsigned char>(line[i]) >= 0x80) return "a character outside ASCII and outside a string";
-    if (quote == '"' && line[i] == '\\') ++i;
-    else if (quote ? line[i] == quote : line[i] == '"' || line[i] == '\'') quote = quote ? 0 : line[i];
-  }
+  if (std::any_of(line.begin(), line.end(), [](unsigned char c) { return c >= 0x80; })) return "a character outside ASCII; write it as \\uXXXX";
   const auto skip = [&](size_t n) { line.remove_prefix(std::min(line.find_first_not_of(kBlank, n), line.size())); };
   skip(0);
   if (!line.starts_with('[')) return nullptr;
