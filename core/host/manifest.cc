@@ -81,26 +81,82 @@ Status read_variant(const toml::table& table, Manifest* out) {
   return {};
 }
 
-// toml++ 3.3 takes some things for granted and runs into undefined behaviour without them: a table header begins with a key; outside
-// strings all is ASCII (where a string begins in broken text is the parser's secret, so inside too). Looked for line by line, which
-// strings of several lines would defeat: no field needs one. What is wrong with the line, or nothing.
-const char* unsafe_for_parser(std::string_view line) {
-  constexpr std::string_view kBlank = " \t", kKeys = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-\"'";
-  if (line.find("\"\"\"") != std::string_view::npos || line.find("'''") != std::string_view::npos) return "a string of several lines";
-  if (std::any_of(line.begin(), line.end(), [](unsigned char c) { return c >= 0x80; })) return "a character outside ASCII; write it as \\uXXXX";
-  const auto skip = [&](size_t n) { line.remove_prefix(std::min(line.find_first_not_of(kBlank, n), line.size())); };
-  skip(0);
-  if (!line.starts_with('[')) return nullptr;
-  skip(1);
-  if (line.starts_with('[')) skip(1);
-  return line.empty() || (kKeys.find(line[0]) == std::string_view::npos && line[0] != ']') ? "a table header without a key" : nullptr;
-}
+// toml++ 3.3 takes for granted, with undefined behaviour otherwise, more than broken text keeps (fuzzing found several such places). So it
+// only gets lines of a form that holds all a manifest needs: a [header], or a key and a value, which is a string, an integer, true,
+// false or a flat list of these; then perhaps a comment.
+class ManifestLine {
+ public:
+  explicit ManifestLine(std::string_view text) : rest_(text) {}
+
+  bool well_formed() {
+    if (std::any_of(rest_.begin(), rest_.end(), [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7f; })) return false;
+    skip_blanks();
+    if (take('[')) {
+      const bool list = take('[');
+      if (!word() || !take(']') || (list && !take(']'))) return false;
+    } else if (!rest_.empty() && rest_[0] != '#') {
+      if (!word() || !(skip_blanks(), take('=')) || !value()) return false;
+    }
+    skip_blanks();
+    return rest_.empty() || rest_[0] == '#';
+  }
+
+ private:
+  void skip_blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t"), rest_.size())); }
+  bool take(char c) {
+    if (!rest_.starts_with(c)) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  // A bare key, an integer, true or false.
+  bool word() {
+    constexpr std::string_view kBare = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+    const size_t length = std::min(rest_.find_first_not_of(kBare), rest_.size());
+    rest_.remove_prefix(length);
+    return length > 0;
+  }
+  bool string(char quote) {
+    while (!rest_.empty() && rest_[0] != quote) {
+      const bool escape = quote == '"' && take('\\');
+      if (escape && (rest_.empty() || std::string_view("\\\"bfnrt").find(rest_[0]) == std::string_view::npos)) return false;
+      rest_.remove_prefix(1);
+    }
+    return take(quote);
+  }
+  bool scalar() {
+    for (const char quote : {'"', '\''})
+      if (take(quote)) return string(quote) && !rest_.starts_with(quote);  // no string of several lines
+    const std::string_view begin = rest_;
+    if (!word()) return false;
+    const std::string_view text = begin.substr(0, begin.size() - rest_.size());
+    const std::string_view digits = text.substr(text[0] == '-' ? 1 : 0);
+    return text == "true" || text == "false" ||
+           (!digits.empty() && digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string_view::npos);
+  }
+  bool value() {
+    skip_blanks();
+    if (!take('[')) return scalar();
+    skip_blanks();
+    while (!take(']')) {
+      if (!scalar()) return false;
+      skip_blanks();
+      if (!take(',') && !rest_.starts_with(']')) return false;
+      skip_blanks();
+    }
+    return true;
+  }
+
+  std::string_view rest_;
+};
 
 Status check_lines(const std::string& path, std::string_view text) {
   for (size_t number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find_first_of("\n\r\v\f"), text.size());
-    if (const char* const what = unsafe_for_parser(text.substr(0, end)))
-      return wrong(path, "no valid TOML: line " + std::to_string(number) + ": " + what);
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!ManifestLine(line).well_formed())
+      return wrong(path, "no valid TOML, or more of it than a manifest may use: line " + std::to_string(number) +
+                             " is no [header] and no key with a string, an integer, true, false or a list of them");
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return {};

@@ -117,8 +117,7 @@ TEST_F(PluginFaults, ManifestMistakesAreNamed) {
   EXPECT_TRUE(has(reason_with("libfault_good.so\"", "libfault_good.so\"\nrequires_cpu = [\"avx9\"]"), "has no avx9") ||
               sizeof(void*) == 4);
   EXPECT_TRUE(has(reason_with("libfault_good.so\"", "libfault_good.so\"\nsha256 = \"00\""), "not the one that the manifest names"));
-  EXPECT_TRUE(has(reason_with("name =", "name"), "no valid TOML: line 3"));
-  EXPECT_TRUE(has(reason_with("name =", "name =0\"\u026b\" "), "a character outside ASCII"));
+  EXPECT_TRUE(has(reason_with("name =", "name"), "line 3 is no [header]"));
   EXPECT_TRUE(has(reason_with("linux-x86_64", "plan9-x86_64"), "no variant for linux-x86_64") || host_os_arch() != "linux-x86_64");
   EXPECT_EQ(reason_with("linux-x86_64", "Linux-x86_64"), "");
   EXPECT_EQ(reason_with("publisher", "unknown_key"), "");
