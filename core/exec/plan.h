@@ -84,7 +84,7 @@ class Plan {
     Extent extent;
   };
 
-  // What a call runs besides the kernels is `hot`: the linker lays it side by side, for each page of code that the kernels pushed
+  // What a call runs besides the kernels is `hot`: it is laid side by side, for each page of code that the kernels pushed
   // out costs a call about 1 us, each line 0.15 us. What it seldom runs is `cold` and lies elsewhere.
   Plan(TensorServices& services, Device device);
   void classify(const Graph& graph, const std::vector<TensorRef>& weights);
