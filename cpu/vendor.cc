@@ -15,11 +15,11 @@
 #include <set>
 
 #include "abi/planted.h"
-#include "plugins/kit/tables.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_rnn.h"
 #include "cpu/vendor_step.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cpu {
 namespace {

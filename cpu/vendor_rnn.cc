@@ -5,10 +5,10 @@
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "plugins/kit/tables.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_step.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cpu {
 namespace {

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "plugins/kit/tables.h"
 #include "cuda/plan_step.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

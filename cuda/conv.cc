@@ -5,8 +5,8 @@
 
 #include "cuda/matmul.h"
 #include "cuda/plan_step.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

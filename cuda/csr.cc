@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cuda/backend.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

@@ -16,8 +16,8 @@
 
 #include "cuda/code_store.h"
 #include "cuda/device.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // the frontend's own name for the opened library

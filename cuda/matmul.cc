@@ -8,8 +8,8 @@
 
 #include "cuda/cublaslt.h"
 #include "cuda/matmul_race.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

@@ -4,10 +4,10 @@
 #include <functional>
 
 #include "abi/plugin.h"
-#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

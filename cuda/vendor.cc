@@ -9,8 +9,8 @@
 #include "cuda/cublaslt.h"
 #include "cuda/gemv.h"
 #include "cuda/matmul.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {

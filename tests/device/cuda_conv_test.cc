@@ -12,8 +12,8 @@
 
 #include "cuda/backend.h"
 #include "cuda/conv.h"
-#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 #include "tests/unit/cuda/case_runner.h"
 
 namespace keirin::cuda {

@@ -12,9 +12,9 @@
 #include "cuda/cublaslt.h"
 #include "cuda/launch.h"
 #include "cuda/matmul.h"
-#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 #include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/case_runner.h"
 

@@ -6,9 +6,9 @@
 
 #include "cuda/backend.h"
 #include "cuda/bags.h"
-#include "plugins/kit/tables.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 #include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/block_emulator.h"
 

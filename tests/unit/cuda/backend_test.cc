@@ -9,11 +9,11 @@
 
 #include "cuda/backend.h"
 #include "cuda/matmul.h"
-#include "plugins/kit/tables.h"
 #include "plugins/codegen/artifact.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
 #include "tests/unit/codegen/region_builder.h"
 
 namespace keirin::cuda {
