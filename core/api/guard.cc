@@ -2,6 +2,7 @@
 #include "core/api/guard.h"
 
 #include <algorithm>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -63,47 +64,54 @@ void CircuitBreaker::close() {
 }
 
 CallChecker::~CallChecker() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+  if (!thread_.joinable()) return;
+  if (fork_count() != forks_) {  // the thread stayed in the process that was forked, and here it waits in the queue for ever
+    thread_.detach();
+    static_cast<void>(queue_.release());
+    return;
   }
-  if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard lock(queue_->mutex);
+    queue_->stop = true;
+  }
+  queue_->more.notify_one();
+  thread_.join();
 }
 
 void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs,
                          const std::vector<TensorRef>& outputs, TensorServices& services) {
   {
-    const std::lock_guard lock(mutex_);
-    if (samples_.size() >= kMaxWaiting) return;
+    const std::lock_guard lock(queue_->mutex);
+    if (queue_->samples.size() >= kMaxWaiting) return;
   }
   Sample sample{std::move(guard), copies(inputs, services), copies(outputs, services)};
   if (sample.inputs.size() != inputs.size() || sample.outputs.size() != outputs.size()) return;
-  std::thread ended;
-  {
-    const std::lock_guard lock(mutex_);
-    samples_.push_back(std::move(sample));
-    if (!running_) {
-      try {
-        ended = std::exchange(thread_, std::thread([this] { work(); }));
-        running_ = true;
-      } catch (const std::system_error&) {  // no thread to be had: the call is answered all the same
-        samples_.clear();
-      }
+  const std::lock_guard lock(queue_->mutex);
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread(&CallChecker::work, std::ref(*queue_), std::ref(services));
+    } catch (const std::system_error&) {  // no thread to be had: the call is answered all the same
+      return;
     }
   }
-  if (ended.joinable()) ended.join();
+  queue_->samples.push_back(std::move(sample));
+  queue_->more.notify_one();
 }
 
 void CallChecker::drain() {
-  std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return !running_; });
+  std::unique_lock lock(queue_->mutex);
+  queue_->idle.wait(lock, [this] { return queue_->samples.empty() && !queue_->busy; });
 }
 
-void CallChecker::work() {
-  std::unique_lock lock(mutex_);
-  while (!stop_ && !samples_.empty()) {
-    Sample sample = std::move(samples_.front());
-    samples_.pop_front();
+void CallChecker::work(Queue& queue, TensorServices& services) {
+  services.keep_to_this_thread();
+  std::unique_lock lock(queue.mutex);
+  for (;;) {
+    queue.more.wait(lock, [&] { return queue.stop || !queue.samples.empty(); });
+    if (queue.stop) return;
+    Sample sample = std::move(queue.samples.front());
+    queue.samples.pop_front();
+    queue.busy = true;
     lock.unlock();
     PlanGuard& guard = *sample.guard;
     if (!guard.revoked) {
@@ -112,9 +120,9 @@ void CallChecker::work() {
     }
     sample = {};
     lock.lock();
+    queue.busy = false;
+    if (queue.samples.empty()) queue.idle.notify_all();
   }
-  running_ = false;
-  idle_.notify_all();
 }
 
 }  // namespace keirin

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/services.h"
+#include "core/host/fork_count.h"
 
 namespace keirin {
 
@@ -65,7 +66,8 @@ struct PlanGuard {
   }
 };
 
-// Checks sampled calls on a thread of its own, one at a time. A sample that would have to wait behind many is dropped.
+// Checks sampled calls on a thread of its own, one at a time. A sample that would have to wait behind many is dropped. The services
+// must outlive it.
 class CallChecker {
  public:
   ~CallChecker();
@@ -80,15 +82,19 @@ class CallChecker {
     std::shared_ptr<PlanGuard> guard;
     std::vector<TensorRef> inputs, outputs;
   };
-  void work();
+  struct Queue {
+    std::mutex mutex;  // guards what follows
+    std::condition_variable more, idle;
+    std::deque<Sample> samples;
+    bool busy = false, stop = false;
+  };
+  static void work(Queue& queue, TensorServices& services);
 
-  std::mutex mutex_;
-  std::condition_variable idle_;
-  std::deque<Sample> samples_;
-  bool running_ = false, stop_ = false;
-  // Started by a sample and ended with the last one. A thread that had run an operator and stayed would keep a team of OpenMP's
-  // threads, and with more of those than processors libgomp no longer spins: every parallel loop of the service would wait for
-  // threads to be woken, which doubled the time of calls of a millisecond.
+  const uint64_t forks_ = fork_count();
+  std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
+  // Started by the first sample. One thread and not one for each sample, because MKL remembers every thread that ever multiplied
+  // matrices; without a team of OpenMP's, because with more of their threads than processors libgomp no longer spins, and every
+  // parallel loop of the service would wait for threads to be woken: calls of a millisecond took twice as long.
   std::thread thread_;
 };
 

@@ -38,6 +38,8 @@ class TensorServices {
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) = 0;
   virtual int num_threads() = 0;
   virtual void set_num_threads(int threads) = 0;
+  // From now on the operators of the calling thread, and of no other, use this one thread.
+  virtual void keep_to_this_thread() = 0;
   // Waits for the device's work; nothing on the CPU.
   virtual Status synchronize(Device device) = 0;
   // The native handle of LibTorch's current stream on the device (0 on the CPU), without a vendor header.

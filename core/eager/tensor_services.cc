@@ -14,6 +14,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
 #include <malloc.h>
+#include <omp.h>
 
 #include <atomic>
 #include <mutex>
@@ -141,6 +142,13 @@ class AtServices final : public TensorServices {
   }
   int num_threads() override { return at::get_num_threads(); }
   void set_num_threads(int threads) override { at::set_num_threads(threads); }
+  void keep_to_this_thread() override {
+    at::get_num_threads();  // else a thread's first operator would set its number itself
+    omp_set_num_threads(1);
+    // MKL keeps a number of its own; it is part of LibTorch for x86 only. (The name in small letters is Fortran's: it takes a pointer.)
+    using SetThreads = int (*)(int);
+    if (const auto set = reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "MKL_Set_Num_Threads_Local"))) set(1);
+  }
 
   Status synchronize(Device device) override {
     if (device.kind == Device::kCpu) return {};

@@ -90,6 +90,7 @@ class HeapServices final : public TensorServices {
   }
   int num_threads() override { return num_threads_; }
   void set_num_threads(int threads) override { num_threads_ = threads; }
+  void keep_to_this_thread() override {}
   Status synchronize(Device) override { return {}; }
   uint64_t current_stream(Device) override { return 0; }
   int64_t peak_bytes(Device) override { return 0; }
