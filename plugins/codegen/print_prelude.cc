@@ -276,13 +276,15 @@ template <class M, int GROUP, class T> KRN_FN T krn_join(T v) {
   return v;
 }
 #ifdef KRN_CLUSTERS
-// Joins one value of each of BLOCKS blocks, in order. `turn` alternates: who writes for the next row must not meet who reads for this one.
-template <class M, int BLOCKS, class T> KRN_FN T krn_join_cluster(T v, int turn) {
+// Joins one value of each of BLOCKS blocks, in order. `turn` alternates with every join: who writes for the next one must not meet who
+// still reads for this one, and before the one after that all have met at a barrier.
+template <class M, int BLOCKS, class T> KRN_FN T krn_join_cluster(T v, int& turn) {
   KRN_SHARED T mine[KRN_RANKS][2];
   if (KRN_THREAD == 0) mine[KRN_RANK][turn] = v;
   krn_sync_cluster();
   v = *krn_of_block(&mine[KRN_RANK][turn], 0);
   KRN_UNROLL for (int b = 1; b < BLOCKS; ++b) v = M::step(v, *krn_of_block(&mine[KRN_RANK][turn], b));
+  turn ^= 1;
   return v;
 }
 #endif

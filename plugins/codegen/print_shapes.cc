@@ -288,7 +288,6 @@ void Printer::print_row(Part part) {
     s += count;
     if (part == Part::kPartial) break;
   }
-  if (s_.cluster > 1) line("turn ^= 1;");
   close();
   if (s_.cluster > 1) line("krn_sync_cluster();  // others may still be reading this block's results");
   close();
