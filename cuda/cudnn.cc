@@ -211,6 +211,54 @@ int64_t bytes_of(const ConvTensor& t) {
   return (last + 1) * (t.dtype == kit::kDType_f32 ? 4 : 2);
 }
 
+// Which of a plan's addresses is written.
+size_t result_of(const ConvProblem&) { return 2; }
+size_t result_of(const HeadsProblem&) { return 3; }
+
+// The frontend declares every address a multiple of 16 bytes, and engines that rely on it fault elsewhere. What starts elsewhere (a
+// view of the caller's) is copied for the run; the result's copy begins as what is there, because its gaps are copied back too.
+class AlignedCopies {
+ public:
+  AlignedCopies(std::span<void* const> addresses, CUstream stream) : stream_(stream), all_(addresses.begin(), addresses.end()) {}
+  ~AlignedCopies() {
+    for (const Copy& c : copies_) driver()->cuMemFreeAsync(c.at, stream_);
+  }
+  AlignedCopies(const AlignedCopies&) = delete;
+
+  bool make(const std::vector<const ConvTensor*>& tensors) {
+    for (size_t i = 0; i < all_.size(); ++i) {
+      const auto from = reinterpret_cast<CUdeviceptr>(all_[i]);
+      if (from % 16 == 0) continue;
+      Copy c{i, 0, from, static_cast<size_t>(bytes_of(*tensors[i]))};
+      if (driver()->cuMemAllocAsync(&c.at, c.bytes, stream_) != CUDA_SUCCESS) return false;
+      copies_.push_back(c);
+      all_[i] = reinterpret_cast<void*>(c.at);
+      if (driver()->cuMemcpyDtoDAsync(c.at, from, c.bytes, stream_) != CUDA_SUCCESS) return false;
+    }
+    return true;
+  }
+  bool give_back(size_t result) const {
+    return std::all_of(copies_.begin(), copies_.end(), [&](const Copy& c) {
+      return c.place != result || driver()->cuMemcpyDtoDAsync(c.from, c.at, c.bytes, stream_) == CUDA_SUCCESS;
+    });
+  }
+  std::span<void* const> addresses() const { return all_; }
+
+ private:
+  struct Copy {
+    size_t place;
+    CUdeviceptr at, from;
+    size_t bytes;
+  };
+  static const Driver* driver() {
+    std::string ignored;
+    return Driver::get(ignored);
+  }
+  CUstream stream_;
+  std::vector<void*> all_;
+  std::vector<Copy> copies_;
+};
+
 // A plan in two steps: the constructor builds the candidates, beside others on other threads; settle() times them, one problem at
 // a time, and is called before anything else.
 class TimedPlan : public LibraryPlan {
@@ -245,11 +293,17 @@ class GraphPlan final : public TimedPlan {
       why_not = "no cuDNN handle";
       return KRN_STATUS_internal;
     }
-    if (!fence(stream, workspace)) {
-      why_not = "cuMemsetD8Async";
+    const auto whole = [](void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+    if (std::all_of(addresses.begin(), addresses.end(), whole)) return execute_fenced(handle.get(), stream, addresses, workspace, why_not);
+    AlignedCopies copies(addresses, stream);
+    if (!copies.make(tensors_of(problem_))) {
+      why_not = "no copy of a tensor that does not start at a multiple of 16 bytes";
       return KRN_STATUS_internal;
     }
-    return execute(handle.get(), chosen_, addresses, workspace, why_not);
+    const int32_t code = execute_fenced(handle.get(), stream, copies.addresses(), workspace, why_not);
+    if (code != KRN_STATUS_ok || copies.give_back(result_of(problem_))) return code;
+    why_not = "cuMemcpyDtoDAsync";
+    return KRN_STATUS_internal;
   }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
   double seconds() const override { return seconds_; }
@@ -262,6 +316,12 @@ class GraphPlan final : public TimedPlan {
     auto result = graph_.execute_plan_at_index(handle, by_uid, workspace, plan);
     if (result.is_good()) return KRN_STATUS_ok;
     why_not = result.get_message();
+    return KRN_STATUS_internal;
+  }
+
+  int32_t execute_fenced(cudnnHandle_t handle, CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
+    if (fence(stream, workspace)) return execute(handle, chosen_, addresses, workspace, why_not);
+    why_not = "cuMemsetD8Async";
     return KRN_STATUS_internal;
   }
 

@@ -51,6 +51,7 @@ void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, doubl
   gpu.matrix_flops_per_s = row.matrix * units * clock_hz;
   gpu.info.updates_rows = true;
   gpu.facts.num_units = units;
+  gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has
 }
 
 int find_index(const Driver& driver, const std::string& pci, int index) {

@@ -38,6 +38,8 @@ namespace keirin::cuda {
   X(cuStreamIsCapturing, "cuStreamIsCapturing")             \
   X(cuMemAlloc, "cuMemAlloc_v2")                            \
   X(cuMemFree, "cuMemFree_v2")                              \
+  X(cuMemAllocAsync, "cuMemAllocAsync")                     \
+  X(cuMemFreeAsync, "cuMemFreeAsync")                       \
   X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2")              \
   X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2")              \
   X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2")              \

@@ -2,13 +2,15 @@
 """Keirin beside Python's eager module, every mode of torch.compile, and AOTInductor, on zoo models, as one table.
 
 The Python variants of a model are built in one process from the module that the zoo's file was exported from, with weights as the
-library initialises them and inputs drawn by the file's rules, and timed in turns (A B C A B C ...): host clock round one call and a synchronisation, medians over the rounds. `keirin bench` runs as its
-own process right before. The baseline of every ratio is Python's eager module. Results are kept as JSON with the machine.
+library initialises them and inputs drawn by the file's rules, and timed in turns (A B C A B C ...): host clock round one call and a
+synchronisation, medians over the rounds. `keirin bench` runs as its own process right before. The baseline of every ratio is Python's
+eager module. Results are kept as JSON with the machine, after every model. A mode that raises, that takes longer than --bound, or in
+which the process dies is a row that says so, and the model's other modes are measured without it.
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
 
 With --cold nothing is timed but building: every model and mode in a process of its own, several at once, on caches that start empty.
-With --keep-caches and --packages a measurement after it finds what was built. A mode that is not built within --bound seconds is a row that says so.
+With --keep-caches and --packages a measurement after it finds what was built.
 
     python bench/peers/run.py --device cuda --size full --modes default --cold cold.json
 """
@@ -89,10 +91,11 @@ def bounded(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def variants(module, inputs, device: str, modes: list[str], bound: float, package: Path):
-    """name -> (callable, seconds to build) or (None, reason)."""
+def variants(module, inputs, device: str, modes: list[str], bound: float, package: Path, begin):
+    """name -> (callable, seconds to build) or (None, reason). `begin` is told each name before anything of it runs."""
     out = {"eager": (lambda: module(*inputs), 0.0)}
     for mode in modes:
+        begin(mode)
         start = time.perf_counter()
         try:
             with bounded(bound):
@@ -107,11 +110,17 @@ def variants(module, inputs, device: str, modes: list[str], bound: float, packag
                 synchronize(device)
             out[mode] = (call, time.perf_counter() - start)
         except Exception as error:  # a peer that cannot do a model is a row of the table
-            out[mode] = (None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:160])
+            out[mode] = (None, reason_of(error))
     return out
 
 
-def time_in_turns(calls: dict, device: str, seconds: float) -> dict[str, float]:
+def reason_of(error: Exception) -> str:
+    """All that it says, but for the advice how to debug PyTorch."""
+    lines = [line.strip() for line in str(error).split("Set TORCHDYNAMO_VERBOSE")[0].splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' / '.join(lines)}"[:400]
+
+
+def time_in_turns(calls: dict, device: str, seconds: float, begin) -> dict[str, float]:
     """Median milliseconds of each; a sample is a batch of at least 2 ms or one call."""
     def sample(call, repeat):
         synchronize(device)
@@ -123,9 +132,11 @@ def time_in_turns(calls: dict, device: str, seconds: float) -> dict[str, float]:
 
     repeat = {}
     for name, call in calls.items():
+        begin(name)
         for _ in range(3):
             once = sample(call, 1)
         repeat[name] = max(1, int(2.0 / max(once, 1e-3)))
+    begin("timing")
     samples = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     while len(samples["eager"]) < 7 or (time.perf_counter() < end and len(samples["eager"]) < 60):
@@ -136,29 +147,81 @@ def time_in_turns(calls: dict, device: str, seconds: float) -> dict[str, float]:
 
 def keirin_row(command: str, model: str, size: str, device: str, extra: list[str]) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        done = subprocess.run([command, "bench", model, "--size", size, "--device", device, "--quiet", "--json", out.name] + extra,
-                              capture_output=True, text=True)
         try:
+            done = subprocess.run([command, "bench", model, "--size", size, "--device", device, "--quiet", "--json", out.name] + extra,
+                                  capture_output=True, text=True, timeout=600)
             return json.load(open(out.name))["rows"][0]
+        except subprocess.TimeoutExpired:
+            return {"error": "killed after 600 s"}
         except Exception:
             return {"error": (done.stderr or done.stdout).strip()[-400:]}
+
+
+def run_alone(command: list[str], note: Path, limit: float) -> str:
+    """Runs it as a session of its own; "" or why it was ended or ended by itself. `limit` counts from the last change of `note`."""
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+        changed, before = time.monotonic(), None
+        while child.poll() is None:
+            time.sleep(0.05)
+            now = note.stat().st_mtime_ns if note.exists() else None
+            if now != before:
+                changed, before = time.monotonic(), now
+            if limit and time.monotonic() - changed > limit:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)  # with the compile workers that it started
+                child.wait()
+                return f"killed after {limit:.0f} s"
+        if child.returncode == 0:
+            return ""
+        errors.seek(0)
+        last = [line.strip() for line in errors.read().splitlines() if line.strip()][-1:]
+        how = f"signal {-child.returncode}" if child.returncode < 0 else f"code {child.returncode}"
+        return f"ended with {how}" + (f": {last[0][:300]}" if last else "")
+
+
+def python_row(model: str, options) -> dict:
+    """The Python variants of a model, in a process that may die: then without the mode that it died in."""
+    failed = {}
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            note, out = Path(folder) / "note", Path(folder) / "row.json"
+            modes = [m for m in options.modes if m not in failed]
+            command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(modes),
+                       "--seconds", str(options.seconds), "--bound", str(options.bound), "--threads", str(options.threads),
+                       "--packages", options.packages, "--alone", str(out), "--note", str(note)]
+            why = run_alone(command, note, options.bound + 60 if options.bound else 0)
+            at = note.read_text() if note.exists() else "start"
+            row = json.loads(out.read_text()) if out.exists() else {}
+        if not why and row:
+            row["failed"] = row.get("failed", {}) | failed
+            return row
+        why = why or "wrote nothing"
+        if at not in modes:
+            return {"error": f"{at}: {why}", "failed": failed}
+        failed[at] = why
+
+
+def measure_alone(model: str, options) -> dict:
+    """What python_row's child does; what raises here ends it, and the note says in which mode."""
+    begin = Path(options.note).write_text if options.note else lambda _: None
+    begin("load")
+    module, inputs = load(model, options.size, options.device)
+    with torch.no_grad():
+        folder = Path(options.packages or tempfile.mkdtemp())
+        folder.mkdir(parents=True, exist_ok=True)
+        built = variants(module, inputs, options.device, options.modes, options.bound, folder / f"{model}.pt2", begin)
+        row = {"build_s": {k: v[1] for k, v in built.items() if v[0]}, "failed": {k: v[1] for k, v in built.items() if not v[0]}}
+        if options.seconds > 0:
+            row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds, begin)
+    return row
 
 
 def bench(model: str, options) -> dict:
     row = {"model": model}
     if options.keirin:
         row["keirin"] = keirin_row(options.keirin, model, options.size, options.device, options.keirin_option)
-    try:
-        module, inputs = load(model, options.size, options.device)
-        with torch.no_grad():
-            folder = Path(options.packages or tempfile.mkdtemp())
-            built = variants(module, inputs, options.device, options.modes, options.bound, folder / f"{model}.pt2")
-            row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds)
-            row["build_s"] = {k: v[1] for k, v in built.items() if v[0]}
-            row["failed"] = {k: v[1] for k, v in built.items() if not v[0]}
-    except Exception as error:
-        row["error"] = f"{type(error).__name__}: {error}"[:400]
-    return row
+    return row | python_row(model, options)
 
 
 def markdown(rows: list[dict], modes: list[str]) -> str:
@@ -171,12 +234,18 @@ def markdown(rows: list[dict], modes: list[str]) -> str:
         ours = keirin.get("chosen_ms")
         ratio = best / ours if best and ours else 0.0
         cells = [row["model"], f"{eager:.3f}" if eager else "-"]
-        cells += [f"{ms[m]:.3f} ({eager / ms[m]:.2f}x)" if m in ms else "failed" for m in modes]
+        cells += [f"{ms[m]:.3f} ({eager / ms[m]:.2f}x)" if m in ms else "failed" if m in row.get("failed", {}) else "not run" for m in modes]
         cells += [f"{ours:.3f} ({eager / ours:.2f}x)" if ours and eager else keirin.get("error", "-")[:60], keirin.get("chosen", "-"),
                   f"{ratio:.2f}x" if ratio else "-", str(keirin.get("verified", "-"))]
         lines.append((ratio, "| " + " | ".join(cells) + " |"))
     head = ["model", "eager ms"] + modes + ["keirin", "chosen", "over best peer", "verified"]
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [line for _, line in sorted(lines)]) + "\n"
+
+
+def failures(rows: list[dict]) -> str:
+    """What did not run, with its reason."""
+    lines = [f"- {r['model']}, {mode}: {why}" for r in rows for mode, why in (r.get("failed", {}) | {k: r[k] for k in ["error"] if k in r}).items()]
+    return "".join(line[:300] + "\n" for line in lines)
 
 
 def summary(rows: list[dict], modes: list[str]) -> str:
@@ -195,31 +264,31 @@ def summary(rows: list[dict], modes: list[str]) -> str:
 
 def cold(options) -> dict:
     """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
+    models = options.models or FAMILIES
+    rows = {model: {"model": model, "build_s": {}, "failed": {}} for model in models}
+    out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "cpus": os.cpu_count(), "rows": list(rows.values())}
     with tempfile.TemporaryDirectory() as folder:
-        caches = {} if options.keep_caches else {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        if not options.keep_caches:
+            os.environ |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
 
         def one(model: str, mode: str):
-            path = Path(folder) / f"{model}-{mode}.json"
+            row, note = Path(folder) / f"{model}-{mode}.json", Path(folder) / f"{model}-{mode}.note"
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", mode,
-                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages, "--json", str(path)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches, timeout=options.bound + 60 if options.bound else None)
-                row = json.loads(path.read_text())["rows"][0]
-                return row.get("build_s", {}).get(mode), row.get("failed", {}).get(mode) or row.get("error", "")
-            except subprocess.TimeoutExpired as error:
-                return None, f"killed after {error.timeout:.0f} s"
-            except FileNotFoundError:
-                return None, f"ended with code {done.returncode}: {done.stderr.strip()[-200:]}"
+                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages, "--alone", str(row), "--note", str(note)]
+            why = run_alone(command, note, options.bound + 60 if options.bound else 0)
+            return json.loads(row.read_text()) if row.exists() else {"error": why or "wrote nothing"}
 
-        models = options.models or FAMILIES
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            made = {(model, mode): pool.submit(one, model, mode) for mode in options.modes for model in models}
-        rows = []
-        for model in models:
-            ended = {mode: made[model, mode].result() for mode in options.modes}
-            rows.append({"model": model, "build_s": {m: v for m, (v, _) in ended.items() if v is not None},
-                         "failed": {m: why for m, (v, why) in ended.items() if v is None}})
-        return {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "cpus": os.cpu_count(), "rows": rows}
+            made = {pool.submit(one, model, mode): (model, mode) for mode in options.modes for model in models}
+            for each in concurrent.futures.as_completed(made):
+                (model, mode), row = made[each], each.result()
+                if mode in row.get("build_s", {}):
+                    rows[model]["build_s"][mode] = row["build_s"][mode]
+                else:
+                    rows[model]["failed"][mode] = row.get("failed", {}).get(mode) or row.get("error", "")
+                print(model, mode, rows[model]["build_s"].get(mode) or rows[model]["failed"][mode], flush=True)
+                Path(options.cold).write_text(json.dumps(out, indent=1))  # a run that is cut short loses nothing
+    return out
 
 
 def main() -> int:
@@ -240,22 +309,24 @@ def main() -> int:
     parser.add_argument("--json")
     parser.add_argument("--append", action="store_true", help="keep the rows of other models that --json has already")
     parser.add_argument("--markdown")
+    parser.add_argument("--alone", help="for its own use: one model's Python variants, the row to this file")
+    parser.add_argument("--note", help="for its own use: the file that names what is under way")
     parser.add_argument("--show", help="measure nothing: print the table of this JSON file")
     options = parser.parse_args()
     if options.show:
         rows = json.loads(Path(options.show).read_text())["rows"]
         modes = list(dict.fromkeys(m for r in rows for m in list(r.get("ms", {})) + list(r.get("failed", {})) if m != "eager"))
-        print(markdown(rows, modes) + "\n" + summary(rows, modes))
+        print(markdown(rows, modes) + "\n" + failures(rows) + summary(rows, modes))
         return 0
     options.modes = [m for m in options.modes.split(",") if m]
     if options.cold:
-        out = cold(options)
-        Path(options.cold).write_text(json.dumps(out, indent=1))
-        for row in out["rows"]:
-            print(row["model"], {k: round(v, 1) for k, v in row["build_s"].items()}, row["failed"])
+        cold(options)
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)
+    if options.alone:
+        Path(options.alone).write_text(json.dumps(measure_alone(options.models[0], options)))
+        return 0
     models = options.models or FAMILIES
     before = Path(options.json) if options.append and options.json else None
     rows = [r for r in json.loads(before.read_text())["rows"] if r["model"] not in models] if before and before.exists() else []
@@ -267,7 +338,7 @@ def main() -> int:
         print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
         if options.json:  # a run that is cut short loses nothing
             Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))
-    table = markdown(rows, options.modes) + "\n" + summary(rows, options.modes)
+    table = markdown(rows, options.modes) + "\n" + failures(rows) + summary(rows, options.modes)
     if options.markdown:
         Path(options.markdown).write_text(table)
     print(table)

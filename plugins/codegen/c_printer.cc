@@ -427,6 +427,8 @@ bool Printer::tiled(const Access& access) const {
          access.indirects.empty() && access.guards.empty();
 }
 
+bool Printer::staged(const Access& access) const { return s_.staged > 0 && access.index.coeff.back() != 0; }
+
 std::string Printer::live() const {
   const bool flat = s_.shape == GpuShape::kTile || s_.shape == GpuShape::kFlat;
   if (s_.full || (flat && (s_.vec == 1 || (s_.whole && s_.shape == GpuShape::kFlat)))) return "";
@@ -441,7 +443,7 @@ std::string Printer::if_live() const {
 bool Printer::fetched_load(const std::vector<bool>& in, size_t id) const {
   const Node& n = k_.dag.nodes[id];
   return in[id] && n.prim == Prim::kLoad && level_[id] == kElementLevel && names_[id].empty() && !tiled(k_.accesses[n.imm]) &&
-         vector_access(k_.accesses[n.imm]);
+         !staged(k_.accesses[n.imm]) && vector_access(k_.accesses[n.imm]);
 }
 
 // At the head of a piece: addresses, guards and contiguous loads of the elements' accesses.
@@ -454,6 +456,10 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     const std::string q = number(access), storage = storage_name(acc.dtype), cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
     if (tiled(acc)) {
       names_[id] = cast + storage + "::get(tile" + q + "[tx + j][ty])";
+      continue;
+    }
+    if (staged(acc)) {
+      names_[id] = cast + storage + "::get(((const " + storage + "::Stored*)stage" + q + ")[(idx)KRN_THREAD * inner + ij])";
       continue;
     }
     const bool contiguous = vector_access(acc);

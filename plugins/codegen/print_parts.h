@@ -38,12 +38,16 @@ class Printer {
   void print_column(Part part);
   void decode_outer(const std::string& row, int except = -1);
   void decode_serial();
+  void decode_serial_but(size_t except, std::string rest);
   void map_piece(size_t first, size_t count);
   void map_body(const std::vector<bool>& in, size_t first, size_t count);
   // Calls `body` inside a loop over what a thread takes of its row, or of its columns' serial points; contiguous loads of
   // several pieces are under way before the first is used.
   void over_pieces(const std::vector<bool>& in, size_t first, bool split, const std::function<void()>& body);
   void over_points(const std::vector<bool>& in, const std::function<void()>& body);
+  void over_lines(const std::vector<bool>& in, const std::function<void()>& body);
+  void fetch_line(uint32_t access, int along);
+  void bring_rows();
   void strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body);
   int strip_length(const std::vector<bool>& in) const;
   void piece_head(const std::string& end);
@@ -97,6 +101,8 @@ class Printer {
   std::string divided_by_row(int32_t node) const;
   bool is_inner(size_t axis) const { return axis + 1 == k_.axes.size(); }
   bool tiled(const Access& access) const;
+  bool staged(const Access& access) const;
+  int reach() const { return s_.group * s_.cluster; }  // threads that share a row
 
   struct AccessArguments {
     int offset, coeff;

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::string_view kCudaPrelude = R"(
 #define KRN_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KRN_KERNEL_CLUSTER(blocks, threads) extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
 #define KRN_PARAMETER(...) const __grid_constant__ __VA_ARGS__
 #define KRN_INLINE __device__ __forceinline__
 #define KRN_FN KRN_INLINE
@@ -28,6 +29,16 @@ KRN_FN float krn_f16_value(unsigned short v) { float x; asm("cvt.f32.f16 %0, %1;
 KRN_FN unsigned short krn_f16_bits(float x) { unsigned short v; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v) : "f"(x)); return v; }
 #define KRN_EXP2
 KRN_FN float krn_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#if __CUDA_ARCH__ >= 900
+#define KRN_CLUSTERS
+#define krn_sync_cluster() asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory")
+// The same variable in shared memory, as another block of the cluster has it.
+template <class T> KRN_FN const T* krn_of_block(const T* mine, int rank) {
+  unsigned long long theirs;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
+  return (const T*)theirs;
+}
+#endif
 #if __CUDA_ARCH__ >= 800
 #define KRN_BF16_BITS
 #define KRN_NAN_COMPARE
@@ -62,18 +73,25 @@ KRN_FN unsigned short krn_f16_bits(float x) { _Float16 h = (_Float16)x; unsigned
 // Every thread of a block is a fibre of one host thread; krn_host is filled by whoever loads the library.
 constexpr std::string_view kHostPrelude = R"(
 #define KRN_KERNEL(threads) extern "C" void
+#define KRN_KERNEL_CLUSTER(blocks, threads) extern "C" void
 #define KRN_PARAMETER(...) const __VA_ARGS__&
 #define KRN_INLINE inline
 #define KRN_FN static inline
 #define KRN_SHARED static
 #define KRN_WAVE 32
-struct KrnHost { int thread, block, blocks; void (*sync)(); void* (*exchange)(const void* value, int bytes, int distance); };
+struct KrnHost { int thread, block, blocks, rank; void (*sync)(); void* (*exchange)(const void* value, int bytes, int distance); };
 extern "C" { KrnHost krn_host; }
 #define KRN_THREAD (krn_host.thread)
 #define KRN_BLOCK (krn_host.block)
 #define KRN_BLOCKS (krn_host.blocks)
 #define KRN_UNROLL
 #define krn_sync() krn_host.sync()
+// Blocks of a cluster run side by side over the same statics: what each has for itself is an array by its rank.
+#define KRN_CLUSTERS
+#define KRN_RANKS 8
+#define KRN_RANK (krn_host.rank)
+#define krn_sync_cluster() krn_host.sync()
+template <class T> KRN_FN const T* krn_of_block(const T* mine, int rank) { return mine + 2 * (rank - KRN_RANK); }
 static inline float krn_bits_f32(unsigned x) { float f; __builtin_memcpy(&f, &x, 4); return f; }
 static inline unsigned krn_f32_bits(float f) { unsigned x; __builtin_memcpy(&x, &f, 4); return x; }
 static inline double krn_bits_f64(unsigned long long x) { double f; __builtin_memcpy(&f, &x, 8); return f; }
@@ -94,6 +112,10 @@ static inline double fmod(double x, double y) { return __builtin_fmod(x, y); }
 
 constexpr std::string_view kCommonPrelude = R"(
 typedef long long i64;
+#ifndef KRN_RANKS
+#define KRN_RANKS 1
+#define KRN_RANK 0
+#endif
 template <class I, int N> struct KrnSizes { I v[N]; };
 template <int N> struct KrnPointers { void* v[N]; };
 
@@ -188,6 +210,22 @@ template <class D, int V> KRN_FN KrnPack<D, V> krn_word(const typename D::Stored
   KRN_UNROLL for (int k = 0; k < Pack::words; ++k) if (there) pack.w[k] = ((const typename Pack::Word*)p)[k];
   return pack;
 }
+// N neighbours of a line from the place `at` of it on, in whole words where those are aligned and inside; what is not in [0, limit),
+// and everything unless `there`, is `fill`. SKEW: by how many elements the first follows the start of a word, if nothing is odd.
+template <class D, int N, int SKEW, class I>
+KRN_FN void krn_line(typename D::Stored (&x)[N], const typename D::Stored* p, I at, I limit, bool there, typename D::Stored fill) {
+  enum { V = 16 / (int)sizeof(typename D::Stored) };
+  KRN_UNROLL for (int w = -SKEW; w < N; w += V) {
+    const bool whole = w >= 0 && w + V <= N && there && at + w >= 0 && at + w + V <= limit && ((unsigned long long)(p + w) & 15) == 0;
+    if (whole) {
+      const KrnPack<D, V> pack = krn_word<D, V>(p + w, true);
+      KRN_UNROLL for (int j = 0; j < V; ++j) if (w + j >= 0 && w + j < N) x[w + j] = pack.s[j];
+    } else {
+      KRN_UNROLL for (int j = 0; j < V; ++j)
+        if (w + j >= 0 && w + j < N) x[w + j] = there && at + w + j >= 0 && at + w + j < limit ? p[w + j] : fill;
+    }
+  }
+}
 template <class D, int V> KRN_FN void krn_store(typename D::Stored* p, int count, const typename D::Value (&x)[V]) {
   typedef KrnPack<D, V> Pack;
   if (V > 1 && count == V && ((unsigned long long)p & (Pack::word - 1)) == 0) {
@@ -228,15 +266,28 @@ template <class M, int GROUP, class T> KRN_FN T krn_join(T v) {
   KRN_UNROLL for (int d = (GROUP < KRN_WAVE ? GROUP : KRN_WAVE) / 2; d > 0; d /= 2) v = M::step(v, krn_exchange(v, d));
   if (GROUP > KRN_WAVE) {
     enum { waves = GROUP > KRN_WAVE ? GROUP / KRN_WAVE : 1 };
-    KRN_SHARED T parts[waves];
+    KRN_SHARED T parts[KRN_RANKS][waves];
     krn_sync();
-    if (KRN_THREAD % KRN_WAVE == 0) parts[KRN_THREAD / KRN_WAVE] = v;
+    if (KRN_THREAD % KRN_WAVE == 0) parts[KRN_RANK][KRN_THREAD / KRN_WAVE] = v;
     krn_sync();
-    v = parts[KRN_THREAD % waves];
+    v = parts[KRN_RANK][KRN_THREAD % waves];
     KRN_UNROLL for (int d = waves / 2; d > 0; d /= 2) v = M::step(v, krn_exchange(v, d));
   }
   return v;
 }
+#ifdef KRN_CLUSTERS
+// Joins one value of each of BLOCKS blocks, in order. `turn` alternates with every join: who writes for the next one must not meet who
+// still reads for this one, and before the one after that all have met at a barrier.
+template <class M, int BLOCKS, class T> KRN_FN T krn_join_cluster(T v, int& turn) {
+  KRN_SHARED T mine[KRN_RANKS][2];
+  if (KRN_THREAD == 0) mine[KRN_RANK][turn] = v;
+  krn_sync_cluster();
+  v = *krn_of_block(&mine[KRN_RANK][turn], 0);
+  KRN_UNROLL for (int b = 1; b < BLOCKS; ++b) v = M::step(v, *krn_of_block(&mine[KRN_RANK][turn], b));
+  turn ^= 1;
+  return v;
+}
+#endif
 // Joins V values of GROUP threads that are ACROSS apart; all of them get the results.
 template <class M, int GROUP, int ACROSS, int V, class T> KRN_FN void krn_join_columns(T (&v)[V]) {
   if (GROUP == 1) return;

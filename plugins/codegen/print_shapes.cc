@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "plugins/codegen/print_parts.h"
+#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::codegen::text {
@@ -36,7 +37,8 @@ void Printer::head(const std::string& symbol) {
   for (std::string& name : names_) name.clear();
   const size_t pointers = k_.buffers.size() + (k_.has_csr ? 2 : 0) + (s_.split ? 1 : 0);
   const std::string idx = s_.wide ? "i64" : "int";
-  open("KRN_KERNEL(" + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 2) +
+  const std::string cluster = s_.cluster > 1 ? "_CLUSTER(" + number(s_.cluster) + ", " : "(";
+  open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 2) +
        ">) a, KRN_PARAMETER(KrnPointers<" + number(static_cast<int64_t>(pointers)) + ">) p)");
   line("typedef " + idx + " idx;");
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
@@ -115,7 +117,8 @@ void Printer::map_body(const std::vector<bool>& in, size_t first, size_t count) 
   for (size_t s = first; s < first + count; ++s) flush_stores(k_.stages[s]);
 }
 
-// `pieces` pieces: their contiguous loads in a first loop, the work in a second.
+// `pieces` pieces: their contiguous loads in a first loop, the work in a second. Where those loads go through an index, all indices
+// are read in a loop before: the address of the first would otherwise be waited for before the second index is asked for.
 void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body) {
   const std::string loop = "KRN_UNROLL for (int c = 0; c < " + number(pieces) + "; ++c)";
   take_kept(first);
@@ -126,9 +129,25 @@ void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const
     line("KrnPack<" + storage_name(k_.accesses[k_.dag.nodes[id].imm].dtype) + ", " + number(s_.vec) + "> x" + number(static_cast<int64_t>(id)) + "[" +
          number(pieces) + "];");
   }
+  std::vector<size_t> indices;
+  for (size_t id = 0; ahead && id < in.size(); ++id)
+    if (in[id] && level_[id] == kPieceLevel && k_.dag.nodes[id].prim == Prim::kLoad && k_.dag.nodes[id].kind == Kind::kI64) indices.push_back(id);
+  const auto take_indices = [&] {
+    for (size_t id : indices) names_[id] = "p" + number(static_cast<int64_t>(id)) + "[c]";
+  };
+  if (!indices.empty()) {
+    for (size_t id : indices) line("i64 p" + number(static_cast<int64_t>(id)) + "[" + number(pieces) + "];");
+    open(loop);
+    head();
+    print_level(in, kPieceLevel);
+    for (size_t id : indices) line("p" + number(static_cast<int64_t>(id)) + "[c] = " + names_[id] + ";");
+    close();
+    forget(kPieceLevel);
+  }
   if (ahead) {
     open(loop);
     head();
+    take_indices();
     print_level(in, kPieceLevel);
     prepare_element_loads(in, Fetch::kAhead);
     close();
@@ -136,6 +155,7 @@ void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const
   }
   open(loop);
   head();
+  take_indices();
   print_level(in, kPieceLevel);
   prepare_element_loads(in, Fetch::kDone);
   body();
@@ -235,18 +255,29 @@ void Printer::print_tile() {
 void Printer::print_row(Part part) {
   head(symbol_ + (part == Part::kFinish ? "_finish" : ""));
   const std::string group = number(s_.group), per_block = number(s_.threads / s_.group);
-  line("const int t = KRN_THREAD % " + group + ";");
+  const std::string cluster = number(s_.cluster);
+  if (s_.cluster > 1) line("const int t = KRN_THREAD + KRN_BLOCK % " + cluster + " * " + group + ";");
+  else line("const int t = KRN_THREAD % " + group + ";");
   line("const idx total = serial * pieces;");
+  if (s_.staged) {
+    for (size_t i = 0; i < k_.accesses.size(); ++i)
+      if (staged(k_.accesses[i]))
+        line("KRN_SHARED Krn16 stage" + number(static_cast<int64_t>(i)) + "[" +
+             number(int64_t{s_.threads} * s_.staged * dtype_bytes(k_.accesses[i].dtype) / 16) + "];");
+  }
+  if (s_.cluster > 1) line("int turn = 0;");
   if (part == Part::kPartial) {
     line("const idx row = KRN_BLOCK / splits, split = KRN_BLOCK - row * splits;");
     line("const idx begin = split * split_length, end = begin + split_length < total ? begin + split_length : total;");
     line("const bool active = true;");
     open("");
   } else {
-    open("for (idx first = (idx)KRN_BLOCK * " + per_block + "; first < rows; first += (idx)KRN_BLOCKS * " + per_block + ")");
-    line("const bool active = " + (s_.full ? "true" : "first + KRN_THREAD / " + group + " < rows") + ";");
+    if (s_.cluster > 1) open("for (idx first = KRN_BLOCK / " + cluster + "; first < rows; first += KRN_BLOCKS / " + cluster + ")");
+    else open("for (idx first = (idx)KRN_BLOCK * " + per_block + "; first < rows; first += (idx)KRN_BLOCKS * " + per_block + ")");
+    line("const bool active = " + (s_.full || s_.cluster > 1 ? "true" : "first + KRN_THREAD / " + group + " < rows") + ";");
     line("const idx row = active ? first + KRN_THREAD / " + group + " : 0;");
   }
+  if (s_.staged) bring_rows();
   decode_outer("row");
   if (part == Part::kWhole)
     for (int32_t id : all_kept())
@@ -258,7 +289,28 @@ void Printer::print_row(Part part) {
     if (part == Part::kPartial) break;
   }
   close();
+  if (s_.cluster > 1) line("krn_sync_cluster();  // others may still be reading this block's results");
   close();
+}
+
+// The block's rows lie side by side: they come in whole words, whatever each row starts with.
+void Printer::bring_rows() {
+  const std::string threads = number(s_.threads);
+  line("krn_sync();  // the rows before have been read");
+  line("const idx here = (rows - first < " + threads + " ? rows - first : " + threads + ") * inner;");
+  for (size_t i = 0; i < k_.accesses.size(); ++i) {
+    if (!staged(k_.accesses[i])) continue;
+    const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype), v = number(16 / dtype_bytes(k_.accesses[i].dtype));
+    const int words = s_.staged * dtype_bytes(k_.accesses[i].dtype) / 16;  // of a thread, all under way at once
+    line("KrnPack<" + storage + ", " + v + "> x" + n + "[" + number(words) + "];");
+    open("KRN_UNROLL for (int c = 0; c < " + number(words) + "; ++c)");
+    line("const idx at = ((idx)KRN_THREAD + c * " + threads + ") * " + v + ";");
+    line("x" + n + "[c] = krn_fetch<" + storage + ", " + v + ">(q" + n + " + " + a(arguments_[i].offset) + " + first * inner + at, here - at < " + v +
+         " ? (int)(here - at) : " + v + ");");
+    close();
+    line("KRN_UNROLL for (int c = 0; c < " + number(words) + "; ++c) stage" + n + "[KRN_THREAD + c * " + threads + "] = x" + n + "[c].w[0];");
+  }
+  line("krn_sync();");
 }
 
 void Printer::over_pieces(const std::vector<bool>& in, size_t first, bool split, const std::function<void()>& body) {
@@ -270,7 +322,7 @@ void Printer::over_pieces(const std::vector<bool>& in, size_t first, bool split,
     line("const idx base = t;");
   } else {
     open("for (idx base = " + std::string(split ? "begin + t" : "active ? t : total") + "; base < " + end + "; base += " +
-         number(int64_t{s_.group} * pieces) + ")");
+         number(int64_t{reach()} * pieces) + ")");
   }
   strip(in, first, pieces, [&] { piece_head(end); }, body);
   close();
@@ -278,7 +330,7 @@ void Printer::over_pieces(const std::vector<bool>& in, size_t first, bool split,
 
 // The piece with number c of a strip.
 void Printer::piece_head(const std::string& end) {
-  const std::string mine = "base + (idx)c * " + number(s_.group), v = number(s_.vec);
+  const std::string mine = "base + (idx)c * " + number(reach()), v = number(s_.vec);
   line("const bool there = " + (s_.full ? "true" : "active && " + mine + " < " + end) + ";");
   line("const idx piece = there ? " + mine + " : 0;");
   std::string along = "piece";
@@ -292,11 +344,12 @@ void Printer::piece_head(const std::string& end) {
 }
 
 // Indices of the serial axes from the serial point `s`, the last fastest.
-void Printer::decode_serial() {
+void Printer::decode_serial() { decode_serial_but(k_.axes.size(), k_.has_csr ? "dense" : "s"); }
+
+void Printer::decode_serial_but(size_t except, std::string rest) {
   std::vector<size_t> axes;
   for (size_t x = 0; x < k_.axes.size(); ++x)
-    if (k_.axes[x].kind == AxisKind::kSerial) axes.push_back(x);
-  std::string rest = k_.has_csr ? "dense" : "s";
+    if (k_.axes[x].kind == AxisKind::kSerial && x != except) axes.push_back(x);
   for (size_t i = axes.size(); i-- > 0;) {
     const std::string n = number(static_cast<int64_t>(axes[i]));
     if (i == 0) {
@@ -359,6 +412,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     const bool places = type != result_type(k_.stages[s]);
     line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
+    if (s_.cluster > 1) line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.cluster) + ">(acc" + n + ", turn);");
     if (part == Part::kPartial) {
       partial_slot(s, "rows", "row", "split", slot);
       line("if (t == 0) " + slot + " = acc" + n + ";");
@@ -417,7 +471,58 @@ void Printer::column_map(size_t first, size_t count) {
   close();
 }
 
+// Pooling windows along inner: under all windows of a piece lies one line of the input, which is loaded once for each point of the
+// other serial axes.
+void Printer::over_lines(const std::vector<bool>& in, const std::function<void()>& body) {
+  const size_t axis = window_axis(k_);
+  int along = 0, others = 1;
+  for (size_t x = 0, serial = 0; x < k_.axes.size(); ++x) {
+    if (k_.axes[x].kind != AxisKind::kSerial) continue;
+    if (x == axis) along = s_.window[serial++];
+    else others *= s_.window[serial++];
+  }
+  const std::string last = axis_[axis];
+  open("KRN_UNROLL for (int c = 0; c < " + number(others) + "; ++c)");
+  line("const idx " + last + " = 0;");
+  decode_serial_but(axis, "c");
+  for (size_t i = 0; i < k_.accesses.size(); ++i)
+    if (slides(k_, k_.accesses[i])) fetch_line(static_cast<uint32_t>(i), along);
+  open("KRN_UNROLL for (int k = 0; k < " + number(along) + "; ++k)");
+  line("const idx " + last + " = k, s = (idx)c * " + number(along) + " + k;");
+  line("const int m = lanes;");
+  print_level(in, kPieceLevel);
+  for (size_t id = 0; id < in.size(); ++id) {
+    const Node& n = k_.dag.nodes[id];
+    if (!in[id] || n.prim != Prim::kLoad || !slides(k_, k_.accesses[n.imm])) continue;
+    const std::string storage = storage_name(k_.accesses[n.imm].dtype), cast = n.kind == storage_kind(k_.accesses[n.imm].dtype) ? "" : "(" + kind_name(n.kind) + ")";
+    names_[id] = cast + storage + "::get(line" + number(static_cast<int64_t>(n.imm)) + "[j * " + number(s_.slide) + " + k])";
+  }
+  prepare_element_loads(in, Fetch::kNow);
+  body();
+  close();
+  forget(kElementLevel);
+  forget(kPieceLevel);
+  close();
+}
+
+void Printer::fetch_line(uint32_t access, int along) {
+  const Access& acc = k_.accesses[access];
+  const std::string n = number(access), storage = storage_name(acc.dtype), step = number(s_.slide);
+  const int length = s_.slide * (s_.vec - 1) + along;
+  std::string at = "(idx)0", limit = "(idx)(" + step + " * (lanes - 1) + " + number(along) + ")", there = access_guard(access, false);
+  for (size_t g = 0; g < acc.guards.size(); ++g) {
+    if (acc.guards[g].form.coeff.back() == 0) continue;
+    const int first = arguments_[access].guards[g];
+    at = "(idx)(" + linear(acc.guards[g].form, first, false) + " + i * " + step + ")";
+    limit = a(first + 1 + static_cast<int>(k_.axes.size()));
+  }
+  line(storage + "::Stored line" + n + "[" + number(length) + "];");
+  line("krn_line<" + storage + ", " + number(length) + ", " + number(s_.skew) + ", idx>(line" + n + ", q" + n + " + (" + access_base(access) + " + i * " + step + "), " +
+       at + ", " + limit + ", lanes > 0" + (there.empty() ? "" : " && " + there) + ", " + storage + "::put(" + fill(acc, storage_kind(acc.dtype)) + "));");
+}
+
 void Printer::over_points(const std::vector<bool>& in, const std::function<void()>& body) {
+  if (s_.slide > 0) return over_lines(in, body);
   const int points = strip_length(in);
   open("for (idx base = begin + y; base < end; base += " + number(int64_t{s_.group} * points) + ")");
   strip(in, 0, points, [&] { point_head(); }, body);

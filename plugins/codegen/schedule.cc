@@ -37,9 +37,12 @@ int vector_length(const Kernel& k) {
 // Whether an element index, or a count of points, may leave 31 bits.
 bool needs_wide(const Kernel& k) {
   constexpr double kLimit = 1 << 30;
-  double points = 1;
-  for (const Axis& a : k.axes) points *= static_cast<double>(std::max<int64_t>(a.size, 1));
-  if (points > kLimit) return true;
+  double points = 1, edges = 1;  // of all rows together there are no more edges than the CSR has
+  for (const Axis& a : k.axes) {
+    const bool along_edges = k.has_csr && (a.kind == AxisKind::kSerial || a.kind == AxisKind::kSegment);
+    (along_edges ? edges : points) *= static_cast<double>(std::max<int64_t>(a.size, 1));
+  }
+  if (points > kLimit || edges > kLimit) return true;
   auto reach = [&](const Linear& f) {
     double most = std::abs(static_cast<double>(f.offset));
     for (size_t a = 0; a < k.axes.size(); ++a)
@@ -70,6 +73,11 @@ int transposed_axis(const Kernel& k) {
   return turned <= 4 ? axis : -1;
 }
 
+// Rows that a gather brings, contiguous along inner.
+bool gathers_rows(const Kernel& k) {
+  return std::any_of(k.accesses.begin(), k.accesses.end(), [](const Access& a) { return !a.indirects.empty() && a.index.coeff.back() == 1; });
+}
+
 bool stores_all_contiguous(const Kernel& k) {
   for (const Stage& s : k.stages)
     for (const auto& st : s.stores)
@@ -96,7 +104,7 @@ class Chooser {
     else flat();
     s_.whole = inner_ % s_.vec == 0;
     const int64_t rows_at_once = s_.threads / s_.group;
-    s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 && serial_ * inner_ == int64_t{s_.group} * s_.chunks * s_.vec &&
+    s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 && serial_ * inner_ == int64_t{s_.group} * s_.cluster * s_.chunks * s_.vec &&
               outer_ % rows_at_once == 0;
     return s_;
   }
@@ -141,6 +149,7 @@ class Chooser {
 
   void row() {
     s_.shape = GpuShape::kRow;
+    if (stage_rows()) return;
     const int64_t pieces = serial_ * ceil_div(inner_, s_.vec);
     const int registers = std::max(4, 32 / s_.vec);  // 32 values a thread hold a row of 32k in a block of 1024
     int64_t group = std::min<int64_t>(power_of_two_at_least(ceil_div(pieces, std::min(registers, 4))), f_.max_row_threads);
@@ -151,7 +160,40 @@ class Chooser {
     const int64_t chunks = ceil_div(pieces, group);
     s_.chunks = chunks <= registers ? static_cast<int>(std::max<int64_t>(chunks, 1)) : 0;
     s_.blocks = std::clamp<int64_t>(ceil_div(outer_ * group, s_.threads), 1, int64_t{f_.num_units} * 64);
-    if (s_.chunks == 0 && outer_ < f_.num_units && may_split() && pieces > 8 * group) split_row(pieces);
+    if (s_.chunks > 0) return;
+    if (outer_ < f_.num_units && may_split() && pieces > 8 * group) return split_row(pieces);
+    share_row(pieces, registers);
+  }
+
+  // A row that no block can hold is held by several.
+  void share_row(int64_t pieces, int registers) {
+    const int threads = std::min(512, f_.max_row_threads);  // two blocks on a unit: one loads while the other waits at a barrier
+    const int64_t cluster = power_of_two_at_least(ceil_div(pieces, int64_t{threads} * registers));
+    if (cluster > f_.max_cluster) return;
+    s_.cluster = static_cast<int>(cluster);
+    s_.group = s_.threads = threads;
+    s_.chunks = static_cast<int>(ceil_div(pieces, threads * cluster));
+    s_.blocks = std::clamp<int64_t>(outer_, 1, int64_t{f_.num_units} * 64 / cluster) * cluster;
+  }
+
+  // Many short rows whose starts are no whole words, reduced: a thread each, out of what the block brought in whole words.
+  bool stage_rows() {
+    constexpr int64_t kLongest = 64;
+    constexpr int kSharedBytes = 32 << 10;
+    if (inner_ > kLongest || inner_ < 3 || serial_ != 1 || has_axis(k_, AxisKind::kSerial) || outer_ < wanted_threads_) return false;
+    int bytes = 0;
+    for (const Access& a : k_.accesses) {
+      if (a.index.coeff.back() == 0 && a.indirects.empty()) continue;
+      if (bytes > 0 || !rows_touch(k_, a)) return false;
+      bytes = dtype_bytes(a.dtype);
+    }
+    if (bytes < 2 || bytes > 4 || inner_ * bytes % 16 == 0 || !may_split()) return false;
+    s_.staged = static_cast<int>(ceil_div(inner_, 8) * 8);
+    s_.vec = s_.group = 1;
+    s_.threads = 256;
+    while (s_.threads * s_.staged * bytes > kSharedBytes) s_.threads /= 2;
+    s_.blocks = std::clamp<int64_t>(ceil_div(outer_, s_.threads), 1, int64_t{f_.num_units} * 32);
+    return true;
   }
 
   void split_row(int64_t pieces) {
@@ -168,6 +210,8 @@ class Chooser {
     s_.shape = GpuShape::kColumn;
     int64_t length = serial_;
     if (k_.has_csr) length *= std::max<int64_t>(1, k_.csr.num_edges / std::max<int64_t>(1, k_.csr.num_rows));
+    // Where a row is found only after two indices were read, what a thread waits for pays for twice the bytes.
+    if (k_.has_csr && gathers_rows(k_) && inner_ % (2 * s_.vec) == 0 && outer_ * inner_ >= 2 * s_.vec * wanted_threads_) s_.vec *= 2;
     auto pieces = [&] { return outer_ * ceil_div(inner_, s_.vec); };
     while (s_.vec > 2 && pieces() * std::max<int64_t>(1, length / 8) < wanted_threads_ / 4) s_.vec /= 2;
     int64_t group = 1;
@@ -196,7 +240,25 @@ class Chooser {
       if (n == sizes.size()) return;
       sizes[n++] = static_cast<int>(std::min<int64_t>(a.size, kMostPoints + 1));
     }
-    if (n > 0 && serial_ > 1 && serial_ <= kMostPoints) s_.window = sizes;
+    if (n == 0 || serial_ <= 1 || serial_ > kMostPoints) return;
+    s_.window = sizes;
+    fix_slide();
+  }
+
+  // Windows along inner overlap, or have gaps between their elements of one thread: a thread then loads the line under all of its
+  // windows once, in whole words if `skew` is right.
+  void fix_slide() {
+    constexpr int64_t kMostSteps = 4;
+    const Access* line = nullptr;
+    for (const Access& a : k_.accesses) {
+      if (!slides(k_, a)) continue;
+      if (line) return;
+      line = &a;
+    }
+    if (!line || line->index.coeff.back() > kMostSteps) return;
+    s_.slide = static_cast<int>(line->index.coeff.back());
+    const int64_t word = 16 / dtype_bytes(line->dtype);
+    s_.skew = static_cast<int>((line->index.offset % word + word) % word);
   }
 
   void set_splits(int64_t length, int64_t wanted) {
@@ -215,6 +277,36 @@ class Chooser {
 
 bool has_axis(const Kernel& k, AxisKind kind) {
   return std::any_of(k.axes.begin(), k.axes.end(), [&](const Axis& a) { return a.kind == kind; });
+}
+
+size_t window_axis(const Kernel& k) {
+  size_t last = 0;
+  for (size_t x = 0; x < k.axes.size(); ++x)
+    if (k.axes[x].kind == AxisKind::kSerial) last = x;
+  return last;
+}
+
+bool slides(const Kernel& k, const Access& a) {
+  const size_t axis = window_axis(k);
+  const int64_t step = a.index.coeff.back();
+  const auto alike = [&](const Linear& form) { return form.coeff.back() == step && form.coeff[axis] == 1; };
+  const bool real = compute_kind(a.dtype) == Kind::kF32;  // what fills the outside is the same number as stored
+  if (k.axes[axis].kind != AxisKind::kSerial || !real || step < 1 || !a.indirects.empty() || !alike(a.index)) return false;
+  int along = 0;
+  for (const auto& g : a.guards) {
+    const bool moves = g.form.coeff.back() != 0 || g.form.coeff[axis] != 0;
+    along += moves;
+    if (moves && !alike(g.form)) return false;
+  }
+  return along <= 1 && (step > 1 || along == 1);  // step 1 without a guard is an ordinary contiguous load
+}
+
+bool rows_touch(const Kernel& k, const Access& a) {
+  if (a.index.coeff.back() != 1 || !a.indirects.empty() || !a.guards.empty()) return false;
+  int64_t step = k.axes.back().size;
+  for (size_t x = k.axes.size() - 1; x-- > 0; step *= k.axes[x].size)
+    if (k.axes[x].kind != AxisKind::kOuter || a.index.coeff[x] != step) return false;
+  return true;
 }
 
 void mark_cone(const Kernel& k, int32_t node, std::vector<bool>& in) {
@@ -262,7 +354,8 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 
 std::string schedule_key(const Schedule& s) {
   std::string out;
-  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile})
+  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile,
+                s.cluster, s.staged, s.slide, s.skew})
     out += "/" + std::to_string(v);
   return out;
 }
@@ -276,6 +369,9 @@ std::string describe_schedule(const Kernel& k, const Schedule& s) {
   }
   out += "] vec" + std::to_string(s.vec) + " group" + std::to_string(s.group);
   if (s.chunks) out += " keeps" + std::to_string(s.chunks);
+  if (s.cluster > 1) out += " cluster" + std::to_string(s.cluster);
+  if (s.staged) out += " staged";
+  if (s.slide) out += " slides" + std::to_string(s.slide);
   if (s.split) out += " splits" + std::to_string(s.splits);
   return out + (s.wide ? " wide" : "");
 }

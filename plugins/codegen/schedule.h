@@ -18,6 +18,7 @@ struct GpuFacts {
   int num_units = 132;          // multiprocessors
   int threads_per_unit = 2048;
   int max_row_threads = 1024;   // largest block
+  int max_cluster = 1;          // blocks that may join values without a second kernel
 };
 
 enum class GpuShape : uint8_t {
@@ -37,7 +38,11 @@ struct Schedule {
   bool whole = false;    // inner is a multiple of vec: no piece has a tail
   bool full = false;     // row shape, whole: and every thread has all its pieces of every row
   bool split = false;    // the first pass is cut over `splits` blocks, whose partial results a second kernel joins
+  int cluster = 1;       // row shape: blocks that share a row, each `group` threads of it
+  int staged = 0;        // row shape: rows of at most so many elements go through shared memory, where their starts are no whole words
   std::array<int, 3> window{};  // column shape: the sizes of the serial axes, where they make a small window; else 0
+  int slide = 0;         // with window: elements from one result's first input to the next's, where windows lie along inner; else 0
+  int skew = 0;          // with slide: elements from the start of a 16-byte word to the first input of a piece
   int tile_axis = -1;    // kTile: the outer axis that shares the tile with inner
   int tile = 32;
 
@@ -60,5 +65,10 @@ size_t pass_length(const Kernel& kernel, size_t first);
 // Nodes below `node`, itself included, through operands and the indices of loads.
 void mark_cone(const Kernel& kernel, int32_t node, std::vector<bool>& in);
 bool has_axis(const Kernel& kernel, AxisKind kind);
+// The serial axis along which windows lie, the last one; and whether a load moves along it and inner alike, as pooling windows do.
+size_t window_axis(const Kernel& kernel);
+bool slides(const Kernel& kernel, const Access& access);
+// Whether the access reads row after row of memory without gaps.
+bool rows_touch(const Kernel& kernel, const Access& access);
 
 }  // namespace keirin::codegen

@@ -17,19 +17,20 @@ namespace keirin::test {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = 4096;  // of a cluster
 
 // As the prelude of the host dialect declares it.
 struct KrnHost {
-  int thread, block, blocks;
+  int thread, block, blocks, rank;
   void (*sync)();
   void* (*exchange)(const void* value, int bytes, int distance);
 };
 
 using Function = void (*)(const void* sizes, const void* pointers);
 
-// One block at a time, in one host thread.
+// One block, or the blocks of one cluster, at a time, in one host thread.
 struct Block {
+  int self = 0;  // the fibre that runs
   ucontext_t scheduler;
   std::vector<ucontext_t> fibres = std::vector<ucontext_t>(kMaxThreads);
   std::unique_ptr<char[]> stacks{new char[kStackBytes * kMaxThreads]};
@@ -50,13 +51,12 @@ Block& block() {
 
 void yield() {
   Block& b = block();
-  const int self = b.host->thread;
-  swapcontext(&b.fibres[self], &b.scheduler);
+  swapcontext(&b.fibres[b.self], &b.scheduler);
 }
 
 void* exchange(const void* value, int bytes, int distance) {
   Block& b = block();
-  const int self = b.host->thread;
+  const int self = b.self;
   std::memcpy(b.sent[self].bytes, value, bytes);
   yield();
   std::memcpy(b.received[self].bytes, b.sent[self ^ distance].bytes, bytes);
@@ -67,14 +67,15 @@ void* exchange(const void* value, int bytes, int distance) {
 void body() {
   Block& b = block();
   b.function(b.sizes, b.pointers);
-  b.done[b.host->thread] = true;
+  b.done[b.self] = true;
   yield();
 }
 
-std::string run_block(int threads) {
+std::string run_blocks(int64_t first, int threads, int cluster) {
   Block& b = block();
-  b.done.assign(threads, false);
-  for (int t = 0; t < threads; ++t) {
+  const int all = threads * cluster;
+  b.done.assign(all, false);
+  for (int t = 0; t < all; ++t) {
     getcontext(&b.fibres[t]);
     b.fibres[t].uc_stack.ss_sp = b.stacks.get() + kStackBytes * t;
     b.fibres[t].uc_stack.ss_size = kStackBytes;
@@ -83,12 +84,13 @@ std::string run_block(int threads) {
   }
   for (bool waiting = true; waiting;) {
     int num_done = 0;
-    for (int t = 0; t < threads; ++t) {
-      b.host->thread = t;
+    for (int t = 0; t < all; ++t) {
+      b.self = t;
+      b.host->thread = t % threads, b.host->rank = t / threads, b.host->block = static_cast<int>(first) + t / threads;
       swapcontext(&b.scheduler, &b.fibres[t]);
       num_done += b.done[t];
     }
-    if (num_done != 0 && num_done != threads) return "some threads ended while others wait at a barrier";
+    if (num_done != 0 && num_done != all) return "some threads ended while others wait at a barrier";
     waiting = num_done == 0;
   }
   return "";
@@ -121,19 +123,18 @@ HostModule::HostModule(const std::string& text, std::string& error) {
   for (const std::string& gone : {path, library, log}) unlink(gone.c_str());
 }
 
-std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers) {
+std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers, int cluster) {
   Block& b = block();
   b.host = static_cast<KrnHost*>(dlsym(library_, "krn_host"));
   b.function = reinterpret_cast<Function>(dlsym(library_, symbol.c_str()));
   if (!b.host || !b.function) return "no symbol " + symbol;
-  if (threads > kMaxThreads) return "a block of " + std::to_string(threads) + " threads";
+  if (threads * cluster > kMaxThreads || blocks % cluster != 0) return "a block of " + std::to_string(threads) + " threads";
   b.host->sync = yield;
   b.host->exchange = exchange;
   b.host->blocks = static_cast<int>(blocks);
   b.sizes = sizes, b.pointers = pointers;
-  for (int64_t i = 0; i < blocks; ++i) {
-    b.host->block = static_cast<int>(i);
-    if (std::string wrong = run_block(threads); !wrong.empty()) return wrong;
+  for (int64_t i = 0; i < blocks; i += cluster) {
+    if (std::string wrong = run_blocks(i, threads, cluster); !wrong.empty()) return wrong;
   }
   return "";
 }

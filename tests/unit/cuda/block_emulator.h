@@ -18,8 +18,8 @@ class HostModule {
   // Compiles with $CXX or c++; `error` receives the compiler's words on failure.
   HostModule(const std::string& text, std::string& error);
   HostModule(const HostModule&) = delete;
-  // One launch. Returns what went wrong, or nothing.
-  std::string launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers);
+  // One launch; blocks of a cluster run side by side. Returns what went wrong, or nothing.
+  std::string launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers, int cluster = 1);
 
  private:
   void* library_ = nullptr;

@@ -193,7 +193,40 @@ class Cases {
     add("column_variance", variance).loosen = 40;
   }
 
+  // Rows of images: windows along inner, with and without padding, at places that are and are not whole words.
+  void line_windows(uint8_t dtype, int64_t step, int64_t pad, int64_t width, int64_t first) {
+    const int64_t h = 4, results = (width + 2 * pad - 3) / step + 1;
+    if (results < 1) return;
+    KernelMaker m;
+    m.outer(2).outer(h).serial(3).serial(3).inner(results);
+    m.k.column = true;
+    const uint32_t in = m.access(m.buffer(dtype), {(h + 2) * width, width, width, 1, step}, first - pad);
+    if (pad > 0) m.k.accesses[in].guards.push_back({{-pad, {0, 0, 0, 1, step}}, width});
+    m.k.accesses[in].guards.push_back({{-1, {0, 1, 1, 0, 0}}, h});
+    m.k.accesses[in].fill = -INFINITY;
+    const int32_t x = m.load_access(in);
+    m.store(m.reduce(Monoid::kMax, x), dtype, {h * results, results, 0, 0, 1});
+    m.store(m.reduce(Monoid::kArgMax, x), kI64, {h * results, results, 0, 0, 1});
+    add("row_pool" + std::to_string(dtype) + "_" + std::to_string(step) + std::to_string(pad) + std::to_string(first), m).index_below = 3;
+  }
+
+  void short_rows() {
+    for (uint8_t dtype : {kF32, kBf16})
+      for (int64_t length : {int64_t{7}, int64_t{49}}) {
+        KernelMaker m;
+        m.outer(200 + n_ % 64).outer(2).inner(length);
+        m.store(m.op(Prim::kMul, m.reduce(Monoid::kSum, m.load(dtype, {2 * length, length, 1}, 8)), m.load(kF32, {1, 0, 0})), dtype, {2, 1, 0}, true);
+        add("short_rows" + std::to_string(dtype) + "_" + std::to_string(length), m).loosen = 40;
+      }
+  }
+
   void windows() {
+    const int64_t even = (n_ + 15) / 16 * 16;
+    for (uint8_t dtype : {kF32, kBf16}) {
+      line_windows(dtype, 2, 1, even, 0), line_windows(dtype, 2, 1, n_, 0), line_windows(dtype, 2, 0, even, 3);
+      line_windows(dtype, 1, 1, even, 0), line_windows(dtype, 3, 0, n_, 0);
+    }
+    short_rows();
     const int64_t h = 5, w = 6, c = n_;
     KernelMaker m;
     m.outer(h).outer(w).serial(3).serial(3).inner(c);
@@ -277,7 +310,7 @@ class Cases {
 
 std::vector<KernelCase> kernel_cases(int64_t n) { return Cases(n).out; }
 
-std::vector<Schedule> schedules_for(const Kernel& k) {
+std::vector<Schedule> schedules_for(const Kernel& k, bool clusters) {
   std::vector<Schedule> out;
   std::vector<std::string> keys;
   auto add = [&](const Schedule& s) {
@@ -310,7 +343,17 @@ std::vector<Schedule> schedules_for(const Kernel& k) {
   if (large.shape == GpuShape::kColumn && !large.split && !k.has_csr) {
     Schedule whole = large;
     whole.group = whole.group == 1 ? 8 : 1;
+    whole.slide = 0, whole.skew = 0;
     add(whole);
+  }
+  if (clusters && large.shape == GpuShape::kRow && !large.split) {
+    Schedule shared = large;
+    shared.cluster = 2, shared.group = shared.threads = 64, shared.blocks = 4, shared.full = false;
+    int64_t pieces = (k.axes.back().size + shared.vec - 1) / shared.vec;
+    for (const Axis& a : k.axes)
+      if (a.kind == AxisKind::kSerial) pieces *= a.size;
+    shared.chunks = static_cast<int>(std::max<int64_t>((pieces + 127) / 128, 1));
+    if (shared.chunks <= 8) add(shared);
   }
   return out;
 }

@@ -25,7 +25,7 @@ std::string run(HostModule& module, const KernelCase& c, const Schedule& s, cons
   std::vector<char> workspace(static_cast<size_t>(s.workspace_bytes) + 16, char(0xa5));
   if (s.split) pointers.push_back(workspace.data());
   const std::vector<char> sizes = pack_sizes(c.kernel, s);
-  std::string wrong = module.launch(symbol, s.blocks, s.threads, sizes.data(), pointers.data());
+  std::string wrong = module.launch(symbol, s.blocks, s.threads, sizes.data(), pointers.data(), s.cluster);
   if (wrong.empty() && s.split) wrong = module.launch(symbol + "_finish", s.finish_blocks, s.threads, sizes.data(), pointers.data());
   for (size_t i = static_cast<size_t>(s.workspace_bytes); i < workspace.size() && s.split; ++i)
     if (workspace[i] != char(0xa5)) wrong = "wrote behind the workspace";
@@ -76,6 +76,69 @@ TEST(PrintedKernels, NanWinsMaximumAndFirstNanWinsArgmax) {
   ASSERT_EQ(module.launch("k", s.blocks, s.threads, sizes.data(), pointers), "");
   EXPECT_TRUE(std::isnan(top));
   EXPECT_EQ(where, 17);
+}
+
+GpuFacts few_threads() {
+  GpuFacts facts;
+  facts.num_units = 2, facts.threads_per_unit = 64, facts.max_row_threads = 64, facts.max_cluster = 8;
+  return facts;
+}
+
+std::string run_alone(const KernelCase& c, const Schedule& s) {
+  std::string error;
+  HostModule module(print_prelude(kHostDialect) + print_kernel(c.kernel, s, kHostDialect, "k"), error);
+  return error.empty() ? run(module, c, s, "k") : error;
+}
+
+// Softmax reads such a row once.
+TEST(PrintedKernels, RowsThatNoBlockHoldsAreSharedByACluster) {
+  for (int64_t length : {3000, 16384}) {
+    KernelMaker m;
+    m.outer(3).inner(length);
+    const int32_t x = m.load(kF32, {length, 1});
+    const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
+    m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), kF32, {length, 1});
+    const KernelCase c{"softmax", m.k, 0, {}, {}, 400, false};
+    const Schedule s = choose_schedule(m.k, few_threads());
+    EXPECT_EQ(s.cluster, length == 3000 ? 2 : 8);
+    EXPECT_EQ(s.full, length == 16384);
+    EXPECT_GT(s.chunks, 1);
+    EXPECT_EQ(s.blocks % s.cluster, 0);
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+    GpuFacts no_clusters = few_threads();
+    no_clusters.max_cluster = 1;
+    EXPECT_EQ(choose_schedule(m.k, no_clusters).cluster, 1);
+  }
+}
+
+// Means of 7 x 7: the rows' starts are no whole words.
+TEST(PrintedKernels, ShortRowsGoThroughSharedMemory) {
+  for (int64_t length : {48, 49}) {
+    KernelMaker m;
+    m.outer(1000).inner(length);
+    m.store(m.op(Prim::kMul, m.reduce(Monoid::kSum, m.load(kBf16, {length, 1})), m.real(1.0 / 49)), kBf16, {1, 0}, true);
+    const KernelCase c{"mean", m.k, 0, {}, {}, 40, false};
+    const Schedule s = choose_schedule(m.k, few_threads());
+    EXPECT_EQ(s.staged, length == 48 ? 0 : 56) << "whole words need no detour";
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+  }
+}
+
+// A pool of row-major images loads each line once.
+TEST(PrintedKernels, WindowsAlongInnerSlide) {
+  KernelMaker m;
+  m.outer(64).outer(8).serial(3).serial(3).inner(8);
+  m.k.column = true;
+  const uint32_t in = m.access(m.buffer(kBf16), {256, 32, 16, 1, 2}, -17);
+  m.k.accesses[in].guards.push_back({{-1, {0, 2, 1, 0, 0}}, 16});
+  m.k.accesses[in].guards.push_back({{-1, {0, 0, 0, 1, 2}}, 16});
+  m.k.accesses[in].fill = -INFINITY;
+  m.store(m.reduce(Monoid::kMax, m.load_access(in)), kBf16, {64, 8, 0, 0, 1});
+  const KernelCase c{"max_pool", m.k, 0, {}, {}, 1, false};
+  const Schedule s = choose_schedule(m.k, few_threads());
+  EXPECT_EQ(s.slide, 2);
+  EXPECT_EQ(s.skew, 7) << "a column of padding before the word";
+  EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
 }
 
 // Full reductions and reductions of few long columns are cut over blocks.
