@@ -65,7 +65,7 @@ void CircuitBreaker::close() {
 
 CallChecker::~CallChecker() {
   if (!thread_.joinable()) return;
-  if (fork_count() != forks_) {  // the thread stayed in the process that was forked, and here it waits in the queue for ever
+  if (in_forked_copy()) {  // the queue's condition would wait for the thread to leave it
     thread_.detach();
     static_cast<void>(queue_.release());
     return;
@@ -80,6 +80,7 @@ CallChecker::~CallChecker() {
 
 void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs,
                          const std::vector<TensorRef>& outputs, TensorServices& services) {
+  if (in_forked_copy()) return;
   {
     const std::lock_guard lock(queue_->mutex);
     if (queue_->samples.size() >= kMaxWaiting) return;
@@ -99,6 +100,7 @@ void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<Ten
 }
 
 void CallChecker::drain() {
+  if (in_forked_copy()) return;
   std::unique_lock lock(queue_->mutex);
   queue_->idle.wait(lock, [this] { return queue_->samples.empty() && !queue_->busy; });
 }

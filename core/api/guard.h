@@ -89,6 +89,8 @@ class CallChecker {
     bool busy = false, stop = false;
   };
   static void work(Queue& queue, TensorServices& services);
+  // The thread stayed in the process that was forked, perhaps with the lock: a copy checks nothing.
+  bool in_forked_copy() const { return fork_count() != forks_; }
 
   const uint64_t forks_ = fork_count();
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();

@@ -4,6 +4,8 @@
 #include "core/api/guard.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/unit/host/heap_services.h"
 
@@ -112,6 +114,31 @@ TEST(CallChecker, DropsSamplesRatherThanQueueingThem) {
   checker.drain();
   EXPECT_LE(checks, 6);
   EXPECT_GE(checks, 4);
+}
+
+// A copy of the process has no such thread: nothing there may wait for it.
+TEST(CallChecker, AForkedCopyChecksNothingAndWaitsForNothing) {
+  test::HeapServices services;
+  auto guard = std::make_shared<PlanGuard>();
+  std::atomic<int> checks{0};
+  guard->check = [&](const auto&, const auto&) { return ++checks, std::string(); };
+  auto checker = std::make_unique<CallChecker>();
+  checker->submit(guard, {}, {}, services);
+  checker->drain();
+  const pid_t copy = ::fork();
+  if (copy == 0) {
+    ::alarm(10);
+    checker->submit(guard, {}, {}, services);
+    checker->drain();
+    checker.reset();
+    ::_exit(checks == 1 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(copy, &status, 0), copy);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  checker->submit(guard, {}, {}, services);
+  checker->drain();
+  EXPECT_EQ(checks, 2);
 }
 
 }  // namespace
