@@ -68,7 +68,7 @@ void CommonOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"child", "process"}));
   app.add_option("--run-in", runtime.run_in, "process or worker: where compiled regions run; default $KEIRIN_RUN_IN, else process")
       ->check(CLI::IsMember({"process", "worker"}));
-  app.add_option("--run-deadline", runtime.run_deadline_seconds, "seconds that one run of a region has in the worker")
+  app.add_option("--run-deadline", runtime.run_deadline_seconds, "seconds after which a run of a region hangs: calls go elsewhere then, a worker is ended")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--compile-deadline", runtime.compile_deadline_seconds, "seconds that a plugin has for one region in the child")

@@ -12,6 +12,7 @@
 #include "core/eager/load_weights.h"
 #include "core/eager/tensor_services.h"
 #include "core/host/background.h"
+#include "core/host/plugins.h"
 #include "core/tune/inputs.h"
 
 namespace keirin {
@@ -247,6 +248,8 @@ Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed, const std:
 std::vector<ModelReport> Session::reports() const {
   impl_->checker.drain();
   std::lock_guard lock(impl_->report_mutex);
+  if (!impl_->reports.empty())  // nobody else says that a call hangs
+    for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));
   return impl_->reports;
 }
 

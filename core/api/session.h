@@ -41,7 +41,7 @@ struct Options {
                                               // process for GPUs
   std::string run_in;                         // process or worker; empty: $KEIRIN_RUN_IN, else process. In a worker a plugin's crash
                                               // costs a call's time; arguments are copied. CPU only: GPUs run in this process
-  double run_deadline_seconds = 60;           // of one region's run in the worker; what takes longer is quarantined
+  double run_deadline_seconds = 60;           // of one region's run; what takes longer is quarantined and gets no more calls
   double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
   bool background = false;                    // compiling gives way to whatever else wants the processor: beside calls in service
   uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever

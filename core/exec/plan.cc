@@ -7,11 +7,13 @@
 #include "core/exec/memory_plan.h"
 #include "core/exec/ticks.h"
 #include "core/host/tensor_view.h"
+#include "core/host/watchdog.h"
 
 namespace keirin {
 
 // What one call in flight owns. `tensors` is by value; arena values have theirs from the start, the others get it per call.
 struct Plan::Context {
+  Flight flight;
   TensorRef arena;
   std::vector<TensorRef> tensors;
   std::vector<TensorRef> outputs;  // by position in fresh_: what the last call gave away
@@ -293,8 +295,12 @@ Status Plan::run_region(Context& context, size_t s) {
   Context::Arguments& arguments = context.arguments[s];
   for (const Context::Patch& patch : arguments.patches) point(*patch.argument, *context.tensors[patch.value]);
   void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
-  return steps_[s].executable->run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
-                                   static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
+  Executable& executable = *steps_[s].executable;
+  context.flight.enter(executable);
+  Status status = executable.run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
+                                 static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
+  context.flight.leave();
+  return status;
 }
 
 Status Plan::run_eager(Context& context, size_t s) {

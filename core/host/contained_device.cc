@@ -16,12 +16,14 @@ constexpr char kAdvice[] = "update the plugin; `keirin cache forgive` lets it tr
 }  // namespace
 
 ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
-                                 std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine, Tell tell)
+                                 std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine,
+                                 std::chrono::milliseconds run_deadline, Tell tell)
     : plugin_(std::move(plugin)),
       inner_(inner),
       child_(std::move(child)),
       worker_(std::move(worker)),
       quarantine_(std::move(quarantine)),
+      run_deadline_(run_deadline),
       tell_(std::move(tell)) {
   // What the child makes must come back as bytes.
   if (child_ && !plugin_->tables().has_artifact) leave_child("it has no krn.artifact");
@@ -80,6 +82,14 @@ Result<ClaimResult> ContainedDevice::claim(const PluginRegion& region, const Pol
   return judge("krn.compile.claim", region.hash, std::move(claims).status());
 }
 
+Result<std::shared_ptr<Executable>> ContainedDevice::watched(Result<std::shared_ptr<Executable>> made, const Hash& region) {
+  if (made.ok())
+    static_cast<UsedExecutable&>(**made).judge_hangs(run_deadline_, [this, region](Status hung) {
+      return judge("krn.exec.run", region, std::move(hung));
+    });
+  return made;
+}
+
 Result<std::shared_ptr<Executable>> ContainedDevice::compile_in_child(const PluginRegion& region, const PolicyOptions& policy,
                                                                       const CompileOptions& options) {
   KRN_TRY_LET(const CompileChild::Compiled made, child_->compile(hardware().uid, region, policy, options));
@@ -92,10 +102,10 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile_in_child(const Plug
     // This process and the child see different libraries: here it is as it was before there was a child.
     if (loaded.status().code() != Code::k_unsupported && loaded.status().code() != Code::k_version) return loaded;
     leave_child("what the child made cannot be used here: " + loaded.status().message().what);
-    return inner_.compile(region, policy, options);
+    return watched(inner_.compile(region, policy, options), region.hash);
   }
   static_cast<UsedExecutable&>(**loaded).add_codegen(made.num_codegen);
-  return loaded;
+  return watched(std::move(loaded), region.hash);
 }
 
 Result<std::shared_ptr<Executable>> ContainedDevice::load_in_worker(const PluginRegion& region, std::optional<Artifact> artifact,
@@ -111,7 +121,7 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile_here(const PluginRe
                                                                   const CompileOptions& options) {
   if (worker_ && !plugin_->tables().has_artifact) return load_in_worker(region, std::nullopt, policy, options, 0);
   Result<std::shared_ptr<Executable>> made = inner_.compile(region, policy, options);
-  if (!worker_ || !made.ok()) return made;
+  if (!worker_ || !made.ok()) return watched(std::move(made), region.hash);
   KRN_TRY_LET(Artifact artifact, inner_.save(**made));
   return load_in_worker(region, std::move(artifact), policy, options, (*made)->info().num_codegen);
 }
@@ -138,7 +148,7 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion&
 Result<std::shared_ptr<Executable>> ContainedDevice::load(const PluginRegion& region, const Artifact& artifact) {
   KRN_TRY(allowed(region.hash));
   if (worker_) return load_in_worker(region, artifact, {}, {}, 0);
-  return inner_.load(region, artifact);
+  return watched(inner_.load(region, artifact), region.hash);
 }
 
 }  // namespace keirin

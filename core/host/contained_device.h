@@ -20,7 +20,8 @@ class ContainedDevice final : public PluginDevice {
 
   // Without a child it compiles in this process, without a worker it runs there.
   ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileChild> child,
-                  std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine, Tell tell);
+                  std::shared_ptr<RunWorker> worker, std::shared_ptr<Quarantine> quarantine, std::chrono::milliseconds run_deadline,
+                  Tell tell);
 
   const std::string& plugin_name() const override { return inner_.plugin_name(); }
   const std::string& plugin_version() const override { return inner_.plugin_version(); }
@@ -56,6 +57,8 @@ class ContainedDevice final : public PluginDevice {
   Result<std::shared_ptr<Executable>> compile_here(const PluginRegion& region, const PolicyOptions& policy, const CompileOptions& options);
   Result<std::shared_ptr<Executable>> load_in_worker(const PluginRegion& region, std::optional<Artifact> artifact,
                                                      const PolicyOptions& policy, const CompileOptions& options, uint32_t num_codegen);
+  // An executable of this process: what hangs there is judged as what hung elsewhere.
+  Result<std::shared_ptr<Executable>> watched(Result<std::shared_ptr<Executable>> made, const Hash& region);
   bool in_child() const { return child_ && !left_child_; }
   void leave_child(const std::string& why);
 
@@ -64,6 +67,7 @@ class ContainedDevice final : public PluginDevice {
   const std::shared_ptr<CompileChild> child_;
   const std::shared_ptr<RunWorker> worker_;
   const std::shared_ptr<Quarantine> quarantine_;
+  const std::chrono::milliseconds run_deadline_;
   const Tell tell_;
   std::atomic<bool> left_child_{false}, told_strayed_{false};
 };

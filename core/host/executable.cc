@@ -64,12 +64,9 @@ Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const 
   run.run_id = run_id_.fetch_add(1, std::memory_order_relaxed) + 1;
   run.num_inputs = num_inputs;
   run.num_outputs = num_outputs;
-  std::unique_lock guard(mutex_, std::defer_lock);
-  if (plugin_->in_forked_copy() && !info_.concurrent) {
-    if (!guard.try_lock()) return forked_copy();  // held by a thread that is not here
-  } else if (!info_.concurrent) {
-    guard.lock();
-  }
+  if (hung_.load(std::memory_order_acquire)) return hang_;
+  std::unique_lock turn(mutex_, std::defer_lock);
+  if (!info_.concurrent) KRN_TRY(in_turn(turn));
   const auto enter = [&](krn_err* err) { return plugin_->tables().exec.run(exec_, &run, err); };
   Status status;
   if (run.run_id <= kWatchedRuns || plugin_->times_strayed() > 0) {
@@ -81,6 +78,28 @@ Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const 
   }
   if (!status.ok()) device_->note(status);
   return KRN_PLANTED(swallowed_status) ? Status() : status;
+}
+
+// Not the wait without end that a lock is: the thread that has the turn may hang.
+Status UsedExecutable::in_turn(std::unique_lock<std::timed_mutex>& turn) {
+  if (turn.try_lock()) return {};
+  if (plugin_->in_forked_copy()) return forked_copy();  // held by a thread that is not here
+  // By the clock that the thread sanitizer knows; a wait that is off by an hour asks again.
+  while (!turn.try_lock_until(std::chrono::system_clock::now() + std::chrono::seconds(1)))
+    if (hung_.load(std::memory_order_acquire)) return hang_;
+  return {};
+}
+
+void UsedExecutable::judge_hangs(std::chrono::milliseconds deadline, std::function<Status(Status)> judge) {
+  run_deadline_ = deadline;
+  judge_hang_ = std::move(judge);
+}
+
+void UsedExecutable::still_running(std::chrono::milliseconds at_least) {
+  if (!judge_hang_ || at_least < run_deadline_ || hung_) return;
+  hang_ = judge_hang_(Status(Code::k_timeout, Message{"hung in run (no end within " + std::to_string(run_deadline_.count()) + " ms)", where_,
+                                                      {}, {}}));
+  hung_.store(true, std::memory_order_release);
 }
 
 Status UsedRecording::launch(uint64_t stream) {

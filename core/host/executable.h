@@ -4,6 +4,9 @@
 // allocates nothing and takes no lock that the plugin did not ask for.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,8 +31,14 @@ class UsedExecutable final : public Executable {
   Status run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs, void* workspace,
              uint64_t stream, bool recording) override;
   PluginDevice& device() const override { return *device_; }
+  void still_running(std::chrono::milliseconds at_least) override;
+  // A run that lasts longer than the deadline is a hung one: what `judge` makes of that status is the answer of every run from then
+  // on, and of those that wait for their turn. Before the first run.
+  void judge_hangs(std::chrono::milliseconds deadline, std::function<Status(Status)> judge);
 
  private:
+  Status in_turn(std::unique_lock<std::timed_mutex>& turn);
+
   const std::shared_ptr<UsedPlugin> plugin_;  // keeps device_ and the library's state alive
   UsedDevice* const device_;
   krn_exec* const exec_;
@@ -39,7 +48,11 @@ class UsedExecutable final : public Executable {
   ExecutableInfo info_;
   uint64_t workspace_bytes_ = 0, workspace_align_ = 64;
   std::atomic<uint64_t> run_id_{0};
-  std::mutex mutex_;
+  std::atomic<bool> hung_{false};
+  std::timed_mutex mutex_;  // one run at a time, where the plugin does not say otherwise
+  std::chrono::milliseconds run_deadline_{0};
+  std::function<Status(Status)> judge_hang_;  // empty: nobody's business
+  Status hang_;                               // never changes once hung_ is set
 };
 
 class UsedRecording final : public Recording {

@@ -290,7 +290,7 @@ class Host final : public PluginHost {
     const std::shared_ptr<CompileChild> child = child_for(c);
     for (const auto& device : used->devices())
       devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), run_worker_for(c, *device), options_.quarantine,
-                                                           [this](const std::string& text) { tell(text); }));
+                                                           options_.run_deadline, [this](const std::string& text) { tell(text); }));
     return {};
   }
 

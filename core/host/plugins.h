@@ -54,7 +54,7 @@ struct HostOptions {
   std::chrono::milliseconds compile_deadline{120000};  // of one claim or compile in the child
   uint64_t compile_memory_bytes = 0;                   // private memory of child and worker; 0: half of the machine's
   RunIn run_in = RunIn::kProcess;
-  std::chrono::milliseconds run_deadline{60000};       // of one run in the worker
+  std::chrono::milliseconds run_deadline{60000};       // of one run; here what takes longer gets no more calls, a worker is ended
   bool background = false;                             // the child gives way to whatever else wants the processor
   std::shared_ptr<Quarantine> quarantine;  // what is not tried again; null: known to this PluginHost only
   std::function<void(int level, std::string_view text)> log;  // 0 error 1 warning 2 info 3 debug; called by any thread
@@ -137,6 +137,8 @@ class Executable {
   virtual Status run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs,
                      void* workspace, uint64_t stream, bool recording = false) = 0;
   virtual PluginDevice& device() const = 0;
+  // A run has lasted so long and goes on: core/host/watchdog.h, which says it again at each look. By another thread than the run's.
+  virtual void still_running(std::chrono::milliseconds) {}
 };
 
 // A launch sequence recorded on a stream.

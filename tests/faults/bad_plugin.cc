@@ -331,6 +331,7 @@ krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (switched("abort")) abort();
   if (switched("exit")) exit(0);
   if (switched("hang")) hang();
+  while (switched("stall")) ::usleep(1000);
   if (switched("bomb")) bomb();
   if (switched("babble")) babble();
   if (switched("throw")) throw std::runtime_error("thrown across the boundary");

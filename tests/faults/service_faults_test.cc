@@ -218,6 +218,69 @@ INSTANTIATE_TEST_SUITE_P(All, DyingRun,
                                          ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is no message"}),
                          [](const auto& info) { return std::string(info.param.word); });
 
+// In this process nobody can end it: one caller is lost to it, those behind and after him are answered by eager.
+TEST_F(ServiceFaults, AHangInThisProcessGetsNoMoreCalls) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_deadline_seconds = 1;
+  o.sample_rate = 0;
+  const std::string told = "switched_run: hung in run (no end within 1000 ms); its region runs eagerly and is not tried again";
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    turn("stall");
+    std::atomic<int> right_answers{0};
+    const auto call = [&] {
+      const auto outputs = s.session->call(s.inputs);
+      right_answers += outputs.ok() && right(*outputs, s.expected);
+    };
+    std::thread lost(call);
+    const auto named = [&] { return has(explain_text(s.session->reports().back()), told); };
+    for (int i = 0; i < 200 && !named(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(named()) << "while nobody else calls";
+    std::vector<std::thread> others;
+    for (int t = 0; t < 4; ++t) others.emplace_back(call);
+    for (std::thread& t : others) t.join();
+    EXPECT_EQ(right_answers, 4);
+    const std::string text = explain_text(s.session->reports().back());
+    EXPECT_TRUE(has(text, "revoked: a call of the plan failed: hung in run")) << text;
+    EXPECT_EQ(text.find(told), text.rfind(told)) << "said once";
+    turn("");  // it comes back after all, with the right answer
+    lost.join();
+    EXPECT_EQ(right_answers, 5);
+  }
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined: switched_run: hung in run")) << explain_text(*report);
+}
+
+// Those who wait for their turn when it begins to hang.
+TEST_F(ServiceFaults, AHangLetsGoOfThoseWhoWait) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_deadline_seconds = 1;
+  o.use_cache = false;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  turn("stall");
+  std::atomic<int> answered{0}, right_answers{0};
+  std::vector<std::thread> callers;
+  for (int t = 0; t < 4; ++t)
+    callers.emplace_back([&] {
+      const auto outputs = s.session->call(s.inputs);
+      right_answers += outputs.ok() && right(*outputs, s.expected);
+      ++answered;
+    });
+  for (int i = 0; i < 200 && answered < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(answered, 3) << "all but the one that hangs";
+  turn("");
+  for (std::thread& t : callers) t.join();
+  EXPECT_EQ(right_answers, 4);
+}
+
 TEST_F(ServiceFaults, AWrongAnswerIsKeptAndMadeSmall) {
   Options o = options("switched_run");
   o.use_cache = false;
