@@ -17,6 +17,7 @@
 #include "core/api/candidates.h"
 #include "core/api/repro.h"
 #include "core/eager/replay.h"
+#include "core/host/background.h"
 #include "core/exec/ticks.h"
 #include "core/cache/ledger.h"
 #include "core/ir/bytes.h"
@@ -80,6 +81,12 @@ class Decider {
   Result<ModelReport> run();
 
  private:
+  // One step of it: in the background, if it is asked for, on a thread of its own, so that each finds out anew how much is to spare.
+  template <class Fn>
+  auto step(Fn&& fn) {
+    return s_.options.background ? in_background(fn) : fn();
+  }
+  Status prepare();
   void progress(const char* stage, double done) {
     if (!s_.options.progress) return;
     try {
@@ -346,7 +353,7 @@ Status Decider::verify() {
   for (int set = 0; set < kInputSets; ++set) {
     progress("verify", (set + 0.5) / kInputSets);
     KRN_TRY_LET(Tensors inputs, input_set(set));
-    KRN_TRY(verify_set(set, inputs));
+    KRN_TRY(step([&] { return verify_set(set, inputs); }));
   }
   return {};
 }
@@ -674,34 +681,40 @@ void Decider::write_ledger_record() {
   publish_ledger(*s_.runtime.cache(), *ledger_key_, record);
 }
 
+// Eager's first call, and the graph after the passes, if the model has one.
+Status Decider::prepare() {
+  Result<Prepared> captured = capture(s_, specs_);
+  if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));
+  KRN_TRY(save_state());
+  // Eager first: its error is the caller's answer, and nothing else is tried.
+  KRN_TRY_LET(Tensors own, own_inputs(inputs_));
+  KRN_TRY_LET(const Tensors first, candidates_[0].call(own));
+  KRN_TRY(restore_state());
+  eager_process_bytes_ = resident_bytes();
+  if (const Status status = captured.ok() ? optimise(s_, *prepared_, first) : captured.status(); !status.ok()) {
+    prepared_.reset();
+    report_.reasons.push_back("the model runs as a whole in eager: " + status.message().what);
+    return {};
+  }
+  report_.stage_seconds = prepared_->stage_seconds;
+  report_.nodes = static_cast<int>(prepared_->graph.ops.size());
+  for (const Op& op : prepared_->graph.ops) report_.nodes_opaque += op.code == OpCode::kOpaque;
+  read_ledger_record();
+  return {};
+}
+
 Result<ModelReport> Decider::run() {
   Candidate eager;
   eager.report.name = "eager";
   eager.report.verified = true;
   eager.baseline = true;
   eager.call = [this](const Tensors& inputs) { return s_.eager->run(inputs); };
-  Result<Prepared> captured = capture(s_, specs_);
-  if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));
-  KRN_TRY(save_state());
-  // Eager first: its error is the caller's answer, and nothing else is tried.
-  KRN_TRY_LET(Tensors own, own_inputs(inputs_));
-  KRN_TRY_LET(Tensors first, eager.call(own));
-  KRN_TRY(restore_state());
   candidates_.push_back(std::move(eager));
-  eager_process_bytes_ = resident_bytes();
-
-  Status prepared = captured.ok() ? optimise(s_, *prepared_, first) : captured.status();
-  if (!prepared.ok()) {
-    prepared_.reset();
-    report_.reasons.push_back("the model runs as a whole in eager: " + prepared.message().what);
-  } else {
-    report_.stage_seconds = prepared_->stage_seconds;
-    report_.nodes = static_cast<int>(prepared_->graph.ops.size());
-    for (const Op& op : prepared_->graph.ops) report_.nodes_opaque += op.code == OpCode::kOpaque;
-    read_ledger_record();
-    if (start_warm()) return report_;
+  KRN_TRY(step([&] { return prepare(); }));
+  if (prepared_) {
+    if (step([&] { return start_warm(); })) return report_;
     double start = now_s();
-    build_candidates();
+    step([&] { return build_candidates(), true; });
     stage("compile", now_s() - start);
     start = now_s();
     if (s_.options.verify) {
@@ -716,16 +729,15 @@ Result<ModelReport> Decider::run() {
     }
     stage("verify", now_s() - start);
   }
-  add_launch_replays();
-  measure_memory();
+  step([&] { return add_launch_replays(), measure_memory(), true; });
   double start = now_s();
-  KRN_TRY(race_all());
+  KRN_TRY(step([&] { return race_all(); }));
   stage("race", now_s() - start);
-  finish();
+  step([&] { return finish(), true; });
   write_ledger_record();
   if (!std::exchange(s_.wrote_other_sizes, true) && prepared_) {
     start = now_s();
-    report_.kernels_generated += compile_other_structures(s_, specs_);
+    report_.kernels_generated += step([&] { return compile_other_structures(s_, specs_); });
     stage("other_sizes", now_s() - start);
   }
   if (Cache* cache = s_.runtime.cache()) cache->sweep();  // here and not where entries are written: a decision writes many

@@ -210,10 +210,12 @@ const std::string& Session::name() const { return impl_->name; }
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   std::lock_guard lock(impl_->compile_mutex);
-  const auto work = [&] { return decide(*impl_, inputs); };
-  KRN_TRY_LET(ModelReport report, impl_->options.background ? in_background(work) : work());
+  if (impl_->options.background) keep_freed_memory();
+  Result<ModelReport> report = decide(*impl_, inputs);
+  if (impl_->options.background) give_back_memory();
+  if (!report.ok()) return report;
   std::lock_guard report_lock(impl_->report_mutex);
-  impl_->reports.push_back(report);
+  impl_->reports.push_back(*report);
   return report;
 }
 

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work that nobody waits for. It runs on threads that the scheduler gives a processor only where nothing else wants one, so that
-// calls in service do not notice it. There is no way back for a thread that gave way (that takes privileges): it is one made for it.
+// Work that nobody waits for, beside calls in service. It runs on threads that the scheduler gives a processor only where nothing else
+// wants one, so that calls do not notice it; where calls leave no processor idle, on threads with a small share, or it would never end.
+// There is no way back for a thread that gave way (that takes privileges): each piece of such work gets a thread made for it.
 #pragma once
 
+#include <functional>
 #include <optional>
-#include <thread>
 #include <utility>
 
 namespace keirin {
 
-// For this thread, and for the threads and processes that it starts from now on. Where it is not allowed nothing changes.
-void give_way();
+// How a thread gives way: not at all; to everything; to everything but for a share of a seventh of a processor beside one other thread
+// that wants it.
+enum class GiveWay { kNot, kToAll, kButForAShare };
+
+// For this thread, and for the threads and processes that it starts from now on. Where it is not allowed nothing changes. Once a thread.
+void give_way(GiveWay how);
+// What this thread does.
+GiveWay giving_way();
 
 // Memory that this process frees stays with its allocator until give_back_memory(). Each piece that goes back to the system stops the
 // other processors for a moment, and a compile frees thousands: p99 of calls beside one was 1.3 times that of calls alone, and the same
@@ -19,16 +26,24 @@ void give_way();
 void keep_freed_memory();
 void give_back_memory();
 
-// What `fn` returns, called on a thread of its own that gives way.
+// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, else but for a
+// share. Waits for it.
+void run_in_background(const std::function<void()>& work);
+// Runs `work` on the thread that waits for this one's background work, else here: for what outlives that work and serves calls, and
+// would inherit how this thread gives way.
+void run_in_foreground(const std::function<void()>& work);
+
 template <class Fn>
 auto in_background(Fn&& fn) {
   std::optional<decltype(fn())> result;
-  keep_freed_memory();
-  std::thread([&] {
-    give_way();
-    result.emplace(fn());
-  }).join();
-  give_back_memory();
+  run_in_background([&] { result.emplace(fn()); });
+  return std::move(*result);
+}
+
+template <class Fn>
+auto in_foreground(Fn&& fn) {
+  std::optional<decltype(fn())> result;
+  run_in_foreground([&] { result.emplace(fn()); });
   return std::move(*result);
 }
 

@@ -47,7 +47,16 @@ Status PluginWorker::start(const Patience& patience) {
     child_->disown();
     child_.reset();
   }
+  // One that gives way to all would not end what must end now.
+  GiveWay how = limits_.background ? GiveWay::kToAll : GiveWay::kNot;
+  if (limits_.background && giving_way() == GiveWay::kButForAShare) how = GiveWay::kButForAShare;
+  if (child_ && how == GiveWay::kButForAShare && gives_way_ == GiveWay::kToAll) {
+    (void)child_->kill();
+    child_.reset();
+    running_ = false;
+  }
   if (child_) return {};
+  gives_way_ = how;
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     impossible_ = true;
@@ -59,7 +68,8 @@ Status PluginWorker::start(const Patience& patience) {
     impossible_ = true;
     return Status(Code::k_unsupported, "no channel to a worker: too many open files");
   }
-  Result<ChildProcess> started = ChildProcess::start(plugin_.program, role_, -1, childs_end.get());
+  // It says itself how it gives way, and inherits it from nobody.
+  Result<ChildProcess> started = in_foreground([&] { return ChildProcess::start(plugin_.program, role_, -1, childs_end.get()); });
   if (!started.ok()) {
     impossible_ = true;
     return std::move(started).status();
@@ -72,7 +82,7 @@ Status PluginWorker::start(const Patience& patience) {
   hello.head = {{"library", plugin_.identity.library}, {"guid", plugin_.identity.guid_text},
                 {"version", plugin_.identity.version}, {"plugin", plugin_.name},
                 {"hardware", hardware_json(plugin_.hardware)}, {"memory_bytes", memory_limit()},
-                {"threads", plugin_.num_threads},      {"background", limits_.background}};
+                {"threads", plugin_.num_threads},      {"gives_way", static_cast<int>(how)}};
   return send_packet(channel_.get(), hello, patience);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host/background.h"
 #include "core/host/channel.h"
 #include "core/host/child_process.h"
 #include "core/host/hardware.h"
@@ -60,6 +61,7 @@ class PluginWorker {
   std::mutex mutex_;  // guards what follows
   std::optional<ChildProcess> child_;
   Descriptor channel_;
+  GiveWay gives_way_ = GiveWay::kNot;  // the process there is
   pid_t owner_ = 0;  // the process that started it: a forked copy of the host starts its own
   std::atomic<uint64_t> num_started_{0};
   std::atomic<bool> running_{false}, impossible_{false};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "abi/planted.h"
+#include "core/host/background.h"
 #include "core/host/plugins.h"
 
 namespace keirin {
@@ -24,14 +25,8 @@ class Watchdog {
   bool add(Flight& flight) {
     if (fork_count() != forks_) return false;
     const std::lock_guard lock(mutex_);
-    if (!started_) {
-      try {
-        std::thread([this] { work(); }).detach();
-      } catch (const std::system_error&) {
-        return false;
-      }
-      started_ = true;
-    }
+    if (!started_) started_ = in_foreground([this] { return start(); });  // it watches calls, whoever makes the first plan
+    if (!started_) return false;
     flights_.push_back(&flight);
     return true;
   }
@@ -43,6 +38,15 @@ class Watchdog {
   }
 
  private:
+  bool start() {
+    try {
+      std::thread([this] { work(); }).detach();
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
   void work() {
     for (;;) {
       std::this_thread::sleep_for(Flight::kLook);

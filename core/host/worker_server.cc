@@ -77,7 +77,7 @@ int serve_plugin(int channel, uint32_t role, TensorServices& services, const Ans
   Result<std::shared_ptr<UsedPlugin>> plugin = Status(Code::k_internal, "not opened");
   try {
     limit(hello->head.at("memory_bytes"));
-    if (hello->head.at("background")) give_way();
+    give_way(static_cast<GiveWay>(hello->head.at("gives_way").get<int>()));
     plugin = open_plugin(hello->head, role, services);
     for (;;) {
       Result<Packet> question = receive_packet(channel, kMaxQuestionBytes, forever);

@@ -157,7 +157,7 @@ class Service {
   // Arithmetic alone: what calls lose to it, they lose to the processors themselves (a core in two halves, its clock). Streaming over
   // more than the caches hold: what is lost to caches and memory on top of that.
   void disturb(double seconds, std::atomic<bool>& over) {
-    if (settings_.priorities == "background") give_way();
+    if (settings_.priorities == "background") give_way(GiveWay::kToAll);
     realtime(settings_, 11);
     const bool stream = settings_.beside == "stream";
     std::vector<uint64_t> from(stream ? size_t{8} << 20 : 512), to(from.size());

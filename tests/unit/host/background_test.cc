@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host/background.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace keirin {
+namespace {
+
+struct Standing {
+  int policy, nice;
+  std::thread::id thread;
+};
+
+Standing standing() {
+  return {::sched_getscheduler(0), ::getpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid))), std::this_thread::get_id()};
+}
+
+TEST(Background, RunsElsewhereAndLeavesTheCallerAsHeWas) {
+  const Standing before = standing();
+  EXPECT_EQ(in_background([] { return giving_way() == GiveWay::kNot; }), false);
+  const Standing there = in_background(standing);
+  EXPECT_NE(there.thread, before.thread);
+  EXPECT_TRUE(there.policy == SCHED_IDLE || there.nice > before.nice);
+  const Standing after = standing();
+  EXPECT_EQ(after.policy, before.policy);
+  EXPECT_EQ(after.nice, before.nice);
+}
+
+TEST(Background, WhatOutlivesItIsStartedByTheOneWhoWaits) {
+  const Standing here = standing();
+  const auto both = in_background([] { return std::pair(in_foreground(standing), in_foreground(standing)); });
+  for (const Standing& there : {both.first, both.second}) {
+    EXPECT_EQ(there.thread, here.thread);
+    EXPECT_EQ(there.policy, here.policy);
+    EXPECT_EQ(there.nice, here.nice);
+  }
+  EXPECT_EQ(in_foreground(standing).thread, here.thread) << "nobody waits: here";
+}
+
+// Every processor taken: a thread that gives way to all would wait until they are done.
+TEST(Background, HasAShareWhereCallsLeaveNothing) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> calls;
+  cpu_set_t mine;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(mine), &mine), 0);
+  for (int i = 0; i < CPU_COUNT(&mine); ++i)
+    calls.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto [how, there] = in_background([] { return std::pair(giving_way(), standing()); });
+  stop = true;
+  for (std::thread& call : calls) call.join();
+  EXPECT_EQ(how, GiveWay::kButForAShare);
+  EXPECT_EQ(there.policy, SCHED_OTHER);
+  EXPECT_GT(there.nice, standing().nice);
+}
+
+}  // namespace
+}  // namespace keirin
