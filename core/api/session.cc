@@ -231,13 +231,16 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
     return outputs;
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
-  if (is_final(outputs.status().code())) {
-    if (!guard.revoked.exchange(true)) impl_->revoke(decision->inputs, "a call of the plan failed: " + outputs.status().message().what);
-  } else if (guard.breaker.failed(std::chrono::steady_clock::now()))
+  const bool final = is_final(outputs.status().code());
+  if (final && !guard.revoked.exchange(true))
+    impl_->revoke(decision->inputs, "a call of the plan failed: " + outputs.status().message().what);
+  // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
+  Result<std::vector<TensorRef>> answer = impl_->eager->run(inputs);
+  if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
+  else if (!final && guard.breaker.failed(std::chrono::steady_clock::now()))
     impl_->add_reason("eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
                       " times, last with: " + outputs.status().message().what);
-  // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
-  return impl_->eager->run(inputs);
+  return answer;
 }
 
 Result<std::vector<TensorRef>> Session::call_eager(const std::vector<TensorRef>& inputs) { return impl_->eager->run(inputs); }

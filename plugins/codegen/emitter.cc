@@ -110,7 +110,7 @@ class Emitter {
     add(to.form, x.form, factor);
     for (Dynamic d : x.dynamic) {
       d.coeff *= factor;
-      if (d.coeff != 0) to.dynamic.push_back(d);
+      to.dynamic.push_back(d);  // with a factor of 0, too: an index that leads nowhere is checked all the same
     }
   }
 
@@ -379,7 +379,10 @@ class Emitter {
         return value(x, place_id);
       case kOp_expand:
         for (size_t d = 0; d < sizes.size(); ++d) {
-          if (from[d] == 1) place.dims[d] = Coord{};
+          if (from[d] != 1) continue;
+          Coord first;
+          add(first, place.dims[d], 0);
+          place.dims[d] = std::move(first);
         }
         return value(x, intern(std::move(place)));
       case kOp_permute: {

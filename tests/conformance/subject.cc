@@ -61,8 +61,8 @@ Result<std::string> Subject::run(const Compiled& compiled, const std::vector<Fed
   Executable& executable = *compiled.executable;
   const GuardedBlock workspace(executable.workspace_bytes());
   KRN_TRY_LET(const Lent scratch, workspace.lend(services_, where));
-  KRN_TRY(executable.run(in.data(), static_cast<uint32_t>(in.size()), out.data(), static_cast<uint32_t>(out.size()), scratch.data,
-                         services_.current_stream(where)));
+  Status status = executable.run(in.data(), static_cast<uint32_t>(in.size()), out.data(), static_cast<uint32_t>(out.size()), scratch.data,
+                                 services_.current_stream(where));
   KRN_TRY(services_.synchronize(where));
   KRN_TRY(workspace.take_back(services_, scratch));
   if (!workspace.intact()) return std::string("memory around the workspace was written");
@@ -75,6 +75,7 @@ Result<std::string> Subject::run(const Compiled& compiled, const std::vector<Fed
     KRN_TRY(outputs[o].take_back(services_, results[o]));
     if (std::string damage = outputs[o].damage(); !damage.empty()) return damage;
   }
+  if (!status.ok()) return status;
   return std::string();
 }
 

@@ -35,7 +35,7 @@ class Subject {
   };
   bool on_gpu() const { return device_->torch_device().kind != Device::kCpu; }
   Result<Lent> lend(const GuardedTensor& tensor) { return tensor.lend(services_, device_->torch_device()); }
-  // `inputs` by value of the graph; answers what was wrong with memory, or empty.
+  // `inputs` by value of the graph; answers what was wrong with memory, after a failed run too, or empty.
   Result<std::string> run(const Compiled& compiled, const std::vector<Fed>& inputs, const std::vector<GuardedTensor>& outputs);
 
  private:

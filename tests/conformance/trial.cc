@@ -39,14 +39,26 @@ class Trial {
     std::vector<std::string> sets{"random"};
     if (edges && !c_.large) sets.push_back("edges");
     for (const std::string& set : sets) {
-      outcome_ = {c_.name + "/" + set, Outcome::kPassed, {}, false};
+      begin(set);
       if (Status s = try_set(set == "edges"); !s.ok()) fail(s.text());
+      outcomes_.push_back(outcome_);
+    }
+    // A kernel on a GPU has no way to say it: there the caller's program is at fault, as with LibTorch's own.
+    if (!compiled_ || !compiled_->claimed || subject_.on_gpu()) return std::move(outcomes_);
+    for (bad_ = 0; bad_ < static_cast<int>(c_.feeds.size()); ++bad_) {
+      const Feed& feed = c_.feeds[static_cast<size_t>(bad_)];
+      if ((feed.fill != Feed::kIndex && feed.fill != Feed::kDistinct) || c_.graph.values[feed.value].kind != ValueKind::kInput) continue;
+      begin("bad_index");
+      const Result<bool> tried = try_bad_index();
+      if (!tried.ok()) fail(tried.status().text());
+      else if (!*tried) continue;
       outcomes_.push_back(outcome_);
     }
     return std::move(outcomes_);
   }
 
  private:
+  void begin(const std::string& set) { outcome_ = {c_.name + "/" + set, Outcome::kPassed, {}, false}; }
   void fail(std::string why) {
     outcome_.verdict = Outcome::kFailed;
     outcome_.reason = std::move(why);
@@ -85,6 +97,25 @@ class Trial {
     return {};
   }
 
+  // Where eager raises an error the run fails: then the host asks eager, which names it. Nothing but the outputs may be touched. False
+  // where eager takes the index, or there is none.
+  Result<bool> try_bad_index() {
+    KRN_TRY(make_inputs(false));
+    const auto eager = evaluate(c_.graph, nullptr, inputs_, constants_);
+    if (eager.ok()) return false;
+    if (!constants_.empty()) {
+      KRN_TRY_LET(compiled_, subject_.compile(c_, lent_constants_));
+    }
+    std::vector<GuardedTensor> outputs;
+    for (const Output& o : c_.graph.outputs) outputs.emplace_back(c_.graph.type(o.value), c_.shifted);
+    std::vector<Subject::Fed> inputs(c_.graph.values.size());
+    for (size_t i = 0; i < c_.feeds.size(); ++i) inputs[c_.feeds[i].value] = {&tensors_[i], &lent_[i]};
+    const Result<std::string> damage = subject_.run(*compiled_, inputs, outputs);
+    if (damage.ok()) fail(damage->empty() ? "the plugin answers where eager says: " + eager.status().message().what : *damage);
+    else if (damage.status().code() != Code::k_invalid_input) fail("an index out of range ends as " + damage.status().text());
+    return true;
+  }
+
   Status make_inputs(bool edges) {
     tensors_.clear(), lent_.clear(), logical_.clear(), constants_.clear(), inputs_.clear(), lent_constants_.clear();
     for (size_t i = 0; i < c_.feeds.size(); ++i) {
@@ -92,6 +123,7 @@ class Trial {
       const Value& value = c_.graph.values[feed.value];
       const bool constant = value.kind == ValueKind::kConstant;
       logical_.push_back(fill(value.type, feed, edges, seed_of(c_.name) + i));
+      if (bad_ == static_cast<int>(i)) spoil(logical_.back(), value.type.dtype, feed.bound);
       tensors_.emplace_back(value.type, c_.shifted && !constant);
       const auto size = static_cast<size_t>(dtype_bytes(value.type.dtype));
       for (int64_t k = 0; k < tensors_.back().num_elements(); ++k)
@@ -104,6 +136,16 @@ class Trial {
       lent_.push_back(std::move(lent));
     }
     return {};
+  }
+
+  // One index, anywhere, just past either end or far away.
+  void spoil(std::vector<uint8_t>& elements, DType dtype, int64_t bound) const {
+    const uint64_t seed = seed_of(c_.name + "/bad_index");
+    const auto size = static_cast<size_t>(dtype_bytes(dtype));
+    if (elements.empty()) return;
+    const int64_t far = dtype == DType::k_i64 ? int64_t{1} << 62 : int64_t{1} << 30;
+    const int64_t bad[] = {bound, -bound - 1, far, -far};
+    put_integer(dtype, bad[seed % 4], elements.data() + seed / 4 % (elements.size() / size) * size);
   }
 
   // Eager's answer in the graph's own dtypes, row-major, and for floats the referee's in fp64.
@@ -229,6 +271,7 @@ class Trial {
     return {};
   }
 
+  int bad_ = -1;  // the feed that holds an index out of range
   const Case& c_;
   Subject& subject_;
   TensorServices& services_;

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <thread>
 
+#include "core/api/guard.h"
+
 namespace keirin {
 namespace {
 
@@ -120,6 +122,37 @@ TEST(Session, OtherShapesAreAnsweredEagerly) {
   auto outputs = session->call(*other);
   ASSERT_TRUE(outputs.ok()) << outputs.status().text();
   EXPECT_EQ((*outputs)[0]->sizes()[0], 3);
+}
+
+// The caller's mistakes are his own: he gets eager's error, and the others keep their plan.
+TEST(Session, ABadIndexEndsInEagersErrorAndCostsNoPlan) {
+  Options options;
+  options.force = "compiled";
+  options.race_seconds = 1;
+  auto session = open("dlrm", options);
+  auto inputs = session->example_inputs(1);
+  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+  const auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  ASSERT_FALSE(report->plugin.empty()) << explain_text(*report);
+  std::vector<TensorRef> bad;
+  for (const TensorRef& input : *inputs) bad.push_back(*runtime().tensors().clone(input));
+  int spoilt = 0;
+  for (const TensorRef& t : bad)
+    if (t->dtype() == DType::k_i64 && spoilt++ == 0) static_cast<int64_t*>(t->data())[0] = int64_t{1} << 40;
+  ASSERT_GT(spoilt, 0);
+  const auto eager = session->call_eager(bad);
+  ASSERT_FALSE(eager.ok());
+  for (int i = 0; i < 2 * CircuitBreaker::kFailures; ++i) {
+    const auto outputs = session->call(bad);
+    ASSERT_FALSE(outputs.ok());
+    EXPECT_EQ(outputs.status().message().what, eager.status().message().what);
+  }
+  const auto outputs = session->call(*inputs);
+  ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+  EXPECT_LT(largest_difference((*outputs)[0], (*session->call_eager(*inputs))[0]), 1e-4);
+  const std::string text = explain_text(session->reports().back());
+  EXPECT_EQ(text.find("eager answers for a while"), std::string::npos) << text;
 }
 
 TEST(Session, EightThreadsCallWhileADecisionIsMade) {
