@@ -64,7 +64,7 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
   app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
   app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");
-  app.add_option("--compile-in", runtime.compile_in, "child or process: where plugins compile; default $KEIRIN_COMPILE_IN, else child for the CPU")
+  app.add_option("--compile-in", runtime.compile_in, "child or process: where plugins compile; default $KEIRIN_COMPILE_IN, else child")
       ->check(CLI::IsMember({"child", "process"}));
   app.add_option("--run-in", runtime.run_in, "process or worker: where compiled regions run; default $KEIRIN_RUN_IN, else process")
       ->check(CLI::IsMember({"process", "worker"}));

@@ -24,8 +24,7 @@ Status load_libraries(const std::vector<std::string>& paths) {
 Result<CompileIn> compile_in(std::string where) {
   if (where.empty())
     if (const char* named = secure_getenv("KEIRIN_COMPILE_IN")) where = named;
-  if (where.empty()) return CompileIn::kAuto;
-  if (where == "child") return CompileIn::kChild;
+  if (where.empty() || where == "child") return CompileIn::kChild;
   if (where == "process") return CompileIn::kProcess;
   return Status(Code::k_invalid_input, {"there is no place to compile called \"" + where + "\"", "compile_in, KEIRIN_COMPILE_IN",
                                         "nothing was loaded", "use child or process"});

@@ -212,6 +212,7 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   std::lock_guard lock(impl_->compile_mutex);
   if (impl_->options.background) keep_freed_memory();
   Result<ModelReport> report = decide(*impl_, inputs);
+  impl_->runtime.plugins().release_devices();
   if (impl_->options.background) give_back_memory();
   if (!report.ok()) return report;
   std::lock_guard report_lock(impl_->report_mutex);

@@ -37,8 +37,7 @@ struct Options {
   double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
   bool verify = true;
   bool use_cache = true;
-  std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child for the CPU and
-                                              // process for GPUs
+  std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child
   std::string run_in;                         // process or worker; empty: $KEIRIN_RUN_IN, else process. In a worker a plugin's crash
                                               // costs a call's time; arguments are copied. CPU only: GPUs run in this process
   double run_deadline_seconds = 60;           // of one region's run; what takes longer is quarantined and gets no more calls

@@ -21,6 +21,7 @@ class CompileChild {
   Result<ClaimResult> claim(const std::string& device, const PluginRegion& region, const PolicyOptions& policy);
   Result<Compiled> compile(const std::string& device, const PluginRegion& region, const PolicyOptions& policy,
                            const CompileOptions& options);
+  void end() { worker_.end(); }  // after the question that it has
   // There is none, or it cannot be given what the plugin needs.
   bool no_child() const { return no_child_ || worker_.impossible(); }
 

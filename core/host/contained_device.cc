@@ -139,7 +139,9 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion&
   if (in_child()) {
     Result<std::shared_ptr<Executable>> made = compile_in_child(region, policy, options);
     if (made.ok()) return made;
-    if (!child_->no_child()) return judge("krn.compile.compile", region.hash, std::move(made).status());
+    // A device that one process may open, or that has no memory left for a second one.
+    const bool shut = made.status().message().where.find("krn.device.open") != std::string::npos;
+    if (!child_->no_child() && !shut) return judge("krn.compile.compile", region.hash, std::move(made).status());
     leave_child(made.status().message().what);
   }
   return compile_here(region, policy, options);

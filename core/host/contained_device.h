@@ -48,6 +48,9 @@ class ContainedDevice final : public PluginDevice {
   Status health() override { return inner_.health(); }
   void quarantine(const Hash& region, const std::string& what) override;
 
+  void end_child() {
+    if (child_) child_->end();
+  }
   // What a failed attempt means for the next one; returns the status for the caller.
   Status judge(const char* function, const Hash& region, Status status);
 

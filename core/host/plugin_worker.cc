@@ -52,8 +52,7 @@ Status PluginWorker::start(const Patience& patience) {
   if (limits_.background && giving_way() == GiveWay::kButForAShare) how = GiveWay::kButForAShare;
   if (child_ && how == GiveWay::kButForAShare && gives_way_ == GiveWay::kToAll) {
     (void)child_->kill();
-    child_.reset();
-    running_ = false;
+    forget();
   }
   if (child_) return {};
   gives_way_ = how;
@@ -86,6 +85,19 @@ Status PluginWorker::start(const Patience& patience) {
   return send_packet(channel_.get(), hello, patience);
 }
 
+void PluginWorker::forget() {
+  child_.reset();
+  channel_ = Descriptor();
+  running_ = false;
+}
+
+void PluginWorker::end() {
+  const std::lock_guard guard(mutex_);
+  if (!child_ || owner_ != ::getpid()) return;
+  (void)child_->kill();
+  forget();
+}
+
 // What became of a worker that did not answer as it should. Its status says who is at fault; it is not asked again.
 Status PluginWorker::ended(Status status, const char* stage, milliseconds deadline) {
   if (!child_) return status;
@@ -93,9 +105,7 @@ Status PluginWorker::ended(Status status, const char* stage, milliseconds deadli
   // One that gives way on a busy machine is not accused of hanging.
   const bool starved = hung && limits_.background && child_->waited_for_processor() > deadline / 2;
   ChildEnd end = told ? child_->finish(Clock::now() + kLastGasp) : child_->kill();
-  child_.reset();
-  channel_ = Descriptor();
-  running_ = false;
+  forget();
   if (status.code() == Code::k_cancelled) return status;
   // The allocator's own last words: the limit did what it is for.
   const bool machine = told && (killed_from_outside(end) || end.last_words.find("bad_alloc") != std::string::npos);

@@ -42,6 +42,8 @@ class PluginWorker {
   // `impossible` set if there can be none at all; else what the plugin said. One question at a time.
   Result<Packet> ask(const char* stage, const Packet& question, std::chrono::milliseconds deadline,
                      const std::atomic<bool>* cancel = nullptr);
+  // Ends the process, if there is one, after the question that it has. The next question starts another.
+  void end();
   bool impossible() const { return impossible_; }
   // How many processes there have been, the one that runs included; what an earlier one was told is forgotten.
   uint64_t num_started() const { return num_started_; }
@@ -51,6 +53,7 @@ class PluginWorker {
 
  private:
   Status start(const Patience& patience);
+  void forget();  // what is left of a process that was ended
   Status ended(Status status, const char* stage, std::chrono::milliseconds deadline);
   uint64_t memory_limit() const;
 

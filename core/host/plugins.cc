@@ -88,6 +88,11 @@ class Host final : public PluginHost {
     return std::exchange(incidents_, {});
   }
 
+  void release_devices() override {
+    for (const auto& device : devices_)
+      if (device->torch_device().kind != Device::kCpu) device->end_child();
+  }
+
   void find() {
     for (const BadRecord& record : Journal::collect(options_.cache_dir)) {
       options_.quarantine->add(record);
@@ -240,11 +245,6 @@ class Host final : public PluginHost {
         worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background});
   }
 
-  std::shared_ptr<CompileChild> child_of(const UsedDevice& device, const std::shared_ptr<CompileChild>& child) const {
-    const bool opens_gpu = device.torch_device().kind != Device::kCpu;
-    return opens_gpu && options_.compile_in == CompileIn::kAuto ? nullptr : child;
-  }
-
   std::shared_ptr<RunWorker> run_worker_for(const Candidate& c, const UsedDevice& device) {
     if (options_.run_in == RunIn::kProcess) return nullptr;
     if (device.torch_device().kind != Device::kCpu) {
@@ -289,7 +289,7 @@ class Host final : public PluginHost {
     report_of(c).used = true;
     const std::shared_ptr<CompileChild> child = child_for(c);
     for (const auto& device : used->devices())
-      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child_of(*device, child), run_worker_for(c, *device), options_.quarantine,
+      devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child, run_worker_for(c, *device), options_.quarantine,
                                                            options_.run_deadline, [this](const std::string& text) { tell(text); }));
     return {};
   }

@@ -28,9 +28,8 @@ namespace keirin {
 class PluginDevice;
 class Quarantine;
 
-// Where plugins claim and compile. kAuto: in the child for processors; in this process where a compile opens a GPU, because a second
-// process on it takes device memory of its own.
-enum class CompileIn { kProcess, kChild, kAuto };
+// Where plugins claim and compile: in this process, or in a keirin-worker, whose death costs an attempt.
+enum class CompileIn { kProcess, kChild };
 
 // Where what they compiled runs. kWorker: regions on CPU tensors in a keirin-worker, whose death costs one call's time; their arguments
 // are copied. Other devices run in this process.
@@ -50,7 +49,7 @@ struct HostOptions {
   std::string worker;              // program of the probe child; empty: found beside the library
   std::chrono::milliseconds probe_deadline{20000};
   bool probe_again = false;        // ignore remembered verdicts
-  CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for kAuto
+  CompileIn compile_in = CompileIn::kProcess;  // a Runtime asks for the child
   std::chrono::milliseconds compile_deadline{120000};  // of one claim or compile in the child
   uint64_t compile_memory_bytes = 0;                   // private memory of child and worker; 0: half of the machine's
   RunIn run_in = RunIn::kProcess;
@@ -201,6 +200,8 @@ class PluginHost {
   virtual const std::vector<HardwareItem>& hardware() const = 0;
   // What went wrong with plugins, for the next report that is written: each thing is given out once.
   virtual std::vector<std::string> take_incidents() = 0;
+  // Ends the compile children that opened a GPU, where a process holds 0.6 GB as long as it lives. The next compile starts another.
+  virtual void release_devices() = 0;
 };
 
 }  // namespace keirin

@@ -62,6 +62,7 @@
 #define FAULT_rude_slice 38
 #define FAULT_crash_load 39
 #define FAULT_switched_run 40
+#define FAULT_one_process 41
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -86,6 +87,7 @@ namespace {
 krn_host* g_host = nullptr;
 const krn_host_core* g_core = nullptr;
 const krn_host_threads* g_threads = nullptr;
+uint32_t g_role = 0;
 
 krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 
@@ -195,6 +197,12 @@ krn_code KRN_CALL describe(krn_dev*, krn_device_desc* out, krn_err*) {
   out->arch = str("x86-64");
   out->fingerprint = str("none");
   out->prior_score = 1;
+  return KRN_STATUS_ok;
+}
+
+// A device that only one process may open, or without memory for a second.
+krn_code KRN_CALL open_device(krn_dev*, krn_err* err) {
+  if (IS(one_process) && g_role == KRN_ROLE_COMPILE) return fail(err, KRN_STATUS_exhausted, "the device has no memory for another process");
   return KRN_STATUS_ok;
 }
 
@@ -403,7 +411,7 @@ krn_code KRN_CALL load(krn_dev*, const krn_region* region, krn_span, krn_span bo
 constexpr uint32_t size_of(uint32_t full) { return IS(short_tables) ? sizeof(krn_table) + sizeof(void*) : full; }
 
 constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, nullptr};
-constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, nullptr, nullptr, nullptr};
+constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, nullptr, nullptr};
 constexpr krn_compile_table kCompile{{size_of(sizeof(krn_compile_table)), 1, 0}, claim, compile, retain, release};
 constexpr krn_exec_table kExec{{sizeof(krn_exec_table), 1, 0}, info, needs, run};
 constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save, check, load};
@@ -427,6 +435,7 @@ extern "C" KRN_EXPORT krn_code KRN_CALL krn_plugin_entry(const krn_offer* offer,
   answer->capabilities = krn_symbol_that_nobody_has();
 #endif
   g_host = offer->host;
+  g_role = offer->role;
   g_core = reinterpret_cast<const krn_host_core*>(offer->get_table(offer->host, "krn.host.core", 1));
   g_threads = reinterpret_cast<const krn_host_threads*>(offer->get_table(offer->host, "krn.host.threads", 1));
   answer->abi_major = IS(other_abi) ? 7 : offer->abi_major_max;

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/host/contained_device.h"
 #include "core/host/host_tables.h"
 #include "tests/faults/fault_fixture.h"
 
@@ -130,6 +131,33 @@ TEST_F(CompileChildFaults, APluginWithoutArtifactsCompilesHereAndSaysSo) {
   const std::vector<std::string> told = host->take_incidents();
   ASSERT_EQ(told.size(), 1u);
   EXPECT_TRUE(has(told[0], "compiles in this process")) << told[0];
+}
+
+TEST_F(CompileChildFaults, ADeviceThatOneProcessMayOpenCompilesHereAndSaysSo) {
+  const auto host = open(child_options({"one_process"}));
+  const Status status = try_relu(*host->devices()[0], 8);
+  EXPECT_TRUE(status.ok()) << status.text();
+  const std::vector<std::string> told = host->take_incidents();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(has(told[0], "compiles in this process")) << told[0];
+  EXPECT_TRUE(has(told[0], "no memory for another process")) << told[0];
+}
+
+TEST_F(CompileChildFaults, AChildThatWasEndedIsFollowedByAnother) {
+  const auto host = open(child_options({"good"}));
+  auto& device = static_cast<ContainedDevice&>(*host->devices()[0]);
+  const test::World before;
+  const auto more_children = [&] {
+    const std::vector<std::string> changes = before.changes();
+    return std::count_if(changes.begin(), changes.end(), [](const std::string& line) { return has(line, "child left behind"); });
+  };
+  device.end_child();  // there is none
+  EXPECT_TRUE(try_relu(device, 8).ok());
+  EXPECT_EQ(more_children(), 1);
+  device.end_child();
+  EXPECT_EQ(more_children(), 0);
+  EXPECT_TRUE(try_relu(device, 16).ok());
+  EXPECT_TRUE(host->take_incidents().empty()) << "nobody is to blame";
 }
 
 TEST_F(CompileChildFaults, WhereNoChildCanBeStartedItCompilesHereAndSaysSo) {
