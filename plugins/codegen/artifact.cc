@@ -39,9 +39,9 @@ std::vector<uint8_t> save_artifact(const Executable& executable, const Backend& 
   std::memcpy(head.region, region_hash.data(), 32);
   head.code_bytes = code.size();
   head.checksum = checksum(code);
-  std::vector<uint8_t> out(sizeof head);
+  std::vector<uint8_t> out(sizeof head + code.size());
   std::memcpy(out.data(), &head, sizeof head);
-  out.insert(out.end(), code.begin(), code.end());
+  std::copy(code.begin(), code.end(), out.begin() + sizeof head);
   return out;
 }
 

@@ -95,7 +95,7 @@ AnchorCase attention(const Heads& h) {
   a.operands = {q, k, v};
   TensorDesc mask;
   if (h.mask != Heads::kNone) {
-    const uint8_t dtype = h.mask == Heads::kBool ? uint8_t{kDType_bool} : h.mask == Heads::kAdded16 ? h.dtype : kF32;
+    const uint8_t dtype = h.mask == Heads::kBool ? uint8_t{kDType_bool} : h.mask == Heads::kAdded16 ? h.dtype : uint8_t{kF32};
     const Dims sizes{h.batch, h.heads, h.queries, h.keys};
     const Dims strides = h.by_key ? Dims{h.keys, 0, 0, 1} : Dims{};
     mask = h.mask == Heads::kBool ? m.whole(dtype, sizes, 2, strides) : m.tensor(dtype, sizes, strides);
