@@ -25,6 +25,8 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
 // Anchors (vendor.cc). `has_device` false: judged by shapes alone, no library is opened.
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not);
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device);
+// What make_vendor_step will be asked for: libraries build their plans side by side.
+void prepare_vendor(std::span<const codegen::AnchorDesc* const> anchors, uint32_t numerics);
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
                                                 bool load);
 // CSR on the device (csr.cc).

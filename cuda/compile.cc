@@ -2,7 +2,6 @@
 //
 // The backend: what the code generator plans becomes launchable here.
 #include "cuda/backend.h"
-#include "cuda/conv.h"
 #include "cuda/launch.h"
 #include "cuda/text_step.h"
 #include "plugins/kit/error.h"
@@ -56,7 +55,7 @@ std::vector<std::unique_ptr<codegen::Step>> CudaBackend::lower_kernels(std::span
 
 void CudaBackend::prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) {
   const Current current(context_ ? context_->handle() : nullptr);
-  if (context_) prepare_convs(anchors, numerics_);
+  if (context_) prepare_vendor(anchors, numerics_);
 }
 
 std::unique_ptr<codegen::Step> CudaBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext&) {

@@ -5,6 +5,7 @@
 
 #include "cuda/matmul.h"
 #include "cuda/plan_step.h"
+#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -17,6 +18,7 @@ using codegen::TensorDesc;
 using Dims = std::vector<int64_t>;
 
 constexpr size_t kMaxStages = 5;
+constexpr int64_t kCachedShare = 4;  // a residual of less than one part in so many of the last cache is read from there
 
 // Row-major strides of the axes in that order, outermost first.
 Dims packed_strides(const Dims& sizes, const std::vector<size_t>& order) {
@@ -193,23 +195,24 @@ bool conv_taken(const AnchorDesc& anchor, uint32_t numerics, bool has_device, st
   return p && (!has_device || cudnn_supports(*p, why_not));
 }
 
-bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t numerics, bool has_device) {
+// Engines that read a residual are compiled for half a second each and need a fence before them. That pays where the residual
+// comes from memory; from the cache the kernel next door adds it, which reads the result anyway.
+static bool is_cached_residual(const AnchorDesc& anchor, const PostOp& post, int64_t cache_bytes) {
+  if (!post.operand.present() || std::count(post.operand.strides.begin(), post.operand.strides.end(), 0) > 0) return false;
+  int64_t bytes = codegen::dtype_bytes(post.operand.dtype);
+  for (int64_t size : anchor.results[0].sizes) bytes *= size;
+  return bytes < cache_bytes / kCachedShare;
+}
+
+bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t numerics, bool has_device, int64_t cache_bytes) {
+  if (is_cached_residual(anchor, post, cache_bytes)) return false;
   AnchorDesc longer = anchor;
   longer.post_ops.push_back(post);
   std::string ignored;
   return conv_taken(longer, numerics, has_device, ignored);
 }
 
-void prepare_convs(std::span<const AnchorDesc* const> anchors, uint32_t numerics) {
-  std::vector<ConvProblem> problems;
-  std::string ignored;
-  for (const AnchorDesc* anchor : anchors)
-    if (anchor->op == kit::kOp_conv)
-      if (auto p = conv_problem(*anchor, numerics, ignored)) problems.push_back(std::move(*p));
-  cudnn_prepare(problems);
-}
-
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics) {
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics, double* seconds) {
   std::string why_not;
   const auto p = conv_problem(anchor, numerics, why_not);
   if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
@@ -217,7 +220,9 @@ std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t nume
   if (anchor.operands.size() > 2 && anchor.operands[2].present()) tensors.push_back(anchor.operands[2]);
   for (const PostOp& post : anchor.post_ops)
     if (post.operand.present()) tensors.push_back(post.operand);
-  return make_plan_step("cudnn conv", tensors, "+" + std::to_string(anchor.post_ops.size()), cudnn_plan(*p));
+  const auto plan = cudnn_plan(*p);
+  if (seconds) *seconds = plan->seconds();
+  return make_plan_step("cudnn conv", tensors, "+" + std::to_string(anchor.post_ops.size()), plan);
 }
 
 }  // namespace keirin::cuda

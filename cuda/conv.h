@@ -21,9 +21,9 @@ std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anc
 
 // `has_device`: false asks the shapes only, for machines without one.
 bool conv_taken(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not);
-bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device);
-// What make_conv will be asked for: the library builds their plans side by side.
-void prepare_convs(std::span<const codegen::AnchorDesc* const> anchors, uint32_t numerics);
-std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics);
+// `cache_bytes`: of the device's last cache, in which a small residual is still found.
+bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device, int64_t cache_bytes);
+// `seconds`: what cuDNN's plan took with warm caches, 0 if it was not timed.
+std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics, double* seconds = nullptr);
 
 }  // namespace keirin::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -575,21 +576,29 @@ std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) {
 bool cudnn_supports(const ConvProblem& problem, std::string& why_not) { return supports(problem, why_not); }
 bool cudnn_supports(const HeadsProblem& problem, std::string& why_not) { return supports(problem, why_not); }
 
-void cudnn_prepare(std::span<const ConvProblem> problems) {
+void cudnn_prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) {
   if (!cudnn_missing().empty()) return;
-  std::map<std::pair<CUcontext, std::string>, const ConvProblem*> wanted;
-  {
+  struct Wanted {
+    bool is_new;  // no engine is remembered
+    std::function<std::shared_ptr<TimedPlan>()> make;
+  };
+  std::map<std::pair<CUcontext, std::string>, Wanted> wanted;
+  const auto want = [&](const auto& problem) {
+    using Problem = std::decay_t<decltype(problem)>;
+    const auto key = key_here(problem);
     std::lock_guard lock(known().mutex);
-    for (const ConvProblem& problem : problems)
-      if (const auto key = key_here(problem); !known().plans.count(key)) wanted.emplace(key, &problem);
-  }
-  std::vector<decltype(wanted)::value_type> list(wanted.begin(), wanted.end());
+    if (known().plans.count(key) || wanted.count(key)) return;
+    wanted[key] = {code_store().recall(choice_key("plan", problem)).empty(), [&problem] { return std::make_shared<GraphPlan<Problem>>(problem); }};
+  };
+  for (const HeadsProblem& problem : heads) want(problem);
+  for (const ConvProblem& problem : convs) want(problem);
+  const std::vector<decltype(wanted)::value_type> list(wanted.begin(), wanted.end());
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t i; (i = next.fetch_add(1)) < list.size();) {
       const Current current(list[i].first.first);
       try {
-        auto plan = std::make_shared<GraphPlan<ConvProblem>>(*list[i].second);
+        std::shared_ptr<TimedPlan> plan = list[i].second.make();
         std::lock_guard lock(known().mutex);
         known().plans.emplace(list[i].first, std::move(plan));
       } catch (const std::exception&) {  // asked for again when its step is made, which says why
@@ -597,8 +606,7 @@ void cudnn_prepare(std::span<const ConvProblem> problems) {
     }
   };
   // A thread begins with a handle of its own, which takes longer than to make all plans of a model again whose names are known.
-  const auto is_new = [](const auto& each) { return code_store().recall(choice_key("plan", *each.second)).empty(); };
-  const auto num_new = static_cast<size_t>(std::count_if(list.begin(), list.end(), is_new));
+  const auto num_new = static_cast<size_t>(std::count_if(list.begin(), list.end(), [](const auto& each) { return each.second.is_new; }));
   std::vector<std::thread> threads;
   for (size_t t = 1; t < std::min<size_t>(num_new, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
   work();

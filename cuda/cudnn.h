@@ -61,7 +61,7 @@ const std::string& cudnn_missing();
 bool cudnn_supports(const ConvProblem& problem, std::string& why_not);
 bool cudnn_supports(const HeadsProblem& problem, std::string& why_not);
 // Builds the candidates of many plans at once, on threads: what cudnn_plan would do one after the other.
-void cudnn_prepare(std::span<const ConvProblem> problems);
+void cudnn_prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads);
 // The best of the first few plans, timed on memory of their own. Remembered. Throws kit::Error.
 std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem);
 std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem);

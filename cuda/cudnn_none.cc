@@ -21,7 +21,7 @@ bool cudnn_supports(const HeadsProblem&, std::string& why_not) {
   return false;
 }
 
-void cudnn_prepare(std::span<const ConvProblem>) {}
+void cudnn_prepare(std::span<const ConvProblem>, std::span<const HeadsProblem>) {}
 
 std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
 

@@ -162,6 +162,7 @@ class MatmulStep final : public codegen::Step {
   krn_code run(const codegen::RunContext& context) const override;
   std::string describe() const override { return text_; }
   int64_t workspace_bytes() const override { return static_cast<int64_t>(workspace_bytes_); }
+  double seconds() const { return seconds_; }
   void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
 
  private:
@@ -180,6 +181,7 @@ class MatmulStep final : public codegen::Step {
   mutable std::once_flag asked_loose_;
   mutable std::optional<lt::Algo> loose_;  // for operands that start between words, asked for when the first one comes
   size_t workspace_bytes_ = 0;
+  double seconds_ = 0;
   uint32_t workspace_ = KRN_NO_BUFFER;
   int64_t element_bytes_ = 4;
   bool f64_ = false;
@@ -277,6 +279,7 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   const Choice choice = choose_algorithm(*api_, key, product, {found, static_cast<size_t>(count)}, raced);
   algo_ = choice.algo;
   workspace_bytes_ = choice.workspace_bytes;
+  seconds_ = static_cast<double>(choice.microseconds) * 1e-6;
   text_ += " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(count);
   if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
@@ -362,10 +365,12 @@ bool matmul_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
   return post.op == kit::kOp_relu || post.op == kit::kOp_gelu_tanh;
 }
 
-std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32, bool raced) {
+std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32, bool raced, double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt does not take this layout");
-  return std::make_unique<MatmulStep>(anchor, *problem, tf32, raced);
+  auto step = std::make_unique<MatmulStep>(anchor, *problem, tf32, raced);
+  if (seconds) *seconds = step->seconds();
+  return step;
 }
 
 }  // namespace keirin::cuda

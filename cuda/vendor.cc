@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who runs an anchor: products of a few rows, attention and bags by kernels of our own, other products by cuBLASLt, convolutions
-// and attention without a mask by cuDNN. Everything else that an anchor may ask for is refused here with its reason.
+// and attention without a mask by cuDNN, a 1x1 convolution by the faster of the two. Everything else that an anchor may ask for is
+// refused here with its reason.
 #include "cuda/attention.h"
 #include "cuda/backend.h"
 #include "cuda/bags.h"
@@ -58,7 +59,7 @@ bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t nu
 }
 
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
-  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device);
+  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device, gpu.info.cache_bytes);
   if (!is_product(anchor)) return false;
   std::string ignored;
   if (own_kernel(anchor, gpu, numerics, ignored)) {  // it stays with the kernel it has
@@ -69,15 +70,49 @@ bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Post
   return matmul_takes_post_op(anchor, post);
 }
 
+void prepare_vendor(std::span<const codegen::AnchorDesc* const> anchors, uint32_t numerics) {
+  std::vector<ConvProblem> convs;
+  std::vector<HeadsProblem> heads;
+  std::string ignored;
+  for (const codegen::AnchorDesc* anchor : anchors) {
+    if (anchor->op == kit::kOp_conv) {
+      if (auto p = conv_problem(*anchor, numerics, ignored)) convs.push_back(std::move(*p));
+    } else if (by_cudnn(*anchor, numerics, true)) {
+      heads.push_back(*heads_problem(*anchor, ignored));
+    }
+  }
+  cudnn_prepare(convs, heads);
+}
+
+// A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where
+// it wins all the same, it is faster.
+static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& conv, bool tf32, double conv_seconds) {
+  const auto linear = conv_as_linear(conv);
+  if (!linear) return nullptr;
+  try {
+    double seconds = 0;
+    auto product = make_matmul(*linear, tf32, true, &seconds);
+    return seconds > 0 && seconds < conv_seconds ? std::move(product) : nullptr;
+  } catch (const kit::Error&) {  // cuBLASLt has none
+    return nullptr;
+  }
+}
+
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
                                                 bool load) {
   const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
-  if (anchor.op == kit::kOp_conv) return make_conv(anchor, numerics);
+  const bool tf32 = numerics == KRN_NUMERICS_FAST, raced = !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC);
+  if (anchor.op == kit::kOp_conv) {
+    double conv_seconds = 0;
+    auto step = make_conv(anchor, numerics, &conv_seconds);
+    auto product = raced && load ? faster_product(anchor, tf32, conv_seconds) : nullptr;
+    return product ? std::move(product) : std::move(step);
+  }
   if (by_cudnn(anchor, numerics, load)) return make_heads(anchor);
   std::string why_not;
   if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
-  return make_matmul(anchor, numerics == KRN_NUMERICS_FAST, !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC));
+  return make_matmul(anchor, tf32, raced);
 }
 
 }  // namespace keirin::cuda

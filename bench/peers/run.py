@@ -10,7 +10,8 @@ which the process dies is a row that says so, and the model's other modes are me
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
 
 With --cold nothing is timed but building: every model and mode in a process of its own, several at once, on caches that start empty.
-With --keep-caches and --packages a measurement after it finds what was built.
+With --keep-caches and --packages a measurement after it finds what was built. With --together SECONDS all models' variants are built
+at once, each model's in its process, and timed once all are or the seconds are over: one model after the other, nothing beside it.
 
     python bench/peers/run.py --device cuda --size full --modes default --cold cold.json
 """
@@ -34,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
 import export  # noqa: E402
 from check import draw  # noqa: E402
 
+BUILT = "built"  # what a process notes while it waits to be timed
 FAMILIES = ["resnet50", "vit_b16", "bert", "xlnet", "decoder_prefill", "decoder_decode", "unet", "gcn", "gat", "sage",
             "graph_diffusion", "dlrm", "lstm", "ppo_vit"]
 
@@ -91,18 +93,20 @@ def bounded(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def variants(module, inputs, device: str, modes: list[str], bound: float, package: Path, begin):
-    """name -> (callable, seconds to build) or (None, reason). `begin` is told each name before anything of it runs."""
+def variants(module, inputs, device: str, modes: list[str], bound: float, until: float, package: Path, begin):
+    """name -> (callable, seconds to build) or (None, reason). `begin` is told each name before anything of it runs. A mode may take
+    `bound` seconds, and none may build past the time of day `until`; 0: no limit. Nothing is reset between modes: what was compiled
+    before would be compiled again when it is timed."""
     out = {"eager": (lambda: module(*inputs), 0.0)}
     for mode in modes:
         begin(mode)
         start = time.perf_counter()
         try:
-            with bounded(bound):
+            left = max(until - time.time(), 0.001) if until else 0
+            with bounded(min(filter(None, (bound, left)), default=0)):
                 if mode == "eager_graph":
                     call = with_graph(module, inputs)
                 else:
-                    torch._dynamo.reset()
                     built = ahead_of_time(module, inputs, package) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
                     for _ in range(3):
                         built(*inputs)
@@ -110,7 +114,8 @@ def variants(module, inputs, device: str, modes: list[str], bound: float, packag
                 synchronize(device)
             out[mode] = (call, time.perf_counter() - start)
         except Exception as error:  # a peer that cannot do a model is a row of the table
-            out[mode] = (None, reason_of(error))
+            late = until and time.time() >= until
+            out[mode] = (None, "not built before the time for building was over" if late else reason_of(error))
     return out
 
 
@@ -158,7 +163,8 @@ def keirin_row(command: str, model: str, size: str, device: str, extra: list[str
 
 
 def run_alone(command: list[str], note: Path, limit: float) -> str:
-    """Runs it as a session of its own; "" or why it was ended or ended by itself. `limit` counts from the last change of `note`."""
+    """Runs it as a session of its own; "" or why it was ended or ended by itself. `limit` counts from the last change of `note`,
+    but not while the process waits for its turn."""
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
         changed, before = time.monotonic(), None
@@ -167,7 +173,7 @@ def run_alone(command: list[str], note: Path, limit: float) -> str:
             now = note.stat().st_mtime_ns if note.exists() else None
             if now != before:
                 changed, before = time.monotonic(), now
-            if limit and time.monotonic() - changed > limit:
+            if limit and time.monotonic() - changed > limit and note.exists() and note.read_text() != BUILT:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)  # with the compile workers that it started
                 child.wait()
@@ -180,7 +186,7 @@ def run_alone(command: list[str], note: Path, limit: float) -> str:
         return f"ended with {how}" + (f": {last[0][:300]}" if last else "")
 
 
-def python_row(model: str, options) -> dict:
+def python_row(model: str, options, gate: str = "") -> dict:
     """The Python variants of a model, in a process that may die: then without the mode that it died in."""
     failed = {}
     while True:
@@ -189,7 +195,7 @@ def python_row(model: str, options) -> dict:
             modes = [m for m in options.modes if m not in failed]
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(modes),
                        "--seconds", str(options.seconds), "--bound", str(options.bound), "--threads", str(options.threads),
-                       "--packages", options.packages, "--alone", str(out), "--note", str(note)]
+                       "--packages", options.packages, "--alone", str(out), "--note", str(note), "--gate", gate, "--until", str(options.until)]
             why = run_alone(command, note, options.bound + 60 if options.bound else 0)
             at = note.read_text() if note.exists() else "start"
             row = json.loads(out.read_text()) if out.exists() else {}
@@ -210,18 +216,44 @@ def measure_alone(model: str, options) -> dict:
     with torch.no_grad():
         folder = Path(options.packages or tempfile.mkdtemp())
         folder.mkdir(parents=True, exist_ok=True)
-        built = variants(module, inputs, options.device, options.modes, options.bound, folder / f"{model}.pt2", begin)
+        built = variants(module, inputs, options.device, options.modes, options.bound, options.until, folder / f"{model}.pt2", begin)
         row = {"build_s": {k: v[1] for k, v in built.items() if v[0]}, "failed": {k: v[1] for k, v in built.items() if not v[0]}}
+        if options.gate:
+            built_file(options.gate).touch()
+            begin(BUILT)
+            while not Path(options.gate).exists():
+                time.sleep(0.05)
         if options.seconds > 0:
             row["ms"] = time_in_turns({k: v[0] for k, v in built.items() if v[0]}, options.device, options.seconds, begin)
     return row
 
 
-def bench(model: str, options) -> dict:
+def bench(model: str, options, python=python_row) -> dict:
     row = {"model": model}
     if options.keirin:
         row["keirin"] = keirin_row(options.keirin, model, options.size, options.device, options.keirin_option)
-    return row | python_row(model, options)
+    return row | python(model, options)
+
+
+def built_file(gate: str) -> Path:
+    return Path(gate + ".built")
+
+
+def bench_together(models: list[str], options):
+    """The rows of bench(), each as soon as it is measured, of processes that built what they time all at once."""
+    options.until = time.time() + options.together
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(models)) as pool:
+        gates = {model: f"{folder}/{model}" for model in models}
+        rows = {model: pool.submit(python_row, model, options, gates[model]) for model in models}
+        while not all(rows[model].done() or built_file(gates[model]).exists() for model in models):
+            time.sleep(0.1)
+
+        def let_through(model: str, _) -> dict:
+            Path(gates[model]).touch()
+            return rows[model].result()
+
+        for model in models:
+            yield bench(model, options, let_through)
 
 
 def markdown(rows: list[dict], modes: list[str]) -> str:
@@ -304,6 +336,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=7, help="processes of --cold at once")
     parser.add_argument("--packages", default="", help="folder of AOTInductor's packages: those there are loaded, others are made there")
     parser.add_argument("--keep-caches", action="store_true", help="--cold uses the caches that TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name")
+    parser.add_argument("--together", type=float, default=0, metavar="SECONDS", help="build all models at once, for at most so long, then time each")
     parser.add_argument("--seconds", type=float, default=3.0, help="least time spent timing one model")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json")
@@ -311,6 +344,8 @@ def main() -> int:
     parser.add_argument("--markdown")
     parser.add_argument("--alone", help="for its own use: one model's Python variants, the row to this file")
     parser.add_argument("--note", help="for its own use: the file that names what is under way")
+    parser.add_argument("--until", type=float, default=0, help="for its own use: the time of day after which nothing is built")
+    parser.add_argument("--gate", default="", help="for its own use: the file whose existence allows timing")
     parser.add_argument("--show", help="measure nothing: print the table of this JSON file")
     options = parser.parse_args()
     if options.show:
@@ -333,8 +368,8 @@ def main() -> int:
     machine = {"cpu": platform.processor(), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if options.device == "cuda":
         machine["gpu"] = torch.cuda.get_device_name(0)
-    for model in models:
-        rows.append(bench(model, options))
+    for row in bench_together(models, options) if options.together else (bench(model, options) for model in models):
+        rows.append(row)
         print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
         if options.json:  # a run that is cut short loses nothing
             Path(options.json).write_text(json.dumps({"schema": "keirin/peers/1", "machine": machine, "rows": rows}, indent=1))

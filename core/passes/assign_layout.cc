@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pass 9: lays convolution graphs out channels-last where the context asks for it: from each convolution through pooling,
-// norms and pointwise ops. Only strides change: a relayout is put where the graph begins and where the user sees
-// strides, and constant weights are laid out once.
+// norms and pointwise ops. What reads those in another way (a view, attention over one) states the strides that eager gives
+// it then: heads whose elements lie together are what fused attention takes. Only strides change: a relayout is put where
+// the graph begins and where the user sees strides, and constant weights are laid out once.
 #include <map>
 
 #include "abi/planted.h"
 #include "core/ir/rows.h"
+#include "core/ops/infer.h"
 #include "core/passes/pass.h"
 #include "core/passes/rewriter.h"
 
@@ -36,21 +38,23 @@ bool follows(const Op& op) {
 
 class Layouter {
  public:
-  Layouter(Rewriter& r, PassContext& context) : r_(r), context_(context) {}
+  Layouter(Rewriter& r, PassContext& context) : r_(r), context_(context), is_output_(r.old().values.size()) {
+    for (const Output& output : r.old().outputs) is_output_[output.value] = 1;
+  }
 
   Result<bool> operator()(OpId id) {
     const Op& op = r_.old().ops[id];
     if (op.code == OpCode::kOpaque || op.results.size() != 1) return false;
     const Type& type = r_.old().type(op.results[0]);
-    if (!fits(type) || !may_change(type)) return false;
-    if (op.code == OpCode::k_conv) return convolution(id);
-    if (!follows(op)) return false;
-    for (ValueId v : op.operands)
-      if (v != kNone && is_channels_last(r_.graph().type(r_.map(v))) && r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
-        keep_channels_last(id);
-        return true;
-      }
-    return false;
+    if (fits(type) && may_change(type)) {
+      if (op.code == OpCode::k_conv) return convolution(id);
+      for (ValueId v : op.operands)
+        if (follows(op) && v != kNone && is_channels_last(r_.graph().type(r_.map(v))) && r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
+          keep_channels_last(id);
+          return true;
+        }
+    }
+    return as_eager_would(id);
   }
 
   // The user's outputs get the strides back that eager gives.
@@ -75,6 +79,24 @@ class Layouter {
     OpId copy = r_.keep(id);
     Type& type = r_.graph().values[r_.graph().ops[copy].results[0]].type;
     type.strides = channels_last_strides(type.sizes);
+  }
+
+  // A result's strides follow from its operands', where those have changed.
+  Result<bool> as_eager_would(OpId id) {
+    const Op& op = r_.old().ops[id];
+    const Type& before = r_.old().type(op.results[0]);
+    if (is_output_[op.results[0]] && before.strides != contiguous_strides(before.sizes)) return false;
+    bool changed = false;
+    std::vector<const Type*> operands;
+    for (ValueId v : op.operands) {
+      operands.push_back(v == kNone ? nullptr : &r_.graph().type(r_.map(v)));
+      changed |= v != kNone && operands.back()->strides != r_.old().type(v).strides;
+    }
+    if (!changed) return false;
+    KRN_TRY_LET(std::vector<Type> types, infer_types(op, operands));
+    const OpId copy = r_.keep(id);
+    r_.graph().values[r_.graph().ops[copy].results[0]].type.strides = types[0].strides;
+    return true;
   }
 
   Result<bool> convolution(OpId id) {
@@ -113,6 +135,7 @@ class Layouter {
 
   Rewriter& r_;
   PassContext& context_;
+  std::vector<uint8_t> is_output_;
   std::map<ValueId, ValueId> relaid_, weights_;
 };
 

@@ -348,6 +348,7 @@ TEST_F(CudaConv, SpeedOfResNet50) {
     const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::printf("%-26s %7.1f us, asked in %.1f ms, built in %.0f ms, workspace %.1f MB, %s\n", c.name.c_str(), plan->seconds() * 1e6,
                 asked * 1e3, (all - asked) * 1e3, static_cast<double>(plan->workspace_bytes()) / 1e6, plan->name().c_str());
+    std::printf("%-26s gets %s\n", "", make_vendor_step(anchor_of(c, kit::kDType_bf16), *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true)->describe().c_str());
   }
 }
 

@@ -38,7 +38,12 @@ AnchorDesc conv(uint8_t dtype, bool channels_last, int64_t kernel = 3) {
 
 PostOp with(const AnchorDesc& a, uint32_t op, uint8_t dtype, Dims strides) { return {op, tensor(dtype, a.results[0].sizes, std::move(strides))}; }
 
-bool takes(const AnchorDesc& a, const PostOp& post) { return vendor_takes_post_op(a, post, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false); }
+// On a device whose cache is too small for a residual to be found there.
+bool takes(const AnchorDesc& a, const PostOp& post, int64_t cache_bytes = 4096) {
+  Gpu gpu = imagine_gpu("sm_90");
+  gpu.info.cache_bytes = cache_bytes;
+  return vendor_takes_post_op(a, post, gpu, KRN_NUMERICS_DEFAULT, false);
+}
 
 std::string refusal(const AnchorDesc& a) {
   std::string why_not;
@@ -119,6 +124,13 @@ TEST(CudaConvProblem, Epilogues) {
   ASSERT_EQ(p->stages.size(), 3u);
   EXPECT_EQ(p->stages[0].operand.sizes, (Dims{1, 16, 1, 1}));
   EXPECT_EQ(p->stages[1].operand.sizes, a.results[0].sizes);
+}
+
+TEST(CudaConvProblem, AResidualInTheCacheIsAddedNextDoor) {
+  const AnchorDesc a = conv(kit::kDType_bf16, true);  // 2,240 bytes
+  EXPECT_TRUE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, a.results[0].strides), 4 * 2240));
+  EXPECT_FALSE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, a.results[0].strides), 4 * 2241));
+  EXPECT_TRUE(takes(a, with(a, kit::kOp_add, kit::kDType_bf16, {0, 1, 0, 0}), 1 << 20)) << "one number for each channel";
 }
 
 TEST(CudaConvProblem, OneByOneIsAProduct) {
