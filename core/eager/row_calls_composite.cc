@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // COMPOSITE rows, each through the ATen operator that it was captured from.
+#include <algorithm>
 #include <bit>
 
 #include "core/eager/at_tensor.h"
@@ -31,7 +32,11 @@ RowRun make_attention(const RowSite& site) {
   const AttrValue* scale = site.op.find(AttrKey::k_scale);
   const std::optional<double> factor = scale == nullptr ? std::nullopt : std::optional(std::get<double>(*scale));
   return [factor, causal = site.op.b(AttrKey::k_causal), gqa = site.op.b(AttrKey::k_gqa)](RowIn in, RowOut out) {
-    out[0] = at::scaled_dot_product_attention(*in[0], *in[1], *in[2], optional(in, 3), 0.0, causal, factor, gqa);
+    // Without heads LibTorch's fused kernel ends the process: it divides by their number.
+    std::vector<int64_t> sizes = in[0]->sizes().vec();
+    sizes.back() = in[2]->size(-1);
+    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) out[0] = at::empty(sizes, in[0]->options());
+    else out[0] = at::scaled_dot_product_attention(*in[0], *in[1], *in[2], optional(in, 3), 0.0, causal, factor, gqa);
   };
 }
 

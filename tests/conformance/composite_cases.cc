@@ -116,7 +116,9 @@ void attentions(Variants& out) {
                            {"scaled", {1, 2, 5, 16}, {1, 2, 5, 16}, 0, {{K::k_causal, false}, {K::k_scale, 0.3}}},
                            {"bool_mask", {2, 3, 7, 8}, {2, 3, 9, 8}, 1, {{K::k_causal, false}, usual}},
                            {"additive", {2, 3, 7, 8}, {2, 3, 9, 8}, 2, {{K::k_causal, false}, usual}},
-                           {"gqa", {2, 4, 6, 8}, {2, 2, 6, 8}, 0, {{K::k_causal, false}, usual, {K::k_gqa, true}}}};
+                           {"gqa", {2, 4, 6, 8}, {2, 2, 6, 8}, 0, {{K::k_causal, false}, usual, {K::k_gqa, true}}},
+                           {"no_heads", {2, 0, 7, 8}, {2, 0, 9, 8}, 0, {{K::k_causal, false}, usual}},
+                           {"no_queries", {2, 3, 0, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, false}, usual}}};
   for (const Attention& a : all)
     out.push_back({a.name, [=](Sheet& s, DType t) {
                      const ValueId q = s.operand(t, a.q, weight()), k = s.operand(t, a.k, weight()), v = s.operand(t, a.k, weight());

@@ -3,7 +3,9 @@
 // Random graphs over the real plugins. A failing one is shrunk and printed as text with the command that repeats it; a crash
 // prints its seed.
 //
-//   graphs --cpu=FOLDER --reference=FOLDER | --cuda=FOLDER [--first=N] [--count=N] [--seed=N] [--print] [--no-shrink]
+// Each seed gives two graphs: the second makes the same choices with other sizes.
+//
+//   graphs --cpu=FOLDER --reference=FOLDER | --cuda=FOLDER [--first=N] [--count=N] [--seed=N [--other-sizes]] [--print] [--no-shrink]
 //          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM] [--run-in=worker]
 #include <signal.h>
 #include <unistd.h>
@@ -27,7 +29,7 @@ namespace {
 
 struct Options {
   std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = KEIRIN_WORKER, run_in = "process";
-  bool specials = false, shrink = true, print = false;
+  bool specials = false, shrink = true, print = false, other_sizes = false;
 };
 
 char now_running[80] = "";
@@ -64,30 +66,40 @@ class Runner {
     const uint64_t count = options_.seed.empty() ? std::strtoull(options_.count.c_str(), nullptr, 10) : 1;
     const uint64_t most_failures = std::strtoull(options_.most_failures.c_str(), nullptr, 10);
     for (uint64_t seed = first; seed < first + count && failed_ < most_failures; ++seed) run_seed(seed);
-    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", static_cast<unsigned long long>(count),
-                static_cast<unsigned long long>(ops_), static_cast<unsigned long long>(compiled_), static_cast<unsigned long long>(failed_));
+    const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+    std::printf("other sizes: %llu kernels, code was made for %llu of them\n", number(kernels_of_other_), number(generated_for_other_));
+    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", number(tried_), number(ops_), number(compiled_), number(failed_));
     test::trust_count("graphs", static_cast<int64_t>(tried_), static_cast<int64_t>(failed_));
     return failed_ == 0 && compiled_ > 0 ? 0 : 1;
   }
 
  private:
+  // Twice: kernels are made for a structure and take sizes as arguments, so the second graph mostly runs what was made for the first.
   void run_seed(uint64_t seed) {
+    if (run_sizes(seed, Sizes::kFirst)) run_sizes(seed, Sizes::kOther);
+  }
+
+  bool run_sizes(uint64_t seed, Sizes sizes) {
+    const bool other = sizes == Sizes::kOther;
+    if (!options_.seed.empty() && other != options_.other_sizes) return true;
     const Setting setting = setting_of(seed, sources_);
-    std::snprintf(now_running, sizeof now_running, "--seed=%llu (%s)\n", static_cast<unsigned long long>(seed), cut_name(setting.cut));
-    const Graph graph = draw_graph(seed, setting.finite);
-    if (graph.outputs.empty()) return;
+    std::snprintf(now_running, sizeof now_running, "--seed=%llu%s (%s)\n", static_cast<unsigned long long>(seed), other ? " --other-sizes" : "",
+                  cut_name(setting.cut));
+    const Graph graph = draw_graph(seed, setting.finite, sizes);
+    if (graph.outputs.empty()) return true;
     ++tried_;
     if (options_.print) std::printf("%s", print(graph).c_str()), std::fflush(stdout);
     ops_ += graph.ops.size();
     const Verdict verdict = plugins_->try_graph(graph, setting);
     compiled_ += static_cast<uint64_t>(verdict.compiled);
-    if (verdict.right) return;
+    if (other) kernels_of_other_ += static_cast<uint64_t>(verdict.kernels), generated_for_other_ += static_cast<uint64_t>(verdict.generated);
+    if (verdict.right) return true;
     ++failed_;
     std::printf("FAILED seed %llu (%s, %s, %zu ops): %s\n  graphs", static_cast<unsigned long long>(seed), cut_name(setting.cut),
                 setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str());
     for (const Plugins::Source& s : sources_) std::printf(" --%s=%s", cut_name(s.cut), s.folder.c_str());
-    std::printf(" --seed=%llu\n", static_cast<unsigned long long>(seed));
-    if (!options_.shrink) return;
+    std::printf(" --seed=%llu%s\n", static_cast<unsigned long long>(seed), other ? " --other-sizes" : "");
+    if (!options_.shrink) return false;
     // A wrong number stays a wrong number, an error an error.
     const auto fails = [&](const Graph& g) {
       if (!verify(g).ok()) return false;
@@ -97,6 +109,7 @@ class Runner {
     const Graph small = shrink(graph, fails);
     std::printf("shrunk to %zu ops: %s\n%s", small.ops.size(), plugins_->try_graph(small, setting).reason.c_str(), print(small).c_str());
     std::fflush(stdout);
+    return false;
   }
 
   int run_text() {
@@ -117,6 +130,7 @@ class Runner {
   const std::vector<Plugins::Source> sources_;
   std::unique_ptr<Plugins> plugins_;
   uint64_t tried_ = 0, ops_ = 0, compiled_ = 0, failed_ = 0;
+  uint64_t kernels_of_other_ = 0, generated_for_other_ = 0;  // of the graphs with other sizes
 };
 
 bool read_option(const std::string& arg, const std::string& key, std::string& to) {
@@ -130,6 +144,7 @@ int run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--specials") o.specials = true;
+    else if (arg == "--other-sizes") o.other_sizes = true;
     else if (arg == "--no-shrink") o.shrink = false;
     else if (arg == "--print") o.print = true;
     else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "cuda", o.cuda) &&

@@ -20,7 +20,8 @@ constexpr int64_t kMostOfLarge = 1 << 17;  // several slices of work and several
 
 class Drawer {
  public:
-  Drawer(uint64_t seed, bool finite) : random_(seed), finite_(finite), large_(one_in(16)), most_(large_ ? kMostOfLarge : kMostElements), b_(g_) {}
+  Drawer(uint64_t seed, bool finite, Sizes which)
+      : random_(seed), finite_(finite), other_(which == Sizes::kOther), large_(one_in(16)), most_(large_ ? kMostOfLarge : kMostElements), b_(g_) {}
 
   Graph draw() {
     for (int i = 2 + pick(3); i-- > 0;) input(float_dtype(), sizes());
@@ -57,10 +58,14 @@ class Drawer {
   DType float_dtype() { return of({DType::k_f32, DType::k_f32, DType::k_f32, DType::k_bf16, DType::k_f16, DType::k_f64}); }
   Dims sizes() {
     Dims out;
-    for (int rank = of({0, 1, 2, 2, 2, 3, 3, 4}); rank-- > 0;) out.push_back(large_ ? of<int64_t>({3, 65, 130, 257, 1030, 4099}) : of<int64_t>({1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65}));
+    for (int rank = of({0, 1, 2, 2, 2, 3, 3, 4}); rank-- > 0;) out.push_back(size());
     if (!out.empty() && one_in(30)) out[pick(static_cast<int>(out.size()))] = 0;
     while (count(out) > most_) *std::max_element(out.begin(), out.end()) = 3;
     return out;
+  }
+  int64_t size() {
+    if (large_) return other_ ? of<int64_t>({6, 70, 144, 300, 999, 3001}) : of<int64_t>({3, 65, 130, 257, 1030, 4099});
+    return other_ ? of<int64_t>({1, 3, 6, 5, 9, 11, 12, 24, 21, 40, 71}) : of<int64_t>({1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 65});
   }
   static int64_t count(const Dims& sizes) {
     int64_t n = 1;
@@ -528,7 +533,7 @@ class Drawer {
   }
 
   std::mt19937_64 random_;
-  const bool finite_, large_;
+  const bool finite_, other_, large_;
   const int64_t most_;
   Graph g_;
   Builder b_;
@@ -541,6 +546,6 @@ class Drawer {
 
 }  // namespace
 
-Graph draw_graph(uint64_t seed, bool finite) { return Drawer(seed, finite).draw(); }
+Graph draw_graph(uint64_t seed, bool finite, Sizes which) { return Drawer(seed, finite, which).draw(); }
 
 }  // namespace keirin::graphs

@@ -11,8 +11,11 @@
 
 namespace keirin::graphs {
 
+// kOther: the choices of the seed with other sizes, which mostly give the same structure.
+enum class Sizes { kFirst, kOther };
+
 // The same seed gives the same graph. Every op can be reached from an output. `finite`: with what has no defined answer for NaN
 // and infinities: casts to integers, attention, convolutions.
-Graph draw_graph(uint64_t seed, bool finite);
+Graph draw_graph(uint64_t seed, bool finite, Sizes which = Sizes::kFirst);
 
 }  // namespace keirin::graphs

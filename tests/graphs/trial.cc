@@ -319,7 +319,7 @@ Result<std::vector<uint32_t>> Plugins::assign(const Graph& graph, const Setting&
   return out;
 }
 
-Result<std::unique_ptr<Plan>> Plugins::build(const Graph& graph, const Setting& setting, const Program& program, int& compiled) {
+Result<std::unique_ptr<Plan>> Plugins::build(const Graph& graph, const Setting& setting, const Program& program, Verdict& verdict) {
   KRN_TRY_LET(const std::vector<uint32_t> owner, assign(graph, setting));
   std::vector<Claim> claims;
   for (uint32_t p = 0; p < devices_.size(); ++p) {
@@ -334,7 +334,12 @@ Result<std::unique_ptr<Plan>> Plugins::build(const Graph& graph, const Setting& 
     const bool region = each.kind == Step::kRegion;
     KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices_[parts.regions[each.index].plugin], program.constants, setting.seed / 8 % 4 == 0)
                                       : eager_step(graph, program.calls, each.index, where_));
-    if (region) compiled += step.num_ops;
+    if (region) {
+      const ExecutableInfo& info = step.executable->info();
+      verdict.compiled += step.num_ops;
+      verdict.kernels += static_cast<int>(info.num_kernels);
+      verdict.generated += static_cast<int>(info.num_codegen);
+    }
     steps.push_back(std::move(step));
   }
   return Plan::make(graph, std::move(steps), program.constants, *services_, where_);
@@ -385,7 +390,7 @@ Status Plugins::draw_and_run(const Graph& graph, const Setting& setting, Verdict
 Status Plugins::run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict) {
   KRN_TRY_LET(program.constants, moved(program.constants, where_, *services_));
   KRN_TRY_LET(const Graph optimised, optimise(program.graph, setting, program.constants, *services_, where_));
-  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, setting, program, verdict.compiled));
+  KRN_TRY_LET(const std::unique_ptr<Plan> plan, build(optimised, setting, program, verdict));
   Calls judged(program, *plan, *services_, where_);
   const auto take = [&](const std::string& reason) {
     if (verdict.right && !reason.empty()) verdict.right = false, verdict.reason = reason;

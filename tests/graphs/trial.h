@@ -38,6 +38,7 @@ struct Verdict {
   bool right = true;
   std::string reason;
   int compiled = 0;    // ops in regions
+  int kernels = 0, generated = 0;  // of those regions, and for how many of the kernels code was made
 };
 
 class Plugins {
@@ -58,7 +59,7 @@ class Plugins {
   Status draw_and_run(const Graph& graph, const Setting& setting, Verdict& verdict);
   Status run(Program program, const std::vector<std::vector<TensorRef>>& calls, const Setting& setting, Verdict& verdict);
   Result<std::vector<uint32_t>> assign(const Graph& graph, const Setting& setting);
-  Result<std::unique_ptr<Plan>> build(const Graph& graph, const Setting& setting, const Program& program, int& compiled);
+  Result<std::unique_ptr<Plan>> build(const Graph& graph, const Setting& setting, const Program& program, Verdict& verdict);
   Result<std::vector<TensorRef>> values(const Graph& graph, const Setting& setting, uint32_t call);
   TensorServices* services_ = nullptr;
   std::vector<std::unique_ptr<PluginHost>> hosts_;
