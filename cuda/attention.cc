@@ -61,7 +61,6 @@ KRN_FN float krn_masked(float s, typename Mask::Stored m) {
 
 constexpr const char* kTiles = R"(
 typedef unsigned short u16;
-KRN_FN unsigned krn_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 KRN_FN void krn_copy16(void* to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(krn_shared(to)), "l"(from), "r"(there ? 16 : 0));
 }

@@ -52,6 +52,7 @@ void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, doubl
   gpu.info.updates_rows = true;
   gpu.facts.num_units = units;
   gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has
+  gpu.facts.shared_bytes = major < 8 ? 0 : minor == 0 && major < 12 ? 128 << 10 : 64 << 10;
 }
 
 int find_index(const Driver& driver, const std::string& pci, int index) {

@@ -34,6 +34,7 @@ namespace keirin::cuda {
   X(cuModuleGetFunction, "cuModuleGetFunction")             \
   X(cuFuncSetAttribute, "cuFuncSetAttribute")               \
   X(cuLaunchKernel, "cuLaunchKernel")                       \
+  X(cuLaunchKernelEx, "cuLaunchKernelEx")                   \
   X(cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel") \
   X(cuStreamIsCapturing, "cuStreamIsCapturing")             \
   X(cuMemAlloc, "cuMemAlloc_v2")                            \

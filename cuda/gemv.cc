@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A wave takes two rows of the matrix (columns of the result), with four 16-byte loads of each under way. Where there are fewer
-// rows than the device has waves for, several waves of a block share two rows and join through shared memory: no atomics, so
-// that equal runs give equal sums.
+// A wave takes two rows of the matrix (columns of the result), with two 16-byte loads of each under way and the next asked for as one
+// is used. Several waves of a block share two rows and join through shared memory: no atomics, so that equal runs give equal sums.
+// A constant matrix is asked for before the kernels before have ended.
 #include "cuda/gemv.h"
 
 #include "plugins/kit/tables.h"
@@ -19,7 +19,7 @@ constexpr int64_t kSmallestMatrix = 1 << 16;  // elements; a smaller one is the 
 constexpr int kWaves = 4;                     // of a block
 
 constexpr const char* kText = R"(
-enum { a_depth, a_x, a_tables, num_sizes = a_tables + 4 * TABLES, VEC = 16 / (int)sizeof(typename STORAGE::Stored), WAVES = 4, AHEAD = 4 };
+enum { a_depth, a_x, a_next, a_tables, num_sizes = a_tables + 4 * TABLES, VEC = 16 / (int)sizeof(typename STORAGE::Stored), WAVES = 4, AHEAD = 2 };
 typedef typename STORAGE::Stored Stored;
 // A word of the matrix, which nobody reads again.
 KRN_FN KrnPack<STORAGE, VEC> krn_stream(const Stored* p, bool there) {
@@ -27,14 +27,14 @@ KRN_FN KrnPack<STORAGE, VEC> krn_stream(const Stored* p, bool there) {
   KrnPack<STORAGE, VEC> pack;
   pack.w[0].w[0] = pack.w[0].w[1] = pack.w[0].w[2] = pack.w[0].w[3] = 0;
   if (there)
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
         : "=r"(pack.w[0].w[0]), "=r"(pack.w[0].w[1]), "=r"(pack.w[0].w[2]), "=r"(pack.w[0].w[3]) : "l"(p));
   return pack;
 #else
   return krn_word<STORAGE, VEC>(p, there);
 #endif
 }
-KRN_KERNEL(128) gemv(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<1 + 4 * TABLES>) p) {
+KRN_KERNEL_FULL(128, 8) gemv(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(KrnPointers<1 + 4 * TABLES>) p) {
   KRN_SHARED float parts[WAVES][2 * ROWS];
   const int wave = KRN_THREAD / 32, lane = KRN_THREAD % 32, depth = (int)a.v[a_depth];
   int pair = KRN_BLOCK * (WAVES / SHARE) + wave / SHARE, table = 0;
@@ -48,20 +48,24 @@ KRN_KERNEL(128) gemv(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PARAMETER(Kr
   const Stored* const x = (const Stored*)p.v[0];
   const Stored* const w0 = (const Stored*)p.v[1 + 4 * table] + (there ? column : 0) * sizes[1];
   const Stored* const w1 = column + 1 < columns ? w0 + sizes[1] : w0;
+  enum { STRIDE = 32 * VEC * SHARE };
+  const int start = there ? (wave % SHARE * 32 + lane) * VEC : depth;
+  KrnPack<STORAGE, VEC> ws[2][AHEAD];
+  KRN_UNROLL for (int c = 0; c < AHEAD; ++c) {
+    ws[0][c] = krn_stream(w0 + start + c * STRIDE, start + c * STRIDE < depth);
+    ws[1][c] = krn_stream(w1 + start + c * STRIDE, start + c * STRIDE < depth);
+  }
+  if (a.v[a_next]) krn_let_next_begin();
+  krn_await_before();  // the matrix was there; everything else is other kernels'
   float sum[2][ROWS];
   KRN_UNROLL for (int r = 0; r < ROWS; ++r) sum[0][r] = sum[1][r] = 0;
-  enum { STRIDE = 32 * VEC * SHARE };
-  for (int at = there ? (wave % SHARE * 32 + lane) * VEC : depth; at < depth; at += STRIDE * AHEAD) {
-    KrnPack<STORAGE, VEC> ws[2][AHEAD];
+  for (int at = start; at < depth; at += STRIDE * AHEAD) {
     KRN_UNROLL for (int c = 0; c < AHEAD; ++c) {
-      const int k = at + c * STRIDE;
-      ws[0][c] = krn_stream(w0 + k, k < depth);
-      ws[1][c] = krn_stream(w1 + k, k < depth);
-    }
-    KRN_UNROLL for (int c = 0; c < AHEAD; ++c) {
-      const int k = at + c * STRIDE;
+      const int k = at + c * STRIDE, next = k + STRIDE * AHEAD;
       float f0[VEC], f1[VEC];
       KRN_UNROLL for (int j = 0; j < VEC; ++j) f0[j] = STORAGE::get(ws[0][c].s[j]), f1[j] = STORAGE::get(ws[1][c].s[j]);
+      ws[0][c] = krn_stream(w0 + next, next < depth);
+      ws[1][c] = krn_stream(w1 + next, next < depth);
       KRN_UNROLL for (int r = 0; r < ROWS; ++r) {
         const KrnPack<STORAGE, VEC> xs = krn_word<STORAGE, VEC>(x + r * a.v[a_x] + k, k < depth);
         KRN_UNROLL for (int j = 0; j < VEC; ++j) {
@@ -166,17 +170,21 @@ std::optional<TextKernel> gemv_kernel(std::span<const AnchorDesc* const> anchors
   out.pointers = {anchors[0]->operands[0]};
   int64_t pairs = 0;
   std::optional<Table> t;
+  out.early = true;
   for (const AnchorDesc* anchor : anchors) {
     if (t = table_of(*anchor, why_not); !t) return std::nullopt;
-    if (out.sizes.empty()) out.sizes = {t->depth, t->x_stride};
+    if (out.sizes.empty()) out.sizes = {t->depth, t->x_stride, 0}, out.next_size = 2;
     out.sizes.insert(out.sizes.end(), {t->columns, anchor->operands[1].strides[0], t->y_stride, t->z_stride});
     out.pointers.insert(out.pointers.end(), {anchor->operands[1], t->bias, anchor->results[0], t->residual});
     pairs += (t->columns + 1) / 2;
+    out.early &= anchor->operands[1].weight != codegen::TensorDesc().weight;  // read before the kernels before have ended
   }
   const uint8_t dtype = anchors[0]->operands[0].dtype;
-  // Waves for every multiprocessor, four loads of 16 bytes each: as many as the deepest split still fills.
+  // Many short blocks even the load out.
   int64_t share = 1;
-  while (share < kWaves && pairs * share < int64_t{num_units} * 32 && t->depth >= share * 2 * 32 * (16 / float_bytes(dtype))) share *= 2;
+  while (share < kWaves && t->depth >= share * 2 * 32 * (16 / float_bytes(dtype))) share *= 2;
+  // But all at once, where two waves a pair fill the device.
+  if (share == kWaves && pairs / 2 <= int64_t{num_units} * 8 && pairs / 2 >= int64_t{num_units} * 6) share = 2;
   out.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define ROWS " + std::to_string(t->rows) + "\n#define SHARE " +
              std::to_string(share) + "\n#define BIAS " + (t->bias.present() ? "1" : "0") + "\n#define TABLES " + std::to_string(anchors.size()) +
              "\n#define EPILOGUE " + t->epilogue + "\n" + kText;

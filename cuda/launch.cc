@@ -17,10 +17,9 @@ constexpr size_t kMaxPointers = 256;
 // What a launch may pass by value on 7.0 and later since CUDA 12.1; older drivers take 4 KiB.
 constexpr size_t kMaxParameterBytes = 32764;
 
-std::vector<char> pack(const Kernel& kernel, const Schedule& schedule) {
+std::vector<char> pack(const Kernel& kernel, const Schedule& schedule, bool next_begins_early) {
   std::vector<int64_t> all = codegen::size_arguments(kernel);
-  all.push_back(schedule.splits);
-  all.push_back(schedule.split_length);
+  all.insert(all.end(), {schedule.splits, schedule.split_length, next_begins_early});
   std::vector<char> out;
   for (int64_t v : all) {
     const auto narrow = static_cast<int32_t>(v);
@@ -33,7 +32,7 @@ std::vector<char> pack(const Kernel& kernel, const Schedule& schedule) {
 class KernelStep final : public codegen::Step {
  public:
   KernelStep(const Kernel& k, const Schedule& schedule, const Functions& functions)
-      : schedule_(schedule), functions_(functions), sizes_(pack(k, schedule)) {
+      : schedule_(schedule), functions_(functions), sizes_(pack(k, schedule, false)), sizes_and_go_(pack(k, schedule, true)) {
     std::string ignored;
     driver_ = Driver::get(ignored);
     for (const codegen::Buffer& b : k.buffers) buffers_.push_back(b.id);
@@ -44,6 +43,9 @@ class KernelStep final : public codegen::Step {
     empty_ |= k.column && k.axes.back().size == 0;
     for (const codegen::Access& a : k.accesses)
       for (const auto& i : a.indirects) nothing_to_index_ |= i.limit <= 0;
+    // More than the 48 KB that every kernel may have must be asked for.
+    if (functions_.whole && driver_ && schedule.shared_bytes > 0)
+      check(driver_->cuFuncSetAttribute(functions_.whole, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(schedule.shared_bytes)), "cuFuncSetAttribute");
     text_ = "kernel " + k.name + " " + codegen::describe_schedule(k, schedule);
   }
 
@@ -75,17 +77,18 @@ class KernelStep final : public codegen::Step {
   std::string describe() const override { return text_; }
   int64_t workspace_bytes() const override { return schedule_.split ? schedule_.workspace_bytes : 0; }
   void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+  void let_next_begin() override { sizes_ = sizes_and_go_; }
 
  private:
   CUresult launch(CUfunction function, int64_t blocks, void** arguments, CUstream stream) const {
-    return driver_->cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(schedule_.threads), 1, 1, 0, stream,
-                                   arguments, nullptr);
+    return driver_->cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(schedule_.threads), 1, 1,
+                                   static_cast<unsigned>(schedule_.shared_bytes), stream, arguments, nullptr);
   }
 
   const Driver* driver_;
   Schedule schedule_;
   Functions functions_;
-  std::vector<char> sizes_;
+  std::vector<char> sizes_, sizes_and_go_;
   std::vector<uint32_t> buffers_;
   uint32_t workspace_ = 0;
   bool empty_ = false, nothing_to_index_ = false;

@@ -17,7 +17,8 @@ constexpr size_t kMaxPointers = 128;
 class TextStep final : public codegen::Step {
  public:
   TextStep(const TextKernel& k, const CodeTarget& target, bool load)
-      : text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes) {
+      : text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes), next_size_(k.next_size) {
+    early_ = k.early && std::stoi(target.arch.substr(3)) >= 90;
     std::string ignored;
     driver_ = Driver::get(ignored);
     if (k.pointers.size() + 1 > kMaxPointers) throw kit::Error(KRN_STATUS_unsupported, k.what + " has more tensors than a launch can pass");
@@ -47,9 +48,15 @@ class TextStep final : public codegen::Step {
         kit::set_error(context.err, KRN_STATUS_internal, text_ + " was compiled without a device and cannot run");
         return KRN_STATUS_internal;
       }
-      const CUresult result = driver_->cuLaunchKernel(functions_[i], static_cast<unsigned>(launches_[i].blocks), 1, 1,
-                                                      static_cast<unsigned>(launches_[i].threads), 1, 1, 0,
-                                                      reinterpret_cast<CUstream>(context.run->stream.native), arguments, nullptr);
+      CUlaunchAttribute early{};
+      early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      early.value.programmaticStreamSerializationAllowed = 1;
+      CUlaunchConfig config{};
+      config.gridDimX = static_cast<unsigned>(launches_[i].blocks), config.gridDimY = config.gridDimZ = 1;
+      config.blockDimX = static_cast<unsigned>(launches_[i].threads), config.blockDimY = config.blockDimZ = 1;
+      config.hStream = reinterpret_cast<CUstream>(context.run->stream.native);
+      config.attrs = &early, config.numAttrs = early_ && i == 0 ? 1 : 0;
+      const CUresult result = driver_->cuLaunchKernelEx(&config, functions_[i], arguments, nullptr);
       if (result == CUDA_SUCCESS) continue;
       const char* words = nullptr;
       driver_->cuGetErrorString(result, &words);
@@ -61,6 +68,10 @@ class TextStep final : public codegen::Step {
   std::string describe() const override { return text_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
   void set_workspace(uint32_t buffer) override { workspace_ = buffer; }
+  bool begins_early() const override { return early_; }
+  void let_next_begin() override {
+    if (next_size_ >= 0) sizes_[static_cast<size_t>(next_size_)] = 1;
+  }
 
  private:
   struct Place {
@@ -74,6 +85,8 @@ class TextStep final : public codegen::Step {
   std::vector<int64_t> sizes_;
   std::vector<Place> places_;
   int64_t workspace_bytes_;
+  bool early_ = false;
+  int next_size_;
   uint32_t workspace_ = 0;
 };
 

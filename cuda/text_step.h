@@ -24,6 +24,8 @@ struct TextKernel {
   std::string what;                     // for people: "attention [64x12, 128x128, 64]"
   std::string text;                     // without the prelude
   std::vector<Launch> launches;         // in order
+  int next_size = -1;                   // the one of `sizes` that is 1 where the step after begins early; -1: the text lets none
+  bool early = false;                   // begins before the step before has ended; the text waits where it must
   std::vector<int64_t> sizes;           // KrnSizes<i64, sizes.size()>
   std::vector<codegen::TensorDesc> pointers;  // first elements; null where a tensor is absent; the workspace follows, if any
   int64_t workspace_bytes = 0;

@@ -52,6 +52,9 @@ class Step {
   virtual int64_t workspace_bytes() const { return 0; }  // extra scratch the planner must give; see set_workspace
   virtual void set_workspace(uint32_t /*buffer*/) {}
   virtual int64_t constant_bytes() const { return 0; }  // memory it holds between runs: packed weights
+  // Of a device: whether it may begin before the step before it has ended, because it waits itself; then that one is told.
+  virtual bool begins_early() const { return false; }
+  virtual void let_next_begin() {}
 };
 
 // A tensor operand of an anchor: a buffer with a shape.

@@ -156,6 +156,7 @@ class Builder {
         step->set_workspace(b);
         p.buffers.push_back(b);
       }
+      if (step->begins_early() && !out_->steps_.empty()) out_->steps_.back()->let_next_begin();
       out_->steps_.push_back(std::move(step));
     }
   }

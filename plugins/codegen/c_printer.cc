@@ -137,6 +137,12 @@ Printer::Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& 
   find_levels();
   find_divisors();
   if (s_.shape == GpuShape::kRow && s_.chunks > 0 && !s_.split) find_kept();
+  ahead_.assign(k_.accesses.size(), -1);
+  int words = 0;
+  for (uint32_t access : s_.ahead ? accesses_ahead(k_, s_) : std::vector<uint32_t>()) {
+    ahead_[access] = words;
+    words += words_of_piece(k_.accesses[access], s_) * s_.chunks * s_.threads;
+  }
 }
 
 // ---- lines
@@ -160,6 +166,7 @@ Level Printer::access_level(const Access& access, bool with_inner) const {
       if (form.coeff[x] == 0) continue;
       const AxisKind kind = k_.axes[x].kind;
       if (kind == AxisKind::kInner && with_inner) level = kElementLevel;
+      if (kind == AxisKind::kOuter && in_strips()) level = std::max(level, kPieceLevel);
       if (kind == AxisKind::kSerial || kind == AxisKind::kSegment) level = std::max(level, kPieceLevel);
     }
   };
@@ -180,6 +187,7 @@ void Printer::find_levels() {
     if (n.prim == Prim::kCoord) {
       const AxisKind kind = k_.axes[n.imm].kind;
       if (kind == AxisKind::kInner) level = kElementLevel;
+      if (kind == AxisKind::kOuter && in_strips()) level = kPieceLevel;
       if (kind == AxisKind::kSerial || kind == AxisKind::kSegment) level = kPieceLevel;
     }
     level_.push_back(level);
@@ -431,7 +439,7 @@ bool Printer::staged(const Access& access) const { return s_.staged > 0 && acces
 
 std::string Printer::live() const {
   const bool flat = s_.shape == GpuShape::kTile || s_.shape == GpuShape::kFlat;
-  if (s_.full || (flat && (s_.vec == 1 || (s_.whole && s_.shape == GpuShape::kFlat)))) return "";
+  if (s_.full || (flat && (s_.vec == 1 || (s_.whole && s_.shape == GpuShape::kFlat)) && !in_strips())) return "";
   return s_.whole && s_.shape != GpuShape::kTile ? "m > 0" : "j < m";
 }
 
@@ -469,13 +477,20 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     const std::string guard = access_guard(access, false);
     if (!acc.guards.empty()) line("const bool g" + q + " = " + (guard.empty() ? "true" : guard) + ";");
     if (!contiguous) continue;
-    if (fetch != Fetch::kDone)
+    if (fetch == Fetch::kAhead && ahead_[access] >= 0)
+      line(x + " = krn_brought<" + storage + ", " + v + ", " + number(s_.threads) + ">(" + place_ahead(access) + ");");
+    else if (fetch != Fetch::kDone)
       line((fetch == Fetch::kNow ? "const KrnPack<" + storage + ", " + v + "> " : "") + x + " = krn_fetch<" + storage + ", " + v + ">(q" + q + " + o" + q +
            " + i, " + (acc.guards.empty() ? "m" : "g" + q + " ? m : 0") + ");");
     if (fetch == Fetch::kAhead) continue;
     names_[id] = cast + storage + "::get(" + x + ".s[j])";
     if (!acc.guards.empty()) names_[id] = "(g" + q + " ? " + names_[id] + " : " + fill(acc, n.kind) + ")";
   }
+}
+
+// The thread's own words of piece c.
+std::string Printer::place_ahead(uint32_t access) const {
+  return "ahead + " + number(ahead_[access]) + " + c * " + number(int64_t{words_of_piece(k_.accesses[access], s_)} * s_.threads) + " + KRN_THREAD";
 }
 
 void Printer::prepare_store(uint32_t access) {

@@ -48,6 +48,8 @@ class Printer {
   void over_lines(const std::vector<bool>& in, const std::function<void()>& body);
   void fetch_line(uint32_t access, int along);
   void bring_rows();
+  void find_row(const std::string& first);
+  void bring_ahead(const std::string& first);
   void strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body);
   int strip_length(const std::vector<bool>& in) const;
   void piece_head(const std::string& end);
@@ -74,6 +76,7 @@ class Printer {
   void forget(Level level);
   void prepare_element_loads(const std::vector<bool>& in, Fetch fetch);
   bool fetched_load(const std::vector<bool>& in, size_t id) const;  // a contiguous load that the pass makes itself
+  std::string place_ahead(uint32_t access) const;
   void prepare_store(uint32_t access);
   void print_stage_stores(const Stage& stage);
   void flush_stores(const Stage& stage);
@@ -100,6 +103,7 @@ class Printer {
   bool only_added_to_one(int32_t id) const;
   std::string divided_by_row(int32_t node) const;
   bool is_inner(size_t axis) const { return axis + 1 == k_.axes.size(); }
+  bool in_strips() const { return s_.shape == GpuShape::kFlat && s_.chunks > 1; }  // then outer axes vary from piece to piece
   bool tiled(const Access& access) const;
   bool staged(const Access& access) const;
   int reach() const { return s_.group * s_.cluster; }  // threads that share a row
@@ -124,6 +128,7 @@ class Printer {
   int num_arguments_ = 0;
   std::vector<int> made_in_;                // row shape with pieces in registers: stage that first computes the node
   std::vector<std::vector<int32_t>> kept_;  // by stage: nodes it takes from registers
+  std::vector<int> ahead_;                  // by access: where its part of the shared memory of rows to come starts; -1: none
   std::vector<std::string> axis_;           // names of the axes' indices
 };
 

@@ -9,11 +9,13 @@ namespace {
 
 constexpr std::string_view kCudaPrelude = R"(
 #define KRN_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KRN_KERNEL_FULL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define KRN_KERNEL_CLUSTER(blocks, threads) extern "C" __global__ void __cluster_dims__(blocks, 1, 1) __launch_bounds__(threads)
 #define KRN_PARAMETER(...) const __grid_constant__ __VA_ARGS__
 #define KRN_INLINE __device__ __forceinline__
 #define KRN_FN KRN_INLINE
 #define KRN_SHARED __shared__
+#define KRN_SHARED_AHEAD(name, words) extern __shared__ Krn16 name[]
 #define KRN_WAVE 32
 #define KRN_THREAD ((int)threadIdx.x)
 #define KRN_BLOCK ((int)blockIdx.x)
@@ -25,21 +27,47 @@ constexpr std::string_view kCudaPrelude = R"(
 #define krn_bits_f64(x) __longlong_as_double((long long)(x))
 template <class T> KRN_FN T krn_exchange(T v, int distance) { return __shfl_xor_sync(0xffffffffu, v, distance); }
 template <> KRN_FN bool krn_exchange(bool v, int distance) { return __shfl_xor_sync(0xffffffffu, (int)v, distance) != 0; }
+KRN_FN unsigned krn_shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 KRN_FN float krn_f16_value(unsigned short v) { float x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(v)); return x; }
 KRN_FN unsigned short krn_f16_bits(float x) { unsigned short v; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(v) : "f"(x)); return v; }
 #define KRN_EXP2
 KRN_FN float krn_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 #if __CUDA_ARCH__ >= 900
+#define KRN_EARLY
+#define krn_await_before() asm volatile("griddepcontrol.wait;" ::: "memory")
+#define krn_let_next_begin() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
 #define KRN_CLUSTERS
-#define krn_sync_cluster() asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory")
-// The same variable in shared memory, as another block of the cluster has it.
-template <class T> KRN_FN const T* krn_of_block(const T* mine, int rank) {
-  unsigned long long theirs;
-  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
-  return (const T*)theirs;
+// Blocks of a cluster meet by words that they send to each other, counted by two barriers in shared memory that take turns. Barriers of
+// the whole cluster would wait for every store to global memory as well.
+typedef unsigned long long KrnMeeting;
+KRN_FN void krn_open_meetings(KrnMeeting* met) {
+  if (KRN_THREAD == 0) {
+    KRN_UNROLL for (int k = 0; k < 2; ++k) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(krn_shared(met + k)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  asm volatile("barrier.cluster.arrive;\n\tbarrier.cluster.wait;" ::: "memory");
+}
+KRN_FN void krn_send(unsigned* to, unsigned v, KrnMeeting* met, int rank) {
+  asm volatile("{\n\t.reg .b32 a, b;\n\tmapa.shared::cluster.u32 a, %0, %3;\n\tmapa.shared::cluster.u32 b, %2, %3;\n\t"
+               "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [a], %1, [b];\n\t}"
+               ::"r"(krn_shared(to)), "r"(v), "r"(krn_shared(met)), "r"(rank) : "memory");
+}
+KRN_FN void krn_meet(KrnMeeting* met, int bytes, int parity) {
+  const unsigned at = krn_shared(met);
+  if (KRN_THREAD == 0)
+    asm volatile("{\n\t.reg .b64 s;\n\tmbarrier.arrive.expect_tx.shared.b64 s, [%0], %1;\n\t}" ::"r"(at), "r"(bytes) : "memory");
+  unsigned all;
+  do asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                  : "=r"(all) : "r"(at), "r"(parity) : "memory");
+  while (!all);
 }
 #endif
 #if __CUDA_ARCH__ >= 800
+#define KRN_COPY_BEHIND
+KRN_FN void krn_bring16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(krn_shared(to)), "l"(from) : "memory");
+}
+#define krn_await_copies() asm volatile("cp.async.wait_all;" ::: "memory")
 #define KRN_BF16_BITS
 #define KRN_NAN_COMPARE
 KRN_FN float krn_nan_max(float x, float y) { float v; asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(x), "f"(y)); return v; }
@@ -55,6 +83,7 @@ constexpr std::string_view kHipPrelude = R"(
 #define KRN_INLINE __device__ __forceinline__
 #define KRN_FN KRN_INLINE
 #define KRN_SHARED __shared__
+#define KRN_SHARED_AHEAD(name, words) extern __shared__ Krn16 name[]
 #define KRN_WAVE 64
 #define KRN_THREAD ((int)threadIdx.x)
 #define KRN_BLOCK ((int)blockIdx.x)
@@ -73,11 +102,13 @@ KRN_FN unsigned short krn_f16_bits(float x) { _Float16 h = (_Float16)x; unsigned
 // Every thread of a block is a fibre of one host thread; krn_host is filled by whoever loads the library.
 constexpr std::string_view kHostPrelude = R"(
 #define KRN_KERNEL(threads) extern "C" void
+#define KRN_KERNEL_FULL(threads, blocks) extern "C" void
 #define KRN_KERNEL_CLUSTER(blocks, threads) extern "C" void
 #define KRN_PARAMETER(...) const __VA_ARGS__&
 #define KRN_INLINE inline
 #define KRN_FN static inline
 #define KRN_SHARED static
+#define KRN_SHARED_AHEAD(name, words) static Krn16 name##_of[KRN_RANKS][words]; Krn16* const name = name##_of[KRN_RANK]
 #define KRN_WAVE 32
 struct KrnHost { int thread, block, blocks, rank; void (*sync)(); void* (*exchange)(const void* value, int bytes, int distance); };
 extern "C" { KrnHost krn_host; }
@@ -90,8 +121,10 @@ extern "C" { KrnHost krn_host; }
 #define KRN_CLUSTERS
 #define KRN_RANKS 8
 #define KRN_RANK (krn_host.rank)
-#define krn_sync_cluster() krn_host.sync()
-template <class T> KRN_FN const T* krn_of_block(const T* mine, int rank) { return mine + 2 * (rank - KRN_RANK); }
+struct KrnMeeting { int unused; };
+#define krn_open_meetings(met)
+#define krn_send(to, v, met, rank) (*((to) + (long)sizeof(parts[0]) / 4 * ((rank) - KRN_RANK)) = (v))
+#define krn_meet(met, bytes, parity) krn_host.sync()
 static inline float krn_bits_f32(unsigned x) { float f; __builtin_memcpy(&f, &x, 4); return f; }
 static inline unsigned krn_f32_bits(float f) { unsigned x; __builtin_memcpy(&x, &f, 4); return x; }
 static inline double krn_bits_f64(unsigned long long x) { double f; __builtin_memcpy(&f, &x, 8); return f; }
@@ -118,6 +151,12 @@ typedef long long i64;
 #endif
 template <class I, int N> struct KrnSizes { I v[N]; };
 template <int N> struct KrnPointers { void* v[N]; };
+
+// Where the launch says so, a kernel begins before the one before it has ended: what that one writes is there after krn_await_before.
+#ifndef KRN_EARLY
+#define krn_await_before()
+#define krn_let_next_begin()
+#endif
 
 // Integers wrap; neither a zero divisor nor MIN / -1 traps.
 KRN_FN i64 krn_add(i64 x, i64 y) { return (i64)((unsigned long long)x + (unsigned long long)y); }
@@ -202,6 +241,25 @@ template <class D, int V> KRN_FN KrnPack<D, V> krn_fetch(const typename D::Store
   }
   return pack;
 }
+// V neighbours on their way into words of shared memory that are the thread's own, STEP apart, and out of them after krn_await_copies.
+#ifndef KRN_COPY_BEHIND
+KRN_FN void krn_bring16(void* to, const void* from) { *(Krn16*)to = *(const Krn16*)from; }
+#define krn_await_copies()
+#endif
+template <class D, int V, int STEP> KRN_FN void krn_bring(Krn16* to, const typename D::Stored* p, int count) {
+  typedef KrnPack<D, V> Pack;
+  if (count == V && ((unsigned long long)p & 15) == 0) {
+    KRN_UNROLL for (int k = 0; k < Pack::words; ++k) krn_bring16(to + k * STEP, (const Krn16*)p + k);
+  } else {
+    const Pack pack = krn_fetch<D, V>(p, count);
+    KRN_UNROLL for (int k = 0; k < Pack::words; ++k) to[k * STEP] = pack.w[k];
+  }
+}
+template <class D, int V, int STEP> KRN_FN KrnPack<D, V> krn_brought(const Krn16* from) {
+  KrnPack<D, V> pack;
+  KRN_UNROLL for (int k = 0; k < KrnPack<D, V>::words; ++k) pack.w[k] = from[k * STEP];
+  return pack;
+}
 // Whole words that are known to be aligned, or zeros: for text written by hand.
 template <class D, int V> KRN_FN KrnPack<D, V> krn_word(const typename D::Stored* p, bool there) {
   typedef KrnPack<D, V> Pack;
@@ -276,15 +334,29 @@ template <class M, int GROUP, class T> KRN_FN T krn_join(T v) {
   return v;
 }
 #ifdef KRN_CLUSTERS
-// Joins one value of each of BLOCKS blocks, in order. `turn` alternates with every join: who writes for the next one must not meet who
-// still reads for this one, and before the one after that all have met at a barrier.
-template <class M, int BLOCKS, class T> KRN_FN T krn_join_cluster(T v, int& turn) {
-  KRN_SHARED T mine[KRN_RANKS][2];
-  if (KRN_THREAD == 0) mine[KRN_RANK][turn] = v;
-  krn_sync_cluster();
-  v = *krn_of_block(&mine[KRN_RANK][turn], 0);
-  KRN_UNROLL for (int b = 1; b < BLOCKS; ++b) v = M::step(v, *krn_of_block(&mine[KRN_RANK][turn], b));
-  turn ^= 1;
+template <class T> union KrnWords {
+  enum { n = (sizeof(T) + 3) / 4 };
+  unsigned w[n];
+  T v;
+};
+// Joins one value of each of GROUP threads of BLOCKS blocks; all of them get the result. Every wave sends its part to every block.
+// `turn` counts joins: who sends for the next one writes elsewhere, and before the one after that everybody has read this one's.
+template <class M, int GROUP, int BLOCKS, class T> KRN_FN T krn_join_cluster(T v, KrnMeeting* met, int& turn) {
+  enum { waves = GROUP / KRN_WAVE, all = waves * BLOCKS, across = all < KRN_WAVE ? all : KRN_WAVE };
+  KRN_SHARED KrnWords<T> parts[KRN_RANKS][2][all];
+  const int lane = KRN_THREAD % KRN_WAVE, side = turn & 1;
+  KRN_UNROLL for (int d = KRN_WAVE / 2; d > 0; d /= 2) v = M::step(v, krn_exchange(v, d));
+  KrnWords<T> mine;
+  mine.w[0] = 0;
+  mine.v = v;
+  if (lane < BLOCKS)
+    KRN_UNROLL for (int k = 0; k < KrnWords<T>::n; ++k)
+      krn_send(&parts[KRN_RANK][side][KRN_BLOCK % BLOCKS * waves + KRN_THREAD / KRN_WAVE].w[k], mine.w[k], met + side, lane);
+  krn_meet(met + side, all * (int)sizeof(KrnWords<T>), turn >> 1 & 1);
+  v = parts[KRN_RANK][side][lane % across].v;
+  KRN_UNROLL for (int k = across; k < all; k += across) v = M::step(v, parts[KRN_RANK][side][k + lane % across].v);
+  KRN_UNROLL for (int d = across / 2; d > 0; d /= 2) v = M::step(v, krn_exchange(v, d));
+  ++turn;
   return v;
 }
 #endif

@@ -38,9 +38,10 @@ void Printer::head(const std::string& symbol) {
   const size_t pointers = k_.buffers.size() + (k_.has_csr ? 2 : 0) + (s_.split ? 1 : 0);
   const std::string idx = s_.wide ? "i64" : "int";
   const std::string cluster = s_.cluster > 1 ? "_CLUSTER(" + number(s_.cluster) + ", " : "(";
-  open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 2) +
+  open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 3) +
        ">) a, KRN_PARAMETER(KrnPointers<" + number(static_cast<int64_t>(pointers)) + ">) p)");
   line("typedef " + idx + " idx;");
+  line("if (" + a(num_arguments_ + 2) + ") krn_let_next_begin();");
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const std::string type = storage_name(k_.accesses[i].dtype) + "::Stored*";
     line(type + " const q" + number(static_cast<int64_t>(i)) + " = (" + type + ")p.v[" + number(k_.accesses[i].buffer) + "];");
@@ -84,6 +85,24 @@ void Printer::print_flat() {
   head(symbol_);
   line("const idx total = rows * pieces;");
   const std::string threads = number(s_.threads);
+  if (in_strips()) {
+    const std::string step = number(int64_t{s_.threads} * s_.chunks);
+    open("for (idx base = (idx)KRN_BLOCK * " + step + " + KRN_THREAD; base < total; base += (idx)KRN_BLOCKS * " + step + ")");
+    for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) {
+      const size_t count = pass_length(k_, s);
+      const std::vector<bool> in = needed(s, count);
+      print_level(in, kRowLevel);
+      strip(in, s, s_.chunks, [&] {
+        line("const bool there = base + c * " + threads + " < total;");
+        line("const idx u = there ? base + c * " + threads + " : 0, row = u / pieces, i = (u - row * pieces) * " + number(s_.vec) + ";");
+        line("const int m = !there ? 0 : " + whole_or("inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec)) + ";");
+        decode_outer("row");
+      }, [&] { map_body(in, s, count); });
+    }
+    close();
+    close();
+    return;
+  }
   open("for (idx u = (idx)KRN_BLOCK * " + threads + " + KRN_THREAD; u < total; u += (idx)KRN_BLOCKS * " + threads + ")");
   line("const idx row = u / pieces, i = (u - row * pieces) * " + number(s_.vec) + ";");
   line("const int m = " + whole_or("inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec)) + ";");
@@ -265,17 +284,21 @@ void Printer::print_row(Part part) {
         line("KRN_SHARED Krn16 stage" + number(static_cast<int64_t>(i)) + "[" +
              number(int64_t{s_.threads} * s_.staged * dtype_bytes(k_.accesses[i].dtype) / 16) + "];");
   }
-  if (s_.cluster > 1) line("int turn = 0;");
+  if (s_.ahead) line("KRN_SHARED_AHEAD(ahead, " + number(s_.shared_bytes / 16) + ");");
+  if (s_.cluster > 1) line("int turn = 0;"), line("KRN_SHARED KrnMeeting met[2];");
   if (part == Part::kPartial) {
     line("const idx row = KRN_BLOCK / splits, split = KRN_BLOCK - row * splits;");
     line("const idx begin = split * split_length, end = begin + split_length < total ? begin + split_length : total;");
     line("const bool active = true;");
     open("");
   } else {
-    if (s_.cluster > 1) open("for (idx first = KRN_BLOCK / " + cluster + "; first < rows; first += KRN_BLOCKS / " + cluster + ")");
-    else open("for (idx first = (idx)KRN_BLOCK * " + per_block + "; first < rows; first += (idx)KRN_BLOCKS * " + per_block + ")");
-    line("const bool active = " + (s_.full || s_.cluster > 1 ? "true" : "first + KRN_THREAD / " + group + " < rows") + ";");
-    line("const idx row = active ? first + KRN_THREAD / " + group + " : 0;");
+    const std::string start = s_.cluster > 1 ? "KRN_BLOCK / " + cluster : "(idx)KRN_BLOCK * " + per_block;
+    line("const idx stride = " + (s_.cluster > 1 ? "KRN_BLOCKS / " + cluster : "(idx)KRN_BLOCKS * " + per_block) + ";");
+    if (s_.ahead) bring_ahead(start);
+    if (s_.cluster > 1) line("krn_open_meetings(met);");
+    open("for (idx first = " + start + "; first < rows; first += stride)");
+    find_row("first");
+    if (s_.ahead) line("krn_await_copies();");
   }
   if (s_.staged) bring_rows();
   decode_outer("row");
@@ -289,7 +312,34 @@ void Printer::print_row(Part part) {
     if (part == Part::kPartial) break;
   }
   close();
-  if (s_.cluster > 1) line("krn_sync_cluster();  // others may still be reading this block's results");
+  close();
+}
+
+void Printer::find_row(const std::string& first) {
+  const std::string mine = first + " + KRN_THREAD / " + number(s_.group);
+  line("const bool active = " + (s_.full || s_.cluster > 1 ? "true" : mine + " < rows") + ";");
+  line("const idx row = active ? " + mine + " : 0;");
+}
+
+// What the first pass over the row from `first` on will read sets out for shared memory: into the places that the same thread
+// reads, so that no barrier stands between.
+void Printer::bring_ahead(const std::string& first) {
+  open("");
+  line("const idx next = " + first + ";");
+  open("if (next < rows)");
+  find_row("next");
+  decode_outer("row");
+  line("const idx base = t;");
+  open("KRN_UNROLL for (int c = 0; c < " + number(s_.chunks) + "; ++c)");
+  piece_head("total");
+  for (size_t i = 0; i < ahead_.size(); ++i) {
+    if (ahead_[i] < 0) continue;
+    const auto access = static_cast<uint32_t>(i);
+    line("krn_bring<" + storage_name(k_.accesses[i].dtype) + ", " + number(s_.vec) + ", " + number(s_.threads) + ">(" + place_ahead(access) + ", q" +
+         number(access) + " + (" + access_base(access) + ") + i, m);");
+  }
+  close();
+  close();
   close();
 }
 
@@ -408,11 +458,12 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
       close();
     });
   }
+  if (s_.ahead && first == 0) bring_ahead("first + stride");
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     const bool places = type != result_type(k_.stages[s]);
-    line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
-    if (s_.cluster > 1) line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.cluster) + ">(acc" + n + ", turn);");
+    if (s_.cluster == 1) line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
+    else line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ", " + number(s_.cluster) + ">(acc" + n + ", met, turn);");
     if (part == Part::kPartial) {
       partial_slot(s, "rows", "row", "split", slot);
       line("if (t == 0) " + slot + " = acc" + n + ";");

@@ -115,7 +115,11 @@ class Chooser {
     // Short tensors: less per thread, so that more of them share the work.
     int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
     while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
-    s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * 32);
+    // Where an index stands between a row and its address, several are asked for at once; each thread then ends, and another takes
+    // its place without having waited.
+    const bool gathers = gathers_rows(k_) && pieces >= 4 * wanted_threads_;
+    if (gathers) s_.chunks = 4, pieces = ceil_div(pieces, s_.chunks);
+    s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * (gathers ? 4096 : 32));
   }
 
   void tile(int axis) {
@@ -160,20 +164,47 @@ class Chooser {
     const int64_t chunks = ceil_div(pieces, group);
     s_.chunks = chunks <= registers ? static_cast<int>(std::max<int64_t>(chunks, 1)) : 0;
     s_.blocks = std::clamp<int64_t>(ceil_div(outer_ * group, s_.threads), 1, int64_t{f_.num_units} * 64);
-    if (s_.chunks > 0) return;
+    if (s_.chunks > 0) {
+      if (group == 1024 && f_.max_cluster > 1 && outer_ >= f_.num_units && accesses_ahead(k_, s_).size() > 1) halve_row();
+      else if (group >= 512 && s_.chunks * s_.vec >= 32) come_ahead(2);
+      return;
+    }
     if (outer_ < f_.num_units && may_split() && pieces > 8 * group) return split_row(pieces);
     share_row(pieces, registers);
   }
 
-  // A row that no block can hold is held by several.
+  // Some rows for each block, so that all but its first are there when it comes to them.
+  void come_ahead(int64_t most_rows) {
+    const int64_t blocks_at_once = int64_t{f_.num_units} * std::max(1, 1024 / s_.threads);
+    const int64_t rows = std::min(most_rows, outer_ * s_.cluster / (2 * blocks_at_once));
+    if (rows < 2) return;
+    add_ahead(k_, s_);
+    if (s_.shared_bytes * blocks_at_once > int64_t{f_.num_units} * f_.shared_bytes) s_.ahead = false, s_.shared_bytes = 0;
+    if (s_.ahead) s_.blocks = ceil_div(outer_, rows) * s_.cluster;
+  }
+
+  // With the rows of two operands in its registers a block of 1024 has a multiprocessor for itself, where nothing is under way while its
+  // threads wait for each other. Two blocks of 512 that share the row take turns there with two others.
+  void halve_row() {
+    s_.cluster = 2;
+    s_.group = s_.threads = 512;
+    s_.blocks = 2 * std::clamp<int64_t>(outer_, 1, int64_t{f_.num_units} * 32);
+  }
+
+  // A row that no block can hold is held by several: by small ones, of which a multiprocessor has some, of different rows.
   void share_row(int64_t pieces, int registers) {
-    const int threads = std::min(512, f_.max_row_threads);  // two blocks on a unit: one loads while the other waits at a barrier
-    const int64_t cluster = power_of_two_at_least(ceil_div(pieces, int64_t{threads} * registers));
-    if (cluster > f_.max_cluster) return;
-    s_.cluster = static_cast<int>(cluster);
-    s_.group = s_.threads = threads;
-    s_.chunks = static_cast<int>(ceil_div(pieces, threads * cluster));
-    s_.blocks = std::clamp<int64_t>(outer_, 1, int64_t{f_.num_units} * 64 / cluster) * cluster;
+    for (int most : {std::min(registers, 4), registers}) {
+      const int64_t wanted = power_of_two_at_least(ceil_div(pieces, int64_t{f_.max_cluster} * most));
+      const auto threads = static_cast<int>(std::min<int64_t>({std::max<int64_t>(wanted, 256), 512, f_.max_row_threads}));
+      const int64_t cluster = power_of_two_at_least(ceil_div(pieces, int64_t{threads} * most));
+      if (cluster > f_.max_cluster) continue;
+      s_.cluster = static_cast<int>(cluster);
+      s_.group = s_.threads = threads;
+      s_.chunks = static_cast<int>(ceil_div(pieces, threads * cluster));
+      s_.blocks = std::clamp<int64_t>(outer_, 1, int64_t{f_.num_units} * 64 / cluster) * cluster;
+      come_ahead(4);
+      return;
+    }
   }
 
   // Many short rows whose starts are no whole words, reduced: a thread each, out of what the block brought in whole words.
@@ -309,6 +340,34 @@ bool rows_touch(const Kernel& k, const Access& a) {
   return true;
 }
 
+int words_of_piece(const Access& a, const Schedule& s) { return s.vec * dtype_bytes(a.dtype) / 16; }
+
+void add_ahead(const Kernel& k, Schedule& s) {
+  s.shared_bytes = 0;
+  for (uint32_t a : accesses_ahead(k, s)) s.shared_bytes += int64_t{words_of_piece(k.accesses[a], s)} * s.chunks * s.threads * 16;
+  s.ahead = s.shared_bytes > 0;
+}
+
+std::vector<uint32_t> accesses_ahead(const Kernel& k, const Schedule& s) {
+  if (!k.stages[0].reduce) return {};
+  std::vector<bool> in(k.dag.nodes.size());
+  for (size_t i = 0; i < pass_length(k, 0); ++i) {
+    if (k.stages[i].reduce) mark_cone(k, k.stages[i].value, in);
+    for (const auto& st : k.stages[i].stores) mark_cone(k, st.node, in);
+  }
+  std::vector<uint32_t> out;
+  for (size_t n = 0; n < in.size(); ++n) {
+    if (!in[n] || k.dag.nodes[n].prim != Prim::kLoad) continue;
+    const auto number = static_cast<uint32_t>(k.dag.nodes[n].imm);
+    const Access& a = k.accesses[number];
+    bool moves = false;
+    for (size_t x = 0; x < k.axes.size(); ++x) moves |= k.axes[x].kind == AxisKind::kOuter && a.index.coeff[x] != 0;
+    const bool plain = a.index.coeff.back() == 1 && a.indirects.empty() && a.guards.empty() && !k.buffers[a.buffer].written;
+    if (moves && plain && words_of_piece(a, s) > 0 && std::find(out.begin(), out.end(), number) == out.end()) out.push_back(number);
+  }
+  return out;
+}
+
 void mark_cone(const Kernel& k, int32_t node, std::vector<bool>& in) {
   if (node < 0 || in[node]) return;
   in[node] = true;
@@ -355,7 +414,7 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 std::string schedule_key(const Schedule& s) {
   std::string out;
   for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile,
-                s.cluster, s.staged, s.slide, s.skew})
+                s.cluster, int{s.ahead}, s.staged, s.slide, s.skew})
     out += "/" + std::to_string(v);
   return out;
 }
@@ -368,8 +427,9 @@ std::string describe_schedule(const Kernel& k, const Schedule& s) {
     out += (a ? (a + 1 == k.axes.size() ? ", " : "x") : "") + std::to_string(k.axes[a].size) + kMarks[static_cast<int>(k.axes[a].kind)];
   }
   out += "] vec" + std::to_string(s.vec) + " group" + std::to_string(s.group);
-  if (s.chunks) out += " keeps" + std::to_string(s.chunks);
+  if (s.chunks) out += (s.shape == GpuShape::kFlat ? " takes" : " keeps") + std::to_string(s.chunks);
   if (s.cluster > 1) out += " cluster" + std::to_string(s.cluster);
+  if (s.ahead) out += " ahead";
   if (s.staged) out += " staged";
   if (s.slide) out += " slides" + std::to_string(s.slide);
   if (s.split) out += " splits" + std::to_string(s.splits);

@@ -19,6 +19,7 @@ struct GpuFacts {
   int threads_per_unit = 2048;
   int max_row_threads = 1024;   // largest block
   int max_cluster = 1;          // blocks that may join values without a second kernel
+  int shared_bytes = 0;         // of a multiprocessor's shared memory, for rows on their way; 0: they cannot come behind a thread's back
 };
 
 enum class GpuShape : uint8_t {
@@ -33,12 +34,13 @@ struct Schedule {
   int vec = 1;           // elements of inner that a thread takes at once
   int threads = 256;     // of a block
   int group = 1;
-  int chunks = 0;        // row shape: pieces that a thread keeps in registers; 0: too long, read again in each pass
+  int chunks = 0;        // row shape: pieces that a thread keeps in registers; 0: too long, read again in each pass. Flat: that it takes at once
   bool wide = false;     // 64-bit indices
   bool whole = false;    // inner is a multiple of vec: no piece has a tail
   bool full = false;     // row shape, whole: and every thread has all its pieces of every row
   bool split = false;    // the first pass is cut over `splits` blocks, whose partial results a second kernel joins
   int cluster = 1;       // row shape: blocks that share a row, each `group` threads of it
+  bool ahead = false;    // row shape with chunks: a block's next row is on its way into shared memory while it works on one
   int staged = 0;        // row shape: rows of at most so many elements go through shared memory, where their starts are no whole words
   std::array<int, 3> window{};  // column shape: the sizes of the serial axes, where they make a small window; else 0
   int slide = 0;         // with window: elements from one result's first input to the next's, where windows lie along inner; else 0
@@ -51,6 +53,7 @@ struct Schedule {
   int64_t blocks = 1;        // grid of the whole or the partial kernel
   int64_t finish_blocks = 0; // grid of the second kernel
   int64_t workspace_bytes = 0;
+  int64_t shared_bytes = 0;  // with ahead: of a block, beyond what the text declares
 };
 
 Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts);
@@ -68,6 +71,10 @@ bool has_axis(const Kernel& kernel, AxisKind kind);
 // The serial axis along which windows lie, the last one; and whether a load moves along it and inner alike, as pooling windows do.
 size_t window_axis(const Kernel& kernel);
 bool slides(const Kernel& kernel, const Access& access);
+// With `ahead`: the accesses whose next row is brought, and the 16-byte words of one thread's piece of each.
+std::vector<uint32_t> accesses_ahead(const Kernel& kernel, const Schedule& schedule);
+void add_ahead(const Kernel& kernel, Schedule& schedule);  // sets it where there are any, and the memory that they take
+int words_of_piece(const Access& access, const Schedule& schedule);
 // Whether the access reads row after row of memory without gaps.
 bool rows_touch(const Kernel& kernel, const Access& access);
 

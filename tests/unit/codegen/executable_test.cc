@@ -149,6 +149,30 @@ TEST(Executable, DamagedBytesAreRefusedOrMakeSense) {
   EXPECT_GT(refused, kept);
 }
 
+struct EarlyStep final : Step {
+  explicit EarlyStep(int* told) : told_(told) {}
+  krn_code run(const RunContext&) const override { return KRN_STATUS_ok; }
+  std::string describe() const override { return "early"; }
+  bool begins_early() const override { return true; }
+  void let_next_begin() override { ++*told_; }
+  int* told_;
+};
+
+struct EarlyBackend : InterpBackend {
+  int told = 0;
+  std::unique_ptr<Step> lower_anchor(const AnchorDesc&, const CompileContext&) override { return std::make_unique<EarlyStep>(&told); }
+};
+
+TEST(Executable, AStepIsToldThatTheNextBeginsEarly) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8}), w = g.input(kF32, {8, 8}), b = g.input(kF32, {8});
+  g.output(g.linear(g.linear(g.linear(x, w, b), w, b), w, b));
+  EarlyBackend backend;
+  auto exec = Executable::compile(g.bytes(), backend, {});
+  EXPECT_EQ(exec->num_anchors(), 3u);
+  EXPECT_EQ(backend.told, 2) << "each but the last";
+}
+
 TEST(Executable, ALongRegionCompilesInTime) {
   RegionBuilder g;
   int x = g.input(kF32, {16, 64}), w = g.input(kF32, {64, 64}, {}, true), b = g.input(kF32, {64}, {}, true);

@@ -91,6 +91,23 @@ TEST(Anchors, JoinOnlyWhatIsAlike) {
   EXPECT_FALSE(bags_alike(one, other));
 }
 
+// What is read before the kernels before have ended must not be what they write.
+TEST(Anchors, OnlyAConstantMatrixIsReadEarly) {
+  const std::vector<AnchorCase> all = test::anchor_cases();
+  const auto c = std::find_if(all.begin(), all.end(), [](const AnchorCase& each) { return each.anchor.op == kit::kOp_linear; });
+  ASSERT_NE(c, all.end());
+  AnchorCase constant = *c, computed = *c;
+  constant.anchor.operands[1].weight = 0;
+  computed.anchor.operands[1].weight = codegen::TensorDesc().weight;
+  EXPECT_TRUE(kernel_of(constant, "sm_90").early);
+  EXPECT_FALSE(kernel_of(computed, "sm_90").early);
+  std::string why_not;
+  if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
+  EXPECT_TRUE(make_text_step(kernel_of(constant, "sm_90"), CodeTarget{"sm_90"}, false)->begins_early());
+  EXPECT_FALSE(make_text_step(kernel_of(constant, "sm_80"), CodeTarget{"sm_80"}, false)->begins_early()) << "only 9.0 and later can";
+  EXPECT_FALSE(make_text_step(kernel_of(computed, "sm_90"), CodeTarget{"sm_90"}, false)->begins_early());
+}
+
 TEST(Anchors, RefusalsSayWhy) {
   const Gpu gpu = imagine_gpu("sm_90");
   auto refusal = [&](codegen::AnchorDesc a) {

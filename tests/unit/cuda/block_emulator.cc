@@ -141,8 +141,7 @@ std::string HostModule::launch(const std::string& symbol, int64_t blocks, int th
 
 std::vector<char> pack_sizes(const codegen::Kernel& kernel, const codegen::Schedule& schedule) {
   std::vector<int64_t> all = codegen::size_arguments(kernel);
-  all.push_back(schedule.splits);
-  all.push_back(schedule.split_length);
+  all.insert(all.end(), {schedule.splits, schedule.split_length, 0});
   std::vector<char> out;
   for (int64_t v : all) {
     const auto narrow = static_cast<int32_t>(v);

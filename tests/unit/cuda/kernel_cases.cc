@@ -340,6 +340,17 @@ std::vector<Schedule> schedules_for(const Kernel& k, bool clusters) {
       add(again);
     }
   }
+  if (large.shape == GpuShape::kRow && large.chunks > 0) {
+    Schedule ahead = large;
+    ahead.blocks = 2;  // several rows for each
+    add_ahead(k, ahead);
+    if (ahead.ahead) add(ahead);
+  }
+  if (large.shape == GpuShape::kFlat) {
+    Schedule strips = large;
+    strips.chunks = 4;
+    add(strips);
+  }
   if (large.shape == GpuShape::kColumn && !large.split && !k.has_csr) {
     Schedule whole = large;
     whole.group = whole.group == 1 ? 8 : 1;
@@ -353,7 +364,12 @@ std::vector<Schedule> schedules_for(const Kernel& k, bool clusters) {
     for (const Axis& a : k.axes)
       if (a.kind == AxisKind::kSerial) pieces *= a.size;
     shared.chunks = static_cast<int>(std::max<int64_t>((pieces + 127) / 128, 1));
-    if (shared.chunks <= 8) add(shared);
+    if (shared.chunks <= 8) {
+      add(shared);
+      shared.blocks = 2;
+      add_ahead(k, shared);
+      if (shared.ahead) add(shared);
+    }
   }
   return out;
 }

@@ -100,7 +100,7 @@ TEST(PrintedKernels, RowsThatNoBlockHoldsAreSharedByACluster) {
     m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), kF32, {length, 1});
     const KernelCase c{"softmax", m.k, 0, {}, {}, 400, false};
     const Schedule s = choose_schedule(m.k, few_threads());
-    EXPECT_EQ(s.cluster, length == 3000 ? 2 : 8);
+    EXPECT_EQ(s.cluster, length == 3000 ? 4 : 8);
     EXPECT_EQ(s.full, length == 16384);
     EXPECT_GT(s.chunks, 1);
     EXPECT_EQ(s.blocks % s.cluster, 0);
@@ -109,6 +109,58 @@ TEST(PrintedKernels, RowsThatNoBlockHoldsAreSharedByACluster) {
     no_clusters.max_cluster = 1;
     EXPECT_EQ(choose_schedule(m.k, no_clusters).cluster, 1);
   }
+}
+
+// While a block works on a row its next one is on its way: where registers leave room for few rows at once.
+TEST(PrintedKernels, NextRowsComeAhead) {
+  GpuFacts facts;
+  facts.num_units = 1, facts.max_cluster = 8, facts.shared_bytes = 128 << 10;
+  for (int64_t length : {16384, 16380, 40000}) {
+    KernelMaker m;
+    m.outer(9).inner(length);
+    const int32_t x = m.load(kBf16, {length, 1});
+    const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
+    m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), kBf16, {length, 1});
+    const KernelCase c{"softmax", m.k, 0, {}, {}, 400, false};
+    const Schedule s = choose_schedule(m.k, facts);
+    EXPECT_TRUE(s.ahead) << describe_schedule(m.k, s);
+    EXPECT_EQ(s.cluster, length == 40000 ? 8 : 1);
+    EXPECT_EQ(s.shared_bytes, int64_t{s.threads} * s.chunks * 16);
+    EXPECT_LT(s.blocks, 9 * s.cluster) << "a block has several rows";
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+    facts.shared_bytes = 0;
+    EXPECT_FALSE(choose_schedule(m.k, facts).ahead) << "nothing comes behind a thread's back here";
+    facts.shared_bytes = 128 << 10;
+  }
+}
+
+// Two operands of a row that fills a block of 1024.
+TEST(PrintedKernels, TwoBlocksShareARowOfTwoOperands) {
+  GpuFacts facts;
+  facts.num_units = 2, facts.max_cluster = 8;
+  KernelMaker m;
+  m.outer(3).inner(16384);
+  const int32_t x = m.op(Prim::kAdd, m.load(kF32, {16384, 1}), m.load(kF32, {16384, 1}));
+  m.store(m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)), kF32, {16384, 1});
+  const Schedule s = choose_schedule(m.k, facts);
+  EXPECT_EQ(s.cluster, 2);
+  EXPECT_EQ(s.threads, 512);
+  EXPECT_TRUE(s.full);
+  EXPECT_EQ(run_alone({"residual", m.k, 0, {}, {}, 40, false}, s), "") << describe_schedule(m.k, s);
+}
+
+// Rows that an index names: a thread asks for four at once.
+TEST(PrintedKernels, GathersTakeSeveralRowsAtOnce) {
+  KernelMaker m;
+  m.outer(5000).inner(64);
+  const int32_t index = m.load(kI64, {1, 0});
+  const uint32_t table = m.access(m.buffer(kBf16), {0, 1});
+  m.k.accesses[table].indirects.push_back({index, 64, 1000});
+  m.store(m.load_access(table), kBf16, {64, 1});
+  const Schedule s = choose_schedule(m.k, few_threads());
+  EXPECT_EQ(s.shape, GpuShape::kFlat);
+  EXPECT_EQ(s.chunks, 4);
+  EXPECT_EQ(run_alone({"gather", m.k, 1000, {}, {}, 0, false}, s), "") << describe_schedule(m.k, s);
 }
 
 // Means of 7 x 7: the rows' starts are no whole words.
