@@ -119,7 +119,8 @@ Result<Types> pad(const Op& op, const Operands& operands) {
   Dims sizes = x.sizes;
   for (size_t i = 0; i < sizes.size(); ++i) {
     sizes[i] += low[i] + high[i];
-    KRN_RULE(sizes[i] >= 0, "padding " + text(low) + " " + text(high) + " crops more than " + text(x.sizes));
+    const int64_t kept = x.sizes[i] + std::min<int64_t>(low[i], 0) + std::min<int64_t>(high[i], 0);  // eager crops first
+    KRN_RULE(kept >= 0, "padding " + text(low) + " " + text(high) + " crops more than " + text(x.sizes));
   }
   Dims strides = strides_like(x, sizes);
   return Types{Type{x.dtype, std::move(sizes), std::move(strides)}};

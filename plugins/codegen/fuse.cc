@@ -139,12 +139,15 @@ class Fuser {
     out.results = results;
     out.draft = std::get<Draft>(std::move(built));
     out.anchor = -1;
+    describe_csr(out.draft);
+    out.kernel = shape_kernel(out.draft);
     if (!update_in_place_is_safe(out)) {
+      // A copy of a view of what it overwrites: of the view's elements in memory of their own it can be one.
+      const TensorNode* copy = p_.region.producer(results[0]);
+      if (store_first && copy && copy->op == kOp_relayout) *store_first = copy->operands[0];
       if (why) *why = "an update would overwrite what the kernel still reads";
       return false;
     }
-    describe_csr(out.draft);
-    out.kernel = shape_kernel(out.draft);
     out.cost_ns = price(out.kernel, target_);
     std::set<int> reads;
     for (const DraftAccess& a : out.draft.accesses) {
@@ -181,7 +184,7 @@ class Fuser {
       for (const DraftAccess& load : g.draft.accesses) {
         if (load.store || load.tensor != p_.alias_of[store.tensor]) continue;
         bool same = load.index.coeff == store.index.coeff && load.index.offset == store.index.offset && load.indirects.empty();
-        if ((!same || !g.draft.reduces.empty()) && !KRN_PLANTED(update_in_place)) return false;
+        if ((!same || g.kernel.stages.size() > 1) && !KRN_PLANTED(update_in_place)) return false;  // a later stage reads it again
       }
     }
     return true;

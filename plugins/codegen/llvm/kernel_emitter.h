@@ -63,6 +63,7 @@ class KernelEmitter {
   void vector_loops(Place& outer, const Stage& stage, Value* begin, Value* end, const VectorBody& body);
   Place vector_place(Place& outer, Value* inner, int lanes, Value* mask);
   void emit_row(Place& row, Value* begin, Value* end);
+  void store_all(const Stage& stage, Place& place);
   void emit_map_stage(Place& row, size_t stage, Value* begin, Value* end);
   void emit_reduce_stage(Place& row, size_t stage, Value* begin, Value* end);
   void emit_columns(Place& row, Value* begin, Value* end);

@@ -124,6 +124,14 @@ void KernelEmitter::serial_loops(Place& row, size_t axis, const std::function<vo
   });
 }
 
+// Every value before the first store: a store may be an update of what another value is still read from.
+void KernelEmitter::store_all(const Stage& stage, Place& place) {
+  std::vector<Value*> values;
+  for (const auto& s : stage.stores) values.push_back(value(s.node, place));
+  for (size_t i = 0; i < values.size(); ++i)
+    store(stage.stores[i].access, values[i], kernel_.dag.nodes[stage.stores[i].node].kind, place);
+}
+
 void KernelEmitter::emit_row(Place& row, Value* begin, Value* end) {
   row_scalars_.assign(kernel_.stages.size(), nullptr);
   for (stage_ = 0; stage_ < kernel_.stages.size(); ++stage_) {
@@ -139,17 +147,17 @@ void KernelEmitter::emit_map_stage(Place& row, size_t number, Value* begin, Valu
   const Stage& stage = kernel_.stages[number];
   prepare(stage, row);
   if (stage.once) {
-    for (const auto& s : stage.stores) store(s.access, value(s.node, row), kernel_.dag.nodes[s.node].kind, row);
+    store_all(stage, row);
     return;
   }
   auto body = [&](Place& outer) {
     prepare(stage, outer);
     vector_loops(outer, stage, begin, end, [&](Place& place, int) {
-      for (const auto& s : stage.stores) store(s.access, value(s.node, place), kernel_.dag.nodes[s.node].kind, place);
       for (int32_t node : spills_.stored[number]) {
         b_.CreateStore(value(node, place), scratch_address(spills_.slots.at(node), kernel_.dag.nodes[node].kind, place))
             ->setAlignment(llvm::Align(1));
       }
+      store_all(stage, place);
     });
   };
   has_serial() ? serial_loops(row, 0, body) : body(row);
@@ -225,7 +233,7 @@ void KernelEmitter::emit_column_chunk(Place& outer, Value* inner, int lanes, int
     prepare(stage, row);
     if (!stage.reduce) {
       for_each_vector(row, [&](Place& place, int) {
-        for (const auto& s : stage.stores) store(s.access, value(s.node, place), kernel_.dag.nodes[s.node].kind, place);
+        store_all(stage, place);
       });
       continue;
     }

@@ -374,6 +374,27 @@ TEST(Fusion, UpdateThatPermutesItsInput) {
   check(g);
 }
 
+// A view alone is computed by nobody: its elements must lie elsewhere before the first is overwritten.
+TEST(Fusion, UpdateWithAViewOfItself) {
+  for (bool permuted : {true, false}) {
+    RegionBuilder g;
+    int x = g.input(kF32, {5, 5});
+    g.output(permuted ? g.permute(x, {1, 0}) : g.flip(g.flip(x, {0}), {1}), 0);
+    g.output(g.reduce(kOp_sum, x, {1}, false));
+    check(g);
+  }
+}
+
+TEST(Fusion, UpdatesThatReadEachOthersTargets) {
+  RegionBuilder g;
+  int x = g.input(kF32, {5, 11}), y = g.input(kF32, {5, 11}), s = g.input(kF32, {5, 11});
+  int moved = g.flip(s, {0});
+  g.output(g.reshape(g.where(g.compare(kOp_ne, x, y), x, s), {55}));
+  g.output(moved, 2);
+  g.output(g.binary(kOp_add, x, moved), 0);
+  check(g);
+}
+
 TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
   RegionBuilder g;
   int a = g.input(kF32, {2, 3, 4}), b = g.input(kF32, {2, 4, 5}), w = g.input(kF32, {6, 5}), bias = g.input(kF32, {6});
