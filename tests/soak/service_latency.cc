@@ -55,6 +55,13 @@ double quantile(std::vector<double> values, double q) {
   return values[k];
 }
 
+// Of few values: of an even number the mean of the middle two.
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
 // What a compile is doing, as it tells its progress; "capture" until it first says something.
 constexpr std::array<const char*, 4> kStages = {"capture", "compile", "verify", "race"};
 
@@ -134,8 +141,8 @@ class Service {
     for (size_t s = 0; s < kStages.size(); ++s)
       std::printf("  beside %-8s %zu calls, p50 %.1f us, p99 %.1f us\n", kStages[s], stages[s].size(), quantile(stages[s], 0.5), quantile(stages[s], 0.99));
     std::printf("%d calling thread(s): p50 %.3f, p99 %.3f of without a compile (medians of %zu rounds' ratios; of the blocks: p99 %.3f)\n",
-                threads, quantile(ratios50, 0.5), quantile(ratios, 0.5), ratios.size(), quantile(beside, 0.5) / quantile(alone, 0.5));
-    return quantile(ratios, 0.5);
+                threads, median(ratios50), median(ratios), ratios.size(), median(beside) / median(alone));
+    return median(ratios);
   }
   int64_t wrong() const { return wrong_; }
 
