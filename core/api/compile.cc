@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <unistd.h>
@@ -82,9 +83,12 @@ class Decider {
 
  private:
   // One step of it: in the background, if it is asked for, on a thread of its own, so that each finds out anew how much is to spare.
+  // Whatever takes time is in one: the thread that waits for them gives way to nobody.
   template <class Fn>
   auto step(Fn&& fn) {
-    return s_.options.background ? in_background(fn) : fn();
+    if (!s_.options.background) return fn();
+    if constexpr (std::is_void_v<decltype(fn())>) return run_in_background(fn);
+    else return in_background(fn);
   }
   Status prepare();
   void progress(const char* stage, double done) {
@@ -352,8 +356,10 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
 Status Decider::verify() {
   for (int set = 0; set < kInputSets; ++set) {
     progress("verify", (set + 0.5) / kInputSets);
-    KRN_TRY_LET(Tensors inputs, input_set(set));
-    KRN_TRY(step([&] { return verify_set(set, inputs); }));
+    KRN_TRY(step([&]() -> Status {
+      KRN_TRY_LET(const Tensors inputs, input_set(set));
+      return verify_set(set, inputs);
+    }));
   }
   return {};
 }
@@ -714,7 +720,7 @@ Result<ModelReport> Decider::run() {
   if (prepared_) {
     if (step([&] { return start_warm(); })) return report_;
     double start = now_s();
-    step([&] { return build_candidates(), true; });
+    step([&] { build_candidates(); });
     stage("compile", now_s() - start);
     start = now_s();
     if (s_.options.verify) {
@@ -729,18 +735,23 @@ Result<ModelReport> Decider::run() {
     }
     stage("verify", now_s() - start);
   }
-  step([&] { return add_launch_replays(), measure_memory(), true; });
+  step([&] {
+    add_launch_replays();
+    measure_memory();
+  });
   double start = now_s();
   KRN_TRY(step([&] { return race_all(); }));
   stage("race", now_s() - start);
-  step([&] { return finish(), true; });
-  write_ledger_record();
+  step([&] {
+    finish();
+    write_ledger_record();
+  });
   if (!std::exchange(s_.wrote_other_sizes, true) && prepared_) {
     start = now_s();
     report_.kernels_generated += step([&] { return compile_other_structures(s_, specs_); });
     stage("other_sizes", now_s() - start);
   }
-  if (Cache* cache = s_.runtime.cache()) cache->sweep();  // here and not where entries are written: a decision writes many
+  if (Cache* cache = s_.runtime.cache()) step([&] { cache->sweep(); });  // here and not where entries are written: a decision writes many
   return report_;
 }
 

@@ -90,24 +90,28 @@ std::string run_alone(const KernelCase& c, const Schedule& s) {
   return error.empty() ? run(module, c, s, "k") : error;
 }
 
+KernelCase softmax_of(uint8_t dtype, int64_t rows, int64_t length) {
+  KernelMaker m;
+  m.outer(rows).inner(length);
+  const int32_t x = m.load(dtype, {length, 1});
+  const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
+  m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), dtype, {length, 1});
+  return {"softmax", m.k, 0, {}, {}, 400, false};
+}
+
 // Softmax reads such a row once.
 TEST(PrintedKernels, RowsThatNoBlockHoldsAreSharedByACluster) {
   for (int64_t length : {3000, 16384}) {
-    KernelMaker m;
-    m.outer(3).inner(length);
-    const int32_t x = m.load(kF32, {length, 1});
-    const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
-    m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), kF32, {length, 1});
-    const KernelCase c{"softmax", m.k, 0, {}, {}, 400, false};
-    const Schedule s = choose_schedule(m.k, few_threads());
+    const KernelCase c = softmax_of(kF32, 3, length);
+    const Schedule s = choose_schedule(c.kernel, few_threads());
     EXPECT_EQ(s.cluster, length == 3000 ? 4 : 8);
     EXPECT_EQ(s.full, length == 16384);
     EXPECT_GT(s.chunks, 1);
     EXPECT_EQ(s.blocks % s.cluster, 0);
-    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(c.kernel, s);
     GpuFacts no_clusters = few_threads();
     no_clusters.max_cluster = 1;
-    EXPECT_EQ(choose_schedule(m.k, no_clusters).cluster, 1);
+    EXPECT_EQ(choose_schedule(c.kernel, no_clusters).cluster, 1);
   }
 }
 
@@ -116,20 +120,15 @@ TEST(PrintedKernels, NextRowsComeAhead) {
   GpuFacts facts;
   facts.num_units = 1, facts.max_cluster = 8, facts.shared_bytes = 128 << 10;
   for (int64_t length : {16384, 16380, 40000}) {
-    KernelMaker m;
-    m.outer(9).inner(length);
-    const int32_t x = m.load(kBf16, {length, 1});
-    const int32_t e = m.op(Prim::kExp, m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)));
-    m.store(m.op(Prim::kDiv, e, m.reduce(Monoid::kSum, e)), kBf16, {length, 1});
-    const KernelCase c{"softmax", m.k, 0, {}, {}, 400, false};
-    const Schedule s = choose_schedule(m.k, facts);
-    EXPECT_TRUE(s.ahead) << describe_schedule(m.k, s);
+    const KernelCase c = softmax_of(kBf16, 9, length);
+    const Schedule s = choose_schedule(c.kernel, facts);
+    EXPECT_TRUE(s.ahead) << describe_schedule(c.kernel, s);
     EXPECT_EQ(s.cluster, length == 40000 ? 8 : 1);
     EXPECT_EQ(s.shared_bytes, int64_t{s.threads} * s.chunks * 16);
     EXPECT_LT(s.blocks, 9 * s.cluster) << "a block has several rows";
-    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(c.kernel, s);
     facts.shared_bytes = 0;
-    EXPECT_FALSE(choose_schedule(m.k, facts).ahead) << "nothing comes behind a thread's back here";
+    EXPECT_FALSE(choose_schedule(c.kernel, facts).ahead) << "nothing comes behind a thread's back here";
     facts.shared_bytes = 128 << 10;
   }
 }
