@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a results file of `keirin bench --json` as the Markdown table of the README: python bench/results/table.py FILE."""
+"""Prints a results file of `keirin bench --json`, or Keirin's rows of one of `bench/peers/run.py`, as the Markdown table of the README:
+
+    python bench/results/table.py FILE
+"""
 import json
 import math
 import sys
 
-rows = json.load(open(sys.argv[1]))["rows"]
+rows = [r.get("keirin", r) for r in json.load(open(sys.argv[1]))["rows"]]
 print("| model | eager ms | eager + replay ms | chosen ms | over eager | over the baseline [95 %] | chosen | error (eager's) |")
 print("|---|---|---|---|---|---|---|---|")
 for r in rows:

@@ -330,6 +330,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
   for (Candidate& candidate : candidates_) {
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
     candidate.report.verified = false;
+    pass_gate();
     KRN_TRY_LET(Tensors own, own_inputs(inputs));
     Result<Tensors> outputs = candidate.call(own);
     KRN_TRY(restore_state());
@@ -412,6 +413,7 @@ Status Decider::race_all() {
   options.limit_ns = static_cast<uint64_t>(s_.options.race_seconds * 1e9);
   if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
   if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
+  options.between = pass_gate;
   progress("race", 0.5);
   KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
   for (size_t r = 0; r < sheet.rows.size(); ++r) {

@@ -33,6 +33,13 @@ void run_in_background(const std::function<void()>& work);
 // would inherit how this thread gives way.
 void run_in_foreground(const std::function<void()>& work);
 
+// Background work passes here between two runs of a model. While it is held, threads that give way spin here. For measurements of
+// what calls notice of such work.
+void pass_gate();
+void hold_background(bool held);
+// How many stand at the gate now.
+int num_held();
+
 template <class Fn>
 auto in_background(Fn&& fn) {
   std::optional<decltype(fn())> result;

@@ -170,12 +170,14 @@ class Host final : public PluginHost {
                                            c->variant->library, {}, "install the plugin again"});
   }
 
-  // The same guid twice: one that was named exactly wins over those that were only found; else none is used.
+  // The same guid twice: of copies of one library one is used. Of different ones the one that was named exactly wins over those that were
+  // only found; else none is used.
   void refuse_twins(std::vector<Candidate>* candidates) {
     std::map<std::string, std::vector<Candidate*>> by_guid;
     for (Candidate& c : *candidates)
       if (!c.refused) by_guid[c.manifest.guid_text].push_back(&c);
     for (auto& [guid, twins] : by_guid) {
+      if (twins.size() > 1) refuse_copies(&twins);
       const auto exact = std::count_if(twins.begin(), twins.end(), [](Candidate* c) { return c->found.exact; });
       if (twins.size() < 2) continue;
       for (Candidate* c : twins) {
@@ -185,6 +187,19 @@ class Host final : public PluginHost {
                                                         "remove one of them, or name one exactly"}));
       }
     }
+  }
+
+  void refuse_copies(std::vector<Candidate*>* twins) {
+    std::stable_partition(twins->begin(), twins->end(), [](Candidate* c) { return c->found.exact; });
+    std::map<std::string, Candidate*> first;
+    std::erase_if(*twins, [&](Candidate* c) {
+      const Result<std::string> digest = hash_file(c->variant->library);
+      if (!digest.ok()) return false;
+      const auto [one, fresh] = first.emplace(*digest, c);
+      if (!fresh)
+        refuse(c, Status(Code::k_invalid_input, Message{"a copy of the library is found before it: " + one->second->found.path, {}, {}, {}}));
+      return !fresh;
+    });
   }
 
   Status probe(Candidate& c, const VerdictStore& store) {

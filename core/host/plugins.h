@@ -37,7 +37,7 @@ enum class RunIn { kProcess, kWorker };
 
 struct HostOptions {
   // Plugin folders, folders of plugin folders, manifests or libraries. What is named here exactly (not found by searching a
-  // folder) wins over another plugin with the same guid.
+  // folder) wins over another plugin with the same guid; of copies of one library the first is used.
   std::vector<std::string> paths;
   bool search = true;              // also KEIRIN_PLUGIN_PATH and the folder of the plugins that came with this build
   std::vector<std::string> only;   // plugin names; empty: all

@@ -50,13 +50,18 @@ class Timer {
     min_batch_ns_ = std::max(kMinBatchNs, kMinBatchTicks * tick);
   }
 
-  uint64_t now() const { return options_.now_ns(); }
+  uint64_t now() const { return options_.now_ns() - between_ns_; }
   uint64_t min_batch_ns() const { return min_batch_ns_; }
   bool cancelled() const { return options_.cancel && options_.cancel->load(std::memory_order_relaxed); }
   bool hints_differ() const { return options_.wait != nullptr; }
 
   // Nanoseconds per call.
-  Result<double> batch(const Runner& runner, uint64_t calls, RaceHint hint) const {
+  Result<double> batch(const Runner& runner, uint64_t calls, RaceHint hint) {
+    if (options_.between) {
+      const uint64_t end = now();
+      options_.between();
+      between_ns_ += now() - end;
+    }
     const uint64_t begin = now();
     for (uint64_t i = 0; i < calls; ++i) {
       KRN_TRY(runner.call());
@@ -69,6 +74,7 @@ class Timer {
   Status wait() const { return options_.wait ? options_.wait() : Status(); }
   RaceOptions options_;
   uint64_t min_batch_ns_;
+  uint64_t between_ns_ = 0;
 };
 
 // One runner through the race.
@@ -87,7 +93,7 @@ void fail(Entry* e, const Status& status) {
   e->row->note = "a call failed: " + status.message().what;
 }
 
-Status warm_up(const Timer& timer, RaceHint hint, Entry* e) {
+Status warm_up(Timer& timer, RaceHint hint, Entry* e) {
   KRN_TRY_LET(const double first, timer.batch(*e->runner, 1, RaceHint::kLatency));
   const uint64_t begin = timer.now();
   std::vector<double> batches;
@@ -116,7 +122,7 @@ Status warm_up(const Timer& timer, RaceHint hint, Entry* e) {
 }
 
 // A sample: the median of three batches, because outliers of single ones hide true gains; or one call where calls are long.
-Result<double> sample(const Timer& timer, RaceHint hint, bool long_calls, const Entry& e) {
+Result<double> sample(Timer& timer, RaceHint hint, bool long_calls, const Entry& e) {
   if (long_calls) return timer.batch(*e.runner, 1, hint);
   std::array<double, 3> batches{};
   for (double& b : batches) {
@@ -342,7 +348,7 @@ class Race {
     }
   }
 
-  bool loses_other_hint(const Entry& base, const Entry& candidate) const {
+  bool loses_other_hint(const Entry& base, const Entry& candidate) {
     const RaceHint other = options_.hint == RaceHint::kLatency ? RaceHint::kThroughput : RaceHint::kLatency;
     const bool long_calls = is_long(base) || is_long(candidate);
     std::vector<double> logs;
@@ -417,7 +423,8 @@ Result<double> time_call(const Runner& runner, const RaceOptions& options) {
   Entry entry;
   entry.runner = &runner;
   entry.row = &row;
-  KRN_TRY(warm_up(Timer(options), options.hint, &entry));
+  Timer timer(options);
+  KRN_TRY(warm_up(timer, options.hint, &entry));
   return entry.screen_ns;
 }
 

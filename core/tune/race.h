@@ -35,6 +35,7 @@ struct RaceOptions {
   std::function<Status()> wait;          // synchronise with the device; null: calls return when done
   std::function<uint64_t()> now_ns;      // null: the monotonic clock
   std::function<void(uint64_t)> back_off;  // sleeps that many ns before a contended race is retried; null: does so
+  std::function<void()> between;         // called before each batch of calls; the time it takes counts nowhere
   std::string lock_path;                 // one race at a time per device; empty: no lock
   std::atomic<bool>* cancel = nullptr;
 };

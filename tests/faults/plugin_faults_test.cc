@@ -125,6 +125,7 @@ TEST_F(PluginFaults, ManifestMistakesAreNamed) {
 
 TEST_F(PluginFaults, TheSameGuidTwiceIsRefusedUnlessOneIsNamed) {
   const std::string copy = copy_good();
+  std::ofstream(copy + "/libfault_good.so", std::ios::app) << "another build";
   const auto both = open(options({"good", copy}));
   for (const PluginReport& r : both->reports()) EXPECT_TRUE(has(r.reason, "the same guid")) << r.reason;
   // Found by searching the folder above, not named: the other one wins.
@@ -132,6 +133,15 @@ TEST_F(PluginFaults, TheSameGuidTwiceIsRefusedUnlessOneIsNamed) {
   ASSERT_EQ(one->reports().size(), 2u);
   EXPECT_TRUE(one->reports()[0].used) << one->reports()[0].reason;
   EXPECT_FALSE(one->reports()[1].used);
+}
+
+TEST_F(PluginFaults, OfCopiesOfOneLibraryOneIsUsed) {
+  const std::string copy = copy_good();
+  const auto host = open(options({"good", copy}));
+  ASSERT_EQ(host->reports().size(), 2u);
+  EXPECT_TRUE(host->reports()[0].used) << host->reports()[0].reason;
+  EXPECT_FALSE(host->reports()[1].used);
+  EXPECT_TRUE(has(host->reports()[1].reason, "a copy of the library")) << host->reports()[1].reason;
 }
 
 TEST_F(PluginFaults, PathsWithoutAPluginAreReported) {

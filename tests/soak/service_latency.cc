@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a service's calls notice of a compile in the background: blocks of calls alone and blocks beside Session::compile of other
-// models, in turns A B B A, so that whatever else the machine does hits both. Prints one line per round and, for 1 and for 2 calling
-// threads, the median over the rounds of the ratio of their p99. `--bar 1.05` fails above it; without one only wrong answers fail, because
-// a ratio on a machine with other work says nothing.
-#include <sched.h>
-
+// What a service's calls notice of a compile in the background. Other models are compiled by Session::compile while the served one is
+// called without end, and every window of time the compile is held between two of its runs and let go again: calls beside it and calls
+// without it stand so close together that whatever else the machine does hits both. What is held spins, so that "without" is a second
+// processor that is awake and touches no memory. Prints, for 1 and for 2 calling threads, the ratio of the p99 of all calls beside the
+// compile to that of all calls while it was held. `--bar 1.05` fails above it; without one only wrong answers fail, because a ratio
+// on a machine with other work says nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -20,6 +21,8 @@
 #include "core/host/background.h"
 
 namespace keirin {
+extern std::vector<std::pair<long,int>> g_log;
+std::vector<std::pair<long,double>> g_calls;
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -28,11 +31,12 @@ struct Settings {
   std::string zoo, serve = "gcn";
   std::vector<std::string> compile = {"xlnet", "resnet50"};
   int rounds = 2;
-  double seconds = 3;   // of a block at least
+  double seconds = 20;  // of what is not a compile
+  double window = 1;
   double race_seconds = 1;
   double bar = 0;
   std::string beside = "compile";  // or "spin", "stream": what any other work on the second processor costs here
-  std::string priorities = "background";  // or "equal": what giving way is worth; or "realtime": see realtime()
+  std::string priorities = "background";  // or "equal": what giving way is worth
 };
 
 struct Model {
@@ -55,7 +59,6 @@ double quantile(std::vector<double> values, double q) {
   return values[k];
 }
 
-// Of few values: of an even number the mean of the middle two.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -68,21 +71,8 @@ constexpr std::array<const char*, 4> kStages = {"capture", "compile", "verify", 
 struct Call {
   double us;
   size_t stage;
+  int window;  // odd: the compile was held from its begin to its end
 };
-
-struct Block {
-  size_t calls = 0;
-  double p50 = 0, p99 = 0;  // microseconds
-  std::array<std::vector<double>, kStages.size()> by_stage;
-};
-
-// Keeps other processes off both processors: what is left is what calls and compile share, caches, memory and locks. What the
-// scheduler does to them is not seen then.
-void realtime(const Settings& settings, int priority) {
-  sched_param p{};
-  p.sched_priority = priority;
-  if (settings.priorities == "realtime" && ::sched_setscheduler(0, SCHED_RR, &p) != 0) std::printf("not allowed: real-time priorities\n");
-}
 
 class Service {
  public:
@@ -98,7 +88,6 @@ class Service {
     KRN_TRY_LET(const ModelReport report, served_.session->compile(served_.inputs));
     std::printf("serving %s (%s, %.3f ms, verified %d), compiling", settings_.serve.c_str(), report.chosen.c_str(), report.chosen_ms, report.verified);
     options.background = settings_.priorities == "background";
-    if (settings_.priorities == "realtime") keep_freed_memory();  // what the background does too
     options.progress = [this](const std::string& stage, double, double) {
       for (size_t s = 0; s < kStages.size(); ++s)
         if (stage.find(std::string(": ") + kStages[s]) != std::string::npos) stage_ = s;
@@ -116,33 +105,44 @@ class Service {
     return {};
   }
 
-  // The ratio of p99 beside a compile over p99 alone.
+  // The ratio of p99 beside a compile over p99 without it.
   double compare(int threads) {
-    std::vector<double> alone, beside, ratios, ratios50;
-    std::array<std::vector<double>, kStages.size()> stages;
-    std::printf("%d calling thread(s)\n| round | calls alone | p50 us | p99 us | calls beside | p50 us | p99 us | compiles |\n|---|---|---|---|---|---|---|---|\n", threads);
+    std::vector<Call> calls;
     for (int round = 0; round < settings_.rounds; ++round) {
-      Block a, b;
-      const int before = compiles_;
-      for (const bool compiling : {round % 2 == 0 ? false : true, round % 2 == 0 ? true : false}) {
-        std::atomic<bool> over{false};
-        std::thread compiler;
-        if (compiling) compiler = std::thread([&] { settings_.beside == "compile" ? compile_for(settings_.seconds, over) : disturb(settings_.seconds, over); });
-        else if (settings_.priorities == "realtime" && threads == 1) compiler = std::thread([&] { keep_quiet(over); });
-        (compiling ? b : a) = serve(threads, over, !compiling);
-        over = true;
-        if (compiler.joinable()) compiler.join();
+      for (size_t i = 0; i < (settings_.beside == "compile" ? others_.size() : 1); ++i) {
+        over_ = false;
+        std::thread other([&] {
+          settings_.beside == "compile" ? compile(*others_[i].session, others_[i].inputs) : disturb();
+          over_ = true;
+        });
+        std::thread conductor([&] { conduct(); });
+        const std::vector<Call> some = serve(threads);
+        calls.insert(calls.end(), some.begin(), some.end());
+        conductor.join();
+        other.join();
       }
-      for (size_t s = 0; s < kStages.size(); ++s) stages[s].insert(stages[s].end(), b.by_stage[s].begin(), b.by_stage[s].end());
-      alone.push_back(a.p99), beside.push_back(b.p99), ratios.push_back(b.p99 / a.p99), ratios50.push_back(b.p50 / a.p50);
-      std::printf("| %d | %zu | %.1f | %.1f | %zu | %.1f | %.1f | %d |\n", round, a.calls, a.p50, a.p99, b.calls, b.p50, b.p99, compiles_ - before);
-      std::fflush(stdout);
     }
+    std::array<std::vector<double>, 2> us;  // beside, without
+    std::array<std::vector<double>, kStages.size()> stages;
+    std::map<int, std::vector<double>> windows;
+    for (const Call& call : calls) {
+      us[static_cast<size_t>(call.window & 1)].push_back(call.us);
+      windows[call.window].push_back(call.us);
+      if (!(call.window & 1)) stages[call.stage].push_back(call.us);
+    }
+    std::vector<double> ratios;
+    for (const auto& [window, without] : windows)
+      if ((window & 1) && windows.count(window - 1)) ratios.push_back(quantile(windows[window - 1], 0.99) / quantile(without, 0.99));
+    const double ratio = quantile(us[0], 0.99) / quantile(us[1], 0.99);
+    std::printf("%d calling thread(s)\n  without   %zu calls, p50 %.1f us, p99 %.1f us\n", threads, us[1].size(), quantile(us[1], 0.5), quantile(us[1], 0.99));
     for (size_t s = 0; s < kStages.size(); ++s)
-      std::printf("  beside %-8s %zu calls, p50 %.1f us, p99 %.1f us\n", kStages[s], stages[s].size(), quantile(stages[s], 0.5), quantile(stages[s], 0.99));
-    std::printf("%d calling thread(s): p50 %.3f, p99 %.3f of without a compile (medians of %zu rounds' ratios; of the blocks: p99 %.3f)\n",
-                threads, median(ratios50), median(ratios), ratios.size(), median(beside) / median(alone));
-    return median(ratios);
+      if (!stages[s].empty())
+        std::printf("  beside %s %zu calls, p50 %.1f us, p99 %.1f us\n", settings_.beside == "compile" ? kStages[s] : settings_.beside.c_str(),
+                    stages[s].size(), quantile(stages[s], 0.5), quantile(stages[s], 0.99));
+    std::printf("%d calling thread(s): p50 %.3f, p99 %.3f of without a compile (median of %zu pairs of windows: p99 %.3f)\n", threads,
+                quantile(us[0], 0.5) / quantile(us[1], 0.5), ratio, ratios.size(), median(ratios));
+    std::fflush(stdout);
+    return ratio;
   }
   int64_t wrong() const { return wrong_; }
 
@@ -154,64 +154,68 @@ class Service {
     return m;
   }
 
-  // Holds the other processor without touching memory: what is measured as "alone" is alone.
-  void keep_quiet(const std::atomic<bool>& over) {
-    realtime(settings_, 11);
-    while (!over) {
-    }
-  }
+  static std::chrono::duration<double> of_seconds(double seconds) { return std::chrono::duration<double>(seconds); }
 
   // Arithmetic alone: what calls lose to it, they lose to the processors themselves (a core in two halves, its clock). Streaming over
   // more than the caches hold: what is lost to caches and memory on top of that.
-  void disturb(double seconds, std::atomic<bool>& over) {
-    if (settings_.priorities == "background") give_way(GiveWay::kToAll);
-    realtime(settings_, 11);
+  void disturb() {
+    give_way(settings_.priorities == "background" ? GiveWay::kButForAShare : GiveWay::kNot);
     const bool stream = settings_.beside == "stream";
     std::vector<uint64_t> from(stream ? size_t{8} << 20 : 512), to(from.size());
-    const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    while (Clock::now() < end) {
-      for (size_t i = 0; i < from.size(); ++i) to[i] = to[i] * 6364136223846793005u + from[i] + 1;
-      from.swap(to);
+    const Clock::time_point begin = Clock::now();
+    while (Clock::now() - begin < of_seconds(settings_.seconds)) {
+      for (int repeat = 0; repeat < (stream ? 1 : 1000); ++repeat) {
+        for (size_t i = 0; i < from.size(); ++i) to[i] = to[i] * 6364136223846793005u + from[i] + 1;
+        from.swap(to);
+      }
+      pass_gate();
     }
-    over = true;
   }
 
-  void compile_for(double seconds, std::atomic<bool>& over) {
-    realtime(settings_, 11);
-    const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    do {
-      stage_ = 0;
-      const Model& m = others_[static_cast<size_t>(compiles_++) % others_.size()];
-      if (auto report = m.session->compile(m.inputs); !report.ok()) std::printf("compile: %s\n", report.status().text().c_str()), ++wrong_;
-    } while (Clock::now() < end);
-    over = true;
+  void compile(Session& session, const std::vector<TensorRef>& inputs) {
+    stage_ = 0;
+    if (auto report = session.compile(inputs); !report.ok()) std::printf("compile: %s\n", report.status().text().c_str()), ++wrong_;
   }
 
-  Block serve(int threads, std::atomic<bool>& over, bool by_time) {
-    const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(settings_.seconds));
-    std::vector<std::vector<Call>> times(static_cast<size_t>(threads));
+  // Until it is over: lets the compile go for a window, waits until it stands, and holds it for a window.
+  void conduct() {
+    const auto sleep = [&](double seconds) {
+      for (const Clock::time_point begin = Clock::now(); !over_ && Clock::now() - begin < of_seconds(seconds);)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
+    window_ += window_ & 1;
+    while (!over_) {
+      sleep(settings_.window);
+      hold_background(true);
+      while (!over_ && num_held() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!over_) {
+        ++window_;
+        sleep(settings_.window);
+        ++window_;
+      }
+      hold_background(false);
+    }
+  }
+
+  std::vector<Call> serve(int threads) {
+    std::vector<std::vector<Call>> calls(static_cast<size_t>(threads));
     std::vector<std::thread> callers;
-    for (auto& mine : times)
+    for (auto& mine : calls)
       callers.emplace_back([&] {
-        realtime(settings_, 12);
         mine.reserve(1 << 20);
-        while (by_time ? Clock::now() < end : !over) {
+        while (!over_) {
+          const int window = window_;
           const Clock::time_point begin = Clock::now();
           auto outputs = served_.session->call(served_.inputs);
-          mine.push_back({std::chrono::duration<double, std::micro>(Clock::now() - begin).count(), stage_});
+          const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+          const bool held = (window & 1) && window == window_;
+          mine.push_back({us, stage_, held ? window : window & ~1});
           wrong_ += !outputs.ok() || !same_bits(*outputs, first_);
         }
       });
     for (std::thread& caller : callers) caller.join();
-    Block block;
-    std::vector<double> all;
-    for (const auto& mine : times)
-      for (const Call& call : mine) {
-        all.push_back(call.us);
-        block.by_stage[call.stage].push_back(call.us);
-      }
-    block.calls = all.size(), block.p50 = quantile(all, 0.5), block.p99 = quantile(all, 0.99);
-    return block;
+    for (size_t i = 1; i < calls.size(); ++i) calls[0].insert(calls[0].end(), calls[i].begin(), calls[i].end());
+    return std::move(calls[0]);
   }
 
   const Settings settings_;
@@ -221,7 +225,8 @@ class Service {
   std::vector<TensorRef> first_;
   std::atomic<int64_t> wrong_{0};
   std::atomic<size_t> stage_{0};
-  int compiles_ = 0;
+  std::atomic<int> window_{0};
+  std::atomic<bool> over_{false};
 };
 
 int run(int argc, char** argv) {
@@ -232,14 +237,15 @@ int run(int argc, char** argv) {
   app.add_option("--serve", settings.serve, "zoo model that is called")->capture_default_str();
   app.add_option("--compile", settings.compile, "zoo models that are compiled meanwhile")->capture_default_str();
   app.add_option("--threads", threads, "numbers of calling threads")->capture_default_str();
-  app.add_option("--rounds", settings.rounds, "blocks of each kind")->capture_default_str();
-  app.add_option("--seconds", settings.seconds, "of a block at least")->capture_default_str();
+  app.add_option("--rounds", settings.rounds, "how often each is compiled")->capture_default_str();
+  app.add_option("--seconds", settings.seconds, "of --beside spin and stream")->capture_default_str();
+  app.add_option("--window", settings.window, "seconds for which the compile is held, and let go again")->capture_default_str();
   app.add_option("--race-limit", settings.race_seconds, "seconds of the race in a compile")->capture_default_str();
   app.add_option("--bar", settings.bar, "highest ratio of p99 with one calling thread; 0: none");
   app.add_option("--beside", settings.beside, "what the second processor does meanwhile: compile; spin (arithmetic); stream (128 MB of memory)")
       ->check(CLI::IsMember({"compile", "spin", "stream"}))->capture_default_str();
-  app.add_option("--priorities", settings.priorities, "background: as in service; equal: nothing gives way; realtime: calls and compile "
-                 "above everything else on the machine, calls first")->check(CLI::IsMember({"background", "equal", "realtime"}))->capture_default_str();
+  app.add_option("--priorities", settings.priorities, "background: as in service; equal: nothing gives way")
+      ->check(CLI::IsMember({"background", "equal"}))->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   Service service(settings);
   if (const Status status = service.open(); !status.ok()) {

@@ -65,5 +65,25 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
   EXPECT_GT(there.nice, standing().nice);
 }
 
+TEST(Background, IsHeldBetweenItsRuns) {
+  std::atomic<int> rounds{0};
+  std::atomic<bool> stop{false};
+  std::thread work([&] {
+    give_way(GiveWay::kButForAShare);
+    while (!stop) pass_gate(), ++rounds;
+  });
+  hold_background(true);
+  while (num_held() == 0) std::this_thread::yield();
+  const int before = rounds;
+  pass_gate();  // who does not give way is not held
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(rounds, before);
+  hold_background(false);
+  while (rounds == before) std::this_thread::yield();
+  EXPECT_EQ(num_held(), 0);
+  stop = true;
+  work.join();
+}
+
 }  // namespace
 }  // namespace keirin

@@ -45,6 +45,7 @@ class FakeMachine {
     const double factor = uniform_(random_) < noise_.outliers ? 1.5 : 1.0;
     now_ns_ += ns * factor * std::exp(state_ + drift_);
   }
+  void pass(double ns) { now_ns_ += ns; }
   double now_ns() const { return now_ns_; }
   void set_noise(Noise noise) { noise_ = noise; }
 

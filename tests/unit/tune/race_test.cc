@@ -121,6 +121,26 @@ TEST(Race, ShortCallsEndAtTheLimitToo) {
   EXPECT_LT(m.now_ns() - begin, 9e9);
 }
 
+// As background work is held: neither the samples nor the limit know of it.
+TEST(Race, WhatIsBetweenBatchesCountsNowhere) {
+  FakeMachine with(11, kQuiet), without(11, kQuiet);
+  RaceOptions o = with.options();
+  o.limit_ns = 1'000'000'000;
+  int times = 0;
+  o.between = [&] {
+    ++times;
+    with.pass(1e9);
+  };
+  const auto held = race({with.runner("eager", 1.5e6), with.runner("cpu/all", 1e6)}, 0, o);
+  const auto plain = race({without.runner("eager", 1.5e6), without.runner("cpu/all", 1e6)}, 0, without.options());
+  ASSERT_TRUE(held.ok() && plain.ok());
+  EXPECT_GT(times, 10 * 4 * 3);
+  EXPECT_EQ(held->winner, 1u);
+  EXPECT_EQ(held->rows[1].blocks, plain->rows[1].blocks);
+  EXPECT_NEAR(held->rows[1].gain, plain->rows[1].gain, 1e-3);
+  EXPECT_NEAR(held->rows[1].ns, plain->rows[1].ns, 1e2);
+}
+
 TEST(Race, AnUnsteadyBaselineIsRetriedAndNothingIsConcluded) {
   FakeMachine m(10, {0.08, 0, 0, 0});
   RaceOptions o = m.options();
