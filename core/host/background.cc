@@ -151,10 +151,10 @@ void run_in_background(const std::function<void()>& work) {
 void pass_gate() {
   if (!g_held || t_giving_way == GiveWay::kNot) return;
   ++g_standing;
-  // Spinning: a virtual processor that sleeps may wake up on the core of the one that answers calls, which then take 1.7 times as long
-  // until the host moves it. What is measured would be that.
-  while (g_held) {
-  }
+  // Who has a processor that nobody else wants spins: a virtual processor that sleeps may wake up on the core of the one that answers
+  // calls, which then take 1.7 times as long until the host moves it. What is measured would be that.
+  while (g_held)
+    if (t_giving_way == GiveWay::kButForAShare) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   --g_standing;
 }
 

@@ -33,8 +33,8 @@ void run_in_background(const std::function<void()>& work);
 // would inherit how this thread gives way.
 void run_in_foreground(const std::function<void()>& work);
 
-// Background work passes here between two runs of a model. While it is held, threads that give way spin here. For measurements of
-// what calls notice of such work.
+// Background work passes here between two runs of a model. While it is held, threads that give way stop here: those that give way to all
+// spin, those with a share sleep. For measurements of what calls notice of such work.
 void pass_gate();
 void hold_background(bool held);
 // How many stand at the gate now.

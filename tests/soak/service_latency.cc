@@ -2,10 +2,10 @@
 //
 // What a service's calls notice of a compile in the background. Other models are compiled by Session::compile while the served one is
 // called without end, and every window of time the compile is held between two of its runs and let go again: calls beside it and calls
-// without it stand so close together that whatever else the machine does hits both. What is held spins, so that "without" is a second
-// processor that is awake and touches no memory. Prints, for 1 and for 2 calling threads, the ratio of the p99 of all calls beside the
-// compile to that of all calls while it was held. `--bar 1.05` fails above it; without one only wrong answers fail, because a ratio
-// on a machine with other work says nothing.
+// without it stand so close together that whatever else the machine does hits both. With one calling thread what is held spins, so that
+// "without" is a second processor that is awake and touches no memory. Prints, for 1 and for 2 calling threads, the ratio of the p99 of
+// all calls beside the compile to that of all calls while it was held. `--bar 1.05` fails above it; without one only wrong answers
+// fail, because a ratio on a machine with other work says nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
