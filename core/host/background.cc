@@ -151,8 +151,8 @@ void run_in_background(const std::function<void()>& work) {
 void pass_gate() {
   if (!g_held || t_giving_way == GiveWay::kNot) return;
   ++g_standing;
-  // Who has a processor that nobody else wants spins: a virtual processor that sleeps may wake up on the core of the one that answers
-  // calls, which then take 1.7 times as long until the host moves it. What is measured would be that.
+  // Who has a processor that nobody else wants spins. After some wake-ups of a second virtual processor, calls on the first took 1.7 times
+  // as long for 0.1 to 0.3 s, as if the host had put both on one core: that would be measured.
   while (g_held)
     if (t_giving_way == GiveWay::kButForAShare) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   --g_standing;

@@ -65,11 +65,11 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
   EXPECT_GT(there.nice, standing().nice);
 }
 
-TEST(Background, IsHeldBetweenItsRuns) {
+void expect_held(GiveWay how) {
   std::atomic<int> rounds{0};
   std::atomic<bool> stop{false};
   std::thread work([&] {
-    give_way(GiveWay::kButForAShare);
+    give_way(how);
     while (!stop) pass_gate(), ++rounds;
   });
   hold_background(true);
@@ -83,6 +83,11 @@ TEST(Background, IsHeldBetweenItsRuns) {
   EXPECT_EQ(num_held(), 0);
   stop = true;
   work.join();
+}
+
+TEST(Background, IsHeldBetweenItsRuns) {
+  expect_held(GiveWay::kButForAShare);
+  expect_held(GiveWay::kToAll);
 }
 
 }  // namespace
