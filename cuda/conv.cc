@@ -145,7 +145,7 @@ std::string ConvProblem::key() const {
     out += "/" + std::to_string(int{stage.op});
     tensor(stage.operand);
   }
-  return out + (tf32 ? "t" : "");
+  return out + (tf32 ? "t" : "") + (new_filter ? "n" : "");
 }
 
 std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numerics, std::string& why_not) {
@@ -212,17 +212,21 @@ bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t n
   return conv_taken(longer, numerics, has_device, ignored);
 }
 
+std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
+  std::vector<TensorDesc> out{anchor.operands[0], anchor.operands[1], anchor.results[0]};
+  if (anchor.operands.size() > 2 && anchor.operands[2].present()) out.push_back(anchor.operands[2]);
+  for (const PostOp& post : anchor.post_ops)
+    if (post.operand.present()) out.push_back(post.operand);
+  return out;
+}
+
 std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics, double* seconds) {
   std::string why_not;
   const auto p = conv_problem(anchor, numerics, why_not);
   if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  std::vector<TensorDesc> tensors{anchor.operands[0], anchor.operands[1], anchor.results[0]};
-  if (anchor.operands.size() > 2 && anchor.operands[2].present()) tensors.push_back(anchor.operands[2]);
-  for (const PostOp& post : anchor.post_ops)
-    if (post.operand.present()) tensors.push_back(post.operand);
   const auto plan = cudnn_plan(*p);
   if (seconds) *seconds = plan->seconds();
-  return make_plan_step("cudnn conv", tensors, "+" + std::to_string(anchor.post_ops.size()), plan);
+  return make_plan_step("cudnn conv", conv_tensors(anchor), "+" + std::to_string(anchor.post_ops.size()), plan);
 }
 
 }  // namespace keirin::cuda

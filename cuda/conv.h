@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cuda/cudnn.h"
 #include "plugins/codegen/backend.h"
@@ -23,6 +24,8 @@ std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anc
 bool conv_taken(const codegen::AnchorDesc& anchor, uint32_t numerics, bool has_device, std::string& why_not);
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
 bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, bool has_device, int64_t cache_bytes);
+// In the order of a plan's addresses: x, w, y, bias, operands of the epilogue.
+std::vector<codegen::TensorDesc> conv_tensors(const codegen::AnchorDesc& anchor);
 // `seconds`: what cuDNN's plan took with warm caches, 0 if it was not timed.
 std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics, double* seconds = nullptr);
 

@@ -35,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 28;
 constexpr double kBuildSeconds = 0.3;  // of one problem: after the first plan is built, no other is begun later than this
 constexpr int kMaxPlansTimed = 6;
+constexpr size_t kHoldsCode = 1 << 14;  // bytes of a plan's text: those of attention take 65,000 and more
 constexpr size_t kOldestCudnn = 90000;
 
 struct Opened {
@@ -186,11 +187,11 @@ bool passes_infinity_on(const ConvProblem& p) {
 }
 bool passes_infinity_on(const HeadsProblem&) { return false; }
 
-// Whether something that a kernel just before may be writing is read by the epilogue.
-bool reads_residual(const ConvProblem& p) {
-  return std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.y.sizes; });
+// Whether something that a kernel just before may be writing is read besides x.
+bool needs_fence(const ConvProblem& p) {
+  return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.y.sizes; });
 }
-bool reads_residual(const HeadsProblem&) { return false; }
+bool needs_fence(const HeadsProblem&) { return false; }
 
 // What is remembered of a problem holds for this version of the library and this kind of device.
 template <class Problem>
@@ -260,6 +261,21 @@ class AlignedCopies {
   std::vector<Copy> copies_;
 };
 
+// A graph whose plan can be written and read. What reads it lays out the same problem first: addresses and constants are found there.
+class Graph : public fe::graph::Graph {
+ public:
+  // With the code that cuDNN compiled for it, if it did: that takes 30 to 500 ms, one plan at a time. Empty where cuDNN writes none.
+  std::string text_of(int64_t plan) const {
+    try {
+      return plans.execution_plans[static_cast<size_t>(plan)]->getJsonRepresentation();
+    } catch (const std::exception&) {
+      return {};
+    }
+  }
+  // Makes it plan 0. The device must be of the kind, and cuDNN of the version, that wrote the text.
+  bool read_plan(cudnnHandle_t handle, const std::string& text) { return plans.build_plans(handle, text).is_good(); }
+};
+
 // A plan in two steps: the constructor builds the candidates, beside others on other threads; settle() times them, one problem at
 // a time, and is called before anything else.
 class TimedPlan : public LibraryPlan {
@@ -277,7 +293,7 @@ class GraphPlan final : public TimedPlan {
       if (result.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + result.get_message());
     };
     good(lay_out(problem, handle.get(), graph_));
-    if (take_choice()) return;
+    if (take_choice(handle.get())) return;
     if (graph_.get_execution_plan_count() == 0) good(list_plans(problem, graph_));
     build();
   }
@@ -285,8 +301,8 @@ class GraphPlan final : public TimedPlan {
   void settle() override {
     if (chosen_ < 0) choose();
     workspace_bytes_ = graph_.get_workspace_size_plan_at_index(chosen_);
-    if (reads_residual(problem_)) fence_at_ = (workspace_bytes_ + 255) / 256 * 256, workspace_bytes_ = fence_at_ + 16;
-    name_ = name_at(chosen_);
+    if (needs_fence(problem_)) fence_at_ = (workspace_bytes_ + 255) / 256 * 256, workspace_bytes_ = fence_at_ + 16;
+    if (name_.empty()) name_ = name_at(chosen_);
   }
   int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
     const Handle handle;
@@ -327,14 +343,14 @@ class GraphPlan final : public TimedPlan {
   }
 
   // Engine 4 of cuDNN 9.19 is launched as a programmatic dependent of the kernel before and waits for it before it reads x, but not
-  // before it reads a residual, which may then be half written. Nothing depends on a fill in that way.
+  // before it reads a residual or a filter, which may then be half written. Nothing depends on a fill in that way.
   bool fence(CUstream stream, void* workspace) const {
     if (fence_at_ < 0) return true;
     std::string ignored;
     const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(workspace) + static_cast<CUdeviceptr>(fence_at_);
     return Driver::get(ignored)->cuMemsetD8Async(at, 0, 1, stream) == CUDA_SUCCESS;
   }
-  bool take_choice();
+  bool take_choice(cudnnHandle_t handle);
   void build();
   void choose();
   std::string name_at(int64_t plan) const {
@@ -343,7 +359,7 @@ class GraphPlan final : public TimedPlan {
   }
 
   const Problem problem_;
-  mutable fe::graph::Graph graph_;  // `execute` is const; asking a workspace size is not
+  mutable Graph graph_;             // `execute` is const; asking a workspace size is not
   std::vector<int64_t> built_;      // places among the heuristic's answers
   int64_t chosen_ = -1;
   int64_t workspace_bytes_ = 0;
@@ -446,14 +462,19 @@ struct EngineName {
 };
 
 // A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the
-// heuristics where the frontend knows the knobs.
+// heuristics where the frontend knows the knobs; and the plan's text, where that holds code: read again in 1 ms.
 template <class Problem>
-bool GraphPlan<Problem>::take_choice() {
+bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle) {
   const std::vector<char> bytes = code_store().recall(choice_key("plan", problem_));
   std::istringstream words(std::string(bytes.begin(), bytes.end()));
   int64_t place = -1;
   std::string text;
   if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
+  if (const std::vector<char> plan = code_store().recall(choice_key("text", problem_));
+      !plan.empty() && graph_.read_plan(handle, {plan.begin(), plan.end()})) {
+    chosen_ = 0, name_ = text;
+    return true;
+  }
   const EngineName name(text);
   std::unordered_map<fe::KnobType_t, int64_t> knobs;
   for (const auto& [knob, value] : name.knobs) knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
@@ -500,6 +521,8 @@ void GraphPlan<Problem>::choose() {
   if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and passes infinities on");
   const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
   code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
+  if (const std::string text = graph_.text_of(chosen_); text.size() >= kHoldsCode)
+    code_store().remember(choice_key("text", problem_), {text.begin(), text.end()});
 }
 
 struct Known {

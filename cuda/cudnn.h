@@ -32,6 +32,7 @@ struct ConvProblem {
   std::vector<int64_t> stride, padding, dilation;
   std::vector<ConvStage> stages;
   bool tf32 = true;  // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
+  bool new_filter = false;  // the kernel just before writes w
 
   std::string key() const;
 };

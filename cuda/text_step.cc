@@ -17,7 +17,8 @@ constexpr size_t kMaxPointers = 128;
 class TextStep final : public codegen::Step {
  public:
   TextStep(const TextKernel& k, const CodeTarget& target, bool load)
-      : text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes), next_size_(k.next_size) {
+      : text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes), reads_words_(k.reads_words),
+        next_size_(k.next_size) {
     early_ = k.early && std::stoi(target.arch.substr(3)) >= 90;
     std::string ignored;
     driver_ = Driver::get(ignored);
@@ -34,8 +35,8 @@ class TextStep final : public codegen::Step {
     size_t n = 0;
     for (const Place& p : places_) {
       const bool absent = p.buffer == codegen::TensorDesc::KRN_NONE_BUFFER;
-      // The text reads whole words. Memory of LibTorch's allocator starts at their multiples; a view of a caller's may not.
-      if (!absent && reinterpret_cast<uintptr_t>(context.buffers[p.buffer]) % 16 != 0) {
+      // Memory of LibTorch's allocator starts at multiples of a word; a view of a caller's may not.
+      if (reads_words_ && !absent && reinterpret_cast<uintptr_t>(context.buffers[p.buffer]) % 16 != 0) {
         kit::set_error(context.err, KRN_STATUS_unsupported, text_ + ": an operand does not start at a multiple of 16 bytes; eager answers");
         return KRN_STATUS_unsupported;
       }
@@ -85,6 +86,7 @@ class TextStep final : public codegen::Step {
   std::vector<int64_t> sizes_;
   std::vector<Place> places_;
   int64_t workspace_bytes_;
+  bool reads_words_;
   bool early_ = false;
   int next_size_;
   uint32_t workspace_ = 0;

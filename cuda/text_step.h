@@ -27,6 +27,7 @@ struct TextKernel {
   int next_size = -1;                   // the one of `sizes` that is 1 where the step after begins early; -1: the text lets none
   bool early = false;                   // begins before the step before has ended; the text waits where it must
   std::vector<int64_t> sizes;           // KrnSizes<i64, sizes.size()>
+  bool reads_words = true;              // whole ones of 16 bytes: what does not start at their multiples is refused by the run
   std::vector<codegen::TensorDesc> pointers;  // first elements; null where a tensor is absent; the workspace follows, if any
   int64_t workspace_bytes = 0;
 };

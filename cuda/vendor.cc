@@ -10,11 +10,14 @@
 #include "cuda/cublaslt.h"
 #include "cuda/gemv.h"
 #include "cuda/matmul.h"
+#include "cuda/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {
+
+constexpr int64_t kLeastStemBytes = int64_t{1} << 20;
 
 bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
 
@@ -70,6 +73,12 @@ bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Post
   return matmul_takes_post_op(anchor, post);
 }
 
+// One whose image is large enough for another launch to pay.
+static std::optional<Stem> worthy_stem(const codegen::AnchorDesc& conv, uint32_t numerics) {
+  auto stem = stem_of(conv, numerics);
+  return stem && stem->filter_at >= kLeastStemBytes ? std::move(stem) : std::nullopt;
+}
+
 void prepare_vendor(std::span<const codegen::AnchorDesc* const> anchors, uint32_t numerics) {
   std::vector<ConvProblem> convs;
   std::vector<HeadsProblem> heads;
@@ -77,6 +86,7 @@ void prepare_vendor(std::span<const codegen::AnchorDesc* const> anchors, uint32_
   for (const codegen::AnchorDesc* anchor : anchors) {
     if (anchor->op == kit::kOp_conv) {
       if (auto p = conv_problem(*anchor, numerics, ignored)) convs.push_back(std::move(*p));
+      if (auto stem = worthy_stem(*anchor, numerics)) convs.push_back(std::move(stem->conv));
     } else if (by_cudnn(*anchor, numerics, true)) {
       heads.push_back(*heads_problem(*anchor, ignored));
     }
@@ -98,6 +108,19 @@ static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& 
   }
 }
 
+static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, uint32_t numerics, const Gpu& gpu, const CodeTarget& target,
+                                                  double conv_seconds) {
+  const auto stem = worthy_stem(conv, numerics);
+  if (!stem) return nullptr;
+  try {
+    const double seconds = cudnn_plan(stem->conv)->seconds();
+    const bool faster = seconds > 0 && seconds + regroup_seconds(*stem, conv, gpu.info) < conv_seconds;
+    return faster ? make_stem(*stem, conv, target, true) : nullptr;
+  } catch (const kit::Error&) {  // cuDNN has none
+    return nullptr;
+  }
+}
+
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
                                                 bool load) {
   const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
@@ -105,8 +128,10 @@ std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& ancho
   if (anchor.op == kit::kOp_conv) {
     double conv_seconds = 0;
     auto step = make_conv(anchor, numerics, &conv_seconds);
-    auto product = raced && load ? faster_product(anchor, tf32, conv_seconds) : nullptr;
-    return product ? std::move(product) : std::move(step);
+    if (!raced || !load) return step;
+    if (auto product = faster_product(anchor, tf32, conv_seconds)) return product;
+    if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;
+    return step;
   }
   if (by_cudnn(anchor, numerics, load)) return make_heads(anchor);
   std::string why_not;

@@ -9,11 +9,12 @@ which the process dies is a row that says so, and the model's other modes are me
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
 
-With --cold nothing is timed but building: every model and mode in a process of its own, several at once, on caches that start empty.
+With --cold nothing is timed but building: every model and mode in a process of its own, several at once, on caches that start empty;
+with --keirin then `keirin bench --costs`, one model after the other, whose cache starts empty as well.
 With --keep-caches and --packages a measurement after it finds what was built. With --together SECONDS all models' variants are built
 at once, each model's in its process, and timed once all are or the seconds are over: one model after the other, nothing beside it.
 
-    python bench/peers/run.py --device cuda --size full --modes default --cold cold.json
+    python bench/peers/run.py --device cuda --size full --modes default --jobs 1 --keirin build/keirin --cold cold.json
 """
 import argparse
 import concurrent.futures
@@ -320,7 +321,24 @@ def cold(options) -> dict:
                     rows[model]["failed"][mode] = row.get("failed", {}).get(mode) or row.get("error", "")
                 print(model, mode, rows[model]["build_s"].get(mode) or rows[model]["failed"][mode], flush=True)
                 Path(options.cold).write_text(json.dumps(out, indent=1))  # a run that is cut short loses nothing
+    for model in models if options.keirin else []:
+        rows[model]["keirin"] = keirin_row(options.keirin, model, options.size, options.device, ["--costs"] + options.keirin_option)
+        Path(options.cold).write_text(json.dumps(out, indent=1))
     return out
+
+
+def cold_markdown(out: dict) -> str:
+    """Keirin's largest share of the fastest peer's seconds first."""
+    lines = []
+    for row in out["rows"]:
+        peers, keirin = row["build_s"], row.get("keirin", {})
+        ours = keirin.get("compile_s", 0)
+        share = ours / min(peers.values()) if ours and peers else 0.0
+        cells = [row["model"]] + [f"{peers[m]:.2f}" if m in peers else "failed" for m in out["modes"]]
+        cells += [f"{ours:.2f}" if ours else keirin.get("error", "-")[:60], f"1/{1 / share:.1f}" if share else "-", keirin.get("chosen", "-")]
+        lines.append((share, "| " + " | ".join(cells) + " |"))
+    head = ["model"] + [f"{m} s" for m in out["modes"]] + ["keirin s", "share", "chosen"]
+    return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [line for _, line in sorted(lines, reverse=True)]) + "\n"
 
 
 def main() -> int:
@@ -349,13 +367,17 @@ def main() -> int:
     parser.add_argument("--show", help="measure nothing: print the table of this JSON file")
     options = parser.parse_args()
     if options.show:
-        rows = json.loads(Path(options.show).read_text())["rows"]
+        shown = json.loads(Path(options.show).read_text())
+        if shown["schema"].startswith("keirin/cold/"):
+            print(cold_markdown(shown))
+            return 0
+        rows = shown["rows"]
         modes = list(dict.fromkeys(m for r in rows for m in list(r.get("ms", {})) + list(r.get("failed", {})) if m != "eager"))
         print(markdown(rows, modes) + "\n" + failures(rows) + summary(rows, modes))
         return 0
     options.modes = [m for m in options.modes.split(",") if m]
     if options.cold:
-        cold(options)
+        print(cold_markdown(cold(options)))
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -644,7 +644,7 @@ bool Decider::start_warm() {
     // The recording reads the plan's arena and weights: it keeps the call alive.
     chosen->call = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen->call](const Tensors& inputs) { return shared->run(inputs); };
   }
-  if (built.plan && built.from_cache) {
+  if (!built.plan || built.from_cache) {
     report_.warm_start_seconds = now_s() - start;
     for (const auto& [name, seconds] : report_.stage_seconds) report_.warm_start_seconds += seconds;
   }

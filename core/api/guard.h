@@ -29,14 +29,16 @@ class CircuitBreaker {
   static constexpr int kFailures = 3;
   static constexpr std::chrono::seconds kWindow{60}, kFirstWait{60}, kLongestWait{3600};
 
-  bool admits(Time now) { return !troubled_.load(std::memory_order_relaxed) || admits_slowly(now); }
+  bool admits(Time now) { return healthy() || admits_slowly(now); }
+  bool admits() { return healthy() || admits_slowly(std::chrono::steady_clock::now()); }
   void succeeded() {
-    if (troubled_.load(std::memory_order_relaxed)) close();
+    if (!healthy()) close();
   }
   // Whether this failure opened it.
   bool failed(Time now);
 
  private:
+  bool healthy() const { return !troubled_.load(std::memory_order_relaxed); }
   bool admits_slowly(Time now);
   void close();
 

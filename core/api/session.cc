@@ -222,7 +222,7 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
   std::shared_ptr<const Decision> decision = impl_->find(inputs);
-  if (!decision || !decision->call || !decision->guard->breaker.admits(std::chrono::steady_clock::now()))
+  if (!decision || !decision->call || !decision->guard->breaker.admits())
     return impl_->eager->run(inputs);
   PlanGuard& guard = *decision->guard;
   Result<std::vector<TensorRef>> outputs = decision->call(inputs);

@@ -16,6 +16,7 @@
 #include <malloc.h>
 #include <omp.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <optional>
@@ -60,6 +61,8 @@ class CountingAllocator final : public c10::Allocator {
   std::atomic<int64_t> live_ = 0, peak_ = 0;
 };
 
+std::atomic<int> num_gpus = 0;  // of LibTorch; known once ensure_device() found one
+
 class AtServices final : public TensorServices {
  public:
   AtServices() {
@@ -69,21 +72,9 @@ class AtServices final : public TensorServices {
 
   Result<TensorRef> allocate(const TensorSpec& spec) override {
     KRN_TRY(ensure_device(spec.device));
-    return make([&]() -> at::Tensor {
-      // Around the dispatcher, whose code is cold in every call that ran kernels before: 20 us less for an output.
-      if (spec.device.kind == Device::kCpu && !spec.strides.empty())
-        return at::detail::empty_strided_cpu(spec.sizes, spec.strides, scalar_type_of(spec.dtype));
-      if (spec.device.kind != Device::kCpu && !spec.strides.empty()) {
-        const at::Device device = at_device(spec.device);
-        at::globalContext().lazyInitDevice(device.type());
-        std::optional<c10::DeviceGuard> guard;  // to ask is cheaper than to set and set back
-        if (c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.emplace(device);
-        return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
-                                                 c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
-      }
-      if (spec.strides.empty()) return at::empty(spec.sizes, options(spec));
-      return at::empty_strided(spec.sizes, spec.strides, options(spec));
-    });
+    if (spec.strides.empty()) return make([&] { return at::empty(spec.sizes, options(spec)); });
+    // Around the dispatcher, whose code is cold in every call that ran kernels before: 20 us less for an output.
+    return as_ref([&] { return spec.device.kind == Device::kCpu ? allocate_on_cpu(spec) : allocate_on_gpu(spec); });
   }
 
   [[gnu::hot]] bool unshared(const TensorRef& tensor) override {
@@ -194,14 +185,33 @@ class AtServices final : public TensorServices {
     return at::TensorOptions(scalar_type_of(spec.dtype)).device(at_device(spec.device));
   }
 
+  static at::Tensor allocate_on_cpu(const TensorSpec& spec) {
+    return at::detail::empty_strided_cpu(spec.sizes, spec.strides, scalar_type_of(spec.dtype));
+  }
+
+  // After ensure_device(). Most of what a replayed call costs the host beyond its launch is the memory of its outputs: to ask which
+  // device is current is cheaper than to set it and set it back, and where there is one device nothing need be asked.
+  static at::Tensor allocate_on_gpu(const TensorSpec& spec) {
+    const at::Device device = at_device(spec.device);
+    std::optional<c10::DeviceGuard> guard;
+    if (num_gpus.load(std::memory_order_relaxed) > 1 && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.emplace(device);
+    return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
+                                             c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
+  }
+
+  template <class Fn>
+  static Result<TensorRef> as_ref(Fn&& fn) {
+    at::Tensor tensor;
+    KRN_TRY(catch_torch([&] { tensor = fn(); }));
+    return from_at(std::move(tensor));
+  }
+
   template <class Fn>
   static Result<TensorRef> make(Fn&& fn) {
-    at::Tensor tensor;
-    KRN_TRY(catch_torch([&] {
-      at::NoGradGuard no_grad;
-      tensor = fn();
-    }));
-    return from_at(std::move(tensor));
+    return as_ref([&] {
+      const at::NoGradGuard no_grad;
+      return at::Tensor(fn());
+    });
   }
 };
 
@@ -217,6 +227,9 @@ std::string torch_folder() {
 
 Status ensure_device(Device device) {
   if (device.kind == Device::kCpu) return {};
+  static std::array<std::atomic<bool>, 64> ready{};  // every allocation asks
+  const bool known = device.index >= 0 && static_cast<size_t>(device.index) < ready.size();
+  if (known && ready[static_cast<size_t>(device.index)].load(std::memory_order_acquire)) return {};
   static std::once_flag once;
   static std::string failure;
   std::call_once(once, [] {
@@ -243,6 +256,9 @@ Status ensure_device(Device device) {
                                                {},
                                                "choose another device"});
   }
+  KRN_TRY(catch_torch([&] { at::globalContext().lazyInitDevice(torch_device.type()); }));
+  num_gpus = guard->deviceCount();
+  if (known) ready[static_cast<size_t>(device.index)].store(true, std::memory_order_release);
   return {};
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// magic, version, region hash, code size, checksum of the code, code. The checksum is against accidents, not against attackers:
-// the cache's owner is the boundary of trust.
+// magic, version, region hash, words of the grouping, checksum of their number and of what follows, grouping (for each kernel the
+// number of tensors that it stores, then they), code. The checksum is against accidents, not against attackers: the cache's owner is
+// the boundary of trust.
 #include "plugins/codegen/artifact.h"
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "plugins/kit/error.h"
 
@@ -17,32 +19,55 @@ struct Head {
   uint32_t version;
   uint32_t reserved;
   uint8_t region[32];
-  uint64_t code_bytes;
+  uint64_t num_words;
   uint64_t checksum;
 };
 constexpr char kMagic[8] = {'K', 'R', 'N', 'C', 'O', 'D', 'E', '1'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
-uint64_t checksum(std::span<const uint8_t> bytes) {
-  uint64_t h = 1469598103934665603ull;
+// FNV-1a, begun with the number.
+uint64_t checksum(uint64_t number, std::span<const uint8_t> bytes) {
+  uint64_t h = 1469598103934665603ull ^ number;
   for (uint8_t b : bytes) h = (h ^ b) * 1099511628211ull;
   return h;
+}
+
+std::vector<int32_t> words_of(const Grouping& grouping) {
+  std::vector<int32_t> out;
+  for (const auto& results : grouping) {
+    out.push_back(static_cast<int32_t>(results.size()));
+    out.insert(out.end(), results.begin(), results.end());
+  }
+  return out;
+}
+
+std::optional<Grouping> grouping_of(std::span<const int32_t> words) {
+  Grouping out;
+  while (!words.empty()) {
+    const int32_t size = words[0];
+    if (size < 0 || static_cast<size_t>(size) >= words.size()) return std::nullopt;
+    out.emplace_back(words.begin() + 1, words.begin() + 1 + size);
+    words = words.subspan(1 + static_cast<size_t>(size));
+  }
+  return out;
 }
 
 }  // namespace
 
 std::vector<uint8_t> save_artifact(const Executable& executable, const Backend& backend, std::span<const uint8_t, 32> region_hash) {
-  std::vector<uint8_t> code;
-  backend.save_code(executable.kernels(), code);
+  const std::vector<int32_t> words = words_of(executable.grouping());
+  const auto* bytes = reinterpret_cast<const uint8_t*>(words.data());
+  std::vector<uint8_t> rest(bytes, bytes + words.size() * sizeof(int32_t));
+  backend.save_code(executable.kernels(), rest);
   Head head{};
   std::memcpy(head.magic, kMagic, sizeof kMagic);
   head.version = kVersion;
   std::memcpy(head.region, region_hash.data(), 32);
-  head.code_bytes = code.size();
-  head.checksum = checksum(code);
-  std::vector<uint8_t> out(sizeof head + code.size());
+  head.num_words = words.size();
+  head.checksum = checksum(words.size(), rest);
+  std::vector<uint8_t> out(sizeof head + rest.size());
   std::memcpy(out.data(), &head, sizeof head);
-  std::copy(code.begin(), code.end(), out.begin() + sizeof head);
+  std::copy(rest.begin(), rest.end(), out.begin() + sizeof head);
   return out;
 }
 
@@ -54,10 +79,14 @@ std::unique_ptr<Executable> load_artifact(std::span<const uint8_t> body, std::sp
   std::memcpy(&head, body.data(), sizeof head);
   if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0 || head.version != kVersion) throw corrupt("not written by this code generator");
   if (std::memcmp(head.region, region_hash.data(), 32) != 0) throw corrupt("made for another region");
-  std::span<const uint8_t> code = body.subspan(sizeof head);
-  if (head.code_bytes != code.size() || head.checksum != checksum(code)) throw corrupt("damaged");
-  backend.load_code(code);
-  return Executable::compile(region, backend, context);
+  const std::span<const uint8_t> rest = body.subspan(sizeof head);
+  if (head.num_words > rest.size() / sizeof(int32_t) || head.checksum != checksum(head.num_words, rest)) throw corrupt("damaged");
+  std::vector<int32_t> words(head.num_words);
+  std::copy_n(rest.begin(), words.size() * sizeof(int32_t), reinterpret_cast<uint8_t*>(words.data()));
+  const std::optional<Grouping> known = grouping_of(words);
+  if (!known) throw corrupt("damaged");
+  backend.load_code(rest.subspan(words.size() * sizeof(int32_t)));
+  return Executable::compile(region, backend, context, &*known);
 }
 
 }  // namespace keirin::codegen

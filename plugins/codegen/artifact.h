@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The body of an artifact: the generated code of an executable, framed so that damaged bytes and bytes of another region are
-// refused before anything looks inside. No weights; the plan is made again from the region, which costs less than to trust one.
+// The body of an artifact: the generated code of an executable and which tensors its kernels store, framed so that damaged bytes and
+// bytes of another region are refused before anything looks inside. No weights; the plan is made again from the region and what is
+// stored, and checked as it was at first, which costs less than to trust one.
 #pragma once
 
 #include <cstdint>

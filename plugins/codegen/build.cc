@@ -33,9 +33,10 @@ class Builder {
  public:
   Builder(Backend& backend, const CompileContext& context) : backend_(backend), context_(context) {}
 
-  std::unique_ptr<Executable> build(std::span<const uint8_t> bytes) {
+  std::unique_ptr<Executable> build(std::span<const uint8_t> bytes, const Grouping* known) {
     Prepared prepared = prepare(read_region(bytes), backend_);
-    std::vector<Group> groups = fuse(prepared, backend_.target());
+    std::vector<Group> groups = fuse(prepared, backend_.target(), known);
+    out_->grouping_ = grouping_of(groups);
     describe_anchors(prepared);
     out_->num_inputs_ = static_cast<uint32_t>(prepared.region.inputs.size());
     out_->num_outputs_ = static_cast<uint32_t>(prepared.region.outputs.size());
@@ -188,8 +189,9 @@ class Builder {
   std::map<std::tuple<uint32_t, int64_t, int64_t>, std::unique_ptr<Csr>> csrs_;
 };
 
-std::unique_ptr<Executable> Executable::compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context) {
-  return Builder(backend, context).build(region);
+std::unique_ptr<Executable> Executable::compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context,
+                                                const Grouping* known) {
+  return Builder(backend, context).build(region, known);
 }
 
 }  // namespace keirin::codegen

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plugins/codegen/backend.h"
+#include "plugins/codegen/fuse.h"
 #include "plugins/codegen/storage.h"
 
 namespace keirin::codegen {
@@ -18,7 +19,9 @@ namespace keirin::codegen {
 class Executable {
  public:
   // Plans and compiles the region. Throws kit::Error; (unsupported) past the last candidate or for a node without a lowering.
-  static std::unique_ptr<Executable> compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context);
+  // `known`: grouping() of an executable of the same region and target (fuse.h); null: searched for.
+  static std::unique_ptr<Executable> compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context,
+                                             const Grouping* known = nullptr);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   static constexpr int64_t kWorkspaceAlign = 256;
@@ -33,6 +36,7 @@ class Executable {
   krn_code run(const krn_run& run, krn_host* host, const krn_host_threads* threads, krn_err* err) const;
 
   std::span<const Kernel> kernels() const { return kernels_; }
+  const Grouping& grouping() const { return grouping_; }
   std::string describe() const;  // one line per step
 
  private:
@@ -48,6 +52,7 @@ class Executable {
   std::vector<BufferInfo> buffers_;
   std::vector<int64_t> offsets_;  // of temps in the workspace, by buffer
   std::vector<Kernel> kernels_;
+  Grouping grouping_;
   uint32_t num_inputs_ = 0, num_outputs_ = 0, num_anchors_ = 0, num_codegen_ = 0;
   int64_t workspace_bytes_ = 0;
   bool updates_inputs_ = false;

@@ -30,7 +30,7 @@ class Fuser {
     readers_.resize(p.region.tensors.size());
   }
 
-  std::vector<Group> run() {
+  std::vector<Group> search() {
     start();
     order_.resize(groups_.size());
     rank_.resize(groups_.size());
@@ -45,7 +45,37 @@ class Fuser {
     return ordered();
   }
 
+  // What start() would store is stored where a known kernel does so, and what add_kernel() stored besides is among theirs.
+  std::vector<Group> resume(const Grouping& known) {
+    std::vector<bool> kept(p_.region.tensors.size(), false);
+    for (const auto& results : known) {
+      for (int t : results) {
+        if (t < 0 || t >= static_cast<int>(kept.size()) || !p_.region.producer(t) || kept[t]) unknown();
+        kept[t] = true;
+      }
+    }
+    add_anchors();
+    for (int t : kernel_results()) {
+      if (!kept[t] && p_.forced[t]) unknown();
+      if (!kept[t]) p_.layout.drop(t);
+    }
+    for (const auto& results : known) {
+      for (int t : results) {
+        if (!p_.layout.stored(t)) p_.layout.place_in_temp(p_.region, t);
+      }
+    }
+    for (const auto& results : known) {
+      Group g;
+      if (std::any_of(results.begin(), results.end(), [&](int t) { return writer_[t] >= 0; })) unknown();
+      if (results.empty() || !build({results.begin(), results.end()}, g) || !veto(g.kernel, target_).empty()) unknown();
+      add(std::move(g));
+    }
+    return ordered();
+  }
+
  private:
+  [[noreturn]] static void unknown() { throw kit::Error(KRN_STATUS_corrupt, "kernels that were planned before cannot be built now; the region is compiled again"); }
+
   struct Candidate {
     double gain = 0;
     int producer = -1;
@@ -59,13 +89,24 @@ class Fuser {
   // ---- the first partition: one group for each stored tensor that has elements ----
 
   void start() {
+    add_anchors();
+    for (int t : kernel_results()) add_kernel(t);
+  }
+
+  void add_anchors() {
     for (int a = 0; a < static_cast<int>(p_.anchors.size()); ++a) add_anchor(a);
+  }
+
+  // What is stored and no anchor computes.
+  std::vector<int> kernel_results() const {
+    std::vector<int> out;
     for (int n = 0; n < static_cast<int>(p_.region.nodes.size()); ++n) {
       if (p_.absorbed[n]) continue;
       for (int t : p_.region.nodes[n].results) {
-        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t) && p_.region.tensors[t].numel() != 0) add_kernel(t);
+        if (p_.layout.stored(t) && writer_[t] < 0 && !p_.is_cat_in_place(t) && p_.region.tensors[t].numel() != 0) out.push_back(t);
       }
     }
+    return out;
   }
 
   void add_anchor(int a) {
@@ -454,6 +495,17 @@ class Fuser {
 
 }  // namespace
 
-std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target) { return Fuser(prepared, target).run(); }
+Grouping grouping_of(const std::vector<Group>& groups) {
+  Grouping out;
+  for (const Group& g : groups) {
+    if (g.anchor < 0) out.emplace_back(g.results.begin(), g.results.end());
+  }
+  return out;
+}
+
+std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target, const Grouping* known) {
+  Fuser fuser(prepared, target);
+  return known ? fuser.resume(*known) : fuser.search();
+}
 
 }  // namespace keirin::codegen

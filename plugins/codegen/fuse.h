@@ -4,6 +4,7 @@
 // inlining that saves most by the target's prior is applied, until none saves anything.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "plugins/codegen/backend.h"
@@ -48,7 +49,14 @@ struct Prepared {
   bool is_cat_in_place(int tensor) const { return cat_in_place[tensor]; }
 };
 
-// Groups in an order that respects all dependencies.
-std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target);
+// What fuse() found, without the kernels: for each of them the tensors that it stores, in the order of the groups. Numbers are those
+// of Prepared::region, which depend on the region and the target alone.
+using Grouping = std::vector<std::vector<int32_t>>;
+Grouping grouping_of(const std::vector<Group>& groups);
+
+// Groups in an order that respects all dependencies. `known`: grouping_of() an earlier answer for the same region and target; its
+// kernels are built and checked again, without the search, which takes ten times as long. Throws (corrupt) where that cannot be.
+// Null: searched for.
+std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target, const Grouping* known = nullptr);
 
 }  // namespace keirin::codegen

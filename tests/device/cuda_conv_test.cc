@@ -12,6 +12,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/conv.h"
+#include "cuda/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/unit/cuda/case_runner.h"
@@ -164,7 +165,9 @@ struct Data {
   double at(int64_t i) const { return test::read_element(bytes.data(), i, dtype).real; }
 };
 
-void check_case(const Case& c, uint8_t dtype, bool as_linear = false) {
+enum class As { kConv, kLinear, kStem };
+
+void check_case(const Case& c, uint8_t dtype, As as = As::kConv) {
   std::mt19937 random(7);
   auto fill = [&](int64_t n, uint8_t type) {
     Data d{std::vector<char>(static_cast<size_t>(n * test::element_bytes(type))), type};
@@ -176,10 +179,14 @@ void check_case(const Case& c, uint8_t dtype, bool as_linear = false) {
   const Data x = fill(count(c.x), dtype), w = fill(count(c.w), dtype), b = fill(c.w[0], dtype), scale = fill(c.w[0], kit::kDType_f32),
              shift = fill(c.w[0], kit::kDType_f32), residual = fill(count(sizes), dtype);
   std::unique_ptr<Step> step;
-  if (as_linear) {
+  if (as == As::kLinear) {
     const auto linear = conv_as_linear(a);
     ASSERT_TRUE(linear) << c.name;
     step = make_vendor_step(*linear, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
+  } else if (as == As::kStem) {
+    const auto stem = stem_of(a, KRN_NUMERICS_DEFAULT);
+    ASSERT_TRUE(stem) << c.name;
+    step = make_stem(*stem, a, code_target(*machine().gpu, nullptr), true);
   } else {
     std::string why_not;
     ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, true, why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;
@@ -275,7 +282,22 @@ TEST_F(CudaConv, Epilogues) {
 
 TEST_F(CudaConv, OneByOneAsAProduct) {
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32})
-    check_case({"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu}, dtype, true);
+    check_case({"1x1", {2, 32, 7, 7}, {64, 32, 1, 1}, 1, 0, 1, 1, true, false, true, kit::kOp_relu}, dtype, As::kLinear);
+}
+
+TEST_F(CudaConv, Stems) {
+  const Case cases[] = {{"7x7 / 2", {2, 3, 37, 45}, {64, 3, 7, 7}, 2, 3, 1, 1, true, false, false, kit::kOp_relu},
+                        {"3x3 / 2", {3, 4, 20, 19}, {32, 4, 3, 3}, 2, 1},
+                        {"patches", {2, 3, 32, 48}, {64, 3, 16, 16}, 16, 0, 1, 1, true},
+                        {"7x7 / 4, residual", {2, 1, 40, 40}, {32, 1, 7, 7}, 4, 3, 1, 1, true, false, true, kit::kOp_relu}};
+  for (const Case& c : cases)
+    for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) {
+      try {
+        check_case(c, dtype, As::kStem);
+      } catch (const kit::Error& error) {
+        ADD_FAILURE() << c.name << " dtype " << int{dtype} << ": " << error.what();
+      }
+    }
 }
 
 // U-Net's skip: the residual is what the kernel before writes, while x was there long ago. Without a fence the fused engine began

@@ -29,6 +29,7 @@ struct Recording {
   std::vector<Copy> copies;                        // dense ones
   std::unique_ptr<c10::cuda::CUDAStreamGuard> guard;  // while recording
   c10::DeviceIndex device = 0;
+  bool is_only_device = c10::cuda::device_count() == 1;  // then it is the current one
   enum { kUnknown, kYes, kNo } draws = kUnknown;   // whether a replay takes random numbers, which its first one shows
 };
 
@@ -116,7 +117,7 @@ int redirect(void* recording, int copy, void* to, const void* from) {
 int replay(void* recording) {
   auto* r = static_cast<Recording*>(recording);
   return guarded([&] {
-    if (r->draws == Recording::kNo && c10::cuda::current_device() == r->device) {
+    if (r->draws == Recording::kNo && (r->is_only_device || c10::cuda::current_device() == r->device)) {
       C10_CUDA_CHECK(cudaGraphLaunch(r->graph.raw_cuda_graph_exec(), c10::cuda::getCurrentCUDAStream(r->device)));
       return;
     }

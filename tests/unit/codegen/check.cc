@@ -69,6 +69,9 @@ Checked run_region(const RegionBuilder& builder, InterpBackend& backend, const s
   Checked out;
   CompileContext context;
   out.executable = Executable::compile(bytes, backend, context);
+  const auto resumed = Executable::compile(bytes, backend, context, &out.executable->grouping());  // as an artifact does
+  EXPECT_EQ(resumed->describe(), out.executable->describe());
+  EXPECT_EQ(resumed->workspace_bytes(), out.executable->workspace_bytes());
   std::vector<Block> blocks;
   blocks.reserve(region.inputs.size() + region.outputs.size() + 1);
   std::vector<krn_tensor> in(region.inputs.size()), outs(region.outputs.size());

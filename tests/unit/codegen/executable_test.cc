@@ -73,6 +73,44 @@ TEST(Artifact, WarmLoadGeneratesNothing) {
   EXPECT_EQ(code_of(body, hash), KRN_STATUS_corrupt);
 }
 
+// Pointwise chains that meet before row reductions: merges and inlinings, and three stored results.
+RegionBuilder many_fusions() {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8}), w = g.input(kF32, {8}), b = g.input(kF32, {8});
+  int shared = g.unary(kOp_exp, g.binary(kOp_add, x, x));
+  g.output(g.layer_norm(g.binary(kOp_mul, shared, g.unary(kOp_relu, x)), w, b, 1e-5));
+  g.output(g.softmax(g.binary(kOp_sub, shared, w), 1));
+  g.output(g.reduce(kOp_sum, shared, {0}, false));
+  return g;
+}
+
+TEST(Artifact, WarmLoadBuildsTheSameKernels) {
+  const std::vector<uint8_t> bytes = many_fusions().bytes();
+  const std::array<uint8_t, 32> hash{1, 2, 3};
+  InterpBackend cold, warm;
+  const auto made = Executable::compile(bytes, cold, {});
+  const auto loaded = load_artifact(save_artifact(*made, cold, hash), bytes, hash, warm, {});
+  EXPECT_EQ(loaded->describe(), made->describe());
+  EXPECT_EQ(loaded->workspace_bytes(), made->workspace_bytes());
+  EXPECT_EQ(loaded->grouping(), made->grouping());
+
+  // Nothing is searched for: what is given is done, or refused where it is not the region's outputs, each once.
+  Grouping apart;
+  for (const auto& results : made->grouping())
+    for (int32_t t : results) apart.push_back({t});
+  ASSERT_GT(apart.size(), made->grouping().size());
+  EXPECT_EQ(Executable::compile(bytes, warm, {}, &apart)->num_kernels(), apart.size());
+  for (const Grouping& wrong : {Grouping{}, Grouping{apart[0]}, Grouping{{-1}}, Grouping{{1000}}, Grouping{{0}}, Grouping{{}},
+                                Grouping{apart[0], apart[0]}}) {
+    try {
+      Executable::compile(bytes, warm, {}, &wrong);
+      ADD_FAILURE() << wrong.size() << " kernels were taken";
+    } catch (const kit::Error& error) {
+      EXPECT_EQ(error.code(), KRN_STATUS_corrupt) << error.what();
+    }
+  }
+}
+
 TEST(MemoryPlan, LivesThatOverlapDoNotShare) {
   std::mt19937 gen(7);
   for (int round = 0; round < 200; ++round) {
