@@ -56,6 +56,9 @@ void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--error-budget", runtime.error_budget, "of numerics fast: error that a plan may have, relative to the largest element")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--memory-limit", runtime.memory_limit, "a plan may take so much more memory than a process that runs eager, as a share of it")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
       ->check(CLI::IsMember({"small", "full", "others"}))
       ->capture_default_str();

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keirin beside Python's eager module, every mode of torch.compile, and AOTInductor, on zoo models, as one table.
+"""Keirin beside Python's eager module, every mode of torch.compile, AOTInductor, ONNX Runtime and OpenVINO, on zoo models, as one table.
 
 The Python variants of a model are built in one process from the module that the zoo's file was exported from, with weights as the
 library initialises them and inputs drawn by the file's rules, and timed in turns (A B C A B C ...): host clock round one call and a
 synchronisation, medians over the rounds. `keirin bench` runs as its own process right before. The baseline of every ratio is Python's
-eager module. Results are kept as JSON with the machine, after every model. A mode that raises, that takes longer than --bound, or in
-which the process dies is a row that says so, and the model's other modes are measured without it.
+eager module. Results are kept as JSON with the machine, after every model, and with how far each mode's outputs are from eager's. A mode
+that raises, that takes longer than --bound, or in which the process dies is a row that says so, and the model's other modes are measured
+without it. `onnxruntime` (of torch.onnx.export, which needs onnxscript) and `openvino` run on the CPU, with as many threads as torch and
+in the module's own precision. There each sample is taken after 30 ms of rest and a call that does not count.
 
     python bench/peers/run.py --device cuda --size full --keirin build/keirin --json peers.json --markdown peers.md
 
@@ -79,6 +81,46 @@ def ahead_of_time(module, inputs, package: Path):
     return torch._inductor.aoti_load_package(str(package))
 
 
+def with_onnxruntime(module, inputs, folder: Path):
+    """Exported, optimised as it is by default, and called with memory of torch's on both sides."""
+    import onnxruntime
+
+    path = folder / "model.onnx"
+    torch.onnx.export(module, inputs, str(path), dynamo=True, external_data=True, optimize=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feed = {i.name: onnxruntime.OrtValue.ortvalue_from_numpy(x.numpy()) for i, x in zip(session.get_inputs(), inputs, strict=True)}
+    names = [o.name for o in session.get_outputs()]
+    return lambda: [torch.from_numpy(y.numpy()) for y in session.run_with_ort_values(names, feed)]
+
+
+def with_openvino(module, inputs):
+    """Converted from the exported program, tuned for one call at a time."""
+    import openvino
+
+    core = openvino.Core()
+    precision = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[next(module.parameters()).dtype]
+    compiled = core.compile_model(openvino.convert_model(torch.export.export(module, inputs)), "CPU",
+                                  {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+                                   "INFERENCE_PRECISION_HINT": precision})
+    request, feed = compiled.create_infer_request(), [x.numpy() for x in inputs]
+    return lambda: [torch.from_numpy(y) for y in request.infer(feed, share_inputs=True, share_outputs=True).to_tuple()]
+
+
+def flat(outputs) -> list:
+    """The tensors of what a call returned, in order."""
+    return [t for t in torch.utils._pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
+
+
+def distance(outputs, eager) -> float | None:
+    """The largest difference, relative to eager's largest element; None where a mode keeps its outputs to itself or has others."""
+    if [tuple(t.shape) for t in flat(outputs)] != [tuple(t.shape) for t in flat(eager)]:
+        return None
+    pairs = [(a.double().cpu(), b.double().cpu()) for a, b in zip(flat(outputs), flat(eager)) if b.numel()]
+    return max((((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item() for a, b in pairs), default=0.0)
+
+
 @contextlib.contextmanager
 def bounded(seconds: float):
     """Raises TimeoutError in the body once the time is over; 0 is no bound."""
@@ -95,10 +137,11 @@ def bounded(seconds: float):
 
 
 def variants(module, inputs, device: str, modes: list[str], bound: float, until: float, package: Path, begin):
-    """name -> (callable, seconds to build) or (None, reason). `begin` is told each name before anything of it runs. A mode may take
+    """name -> (callable, seconds to build, distance from eager) or (None, reason). `begin` is told each name before anything of it runs. A mode may take
     `bound` seconds, and none may build past the time of day `until`; 0: no limit. Nothing is reset between modes: what was compiled
     before would be compiled again when it is timed."""
-    out = {"eager": (lambda: module(*inputs), 0.0)}
+    out = {"eager": (lambda: module(*inputs), 0.0, 0.0)}
+    expected = module(*inputs)
     for mode in modes:
         begin(mode)
         start = time.perf_counter()
@@ -107,13 +150,17 @@ def variants(module, inputs, device: str, modes: list[str], bound: float, until:
             with bounded(min(filter(None, (bound, left)), default=0)):
                 if mode == "eager_graph":
                     call = with_graph(module, inputs)
+                elif mode == "onnxruntime":
+                    call = with_onnxruntime(module, inputs, Path(tempfile.mkdtemp()))
+                elif mode == "openvino":
+                    call = with_openvino(module, inputs)
                 else:
                     built = ahead_of_time(module, inputs, package) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
                     for _ in range(3):
                         built(*inputs)
                     call = lambda built=built: built(*inputs)  # noqa: E731
                 synchronize(device)
-            out[mode] = (call, time.perf_counter() - start)
+            out[mode] = (call, time.perf_counter() - start, distance(call(), expected))
         except Exception as error:  # a peer that cannot do a model is a row of the table
             late = until and time.time() >= until
             out[mode] = (None, "not built before the time for building was over" if late else reason_of(error))
@@ -129,6 +176,9 @@ def reason_of(error: Exception) -> str:
 def time_in_turns(calls: dict, device: str, seconds: float, begin) -> dict[str, float]:
     """Median milliseconds of each; a sample is a batch of at least 2 ms or one call."""
     def sample(call, repeat):
+        if device == "cpu":  # each run time has threads of its own, which look for work for a while after a call
+            time.sleep(0.03)
+            call()
         synchronize(device)
         start = time.perf_counter()
         for _ in range(repeat):
@@ -218,7 +268,8 @@ def measure_alone(model: str, options) -> dict:
         folder = Path(options.packages or tempfile.mkdtemp())
         folder.mkdir(parents=True, exist_ok=True)
         built = variants(module, inputs, options.device, options.modes, options.bound, options.until, folder / f"{model}.pt2", begin)
-        row = {"build_s": {k: v[1] for k, v in built.items() if v[0]}, "failed": {k: v[1] for k, v in built.items() if not v[0]}}
+        row = {"build_s": {k: v[1] for k, v in built.items() if v[0]}, "failed": {k: v[1] for k, v in built.items() if not v[0]},
+               "distance": {k: v[2] for k, v in built.items() if v[0]}}
         if options.gate:
             built_file(options.gate).touch()
             begin(BUILT)
@@ -348,7 +399,7 @@ def main() -> int:
     parser.add_argument("--size", choices=["small", "full"], default="small")
     parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
-    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti")
+    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti,onnxruntime,openvino")
     parser.add_argument("--bound", type=float, default=0, help="seconds that one mode may take to build one model; 0: any number")
     parser.add_argument("--cold", help="only build, on empty caches, and write the seconds to this file")
     parser.add_argument("--jobs", type=int, default=7, help="processes of --cold at once")

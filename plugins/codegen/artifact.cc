@@ -41,7 +41,7 @@ std::vector<int32_t> words_of(const Grouping& grouping) {
   return out;
 }
 
-std::optional<Grouping> grouping_of(std::span<const int32_t> words) {
+std::optional<Grouping> read_grouping(std::span<const int32_t> words) {
   Grouping out;
   while (!words.empty()) {
     const int32_t size = words[0];
@@ -83,7 +83,7 @@ std::unique_ptr<Executable> load_artifact(std::span<const uint8_t> body, std::sp
   if (head.num_words > rest.size() / sizeof(int32_t) || head.checksum != checksum(head.num_words, rest)) throw corrupt("damaged");
   std::vector<int32_t> words(head.num_words);
   std::copy_n(rest.begin(), words.size() * sizeof(int32_t), reinterpret_cast<uint8_t*>(words.data()));
-  const std::optional<Grouping> known = grouping_of(words);
+  const std::optional<Grouping> known = read_grouping(words);
   if (!known) throw corrupt("damaged");
   backend.load_code(rest.subspan(words.size() * sizeof(int32_t)));
   return Executable::compile(region, backend, context, &*known);

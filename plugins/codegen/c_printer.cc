@@ -15,8 +15,6 @@
 namespace keirin::codegen::text {
 namespace {
 
-std::string number(int64_t v) { return std::to_string(v); }
-
 std::string float_literal(double v, Kind kind) {
   char text[64];
   if (kind == Kind::kF32) {

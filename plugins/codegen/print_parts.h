@@ -19,6 +19,8 @@ enum Level : uint8_t { kRowLevel, kPieceLevel, kElementLevel };
 enum class Fetch : uint8_t { kNow, kAhead, kDone };          // contiguous loads: here, for a strip of pieces, by such a strip
 enum class Part : uint8_t { kWhole, kPartial, kFinish };  // of a split kernel
 
+inline std::string number(int64_t v) { return std::to_string(v); }
+
 class Printer {
  public:
   Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& dialect, const std::string& symbol);

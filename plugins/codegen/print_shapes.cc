@@ -9,11 +9,6 @@
 #include "plugins/kit/error.h"
 
 namespace keirin::codegen::text {
-namespace {
-
-std::string number(int64_t v) { return std::to_string(v); }
-
-}  // namespace
 
 std::string Printer::print() {
   if (s_.shape == GpuShape::kRow && s_.group > d_.wave && s_.group != s_.threads)

@@ -223,6 +223,26 @@ TEST(Anchors, LinearWithEveryEpiloguePackedAndPlain) {
   }
 }
 
+// Sequence-first tokens, as torch's attention reads them: the longest axis of rows is the matrix's, wherever it stands.
+TEST(Anchors, RowsOfALinearInAnyOrder) {
+  struct {
+    Dims sizes, strides;
+    const char* matrix;
+  } const cases[] = {{{7, 2, 48}, {48, 7 * 48, 1}, "[2x7x48]"}, {{2, 9, 3, 48}, {27 * 48, 48, 9 * 48, 1}, "[2x3x9x48]"}, {{2, 7, 48}, {48, 2 * 48, 1}, "[2x7x48]"}};
+  for (const auto& c : cases) {
+    for (bool constant : {false, true}) {
+      Bench b;
+      AnchorDesc a = linear(b, c.sizes, 40, true, constant);
+      a.operands[0] = b.tensor(c.sizes, c.strides);
+      a.post_ops = {{kOp_add, b.tensor(a.results[0].sizes)}};
+      std::string description;
+      ASSERT_EQ(b.run(a, &description), KRN_STATUS_ok);
+      EXPECT_NE(description.find(c.matrix), std::string::npos) << description;
+      check(b, a, c.matrix, [&](const Dims& i) { return linear_at(b, a, i); });
+    }
+  }
+}
+
 TEST(Anchors, AddendInTheResultsOwnMemory) {
   Bench b;
   AnchorDesc a = linear(b, {4, 32}, 16, true, true);
