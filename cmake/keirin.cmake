@@ -51,7 +51,7 @@ function(keirin_add_plugin name)
   set(map ${CMAKE_CURRENT_BINARY_DIR}/${name}.map)
   file(WRITE ${map} "{ global: krn_plugin_entry; local: *; };\n")
   target_link_options(${name} PRIVATE -Wl,--version-script=${map} -Wl,-z,defs,-z,now,-z,nodelete -Wl,--exclude-libs,ALL
-                                      -Wl,-Bsymbolic)
+                                      -Wl,-Bsymbolic -Wl,--build-id=sha1)
   set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugins/${name}
                                            BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
   if(A_MANIFEST)

@@ -172,7 +172,6 @@ std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config& con
 
 KRN_PLUGIN((keirin::kit::About{.guid = "6b726e00-6370-7538-8000-783836363401",
                                .version = "0.1.0",
-                               .build_id = "cpu-" __DATE__ "-" __TIME__,
                                .description = "llvm=19.1\nonednn=3.2\nlicence=Apache-2.0\n",
                                .capabilities = KRN_CAP_CONCURRENT_COMPILE | KRN_CAP_DETERMINISTIC,
                                .artifacts = true}),

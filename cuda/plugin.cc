@@ -188,7 +188,6 @@ std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { 
 
 KRN_PLUGIN((keirin::kit::About{.guid = "6b726e00-6375-6461-8000-6e7669646961",
                                .version = "0.1.0",
-                               .build_id = "cuda-" __DATE__ "-" __TIME__,
                                .description = "compiler=nvrtc\nlibraries=cublaslt\nlicence=Apache-2.0\n",
                                .capabilities = KRN_CAP_CONCURRENT_COMPILE | KRN_CAP_DETERMINISTIC,
                                .artifacts = true}),

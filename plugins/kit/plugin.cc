@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/kit/plugin.h"
 
+#include <elf.h>
+#include <link.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -31,6 +34,45 @@ namespace {
 // What the one plugin of this library is: set by the first call of the entry, the same ever after.
 const About* g_about = nullptr;
 MakePlugin g_make = nullptr;
+
+// The number that the linker gave the library that holds this function, in hex; empty where it gave none. It is made of what was
+// linked, and a date would be that of one source file.
+std::string linked_build_id() {
+  std::string out;
+  const auto visit = [](dl_phdr_info* info, size_t, void* to) {
+    const ElfW(Phdr) *const begin = info->dlpi_phdr, *const end = begin + info->dlpi_phnum;
+    const auto here = reinterpret_cast<ElfW(Addr)>(&linked_build_id) - info->dlpi_addr;
+    if (std::none_of(begin, end, [&](const ElfW(Phdr) & p) { return p.p_type == PT_LOAD && here - p.p_vaddr < p.p_memsz; })) return 0;
+    for (const ElfW(Phdr)* p = begin; p != end; ++p) {
+      if (p->p_type != PT_NOTE) continue;
+      const size_t align = p->p_align == 8 ? 8 : 4;
+      const auto padded = [&](size_t n) { return (n + align - 1) / align * align; };
+      const auto* at = reinterpret_cast<const uint8_t*>(info->dlpi_addr + p->p_vaddr);
+      for (const uint8_t* const last = at + p->p_memsz; at + sizeof(ElfW(Nhdr)) <= last;) {
+        ElfW(Nhdr) note;
+        std::memcpy(&note, at, sizeof note);
+        const uint8_t *const name = at + sizeof note, *const body = name + padded(note.n_namesz);
+        if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
+          constexpr char kDigits[] = "0123456789abcdef";
+          for (const uint8_t* b = body; b != body + note.n_descsz; ++b) {
+            static_cast<std::string*>(to)->push_back(kDigits[*b >> 4]);
+            static_cast<std::string*>(to)->push_back(kDigits[*b & 15]);
+          }
+          return 1;
+        }
+        at = body + padded(note.n_descsz);
+      }
+    }
+    return 1;
+  };
+  dl_iterate_phdr(visit, &out);
+  return out;
+}
+
+const std::string& build_id() {
+  static const std::string id = *g_about->build_id ? g_about->build_id : linked_build_id();
+  return id;
+}
 
 Region open_region(const krn_region* in) {
   const krn_region region = read(in);
@@ -66,7 +108,7 @@ krn_code KRN_CALL shut_down(krn_plugin* plugin, krn_err* err) {
 
 krn_code KRN_CALL describe_plugin(const krn_sink* sink, krn_err* err) {
   return barrier(err, [&] {
-    send(sink, std::string("version=") + g_about->version + "\nbuild=" + g_about->build_id + "\nopset=1-1\n" + g_about->description);
+    send(sink, std::string("version=") + g_about->version + "\nbuild=" + build_id() + "\nopset=1-1\n" + g_about->description);
   });
 }
 
@@ -288,12 +330,15 @@ krn_code entry(const About& about, MakePlugin make, const krn_offer* in, krn_ans
     if (ours < number(offer.abi_major_min, offer.abi_minor_min) || ours > number(offer.abi_major_max, offer.abi_minor_max))
       throw Error(KRN_STATUS_version, "this plugin speaks ABI " + std::to_string(KRN_ABI_MAJOR) + "." + std::to_string(KRN_ABI_MINOR) +
                                           ", the host another range");
+    if (build_id().empty())
+      throw Error(KRN_STATUS_internal, "this plugin has no build id, so code cached by another build of it would be taken for its own: "
+                                       "link it with -Wl,--build-id=sha1");
     auto answer = init<krn_answer>();
     answer.abi_major = KRN_ABI_MAJOR;
     answer.abi_minor = KRN_ABI_MINOR;
     answer.guid = parse_guid(about.guid);
     answer.version = str(about.version);
-    answer.build_id = str(about.build_id);
+    answer.build_id = str(build_id().c_str());
     answer.capabilities = about.capabilities;
     answer.get_table = get_table;
     write(out, answer);

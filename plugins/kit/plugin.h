@@ -4,7 +4,7 @@
 // negotiation and the function tables, with the exception barrier round each function. Nothing to link but this folder.
 //
 //   std::unique_ptr<keirin::kit::Plugin> make(const keirin::kit::Host& host, const krn_config& config) { ... }
-//   KRN_PLUGIN((keirin::kit::About{.guid = "8-4-4-4-12", .version = "0.1.0", .build_id = "...", .capabilities = 0}), make)
+//   KRN_PLUGIN((keirin::kit::About{.guid = "8-4-4-4-12", .version = "0.1.0", .capabilities = 0}), make)
 //
 // Ownership: the kit owns the objects that these functions return and destroys them when the host says so. An Executable keeps
 // its Device alive. Threads: as abi/plugin.h says per function; the kit adds no lock.
@@ -84,7 +84,7 @@ class Plugin {
 struct About {
   const char* guid = "";      // "8-4-4-4-12" hex digits, as in the manifest
   const char* version = "";
-  const char* build_id = "";  // changes whenever the code does: part of every cache key
+  const char* build_id = "";  // part of every cache key: changes whenever the code does. Empty: the linker's (-Wl,--build-id)
   const char* description = "";  // key=value lines for bug reports
   uint64_t capabilities = 0;  // KRN_CAP_*
   bool artifacts = false;     // save, check and load are implemented

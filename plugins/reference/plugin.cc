@@ -76,7 +76,6 @@ std::unique_ptr<kit::Plugin> make(const kit::Host&, const krn_config&) { return 
 
 KRN_PLUGIN((keirin::kit::About{.guid = "6b726e00-7265-6640-8000-6f7261636c65",
                                .version = KEIRIN_VERSION,
-                               .build_id = KEIRIN_VERSION,
                                .description = "name=reference\nopset=1..1\nlicence=Apache-2.0\n",
                                .capabilities = KRN_CAP_CONCURRENT_COMPILE | KRN_CAP_DETERMINISTIC}),
            keirin::reference::make)

@@ -33,7 +33,6 @@ static std::unique_ptr<keirin::kit::Plugin> make(const keirin::kit::Host& host, 
 // The guid is the manifest's: make your own with uuidgen.
 KRN_PLUGIN((keirin::kit::About{.guid = "5c1e6a52-90c7-4d0e-9a53-3f1d8a7be001",
                                .version = "0.1.0",
-                               .build_id = "skeleton-0.1.0",
                                .description = "vendor=example\nlicence=Apache-2.0\n",
                                .capabilities = KRN_CAP_CONCURRENT_COMPILE | KRN_CAP_DETERMINISTIC}),
            skeleton::make)

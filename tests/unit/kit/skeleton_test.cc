@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -82,6 +84,19 @@ TEST_F(Skeleton, RefusesAnotherAbi) {
   EXPECT_EQ(entry_(&offer_, &answer, kErr), KRN_STATUS_version);
   EXPECT_EQ(answer.get_table, nullptr);
   EXPECT_EQ(entry_(&offer_, &answer, nullptr), KRN_STATUS_version);  // a NULL err is legal
+}
+
+// What the linker made of all that is in the library, and so of any change of it.
+TEST_F(Skeleton, ItsBuildIdIsTheLinkers) {
+  open();
+  const std::string id(answer_.build_id.data, answer_.build_id.size);
+  ASSERT_EQ(id.size(), 40u) << id;
+  std::string bytes("GNU\0", 4);
+  for (size_t i = 0; i < id.size(); i += 2) bytes.push_back(static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16)));
+  std::ifstream file(g_library, std::ios::binary);
+  const std::string library((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(library.find(bytes), std::string::npos) << id << " is not in " << g_library;
+  EXPECT_EQ(table<krn_plugin_table>("krn.plugin")->shutdown(plugin_, kErr), KRN_STATUS_ok);
 }
 
 TEST_F(Skeleton, SaysWhyADeviceIsNotUsed) {
