@@ -346,11 +346,16 @@ def summary(rows: list[dict], modes: list[str]) -> str:
             f"{mean(lambda r: min(r['ms'].values()) / ours(r)):.2f}x over the best of all.\n")
 
 
+def machine_of(options) -> dict:
+    machine = {"cpu": platform.processor(), "cpus": os.cpu_count(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    return machine | ({"gpu": torch.cuda.get_device_name(0)} if options.device == "cuda" else {})
+
+
 def cold(options) -> dict:
     """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
     models = options.models or FAMILIES
     rows = {model: {"model": model, "build_s": {}, "failed": {}} for model in models}
-    out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "cpus": os.cpu_count(), "rows": list(rows.values())}
+    out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "machine": machine_of(options), "rows": list(rows.values())}
     with tempfile.TemporaryDirectory() as folder:
         if not options.keep_caches:
             os.environ |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
@@ -438,9 +443,7 @@ def main() -> int:
     models = options.models or FAMILIES
     before = Path(options.json) if options.append and options.json else None
     rows = [r for r in json.loads(before.read_text())["rows"] if r["model"] not in models] if before and before.exists() else []
-    machine = {"cpu": platform.processor(), "torch": torch.__version__, "threads": torch.get_num_threads()}
-    if options.device == "cuda":
-        machine["gpu"] = torch.cuda.get_device_name(0)
+    machine = machine_of(options)
     for row in bench_together(models, options) if options.together else (bench(model, options) for model in models):
         rows.append(row)
         print(markdown(rows[-1:], options.modes).splitlines()[-1], flush=True)
