@@ -470,8 +470,8 @@ bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle) {
   int64_t place = -1;
   std::string text;
   if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
-  if (const std::vector<char> plan = code_store().recall(choice_key("text", problem_));
-      !plan.empty() && graph_.read_plan(handle, {plan.begin(), plan.end()})) {
+  if (const std::vector<char> written = code_store().recall(choice_key("text", problem_));
+      !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
     chosen_ = 0, name_ = text;
     return true;
   }

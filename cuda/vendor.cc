@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who runs an anchor: products of a few rows, attention and bags by kernels of our own, other products by cuBLASLt, convolutions
-// and attention without a mask by cuDNN, a 1x1 convolution by the faster of the two. Everything else that an anchor may ask for is
-// refused here with its reason.
+// and attention without a mask by cuDNN, a 1x1 convolution by the faster of the two, one of few channels and a stride regrouped
+// where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "cuda/attention.h"
 #include "cuda/backend.h"
 #include "cuda/bags.h"

@@ -81,15 +81,16 @@ def ahead_of_time(module, inputs, package: Path):
     return torch._inductor.aoti_load_package(str(package))
 
 
-def with_onnxruntime(module, inputs, folder: Path):
+def with_onnxruntime(module, inputs):
     """Exported, optimised as it is by default, and called with memory of torch's on both sides."""
     import onnxruntime
 
-    path = folder / "model.onnx"
-    torch.onnx.export(module, inputs, str(path), dynamo=True, external_data=True, optimize=True, verbose=False)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    with tempfile.TemporaryDirectory() as folder:  # the weights lie beside the graph
+        path = f"{folder}/model.onnx"
+        torch.onnx.export(module, inputs, path, dynamo=True, external_data=True, optimize=True, verbose=False)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {i.name: onnxruntime.OrtValue.ortvalue_from_numpy(x.numpy()) for i, x in zip(session.get_inputs(), inputs, strict=True)}
     names = [o.name for o in session.get_outputs()]
     return lambda: [torch.from_numpy(y.numpy()) for y in session.run_with_ort_values(names, feed)]
@@ -151,7 +152,7 @@ def variants(module, inputs, device: str, modes: list[str], bound: float, until:
                 if mode == "eager_graph":
                     call = with_graph(module, inputs)
                 elif mode == "onnxruntime":
-                    call = with_onnxruntime(module, inputs, Path(tempfile.mkdtemp()))
+                    call = with_onnxruntime(module, inputs)
                 elif mode == "openvino":
                     call = with_openvino(module, inputs)
                 else:

@@ -55,7 +55,7 @@ using Grouping = std::vector<std::vector<int32_t>>;
 Grouping grouping_of(const std::vector<Group>& groups);
 
 // Groups in an order that respects all dependencies. `known`: grouping_of() an earlier answer for the same region and target; its
-// kernels are built and checked again, without the search, which takes ten times as long. Throws (corrupt) where that cannot be.
+// kernels are built and checked again, without the search, which builds many for each that stays. Throws (corrupt) where that cannot be.
 // Null: searched for.
 std::vector<Group> fuse(Prepared& prepared, const TargetInfo& target, const Grouping* known = nullptr);
 
