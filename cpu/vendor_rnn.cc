@@ -7,6 +7,7 @@
 
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_step.h"
+#include "plugins/codegen/rnn.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -16,59 +17,18 @@ namespace {
 using enum kit::Op;
 using enum kit::DType;
 using codegen::AnchorDesc;
+using codegen::RnnShape;
 using codegen::TensorDesc;
 using dnnl::memory;
 constexpr auto kFloat = memory::data_type::f32;
 
-struct Shape {
-  int64_t time, batch, input, hidden, directions, layers, gates;
-  bool lstm, batch_first, biases;
-  size_t first_weight;  // operand
+// The gate of LibTorch's that stands at `gate` of oneDNN's: i f g o are the same; r z n is z r n there.
+int64_t torch_gate(const RnnShape& s, int64_t gate) { return s.lstm || gate == 2 ? gate : 1 - gate; }
 
-  explicit Shape(const AnchorDesc& a) {
-    lstm = a.op == kOp_lstm;
-    batch_first = a.batch_first;
-    biases = a.has_biases;
-    const TensorDesc& x = a.operands[0];
-    time = x.sizes[batch_first ? 1 : 0];
-    batch = x.sizes[batch_first ? 0 : 1];
-    input = x.sizes[2];
-    hidden = a.operands[1].sizes[2];
-    directions = a.bidirectional ? 2 : 1;
-    layers = a.layers;
-    gates = lstm ? 4 : 3;
-    first_weight = lstm ? 3 : 2;
-  }
-  int64_t layer_input(int64_t layer) const { return layer == 0 ? input : directions * hidden; }
-  // LibTorch's order: for each layer and direction w_ih, w_hh and, with biases, b_ih, b_hh.
-  const TensorDesc& weight(const AnchorDesc& a, int64_t layer, int64_t direction, size_t which) const {
-    const size_t each = biases ? 4 : 2;
-    return a.operands[first_weight + static_cast<size_t>(layer * directions + direction) * each + which];
-  }
-  // The gate of LibTorch's that stands at `gate` of oneDNN's: i f g o are the same; r z n is z r n there.
-  int64_t torch_gate(int64_t gate) const { return lstm || gate == 2 ? gate : 1 - gate; }
-};
-
-bool is_dense(const TensorDesc& t) {
-  int64_t stride = 1;
-  for (size_t i = t.sizes.size(); i-- > 0;) {
-    if (t.sizes[i] != 1 && t.strides[i] != stride) return false;
-    stride *= t.sizes[i];
-  }
-  return true;
-}
-
-// A sequence in the order of its strides: LibTorch gives a batch-first result as a view of a time-first one.
+// A sequence in the order of its strides.
 memory::desc sequence_desc(const TensorDesc& t, bool batch_first) {
   const size_t time = batch_first ? 1 : 0, batch = 1 - time;
   return memory::desc({t.sizes[time], t.sizes[batch], t.sizes[2]}, kFloat, memory::dims{t.strides[time], t.strides[batch], t.strides[2]});
-}
-
-bool is_sequence(const TensorDesc& t) {
-  TensorDesc turned = t;
-  std::swap(turned.sizes[0], turned.sizes[1]);
-  std::swap(turned.strides[0], turned.strides[1]);
-  return is_dense(t) || is_dense(turned);
 }
 
 // Buffers of one run, as the layers' steps number them.
@@ -84,7 +44,7 @@ TensorDesc local(LocalBuffer buffer, int64_t offset = 0) {
 
 class RnnStep : public codegen::Step {
  public:
-  RnnStep(const AnchorDesc& a, const Shape& s) : shape_(s) {
+  RnnStep(const AnchorDesc& a, const RnnShape& s) {
     const size_t states = s.lstm ? 2 : 1;
     for (size_t i = 0; i <= states; ++i) operands_[i] = a.operands[i], results_[i] = a.results[i];
     between_bytes_ = s.layers > 1 ? (s.time * s.batch * s.directions * s.hidden * 4 + 63) / 64 * 64 : 0;
@@ -124,7 +84,6 @@ class RnnStep : public codegen::Step {
   }
 
  private:
-  Shape shape_;
   TensorDesc operands_[3], results_[3];
   std::vector<std::unique_ptr<VendorStep>> layers_;
   int64_t between_bytes_ = 0, scratch_bytes_ = 0;
@@ -135,7 +94,7 @@ class RnnStep : public codegen::Step {
 struct Layer {
   memory::desc x, state, y, bias, plain_input, plain_hidden, any_input, any_hidden;
 
-  Layer(const AnchorDesc& a, const Shape& s, int64_t number) {
+  Layer(const AnchorDesc& a, const RnnShape& s, int64_t number) {
     const int64_t in = s.layer_input(number), out = s.directions * s.hidden;
     auto between = [&](int64_t channels) { return memory::desc({s.time, s.batch, channels}, kFloat, memory::format_tag::tnc); };
     x = number == 0 ? sequence_desc(a.operands[0], s.batch_first) : between(in);
@@ -156,7 +115,7 @@ struct Made {
   std::string implementation;
 };
 
-Made make_layer(const Shape& s, const Layer& l) {
+Made make_layer(const RnnShape& s, const Layer& l) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   const auto direction = s.directions == 2 ? dnnl::rnn_direction::bidirectional_concat
@@ -173,7 +132,7 @@ Made make_layer(const Shape& s, const Layer& l) {
 }
 
 // Both directions' matrices behind each other, gates in oneDNN's order, then in the layout it asked for. Null without values.
-std::shared_ptr<const PackedWeight> pack_matrix(const AnchorDesc& a, const Shape& s, int64_t layer, size_t which, int64_t columns,
+std::shared_ptr<const PackedWeight> pack_matrix(const AnchorDesc& a, const RnnShape& s, int64_t layer, size_t which, int64_t columns,
                                                 const memory::desc& plain, const memory::desc& wanted,
                                                 const codegen::CompileContext& context) {
   const int64_t gate_elements = s.hidden * columns;
@@ -184,7 +143,7 @@ std::shared_ptr<const PackedWeight> pack_matrix(const AnchorDesc& a, const Shape
     if (!values.data()) return nullptr;
     const float* from = static_cast<const float*>(values.data()) + weight.offset;
     for (int64_t g = 0; g < s.gates; ++g) {
-      std::memcpy(&gathered[static_cast<size_t>((d * s.gates + g) * gate_elements)], from + s.torch_gate(g) * gate_elements,
+      std::memcpy(&gathered[static_cast<size_t>((d * s.gates + g) * gate_elements)], from + torch_gate(s, g) * gate_elements,
                   static_cast<size_t>(gate_elements) * 4);
     }
   }
@@ -197,7 +156,7 @@ std::shared_ptr<const PackedWeight> pack_matrix(const AnchorDesc& a, const Shape
 }
 
 // b_ih + b_hh for each gate; GRU's candidate keeps the two apart, because the reset gate acts on the hidden part only.
-std::shared_ptr<const PackedWeight> pack_bias(const AnchorDesc& a, const Shape& s, int64_t layer, const memory::desc& desc,
+std::shared_ptr<const PackedWeight> pack_bias(const AnchorDesc& a, const RnnShape& s, int64_t layer, const memory::desc& desc,
                                               const codegen::CompileContext& context) {
   auto pack = std::make_shared<PackedWeight>(desc, context);
   auto* out = static_cast<float*>(pack->data());
@@ -211,7 +170,7 @@ std::shared_ptr<const PackedWeight> pack_bias(const AnchorDesc& a, const Shape& 
     const float* bh = static_cast<const float*>(hidden_values.data()) + hidden.offset;
     for (int64_t g = 0; g < s.gates; ++g) {
       for (int64_t i = 0; i < s.hidden; ++i) {
-        const int64_t from = s.torch_gate(g) * s.hidden + i;
+        const int64_t from = torch_gate(s, g) * s.hidden + i;
         const bool apart = !s.lstm && g == 2;
         out[g * s.hidden + i] = apart ? bi[from] : bi[from] + bh[from];
         if (apart) out[3 * s.hidden + i] = bh[from];
@@ -224,29 +183,17 @@ std::shared_ptr<const PackedWeight> pack_bias(const AnchorDesc& a, const Shape& 
 }  // namespace
 
 bool rnn_takes(const AnchorDesc& a, std::string& why_not) {
-  if (a.operands[0].dtype != kDType_f32 || a.operands[0].sizes.size() != 3 || a.results.size() < (a.op == kOp_lstm ? 3u : 2u)) {
-    why_not = "recurrent cells are taken batched and in f32 only";
-    return false;
-  }
-  const Shape s(a);
-  if (a.operands.size() != s.first_weight + static_cast<size_t>(s.layers * s.directions) * (s.biases ? 4 : 2)) {
-    why_not = "a recurrent cell with projections";
-    return false;
-  }
-  for (size_t i = 0; i < a.operands.size(); ++i) {
-    if (!(i == 0 ? is_sequence(a.operands[i]) : is_dense(a.operands[i]))) why_not = "a recurrent cell over a strided operand";
-    if (i >= s.first_weight && a.operands[i].weight == KRN_NONE_WEIGHT) why_not = "a recurrent cell whose weights are not constants";
-  }
-  for (const TensorDesc& r : a.results) {
-    if (!(&r == &a.results[0] ? is_sequence(r) : is_dense(r))) why_not = "a recurrent cell with a strided result";
-  }
-  if (!why_not.empty()) return false;
+  if (a.operands[0].dtype != kDType_f32) return why_not = "recurrent cells are taken in f32 only", false;
+  if (!codegen::rnn_is_plain(a, why_not)) return false;
+  const RnnShape s(a);
+  for (size_t i = s.first_weight; i < a.operands.size(); ++i)
+    if (a.operands[i].weight == KRN_NONE_WEIGHT) return why_not = "a recurrent cell whose weights are not constants", false;
   for (int64_t layer = 0; layer < s.layers; ++layer) make_layer(s, Layer(a, s, layer));
   return true;
 }
 
 std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& a, const codegen::CompileContext& context) {
-  const Shape s(a);
+  const RnnShape s(a);
   auto step = std::make_unique<RnnStep>(a, s);
   for (int64_t n = 0; n < s.layers; ++n) {
     const Layer layer(a, s, n);

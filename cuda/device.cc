@@ -53,6 +53,7 @@ void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, doubl
   gpu.facts.num_units = units;
   gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has
   gpu.facts.shared_bytes = major < 8 ? 0 : minor == 0 && major < 12 ? 128 << 10 : 64 << 10;
+  gpu.block_shared_bytes = (major < 8 ? 64 : major >= 12 || minor != 0 ? 99 : major == 8 ? 163 : 227) << 10;
 }
 
 int find_index(const Driver& driver, const std::string& pci, int index) {
@@ -105,6 +106,7 @@ std::unique_ptr<Gpu> look_at_gpu(const std::string& pci, int index, std::string&
     return nullptr;
   }
   gpu->facts.threads_per_unit = std::max(512, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
+  if (const int bytes = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN); bytes > 0) gpu->block_shared_bytes = bytes;
   gpu->info.cache_bytes = std::max(1 << 20, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
   char name[128] = {};
   driver->cuDeviceGetName(name, sizeof name, gpu->device);

@@ -22,6 +22,7 @@ struct Gpu {
   std::string fingerprint;  // driver and NVRTC
   uint64_t memory_bytes = 0;
   double matrix_flops_per_s = 0;
+  int64_t block_shared_bytes = 0;  // the most that a block may ask for
   codegen::TargetInfo info;
   codegen::GpuFacts facts;
 };

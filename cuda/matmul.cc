@@ -8,6 +8,7 @@
 
 #include "cuda/cublaslt.h"
 #include "cuda/matmul_race.h"
+#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -168,7 +169,7 @@ class MatmulStep final : public codegen::Step {
  private:
   lt::Layout layout(int32_t type, const Matrix& m, int64_t rows, int64_t cols);
   void* address(const codegen::RunContext& context, const TensorDesc& t) const {
-    return static_cast<char*>(context.buffers[t.buffer]) + t.offset * element_bytes_;
+    return static_cast<char*>(context.buffers[t.buffer]) + t.offset * codegen::dtype_bytes(t.dtype);
   }
   bool aligned(const codegen::RunContext& context) const;
   const lt::Algo* loose_algorithm(lt::Desc desc) const;
@@ -210,8 +211,8 @@ size_t span_bytes(const Matrix& m, int64_t rows, int64_t cols, int64_t element_b
 }
 
 // What an operand's address is surely a multiple of: buffers start at multiples of 256.
-uint32_t alignment(const TensorDesc& t, int64_t element_bytes) {
-  const uint64_t offset = static_cast<uint64_t>(t.offset * element_bytes) | 256;
+uint32_t alignment(const TensorDesc& t) {
+  const uint64_t offset = static_cast<uint64_t>(t.offset * codegen::dtype_bytes(t.dtype)) | 256;
   return static_cast<uint32_t>(offset & ~(offset - 1));
 }
 
@@ -226,9 +227,10 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   std::string why_not;
   api_ = CublasLt::get(why_not);
   if (!api_) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  const int32_t type = *data_type(result_.dtype);
+  const int32_t type = *data_type(left_.dtype), result_type = *data_type(result_.dtype);
   f64_ = type == lt::kReal64F;
-  element_bytes_ = f64_ ? 8 : type == lt::kReal32F ? 4 : 2;
+  element_bytes_ = codegen::dtype_bytes(left_.dtype);
+  const int64_t result_bytes = codegen::dtype_bytes(result_.dtype);
   const int32_t compute = f64_ ? lt::kCompute64F : tf32 && type == lt::kReal32F ? lt::kCompute32FFastTf32 : lt::kCompute32F;
   check_lt(api_->cublasLtMatmulDescCreate(&desc_, compute, f64_ ? lt::kReal64F : lt::kReal32F), "cublasLtMatmulDescCreate");
   // D^T = B^T A^T in the library's column-major terms: its A is our right operand, its B our left one.
@@ -243,12 +245,12 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   }
   check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescEpilogue, &epilogue_, sizeof epilogue_), "epilogue");
   // The library judges the bias pointer's alignment; LibTorch's allocations are aligned to 256 bytes and weights start there.
-  const void* probe = bias_.present() ? reinterpret_cast<const void*>(uintptr_t{4096} + static_cast<uintptr_t>(bias_.offset * element_bytes_)) : nullptr;
+  const void* probe = bias_.present() ? reinterpret_cast<const void*>(uintptr_t{4096} + static_cast<uintptr_t>(bias_.offset * result_bytes)) : nullptr;
   if (probe) check_lt(api_->cublasLtMatmulDescSetAttribute(desc_, lt::kDescBiasPointer, &probe, sizeof probe), "bias");
   a_ = layout(type, p.b, p.k, p.n);
   b_ = layout(type, p.a, p.m, p.k);
-  d_ = layout(type, p.d, p.m, p.n);
-  c_ = layout(type, p.c, p.m, p.n);
+  d_ = layout(result_type, p.d, p.m, p.n);
+  c_ = layout(result_type, p.c, p.m, p.n);
 
   lt::Preference preference = nullptr;
   check_lt(api_->cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
@@ -257,10 +259,10 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   std::string key = std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
   text_ = "cublaslt " + key;
   key += matrix_key(p.a) + matrix_key(p.b) + matrix_key(p.c) + matrix_key(p.d);
-  for (int32_t v : {type, compute, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())}) key += "/" + std::to_string(v);
+  for (int32_t v : {type, result_type, compute, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())}) key += "/" + std::to_string(v);
   const TensorDesc* const operands[] = {&right_, &left_, residual_.present() ? &residual_ : &result_, &result_};
   for (int i = 0; i < 4; ++i) {
-    const uint32_t bytes = alignment(*operands[i], element_bytes_);
+    const uint32_t bytes = alignment(*operands[i]);
     api_->cublasLtMatmulPreferenceSetAttribute(preference, lt::kPreferenceMinAlignment + i, &bytes, sizeof bytes);
     key += "/" + std::to_string(bytes);
   }
@@ -272,9 +274,9 @@ MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bo
   Product product{desc_, a_, b_, c_, d_};
   product.a_bytes = span_bytes(p.b, p.k, p.n, element_bytes_);
   product.b_bytes = span_bytes(p.a, p.m, p.k, element_bytes_);
-  product.c_bytes = residual_.present() ? span_bytes(p.c, p.m, p.n, element_bytes_) : 0;
-  product.d_bytes = span_bytes(p.d, p.m, p.n, element_bytes_);
-  product.bias_bytes = p.has_bias ? static_cast<size_t>(p.n * element_bytes_) : 0;
+  product.c_bytes = residual_.present() ? span_bytes(p.c, p.m, p.n, result_bytes) : 0;
+  product.d_bytes = span_bytes(p.d, p.m, p.n, result_bytes);
+  product.bias_bytes = p.has_bias ? static_cast<size_t>(p.n * result_bytes) : 0;
   product.f64 = f64_;
   const Choice choice = choose_algorithm(*api_, key, product, {found, static_cast<size_t>(count)}, raced);
   algo_ = choice.algo;

@@ -26,8 +26,11 @@ class TextStep final : public codegen::Step {
     for (const codegen::TensorDesc& t : k.pointers) places_.push_back({t.buffer, t.offset * codegen::dtype_bytes(t.dtype)});
     const std::string name = text_code_name(k, target);
     code_store().compile_text(name, whole_text(k), target);
-    for (const TextKernel::Launch& launch : k.launches)
+    for (const TextKernel::Launch& launch : k.launches) {
       functions_.push_back(load ? code_store().load_function(name, launch.symbol) : nullptr);
+      if (load && launch.shared_bytes > 0)
+        check(driver_->cuFuncSetAttribute(functions_.back(), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(launch.shared_bytes)), "cuFuncSetAttribute");
+    }
   }
 
   krn_code run(const codegen::RunContext& context) const override {
@@ -49,14 +52,22 @@ class TextStep final : public codegen::Step {
         kit::set_error(context.err, KRN_STATUS_internal, text_ + " was compiled without a device and cannot run");
         return KRN_STATUS_internal;
       }
-      CUlaunchAttribute early{};
-      early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-      early.value.programmaticStreamSerializationAllowed = 1;
+      CUlaunchAttribute attribute{};
       CUlaunchConfig config{};
+      config.attrs = &attribute;
+      if (launches_[i].together) {
+        attribute.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attribute.value.cooperative = 1;
+        config.numAttrs = 1;
+      } else if (early_ && i == 0) {
+        attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        config.numAttrs = 1;
+      }
       config.gridDimX = static_cast<unsigned>(launches_[i].blocks), config.gridDimY = config.gridDimZ = 1;
       config.blockDimX = static_cast<unsigned>(launches_[i].threads), config.blockDimY = config.blockDimZ = 1;
+      config.sharedMemBytes = static_cast<unsigned>(launches_[i].shared_bytes);
       config.hStream = reinterpret_cast<CUstream>(context.run->stream.native);
-      config.attrs = &early, config.numAttrs = early_ && i == 0 ? 1 : 0;
       const CUresult result = driver_->cuLaunchKernelEx(&config, functions_[i], arguments, nullptr);
       if (result == CUDA_SUCCESS) continue;
       const char* words = nullptr;

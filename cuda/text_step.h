@@ -20,6 +20,8 @@ struct TextKernel {
     std::string symbol;
     int64_t blocks = 1;
     int threads = 128;
+    int64_t shared_bytes = 0;  // that the text takes without saying how many; above 48 KB they are asked for
+    bool together = false;     // its blocks wait for each other: all of them must fit on the device at once
   };
   std::string what;                     // for people: "attention [64x12, 128x128, 64]"
   std::string text;                     // without the prelude

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who runs an anchor: products of a few rows, attention and bags by kernels of our own, other products by cuBLASLt, convolutions
-// and attention without a mask by cuDNN, a 1x1 convolution by the faster of the two, one of few channels and a stride regrouped
-// where that is faster. Everything else that an anchor may ask for is refused here with its reason.
+// Who runs an anchor: products of a few rows, attention, bags and the steps of recurrent layers by kernels of our own, other
+// products by cuBLASLt, convolutions and attention without a mask by cuDNN, a 1x1 convolution by the faster of the two, one of few
+// channels and a stride regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "cuda/attention.h"
 #include "cuda/backend.h"
 #include "cuda/bags.h"
@@ -10,6 +10,7 @@
 #include "cuda/cublaslt.h"
 #include "cuda/gemv.h"
 #include "cuda/matmul.h"
+#include "cuda/rnn.h"
 #include "cuda/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr int64_t kLeastStemBytes = int64_t{1} << 20;
 
 bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
+bool is_recurrent(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_lstm || anchor.op == kit::kOp_gru; }
 
 }  // namespace
 
@@ -55,10 +57,11 @@ static bool by_cudnn(const codegen::AnchorDesc& anchor, uint32_t numerics, bool 
 
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device, why_not);
-  if (by_cudnn(anchor, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
-  if (!is_product(anchor)) return false;
+  if (by_cudnn(anchor, numerics, has_device)) return true;
+  if (!is_recurrent(anchor) && own_kernel(anchor, gpu, numerics, why_not)) return true;
+  if (!is_product(anchor) && !is_recurrent(anchor)) return false;
   if (has_device && !CublasLt::get(why_not)) return false;
-  return matmul_taken(anchor, why_not);
+  return is_recurrent(anchor) ? rnn_taken(anchor, gpu, numerics, why_not) : matmul_taken(anchor, why_not);
 }
 
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
@@ -134,6 +137,7 @@ std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& ancho
     return step;
   }
   if (by_cudnn(anchor, numerics, load)) return make_heads(anchor);
+  if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, raced, load);
   std::string why_not;
   if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");

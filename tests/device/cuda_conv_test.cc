@@ -15,6 +15,7 @@
 #include "cuda/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
+#include "tests/device/machine.h"
 #include "tests/unit/cuda/case_runner.h"
 
 namespace keirin::cuda {
@@ -25,57 +26,6 @@ using codegen::PostOp;
 using codegen::Step;
 using codegen::TensorDesc;
 using Dims = std::vector<int64_t>;
-
-struct Machine {
-  std::string why_not;
-  const Driver* driver = nullptr;
-  std::unique_ptr<Gpu> gpu;
-  std::unique_ptr<Context> context;
-
-  Machine() {
-    driver = Driver::get(why_not);
-    if (!driver) return;
-    gpu = look_at_gpu("", 0, why_not);
-    if (!gpu) return;
-    context = std::make_unique<Context>(*gpu);
-    driver->cuCtxSetCurrent(context->handle());
-    why_not = cudnn_missing();
-  }
-};
-
-Machine& machine() {
-  static auto* machine = new Machine;
-  return *machine;
-}
-
-class DeviceMemory {
- public:
-  explicit DeviceMemory(size_t bytes) { check(machine().driver->cuMemAlloc(&at_, bytes ? bytes : 16), "cuMemAlloc"); }
-  explicit DeviceMemory(const std::vector<char>& from) : DeviceMemory(from.size()) {
-    check(machine().driver->cuMemcpyHtoDAsync(at_, from.data(), from.size(), nullptr), "copy to the device");
-  }
-  ~DeviceMemory() { machine().driver->cuMemFree(at_); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  void* data() const { return reinterpret_cast<void*>(at_); }
-  std::vector<char> get(size_t bytes) const {
-    std::vector<char> out(bytes);
-    check(machine().driver->cuMemcpyDtoHAsync(out.data(), at_, bytes, nullptr), "copy from the device");
-    check(machine().driver->cuStreamSynchronize(nullptr), "cuStreamSynchronize");
-    return out;
-  }
-
- private:
-  CUdeviceptr at_ = 0;
-};
-
-krn_code run_step(const Step& step, std::vector<void*>& buffers) {
-  krn_run run{};
-  run.stream = {0, KRN_STREAM_KIND_CUDA, KRN_STREAM_HAS_NATIVE};
-  codegen::RunContext context;
-  context.buffers = buffers.data();
-  context.run = &run;
-  return step.run(context);
-}
 
 int64_t count(const Dims& sizes) {
   int64_t n = 1;
@@ -154,7 +104,8 @@ double activated(uint32_t op, double v) {
 class CudaConv : public testing::Test {
  protected:
   void SetUp() override {
-    if (!machine().context || !machine().why_not.empty()) GTEST_SKIP() << "cannot run here: " << machine().why_not;
+    if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
+    if (!cudnn_missing().empty()) GTEST_SKIP() << cudnn_missing();
     machine().driver->cuCtxSetCurrent(machine().context->handle());
   }
 };

@@ -131,7 +131,6 @@ TEST_F(BackendTest, RefusesWhatEagerDoesBetter) {
   const CudaBackend backend(gpu, nullptr, nullptr);
   std::string why_not;
   EXPECT_TRUE(backend.supports(kOp_conv, kF32, why_not));
-  EXPECT_FALSE(backend.supports(kOp_lstm, kBf16, why_not));
   EXPECT_TRUE(backend.supports(kOp_attention, kBf16, why_not));
   EXPECT_TRUE(backend.supports(kOp_linear, kBf16, why_not));
   EXPECT_TRUE(backend.supports(kOp_softmax, kBf16, why_not));
