@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <thread>
+#include <future>
 
 #include "cuda/matmul.h"
 #include "plugins/codegen/rnn.h"
@@ -42,6 +42,7 @@ typedef typename STORAGE::Stored Stored;
 #define KRN_APART static __device__ __noinline__
 #define krn_any(x) __any_sync(0xffffffffu, x)
 #define krn_give_up() __trap()
+#define krn_let_others()
 #define KRN_IDLE(chunk) ((chunk) >= CHUNKS)
 // What another block may be about to write, and how it does.
 KRN_FN Krn16 krn_peek(const Krn16* p) {
@@ -65,11 +66,12 @@ KRN_FN float krn_sigmoid(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + krn_exp2(-1.44269504f * x)));
   return y;
 }
-#else  // Emulated blocks come one after the other: what is awaited is there, or never will be. Every wave goes the same way.
+#else  // Emulated blocks come one after the other, and threads in turn: what is awaited is there after a turn, or never will be.
 #define KRN_APART static
 #define krn_any(x) (x)
 #define krn_give_up() __builtin_trap()
-#define KRN_IDLE(chunk) false
+#define krn_let_others() krn_sync()
+#define KRN_IDLE(chunk) false  // turns are counted: every wave goes the same way
 KRN_FN Krn16 krn_peek(const Krn16* p) { return *p; }
 KRN_FN void krn_tell(unsigned* p, unsigned v) { *p = v; }
 KRN_FN bool krn_blank(const Krn16& w) { return w.w[0] == 0xffffffffu || w.w[1] == 0xffffffffu || w.w[2] == 0xffffffffu || w.w[3] == 0xffffffffu; }
@@ -88,7 +90,8 @@ KRN_FN void krn_product(float (&d)[4], unsigned x0, unsigned x1, unsigned x2, un
     }
   }
 }
-KRN_FN unsigned krn_pair(float low, float high) { return STORAGE::put(low) | (unsigned)STORAGE::put(high) << 16; }
+KRN_FN unsigned krn_half(float x) { return x != x ? 0x7fffu : STORAGE::put(x); }  // the one NaN that the device makes
+KRN_FN unsigned krn_pair(float low, float high) { return krn_half(low) | krn_half(high) << 16; }
 KRN_FN float krn_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 #endif
 KRN_FN float krn_tanh(float x) { return 2.0f * krn_sigmoid(2.0f * x) - 1.0f; }
@@ -160,6 +163,7 @@ KRN_KERNEL_FULL(256, 1) recur(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PAR
   Krn16 x[TURNS][2];
   krn_inputs(inputs, (const float*)p.v[0] + (a.v[a_back] ? time - 1 : 0) * a.v[a_x] + first_row * a.v[a_x + 1], a.v[a_x + 1], rows, units, batch - first_row);
   for (int step = 0, set = 0; step < time;) {
+    krn_let_others();
     const Krn16* const state = states + step * a.v[a_state] + set * (CHUNKS * 64);
     KRN_UNROLL for (int c = 0; c < TURNS; ++c) KRN_UNROLL for (int u = 0; u < 2; ++u) {
       x[c][u].w[0] = x[c][u].w[1] = x[c][u].w[2] = x[c][u].w[3] = 0;
@@ -299,22 +303,14 @@ class RnnStep final : public codegen::Step {
     for (const TensorDesc& t : a.operands) outer_.push_back(t.buffer);
     for (const TensorDesc& t : a.results) outer_.push_back(t.buffer);
     const RnnLayout layout = *rnn_layout(s.gates, s.hidden, s.batch, gpu);
-    // Compiled while the products are raced.
-    std::thread compiling([&] {
-      try {
-        const TextKernel k = rnn_kernel(a, 0, 0, gpu);
-        code_store().compile_text(text_code_name(k, target), whole_text(k), target);
-      } catch (const std::exception&) {  // comes again below
-      }
+    // Compiled while the products are raced; what goes wrong comes again below.
+    const auto compiling = std::async(std::launch::async, [&] {
+      const TextKernel k = rnn_kernel(a, 0, 0, gpu);
+      code_store().compile_text(text_code_name(k, target), whole_text(k), target);
     });
-    try {
-      for (int64_t layer = 0; load && layer < s.layers; ++layer)
-        for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_matmul(input_product(a, s, layer, d), false, raced));
-    } catch (...) {
-      compiling.join();
-      throw;
-    }
-    compiling.join();
+    for (int64_t layer = 0; load && layer < s.layers; ++layer)
+      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_matmul(input_product(a, s, layer, d), false, raced));
+    compiling.wait();
     std::array<int64_t, Buffers::kNumPieces> bytes{};
     for (auto& product : products_) {
       bytes[Buffers::kScratch] = std::max(bytes[Buffers::kScratch], product->workspace_bytes());
