@@ -247,7 +247,7 @@ def python_row(model: str, options, gate: str = "") -> dict:
             modes = [m for m in options.modes if m not in failed]
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(modes),
                        "--seconds", str(options.seconds), "--bound", str(options.bound), "--threads", str(options.threads),
-                       "--packages", options.packages, "--alone", str(out), "--note", str(note), "--gate", gate, "--until", str(options.until)]
+                       "--packages", options.packages or folder, "--alone", str(out), "--note", str(note), "--gate", gate, "--until", str(options.until)]
             why = run_alone(command, note, options.bound + 60 if options.bound else 0)
             at = note.read_text() if note.exists() else "start"
             row = json.loads(out.read_text()) if out.exists() else {}
@@ -266,7 +266,7 @@ def measure_alone(model: str, options) -> dict:
     begin("load")
     module, inputs = load(model, options.size, options.device)
     with torch.no_grad():
-        folder = Path(options.packages or tempfile.mkdtemp())
+        folder = Path(options.packages)
         folder.mkdir(parents=True, exist_ok=True)
         built = variants(module, inputs, options.device, options.modes, options.bound, options.until, folder / f"{model}.pt2", begin)
         row = {"build_s": {k: v[1] for k, v in built.items() if v[0]}, "failed": {k: v[1] for k, v in built.items() if not v[0]},
@@ -364,7 +364,7 @@ def cold(options) -> dict:
         def one(model: str, mode: str):
             row, note = Path(folder) / f"{model}-{mode}.json", Path(folder) / f"{model}-{mode}.note"
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", mode,
-                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages, "--alone", str(row), "--note", str(note)]
+                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages or folder, "--alone", str(row), "--note", str(note)]
             why = run_alone(command, note, options.bound + 60 if options.bound else 0)
             return json.loads(row.read_text()) if row.exists() else {"error": why or "wrote nothing"}
 

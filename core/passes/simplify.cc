@@ -124,6 +124,7 @@ class Simplifier {
     switch (op.code) {
       case OpCode::k_expand: case OpCode::k_slice: return from.sizes == to.sizes ? x[0] : kNone;
       case OpCode::k_cat: return x.size() == 1 ? x[0] : kNone;
+      case OpCode::k_slice_scatter: return g_.type(x[1]).sizes == to.sizes ? x[1] : kNone;
       case OpCode::k_flip: return op.ints(AttrKey::k_dims).empty() ? x[0] : kNone;
       case OpCode::k_relayout: return from == to ? x[0] : kNone;
       case OpCode::k_pad: {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "abi/planted.h"
@@ -42,6 +43,7 @@ struct Space {
   int pinned_dim = -1;     // ... of the row that this dim counts
   int csr_index = -1;
   int64_t rows = 1, columns = 1;
+  bool operator==(const Space&) const = default;
 };
 
 struct Atom {
@@ -676,17 +678,23 @@ class Emitter {
   int depth_ = 0;
 };
 
-// The reductions that the kernel would have to contain, widest operand first.
-void find_reductions(const Region& r, const Layout& layout, std::span<const int> results, int t, std::set<int>& seen,
-                     std::vector<int>& out) {
-  if (!seen.insert(t).second) return;
+// What a kernel reaches through tensors that are not stored.
+struct Cone {
+  std::vector<int> reductions;
+  bool hides = false;  // some op on the way may take none of an operand's elements: then not every reduction is needed
+  std::set<int> seen;
+};
+
+void find_cone(const Region& r, const Layout& layout, std::span<const int> results, int t, Cone& out) {
+  if (!out.seen.insert(t).second) return;
   bool result = std::find(results.begin(), results.end(), t) != results.end();
   if (layout.stored(t) && !result) return;
   const TensorNode* node = r.producer(t);
   if (!node) return;
-  if (is_reduction(node->op)) out.push_back(t);
+  if (is_reduction(node->op)) out.reductions.push_back(t);
+  out.hides |= node->op == kOp_pad || node->op == kOp_cat || node->op == kOp_slice_scatter || node->op == kOpWindow;
   for (int x : node->operands) {
-    if (x >= 0) find_reductions(r, layout, results, x, seen, out);
+    if (x >= 0) find_cone(r, layout, results, x, out);
   }
 }
 
@@ -703,15 +711,8 @@ Space plain_space(const Region& r, const Layout& layout, std::span<const int> re
   return space;
 }
 
-Space make_space(const Region& r, const Layout& layout, std::span<const int> results) {
-  std::set<int> seen;
-  std::vector<int> reductions;
-  for (int t : results) find_reductions(r, layout, results, t, seen, reductions);
-  if (reductions.empty()) return plain_space(r, layout, results);
+Space space_of(const Region& r, int leader) {
   Space space;
-  int leader = *std::max_element(reductions.begin(), reductions.end(), [&](int a, int b) {
-    return r.tensors[r.producer(a)->operands[0]].numel() < r.tensors[r.producer(b)->operands[0]].numel();
-  });
   const TensorNode& node = *r.producer(leader);
   const Tensor& operand = r.tensors[node.operands[0]];
   space.sizes = operand.sizes;
@@ -755,14 +756,31 @@ static std::variant<Draft, Refusal> emit_in(const Space& space, const Region& re
   }
 }
 
+// The widest reduction sets the axes. Where some may not be needed the others are tried too, and a kernel without any: whether one can
+// be built must not depend on what is stored of that which no element needs.
 std::variant<Draft, Refusal> emit_kernel(const Region& region, const Layout& layout, std::span<const int> results) {
-  const Space space = make_space(region, layout, results);
-  const bool reduces = std::find(space.reduced.begin(), space.reduced.end(), true) != space.reduced.end();
-  auto built = emit_in(space, region, layout, results);
-  const Draft* draft = std::get_if<Draft>(&built);
-  // A reduction that no element needs: behind an update that covers all of its tensor.
-  if (draft && reduces && draft->reduces.empty()) return emit_in(plain_space(region, layout, results), region, layout, results);
-  return built;
+  Cone cone;
+  for (int t : results) find_cone(region, layout, results, t, cone);
+  std::stable_sort(cone.reductions.begin(), cone.reductions.end(), [&](int a, int b) {
+    return region.tensors[region.producer(a)->operands[0]].numel() > region.tensors[region.producer(b)->operands[0]].numel();
+  });
+  std::optional<Refusal> refusal;
+  std::vector<Space> tried;
+  for (int leader : cone.reductions) {
+    Space space = space_of(region, leader);
+    if (std::find(tried.begin(), tried.end(), space) != tried.end()) continue;
+    auto built = emit_in(space, region, layout, results);
+    if (const Draft* draft = std::get_if<Draft>(&built)) {
+      if (draft->reduces.empty()) break;
+      return built;
+    }
+    if (!refusal) refusal = std::get<Refusal>(built);
+    if (!cone.hides) return *refusal;
+    tried.push_back(std::move(space));
+  }
+  auto plain = emit_in(plain_space(region, layout, results), region, layout, results);
+  if (refusal && std::holds_alternative<Refusal>(plain)) return *refusal;
+  return plain;
 }
 
 }  // namespace keirin::codegen

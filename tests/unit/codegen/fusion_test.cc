@@ -343,6 +343,19 @@ TEST(Fusion, UpdateOfAnInputComesAfterItsReaders) {
   check(g);
 }
 
+// A sum over edges written over all of a softmax: whose parts are stored must not decide whether the sum's kernel can be built.
+TEST(Fusion, UpdateOfEverythingNeedsNothingOfWhatItCovers) {
+  RegionBuilder g;
+  int x = g.input(kF32, {5, 5, 1, 2}), index = g.input(kDType_i64, {1}), src = g.input(kF32, {5, 1, 1, 2});
+  int sums = g.op(kOp_scatter, {x, g.expand(g.reshape(index, {1, 1, 1, 1}), {5, 1, 1, 2}), src}, kF32, {5, 5, 1, 2},
+                  {{kAttr_dim, int64_t{1}}, {kAttr_reduce, std::string("sum")}, {kAttr_include_self, true}});
+  g.output(g.op(kOp_slice_scatter, {g.softmax(x, 1), sums}, kF32, {5, 5, 1, 2},
+                {{kAttr_dim, int64_t{2}}, {kAttr_start, int64_t{0}}, {kAttr_end, int64_t{1}}, {kAttr_step, int64_t{1}}}));
+  InterpBackend backend;
+  backend.info.launch_ns = 1e5, backend.info.bytes_per_s = 1e12;  // the sum is taken in before the softmax's parts are
+  check(g, backend, {Values(50, 1), Values{3}, Values(10, 2)});
+}
+
 // A cache whose row is replaced in place, and read whole by what follows.
 void row_update(bool in_place, bool also_output) {
   RegionBuilder g;
