@@ -72,15 +72,6 @@ KRN_FN void krn_matrices(unsigned (&r)[4], const u16* p) {
 KRN_FN void krn_turned(unsigned (&r)[4], const u16* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(krn_shared(p)));
 }
-KRN_FN void krn_product(float (&d)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1));
-}
-KRN_FN unsigned krn_pair(float low, float high) {
-  unsigned v;
-  asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-  return v;
-}
 KRN_FN float krn_quad_max(float x) { x = fmaxf(x, krn_exchange(x, 1)); return fmaxf(x, krn_exchange(x, 2)); }
 KRN_FN float krn_quad_sum(float x) { x += krn_exchange(x, 1); return x + krn_exchange(x, 2); }
 enum { QUERIES = 64, LINE = D + 8, STEPS = D / 16 };  // a line is padded by 16 bytes, so that eight of them meet no bank twice
@@ -408,7 +399,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const std::
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
     text += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
-            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" + kArguments + kTiles;
+            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" + kArguments + kMatrixText + kTiles;
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
   out.text = std::move(text);

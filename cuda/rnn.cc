@@ -52,15 +52,6 @@ KRN_FN Krn16 krn_peek(const Krn16* p) {
 }
 KRN_FN void krn_tell(unsigned* p, unsigned v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 KRN_FN bool krn_blank(const Krn16& w) { return max(max(w.w[0], w.w[1]), max(w.w[2], w.w[3])) == 0xffffffffu; }
-KRN_FN void krn_product(float (&d)[4], unsigned x0, unsigned x1, unsigned x2, unsigned x3, unsigned y0, unsigned y1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(y0), "r"(y1));
-}
-KRN_FN unsigned krn_pair(float low, float high) {
-  unsigned v;
-  asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-  return v;
-}
 KRN_FN float krn_sigmoid(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + krn_exp2(-1.44269504f * x)));
@@ -75,9 +66,9 @@ KRN_FN float krn_sigmoid(float x) {
 KRN_FN Krn16 krn_peek(const Krn16* p) { return *p; }
 KRN_FN void krn_tell(unsigned* p, unsigned v) { *p = v; }
 KRN_FN bool krn_blank(const Krn16& w) { return w.w[0] == 0xffffffffu || w.w[1] == 0xffffffffu || w.w[2] == 0xffffffffu || w.w[3] == 0xffffffffu; }
-KRN_FN void krn_product(float (&d)[4], unsigned x0, unsigned x1, unsigned x2, unsigned x3, unsigned y0, unsigned y1) {
+KRN_FN void krn_product(float (&d)[4], const unsigned (&left)[4], unsigned y0, unsigned y1) {
   const int lane = KRN_THREAD % 32;
-  const Krn16 x = {{x0, x1, x2, x3}};
+  const Krn16 x = {{left[0], left[1], left[2], left[3]}};
   const Krn8 y = {{y0, y1}};
   Krn16 xs[32];
   Krn8 ys[32];
@@ -85,8 +76,8 @@ KRN_FN void krn_product(float (&d)[4], unsigned x0, unsigned x1, unsigned x2, un
   for (int e = 0; e < 4; ++e) {
     const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
     for (int k = 0; k < 16; ++k) {
-      const unsigned left = xs[row % 8 * 4 + k % 8 / 2].w[row / 8 + k / 8 * 2], right = ys[column * 4 + k % 8 / 2].w[k / 8];
-      d[e] += STORAGE::get((Stored)(left >> k % 2 * 16)) * STORAGE::get((Stored)(right >> k % 2 * 16));
+      const unsigned a = xs[row % 8 * 4 + k % 8 / 2].w[row / 8 + k / 8 * 2], b = ys[column * 4 + k % 8 / 2].w[k / 8];
+      d[e] += STORAGE::get((Stored)(a >> k % 2 * 16)) * STORAGE::get((Stored)(b >> k % 2 * 16));
     }
   }
 }
@@ -186,9 +177,9 @@ KRN_KERNEL_FULL(256, 1) recur(KRN_PARAMETER(KrnSizes<i64, num_sizes>) a, KRN_PAR
         KRN_UNROLL for (int j = 0; j < TOGETHER; ++j)
           word[j] = c < KEPT ? kept[c < KEPT ? c : 0][n + j] : weights[(((c - KEPT) * WAVES + wave) * TILES + n + j) * 32 + lane];
         KRN_UNROLL for (int j = 0; j < TOGETHER; ++j)
-          krn_product(sum[n + j], x[c][0].w[0], x[c][1].w[0], x[c][0].w[1], x[c][1].w[1], word[j].w[0], word[j].w[1]);
+          krn_product(sum[n + j], {x[c][0].w[0], x[c][1].w[0], x[c][0].w[1], x[c][1].w[1]}, word[j].w[0], word[j].w[1]);
         KRN_UNROLL for (int j = 0; j < TOGETHER; ++j)
-          krn_product(sum[n + j], x[c][0].w[2], x[c][1].w[2], x[c][0].w[3], x[c][1].w[3], word[j].w[2], word[j].w[3]);
+          krn_product(sum[n + j], {x[c][0].w[2], x[c][1].w[2], x[c][0].w[3], x[c][1].w[3]}, word[j].w[2], word[j].w[3]);
       }
     }
     krn_sync();  // the sums before are read
@@ -433,7 +424,7 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
   TextKernel k;
   k.text = std::string("#define STORAGE ") + float_storage(a.operands[0].dtype) + "\n#define TYPE \"" + (a.operands[0].dtype == kit::kDType_bf16 ? "bf16" : "f16") +
            "\"\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " + std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) +
-           "\n#define KEPT " + std::to_string(l.kept) + "\n" + kText;
+           "\n#define KEPT " + std::to_string(l.kept) + "\n" + kMatrixText + kText;
   k.sizes = {s.time, s.batch, direction, l.blocks, l.sets, state_words, sequences.from_batch_first ? line : s.batch * line,
              sequences.from_batch_first ? s.time * line : line, sequences.to.strides[time], sequences.to.strides[1 - time], weight(1).strides[0]};
   k.pointers = {dense(numbers.piece(Buffers::kGates), kit::kDType_f32, {s.time, s.batch, line}), weight(1), s.biases ? weight(2) : TensorDesc{},

@@ -105,6 +105,20 @@ class TextStep final : public codegen::Step {
 
 }  // namespace
 
+const char* const kMatrixText = R"(
+#ifdef __CUDA_ARCH__
+KRN_FN void krn_product(float (&d)[4], const unsigned (&x)[4], unsigned y0, unsigned y1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y0), "r"(y1));
+}
+KRN_FN unsigned krn_pair(float low, float high) {
+  unsigned v;
+  asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+#endif
+)";
+
 std::string text_code_name(const TextKernel& kernel, const CodeTarget& target) {
   return kTextPrefix + std::to_string(std::hash<std::string>()(whole_text(kernel))) + " " + target.identity();
 }

@@ -34,6 +34,10 @@ struct TextKernel {
   int64_t workspace_bytes = 0;
 };
 
+// For texts that define TYPE, "bf16" or "f16", on the device: d += x y by matrix units (8.0 and later), with a lane's words of 16 rows by
+// 16 and of 16 by 8; and two numbers as one word.
+extern const char* const kMatrixText;
+
 // Names of hand-written code in the store begin so.
 inline constexpr const char* kTextPrefix = "text ";
 

@@ -57,11 +57,10 @@ static bool by_cudnn(const codegen::AnchorDesc& anchor, uint32_t numerics, bool 
 
 bool vendor_takes(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device, why_not);
-  if (by_cudnn(anchor, numerics, has_device)) return true;
-  if (!is_recurrent(anchor) && own_kernel(anchor, gpu, numerics, why_not)) return true;
-  if (!is_product(anchor) && !is_recurrent(anchor)) return false;
-  if (has_device && !CublasLt::get(why_not)) return false;
-  return is_recurrent(anchor) ? rnn_taken(anchor, gpu, numerics, why_not) : matmul_taken(anchor, why_not);
+  const auto has_products = [&] { return !has_device || CublasLt::get(why_not); };
+  if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
+  if (by_cudnn(anchor, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
+  return is_product(anchor) && has_products() && matmul_taken(anchor, why_not);
 }
 
 bool vendor_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
