@@ -186,10 +186,10 @@ std::string dump_folder(const Options& options) {
   return error ? std::string() : folder;
 }
 
-Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs) {
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen) {
   auto start = std::chrono::steady_clock::now();
   Prepared prepared;
-  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device));
+  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
   prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{session.device, std::nullopt});
@@ -313,7 +313,7 @@ int compile_other_structures(Session::Impl& session, const std::vector<TensorSpe
   int generated = 0;
   for (const std::vector<TensorSpec>& other : session.other_structures(specs)) {
     // What cannot be compiled now will say so when its time comes.
-    Result<Prepared> prepared = capture(session, other);
+    Result<Prepared> prepared = capture(session, other, nullptr);
     if (!prepared.ok() || !optimise(session, *prepared, {}).ok()) continue;
     build_plans(session, *prepared, [&](Result<BuiltPlan> built, const std::string&) {
       if (built.ok()) generated += static_cast<int>(built->kernels_generated);

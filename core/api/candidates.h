@@ -45,8 +45,9 @@ struct BuiltPlan {
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
 };
 
-// Imports the program at these sizes; `graph` is still the captured one.
-Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs);
+// Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/observed.h) the plans made of it
+// may be kept in the cache and answer nothing.
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs);
 

@@ -17,6 +17,7 @@
 
 #include "core/api/candidates.h"
 #include "core/api/repro.h"
+#include "core/api/trial.h"
 #include "core/eager/replay.h"
 #include "core/host/background.h"
 #include "core/exec/ticks.h"
@@ -48,6 +49,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 struct Candidate {
   CandidateReport report;
   CallFn call;
+  CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records
   std::shared_ptr<Plan> plan;  // null for eager and launch replays
   std::vector<std::string> refusals;
   int nodes_compiled = 0;
@@ -99,9 +101,10 @@ class Decider {
     }
   }
   void stage(const char* name, double seconds) { report_.stage_seconds.emplace_back(name, seconds); }
-  Status save_state();
-  Status restore_state();
-  Result<Tensors> own_inputs(const Tensors& inputs);
+  Status restore_state() { return trials_.restore(); }
+  Result<Tensors> own_inputs(const Tensors& inputs) { return trials_.own_copies(inputs); }
+  CallGuard call_guard() const;
+  std::shared_ptr<Decision> decision_for(CallFn call, std::shared_ptr<PlanGuard> guard);
   CacheKey ledger_key(const Hash& graph) const;
   std::map<std::string, std::string> fingerprints() const;
   void read_ledger_record();
@@ -114,6 +117,8 @@ class Decider {
   Result<bool> answers_alike(const CallFn& recorded, const CallFn& plain);
   Status verify();
   Status verify_set(int set, const Tensors& inputs);
+  Status verify_capture(const Tensors& inputs, const Tensors& referee, bool own_dtype);
+  Status verify_eager(const Tensors& referee, const Tensors& eager, const std::vector<std::string>& names);
   Result<Tensors> input_set(int set);
   int64_t measure_peak(const Candidate& candidate);
   int64_t resident_bytes() const;
@@ -131,7 +136,10 @@ class Decider {
   std::vector<TensorSpec> specs_;
   std::shared_ptr<Prepared> prepared_;
   std::vector<Candidate> candidates_;  // 0: eager
-  std::vector<std::pair<TensorRef, TensorRef>> state_;  // tensor, its content before
+  ObservedRun seen_;                   // eager's first call
+  Trials trials_{s_, seen_};
+  std::vector<OutputView> views_;      // among eager's outputs
+  FirstCall first_call_;               // the referee's, while it is asked for
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key_;     // none: no cache, or a graph without bytes
   std::optional<LedgerRecord> ledger_;     // what an earlier process decided, if that still holds
@@ -152,36 +160,16 @@ int64_t Decider::resident_bytes() const {
   return bytes;
 }
 
-// What the model writes is cloned, so that verifying and racing leave no mark.
-Status Decider::save_state() {
-  if (!s_.eager->writes()) return {};
-  for (size_t i = 0; i < s_.weights.size(); ++i) {
-    if (prepared_ && prepared_->captured.graph.values.size()) {
-      bool is_state = false;
-      for (const Value& value : prepared_->captured.graph.values)
-        is_state |= value.kind == ValueKind::kState && value.index == i;
-      if (!is_state) continue;
-    }
-    KRN_TRY_LET(TensorRef copy, services_.clone(s_.weights[i].tensor));
-    state_.emplace_back(s_.weights[i].tensor, std::move(copy));
-  }
-  return {};
+CallGuard Decider::call_guard() const {
+  CallGuard::Writes writes{seen_.written_inputs, {}, {}};
+  for (const size_t i : seen_.written_weights) writes.weights.push_back(s_.weights[i].tensor);
+  for (size_t i = 0; i < s_.weights.size(); ++i) writes.all_weights.push_back(s_.weights[i].tensor);
+  return CallGuard(inputs_, s_.device, numeric_modes(s_.device), writes);
 }
 
-Status Decider::restore_state() {
-  for (const auto& [tensor, content] : state_) KRN_TRY(services_.copy(tensor, content));
-  return {};
-}
-
-// Clones where the model may write its inputs.
-Result<Tensors> Decider::own_inputs(const Tensors& inputs) {
-  if (!s_.eager->writes()) return inputs;
-  Tensors own;
-  for (const TensorRef& input : inputs) {
-    KRN_TRY_LET(TensorRef copy, services_.clone(input));
-    own.push_back(std::move(copy));
-  }
-  return own;
+// An empty call is eager's, which needs no guard beyond the sizes.
+std::shared_ptr<Decision> Decider::decision_for(CallFn call, std::shared_ptr<PlanGuard> guard) {
+  return std::make_shared<Decision>(Decision{call ? call_guard() : CallGuard(specs_), std::move(call), std::move(guard)});
 }
 
 void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
@@ -213,7 +201,8 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
     candidate.nodes_compiled = built->nodes_compiled;
     report_.kernels_generated += static_cast<int>(built->kernels_generated);
     // The eager steps call into `prepared`: it lives as long as the plan.
-    candidate.call = [plan = built->plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+    candidate.own = [plan = built->plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+    candidate.call = with_views(candidate.own, views_, s_.weights);
   }
   candidates_.push_back(std::move(candidate));
 }
@@ -231,7 +220,8 @@ void Decider::add_replay() {
     std::shared_ptr<GraphReplay> shared = std::move(*replay);
     candidate.report.reason = "pending";
     candidate.report.compile_seconds = now_s() - start;
-    candidate.call = [shared](const Tensors& inputs) { return shared->run(inputs); };
+    candidate.own = [shared](const Tensors& inputs) { return shared->run(inputs); };
+    candidate.call = with_views(candidate.own, views_, s_.weights);
   }
   candidates_.push_back(std::move(candidate));
 }
@@ -247,25 +237,29 @@ void Decider::build_candidates() {
 Result<bool> Decider::answers_alike(const CallFn& recorded, const CallFn& plain) {
   constexpr int64_t kMost = 1 << 16;
   KRN_TRY_LET(const Tensors inputs, input_set(1));
-  const auto answer = [&](const CallFn& call) -> Result<Tensors> {
-    KRN_TRY_LET(Tensors own, own_inputs(inputs));
-    KRN_TRY_LET(Tensors outputs, call(own));
-    KRN_TRY(restore_state());
-    for (TensorRef& t : outputs)
+  const auto answer = [&](const CallFn& call) -> Result<Trial> {
+    KRN_TRY_LET(Trial trial, trials_.run(call, inputs));
+    for (TensorRef& t : trial.numbers)
       if (t && t->storage_bytes() >= kMost * dtype_bytes(t->dtype()) && num_elements(*t) > kMost) {
         KRN_TRY_LET(t, services_.wrap({t->dtype(), {kMost}, {1}, t->device()}, t->data(), t));
       }
-    return outputs;
+    return trial;
   };
-  JudgeOptions options;
-  options.error_budget = 1e-2;
-  KRN_TRY_LET(const Tensors once, answer(plain));
-  KRN_TRY_LET(const Tensors replayed, answer(recorded));
-  KRN_TRY_LET(const Judgement judgement, judge(once, once, replayed, services_, options));
-  if (judgement.right) return true;
-  KRN_TRY_LET(const Tensors twice, answer(plain));
-  KRN_TRY_LET(const Judgement repeats, judge(once, once, twice, services_, options));
-  return !repeats.right;
+  KRN_TRY_LET(const Trial once, answer(plain));
+  const size_t num_outputs = s_.eager->num_outputs();
+  const auto alike = [&](const Trial& other) -> Result<bool> {
+    if (other.numbers.size() != once.numbers.size() || !trials_.other_difference(once, other, num_outputs).empty()) return false;
+    JudgeOptions options;
+    options.error_budget = 1e-2;
+    KRN_TRY_LET(const Judgement judgement, judge(once.numbers, once.numbers, other.numbers, services_, options));
+    return judgement.right;
+  };
+  KRN_TRY_LET(const Trial replayed, answer(recorded));
+  KRN_TRY_LET(const bool right, alike(replayed));
+  if (right) return true;
+  KRN_TRY_LET(const Trial twice, answer(plain));
+  KRN_TRY_LET(const bool repeats, alike(twice));
+  return !repeats;
 }
 
 void Decider::add_launch_replays() {
@@ -279,7 +273,8 @@ void Decider::add_launch_replays() {
     recorded.plan = candidates_[i].plan;
     recorded.refusals = candidates_[i].refusals;
     recorded.nodes_compiled = candidates_[i].nodes_compiled;
-    auto replay = LaunchReplay::record(candidates_[i].call, inputs_, services_, s_.device);
+    auto replay = LaunchReplay::record(candidates_[i].own, inputs_, seen_.written_inputs, services_, s_.device);
+    if (const Status status = restore_state(); !status.ok()) replay = status;
     if (!replay.ok()) {
       recorded.report.reason = "unsupported";
       recorded.report.note = replay.status().message().what;
@@ -287,7 +282,7 @@ void Decider::add_launch_replays() {
     } else {
       std::shared_ptr<LaunchReplay> shared = std::move(*replay);
       // The recording reads the plan's arena and weights: it keeps the call alive.
-      const CallFn call = [shared, keep = candidates_[i].call](const Tensors& inputs) { return shared->run(inputs); };
+      const CallFn call = with_views([shared, keep = candidates_[i].own](const Tensors& inputs) { return shared->run(inputs); }, views_, s_.weights);
       const Result<bool> alike = prepared_ ? answers_alike(call, candidates_[i].call) : Result<bool>(true);
       if (!alike.ok() || !*alike) {
         recorded.report.reason = "wrong_result";
@@ -305,8 +300,15 @@ void Decider::add_launch_replays() {
 }
 
 Result<Tensors> Decider::input_set(int set) {
-  if (set == 0) return own_inputs(inputs_);
-  if (!s_.rules) return make_inputs(prepared_->captured.graph, services_, {static_cast<uint64_t>(set), static_cast<uint32_t>(set), s_.device, {}});
+  if (set == 0) return inputs_;
+  if (!s_.rules) {
+    KRN_TRY_LET(Tensors drawn, make_inputs(prepared_->captured.graph, services_, {static_cast<uint64_t>(set), static_cast<uint32_t>(set), s_.device, {}}));
+    // Integers that an operator outside the table reads may be pivots, lengths or offsets, and others than the caller's no valid ones.
+    const std::vector<InputHint> hints = infer_inputs(prepared_->captured.graph);
+    for (size_t i = 0; i < drawn.size() && i < hints.size(); ++i)
+      if (hints[i].unknown_meaning) drawn[i] = inputs_[i];
+    return drawn;
+  }
   Tensors drawn;
   for (size_t i = 0; i < specs_.size(); ++i) {
     TensorSpec spec = specs_[i];
@@ -318,28 +320,101 @@ Result<Tensors> Decider::input_set(int set) {
   return drawn;
 }
 
-Status Decider::verify_set(int set, const Tensors& inputs) {
-  // The referee first: it may not see what eager writes into inputs and state.
-  KRN_TRY_LET(Tensors referee, evaluate(prepared_->captured.graph, prepared_->captured.calls, inputs, prepared_->constants,
-                                             {s_.device, DType::k_f64}));
-  KRN_TRY_LET(Tensors eager_inputs, own_inputs(inputs));
-  KRN_TRY_LET(Tensors eager, s_.eager->run(eager_inputs));
-  referee.resize(std::min(referee.size(), eager.size()));
-  const JudgeOptions judging = judge_options(prepared_->captured.graph, s_.options.numerics, s_.options.error_budget);
+// The captured graph in fp64 against the file's operators in fp64: an error of capture shows here whatever eager's dtype hides.
+Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bool own_dtype) {
+  const Graph& graph = prepared_->captured.graph;
+  KRN_TRY_LET(const Tensors captured, evaluate(graph, prepared_->captured.calls, inputs, prepared_->constants, {s_.device, DType::k_f64}));
   KRN_TRY(restore_state());
+  const size_t num_outputs = s_.eager->num_outputs();
+  std::vector<std::string> names;
+  Tensors ours, theirs;
+  size_t user = 0;
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    const Output& output = graph.outputs[k];
+    if (output.updates == kNone) {
+      if (user >= num_outputs) return Status(Code::k_wrong_result, "the captured graph has more outputs than the model");
+      names.push_back("output " + std::to_string(user));
+      theirs.push_back(referee[user++]);
+    } else {
+      // Of two calls the referee lists the second one's inputs and state: what an update leaves is asked of the outputs of the next call
+      // and of every candidate, which runs twice.
+      const Value& target = graph.values[output.updates];
+      const auto written = std::find(seen_.written_weights.begin(), seen_.written_weights.end(), size_t{target.index});
+      const bool is_input = target.kind == ValueKind::kInput;
+      const bool known = is_input ? std::count(seen_.written_inputs.begin(), seen_.written_inputs.end(), size_t{target.index}) > 0
+                                  : written != seen_.written_weights.end();
+      if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
+      names.push_back("\"" + target.name + "\" after the call");
+      theirs.push_back(is_input ? first_call_.inputs[target.index] : first_call_.weights[static_cast<size_t>(written - seen_.written_weights.begin())]);
+    }
+    ours.push_back(captured[k]);
+  }
+  const size_t num_updates = graph.outputs.size() - user;
+  if (user != num_outputs || num_updates < seen_.written_inputs.size())
+    return Status(Code::k_wrong_result, "the captured graph lacks an output, or a write to an input");
+  // fp64 on both sides: only the order of sums differs, unless an operator computes in its own dtype on either, or a device's kernel has
+  // constants of f32 (some of CUDA's for fp64 do).
+  const double bound = own_dtype ? eager_bound(graph, false) : s_.device.kind == Device::kCpu ? 1e-9 : 1e-6;
+  KRN_TRY_LET(const std::string difference, find_difference(theirs, ours, services_, {bound, true}, names));
+  if (difference.empty()) return {};
+  return Status(Code::k_wrong_result, "the captured graph does not mean what the file's operators do: " + difference);
+}
+
+// Eager in its own dtypes has to be near the referee: a candidate as far from it as eager may be anywhere.
+Status Decider::verify_eager(const Tensors& referee, const Tensors& eager, const std::vector<std::string>& names) {
+  const bool tf32 = s_.device.kind != Device::kCpu;  // LibTorch's convolutions may use it unless told not to
+  const Nearness nearness{eager_bound(prepared_->captured.graph, tf32), false};
+  KRN_TRY_LET(const std::string difference, find_difference(referee, eager, services_, nearness, names));
+  if (difference.empty()) return {};
+  return Status(Code::k_wrong_result, "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
+}
+
+Status Decider::verify_set(int set, const Tensors& inputs) {
+  std::vector<std::string> own_dtype;
+  KRN_TRY_LET(Tensors referee, trials_.referee(inputs, &own_dtype, set == 0 ? &first_call_ : nullptr));
+  if (set == 0) {
+    KRN_TRY(verify_capture(inputs, referee, !own_dtype.empty()));
+    first_call_ = {};
+  }
+  const size_t num_outputs = s_.eager->num_outputs();
+  KRN_TRY_LET(Trial eager, trials_.run(candidates_[0].call, inputs));
+  JudgeOptions judging = judge_options(prepared_->captured.graph, s_.options.numerics, s_.options.error_budget);
+  judging.names = trials_.names(num_outputs);
+  judging.must_vary = num_outputs;
+  KRN_TRY(verify_eager(referee, eager.numbers, judging.names));
+  // What the model returns as None is nothing to judge.
+  const auto without_absent = [&](Tensors tensors) {
+    size_t at = 0;
+    std::erase_if(tensors, [&](const TensorRef&) { return !eager.numbers[at++]; });
+    return tensors;
+  };
+  const Tensors numbers = without_absent(eager.numbers);
+  referee = without_absent(std::move(referee));
+  for (size_t i = judging.names.size(); i-- > 0;)
+    if (!eager.numbers[i]) {
+      judging.names.erase(judging.names.begin() + static_cast<ptrdiff_t>(i));
+      judging.must_vary -= i < num_outputs;
+    }
   for (Candidate& candidate : candidates_) {
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
     candidate.report.verified = false;
     pass_gate();
-    KRN_TRY_LET(Tensors own, own_inputs(inputs));
-    Result<Tensors> outputs = candidate.call(own);
-    KRN_TRY(restore_state());
-    if (!outputs.ok()) {
+    Result<Trial> trial = trials_.run(candidate.call, inputs);
+    if (!trial.ok()) {
       candidate.report.reason = "compile_failed";
-      candidate.report.note = "set " + std::to_string(set) + ": " + outputs.status().text();
+      candidate.report.note = "set " + std::to_string(set) + ": " + trial.status().text();
       continue;
     }
-    KRN_TRY_LET(Judgement judgement, judge(referee, eager, *outputs, services_, judging));
+    Judgement judgement;
+    if (trial->numbers.size() != eager.numbers.size()) {
+      judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
+    } else {
+      KRN_TRY_LET(judgement, judge(referee, numbers, without_absent(trial->numbers), services_, judging));
+    }
+    if (const std::string difference = trials_.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
+      judgement.right = judgement.verified = false;
+      judgement.reason = difference;
+    }
     candidate.report.verified = judgement.verified;
     candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
     candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
@@ -494,29 +569,23 @@ void Decider::choose(size_t winner) {
   if (winner > 0 && chosen.report.gain > 0 && !chosen.baseline) {
     report_.speedup = chosen.report.gain, report_.speedup_low = chosen.report.gain_low, report_.speedup_high = chosen.report.gain_high;
   }
-  auto decision = std::make_shared<Decision>();
-  decision->inputs = specs_;
-  if (winner > 0) {
-    decision->call = chosen.call;
-    decision->guard = make_guard(chosen.report.name, chosen.report.plugin);
-  }
-  s_.publish(std::move(decision));
+  if (winner == 0) return s_.publish(decision_for({}, {}));
+  s_.publish(decision_for(chosen.call, make_guard(chosen.report.name, chosen.report.plugin)));
 }
 
-// What is compared in service is what was compared before: the judge's rule, with the captured graph in fp64 as referee. A model
+// What is compared in service is what was compared before: the judge's rule, with the file's operators in fp64 as referee. A model
 // that writes its state or inputs is not compared: a second run would write them again.
 std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const std::string& plugin) {
   auto guard = std::make_shared<PlanGuard>();
-  if (s_.eager->writes() || !prepared_ || !s_.options.verify) return guard;
+  if (trials_.writes() || seen_.draws_random || !prepared_ || !s_.options.verify) return guard;
   guard->sample_rate = s_.options.sample_rate;
   guard->check = [&s = s_, prepared = prepared_, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
-    auto referee = evaluate(prepared->captured.graph, prepared->captured.calls, inputs, prepared->constants, {s.device, DType::k_f64});
+    auto referee = s.eager->referee(inputs, {}, 1);
     auto eager = s.eager->run(inputs);
     if (!referee.ok() || !eager.ok()) return {};
-    referee->resize(std::min(referee->size(), eager->size()));
-    auto judgement = judge(*referee, *eager, outputs, services,
+    auto judgement = judge(referee->outputs[0], *eager, outputs, services,
                            judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget));
     if (!judgement.ok() || judgement->right) return {};
     return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
@@ -526,8 +595,8 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
     if (each->plugin_name() == plugin && each->torch_device() == s_.device) device = each;
   auto bytes = write_region(prepared_->graph);
   const Hash graph = bytes.ok() ? bytes->hash : Hash{};
-  guard->revoke = [&s = s_, specs = specs_, name, device, graph](const std::string& what) {
-    s.revoke(specs, name + " answered wrong in service: " + what);
+  guard->revoke = [&s = s_, calls = CallGuard(specs_), name, device, graph](const std::string& what) {
+    s.revoke(calls, name + " answered wrong in service: " + what);
     // The graph as a whole is what the plugin claims next time: it is not given it again.
     if (device) device->quarantine(graph, "answered wrong in service");
   };
@@ -589,7 +658,7 @@ std::map<std::string, std::string> Decider::fingerprints() const {
 
 CacheKey Decider::ledger_key(const Hash& graph) const {
   CacheKey key;
-  key.add("what", "ledger 1").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
+  key.add("what", "ledger 2").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
   key.add("numerics", static_cast<int64_t>(s_.options.numerics));
   if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
@@ -615,34 +684,28 @@ bool Decider::start_warm() {
   if (!ledger_) return false;
   const double start = now_s();
   BuiltPlan built;
-  std::shared_ptr<const Decision> decision;
-  auto chosen = std::make_shared<Decision>();
-  chosen->inputs = specs_;
+  CallFn chosen;
+  bool found = false;
   constexpr std::string_view kRecorded = "+launch_replay";
   const bool recorded = ledger_->choice.ends_with(kRecorded);
   const std::string choice = ledger_->choice.substr(0, ledger_->choice.size() - (recorded ? kRecorded.size() : 0));
   for (PluginDevice* device : s_.runtime.plugins().devices())
     for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
       for (uint32_t k : {0u, 1u})
-        if (device->torch_device() == s_.device && plan_name(*device, cut, k) == choice && !decision) {
+        if (device->torch_device() == s_.device && plan_name(*device, cut, k) == choice && !found) {
           auto plan = build_plan(s_, *prepared_, *device, cut, k);
           if (!plan.ok() || !plan->lost.empty()) return false;  // not what was measured then
           built = std::move(*plan);
-          chosen->call = [plan = built.plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
-          chosen->guard = make_guard(ledger_->choice, built.plugin);
-          decision = chosen;
+          chosen = [plan = built.plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
+          found = true;
         }
-  if (choice == "eager") decision = chosen;
-  if (!decision) return false;  // a replay: cheap to make again, but raced then
+  if (!found && choice != "eager") return false;  // a replay: cheap to make again, but raced then
   if (recorded) {
-    if (!chosen->call) {
-      chosen->call = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
-      chosen->guard = make_guard(ledger_->choice, "");
-    }
-    auto replay = LaunchReplay::record(chosen->call, inputs_, services_, s_.device);
+    if (!chosen) chosen = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
+    auto replay = LaunchReplay::record(chosen, inputs_, seen_.written_inputs, services_, s_.device);
     if (!restore_state().ok() || !replay.ok()) return false;
     // The recording reads the plan's arena and weights: it keeps the call alive.
-    chosen->call = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen->call](const Tensors& inputs) { return shared->run(inputs); };
+    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) { return shared->run(inputs); };
   }
   if (!built.plan || built.from_cache) {
     report_.warm_start_seconds = now_s() - start;
@@ -670,7 +733,8 @@ bool Decider::start_warm() {
   }
   report_.reasons.push_back("decided by an earlier process; bench measures again");
   for (const std::string& refusal : built.refusals) report_.reasons.push_back("eager: " + refusal);
-  s_.publish(std::move(decision));
+  std::shared_ptr<PlanGuard> guard = chosen ? make_guard(ledger_->choice, built.plugin) : nullptr;
+  s_.publish(decision_for(with_views(std::move(chosen), views_, s_.weights), std::move(guard)));
   return true;
 }
 
@@ -691,14 +755,13 @@ void Decider::write_ledger_record() {
 
 // Eager's first call, and the graph after the passes, if the model has one.
 Status Decider::prepare() {
-  Result<Prepared> captured = capture(s_, specs_);
-  if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));
-  KRN_TRY(save_state());
-  // Eager first: its error is the caller's answer, and nothing else is tried.
-  KRN_TRY_LET(Tensors own, own_inputs(inputs_));
-  KRN_TRY_LET(const Tensors first, candidates_[0].call(own));
-  KRN_TRY(restore_state());
+  // Eager first: its error is the caller's answer, and nothing else is tried. What it does with memory decides what is captured.
+  KRN_TRY_LET(const Tensors first, s_.eager->observe(inputs_, seen_));
   eager_process_bytes_ = resident_bytes();
+  views_ = views_among(first, inputs_, s_.weights);
+  KRN_TRY(trials_.save());
+  Result<Prepared> captured = capture(s_, specs_, &seen_);
+  if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));
   if (const Status status = captured.ok() ? optimise(s_, *prepared_, first) : captured.status(); !status.ok()) {
     prepared_.reset();
     report_.reasons.push_back("the model runs as a whole in eager: " + status.message().what);
@@ -716,9 +779,17 @@ Result<ModelReport> Decider::run() {
   eager.report.name = "eager";
   eager.report.verified = true;
   eager.baseline = true;
-  eager.call = [this](const Tensors& inputs) { return s_.eager->run(inputs); };
+  eager.call = eager.own = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
   candidates_.push_back(std::move(eager));
   KRN_TRY(step([&] { return prepare(); }));
+  // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
+  if (!call_guard().admits(inputs_)) {
+    report_.chosen = "eager";
+    report_.verified = true;
+    report_.eager_share = 1;
+    report_.reasons.push_back("the model writes an input that shares memory with another one or with a weight: eager answers such calls");
+    return report_;
+  }
   if (prepared_) {
     if (step([&] { return start_warm(); })) return report_;
     double start = now_s();
@@ -729,7 +800,10 @@ Result<ModelReport> Decider::run() {
       // A model that cannot be refereed is not compiled: that is a reason and not an error.
       if (Status status = verify(); !status.ok()) {
         report_.reasons.push_back("not verified: " + status.message().what);
-        for (Candidate& candidate : candidates_) candidate.report.verified = candidate.baseline;
+        for (Candidate& candidate : candidates_) {
+          candidate.report.verified = candidate.baseline;
+          if (!candidate.baseline && candidate.call) candidate.report.reason = "not_verified", candidate.report.note = status.message().what;
+        }
       }
     } else {
       report_.reasons.push_back("verification was switched off");

@@ -6,7 +6,6 @@
 #include <limits>
 #include <set>
 
-#include "abi/planted.h"
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
@@ -29,17 +28,6 @@ Result<Device> parse_device(const std::string& name) {
 // The plugin is not given the region again, so the plan cannot succeed.
 bool is_final(Code code) {
   return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result;
-}
-
-bool matches(const Decision& decision, const std::vector<TensorRef>& inputs) {
-  if (decision.inputs.size() != inputs.size()) return false;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const TensorSpec& spec = decision.inputs[i];
-    if (!inputs[i] || inputs[i]->dtype() != spec.dtype || inputs[i]->rank() != static_cast<int64_t>(spec.sizes.size()) ||
-        (!std::equal(spec.sizes.begin(), spec.sizes.end(), inputs[i]->sizes()) && !KRN_PLANTED(stale_guard)))
-      return false;
-  }
-  return true;
 }
 
 // Sizes of the user's tensor inputs with the symbols replaced.
@@ -132,26 +120,20 @@ std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
   const auto now = table.now();
   for (const auto& decision : *now)
-    if (matches(*decision, inputs)) return decision;
+    if (decision->admits.admits(inputs)) return decision;
   return nullptr;
 }
 
 void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   table.change([&](auto& decisions) {
-    std::erase_if(decisions, [&](const auto& old) {
-      return old->inputs.size() == decision->inputs.size() &&
-             std::equal(old->inputs.begin(), old->inputs.end(), decision->inputs.begin(),
-                        [](const TensorSpec& a, const TensorSpec& b) { return a.dtype == b.dtype && a.sizes == b.sizes; });
-    });
+    std::erase_if(decisions, [&](const auto& old) { return old->admits.same_inputs(decision->admits); });
     if (decisions.size() >= kMaxShapes) decisions.erase(decisions.begin());
     decisions.push_back(std::move(decision));
   });
 }
 
-void Session::Impl::revoke(const std::vector<TensorSpec>& inputs, const std::string& why) {
-  auto eager = std::make_shared<Decision>();
-  eager->inputs = inputs;
-  publish(std::move(eager));
+void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
+  publish(std::make_shared<Decision>(Decision{CallGuard(calls.specs()), {}, {}}));
   add_reason("revoked: " + why);
 }
 
@@ -208,6 +190,12 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
 
 const std::string& Session::name() const { return impl_->name; }
 
+std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
+  std::vector<std::pair<std::string, TensorRef>> out;
+  for (size_t i = 0; i < impl_->weights.size(); ++i) out.emplace_back(impl_->weights[i].name, impl_->weights[i].tensor);
+  return out;
+}
+
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   std::lock_guard lock(impl_->compile_mutex);
   if (impl_->options.background) keep_freed_memory();
@@ -222,8 +210,8 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
   std::shared_ptr<const Decision> decision = impl_->find(inputs);
-  if (!decision || !decision->call || !decision->guard->breaker.admits())
-    return impl_->eager->run(inputs);
+  if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
+  if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
   PlanGuard& guard = *decision->guard;
   Result<std::vector<TensorRef>> outputs = decision->call(inputs);
   if (outputs.ok()) {
@@ -234,7 +222,7 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
   const bool final = is_final(outputs.status().code());
   if (final && !guard.revoked.exchange(true))
-    impl_->revoke(decision->inputs, "a call of the plan failed: " + outputs.status().message().what);
+    impl_->revoke(decision->admits, "a call of the plan failed: " + outputs.status().message().what);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   Result<std::vector<TensorRef>> answer = impl_->eager->run(inputs);
   if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
@@ -256,6 +244,7 @@ std::vector<ModelReport> Session::reports() const {
   std::lock_guard lock(impl_->report_mutex);
   if (!impl_->reports.empty())  // nobody else says that a call hangs
     for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));
+  if (!impl_->reports.empty()) impl_->reports.back().calls_unadmitted = impl_->calls_unadmitted.load(std::memory_order_relaxed);
   return impl_->reports;
 }
 

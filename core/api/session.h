@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/services.h"
@@ -83,7 +84,8 @@ class Session {
 
   // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
-  // Answers with what was chosen for these shapes, else with eager. Thread-safe.
+  // Answers with what was chosen for calls of this kind (core/api/call_guard.h: dtypes, sizes, strides, what shares memory, LibTorch's
+  // numeric settings), else with eager. Thread-safe.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);
   // Always eager, the file's own operators.
   Result<std::vector<TensorRef>> call_eager(const std::vector<TensorRef>& inputs);
@@ -92,6 +94,8 @@ class Session {
   // The same with other sizes: symbol_sizes[k] for the k-th free size of the inputs, in the order of their appearance.
   Result<std::vector<TensorRef>> example_inputs(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
   const std::string& name() const;
+  // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
+  std::vector<std::pair<std::string, TensorRef>> weights() const;
   // The reports of all shapes decided so far, oldest first.
   std::vector<ModelReport> reports() const;
 

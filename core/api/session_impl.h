@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/api/call_guard.h"
 #include "core/api/guard.h"
 #include "core/api/plan_table.h"
 #include "core/api/session.h"
@@ -24,7 +25,7 @@ namespace keirin {
 using CallFn = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>&)>;
 
 struct Decision {
-  std::vector<TensorSpec> inputs;  // dtype and sizes that it was made for
+  CallGuard admits;                // the calls that it was made for
   CallFn call;                     // empty: eager
   std::shared_ptr<PlanGuard> guard;  // watches `call`; null with it
 };
@@ -49,12 +50,13 @@ struct Session::Impl {
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
+  std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
   CallChecker checker;                // last: its thread uses everything above
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   // Eager answers for these inputs from now on, and the reports say why.
-  void revoke(const std::vector<TensorSpec>& inputs, const std::string& why);
+  void revoke(const CallGuard& calls, const std::string& why);
   void add_reason(const std::string& reason);  // to the newest report
   // Input shapes for which a plan has kernels of another structure than for these: a free size of 1, two free sizes that are
   // equal; where these are of that kind, one that is not. Empty for a model of fixed sizes.

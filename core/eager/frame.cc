@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/eager/at_tensor.h"
+#include "core/eager/schema_effects.h"
 
 namespace keirin {
 namespace {
@@ -59,11 +60,26 @@ std::vector<BoundArg> bind_without_schema(const pt2::Argument& arg) {
   return out;
 }
 
-bool writes(const c10::FunctionSchema& schema) {
-  for (const c10::Argument& arg : schema.arguments()) {
-    if (arg.alias_info() != nullptr && arg.alias_info()->isWrite()) return true;
-  }
-  return false;
+// The tensors of an argument list, by name, with the dtypes that the file gives them.
+void add_tensors(std::vector<OperatorSite::Tensor>& to, const pt2::Argument& arg, const pt2::Graph& graph, const std::string& prefix) {
+  for (const std::string& name : arg.names())
+    if (const auto meta = graph.tensor_values.find(name); meta != graph.tensor_values.end())
+      to.push_back({prefix + name, meta->second.dtype});
+}
+
+// The same of a bound argument.
+void add_tensors(std::vector<OperatorSite::Tensor>& to, const BoundArg& arg, const pt2::Graph& graph, const std::string& prefix) {
+  for (const BoundArg& item : arg.items) add_tensors(to, item, graph, prefix);
+  if (arg.kind != BoundArg::Kind::kName) return;
+  if (const auto meta = graph.tensor_values.find(arg.name); meta != graph.tensor_values.end())
+    to.push_back({prefix + arg.name, meta->second.dtype});
+}
+
+bool writes(const BoundCall& call) {
+  const auto is_true = [&](size_t i) {
+    return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
+  };
+  return !written_arguments(call.op.schema(), is_true).empty();
 }
 
 bool truth_of(const IValue& value) {
@@ -89,14 +105,14 @@ Status Frame::add_argument(OperandList& operands, const pt2::Argument& arg) {
   return {};
 }
 
-Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const DeviceMap& devices) {
+Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix) {
   auto frame = std::unique_ptr<Frame>(new Frame);
   for (const pt2::Argument& input : graph.inputs) {
     const std::vector<std::string> names = input.names();
     frame->define(names.size() == 1 ? names[0] : std::string());
   }
   frame->num_inputs_ = graph.inputs.size();
-  for (const pt2::Node& node : graph.nodes) KRN_TRY(frame->add_node(node, graph, devices));
+  for (const pt2::Node& node : graph.nodes) KRN_TRY(frame->add_node(node, graph, devices, prefix));
   for (const pt2::Argument& output : graph.outputs) {
     const size_t before = frame->outputs_.size();
     KRN_TRY(frame->add_argument(frame->outputs_, output));
@@ -106,7 +122,7 @@ Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const Device
   return frame;
 }
 
-Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices) {
+Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix) {
   Step step;
   step.origin =
       "node " + node.name + " (" + node.target + ")" + (node.module_path.empty() ? "" : " of " + node.module_path);
@@ -115,11 +131,13 @@ Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const Dev
     step.symbol = symbol;
     for (const pt2::NamedArgument& input : node.inputs) KRN_TRY(add_argument(step.operands, input.arg));
   } else if (node.target.starts_with(kHigherOrder)) {
-    KRN_TRY(add_higher_order(node, devices, step));
+    KRN_TRY(add_higher_order(node, devices, prefix, step));
   } else {
     KRN_TRY_LET(const BoundCall call, bind_node(node, graph, devices));
-    step.op = call.op;
-    writes_ = writes_ || keirin::writes(call.op.schema());
+    step.site = OperatorSite{call.op, prefix + node.name, {}, {}};
+    for (const BoundArg& arg : call.args) add_tensors(step.site->operands, arg, graph, prefix);
+    for (const pt2::Argument& output : node.outputs) add_tensors(step.site->results, output, graph, prefix);
+    writes_ = writes_ || keirin::writes(call);
     KRN_TRY_LET(BoxedCall boxed, make_boxed_call(call, [this](const std::string& name) -> Result<uint32_t> {
                   const auto slot = slot_of_.find(name);
                   if (slot == slot_of_.end()) return Status(Code::k_corrupt, "value \"" + name + "\" is not defined");
@@ -132,7 +150,7 @@ Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const Dev
   return {};
 }
 
-Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, Step& step) {
+Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, const std::string& prefix, Step& step) {
   const std::string name = node.target.substr(kHigherOrder.size());
   size_t num_bodies = 1;
   if (name == "cond") {
@@ -151,7 +169,7 @@ Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, 
   bool first = true;
   for (const pt2::NamedArgument& input : node.inputs) {
     if (const auto* body = input.arg.get<pt2::GraphArg>()) {
-      KRN_TRY_LET(auto frame, Frame::make(*body->graph, devices));
+      KRN_TRY_LET(auto frame, Frame::make(*body->graph, devices, prefix + node.name + "/"));
       writes_ = writes_ || frame->writes_;
       step.bodies.push_back(std::move(frame));
     } else if (step.kind != Kind::kNoScope || !first) {  // the flag of set_grad_enabled is of no use
@@ -204,19 +222,19 @@ void Frame::mark_last_uses() {
   }
 }
 
-std::vector<IValue> Frame::run(std::vector<IValue> inputs, std::string* at) const {
+std::vector<IValue> Frame::run(std::vector<IValue> inputs, std::string* at, OperatorRunner* runner) const {
   Slots slots = std::move(inputs);
   slots.resize(num_slots_);
   torch::jit::Stack stack;
   stack.reserve(16);
-  for (const Step& step : steps_) run_step(step, slots, stack, at);
+  for (const Step& step : steps_) run_step(step, slots, stack, at, runner);
   std::vector<IValue> outputs;
   outputs.reserve(outputs_.size());
   outputs_.push_all(slots, outputs);
   return outputs;
 }
 
-void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at) const {
+void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) const {
   *at = step.origin;
   stack.clear();
   step.operands.push_all(slots, stack);
@@ -225,7 +243,8 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   };
   switch (step.kind) {
     case Kind::kOperator:
-      step.op->callBoxed(&stack);
+      if (runner != nullptr) runner->run(*step.site, stack);
+      else step.site->op.callBoxed(&stack);
       break;
     case Kind::kSymbol: {
       IValue value = step.symbol(stack);
@@ -233,16 +252,16 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
       break;
     }
     case Kind::kCond:
-      stack = step.bodies[truth_of(stack[0]) ? 0 : 1]->run(tail(1), at);
+      stack = step.bodies[truth_of(stack[0]) ? 0 : 1]->run(tail(1), at, runner);
       break;
     case Kind::kWhile:
-      run_while(step, stack, at);
+      run_while(step, stack, at, runner);
       break;
     case Kind::kNoScope:
-      stack = step.bodies[0]->run(std::move(stack), at);
+      stack = step.bodies[0]->run(std::move(stack), at, runner);
       break;
     case Kind::kAutocast:
-      run_autocast(step, stack, at);
+      run_autocast(step, stack, at, runner);
       break;
   }
   TORCH_CHECK(stack.size() >= step.results.size(), "the operator returned ", stack.size(), " values, the file names ",
@@ -262,16 +281,16 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   }
 }
 
-void Frame::run_while(const Step& step, torch::jit::Stack& stack, std::string* at) {
+void Frame::run_while(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) {
   const size_t carried = step.bodies[1]->num_outputs();
-  while (truth_of(step.bodies[0]->run(stack, at).at(0))) {
-    std::vector<IValue> next = step.bodies[1]->run(stack, at);
+  while (truth_of(step.bodies[0]->run(stack, at, runner).at(0))) {
+    std::vector<IValue> next = step.bodies[1]->run(stack, at, runner);
     std::move(next.begin(), next.end(), stack.begin());
   }
   stack.resize(carried);
 }
 
-void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at) {
+void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) {
   const auto device = c10::Device(stack[0].toStringRef()).type();
   const at::ScalarType dtype = stack[1].isNone() ? at::autocast::get_autocast_dtype(device) : stack[1].toScalarType();
   const bool enabled = stack[2].toBool();
@@ -293,7 +312,7 @@ void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, std::string
   };
   std::vector<IValue> operands(stack.begin() + 4, stack.end());
   const Scope scope(device, dtype, enabled);
-  stack = step.bodies[0]->run(std::move(operands), at);
+  stack = step.bodies[0]->run(std::move(operands), at, runner);
 }
 
 }  // namespace keirin

@@ -14,16 +14,38 @@
 
 namespace keirin {
 
+// One operator call of the file, as who stands between the program and its operators sees it.
+struct OperatorSite {
+  struct Tensor {
+    std::string name;  // in the file; of a graph inside a node: "node/name"
+    DType dtype = DType::kNone;
+  };
+  c10::OperatorHandle op;
+  std::string node;               // its name, with the prefix of the graph that it stands in
+  std::vector<Tensor> operands;   // in schema order, lists as their elements, what is absent left out
+  std::vector<Tensor> results;    // the same
+};
+
+// Runs operators in another way than calling them: to look at them, or in another dtype.
+class OperatorRunner {
+ public:
+  virtual ~OperatorRunner() = default;
+  // As callBoxed: takes the arguments from the stack and leaves the results there.
+  virtual void run(const OperatorSite& site, torch::jit::Stack& stack) = 0;
+};
+
 class Frame {
  public:
-  // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys.
-  static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices);
+  // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys. `prefix` stands
+  // before the names of an inner graph.
+  static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix = {});
 
   size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return outputs_.size(); }
   bool writes() const { return writes_; }
   // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw; `at` then says where.
-  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, std::string* at) const;
+  // Operators are called, or handed to `runner`.
+  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, std::string* at, OperatorRunner* runner = nullptr) const;
 
  private:
   enum class Kind : uint8_t { kOperator, kSymbol, kCond, kWhile, kNoScope, kAutocast };
@@ -33,7 +55,7 @@ class Frame {
   };
   struct Step {
     Kind kind = Kind::kOperator;
-    std::optional<c10::OperatorHandle> op;
+    std::optional<OperatorSite> site;
     OperandList operands;
     SymbolOp symbol = nullptr;
     std::vector<std::unique_ptr<Frame>> bodies;
@@ -42,16 +64,16 @@ class Frame {
   };
   static constexpr uint32_t kUnused = 0xffffffffu;
 
-  Status add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices);
-  Status add_higher_order(const pt2::Node& node, const DeviceMap& devices, Step& step);
+  Status add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix);
+  Status add_higher_order(const pt2::Node& node, const DeviceMap& devices, const std::string& prefix, Step& step);
   Status add_results(const pt2::Node& node, Step& step);
   Status add_argument(OperandList& operands, const pt2::Argument& arg);
   void mark_last_uses();
   uint32_t define(const std::string& name);
 
-  void run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at) const;
-  static void run_while(const Step& step, torch::jit::Stack& stack, std::string* at);
-  static void run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at);
+  void run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) const;
+  static void run_while(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner);
+  static void run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner);
 
   size_t num_inputs_ = 0, num_slots_ = 0;
   std::map<std::string, uint32_t, std::less<>> slot_of_;

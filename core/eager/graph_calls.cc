@@ -214,7 +214,9 @@ Result<std::vector<TensorRef>> GraphReplay::run(const std::vector<TensorRef>& in
     // First every value that could change under an update, or belongs to somebody else, gets storage of its own.
     for (size_t i = 0; i < outputs.size(); ++i) {
       const bool is_user = outputs[i].updates == kNone;
-      if (outputs[i].may_be_borrowed && (!is_user || outputs[i].alias_of == kNone)) values[i] = values[i].clone();
+      bool shared = outputs[i].may_be_borrowed && (!is_user || outputs[i].alias_of == kNone);
+      for (size_t k = 0; k < i && is_user && outputs[i].alias_of == kNone; ++k) shared = shared || values[i].is_alias_of(values[k]);
+      if (shared) values[i] = values[i].clone();
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].updates != kNone) impl_->original(outputs[i].updates, inputs).copy_(values[i]);

@@ -53,7 +53,7 @@ class GraphReplay {
                                                    const std::vector<TensorRef>& constants, CallOptions options = {});
   ~GraphReplay();
 
-  // The user's outputs, each with storage of its own unless the Graph says that it is an input; state and written
+  // The user's outputs, each with storage of its own, shared with no other one, unless the Graph says that it is an input; state and written
   // inputs are updated before it returns. Inputs are not checked. Several threads may run at once if the Graph updates
   // nothing.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs) const;

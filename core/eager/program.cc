@@ -3,8 +3,13 @@
 // A frame with its weights bound, its inputs checked and its mutation outputs written back.
 #include "core/eager/program.h"
 
+#include <algorithm>
+
 #include "core/eager/at_tensor.h"
 #include "core/eager/frame.h"
+#include "core/eager/observer.h"
+#include "core/eager/referee.h"
+#include "core/eager/tensor_services.h"
 
 namespace keirin {
 
@@ -19,6 +24,7 @@ struct EagerProgram::Impl {
   struct Input {
     Source source = Source::kWeight;
     size_t user = 0;    // flat position, for the user's
+    uint32_t weight = 0;  // position in the table
     at::Tensor tensor;  // kWeight: also what a mutation output writes
   };
   struct Output {
@@ -29,7 +35,9 @@ struct EagerProgram::Impl {
   Status bind_inputs(const pt2::Program& program, const WeightTable& weights);
   Status bind_outputs(const pt2::Program& program);
   Status check(const std::vector<TensorRef>& given) const;
-  std::vector<TensorRef> call(const std::vector<TensorRef>& given, std::string* at) const;
+  // One call on `sources`, a value for each graph input in order; operators are called, or handed to `runner`.
+  std::vector<IValue> sources_of(const std::vector<TensorRef>& given) const;
+  std::vector<at::Tensor> call(std::vector<IValue> sources, std::string* at, OperatorRunner* runner) const;
 
   InputRules rules;
   Device device;
@@ -61,6 +69,7 @@ Status EagerProgram::Impl::bind_inputs(const pt2::Program& program, const Weight
                                                      {},
                                                      "supply the weights before the model runs"});
       }
+      input.weight = *position;
       input.tensor = to_at(weights[*position].tensor);
     }
     inputs.push_back(std::move(input));
@@ -115,37 +124,37 @@ Status EagerProgram::Impl::check(const std::vector<TensorRef>& given) const {
   return rules.check(views);
 }
 
-std::vector<TensorRef> EagerProgram::Impl::call(const std::vector<TensorRef>& given, std::string* at) const {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const at::NoGradGuard no_grad;
-  std::vector<IValue> slots;
-  slots.reserve(inputs.size() + 64);
-  std::vector<at::Tensor> kept;  // inputs that a mutation output writes
+std::vector<IValue> EagerProgram::Impl::sources_of(const std::vector<TensorRef>& given) const {
+  std::vector<IValue> sources;
+  sources.reserve(inputs.size() + 64);
   for (const Input& input : inputs) {
     switch (input.source) {
       case Source::kWeight:
-        slots.emplace_back(input.tensor);
+        sources.emplace_back(input.tensor);
         break;
       case Source::kTensor:
-        slots.emplace_back(to_at(given[input.user]));
+        sources.emplace_back(to_at(given[input.user]));
         break;
       case Source::kNumber:
-        slots.emplace_back(*static_cast<const int64_t*>(given[input.user]->data()));
+        sources.emplace_back(*static_cast<const int64_t*>(given[input.user]->data()));
         break;
       case Source::kConstant:
-        slots.emplace_back();
+        sources.emplace_back();
         break;
     }
   }
-  std::vector<IValue> results = frame->run(std::move(slots), at);
+  return sources;
+}
+
+std::vector<at::Tensor> EagerProgram::Impl::call(std::vector<IValue> sources, std::string* at, OperatorRunner* runner) const {
+  std::vector<at::Tensor> targets;  // of the mutation outputs
+  for (const Output& output : outputs)
+    if (!output.is_user) targets.push_back(sources[output.target].toTensor());
+  std::vector<IValue> results = frame->run(std::move(sources), at, runner);
   *at = "the outputs";
   std::vector<std::pair<at::Tensor, at::Tensor>> updates;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].is_user) continue;
-    const Input& target = inputs[outputs[i].target];
-    at::Tensor to = target.source == Source::kWeight ? target.tensor : to_at(given[target.user]);
-    updates.emplace_back(std::move(to), results[i].toTensor());
-  }
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (!outputs[i].is_user) updates.emplace_back(targets[updates.size()], results[i].toTensor());
   for (auto& [to, value] : updates) {  // a value may be a view of a target that another update overwrites
     for (const auto& [other, unused] : updates) {
       if (!value.is_same(other) && value.is_alias_of(other)) {
@@ -155,17 +164,17 @@ std::vector<TensorRef> EagerProgram::Impl::call(const std::vector<TensorRef>& gi
     }
   }
   for (const auto& [to, value] : updates) to.copy_(value);
-  std::vector<TensorRef> returned;
+  std::vector<at::Tensor> returned;
   returned.reserve(num_user_outputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].is_user) continue;
-    const IValue& value = results[i];
+    IValue& value = results[i];
     if (value.isTensor()) {
-      returned.push_back(from_at(value.toTensor()));
+      returned.push_back(std::move(value).toTensor());
     } else if (value.isScalar()) {
-      returned.push_back(from_at(c10::scalar_to_tensor(value.toScalar())));
+      returned.push_back(c10::scalar_to_tensor(value.toScalar()));
     } else {
-      returned.push_back(nullptr);
+      returned.emplace_back();
     }
   }
   return returned;
@@ -194,13 +203,97 @@ Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& pro
   return std::unique_ptr<EagerProgram>(new EagerProgram(std::move(impl)));
 }
 
+namespace {
+
+// What every call of operators stands under: gradients are nobody's.
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::NoGradGuard no_grad;
+};
+
+std::vector<TensorRef> refs(std::vector<at::Tensor> tensors) {
+  std::vector<TensorRef> out;
+  out.reserve(tensors.size());
+  for (at::Tensor& tensor : tensors) out.push_back(from_at(std::move(tensor)));
+  return out;
+}
+
+}  // namespace
+
 Result<std::vector<TensorRef>> EagerProgram::run(const std::vector<TensorRef>& flat_inputs) const {
   KRN_TRY(impl_->check(flat_inputs));
   std::vector<TensorRef> returned;
   std::string at;
-  Status status = catch_torch([&] { returned = impl_->call(flat_inputs, &at); });
+  Status status = catch_torch([&] {
+    const BelowAutograd scope;
+    returned = refs(impl_->call(impl_->sources_of(flat_inputs), &at, nullptr));
+  });
   if (!status.ok()) return std::move(status).at(at);
   return returned;
+}
+
+Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const {
+  KRN_TRY(impl_->check(flat_inputs));
+  KRN_TRY_LET(const RandomState before, random_state(impl_->device));
+  std::vector<TensorRef> returned;
+  std::string at;
+  Status status = catch_torch([&] {
+    const BelowAutograd scope;
+    std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    Observer observer(seen);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Impl::Input& input = impl_->inputs[i];
+      if (input.source == Impl::Source::kWeight) observer.add_weight(sources[i].toTensor(), input.weight);
+      if (input.source == Impl::Source::kTensor) observer.add_input(sources[i].toTensor(), input.user);
+    }
+    for (const Impl::Output& output : impl_->outputs)
+      if (!output.is_user) observer.note_write(sources[output.target].toTensor());
+    returned = refs(impl_->call(std::move(sources), &at, &observer));
+    observer.finish();
+  });
+  if (!status.ok()) return std::move(status).at(at);
+  KRN_TRY_LET(const RandomState after, random_state(impl_->device));
+  seen.draws_random = before != after;
+  return returned;
+}
+
+Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorRef>& flat_inputs,
+                                                       const std::vector<size_t>& written_weights, int num_calls) const {
+  KRN_TRY(impl_->check(flat_inputs));
+  RefereeRun run;
+  std::string at;
+  Status status = catch_torch([&] {
+    const BelowAutograd scope;
+    std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    WideCopies copies;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const Impl::Input& input = impl_->inputs[i];
+      const bool written = input.source == Impl::Source::kWeight &&
+                           std::binary_search(written_weights.begin(), written_weights.end(), size_t{input.weight});
+      if (input.source == Impl::Source::kTensor || written) sources[i] = copies.of(sources[i].toTensor());
+    }
+    RefereeRunner runner(impl_->device);
+    for (int call = 0; call < num_calls; ++call) {
+      std::vector<at::Tensor> outputs = impl_->call(sources, &at, &runner);
+      for (at::Tensor& output : outputs)
+        if (output.defined()) output = wide(output).clone();  // the next call may write it
+      run.outputs.push_back(refs(std::move(outputs)));
+      std::vector<TensorRef> inputs(flat_inputs.size()), weights(written_weights.size());
+      for (size_t i = 0; i < sources.size(); ++i) {
+        const Impl::Input& input = impl_->inputs[i];
+        if (input.source == Impl::Source::kTensor) inputs[input.user] = from_at(sources[i].toTensor().clone());
+        if (input.source == Impl::Source::kNumber) inputs[input.user] = flat_inputs[input.user];
+        const auto position = std::lower_bound(written_weights.begin(), written_weights.end(), size_t{input.weight});
+        if (input.source == Impl::Source::kWeight && position != written_weights.end() && *position == input.weight)
+          weights[static_cast<size_t>(position - written_weights.begin())] = from_at(sources[i].toTensor().clone());
+      }
+      run.inputs.push_back(std::move(inputs));
+      run.weights.push_back(std::move(weights));
+    }
+    run.own_dtype = runner.own_dtype();
+  });
+  if (!status.ok()) return std::move(status).at(at);
+  return run;
 }
 
 const InputRules& EagerProgram::rules() const { return impl_->rules; }

@@ -14,6 +14,7 @@
 #include "core/base/tensor.h"
 #include "core/capture/pt2/schema.h"
 #include "core/eager/input_rules.h"
+#include "core/eager/observed.h"
 #include "core/eager/weights.h"
 
 namespace keirin {
@@ -31,6 +32,22 @@ class EagerProgram {
   // output; an output that is None is null. Inputs on another device are refused, not moved. Several threads may run at
   // once if the model writes nothing.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs) const;
+
+  // The same call, and what it showed. Inputs and weights that it writes are put back afterwards, so the outputs are worth their
+  // sizes, strides and addresses; where they are views of what was written, not their values.
+  Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const;
+
+  // What the file's own operators answer in fp64: the referee of everything compiled. It shares no step of capture with what it
+  // judges. `num_calls` calls in a row on copies of the inputs and of `written_weights` (all that a run writes), so that state carries
+  // from one to the next and nothing of the caller's is changed. Memory is shared between the copies as between the originals, and
+  // strides are theirs. What knows no fp64 runs in the file's dtype and is named in `own_dtype`; so does what draws random numbers,
+  // which then draws what eager would.
+  struct RefereeRun {
+    // By call, each as it was when the call returned; weights parallel to `written_weights`.
+    std::vector<std::vector<TensorRef>> outputs, inputs, weights;
+    std::vector<std::string> own_dtype;
+  };
+  Result<RefereeRun> referee(const std::vector<TensorRef>& flat_inputs, const std::vector<size_t>& written_weights, int num_calls) const;
 
   const InputRules& rules() const;
   size_t num_outputs() const;

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/overlap.h"
 #include "core/eager/cuda_graph/shim.h"
 
 namespace keirin {
@@ -81,12 +82,14 @@ LaunchReplay::~LaunchReplay() {
 }
 
 Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, const std::vector<TensorRef>& inputs,
-                                                           TensorServices& services, Device device) {
+                                                           const std::vector<size_t>& written_inputs, TensorServices& services,
+                                                           Device device) {
   if (device.kind != Device::kCuda) return refuse(device_name(device) + " has no launch replay");
   std::string why_not;
   const KeirinCudaGraph* api = library(why_not);
   if (!api) return refuse(why_not);
   std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
+  replay->written_inputs_ = written_inputs;
   std::vector<TensorRef> own;
   for (const TensorRef& input : inputs) {
     KRN_TRY_LET(TensorRef copy, services.clone(input));
@@ -114,7 +117,7 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
     for (size_t k = 0; k < outputs.size(); ++k) {
       Border border = replay->border_of(outputs[k]);
       for (size_t i = 0; i < own.size(); ++i)
-        if (border.own && border.own->data() == own[i]->data()) border.input = static_cast<int>(i);
+        if (border.own && same_elements(*border.own, *own[i])) border.input = static_cast<int>(i);
       if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own) && taken.insert(outside[k]->data()).second) {
         border.outside = outside[k]->data();
         KRN_TRY(services.copy(outside[k], border.own));
@@ -189,6 +192,7 @@ Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& i
     if (outputs_[i].own && !outputs[i]) {
       KRN_TRY_LET(outputs[i], services_.clone(outputs_[i].own));
     }
+  for (const size_t i : written_inputs_) KRN_TRY(services_.copy(inputs[i], inputs_[i].own));
   return outputs;
 }
 

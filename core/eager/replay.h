@@ -19,10 +19,11 @@ class LaunchReplay {
  public:
   using Call = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>&)>;
 
-  // Runs `call` a few times unrecorded, then records it on clones of `inputs`. `unsupported` with the reason where the device
-  // has no recording or the call cannot be recorded.
+  // Runs `call` a few times unrecorded, then records it on clones of `inputs`. `written_inputs` are the positions of those that it
+  // writes: what the recording leaves in its clones is copied back. `unsupported` with the reason where the device has no recording
+  // or the call cannot be recorded.
   static Result<std::unique_ptr<LaunchReplay>> record(const Call& call, const std::vector<TensorRef>& inputs,
-                                                      TensorServices& services, Device device);
+                                                      const std::vector<size_t>& written_inputs, TensorServices& services, Device device);
   ~LaunchReplay();
 
   // A recording is not re-entrant: calls are serialised here. Outputs are fresh tensors.
@@ -48,6 +49,7 @@ class LaunchReplay {
   void* recording_ = nullptr;
   std::mutex mutex_;
   std::vector<Border> inputs_, outputs_;
+  std::vector<size_t> written_inputs_;
 };
 
 }  // namespace keirin

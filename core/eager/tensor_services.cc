@@ -6,6 +6,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -263,5 +264,67 @@ Status ensure_device(Device device) {
 }
 
 std::unique_ptr<TensorServices> make_tensor_services() { return std::make_unique<AtServices>(); }
+
+Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
+  at::Tensor view;
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor base = to_at(tensor);
+    view = base.as_strided(sizes, strides, base.storage_offset() + offset);
+  }));
+  return from_at(std::move(view));
+}
+
+uint64_t numeric_modes(Device device) {
+  const at::Context& context = at::globalContext();
+  const bool on_cpu = device.kind == Device::kCpu;
+  const auto backend = on_cpu ? at::Float32Backend::MKLDNN : at::Float32Backend::CUDA;
+  const c10::DeviceType type = on_cpu ? at::kCPU : at::kCUDA;
+  uint64_t word = context.deterministicAlgorithms();
+  const auto add = [&](uint64_t value, int bits) { word = word << bits | value; };
+  add(static_cast<uint64_t>(context.float32Precision(backend, at::Float32Op::MATMUL)), 3);
+  add(static_cast<uint64_t>(context.float32Precision(backend, at::Float32Op::CONV)), 3);
+  add(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()), 8);
+  const bool autocast = at::autocast::is_autocast_enabled(type);
+  add(autocast, 1);
+  add(autocast ? static_cast<uint64_t>(at::autocast::get_autocast_dtype(type)) : 0, 8);
+  return word;
+}
+
+namespace {
+
+std::vector<at::Generator> generators_of(Device device) {
+  std::vector<at::Generator> out{at::globalContext().defaultGenerator(at::Device(at::kCPU))};
+  if (device.kind != Device::kCpu) out.push_back(at::globalContext().defaultGenerator(at_device(device)));
+  return out;
+}
+
+}  // namespace
+
+Result<RandomState> random_state(Device device) {
+  KRN_TRY(ensure_device(device));
+  RandomState state;
+  KRN_TRY(catch_torch([&] {
+    for (at::Generator& generator : generators_of(device)) {
+      const std::lock_guard lock(generator.mutex());
+      const at::Tensor bytes = generator.get_state();
+      const auto* begin = static_cast<const uint8_t*>(bytes.data_ptr());
+      state.generators.emplace_back(begin, begin + bytes.numel());
+    }
+  }));
+  return state;
+}
+
+Status set_random_state(Device device, const RandomState& state) {
+  return catch_torch([&] {
+    std::vector<at::Generator> generators = generators_of(device);
+    for (size_t i = 0; i < generators.size() && i < state.generators.size(); ++i) {
+      const std::lock_guard lock(generators[i].mutex());
+      const at::Tensor bytes = at::empty({static_cast<int64_t>(state.generators[i].size())}, at::kByte);
+      std::copy(state.generators[i].begin(), state.generators[i].end(), static_cast<uint8_t*>(bytes.data_ptr()));
+      generators[i].set_state(bytes);
+    }
+  });
+}
 
 }  // namespace keirin

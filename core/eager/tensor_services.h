@@ -3,7 +3,9 @@
 // LibTorch's memory, copies, threads and streams behind the core's interface. No torch in this header.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "core/base/services.h"
 
@@ -16,5 +18,21 @@ std::unique_ptr<TensorServices> make_tensor_services();
 // Makes the device usable: loads LibTorch's GPU library on first need. `unsupported` if this LibTorch has none or the
 // device is not there.
 Status ensure_device(Device device);
+
+// A view of the tensor's memory: its first element lies `offset` elements after the tensor's own. Shares and keeps the storage.
+Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset);
+
+// What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
+// precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.
+uint64_t numeric_modes(Device device);
+
+// The generators that operators on the device draw from when the caller names none: LibTorch's of the CPU, and the device's own.
+// Shared by the whole process: whoever sets a state changes what every other thread draws next.
+struct RandomState {
+  std::vector<std::vector<uint8_t>> generators;
+  bool operator==(const RandomState&) const = default;
+};
+Result<RandomState> random_state(Device device);
+Status set_random_state(Device device, const RandomState& state);
 
 }  // namespace keirin

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "abi/planted.h"
+#include "core/base/overlap.h"
 #include "core/exec/memory_plan.h"
 #include "core/exec/ticks.h"
 #include "core/host/tensor_view.h"
@@ -37,18 +38,6 @@ void point(krn_tensor& t, const Tensor& tensor) {
 }
 
 TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes, type.strides, device}; }
-
-// Whether the elements of two tensors lie in memory that they may share.
-bool may_share(const Tensor& a, const Tensor& b) {
-  const auto range = [](const Tensor& t) {
-    Type type{t.dtype(), {t.sizes(), t.sizes() + t.rank()}, {t.strides(), t.strides() + t.rank()}};
-    const auto* begin = static_cast<const char*>(t.data());
-    return std::pair(begin, begin + span_bytes(type));
-  };
-  const auto [a_begin, a_end] = range(a);
-  const auto [b_begin, b_end] = range(b);
-  return a_begin < b_end && b_begin < a_end;
-}
 
 }  // namespace
 
@@ -118,7 +107,12 @@ void Plan::expect(const std::vector<ValueId>& inputs) {
   for (ValueId v = 0; v < slots_.size(); ++v)
     if (slots_[v].kind == Slot::kFresh) fresh_.push_back({v, 0, false, extent_of(types_[v])});
   only_regions_ = std::all_of(steps_.begin(), steps_.end(), [](const PlanStep& step) { return step.executable != nullptr; });
-  for (const Output& output : outputs_) only_fresh_ &= output.updates == kNone && slots_[output.value].kind == Slot::kFresh;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    const Output& output = outputs_[i];
+    const auto same = [&](const Output& other) { return other.value == output.value; };
+    only_fresh_ &= output.updates == kNone && slots_[output.value].kind == Slot::kFresh &&
+                   std::none_of(outputs_.begin(), outputs_.begin() + static_cast<ptrdiff_t>(i), same);
+  }
   size_t num_dims = 0;
   for (const auto* list : {&expected_, &fresh_})
     for (const Expected& each : *list) num_dims += 2 * static_cast<size_t>(each.extent.rank);
@@ -337,7 +331,7 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
   // What an update below is going to overwrite: views that eager steps made of it need the old content.
   const auto is_overwritten = [&](const TensorRef& t) {
     return std::any_of(outputs_.begin(), outputs_.end(),
-                       [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && may_share(*t, *storage_of(update)); });
+                       [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && ranges_meet(*t, *storage_of(update)); });
   };
   std::vector<TensorRef> contents;
   for (const Output& output : outputs_) {
@@ -355,8 +349,9 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    const bool shared = tensor && slot.kind != Slot::kFresh &&
-                        (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)));
+    const auto taken = [&](const TensorRef& other) { return other && ranges_meet(*other, *tensor); };  // by an output before
+    const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)))) ||
+                                   (output.alias_of == kNone && std::any_of(outputs.begin(), outputs.end(), taken)));
     if (shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }

@@ -50,7 +50,8 @@ class Plan {
                                             TensorServices& services, Device device);
   ~Plan();
 
-  // Inputs by user position, of the sizes the plan was made for. Any thread; calls in flight do not share a context.
+  // Inputs by user position, of the sizes the plan was made for. Any thread; calls in flight do not share a context. No two outputs
+  // share memory unless both are inputs themselves: where eager's do, the caller makes views of them.
   [[gnu::hot]] Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
   // The same, with the microseconds of each step (device work is waited for after each).
   [[gnu::hot]] Result<std::vector<TensorRef>> run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us);

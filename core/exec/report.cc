@@ -79,6 +79,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque}, {"eager_share", r.eager_share},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
           {"call_overhead_us", r.call_overhead_us},
+          {"calls_unadmitted", r.calls_unadmitted},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"stages", stages}};
 }
 

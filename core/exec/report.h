@@ -51,6 +51,7 @@ struct ModelReport {
   double eager_share = 0;             // of a call's time, in eager steps of what was chosen: 1 where eager or its replay answers
   int64_t pays_back_after_calls = 0;  // 0: never, nothing compiled is chosen
   int kernels_generated = 0;          // while this shape was compiled: 0 for a further size of the same model
+  uint64_t calls_unadmitted = 0;      // of the session so far: answered by eager because no decision was made for such calls
   double call_overhead_us = 0;        // of the best compiled plan: a call less its steps, which run kernels and library calls
   std::vector<std::string> reasons;   // why not more: one line each, most important first
   std::vector<CandidateReport> candidates;

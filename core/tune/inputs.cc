@@ -48,7 +48,7 @@ Domain domain_of(OpCode code) {
 }
 
 InputHint integers(double low, double high, std::string why) {
-  return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why)};
+  return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why), false};
 }
 
 class Facts {
@@ -158,8 +158,11 @@ class Facts {
         for (const int64_t s : graph_.type(v).sizes)
           if (s > 0) least = std::min(least, s);
     for (const ValueId v : op.operands)
-      if (v != kNone && is_int(graph_.type(v).dtype))
-        add(v, Fact::kOpaqueInteger, integers(0, static_cast<double>(least), "read by an opaque operator"));
+      if (v != kNone && is_int(graph_.type(v).dtype)) {
+        InputHint hint = integers(0, static_cast<double>(least), "read by an opaque operator");
+        hint.unknown_meaning = true;
+        add(v, Fact::kOpaqueInteger, std::move(hint));
+      }
   }
 
   void read_bag(const Op& op) {

@@ -30,6 +30,7 @@ struct InputHint {
   Kind kind = kNormal;
   double a = 0, b = 1;
   std::string why;  // the fact it comes from, for reports
+  bool unknown_meaning = false;  // integers read by an operator outside the table: pivots, lengths; drawn ones may be illegal
 };
 
 // One hint per user input, by position.

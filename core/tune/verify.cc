@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "abi/planted.h"
+#include "core/base/overlap.h"
 #include "core/tune/elements.h"
 
 namespace keirin {
@@ -39,12 +40,8 @@ bool same_sizes(const Tensor& a, const Tensor& b) {
   return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
 }
 
-// Strides of axes with one element, or of empty tensors, are seen by nobody.
-bool same_strides(const Tensor& a, const Tensor& b) {
-  if (num_elements(a) == 0) return true;
-  for (int64_t i = 0; i < a.rank(); ++i)
-    if (a.sizes()[i] > 1 && a.strides()[i] != b.strides()[i]) return false;
-  return true;
+std::string name_of(const std::vector<std::string>& names, size_t i) {
+  return i < names.size() ? names[i] : "output " + std::to_string(i);
 }
 
 std::string dims_text(const int64_t* dims, int64_t rank) {
@@ -218,6 +215,49 @@ JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_b
   return out;
 }
 
+double eager_bound(const Graph& graph, bool tf32) {
+  double eps = 0;
+  for (const Value& value : graph.values)
+    if (is_float(value.type.dtype)) eps = std::max(eps, ulp_at(value.type.dtype, 1));
+  const bool narrow = eps > ulp_at(DType::k_f32, 1);
+  if (tf32 && !narrow) eps = std::max(eps, ulp_at(DType::k_f16, 1));  // both have 10 bits behind the point
+  const double operators = 4 * std::sqrt(static_cast<double>(graph.ops.size()));
+  const double sums = narrow ? 0 : 4 * 0.3 * std::sqrt(static_cast<double>(longest_dot_product(graph)));
+  return eps * (8 + operators) * (1 + sums);
+}
+
+Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
+                                    const Nearness& nearness, const std::vector<std::string>& names) {
+  if (referee.size() != other.size())
+    return "there are " + std::to_string(other.size()) + " tensors, not " + std::to_string(referee.size());
+  for (size_t i = 0; i < referee.size(); ++i) {
+    const std::string where = name_of(names, i) + ": ";
+    if (!referee[i] || !other[i]) {
+      if (!referee[i] && !other[i]) continue;
+      return where + "one of them is missing";
+    }
+    if (!same_sizes(*referee[i], *other[i]))
+      return where + "the sizes are " + dims_text(other[i]->sizes(), other[i]->rank()) + ", not " + dims_text(referee[i]->sizes(), referee[i]->rank());
+    const bool floats = is_float(referee[i]->dtype());
+    if (!floats && !nearness.exact_rest) continue;
+    KRN_TRY_LET(const Elements r, read_elements(referee[i], services));
+    KRN_TRY_LET(const Elements o, read_elements(other[i], services));
+    double scale = 0;
+    for (const double x : r.values)
+      if (std::isfinite(x)) scale = std::max(scale, std::abs(x));
+    const double allowed = floats ? nearness.bound * (scale > 0 ? scale : 1) : 0;
+    for (size_t k = 0; k < r.values.size(); ++k) {
+      const double a = r.values[k], b = o.values[k];
+      const bool finite = std::isfinite(a) && std::isfinite(b);
+      const bool same = a == b || (std::isnan(a) && std::isnan(b));
+      if (same || (finite && std::abs(a - b) <= allowed) || (!finite && !nearness.exact_rest)) continue;
+      return where + "element " + std::to_string(k) + " is " + number(b) + ", not " + number(a) +
+             (floats && finite ? " (" + number(std::abs(a - b) / (scale > 0 ? scale : 1)) + " of the largest; " + number(nearness.bound) + " would be allowed)" : "");
+    }
+  }
+  return std::string();
+}
+
 Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
                         std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
   if (referee.size() != eager.size() || candidate.size() != eager.size())
@@ -237,7 +277,8 @@ Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const Tens
       KRN_TRY_LET(const Elements c, read_elements(candidate[i], services));
       verdict = OutputJudge(options, eager[i]->dtype(), r, e, c).run();
     }
-    const std::string where = "output " + std::to_string(i) + ": " + verdict.reason;
+    if (i >= options.must_vary) verdict.vacuous = false;
+    const std::string where = name_of(options.names, i) + ": " + verdict.reason;
     if (!verdict.right && first_wrong.empty()) first_wrong = where;
     if (verdict.vacuous && first_vacuous.empty()) first_vacuous = where;
     judgement.right = judgement.right && verdict.right;

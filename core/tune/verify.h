@@ -4,6 +4,7 @@
 // tolerance. Integers and bools are bit-equal. A referee whose output is constant proves nothing, and that is said.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ struct JudgeOptions {
   int64_t summands = 0;
   bool strict = false;        // eager's bits, for everything
   double error_budget = 0;    // numerics=fast: error relative to the largest element that the user accepts; 0: not used
+  // What each tensor is, for reasons; beyond the list, or empty: "output 3". A constant tensor proves nothing only among the first
+  // `must_vary`: what a buffer holds after a call may well be constant.
+  std::vector<std::string> names;
+  size_t must_vary = SIZE_MAX;
 };
 
 struct OutputVerdict {
@@ -50,6 +55,23 @@ struct Judgement {
 
 // For what a plan of `graph` computes. `error_budget` counts with numerics fast only.
 JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget);
+
+// How far two ways of computing one thing may be apart.
+struct Nearness {
+  double bound = 0;           // of floats: largest difference, relative to the referee's largest element
+  bool exact_rest = true;     // integers and bools are equal, NaN and infinities in the same places; else those are not looked at
+};
+
+// How far the outputs of a model may be from fp64 when it computes in its own dtypes and is right: `graph` has the narrowest float of
+// it, the number of its operators, whose roundings add up like a random walk, and its longest dot product, whose partial sums do the
+// same in f32 and f64 (16-bit products are summed in f32). `tf32`: products of f32 may round their operands to 10 bits. Four such
+// deviations of each kind: a bound that right models keep by far, while an error of meaning is near 1.
+double eager_bound(const Graph& graph, bool tf32);
+
+// What is further apart than `nearness` allows, in words; empty if nothing is. The lists are parallel and of equal sizes each; the
+// second one may be in narrower floats. Names as in JudgeOptions.
+Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
+                                    const Nearness& nearness, const std::vector<std::string>& names = {});
 
 // Tensors of any device and layout; they are read through `services`. The three lists are parallel. A referee of another
 // shape than eager's output, or lists of different length, are the caller's error: `invalid_input`.

@@ -25,6 +25,8 @@ class Aliases {
   // the rows are no chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
   AliasId view(AliasId source, ValueId value);
 
+  // The value that it was read as last: of the current type, perhaps not of the current content.
+  ValueId last_value(AliasId alias) const { return aliases_[alias].value; }
   // The current content.
   Result<ValueId> read(AliasId alias);
   // Replaces the content of the alias by `value` of equal dtype and sizes.

@@ -14,6 +14,7 @@
 #include "core/eager/at_tensor.h"
 #include "core/eager/call_table.h"
 #include "core/eager/input_rules.h"
+#include "core/eager/schema_effects.h"
 #include "core/eager/symbol_ops.h"
 #include "core/ops/aten.h"
 
@@ -28,29 +29,13 @@ using OutKind = pt2::OutputSpec::Kind;
 struct Entry {
   bool is_tensor = false;
   AliasId alias = 0;
-  Dims strides;   // as the file says; eager's own decide whether reshape is a view
+  Dims strides;   // as eager has them where a run was observed, else as the file says
   IValue number;  // int, float, bool or None
 };
 using Scope = std::map<std::string, Entry, std::less<>>;
 
-bool is_write(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
-// Arguments that an operator writes although its schema does not say so.
-std::vector<size_t> hidden_writes(const std::string& op, const BoundCall& call) {
-  const auto true_at = [&](size_t i) {
-    return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
-  };
-  const bool training = (op == "aten::batch_norm" || op == "aten::instance_norm") && true_at(5);
-  return training ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
-}
-
-// Operators that return an operand itself, unmarked.
-bool returns_operand(const std::string& op) {
-  return op == "aten::dropout" || op == "aten::feature_dropout" || op == "aten::alpha_dropout" ||
-         op == "aten::feature_alpha_dropout" || op == "aten::type_as";
-}
+// Operators that show memory and not values: what they answer depends on where their operand lies.
+bool reads_memory(const std::string& op) { return op.starts_with("aten::as_strided"); }
 
 std::string full_name(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
@@ -71,8 +56,8 @@ std::string functional_name(const c10::OperatorHandle& op) {
 
 class Importer {
  public:
-  Importer(const pt2::Program& program, const WeightTable& weights, Device device)
-      : program_(program), weights_(weights), device_(device), builder_(captured_.graph), aliases_(builder_) {}
+  Importer(const pt2::Program& program, const WeightTable& weights, Device device, const ObservedRun* seen)
+      : program_(program), weights_(weights), device_(device), seen_(seen), builder_(captured_.graph), aliases_(builder_) {}
 
   Result<Captured> run(const std::vector<TensorSpec>& specs) {
     KRN_TRY(bind_inputs(specs));
@@ -132,6 +117,7 @@ class Importer {
     const Type type{tensor.dtype(), Dims(tensor.sizes(), tensor.sizes() + tensor.rank()), strides};
     const ValueId value = captured_.graph.add_constant(type, *position, ValueKind::kConstant, target);
     const AliasId alias = aliases_.fresh(value, value);
+    storages_.emplace(weight.storage, value);
     by_storage_[{weight.storage, weight.byte_offset}] = {alias, value};
     scope_[name] = {true, alias, strides, {}};
     return {};
@@ -295,7 +281,9 @@ class Importer {
     for (size_t i = 0; i < operands.size(); ++i) {
       for (const std::string& name : inner.inputs[i].names()) inside[name] = scope.at(operands[i]);
     }
+    const std::string outer = std::exchange(prefix_, prefix_ + node.name + "/");
     KRN_TRY(add_nodes(inner, devices, inside));
+    prefix_ = outer;
     std::vector<std::string> results;
     for (const pt2::Argument& output : node.outputs) {
       for (std::string& name : output.names()) results.push_back(std::move(name));
@@ -329,6 +317,10 @@ class Importer {
       uint32_t element = 0;
       for (const std::string& name : output.names()) {
         KRN_TRY_LET(Type type, hint(graph, name));
+        if (const ObservedValue* seen = observed(name)) {
+          if (seen->sizes != type.sizes) return Status(Code::k_unsupported, "the size of \"" + name + "\" depends on data");
+          type.strides = seen->strides;
+        }
         results.names.push_back(name);
         results.sources.push_back({is_list ? Kind::kElement : Kind::kReturn, static_cast<uint32_t>(i), element++});
         results.returns.push_back(i);
@@ -341,14 +333,19 @@ class Importer {
   Status add_call(const pt2::Node& node, const pt2::Graph& graph, const BoundCall& call, Scope& scope) {
     const c10::FunctionSchema& schema = call.op.schema();
     KRN_TRY_LET(const Results results, results_of(node, graph));
-    std::vector<size_t> written = hidden_writes(schema.name(), call);
-    const bool hidden = !written.empty();
-    for (size_t i = 0; i < schema.arguments().size(); ++i) {
-      if (is_write(schema.arguments()[i]) && call.args[i].kind == BoundArg::Kind::kName) written.push_back(i);
-      if (is_write(schema.arguments()[i]) && call.args[i].kind == BoundArg::Kind::kList) {
-        return Status(Code::k_unsupported, "the operator writes a list of tensors");
-      }
+    const auto is_true = [&](size_t i) {
+      return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
+    };
+    std::vector<size_t> written;
+    bool hidden = false;  // by no mark of the schema
+    for (const size_t i : written_arguments(schema, is_true)) {
+      hidden = hidden || schema.arguments()[i].alias_info() == nullptr;
+      if (call.args[i].kind == BoundArg::Kind::kName) written.push_back(i);
+      if (call.args[i].kind == BoundArg::Kind::kList) return Status(Code::k_unsupported, "the operator writes a list of tensors");
     }
+    if (seen_ != nullptr && seen_->overlapping_writes.contains(prefix_ + node.name))
+      return Status(Code::k_unsupported, "the operator writes memory that it reads in other places: the result depends on the order");
+    if (reads_memory(schema.name())) KRN_TRY(check_memory(call, scope));
     const bool reshapes_in_place = call.op.hasTag(at::Tag::inplace_view);
     std::string why = hidden ? "it writes its running statistics" : "it writes several arguments";
     if (!hidden && written.size() <= 1) {
@@ -361,7 +358,29 @@ class Importer {
       }
     }
     if (reshapes_in_place) return Status(Code::k_unsupported, "the operator changes a tensor's shape in place: " + why);
+    if (reads_memory(schema.name())) return Status(Code::k_unsupported, "the operator shows memory and not values: " + why);
     return add_opaque(call, results, written, why, scope);
+  }
+
+  // An explicit offset counts from the start of the storage, of which a value knows nothing: the operand has to be all of it.
+  Status check_memory(const BoundCall& call, const Scope& scope) const {
+    const Entry& entry = scope.at(call.args.at(0).name);
+    const auto& parameters = call.op.schema().arguments();
+    bool offset = false;
+    for (size_t i = 0; i < call.args.size(); ++i)
+      offset |= parameters[i].name() == "storage_offset" && !(call.args[i].kind == BoundArg::Kind::kConstant && call.args[i].constant.isNone());
+    const ObservedValue* seen = observed(call.args[0].name);
+    if (offset && (seen == nullptr || !seen->fills_storage))
+      return Status(Code::k_unsupported, "the operator reads memory beyond its operand");
+    const Dims& sizes = captured_.graph.type(aliases_.last_value(entry.alias)).sizes;
+    if (entry.strides != contiguous_strides(sizes)) return Status(Code::k_unsupported, "the operator reads memory that is not dense");
+    return {};
+  }
+
+  const ObservedValue* observed(const std::string& name) const {
+    if (seen_ == nullptr) return nullptr;
+    const auto found = seen_->values.find(prefix_ + name);
+    return found == seen_->values.end() ? nullptr : &found->second;
   }
 
   Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name,
@@ -443,9 +462,9 @@ class Importer {
                         const std::vector<size_t>& written, Scope& scope) {
     for (size_t i = 0; i < results.names.size(); ++i) {
       if (values[i] == kNone) continue;
-      KRN_TRY_LET(const Entry* source, alias_source(call, results, i, values[i], scope));
+      KRN_TRY_LET(const std::optional<Entry> source, alias_source(call, results, i, values[i], scope));
       Entry entry{true, 0, results.hints[i].strides, {}};
-      entry.alias = source != nullptr ? aliases_.view(source->alias, values[i]) : aliases_.fresh(values[i]);
+      entry.alias = source ? aliases_.view(source->alias, values[i]) : aliases_.fresh(values[i]);
       scope[results.names[i]] = entry;
     }
     if (!written.empty())
@@ -453,30 +472,35 @@ class Importer {
     return {};
   }
 
-  // The operand whose storage a result shares in eager; null if it is fresh.
-  Result<const Entry*> alias_source(const BoundCall& call, const Results& results, size_t result, ValueId value,
-                                    const Scope& scope) {
+  // The operand whose storage a result shares in eager; none if it is fresh. Where a run was observed that is known; the rest is for
+  // graphs that are imported without one: to find out what inputs are legal, or to compile ahead of the first call.
+  Result<std::optional<Entry>> alias_source(const BoundCall& call, const Results& results, size_t result, ValueId value,
+                                            const Scope& scope) {
+    const std::optional<Entry> none;
+    if (const ObservedValue* seen = observed(results.names[result])) {
+      if (seen->view_of.empty()) return none;
+      return std::optional(scope.at(seen->view_of.substr(prefix_.size())));
+    }
     const c10::FunctionSchema& schema = call.op.schema();
-    const Entry* none = nullptr;
     const size_t i = results.returns[result];
     const bool marked = i < schema.returns().size() && schema.returns()[i].alias_info() != nullptr;
     if (!marked && !returns_operand(schema.name())) return none;
     const BoundArg& self = call.args.at(0);
     if (self.kind != BoundArg::Kind::kName || !scope.at(self.name).is_tensor) return none;
-    const Entry& source = scope.at(self.name);
-    KRN_TRY_LET(const ValueId from, aliases_.read(source.alias));
+    const std::optional<Entry> source = scope.at(self.name);
+    KRN_TRY_LET(const ValueId from, aliases_.read(source->alias));
     const bool same = value == from;
     const std::string& op = schema.name();
-    if (op.starts_with("aten::to") || returns_operand(op)) return same ? &source : none;
+    if (op.starts_with("aten::to") || returns_operand(op)) return same ? source : none;
     if (op == "aten::contiguous")
-      return source.strides == contiguous_strides(captured_.graph.type(from).sizes) ? &source : none;
+      return source->strides == contiguous_strides(captured_.graph.type(from).sizes) ? source : none;
     if (op == "aten::reshape" || op == "aten::flatten" || op == "aten::reshape_as" || op == "aten::unflatten") {
       const bool is_view =
-          at::detail::computeStride(captured_.graph.type(from).sizes, source.strides, captured_.graph.type(value).sizes)
+          at::detail::computeStride(captured_.graph.type(from).sizes, source->strides, captured_.graph.type(value).sizes)
               .has_value();
-      return is_view ? &source : none;
+      return is_view ? source : none;
     }
-    return &source;
+    return source;
   }
 
   // The written operand gets `value` in its own dtype and sizes; the result is the operand.
@@ -557,9 +581,9 @@ class Importer {
     for (size_t i = 0; i < results.names.size(); ++i) {
       if (returns_written(results.returns[i])) continue;
       const ValueId value = values[next++];
-      KRN_TRY_LET(const Entry* source, alias_source(call, results, i, value, scope));
+      KRN_TRY_LET(const std::optional<Entry> source, alias_source(call, results, i, value, scope));
       Entry entry{true, 0, results.hints[i].strides, {}};
-      entry.alias = source != nullptr ? aliases_.view(source->alias, value) : aliases_.fresh(value);
+      entry.alias = source ? aliases_.view(source->alias, value) : aliases_.fresh(value);
       scope[results.names[i]] = entry;
     }
     std::vector<Entry> targets;
@@ -603,6 +627,9 @@ class Importer {
     }
     for (const auto& [root, value] : aliases_.updates()) updates.push_back({value, root, kNone});
     for (const Output& update : updates) {
+      for (const auto& [storage, value] : storages_)
+        if (value == update.updates && storages_.count(storage) > 1)
+          return Status(Code::k_unsupported, "a weight is written that shares memory with another one of another form");
       Value& target = graph.values[update.updates];
       if (target.kind == ValueKind::kConstant) target.kind = ValueKind::kState;
       graph.outputs.push_back(update);
@@ -632,6 +659,8 @@ class Importer {
   const pt2::Program& program_;
   const WeightTable& weights_;
   Device device_;
+  const ObservedRun* seen_;
+  std::string prefix_;                       // of the names of the graph at hand in seen_
   Captured captured_;
   std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
   std::vector<std::string> whys_;            // by call
@@ -642,14 +671,15 @@ class Importer {
   pt2::SymbolValues symbols_;
   Scope scope_;
   std::map<std::pair<uint32_t, int64_t>, std::pair<AliasId, ValueId>> by_storage_;
+  std::multimap<uint32_t, ValueId> storages_;  // weights that are values of their own
 };
 
 }  // namespace
 
 Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights,
-                              const std::vector<TensorSpec>& input_specs, Device device) {
+                              const std::vector<TensorSpec>& input_specs, Device device, const ObservedRun* seen) {
   Result<Captured> captured = Status(Code::k_internal, "the importer did not run");
-  KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device).run(input_specs); }));
+  KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device, seen).run(input_specs); }));
   return captured;
 }
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/call_guard.h"
+
+#include <algorithm>
+
+#include "abi/planted.h"
+#include "core/base/overlap.h"
+#include "core/eager/tensor_services.h"
+
+namespace keirin {
+namespace {
+
+// What vector loads of any backend may rely on; LibTorch's own allocations are aligned to more.
+constexpr uintptr_t kMostAlignment = 64;
+
+uintptr_t alignment_of(const Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data());
+  return address == 0 ? kMostAlignment : std::min(kMostAlignment, address & -address);
+}
+
+}  // namespace
+
+CallGuard::Ranges CallGuard::ranges_of(const std::vector<TensorRef>& tensors) {
+  Ranges ranges;
+  for (const TensorRef& tensor : tensors)
+    if (const auto range = byte_range(*tensor); range.first != range.second) ranges.push_back(range);
+  std::sort(ranges.begin(), ranges.end());
+  Ranges merged;
+  for (const auto& range : ranges) {
+    if (!merged.empty() && range.first <= merged.back().second) merged.back().second = std::max(merged.back().second, range.second);
+    else merged.push_back(range);
+  }
+  return merged;
+}
+
+bool CallGuard::meets(const Ranges& ranges, const Tensor& tensor) {
+  if (ranges.empty()) return false;
+  const auto [begin, end] = byte_range(tensor);
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin, [](uintptr_t at, const auto& range) { return at < range.second; });
+  return begin != end && after != ranges.end() && after->first < end;
+}
+
+CallGuard::CallGuard(const std::vector<TensorRef>& inputs, Device device, uint64_t modes, const Writes& writes)
+    : written_inputs_(writes.inputs), written_weights_(ranges_of(writes.weights)), watches_modes_(true), device_(device), modes_(modes) {
+  for (const TensorRef& t : inputs) {
+    specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
+    alignment_.push_back(alignment_of(*t));
+  }
+  if (!written_inputs_.empty()) all_weights_ = ranges_of(writes.all_weights);
+}
+
+bool CallGuard::fits(const Tensor& tensor, size_t input) const {
+  const TensorSpec& spec = specs_[input];
+  const auto rank = static_cast<int64_t>(spec.sizes.size());
+  if (tensor.dtype() != spec.dtype || tensor.rank() != rank) return false;
+  const int64_t* sizes = tensor.sizes();
+  const int64_t* strides = tensor.strides();
+  for (int64_t d = 0; d < rank; ++d) {
+    if (sizes[d] != spec.sizes[d] && !KRN_PLANTED(stale_guard)) return false;
+    if (!spec.strides.empty() && sizes[d] > 1 && strides[d] != spec.strides[d] && !KRN_PLANTED(strides_unguarded)) return false;
+  }
+  return alignment_.empty() || (reinterpret_cast<uintptr_t>(tensor.data()) & (alignment_[input] - 1)) == 0;
+}
+
+bool CallGuard::writes_apart(const std::vector<TensorRef>& inputs) const {
+  for (const size_t w : written_inputs_) {
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (i != w && ranges_meet(*inputs[i], *inputs[w])) return false;
+    if (meets(all_weights_, *inputs[w])) return false;
+  }
+  if (!written_weights_.empty())
+    for (const TensorRef& input : inputs)
+      if (meets(written_weights_, *input)) return false;
+  return true;
+}
+
+bool CallGuard::admits(const std::vector<TensorRef>& inputs) const {
+  if (inputs.size() != specs_.size()) return false;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!inputs[i] || !fits(*inputs[i], i)) return false;
+  if (!KRN_PLANTED(overlap_unguarded) && !writes_apart(inputs)) return false;
+  return !watches_modes_ || numeric_modes(device_) == modes_ || KRN_PLANTED(modes_unguarded);
+}
+
+bool CallGuard::same_inputs(const CallGuard& other) const {
+  if (specs_.size() != other.specs_.size()) return false;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    const TensorSpec &a = specs_[i], &b = other.specs_[i];
+    if (a.dtype != b.dtype || a.sizes != b.sizes || a.strides.size() != b.strides.size()) return false;
+    for (size_t d = 0; d < a.strides.size(); ++d)
+      if (a.sizes[d] > 1 && a.strides[d] != b.strides[d]) return false;
+  }
+  return true;
+}
+
+}  // namespace keirin

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/trial.h"
+
+#include <algorithm>
+
+#include "core/base/overlap.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = std::vector<TensorRef>;
+
+// Whether all elements of `part` are elements of `whole`, which has them once each, row-major or in another dense order.
+bool lies_inside(const Tensor& part, const Tensor& whole) {
+  if (part.dtype() != whole.dtype() || !ranges_meet(part, whole)) return false;
+  const auto [begin, end] = byte_range(part);
+  const auto [whole_begin, whole_end] = byte_range(whole);
+  if (begin < whole_begin || end > whole_end) return false;
+  int64_t elements = 1;
+  for (int64_t d = 0; d < whole.rank(); ++d) elements *= whole.sizes()[d];
+  const bool dense = static_cast<uintptr_t>(elements * dtype_bytes(whole.dtype())) == whole_end - whole_begin;
+  return dense || same_elements(part, whole);
+}
+
+OutputView view_in(size_t output, OutputView::Of of, size_t source, const Tensor& part, const Tensor& whole) {
+  const auto distance = reinterpret_cast<intptr_t>(part.data()) - reinterpret_cast<intptr_t>(whole.data());
+  return {output, of, source, distance / dtype_bytes(whole.dtype()), {part.sizes(), part.sizes() + part.rank()},
+          {part.strides(), part.strides() + part.rank()}};
+}
+
+}  // namespace
+
+Sharing sharing_of(const Tensors& outputs, const Tensors& inputs, const WeightTable& weights) {
+  Sharing out;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i]) continue;
+    const auto note = [&](const TensorRef& other, size_t number) {
+      if (other && shares_elements(*outputs[i], *other)) out.emplace_back(i, number);
+    };
+    for (size_t k = i + 1; k < outputs.size(); ++k) note(outputs[k], k);
+    for (size_t k = 0; k < inputs.size(); ++k) note(inputs[k], outputs.size() + k);
+    for (size_t k = 0; k < weights.size(); ++k) note(weights[k].tensor, outputs.size() + inputs.size() + k);
+  }
+  return out;
+}
+
+std::vector<OutputView> views_among(const Tensors& outputs, const Tensors& inputs, const WeightTable& weights) {
+  std::vector<OutputView> views;
+  const auto find = [&](size_t k) -> std::optional<OutputView> {
+    const Tensor& part = *outputs[k];
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i] && lies_inside(part, *inputs[i])) return view_in(k, OutputView::Of::kInput, i, part, *inputs[i]);
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (lies_inside(part, *weights[i].tensor)) return view_in(k, OutputView::Of::kWeight, i, part, *weights[i].tensor);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (i != k && outputs[i] && lies_inside(part, *outputs[i]) && !(k < i && lies_inside(*outputs[i], part)))
+        return view_in(k, OutputView::Of::kOutput, i, part, *outputs[i]);
+    return std::nullopt;
+  };
+  for (size_t k = 0; k < outputs.size(); ++k)
+    if (outputs[k])
+      if (auto view = find(k)) views.push_back(std::move(*view));
+  // A source that is a view itself comes before what is made of it: sources are larger, or as large and earlier.
+  std::stable_sort(views.begin(), views.end(), [&](const OutputView& a, const OutputView& b) {
+    const auto span = [&](const OutputView& v) {
+      const auto range = byte_range(*outputs[v.output]);
+      return range.second - range.first;
+    };
+    return span(a) > span(b);
+  });
+  return views;
+}
+
+CallFn with_views(CallFn call, std::vector<OutputView> views, const WeightTable& weights) {
+  if (views.empty() || !call) return call;
+  return [call = std::move(call), views = std::move(views), &weights](const Tensors& inputs) -> Result<Tensors> {
+    KRN_TRY_LET(Tensors outputs, call(inputs));
+    for (const OutputView& view : views) {
+      const TensorRef& source = view.of == OutputView::Of::kInput    ? inputs.at(view.source)
+                                : view.of == OutputView::Of::kWeight ? weights[view.source].tensor
+                                                                     : outputs.at(view.source);
+      KRN_TRY_LET(outputs.at(view.output), view_of(source, view.sizes, view.strides, view.offset));
+    }
+    return outputs;
+  };
+}
+
+Status Trials::save() {
+  TensorServices& services = s_.runtime.tensors();
+  for (const size_t i : seen_.written_weights) {
+    KRN_TRY_LET(TensorRef copy, services.clone(s_.weights[i].tensor));
+    state_.emplace_back(s_.weights[i].tensor, std::move(copy));
+  }
+  if (seen_.draws_random) {
+    KRN_TRY_LET(generators_, random_state(s_.device));
+  }
+  return {};
+}
+
+Status Trials::restore() {
+  for (const auto& [tensor, content] : state_) KRN_TRY(s_.runtime.tensors().copy(tensor, content));
+  return generators_ ? set_random_state(s_.device, *generators_) : Status();
+}
+
+Result<Tensors> Trials::own_copies(const Tensors& inputs) {
+  Tensors own = inputs;
+  for (const size_t i : seen_.written_inputs) {
+    KRN_TRY_LET(own.at(i), s_.runtime.tensors().clone(inputs.at(i)));
+  }
+  return own;
+}
+
+Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
+  TensorServices& services = s_.runtime.tensors();
+  Trial trial;
+  Tensors own;  // of all: what must not be written may be written
+  for (const TensorRef& input : inputs) {
+    KRN_TRY_LET(TensorRef copy, services.clone(input));
+    own.push_back(std::move(copy));
+  }
+  const auto body = [&]() -> Status {
+    for (int k = 0; k < num_calls(); ++k) {
+      KRN_TRY_LET(Tensors outputs, call(own));
+      if (k == 0) trial.sharing = sharing_of(outputs, own, s_.weights);
+      for (TensorRef& output : outputs) {
+        if (output && writes()) {  // a view of state or of an input changes with the next call, or when state is put back
+          KRN_TRY_LET(output, services.clone(output));
+        }
+        trial.numbers.push_back(std::move(output));
+      }
+    }
+    for (TensorRef& input : own) trial.numbers.push_back(std::move(input));
+    for (const auto& [tensor, before] : state_) {
+      KRN_TRY_LET(TensorRef after, services.clone(tensor));
+      trial.numbers.push_back(std::move(after));
+    }
+    if (generators_) {
+      KRN_TRY_LET(trial.generators, random_state(s_.device));
+    }
+    return {};
+  };
+  const Status status = body();
+  KRN_TRY(restore());
+  if (!status.ok()) return status;
+  return trial;
+}
+
+Result<Tensors> Trials::referee(const Tensors& inputs, std::vector<std::string>* own_dtype, FirstCall* first) {
+  KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls()));
+  KRN_TRY(restore());
+  Tensors numbers;
+  for (Tensors& outputs : run.outputs) numbers.insert(numbers.end(), outputs.begin(), outputs.end());
+  numbers.insert(numbers.end(), run.inputs.back().begin(), run.inputs.back().end());
+  numbers.insert(numbers.end(), run.weights.back().begin(), run.weights.back().end());
+  if (first) *first = {std::move(run.inputs.front()), std::move(run.weights.front())};
+  if (own_dtype) own_dtype->insert(own_dtype->end(), run.own_dtype.begin(), run.own_dtype.end());
+  return numbers;
+}
+
+std::vector<std::string> Trials::names(size_t num_outputs) const {
+  std::vector<std::string> names;
+  for (int k = 0; k < num_calls(); ++k)
+    for (size_t i = 0; i < num_outputs; ++i) names.push_back("output " + std::to_string(i) + (k ? " of a second call" : ""));
+  for (const std::string& input : s_.eager->rules().names()) names.push_back("input \"" + input + "\" after the call");
+  for (const size_t i : seen_.written_weights) names.push_back("\"" + s_.weights[i].name + "\" after the call");
+  return names;
+}
+
+std::string Trials::other_difference(const Trial& eager, const Trial& candidate, size_t num_outputs) const {
+  if (candidate.generators != eager.generators) return "the random generators are left in another state than eager leaves them";
+  if (candidate.sharing == eager.sharing) return {};
+  const auto name = [&](size_t i) {
+    if (i < num_outputs) return "output " + std::to_string(i);
+    i -= num_outputs;
+    const std::vector<std::string>& inputs = s_.eager->rules().names();
+    return i < inputs.size() ? "input \"" + inputs[i] + "\"" : "\"" + s_.weights[i - inputs.size()].name + "\"";
+  };
+  const auto first_missing = [&](const Sharing& in, const Sharing& from) {
+    const auto missing = std::find_if(in.begin(), in.end(), [&](const auto& pair) { return std::find(from.begin(), from.end(), pair) == from.end(); });
+    return missing == in.end() ? std::string() : name(missing->first) + " and " + name(missing->second);
+  };
+  if (const std::string pair = first_missing(candidate.sharing, eager.sharing); !pair.empty()) return pair + " share memory, eager's do not";
+  return "in eager, " + first_missing(eager.sharing, candidate.sharing) + " share memory";
+}
+
+}  // namespace keirin

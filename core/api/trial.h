@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A candidate's calls as a caller sees them: outputs, what inputs and state hold afterwards, which of them share memory, what the
+// random generators will draw next. Eager's own trial is what the others are held against; the numbers are judged by their error
+// from the file's operators in fp64 (EagerProgram::referee), which share no step of capture, passes or plugins with what is judged.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/api/session_impl.h"
+#include "core/eager/observed.h"
+#include "core/eager/tensor_services.h"
+#include "core/tune/verify.h"
+
+namespace keirin {
+
+// What shares memory, by number: outputs, then inputs, then weights; the first of each pair is an output.
+using Sharing = std::vector<std::pair<size_t, size_t>>;
+Sharing sharing_of(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
+
+// An output that eager returns as a view of something that the caller has anyway.
+struct OutputView {
+  enum class Of { kInput, kWeight, kOutput };
+  size_t output = 0;
+  Of of = Of::kInput;
+  size_t source = 0;  // position of the input, weight or output that holds all its elements
+  int64_t offset = 0;  // in elements, from the source's first
+  std::vector<int64_t> sizes, strides;
+};
+// The views among eager's own outputs. Overlap that is no such view stays unsaid: a trial then differs from eager's.
+std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
+// `call` with its outputs shared as eager shares them; `call` itself if there is nothing to share.
+CallFn with_views(CallFn call, std::vector<OutputView> views, const WeightTable& weights);
+
+// How the numbers of a trial are listed for the judge: the outputs of each call, then all inputs, then the weights that are written.
+struct Trial {
+  std::vector<TensorRef> numbers;
+  Sharing sharing;                       // of the first call
+  std::optional<RandomState> generators; // afterwards, of a model that draws
+};
+
+// Inputs and written weights after the first of the referee's calls.
+struct FirstCall {
+  std::vector<TensorRef> inputs, weights;
+};
+
+// Makes trials of one model on one set of inputs.
+class Trials {
+ public:
+  // `seen` of these inputs' sizes and strides. Both must outlive this.
+  Trials(Session::Impl& session, const ObservedRun& seen) : s_(session), seen_(seen) {}
+
+  // Keeps what a trial may write, so that each begins alike: call before the first one.
+  Status save();
+  Status restore();
+  bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
+  // One call, or two in a row where the first one leaves something to the second.
+  int num_calls() const { return writes() || seen_.draws_random ? 2 : 1; }
+
+  Result<std::vector<TensorRef>> own_copies(const std::vector<TensorRef>& inputs);  // of what is written; the others themselves
+  Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs);
+  // The numbers of the same list in fp64; which operators had no fp64 form is appended to `own_dtype`. `first` gets what inputs and
+  // written weights hold after the first call, unless it is null.
+  Result<std::vector<TensorRef>> referee(const std::vector<TensorRef>& inputs, std::vector<std::string>* own_dtype, FirstCall* first);
+  // What each number is called, for a model of so many outputs.
+  std::vector<std::string> names(size_t num_outputs) const;
+
+  // What else differs from eager's trial, in words; empty if nothing does.
+  std::string other_difference(const Trial& eager, const Trial& candidate, size_t num_outputs) const;
+
+ private:
+  Session::Impl& s_;
+  const ObservedRun& seen_;
+  std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
+  std::optional<RandomState> generators_;
+};
+
+}  // namespace keirin

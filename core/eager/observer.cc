@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/eager/observer.h"
+
+#include <algorithm>
+
+#include "core/base/overlap.h"
+#include "core/eager/at_tensor.h"
+#include "core/eager/schema_effects.h"
+
+namespace keirin {
+namespace {
+
+bool is_value(const at::Tensor& tensor) { return tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number(); }
+
+bool fills_storage(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.storage_offset() == 0 && tensor.is_contiguous() &&
+         static_cast<size_t>(tensor.numel() * tensor.itemsize()) == tensor.storage().nbytes();
+}
+
+}  // namespace
+
+void each_tensor(torch::jit::Stack& stack, const std::function<void(at::Tensor&)>& visit) {
+  const auto one = [&](at::Tensor& tensor) {
+    if (is_value(tensor)) visit(tensor);
+  };
+  for (c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      at::Tensor tensor = value.toTensor();
+      one(tensor);
+      value = std::move(tensor);
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> tensors = value.toTensorVector();
+      for (at::Tensor& tensor : tensors) one(tensor);
+      value = std::move(tensors);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (std::optional<at::Tensor> tensor : value.toOptionalTensorVector()) {
+        if (tensor) one(*tensor);
+        list.push_back(std::move(tensor));
+      }
+      value = std::move(list);
+    }
+  }
+}
+
+void Observer::note_write(const at::Tensor& tensor) {
+  const Storage storage = storage_of(tensor);
+  if (!written_.insert(storage).second || storage == nullptr) return;
+  const auto is_it = [&](const auto& source) { return source.first == storage; };
+  if (std::none_of(weights_.begin(), weights_.end(), is_it) && std::none_of(inputs_.begin(), inputs_.end(), is_it)) return;
+  const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+  at::Tensor all = at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
+  at::Tensor copy = all.clone();
+  contents_.emplace_back(std::move(all), std::move(copy));
+}
+
+void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
+  std::vector<at::Tensor> operands;
+  each_tensor(stack, [&](at::Tensor& tensor) { operands.push_back(tensor); });
+  note_writes(site, stack, operands);
+  site.op.callBoxed(&stack);
+  std::vector<at::Tensor> results;
+  each_tensor(stack, [&](at::Tensor& tensor) { results.push_back(tensor); });
+  if (results.size() != site.results.size()) return;  // a result without a name in the file: nothing is known of them
+  for (size_t i = 0; i < results.size(); ++i) {
+    ObservedValue value{results[i].sizes().vec(), results[i].layout() == at::kStrided ? results[i].strides().vec() : std::vector<int64_t>(), {},
+                        fills_storage(results[i])};
+    if (operands.size() == site.operands.size() && results[i].has_storage())
+      for (size_t k = 0; k < operands.size() && value.view_of.empty(); ++k)
+        if (storage_of(operands[k]) == storage_of(results[i])) value.view_of = site.operands[k].name;
+    seen_.values[site.results[i].name] = std::move(value);
+  }
+}
+
+void Observer::note_writes(const OperatorSite& site, const torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
+  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
+  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+    torch::jit::Stack argument{stack[i]};
+    each_tensor(argument, [&](at::Tensor& written) {
+      note_write(written);
+      if (!written.has_storage()) return;
+      bool itself = false;  // once among the operands
+      for (const at::Tensor& operand : operands) {
+        if (!operand.has_storage() || storage_of(operand) != storage_of(written)) continue;
+        const AtTensor to(written), from(operand);
+        if (!itself && same_elements(to, from)) {
+          itself = true;
+          continue;
+        }
+        if (!same_elements(to, from) && shares_elements(to, from)) seen_.overlapping_writes.insert(site.node);
+      }
+    });
+  }
+}
+
+void Observer::finish() {
+  const auto collect = [&](const std::vector<std::pair<Storage, size_t>>& sources, std::vector<size_t>& to) {
+    for (const auto& [storage, position] : sources)
+      if (storage != nullptr && written_.contains(storage)) to.push_back(position);
+    std::sort(to.begin(), to.end());
+    to.erase(std::unique(to.begin(), to.end()), to.end());
+  };
+  collect(weights_, seen_.written_weights);
+  collect(inputs_, seen_.written_inputs);
+  for (const auto& [all, before] : contents_) all.copy_(before);
+}
+
+}  // namespace keirin

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runner behind EagerProgram::observe: calls every operator as it is and looks at the storages of what went in and came out. A
+// weight or input is copied before the first write to it, so that a run leaves no mark. Private to core/eager.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "core/eager/frame.h"
+#include "core/eager/observed.h"
+
+namespace keirin {
+
+class Observer final : public OperatorRunner {
+ public:
+  explicit Observer(ObservedRun& seen) : seen_(seen) {}
+  void add_weight(const at::Tensor& tensor, size_t position) { weights_.emplace_back(storage_of(tensor), position); }
+  void add_input(const at::Tensor& tensor, size_t position) { inputs_.emplace_back(storage_of(tensor), position); }
+  void note_write(const at::Tensor& tensor);
+  void run(const OperatorSite& site, torch::jit::Stack& stack) override;
+  // Which of the sources were written; those are put back as they were.
+  void finish();
+
+ private:
+  using Storage = const c10::StorageImpl*;
+  static Storage storage_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr; }
+  void note_writes(const OperatorSite& site, const torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
+
+  ObservedRun& seen_;
+  std::vector<std::pair<Storage, size_t>> weights_, inputs_;
+  std::set<Storage> written_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> contents_;  // all of a written source's storage, and a copy of what it held
+};
+
+// The tensors on a stack in order, lists as their elements; numbers that stand as 0-d tensors and absent ones are left out. `visit`
+// may replace what it is given.
+void each_tensor(torch::jit::Stack& stack, const std::function<void(at::Tensor&)>& visit);
+
+}  // namespace keirin

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/eager/referee.h"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+#include "core/eager/at_tensor.h"
+#include "core/eager/observer.h"
+#include "core/eager/schema_effects.h"
+#include "core/eager/tensor_services.h"
+
+namespace keirin {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+
+at::ScalarType wide_type(at::ScalarType type) {
+  if (c10::isComplexType(type)) return at::kComplexDouble;
+  return c10::isFloatingType(type) ? at::kDouble : type;
+}
+
+bool is_scalar_type(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (type->kind() == TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+  return type->kind() == TypeKind::ScalarTypeType;
+}
+
+bool starts_with(const std::string& text, std::string_view head) { return text.compare(0, head.size(), head) == 0; }
+
+// What the dtype itself decides: bits shown as another type, code that is not LibTorch's.
+bool belongs_to_its_dtype(const OperatorSite& site) {
+  const std::string& name = site.op.schema().name();
+  return (name == "aten::view" && site.op.schema().overload_name() == "dtype") ||
+         !(starts_with(name, "aten::") || starts_with(name, "prim::") || starts_with(name, "torchvision::"));
+}
+
+double largest_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf: return static_cast<double>(std::numeric_limits<at::Half>::max());
+    case at::kBFloat16: return static_cast<double>(std::numeric_limits<at::BFloat16>::max());
+    case at::kFloat: return static_cast<double>(std::numeric_limits<float>::max());
+    default: return std::numeric_limits<double>::max();
+  }
+}
+
+// Arguments that name a dtype, or stand for a number of it when they are absent.
+void widen_arguments(const OperatorSite& site, torch::jit::Stack& stack, bool has_tensors) {
+  const c10::FunctionSchema& schema = site.op.schema();
+  const auto result = site.results.empty() ? at::ScalarType::Undefined : scalar_type_of(site.results[0].dtype);
+  for (size_t i = 0; i < schema.arguments().size() && i < stack.size(); ++i) {
+    if (!is_scalar_type(schema.arguments()[i])) continue;
+    if (stack[i].isInt()) stack[i] = static_cast<int64_t>(wide_type(static_cast<at::ScalarType>(stack[i].toInt())));
+    // A factory without a dtype makes LibTorch's default one, which is a float as narrow as the file's.
+    else if (stack[i].isNone() && !has_tensors && wide_type(result) != result) stack[i] = static_cast<int64_t>(wide_type(result));
+  }
+  const auto own = site.operands.empty() ? at::ScalarType::Undefined : scalar_type_of(site.operands[0].dtype);
+  if (schema.name() == "aten::rms_norm" && stack.size() == 4 && stack[3].isNone() && own == at::kFloat)
+    stack[3] = static_cast<double>(std::numeric_limits<float>::epsilon());
+  if (schema.name() == "aten::nan_to_num" && stack.size() >= 4) {
+    if (stack[2].isNone()) stack[2] = largest_of(own);
+    if (stack[3].isNone()) stack[3] = -largest_of(own);
+  }
+}
+
+}  // namespace
+
+at::Tensor wide(const at::Tensor& tensor) {
+  const at::ScalarType type = wide_type(tensor.scalar_type());
+  return type == tensor.scalar_type() ? tensor : tensor.to(type);
+}
+
+at::Tensor WideCopies::of(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.numel() == 0) return wide(tensor.clone());
+  for (const Copy& copy : copies_) {
+    if (!copy.original.is_alias_of(tensor.storage())) continue;
+    TORCH_CHECK(copy.dtype == tensor.scalar_type(), "two inputs share memory under different dtypes");
+    return copy.elements.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+  const at::Tensor all = at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
+  at::Tensor copy = wide(all);
+  if (copy.is_same(all) || copy.is_alias_of(all)) copy = all.clone();
+  copies_.push_back({tensor.storage(), tensor.scalar_type(), copy});
+  return copy.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
+void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
+  std::vector<at::Tensor> operands;
+  each_tensor(stack, [&](at::Tensor& tensor) {
+    tensor = wide(tensor);  // weights come as they are
+    operands.push_back(tensor);
+  });
+  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
+  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+    torch::jit::Stack written{stack[i]};
+    each_tensor(written, [&](at::Tensor& tensor) {
+      for (const at::Storage& storage : cut_off_)
+        TORCH_CHECK(!storage.is_alias_of(tensor.storage()), "the operator writes a view that has no form in fp64");
+    });
+  }
+  if (belongs_to_its_dtype(site) || draws(site, stack)) return run_own(site, stack, operands);
+  const torch::jit::Stack arguments = stack;
+  try {
+    run_wide(site, stack, operands);
+  } catch (const c10::Error&) {  // it knows no f64, or mixes it with a dtype that is written in its arguments
+    stack = arguments;
+    run_own(site, stack, operands);
+  }
+}
+
+// Whether the operator draws random numbers here: another dtype would draw others. Many that may do so do not with these arguments
+// (dropout that is off), so a run on copies of what it writes tells; the generators are put back.
+bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& stack) {
+  if (!site.op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+  const auto before = random_state(device_);
+  TORCH_CHECK(before.ok(), "the state of the random generators cannot be read");
+  torch::jit::Stack trial = stack;
+  bool fails = false;
+  try {
+    const auto none = [](size_t) { return false; };
+    for (const size_t i : written_arguments(site.op.schema(), none))
+      if (trial[i].isTensor()) trial[i] = trial[i].toTensor().clone();
+    site.op.callBoxed(&trial);
+  } catch (const c10::Error&) {
+    fails = true;  // as run_wide will find too
+  }
+  const auto after = random_state(device_);
+  TORCH_CHECK(after.ok(), "the state of the random generators cannot be read");
+  if (*before == *after) return fails;
+  TORCH_CHECK(set_random_state(device_, *before).ok(), "the state of the random generators cannot be put back");
+  return true;
+}
+
+void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
+  widen_arguments(site, stack, !operands.empty());
+  site.op.callBoxed(&stack);
+  settle_results(site, stack, operands);
+}
+
+void RefereeRunner::run_own(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
+  own_dtype_.insert(site.op.schema().name());
+  TORCH_CHECK(operands.size() == site.operands.size(), "the file does not name the dtypes of all operands");
+  std::vector<at::Tensor> own;
+  each_tensor(stack, [&](at::Tensor& tensor) {
+    tensor = tensor.to(scalar_type_of(site.operands[own.size()].dtype));
+    own.push_back(tensor);
+  });
+  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
+  std::vector<at::Tensor> written;
+  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+    torch::jit::Stack argument{stack[i]};
+    each_tensor(argument, [&](at::Tensor& tensor) { written.push_back(tensor); });
+  }
+  site.op.callBoxed(&stack);
+  for (size_t k = 0; k < own.size(); ++k)
+    for (const at::Tensor& tensor : written)
+      if (tensor.is_same(own[k]) && !own[k].is_same(operands[k])) {
+        operands[k].copy_(own[k]);
+        break;
+      }
+  each_tensor(stack, [&](at::Tensor& result) {
+    for (size_t k = 0; k < own.size(); ++k) {
+      if (own[k].is_same(operands[k]) || !result.is_alias_of(own[k])) continue;
+      if (result.is_same(own[k])) {
+        result = operands[k];
+      } else {
+        result = wide(result).clone();
+        cut_off_.push_back(result.storage());
+      }
+      return;
+    }
+  });
+  settle_results(site, stack, operands);
+}
+
+void RefereeRunner::settle_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
+  size_t at = 0;
+  each_tensor(stack, [&](at::Tensor& result) {
+    const size_t i = at++;
+    result = wide(result);
+    if (i >= site.results.size() || operands.size() != site.operands.size()) return;
+    for (size_t k = 0; k < operands.size(); ++k)
+      if (site.operands[k].dtype != site.results[i].dtype && result.has_storage() && result.is_alias_of(operands[k])) {
+        result = result.clone();
+        return;
+      }
+  });
+}
+
+}  // namespace keirin

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The runner behind EagerProgram::referee: the file's operators on values that are f64 wherever the file says a narrower float (c128
+// for a narrower complex). Aliases are what eager's are: where eager's conversion between two dtypes makes a copy, so does this,
+// although both are f64 here. Private to core/eager.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/eager/frame.h"
+
+namespace keirin {
+
+// In f64 or c128, the tensor itself if it is neither float nor complex or is so already. May be a view of nothing: a conversion copies.
+at::Tensor wide(const at::Tensor& tensor);
+
+// Copies in the wide dtype with the sizes, strides and shared memory of the originals.
+class WideCopies {
+ public:
+  at::Tensor of(const at::Tensor& tensor);
+
+ private:
+  struct Copy {
+    at::Storage original;
+    at::ScalarType dtype;
+    at::Tensor elements;  // all of the storage, as one axis
+  };
+  std::vector<Copy> copies_;
+};
+
+class RefereeRunner final : public OperatorRunner {
+ public:
+  explicit RefereeRunner(Device device) : device_(device) {}
+  void run(const OperatorSite& site, torch::jit::Stack& stack) override;
+  // Operators that ran in the file's dtype, each once.
+  std::vector<std::string> own_dtype() const { return {own_dtype_.begin(), own_dtype_.end()}; }
+
+ private:
+  void run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
+  bool draws(const OperatorSite& site, const torch::jit::Stack& stack);
+  void run_own(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
+  void settle_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
+
+  Device device_;
+  std::set<std::string> own_dtype_;
+  std::vector<at::Storage> cut_off_;  // results that eager has as views of an operand, and this has not
+};
+
+}  // namespace keirin
