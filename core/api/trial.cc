@@ -129,7 +129,14 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
         trial.numbers.push_back(std::move(output));
       }
     }
-    for (TensorRef& input : own) trial.numbers.push_back(std::move(input));
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (std::binary_search(seen_.written_inputs.begin(), seen_.written_inputs.end(), i)) {
+        trial.numbers.push_back(own[i]);
+        continue;
+      }
+      KRN_TRY_LET(const bool same, same_bits(own[i], inputs[i]));
+      if (!same) trial.touched = s_.eager->rules().names().at(i);
+    }
     for (const auto& [tensor, before] : state_) {
       KRN_TRY_LET(TensorRef after, services.clone(tensor));
       trial.numbers.push_back(std::move(after));
@@ -150,7 +157,7 @@ Result<Tensors> Trials::referee(const Tensors& inputs, std::vector<std::string>*
   KRN_TRY(restore());
   Tensors numbers;
   for (Tensors& outputs : run.outputs) numbers.insert(numbers.end(), outputs.begin(), outputs.end());
-  numbers.insert(numbers.end(), run.inputs.back().begin(), run.inputs.back().end());
+  for (const size_t i : seen_.written_inputs) numbers.push_back(run.inputs.back()[i]);
   numbers.insert(numbers.end(), run.weights.back().begin(), run.weights.back().end());
   if (first) *first = {std::move(run.inputs.front()), std::move(run.weights.front())};
   if (own_dtype) own_dtype->insert(own_dtype->end(), run.own_dtype.begin(), run.own_dtype.end());
@@ -161,12 +168,13 @@ std::vector<std::string> Trials::names(size_t num_outputs) const {
   std::vector<std::string> names;
   for (int k = 0; k < num_calls(); ++k)
     for (size_t i = 0; i < num_outputs; ++i) names.push_back("output " + std::to_string(i) + (k ? " of a second call" : ""));
-  for (const std::string& input : s_.eager->rules().names()) names.push_back("input \"" + input + "\" after the call");
+  for (const size_t i : seen_.written_inputs) names.push_back("input \"" + s_.eager->rules().names().at(i) + "\" after the call");
   for (const size_t i : seen_.written_weights) names.push_back("\"" + s_.weights[i].name + "\" after the call");
   return names;
 }
 
 std::string Trials::other_difference(const Trial& eager, const Trial& candidate, size_t num_outputs) const {
+  if (!candidate.touched.empty()) return "it writes input \"" + candidate.touched + "\", which eager does not";
   if (candidate.generators != eager.generators) return "the random generators are left in another state than eager leaves them";
   if (candidate.sharing == eager.sharing) return {};
   const auto name = [&](size_t i) {

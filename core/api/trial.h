@@ -36,9 +36,10 @@ std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const
 // `call` with its outputs shared as eager shares them; `call` itself if there is nothing to share.
 CallFn with_views(CallFn call, std::vector<OutputView> views, const WeightTable& weights);
 
-// How the numbers of a trial are listed for the judge: the outputs of each call, then all inputs, then the weights that are written.
 struct Trial {
+  // For the judge: the outputs of each call, then the inputs that are written and the weights that are, as the last call left them.
   std::vector<TensorRef> numbers;
+  std::string touched;                   // an input that eager does not write and that has other bits now; empty: none
   Sharing sharing;                       // of the first call
   std::optional<RandomState> generators; // afterwards, of a model that draws
 };

@@ -275,6 +275,24 @@ Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& s
   return from_at(std::move(view));
 }
 
+Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
+  bool same = false;
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    const auto bits = [](const at::Tensor& t) {  // NaN equals no NaN
+      switch (t.element_size()) {
+        case 1: return t.view(at::kByte);
+        case 2: return t.view(at::kShort);
+        case 4: return t.view(at::kInt);
+        case 8: return t.view(at::kLong);
+        default: return at::view_as_real(t).view(at::kLong);
+      }
+    };
+    same = at::equal(bits(to_at(a)), bits(to_at(b)));
+  }));
+  return same;
+}
+
 uint64_t numeric_modes(Device device) {
   const at::Context& context = at::globalContext();
   const bool on_cpu = device.kind == Device::kCpu;

@@ -22,6 +22,9 @@ Status ensure_device(Device device);
 // A view of the tensor's memory: its first element lies `offset` elements after the tensor's own. Shares and keeps the storage.
 Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset);
 
+// Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
+Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
+
 // What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
 // precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.
 uint64_t numeric_modes(Device device);
