@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/services.h"
@@ -94,6 +95,8 @@ class Session {
   const std::string& name() const;
   // The reports of all shapes decided so far, oldest first.
   std::vector<ModelReport> reports() const;
+  // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
+  std::vector<std::pair<std::string, TensorRef>> weights() const;
 
   struct Impl;  // core/api/session_impl.h
 
