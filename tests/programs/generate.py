@@ -66,6 +66,7 @@ class Writing:
         self.buffers: dict[str, torch.Tensor] = {}
         self.weights: dict[str, torch.Tensor] = {}
         self.names = 0
+        self.rare = rng.random() < 0.35
 
     # --- choices ---
 
@@ -121,10 +122,13 @@ class Writing:
             kinds += ["transpose", "permute", "diagonal", "movedim", "T", "transpose", "mT"]
         if t.dim() >= 1 and 1 in t.shape:
             kinds += ["squeeze", "expand"]
-        if t.numel() >= 2:
+        # A program with a write through one of these is run eagerly as a whole: in every third program, so that the others are compiled.
+        if not self.rare:
+            kinds = [k for k in kinds if k != "diagonal"]
+        elif t.numel() >= 2:
             kinds += ["as_strided"] * 2
         if n >= 2:
-            kinds += ["unfold", "unflatten"]
+            kinds += ["unflatten"] + (["unfold"] if self.rare else [])
         kind = r.choice(kinds)
         before = ":, " * d
         a = r.randrange(n) if n else 0
@@ -609,18 +613,40 @@ class Writing:
         if returned is None:
             return None
         self.weights = {n: w for n, w in self.weights.items() if f"self.{n}" in "\n".join(self.lines)}
-        args = ", ".join(f"x{i}" for i in range(len(inputs)))
-        body = "\n".join(f"    {line}" for line in self.lines + [returned])
-        source = f"def forward(self, {args}):\n{body}\n"
+        returned = self.varied(inputs, returned)
+        if not returned:
+            return None
+        source = self.source(inputs, f"return {', '.join(returned)}" + ("," if len(returned) == 1 and r.random() < 0.3 else ""))
         return record.Program("", source, module_of(source, self.buffers, self.weights), inputs,
                               extra={"note": self.described(inputs)})
+
+    def source(self, inputs: list[torch.Tensor], last: str) -> str:
+        body = "\n".join(f"    {line}" for line in self.lines + [last])
+        return f"def forward(self, {', '.join(f'x{i}' for i in range(len(inputs)))}):\n{body}\n"
+
+    def varied(self, inputs: list[torch.Tensor], returned: list[str]) -> list[str]:
+        """Those that differ within themselves for other inputs, too: a plan with a constant output is not verified, so not compiled."""
+        module = module_of(self.source(inputs, f"return [{', '.join(returned)}]"), self.buffers, self.weights)
+        keeps = [True] * len(returned)
+        for _ in range(3):
+            others = [torch.tensor([self.rng.gauss(0, 1) for _ in range(t.numel())], dtype=t.dtype).reshape(t.shape) if t.is_floating_point() else
+                      drawn(self.rng, t.shape, t.dtype) for t in inputs]
+            try:
+                with torch.no_grad(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    outputs = copy.deepcopy(module)(*others)
+            except Exception:
+                return []
+            for i, t in enumerate(outputs):
+                keeps[i] &= t.numel() == 0 or bool((t != t.flatten()[0]).any()) or (t.numel() == 1 and bool(t.isfinite() & (t != 0)))
+        return [text for text, keep in zip(returned, keeps) if keep or self.rng.random() < 0.07]
 
     def described(self, inputs: list[torch.Tensor]) -> str:
         def say(name, t):
             return f"{name}: {str(t.dtype).removeprefix('torch.')}[{', '.join(map(str, t.shape))}]"
         return "; ".join([say(f"x{i}", t) for i, t in enumerate(inputs)] + [say(f"self.{n}", t) for n, t in (self.buffers | self.weights).items()])
 
-    def returned(self, inputs) -> str | None:
+    def returned(self, inputs) -> list[str] | None:
         r = self.rng
 
         def telling(t: torch.Tensor) -> bool:
@@ -669,7 +695,7 @@ class Writing:
             return None
         if any(not isinstance(m, torch.Tensor) or m.numel() > kMostElements for m in made):
             return None
-        return f"return {', '.join(chosen)}" + ("," if len(chosen) == 1 and r.random() < 0.3 else "")
+        return chosen
 
 
 def module_of(source: str, buffers: dict[str, torch.Tensor], weights: dict[str, torch.Tensor]) -> torch.nn.Module:

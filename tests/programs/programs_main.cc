@@ -295,7 +295,11 @@ class Parent {
         }
       if (wrong + crashes > most_shown) continue;
       std::printf("%s %s\n", told.crashed ? "CRASHED" : "WRONG", name.c_str());
-      for (const Difference& d : told.differences) std::printf("  %s: %s: %s\n", d.where.c_str(), d.kind.c_str(), d.what.c_str());
+      std::map<std::string, size_t> lines;
+      for (const Difference& d : told.differences)
+        if (++lines[d.kind] == 1) std::printf("  %s: %s: %s\n", d.where.c_str(), d.kind.c_str(), d.what.c_str());
+      for (const auto& [kind, count] : lines)
+        if (count > 1) std::printf("  ... and %zu more: %s\n", count - 1, kind.c_str());
       print_source(name);
       std::printf("  %s\n", repeat(name).c_str());
     }
