@@ -237,7 +237,26 @@ class Writing:
                       ".clone(memory_format=torch.channels_last)"] * 3
         if t.dtype == torch.float32:
             forms.append(".float()")
+        alike = [n for n, u in self.at.items() if u.numel() == t.numel() and n != name]
+        if alike:
+            other = r.choice(alike)
+            forms += [f".view_as({other})", f".reshape_as({other})", f".type_as({other})", f".to({other})"]
         return [f"{self.new()} = {name}{r.choice(forms)}"]
+
+    def s_other_form(self) -> list[str]:
+        """The same tensor with other sizes, or the same bits as another dtype."""
+        name = self.pick(lambda t: t.dim() > 0)
+        t, r = self.at[name], self.rng
+        forms = [f"{name}.unsqueeze_(0)", f"{name}.squeeze_()", f"{name}.transpose_(0, -1)"] if name.startswith("v") else []
+        if t.dtype == torch.float32:
+            forms += [f"{self.new()} = {name}.view(torch.int32)"]
+        if t.dtype == torch.float64:
+            forms += [f"{self.new()} = {name}.view(torch.int64) >> 48"]
+        if t.dtype == torch.bool:
+            forms += [f"{self.new()} = {name}.view(torch.uint8)"]
+        if t.dtype in (torch.float16, torch.bfloat16):
+            forms += [f"{self.new()} = {name}.view(torch.int16) >> 8"]
+        return [r.choice(forms) if forms else f"{self.new()} = {name}.view({t.dtype})"]
 
     def s_dtype(self) -> list[str]:
         name = self.pick(is_plain)
@@ -530,6 +549,8 @@ class Writing:
             forms += [f"{place}[1:] = {place}[:-1].clone()", f"{place}[0] = {c}", f"{place}[1:] = {place}[:-1]", f"{place}.roll(1, 0)"]
             if rows:
                 forms += [f"{place}[{r.randrange(b.shape[0])}] = {r.choice(rows)}"] * 2
+        if r.random() < 0.08:
+            forms = [f"{place} = {place} + 1", f"{place} = torch.relu({place}) + 1", f"{place} = {place}.flip(0)" if b.dim() else f"{place} = {place} * 2"]
         form = r.choice(forms)
         if form.endswith("roll(1, 0)"):
             form = f"{self.new()} = {form}"
@@ -585,7 +606,14 @@ class Writing:
                 shape, dtype = r.choice(kShapes), r.choice(kDtypes)
             inputs.append(drawn(r, shape, dtype))
             self.at[f"x{i}"] = inputs[-1].clone()
-        for i in range(r.choice([0, 0, 0, 1, 1, 2])):
+        if r.random() < 0.06:  # two buffers that are views of one storage
+            whole = drawn(r, (8,), torch.float32)
+            self.buffers = {"b0": whole[:5], "b1": r.choice([whole[3:], whole[2:6].view(2, 2), whole[::2]])}
+            own = copy.deepcopy(self.buffers)
+            for name, b in own.items():
+                setattr(self.self, name, b)
+                self.at[f"self.{name}"] = b
+        for i in range(0 if self.buffers else r.choice([0, 0, 0, 1, 1, 2])):
             b = drawn(r, r.choice([shape, shape, (), (4,), (3, 2)]), r.choice([torch.float32, torch.float32, torch.float32, torch.int64, dtype]))
             if b.dtype == torch.bool or b.numel() == 0:
                 b = torch.zeros(3)
@@ -597,6 +625,8 @@ class Writing:
         kinds = ([self.s_view] * 8 + [self.s_views] + [self.s_maybe_copy] * 3 + [self.s_dtype] * 2 + [self.s_elementwise] * 7 + [self.s_inexact] * 1 +
                  [self.s_integers, self.s_bools, self.s_where] + [self.s_reduction] * 2 + [self.s_join, self.s_gather] + [self.s_scatter, self.s_linear, self.s_make] +
                  [self.s_write] * 8 + [self.s_setitem] * 4 + [self.s_index_write] * 1 + [self.s_out] * 1 + [self.s_state] * 3)
+        if r.random() < 0.1:
+            kinds += [self.s_other_form] * 4
         target, tries = r.randint(4, 22), 0
         while len(self.lines) < target and tries < 120:
             tries += 1

@@ -78,7 +78,7 @@ def row_major(tensor: torch.Tensor) -> tuple[list[int], list[int]]:
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().flatten().clone()
+    return tensor.detach().clone(memory_format=torch.contiguous_format).flatten()
 
 
 def contiguous(inputs: list[torch.Tensor]) -> Variant:
@@ -403,7 +403,7 @@ def record(program: Program, rng: random.Random, finite: bool = True) -> Case:
     known: dict[Any, str] = {}
 
     def keep(tensor: torch.Tensor) -> str:
-        flat = _real(tensor).detach().contiguous()
+        flat = _real(tensor).detach().clone(memory_format=torch.contiguous_format)  # contiguous() may keep odd strides along one element
         key = (str(tensor.dtype), tuple(tensor.shape), archive._raw(flat))
         if key not in known:
             known[key] = f"t{len(known)}"
