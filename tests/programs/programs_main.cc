@@ -289,8 +289,8 @@ class Parent {
       if (!told.crashed) ++wrong;
       std::map<std::string, bool> seen;
       for (const Difference& d : told.differences)
-        if (seen.emplace(d.kind, true).second) {
-          ++kinds[d.kind];
+        if (const std::string how = d.where.substr(0, d.where.find(", call ")) + ": " + d.kind; seen.emplace(how, true).second) {
+          ++kinds[how];
           if (list) list << name << '\t' << d.kind << '\t' << d.where << '\t' << d.what << '\n';
         }
       if (wrong + crashes > most_shown) continue;
