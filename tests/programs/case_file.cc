@@ -34,8 +34,10 @@ struct Reader {
       return out;
     }
     for (const Json& output : json.at("outputs")) {
-      if (output.is_null()) out.outputs.emplace_back();
-      else out.outputs.emplace_back(told(output));
+      if (output.is_null())
+        out.outputs.emplace_back();
+      else
+        out.outputs.emplace_back(told(output));
     }
     for (const Json& storage : json.at("storages")) out.storages.push_back(told(storage));
     for (const auto& [name, buffer] : json.at("buffers").items()) out.buffers.emplace_back(name, told(buffer));

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recorded PyTorch programs (README.md) through the whole river, from the model file to the answer, against what Python's eager module
-// answered. Cases run in child processes, a batch each: one that crashes or hangs is named, and costs no other.
+// Recorded PyTorch programs (README.md) through the whole river, from the model file to the answer, against what
+// Python's eager module answered. Cases run in child processes, a batch each: one that crashes or hangs is named, and
+// costs no other.
 //
-//   programs --cases=FOLDER|ARCHIVE --cpu=FOLDER | --reference=FOLDER | --cuda=FOLDER [--device=cpu|cuda] [--only=NAME] [--first=N]
-//            [--count=N] [--every=N] [--jobs=N] [--threads=N] [--contiguous-only] [--wrapped] [--shown=N] [--kind=NAME] [--list=FILE]
+//   programs --cases=FOLDER|ARCHIVE --cpu=FOLDER | --reference=FOLDER | --cuda=FOLDER [--device=cpu|cuda] [--only=NAME]
+//   [--first=N]
+//            [--count=N] [--every=N] [--jobs=N] [--threads=N] [--contiguous-only] [--wrapped] [--shown=N] [--kind=NAME]
+//            [--list=FILE]
 //            [--table] [--explain]
 //
-// With --contiguous-only a program is compiled for its first layout only, though still called with all of them. --list writes a line for
-// each program that is wrong or was refused. Ends with 1 if a program is wrong or crashed.
+// With --contiguous-only a program is compiled for its first layout only, though still called with all of them. --list
+// writes a line for each program that is wrong or was refused. Ends with 1 if a program is wrong or crashed.
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -38,8 +41,9 @@ constexpr size_t kBatch = 48;
 constexpr unsigned kMostSeconds = 120;  // of one case; a hang is a crash
 
 struct Arguments {
-  std::string cases, cpu, reference, cuda, device = "cpu", only, first = "0", count = "1000000", every = "1", jobs = "1", threads = "1", shown = "10",
-                                           kind = "programs", list, batch, results;
+  std::string cases, cpu, reference, cuda, device = "cpu", only, first = "0", count = "1000000", every = "1",
+                                           jobs = "1", threads = "1", shown = "10", kind = "programs", list, batch,
+                                           results;
   bool contiguous_only = false, wrapped = false, table = false, explain = false;
 };
 
@@ -58,7 +62,8 @@ std::string one_line(std::string text) {
 
 std::vector<std::pair<std::string, std::string>> plugins_of(const Arguments& a) {
   std::vector<std::pair<std::string, std::string>> out;
-  for (const auto& [name, folder] : {std::pair{"cpu", a.cpu}, std::pair{"reference", a.reference}, std::pair{"cuda", a.cuda}})
+  for (const auto& [name, folder] :
+       {std::pair{"cpu", a.cpu}, std::pair{"reference", a.reference}, std::pair{"cuda", a.cuda}})
     if (!folder.empty()) out.emplace_back(name, folder);
   return out;
 }
@@ -77,7 +82,8 @@ int run_batch(const Arguments& a) {
   options.race_seconds = 1e-3;
   options.sample_rate = 0;     // the samples' judge would hide what is to be seen here
   options.memory_limit = 100;  // a tensor of 64 elements is small whatever a plan takes
-  for (const auto& [name, folder] : plugins_of(a)) options.plugins.push_back(name), options.plugin_paths.push_back(folder);
+  for (const auto& [name, folder] : plugins_of(a))
+    options.plugins.push_back(name), options.plugin_paths.push_back(folder);
   settings.all_layouts = !a.contiguous_only;
   settings.wrapped = a.wrapped;
   auto runtime = Runtime::open(options);
@@ -88,13 +94,18 @@ int run_batch(const Arguments& a) {
     ::alarm(kMostSeconds);
     const auto program = read_case(a.cases, name, (*runtime)->tensors());
     Outcome outcome;
-    if (program.ok()) outcome = try_case(*program, **runtime, settings);
-    else outcome.differences.push_back({"case", "read", program.status().text()});
+    if (program.ok())
+      outcome = try_case(*program, **runtime, settings);
+    else
+      outcome.differences.push_back({"case", "read", program.status().text()});
     ::alarm(0);
-    for (const Difference& d : outcome.differences) results << "differs\t" << name << '\t' << d.kind << '\t' << d.where << '\t' << one_line(d.what) << '\n';
-    for (const std::string& refused : outcome.refused) results << "refused\t" << name << '\t' << one_line(refused) << '\n';
+    for (const Difference& d : outcome.differences)
+      results << "differs\t" << name << '\t' << d.kind << '\t' << d.where << '\t' << one_line(d.what) << '\n';
+    for (const std::string& refused : outcome.refused)
+      results << "refused\t" << name << '\t' << one_line(refused) << '\n';
     for (const std::string& reason : outcome.reasons) results << "reason\t" << name << '\t' << one_line(reason) << '\n';
-    results << "end\t" << name << '\t' << outcome.compiled << '\t' << outcome.nodes << '\t' << outcome.nodes_compiled << std::endl;
+    results << "end\t" << name << '\t' << outcome.compiled << '\t' << outcome.nodes << '\t' << outcome.nodes_compiled
+            << std::endl;
   }
   return 0;
 }
@@ -174,7 +185,8 @@ class Parent {
         if (std::find(all.begin(), all.end(), name) != all.end()) out.push_back(name);
       return out;
     }
-    const size_t first = std::strtoull(a_.first.c_str(), nullptr, 10), every = std::max<size_t>(1, std::strtoull(a_.every.c_str(), nullptr, 10));
+    const size_t first = std::strtoull(a_.first.c_str(), nullptr, 10),
+                 every = std::max<size_t>(1, std::strtoull(a_.every.c_str(), nullptr, 10));
     const size_t count = std::strtoull(a_.count.c_str(), nullptr, 10);
     for (size_t i = first; i < all.size() && out.size() < count; i += every) out.push_back(all[i]);
     return out;
@@ -192,7 +204,9 @@ class Parent {
     std::ofstream list(stem + ".batch");
     for (const std::string& name : batch.names) list << name << '\n';
     list.close();
-    std::vector<std::string> arguments = {"/proc/self/exe", "--batch=" + stem + ".batch", "--results=" + batch.results, "--cases=" + folder_, "--device=" + a_.device, "--threads=" + a_.threads};
+    std::vector<std::string> arguments = {
+        "/proc/self/exe",     "--batch=" + stem + ".batch", "--results=" + batch.results,
+        "--cases=" + folder_, "--device=" + a_.device,      "--threads=" + a_.threads};
     for (const auto& [name, folder] : plugins_of(a_)) arguments.push_back("--" + name + "=" + folder);
     if (a_.contiguous_only) arguments.push_back("--contiguous-only");
     if (a_.wrapped) arguments.push_back("--wrapped");
@@ -232,12 +246,17 @@ class Parent {
     for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> words = split(line);
       Told& told = told_[words[1]];
-      if (words[0] == "begin") open = words[1];
-      else if (words[0] == "differs") told.differences.push_back({words[2], words[3], words[4]});
-      else if (words[0] == "refused") told.refused.push_back(words[2]);
-      else if (words[0] == "reason") told.reasons.push_back(words[2]);
+      if (words[0] == "begin")
+        open = words[1];
+      else if (words[0] == "differs")
+        told.differences.push_back({words[2], words[3], words[4]});
+      else if (words[0] == "refused")
+        told.refused.push_back(words[2]);
+      else if (words[0] == "reason")
+        told.reasons.push_back(words[2]);
       else if (words[0] == "end") {
-        told.compiled = words[2] == "1", told.nodes = std::atoi(words[3].c_str()), told.nodes_compiled = std::atoi(words[4].c_str());
+        told.compiled = words[2] == "1", told.nodes = std::atoi(words[3].c_str()),
+        told.nodes_compiled = std::atoi(words[4].c_str());
         done[words[1]] = true;
         open.clear();
       }
@@ -247,8 +266,12 @@ class Parent {
       Told& told = told_[open];
       told = {};
       told.crashed = true;
-      const std::string how = WIFSIGNALED(status) ? std::string("signal ") + ::strsignal(WTERMSIG(status)) : "exit status " + std::to_string(WEXITSTATUS(status));
-      told.differences.push_back({"crash", "in its process", WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? "no end after " + std::to_string(kMostSeconds) + " s" : how});
+      const std::string how = WIFSIGNALED(status) ? std::string("signal ") + ::strsignal(WTERMSIG(status))
+                                                  : "exit status " + std::to_string(WEXITSTATUS(status));
+      told.differences.push_back({"crash", "in its process",
+                                  WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM
+                                      ? "no end after " + std::to_string(kMostSeconds) + " s"
+                                      : how});
       done[open] = true;
     } else if (done.size() < batch.names.size() && done.empty()) {  // not even the first began: no case's fault
       std::fprintf(stderr, "programs: a child ended before its first case\n");
@@ -277,19 +300,23 @@ class Parent {
       whole += told.compiled && told.nodes_compiled == told.nodes;
       if (told.crashed) ++crashes;
       if (a_.explain) {
-        std::printf("%s: %d of %d operators compiled%s\n", name.c_str(), told.nodes_compiled, told.nodes, told.compiled ? "" : ", eager answers");
+        std::printf("%s: %d of %d operators compiled%s\n", name.c_str(), told.nodes_compiled, told.nodes,
+                    told.compiled ? "" : ", eager answers");
         for (const std::string& reason : told.reasons) std::printf("  %s\n", reason.c_str());
       }
       if (!told.refused.empty()) {
         ++refused;
-        if (refused <= most_shown || a_.explain) std::printf("REFUSED by the judge: %s %s\n  %s\n", name.c_str(), told.refused.front().c_str(), repeat(name).c_str());
+        if (refused <= most_shown || a_.explain)
+          std::printf("REFUSED by the judge: %s %s\n  %s\n", name.c_str(), told.refused.front().c_str(),
+                      repeat(name).c_str());
         if (list) list << name << "\trefused\t" << told.refused.front() << '\n';
       }
       if (told.differences.empty()) continue;
       if (!told.crashed) ++wrong;
       std::map<std::string, bool> seen;
       for (const Difference& d : told.differences)
-        if (const std::string how = d.where.substr(0, d.where.find(", call ")) + ": " + d.kind; seen.emplace(how, true).second) {
+        if (const std::string how = d.where.substr(0, d.where.find(", call ")) + ": " + d.kind;
+            seen.emplace(how, true).second) {
           ++kinds[how];
           if (list) list << name << '\t' << d.kind << '\t' << d.where << '\t' << d.what << '\n';
         }
@@ -303,14 +330,17 @@ class Parent {
       print_source(name);
       std::printf("  %s\n", repeat(name).c_str());
     }
-    if (wrong + crashes > most_shown) std::printf("... and %zu more; --list=FILE names them all\n", wrong + crashes - most_shown);
+    if (wrong + crashes > most_shown)
+      std::printf("... and %zu more; --list=FILE names them all\n", wrong + crashes - most_shown);
     for (const auto& [kind, count] : kinds) std::printf("%6zu programs: %s\n", count, kind.c_str());
     if (a_.table) print_table(names);
     std::printf("whole: %zu programs ran without an eager operator\n", whole);
     std::string upper = a_.kind;
     std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
-    std::printf("%s programs=%zu compiled=%zu judge_refused=%zu wrong=%zu crashes=%zu\n", upper.c_str(), names.size(), compiled, refused, wrong, crashes);
-    test::trust_count(a_.kind, static_cast<int64_t>(names.size()), static_cast<int64_t>(wrong), static_cast<int64_t>(crashes));
+    std::printf("%s programs=%zu compiled=%zu judge_refused=%zu wrong=%zu crashes=%zu\n", upper.c_str(), names.size(),
+                compiled, refused, wrong, crashes);
+    test::trust_count(a_.kind, static_cast<int64_t>(names.size()), static_cast<int64_t>(wrong),
+                      static_cast<int64_t>(crashes));
     return wrong == 0 && crashes == 0 && compiled > 0 ? 0 : 1;
   }
 
@@ -324,7 +354,8 @@ class Parent {
     return out;
   }
 
-  // The text of the program, out of its JSON without a reader of JSON: "source" and "note" are strings with \n and \" in them.
+  // The text of the program, out of its JSON without a reader of JSON: "source" and "note" are strings with \n and \"
+  // in them.
   void print_source(const std::string& name) const {
     std::ifstream file(folder_ + "/" + name + ".json");
     std::stringstream all;
@@ -335,9 +366,12 @@ class Parent {
       if (at == std::string::npos) continue;
       std::string out = "    ";
       for (size_t i = at + key.size(); i < text.size() && text[i] != '"'; ++i) {
-        if (text[i] != '\\') out += text[i];
-        else if (text[++i] == 'n') out += "\n    ";
-        else out += text[i];
+        if (text[i] != '\\')
+          out += text[i];
+        else if (text[++i] == 'n')
+          out += "\n    ";
+        else
+          out += text[i];
       }
       while (!out.empty() && (out.back() == ' ' || out.back() == '\n')) out.pop_back();
       std::printf("%s\n", out.c_str());
@@ -359,15 +393,19 @@ class Parent {
       row.partly += told.compiled && told.nodes_compiled < told.nodes;
       row.wrong += !told.differences.empty();
       row.refused += !told.refused.empty();
-      if (row.why.empty() && (!told.compiled || told.nodes_compiled < told.nodes) && !told.reasons.empty()) row.why = told.reasons.front().substr(0, 110);
+      if (row.why.empty() && (!told.compiled || told.nodes_compiled < told.nodes) && !told.reasons.empty())
+        row.why = told.reasons.front().substr(0, 110);
     }
     size_t whole = 0, partly = 0;
-    std::printf("| operator | cases | whole | partly | refused | wrong | why not whole |\n|---|---|---|---|---|---|---|\n");
+    std::printf(
+        "| operator | cases | whole | partly | refused | wrong | why not whole |\n|---|---|---|---|---|---|---|\n");
     for (const auto& [name, row] : rows) {
-      std::printf("| %s | %zu | %zu | %zu | %zu | %zu | %s |\n", name.c_str(), row.cases, row.whole, row.partly, row.refused, row.wrong, row.why.c_str());
+      std::printf("| %s | %zu | %zu | %zu | %zu | %zu | %s |\n", name.c_str(), row.cases, row.whole, row.partly,
+                  row.refused, row.wrong, row.why.c_str());
       whole += row.whole == row.cases, partly += row.whole < row.cases && row.whole + row.partly > 0;
     }
-    std::printf("%zu operators: %zu compiled wholly in all cases, %zu in some or in part, %zu eager\n", rows.size(), whole, partly, rows.size() - whole - partly);
+    std::printf("%zu operators: %zu compiled wholly in all cases, %zu in some or in part, %zu eager\n", rows.size(),
+                whole, partly, rows.size() - whole - partly);
   }
 
   Arguments a_;
@@ -380,18 +418,27 @@ int run(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
-    if (arg == "--contiguous-only") a.contiguous_only = true;
-    else if (arg == "--wrapped") a.wrapped = true;
-    else if (arg == "--table") a.table = true;
-    else if (arg == "--explain") a.explain = true;
-    else if (!read_option(arg, "cases", a.cases) && !read_option(arg, "cpu", a.cpu) && !read_option(arg, "reference", a.reference) && !read_option(arg, "cuda", a.cuda) &&
-             !read_option(arg, "device", a.device) && !read_option(arg, "only", a.only) && !read_option(arg, "first", a.first) && !read_option(arg, "count", a.count) &&
-             !read_option(arg, "every", a.every) && !read_option(arg, "jobs", a.jobs) && !read_option(arg, "threads", a.threads) && !read_option(arg, "shown", a.shown) &&
-             !read_option(arg, "kind", a.kind) && !read_option(arg, "list", a.list) && !read_option(arg, "batch", a.batch) && !read_option(arg, "results", a.results))
+    if (arg == "--contiguous-only")
+      a.contiguous_only = true;
+    else if (arg == "--wrapped")
+      a.wrapped = true;
+    else if (arg == "--table")
+      a.table = true;
+    else if (arg == "--explain")
+      a.explain = true;
+    else if (!read_option(arg, "cases", a.cases) && !read_option(arg, "cpu", a.cpu) &&
+             !read_option(arg, "reference", a.reference) && !read_option(arg, "cuda", a.cuda) &&
+             !read_option(arg, "device", a.device) && !read_option(arg, "only", a.only) &&
+             !read_option(arg, "first", a.first) && !read_option(arg, "count", a.count) &&
+             !read_option(arg, "every", a.every) && !read_option(arg, "jobs", a.jobs) &&
+             !read_option(arg, "threads", a.threads) && !read_option(arg, "shown", a.shown) &&
+             !read_option(arg, "kind", a.kind) && !read_option(arg, "list", a.list) &&
+             !read_option(arg, "batch", a.batch) && !read_option(arg, "results", a.results))
       return std::fprintf(stderr, "programs: unknown argument %s\n", arg.c_str()), 2;
   }
   if (a.cases.empty()) return std::fprintf(stderr, "programs: name the cases: --cases=FOLDER or --cases=ARCHIVE\n"), 2;
-  if (plugins_of(a).empty()) return std::fprintf(stderr, "programs: name the folder of a plugin: --cpu=, --reference= or --cuda=\n"), 2;
+  if (plugins_of(a).empty())
+    return std::fprintf(stderr, "programs: name the folder of a plugin: --cpu=, --reference= or --cuda=\n"), 2;
   if (!a.batch.empty()) return run_batch(a);
   return Parent(std::move(a)).run();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a program is tried. State is put back before each row of calls, so that one session serves all layouts that it is called with.
+// How a program is tried. State is put back before each row of calls, so that one session serves all layouts that it is
+// called with.
 #include "tests/programs/trial.h"
 
 #include <ATen/ATen.h>
@@ -57,8 +58,9 @@ std::string value_difference(const at::Tensor& got, const at::Tensor& wanted, do
     const int64_t count = differs.sum().item<int64_t>();
     if (count == 0) return {};
     const int64_t at = differs.to(at::kByte).argmax().item<int64_t>();
-    return std::to_string(count) + " of " + std::to_string(a.numel()) + " elements; element " + std::to_string(at) + " is " +
-           text_of(a[at].to(at::kDouble).item<double>()) + ", Python's " + text_of(b[at].to(at::kDouble).item<double>());
+    return std::to_string(count) + " of " + std::to_string(a.numel()) + " elements; element " + std::to_string(at) +
+           " is " + text_of(a[at].to(at::kDouble).item<double>()) + ", Python's " +
+           text_of(b[at].to(at::kDouble).item<double>());
   }
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
   const double *p = x.data_ptr<double>(), *q = y.data_ptr<double>();
@@ -73,8 +75,9 @@ std::string value_difference(const at::Tensor& got, const at::Tensor& wanted, do
     if (worst < 0 || distance > largest) worst = i, largest = distance;
   }
   if (worst < 0) return {};
-  return std::to_string(count) + " of " + std::to_string(x.numel()) + " elements; element " + std::to_string(worst) + " is " + text_of(p[worst]) +
-         ", Python's " + text_of(q[worst]) + (tolerance > 0 ? " (tolerance " + text_of(tolerance) + ")" : "");
+  return std::to_string(count) + " of " + std::to_string(x.numel()) + " elements; element " + std::to_string(worst) +
+         " is " + text_of(p[worst]) + ", Python's " + text_of(q[worst]) +
+         (tolerance > 0 ? " (tolerance " + text_of(tolerance) + ")" : "");
 }
 
 // The addresses of the first bytes of all elements, and beyond `kMost` elements only whether the extents meet.
@@ -97,7 +100,8 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
     for (int64_t d = 0; d < t.dim(); ++d) {
       std::vector<int64_t> next;
       for (const int64_t from : at)
-        for (int64_t i = 0; i < t.size(d); ++i) next.push_back(from + i * t.stride(d) * static_cast<int64_t>(t.element_size()));
+        for (int64_t i = 0; i < t.size(d); ++i)
+          next.push_back(from + i * t.stride(d) * static_cast<int64_t>(t.element_size()));
       at = std::move(next);
     }
     std::set<int64_t> out;
@@ -111,7 +115,8 @@ bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   return false;
 }
 
-// The inputs of one row of calls: storages of their own and views of them. The same view twice is one tensor, as in Python.
+// The inputs of one row of calls: storages of their own and views of them. The same view twice is one tensor, as in
+// Python.
 struct Inputs {
   std::vector<at::Tensor> storages;
   Tensors views;
@@ -127,7 +132,9 @@ struct Inputs {
       TensorRef same;
       for (size_t j = 0; j < i; ++j) {
         const Layout& other = variant.inputs[j];
-        if (other.storage == layout.storage && other.sizes == layout.sizes && other.strides == layout.strides && other.offset == layout.offset) same = views[j];
+        if (other.storage == layout.storage && other.sizes == layout.sizes && other.strides == layout.strides &&
+            other.offset == layout.offset)
+          same = views[j];
       }
       if (same) {
         views.push_back(same);
@@ -139,7 +146,8 @@ struct Inputs {
         views.push_back(own);
         continue;
       }
-      auto wrapped = runtime.tensors().wrap({own->dtype(), layout.sizes, layout.strides, own->device()}, view.data_ptr(), own);
+      auto wrapped =
+          runtime.tensors().wrap({own->dtype(), layout.sizes, layout.strides, own->device()}, view.data_ptr(), own);
       views.push_back(wrapped.ok() ? *wrapped : own);
     }
   }
@@ -159,7 +167,8 @@ class Trial {
       if (!open()) return outcome_;
       compile(compiled, first);
       if (first) {
-        for (const Variant& called : program_.variants) call_all(called, "compiled with contiguous, called with " + called.name, false);
+        for (const Variant& called : program_.variants)
+          call_all(called, "compiled with contiguous, called with " + called.name, false);
       } else {
         call_all(compiled, "compiled with " + compiled.name + ", called with it", false);
         call_all(program_.variants.front(), "compiled with " + compiled.name + ", called with contiguous", false);
@@ -169,7 +178,9 @@ class Trial {
   }
 
  private:
-  void differs(const std::string& kind, const std::string& where, std::string what) { outcome_.differences.push_back({kind, where, std::move(what)}); }
+  void differs(const std::string& kind, const std::string& where, std::string what) {
+    outcome_.differences.push_back({kind, where, std::move(what)});
+  }
 
   bool open() {
     session_.reset();
@@ -201,10 +212,13 @@ class Trial {
       if (candidate.reason == "wrong_result" && candidate.note.find("output is constant") == std::string::npos)
         outcome_.refused.push_back(where + ", " + candidate.name + ": " + candidate.note);
     }
-    if (first) outcome_.nodes = report->nodes, outcome_.nodes_compiled = report->nodes_compiled, outcome_.reasons = report->reasons;
+    if (first)
+      outcome_.nodes = report->nodes, outcome_.nodes_compiled = report->nodes_compiled,
+      outcome_.reasons = report->reasons;
     for (size_t i = 0; i < inputs.storages.size(); ++i)
       if (std::string what = value_difference(inputs.storages[i], told_tensor(variant.storages[i]), 0); !what.empty())
-        differs("inputs_of_compile", where, "compiling left another content in storage " + std::to_string(i) + ": " + what);
+        differs("inputs_of_compile", where,
+                "compiling left another content in storage " + std::to_string(i) + ": " + what);
     for (const State& state : state_)
       if (std::string what = value_difference(to_at(state.live), state.content, 0); !what.empty())
         differs("state_of_compile", where, "compiling left another content in " + state.name + ": " + what);
@@ -238,40 +252,57 @@ class Trial {
       for (size_t i = 0; i < kept[k].size(); ++i) {
         const std::string me = "o" + std::to_string(i);
         const auto& shares = variant.calls[k].shares;
-        const bool foreign = std::any_of(shares.begin(), shares.end(), [&](const Share& s) { return s.left == me && s.right[0] != 'o'; });
+        const bool foreign = std::any_of(shares.begin(), shares.end(),
+                                         [&](const Share& s) { return s.left == me && s.right[0] != 'o'; });
         if (foreign || !kept[k][i] || !variant.calls[k].outputs[i]) continue;
         const Told& told = *variant.calls[k].outputs[i];
         if (std::string what = value_difference(to_at(kept[k][i]), told_tensor(told), told.tolerance); !what.empty())
-          differs(prefix + "kept", how, "output " + std::to_string(i) + " of call " + std::to_string(k + 1) + " was changed by a later call: " + what);
+          differs(prefix + "kept", how,
+                  "output " + std::to_string(i) + " of call " + std::to_string(k + 1) +
+                      " was changed by a later call: " + what);
       }
   }
 
-  void compare(const Call& call, const Tensors& outputs, const Inputs& inputs, const std::string& prefix, const std::string& where) {
+  void compare(const Call& call, const Tensors& outputs, const Inputs& inputs, const std::string& prefix,
+               const std::string& where) {
     if (outputs.size() != call.outputs.size())
-      return differs(prefix + "outputs", where, std::to_string(outputs.size()) + " outputs, Python's " + std::to_string(call.outputs.size()));
+      return differs(prefix + "outputs", where,
+                     std::to_string(outputs.size()) + " outputs, Python's " + std::to_string(call.outputs.size()));
     std::vector<std::pair<std::string, at::Tensor>> named;
     for (size_t i = 0; i < outputs.size(); ++i) {
       const std::string me = "output " + std::to_string(i);
       if (!outputs[i] || !call.outputs[i]) {
-        if (static_cast<bool>(outputs[i]) != call.outputs[i].has_value()) differs(prefix + "outputs", where, me + " is nothing on one side only");
+        if (static_cast<bool>(outputs[i]) != call.outputs[i].has_value())
+          differs(prefix + "outputs", where, me + " is nothing on one side only");
         continue;
       }
       const at::Tensor got = to_at(outputs[i]), wanted = told_tensor(*call.outputs[i]);
       named.emplace_back("o" + std::to_string(i), got);
       if (got.scalar_type() != wanted.scalar_type())
-        differs(prefix + "dtype", where, me + " is of " + c10::toString(got.scalar_type()) + ", Python's of " + c10::toString(wanted.scalar_type()));
-      else if (got.sizes() != wanted.sizes()) differs(prefix + "sizes", where, me + " has sizes " + text_of(got.sizes().vec()) + ", Python's " + text_of(wanted.sizes().vec()));
-      else if (std::string what = value_difference(got, wanted, call.outputs[i]->tolerance); !what.empty()) differs(prefix + "values", where, me + ": " + what);
+        differs(
+            prefix + "dtype", where,
+            me + " is of " + c10::toString(got.scalar_type()) + ", Python's of " + c10::toString(wanted.scalar_type()));
+      else if (got.sizes() != wanted.sizes())
+        differs(prefix + "sizes", where,
+                me + " has sizes " + text_of(got.sizes().vec()) + ", Python's " + text_of(wanted.sizes().vec()));
+      else if (std::string what = value_difference(got, wanted, call.outputs[i]->tolerance); !what.empty())
+        differs(prefix + "values", where, me + ": " + what);
       else if (telling_strides(got) != call.outputs[i]->strides)
-        differs(prefix + "strides", where, me + " of sizes " + text_of(got.sizes().vec()) + " has strides " + text_of(telling_strides(got)) + ", Python's " + text_of(call.outputs[i]->strides));
+        differs(prefix + "strides", where,
+                me + " of sizes " + text_of(got.sizes().vec()) + " has strides " + text_of(telling_strides(got)) +
+                    ", Python's " + text_of(call.outputs[i]->strides));
     }
     for (size_t i = 0; i < call.storages.size(); ++i)
-      if (std::string what = value_difference(inputs.storages[i], told_tensor(call.storages[i]), call.storages[i].tolerance); !what.empty())
+      if (std::string what =
+              value_difference(inputs.storages[i], told_tensor(call.storages[i]), call.storages[i].tolerance);
+          !what.empty())
         differs(prefix + "inputs", where, "storage " + std::to_string(i) + " afterwards: " + what);
     const size_t num_outputs = named.size();
-    for (size_t i = 0; i < inputs.views.size(); ++i) named.emplace_back("i" + std::to_string(i), to_at(inputs.views[i]));
+    for (size_t i = 0; i < inputs.views.size(); ++i)
+      named.emplace_back("i" + std::to_string(i), to_at(inputs.views[i]));
     for (const auto& [name, told] : call.buffers) {
-      const auto found = std::find_if(state_.begin(), state_.end(), [&, key = name](const State& s) { return s.name == key; });
+      const auto found =
+          std::find_if(state_.begin(), state_.end(), [&, key = name](const State& s) { return s.name == key; });
       if (found == state_.end()) {
         differs(prefix + "state", where, "there is no tensor called " + name);
         continue;
@@ -289,9 +320,14 @@ class Trial {
         const auto found = wanted.find({left, right});
         const bool share = share_memory(x, y);
         const auto bytes = static_cast<int64_t>(static_cast<char*>(y.data_ptr()) - static_cast<char*>(x.data_ptr()));
-        if (share != (found != wanted.end())) differs(prefix + (share ? "shares" : "shares_not"), where, left + " and " + right + (share ? " share memory, in Python they do not" : " share no memory, in Python they do"));
+        if (share != (found != wanted.end()))
+          differs(prefix + (share ? "shares" : "shares_not"), where,
+                  left + " and " + right +
+                      (share ? " share memory, in Python they do not" : " share no memory, in Python they do"));
         else if (share && bytes != found->second)
-          differs(prefix + "shares", where, right + " begins " + std::to_string(bytes) + " bytes after " + left + ", in Python " + std::to_string(found->second));
+          differs(prefix + "shares", where,
+                  right + " begins " + std::to_string(bytes) + " bytes after " + left + ", in Python " +
+                      std::to_string(found->second));
       }
   }
 

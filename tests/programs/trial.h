@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One recorded program through the front room: eager, and compiled for each layout of its inputs and called with it and with others.
-// The judge here is the recording of Python's eager module: values, sizes, dtypes, strides, what calls leave in inputs and state, and
-// who shares memory with whom. It knows nothing of our importer, passes or plugins.
+// One recorded program through the front room: eager, and compiled for each layout of its inputs and called with it and
+// with others. The judge here is the recording of Python's eager module: values, sizes, dtypes, strides, what calls
+// leave in inputs and state, and who shares memory with whom. It knows nothing of our importer, passes or plugins.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct Difference {
 };
 
 struct Outcome {
-  bool compiled = false;             // a plan answered for the first layout
+  bool compiled = false;  // a plan answered for the first layout
   int nodes = 0, nodes_compiled = 0;
   std::vector<Difference> differences;
   std::vector<std::string> refused;  // candidates that the judge found wrong
