@@ -69,8 +69,14 @@ def _raw(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def write(program: torch.export.ExportedProgram, init: dict[str, Any], rule_of: Callable, path: Path) -> None:
-    """`init` holds version, seed and inputs; `rule_of(name, tensor)` answers how an empty tensor is drawn."""
+def _whole_storage(tensor: torch.Tensor) -> bytes:
+    storage = tensor.detach().untyped_storage()
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes() if storage.nbytes() else b""
+
+
+def write(program: torch.export.ExportedProgram, init: dict[str, Any] | None, rule_of: Callable | None, path: Path) -> None:
+    """`init` holds version, seed and inputs; `rule_of(name, tensor)` answers how an empty tensor is drawn. Without both every tensor
+    keeps its data, and views of one storage stay that."""
     parameters = set(program.graph_signature.parameters)
     writer = Writer(path)
     writer.add("archive_format", b"pt2")
@@ -80,19 +86,21 @@ def write(program: torch.export.ExportedProgram, init: dict[str, Any], rule_of: 
         config: dict[str, Any] = {}
         records: dict[Any, str] = {}
         for name, tensor in named.items():
-            keeps = _keeps_data(tensor, kind)
+            keeps = rule_of is None or _keeps_data(tensor, kind)
             # Names with one storage are tied; a tensor of no elements has no storage to share.
             storage = tensor.untyped_storage().data_ptr() if tensor.numel() else name
             if storage not in records:
                 records[storage] = f"{prefix}{len(records)}"
-                writer.add(f"data/{kind}/{records[storage]}", _raw(tensor) if keeps else b"")
+                data = b"" if not keeps else _whole_storage(tensor) if rule_of is None else _raw(tensor)
+                writer.add(f"data/{kind}/{records[storage]}", data)
             if not keeps:
                 rules[name] = rule_of(name, tensor)
             meta = serialize._dataclass_to_dict(serialize.serialize_tensor_meta(tensor.detach()))
             config[name] = {"path_name": records[storage], "is_param": name in parameters, "use_pickle": False, "tensor_meta": meta}
         writer.add(f"data/{kind}/model_{kind}_config.json", _dense({"config": config}))
     writer.add("models/model.json", _dense(_slim(_program_json(program))))
-    writer.add(kInitRecord, json.dumps({**init, "tensors": rules}, indent=1).encode())
+    if init is not None:
+        writer.add(kInitRecord, json.dumps({**init, "tensors": rules}, indent=1).encode())
     writer.add("archive_version", b"0")
     writer.add(".data/version", b"6")
     writer.close()
