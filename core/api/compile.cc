@@ -18,6 +18,7 @@
 #include "core/api/candidates.h"
 #include "core/api/repro.h"
 #include "core/api/trial.h"
+#include "core/base/overlap.h"
 #include "core/eager/replay.h"
 #include "core/host/background.h"
 #include "core/exec/ticks.h"
@@ -104,6 +105,9 @@ class Decider {
   Status restore_state() { return trials_.restore(); }
   Result<Tensors> own_inputs(const Tensors& inputs) { return trials_.own_copies(inputs); }
   CallGuard call_guard() const;
+  CallFn in_eagers_forms(CallFn call, bool may_differ) { return with_forms(std::move(call), forms_, may_differ, services_, s_.weights); }
+  bool plan_strides_differ() const;
+  bool inputs_share() const;
   std::shared_ptr<Decision> decision_for(CallFn call, std::shared_ptr<PlanGuard> guard);
   CacheKey ledger_key(const Hash& graph) const;
   std::map<std::string, std::string> fingerprints() const;
@@ -138,7 +142,7 @@ class Decider {
   std::vector<Candidate> candidates_;  // 0: eager
   ObservedRun seen_;                   // eager's first call
   Trials trials_{s_, seen_};
-  std::vector<OutputView> views_;      // among eager's outputs
+  OutputForms forms_;                  // of eager's outputs
   FirstCall first_call_;               // the referee's, while it is asked for
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key_;     // none: no cache, or a graph without bytes
@@ -165,6 +169,32 @@ CallGuard Decider::call_guard() const {
   for (const size_t i : seen_.written_weights) writes.weights.push_back(s_.weights[i].tensor);
   for (size_t i = 0; i < s_.weights.size(); ++i) writes.all_weights.push_back(s_.weights[i].tensor);
   return CallGuard(inputs_, s_.device, numeric_modes(s_.device), writes);
+}
+
+// Whether an output of the plans has other strides than eager's: those of eager steps are not known before they run.
+bool Decider::plan_strides_differ() const {
+  const Graph& graph = prepared_->graph;
+  size_t user = 0;
+  for (const Output& output : graph.outputs) {
+    if (output.updates != kNone) continue;
+    const TensorSpec& spec = forms_.specs.at(user++);
+    const Type& type = graph.type(output.value);
+    const uint32_t producer = graph.values[output.value].producer;
+    if (producer == kNone || graph.ops[producer].code == OpCode::kOpaque || spec.sizes != type.sizes) return true;
+    for (size_t d = 0; d < spec.sizes.size(); ++d)
+      if (spec.sizes[d] > 1 && spec.strides[d] != type.strides[d]) return true;
+  }
+  return false;
+}
+
+bool Decider::inputs_share() const {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    for (size_t k = 0; k < i; ++k)
+      if (ranges_meet(*inputs_[i], *inputs_[k])) return true;
+    for (size_t k = 0; k < s_.weights.size(); ++k)
+      if (ranges_meet(*inputs_[i], *s_.weights[k].tensor)) return true;
+  }
+  return false;
 }
 
 // An empty call is eager's, which needs no guard beyond the sizes.
@@ -202,7 +232,7 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
     report_.kernels_generated += static_cast<int>(built->kernels_generated);
     // The eager steps call into `prepared`: it lives as long as the plan.
     candidate.own = [plan = built->plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
-    candidate.call = with_views(candidate.own, views_, s_.weights);
+    candidate.call = in_eagers_forms(candidate.own, plan_strides_differ());
   }
   candidates_.push_back(std::move(candidate));
 }
@@ -221,7 +251,7 @@ void Decider::add_replay() {
     candidate.report.reason = "pending";
     candidate.report.compile_seconds = now_s() - start;
     candidate.own = [shared](const Tensors& inputs) { return shared->run(inputs); };
-    candidate.call = with_views(candidate.own, views_, s_.weights);
+    candidate.call = in_eagers_forms(candidate.own, true);
   }
   candidates_.push_back(std::move(candidate));
 }
@@ -282,7 +312,7 @@ void Decider::add_launch_replays() {
     } else {
       std::shared_ptr<LaunchReplay> shared = std::move(*replay);
       // The recording reads the plan's arena and weights: it keeps the call alive.
-      const CallFn call = with_views([shared, keep = candidates_[i].own](const Tensors& inputs) { return shared->run(inputs); }, views_, s_.weights);
+      const CallFn call = in_eagers_forms([shared, keep = candidates_[i].own](const Tensors& inputs) { return shared->run(inputs); }, !candidates_[i].plan || plan_strides_differ());
       const Result<bool> alike = prepared_ ? answers_alike(call, candidates_[i].call) : Result<bool>(true);
       if (!alike.ok() || !*alike) {
         recorded.report.reason = "wrong_result";
@@ -734,7 +764,7 @@ bool Decider::start_warm() {
   report_.reasons.push_back("decided by an earlier process; bench measures again");
   for (const std::string& refusal : built.refusals) report_.reasons.push_back("eager: " + refusal);
   std::shared_ptr<PlanGuard> guard = chosen ? make_guard(ledger_->choice, built.plugin) : nullptr;
-  s_.publish(decision_for(with_views(std::move(chosen), views_, s_.weights), std::move(guard)));
+  s_.publish(decision_for(in_eagers_forms(std::move(chosen), !built.plan || plan_strides_differ()), std::move(guard)));
   return true;
 }
 
@@ -756,9 +786,15 @@ void Decider::write_ledger_record() {
 // Eager's first call, and the graph after the passes, if the model has one.
 Status Decider::prepare() {
   // Eager first: its error is the caller's answer, and nothing else is tried. What it does with memory decides what is captured.
-  KRN_TRY_LET(const Tensors first, s_.eager->observe(inputs_, seen_));
+  // Where inputs share memory with each other, that is not a call that others are like: it is asked with copies.
+  Tensors apart = inputs_;
+  if (inputs_share())
+    for (TensorRef& input : apart) {
+      KRN_TRY_LET(input, services_.clone(input));
+    }
+  KRN_TRY_LET(const Tensors first, s_.eager->observe(apart, seen_));
   eager_process_bytes_ = resident_bytes();
-  views_ = views_among(first, inputs_, s_.weights);
+  forms_ = forms_of(first, apart, s_.weights);
   KRN_TRY(trials_.save());
   Result<Prepared> captured = capture(s_, specs_, &seen_);
   if (captured.ok()) prepared_ = std::make_shared<Prepared>(std::move(*captured));

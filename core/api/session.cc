@@ -248,10 +248,4 @@ std::vector<ModelReport> Session::reports() const {
   return impl_->reports;
 }
 
-std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
-  std::vector<std::pair<std::string, TensorRef>> out;
-  for (size_t i = 0; i < impl_->weights.size(); ++i) out.emplace_back(impl_->weights[i].name, impl_->weights[i].tensor);
-  return out;
-}
-
 }  // namespace keirin

@@ -98,8 +98,6 @@ class Session {
   std::vector<std::pair<std::string, TensorRef>> weights() const;
   // The reports of all shapes decided so far, oldest first.
   std::vector<ModelReport> reports() const;
-  // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
-  std::vector<std::pair<std::string, TensorRef>> weights() const;
 
   struct Impl;  // core/api/session_impl.h
 

@@ -10,17 +10,8 @@ namespace {
 
 using Tensors = std::vector<TensorRef>;
 
-// Whether all elements of `part` are elements of `whole`, which has them once each, row-major or in another dense order.
-bool lies_inside(const Tensor& part, const Tensor& whole) {
-  if (part.dtype() != whole.dtype() || !ranges_meet(part, whole)) return false;
-  const auto [begin, end] = byte_range(part);
-  const auto [whole_begin, whole_end] = byte_range(whole);
-  if (begin < whole_begin || end > whole_end) return false;
-  int64_t elements = 1;
-  for (int64_t d = 0; d < whole.rank(); ++d) elements *= whole.sizes()[d];
-  const bool dense = static_cast<uintptr_t>(elements * dtype_bytes(whole.dtype())) == whole_end - whole_begin;
-  return dense || same_elements(part, whole);
-}
+// A view of it can be made of it.
+bool lies_inside(const Tensor& part, const Tensor& whole) { return part.dtype() == whole.dtype() && covers(whole, part); }
 
 OutputView view_in(size_t output, OutputView::Of of, size_t source, const Tensor& part, const Tensor& whole) {
   const auto distance = reinterpret_cast<intptr_t>(part.data()) - reinterpret_cast<intptr_t>(whole.data());
@@ -71,11 +62,47 @@ std::vector<OutputView> views_among(const Tensors& outputs, const Tensors& input
   return views;
 }
 
-CallFn with_views(CallFn call, std::vector<OutputView> views, const WeightTable& weights) {
-  if (views.empty() || !call) return call;
-  return [call = std::move(call), views = std::move(views), &weights](const Tensors& inputs) -> Result<Tensors> {
+OutputForms forms_of(const Tensors& outputs, const Tensors& inputs, const WeightTable& weights) {
+  OutputForms forms{views_among(outputs, inputs, weights), {}};
+  for (const TensorRef& output : outputs) {
+    forms.specs.emplace_back();
+    if (output)
+      forms.specs.back() = {output->dtype(), {output->sizes(), output->sizes() + output->rank()}, {output->strides(), output->strides() + output->rank()}, output->device()};
+  }
+  return forms;
+}
+
+namespace {
+
+bool has_strides(const Tensor& tensor, const TensorSpec& spec) {
+  if (tensor.rank() != static_cast<int64_t>(spec.sizes.size())) return true;  // wrong in another way, which is the judge's to say
+  for (int64_t d = 0; d < tensor.rank(); ++d)
+    if (tensor.sizes()[d] > 1 && tensor.strides()[d] != spec.strides[d]) return false;
+  return true;
+}
+
+// The same elements under other strides. Along a stride of 0 one element stands for all.
+Result<TensorRef> laid_out(const TensorRef& tensor, const TensorSpec& spec, TensorServices& services) {
+  TensorSpec once = spec;
+  for (size_t d = 0; d < once.sizes.size(); ++d)
+    if (once.strides[d] == 0) once.sizes[d] = std::min<int64_t>(once.sizes[d], 1);
+  KRN_TRY_LET(const TensorRef from, view_of(tensor, once.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, 0));
+  KRN_TRY_LET(const TensorRef to, services.allocate(once));
+  KRN_TRY(services.copy(to, from));
+  return view_of(to, spec.sizes, spec.strides, 0);
+}
+
+}  // namespace
+
+CallFn with_forms(CallFn call, const OutputForms& forms, bool may_differ, TensorServices& services, const WeightTable& weights) {
+  if (!call || (forms.views.empty() && !may_differ)) return call;
+  return [call = std::move(call), forms, &services, &weights](const Tensors& inputs) -> Result<Tensors> {
     KRN_TRY_LET(Tensors outputs, call(inputs));
-    for (const OutputView& view : views) {
+    for (size_t i = 0; i < outputs.size() && i < forms.specs.size(); ++i)
+      if (outputs[i] && !has_strides(*outputs[i], forms.specs[i])) {
+        KRN_TRY_LET(outputs[i], laid_out(outputs[i], forms.specs[i], services));
+      }
+    for (const OutputView& view : forms.views) {
       const TensorRef& source = view.of == OutputView::Of::kInput    ? inputs.at(view.source)
                                 : view.of == OutputView::Of::kWeight ? weights[view.source].tensor
                                                                      : outputs.at(view.source);

@@ -31,10 +31,19 @@ struct OutputView {
   int64_t offset = 0;  // in elements, from the source's first
   std::vector<int64_t> sizes, strides;
 };
-// The views among eager's own outputs. Overlap that is no such view stays unsaid: a trial then differs from eager's.
+// The views among eager's own outputs, of inputs that do not share memory with each other. Overlap that is no such view stays unsaid: a
+// trial then differs from eager's.
 std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
-// `call` with its outputs shared as eager shares them; `call` itself if there is nothing to share.
-CallFn with_views(CallFn call, std::vector<OutputView> views, const WeightTable& weights);
+
+// What eager's outputs are besides numbers: views of each other or of what the caller has, and of which strides.
+struct OutputForms {
+  std::vector<OutputView> views;
+  std::vector<TensorSpec> specs;  // of each output; without dtype where eager returns None
+};
+OutputForms forms_of(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
+// `call` with its outputs in eager's forms: laid out again where the strides are others, and shared as eager's are. `may_differ` says
+// whether the strides have to be looked at; `call` itself is returned if there is nothing to do.
+CallFn with_forms(CallFn call, const OutputForms& forms, bool may_differ, TensorServices& services, const WeightTable& weights);
 
 struct Trial {
   // For the judge: the outputs of each call, then the inputs that are written and the weights that are, as the last call left them.

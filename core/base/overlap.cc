@@ -79,31 +79,66 @@ bool same_elements(const Tensor& a, const Tensor& b) {
          std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes()) && same_strides(a, b);
 }
 
-bool shares_elements(const Tensor& a, const Tensor& b) {
-  if (!ranges_meet(a, b)) return false;
-  if (same_elements(a, b)) return true;
-  const Tensor* small = &a;
-  const Tensor* large = &b;
-  if (num_elements(*small) > num_elements(*large)) std::swap(small, large);
-  const std::vector<Axis> inner = axes_of(*small), outer = axes_of(*large);
-  const int64_t bytes = dtype_bytes(a.dtype());
-  if (bytes == 0 || dtype_bytes(b.dtype()) != bytes || !nests(outer)) return true;
-  int64_t probes = 1;
-  for (const Axis& axis : inner)
-    if ((probes *= axis.size) > kMostProbes) return true;
-  const auto distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(small->data()) - reinterpret_cast<uintptr_t>(large->data()));
-  if (distance % bytes != 0) return true;
+namespace {
+
+// Visits the offset of each element of `inner` from `first`, until `visit` answers false; its last answer.
+template <class Visit>
+bool visit_offsets(const std::vector<Axis>& inner, int64_t first, Visit&& visit) {
   std::vector<int64_t> at(inner.size(), 0);
-  for (int64_t offset = distance / bytes;;) {
-    if (offset >= 0 && holds(outer, offset)) return true;
+  for (int64_t offset = first;;) {
+    if (!visit(offset)) return false;
     size_t d = inner.size();
     while (d > 0 && ++at[d - 1] == inner[d - 1].size) {
       offset -= inner[d - 1].stride * (inner[d - 1].size - 1);
       at[--d] = 0;
     }
-    if (d == 0) return false;
+    if (d == 0) return true;
     offset += inner[d - 1].stride;
   }
+}
+
+// The elements of one tensor looked for in another: where the first one begins, in elements of the other, if that can be said.
+struct Probe {
+  bool possible = false;
+  std::vector<Axis> inner, outer;
+  int64_t first = 0;
+
+  Probe(const Tensor& small, const Tensor& large) : inner(axes_of(small)), outer(axes_of(large)) {
+    const int64_t bytes = dtype_bytes(small.dtype());
+    const auto distance = static_cast<int64_t>(reinterpret_cast<uintptr_t>(small.data()) - reinterpret_cast<uintptr_t>(large.data()));
+    if (bytes == 0 || dtype_bytes(large.dtype()) != bytes || distance % bytes != 0 || !nests(outer)) return;
+    first = distance / bytes;
+    int64_t probes = 1;
+    for (const Axis& axis : inner)
+      if ((probes *= axis.size) > kMostProbes) return;
+    possible = true;
+  }
+};
+
+}  // namespace
+
+bool shares_elements(const Tensor& a, const Tensor& b) {
+  if (!ranges_meet(a, b)) return false;
+  if (same_elements(a, b)) return true;
+  const bool swap = num_elements(a) > num_elements(b);
+  const Probe probe(swap ? b : a, swap ? a : b);
+  if (!probe.possible) return true;
+  return !visit_offsets(probe.inner, probe.first, [&](int64_t offset) { return offset < 0 || !holds(probe.outer, offset); });
+}
+
+bool covers(const Tensor& whole, const Tensor& part) {
+  if (!ranges_meet(whole, part)) return false;
+  if (same_elements(whole, part)) return true;
+  const auto [begin, end] = byte_range(part);
+  const auto [whole_begin, whole_end] = byte_range(whole);
+  if (begin < whole_begin || end > whole_end) return false;
+  const Probe probe(part, whole);
+  int64_t elements = 1;
+  for (const Axis& axis : probe.outer) elements *= axis.size;
+  const int64_t bytes = dtype_bytes(whole.dtype());
+  const bool dense = static_cast<uintptr_t>(elements * bytes) == whole_end - whole_begin;
+  if (dense && dtype_bytes(part.dtype()) == bytes && static_cast<int64_t>(begin - whole_begin) % bytes == 0 && nests(probe.outer)) return true;
+  return probe.possible && visit_offsets(probe.inner, probe.first, [&](int64_t offset) { return offset >= 0 && holds(probe.outer, offset); });
 }
 
 }  // namespace keirin

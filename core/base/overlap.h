@@ -21,6 +21,10 @@ bool ranges_meet(const Tensor& a, const Tensor& b);
 // equal element size, up to 65,536 elements of the smaller one; beyond that the answer is that of `ranges_meet`.
 bool shares_elements(const Tensor& a, const Tensor& b);
 
+// Whether every element of `part` is an element of `whole`. False where that cannot be told: other element sizes, axes that do not
+// nest, more than 65,536 elements in memory with gaps.
+bool covers(const Tensor& whole, const Tensor& part);
+
 // Same first element, sizes, strides and dtype: writing one writes the other, element for element.
 bool same_elements(const Tensor& a, const Tensor& b);
 
