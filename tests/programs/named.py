@@ -334,6 +334,10 @@ def rows():
         self.s.copy_(x0 * 2)
         self.s[1:].add_(1)
         return self.s[...], x0 + 1""", {"s": Q(3, first=5.0)}
+    yield "state_of_integers_and_its_view_returned", "the same; of integers the judge sees a difference", [Q(3)], """
+        v = self.s[...]
+        v[2:].neg_()
+        return v, x0 + 1""", {"s": Q(4, dtype=I64)}
     yield "old_state_returned", "what the state was before the write", [Q(3)], """
         old = self.s * 1
         self.s.add_(x0)
