@@ -274,8 +274,14 @@ def rows():
         return x0.clone().expand(3, 6), x1.clone()[:, 2:], x0 * 2"""
     yield "part_of_clone_of_input_returned", "", [Q(3, 4)], """
         return x0.clone()[1:], x0 * 2"""
+    yield "transposed_clone_of_input_returned", "", [Q(3, 4), Q(6)], """
+        return x0.clone().t(), x1.clone()[...], x1.clone().expand(3, -1), x0 * 2"""
     yield "part_of_clone_of_buffer_returned", "", [Q(3)], """
         return self.s.clone()[1:], x0 * 2""", {"s": Q(4)}
+    yield "part_of_clone_of_integer_buffer_returned", "", [Q(2, 3, 4)], """
+        v = self.s.clone()
+        h = v + x0[:, ::3].abs()
+        return h, v[:, -2:]""", {"s": Q(2, 3, 4, dtype=I64)}
     yield "view_of_clone_of_state_returned", "nor of the state: the next call's write would change the answer of this one", [Q(3)], """
         old = self.s.clone()
         self.s.add_(x0)
