@@ -147,6 +147,14 @@ def rows():
         h = x0 * 2
         return h[1].as_strided((2, 3), (4, 1), 0) + 1, h.select(0, 2).as_strided((2,), (2,)) + 1"""
 
+    step = Q(8)
+    yield "as_strided_of_tied_buffer", "the storage of a weight may be longer than the weight reaches", [Q(3, 4)], """
+        return self.b.as_strided((4, 2), (1, 2), 2) * 2, x0 + self.b""", {"a": step[:5], "b": step[::2]}
+    yield "as_strided_between_the_rows", "an input that is a part of a wider tensor: the elements beside it are the caller's, too", [Q(2, 6)], """
+        y = x0 + 1
+        y.add_(1)
+        return x0.as_strided((5,), (2,)) * 2, y"""
+
     # --- W3: what is a view depends on how the inputs lie ---
     yield "reshape_then_write", "reshape() is a view of a contiguous tensor and a copy of a transposed one; x0 + 1 keeps the strides of x0", [Q(2, 3)], """
         h = x0 + 1
@@ -262,6 +270,24 @@ def rows():
         return x0.reshape(-1), x0 * 2"""
     yield "clone_of_input_returned", "a copy is a copy", [Q(3, 4)], """
         return x0.clone(), x0 * 2"""
+    yield "view_of_clone_of_input_returned", "a view of a copy is not a view of the input", [Q(6), Q(3, 4)], """
+        return x0.clone().expand(3, 6), x1.clone()[:, 2:], x0 * 2"""
+    yield "part_of_clone_of_input_returned", "", [Q(3, 4)], """
+        return x0.clone()[1:], x0 * 2"""
+    yield "transposed_clone_of_input_returned", "", [Q(3, 4), Q(6)], """
+        return x0.clone().t(), x1.clone()[...], x1.clone().expand(3, -1), x0 * 2"""
+    yield "part_of_clone_of_buffer_returned", "", [Q(3)], """
+        return self.s.clone()[1:], x0 * 2""", {"s": Q(4)}
+    yield "part_of_clone_of_integer_buffer_returned", "", [Q(2, 3, 4)], """
+        v = self.s.clone()
+        h = v + x0[:, ::3].abs()
+        return h, v[:, -2:]""", {"s": Q(2, 3, 4, dtype=I64)}
+    yield "view_of_clone_of_state_returned", "nor of the state: the next call's write would change the answer of this one", [Q(3)], """
+        old = self.s.clone()
+        self.s.add_(x0)
+        return old[1:], x0 * 2""", {"s": Q(3)}
+    yield "view_of_plus_zero_returned", "", [Q(3, 4)], """
+        return (x0 + 0)[1:], (x0 * 1).t(), x0 * 2"""
     yield "plus_zero_returned", "and a sum with nothing is a new tensor", [Q(3, 4)], """
         return x0 + 0, x0 * 1, x0 * 2"""
     yield "relu_twice_returned", "relu of relu is a new tensor", [Q(6)], """
@@ -310,6 +336,18 @@ def rows():
     yield "view_of_state_returned", "", [Q(3)], """
         self.s[1:].add_(x0)
         return self.s[:2], x0 * 2""", {"s": Q(4)}
+    yield "state_and_its_view_returned", "the judge has to look at eager's answer before it puts the state back", [Q(3)], """
+        self.s.copy_(x0 * 2)
+        self.s[1:].add_(1)
+        return self.s[...], x0 + 1""", {"s": Q(3, first=5.0)}
+    yield "state_of_integers_and_its_view_returned", "the same; of integers the judge sees a difference", [Q(3)], """
+        v = self.s[...]
+        v[2:].neg_()
+        return v, x0 + 1""", {"s": Q(4, dtype=I64)}
+    yield "old_state_returned", "what the state was before the write", [Q(3)], """
+        old = self.s * 1
+        self.s.add_(x0)
+        return old, x0 * 2""", {"s": Q(3)}
     yield "state_swapped", "", [Q(3)], """
         old = self.a.clone()
         self.a.copy_(self.b)

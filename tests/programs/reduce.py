@@ -57,7 +57,7 @@ def main() -> int:
         out = {}
         for line in listed.read_text().splitlines():
             _, kind, where, *what = line.split("\t") + [""]
-            out[f"{where.split(', call ')[0]}: {kind}"] = what[0] if what else ""
+            out[kind if kind == "refused" else f"{where.split(', call ')[0]}: {kind}"] = what[0] or where
         return out
 
     with tempfile.TemporaryDirectory() as scratch:
