@@ -106,7 +106,7 @@ class Decider {
   Result<Tensors> own_inputs(const Tensors& inputs) { return trials_.own_copies(inputs); }
   CallGuard call_guard() const;
   CallFn in_eagers_forms(CallFn call, bool may_differ) { return with_forms(std::move(call), forms_, may_differ, services_, s_.weights); }
-  bool plan_strides_differ() const;
+  bool strides_may_differ(const Plan& plan) const;
   bool inputs_share() const;
   std::shared_ptr<Decision> decision_for(CallFn call, std::shared_ptr<PlanGuard> guard);
   CacheKey ledger_key(const Hash& graph) const;
@@ -171,16 +171,16 @@ CallGuard Decider::call_guard() const {
   return CallGuard(inputs_, s_.device, numeric_modes(s_.device), writes);
 }
 
-// Whether an output of the plans has other strides than eager's: those of eager steps are not known before they run.
-bool Decider::plan_strides_differ() const {
+// Whether an output of the plan may have other strides than eager's: those of eager steps are not known before they run.
+bool Decider::strides_may_differ(const Plan& plan) const {
+  if (std::any_of(plan.steps().begin(), plan.steps().end(), [](const PlanStep& step) { return !step.executable; })) return true;
   const Graph& graph = prepared_->graph;
   size_t user = 0;
   for (const Output& output : graph.outputs) {
     if (output.updates != kNone) continue;
     const TensorSpec& spec = forms_.specs.at(user++);
     const Type& type = graph.type(output.value);
-    const uint32_t producer = graph.values[output.value].producer;
-    if (producer == kNone || graph.ops[producer].code == OpCode::kOpaque || spec.sizes != type.sizes) return true;
+    if (spec.sizes != type.sizes) return true;
     for (size_t d = 0; d < spec.sizes.size(); ++d)
       if (spec.sizes[d] > 1 && spec.strides[d] != type.strides[d]) return true;
   }
@@ -232,7 +232,7 @@ void Decider::add_plan(Result<BuiltPlan> built, const std::string& name) {
     report_.kernels_generated += static_cast<int>(built->kernels_generated);
     // The eager steps call into `prepared`: it lives as long as the plan.
     candidate.own = [plan = built->plan, prepared = prepared_](const Tensors& inputs) { return plan->run(inputs); };
-    candidate.call = in_eagers_forms(candidate.own, plan_strides_differ());
+    candidate.call = in_eagers_forms(candidate.own, strides_may_differ(*built->plan));
   }
   candidates_.push_back(std::move(candidate));
 }
@@ -312,7 +312,7 @@ void Decider::add_launch_replays() {
     } else {
       std::shared_ptr<LaunchReplay> shared = std::move(*replay);
       // The recording reads the plan's arena and weights: it keeps the call alive.
-      const CallFn call = in_eagers_forms([shared, keep = candidates_[i].own](const Tensors& inputs) { return shared->run(inputs); }, !candidates_[i].plan || plan_strides_differ());
+      const CallFn call = in_eagers_forms([shared, keep = candidates_[i].own](const Tensors& inputs) { return shared->run(inputs); }, !candidates_[i].plan || strides_may_differ(*candidates_[i].plan));
       const Result<bool> alike = prepared_ ? answers_alike(call, candidates_[i].call) : Result<bool>(true);
       if (!alike.ok() || !*alike) {
         recorded.report.reason = "wrong_result";
@@ -764,7 +764,7 @@ bool Decider::start_warm() {
   report_.reasons.push_back("decided by an earlier process; bench measures again");
   for (const std::string& refusal : built.refusals) report_.reasons.push_back("eager: " + refusal);
   std::shared_ptr<PlanGuard> guard = chosen ? make_guard(ledger_->choice, built.plugin) : nullptr;
-  s_.publish(decision_for(in_eagers_forms(std::move(chosen), !built.plan || plan_strides_differ()), std::move(guard)));
+  s_.publish(decision_for(in_eagers_forms(std::move(chosen), !built.plan || strides_may_differ(*built.plan)), std::move(guard)));
   return true;
 }
 
@@ -870,6 +870,7 @@ Result<ModelReport> Decider::run() {
 }  // namespace
 
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return session.eager->run(inputs).status();  // says which
   Result<ModelReport> report = Decider(session, inputs).run();
   if (!report.ok()) return report;
   const bool falls_back = report->nodes_compiled < report->nodes || report->nodes == 0;

@@ -31,7 +31,8 @@ class TensorServices {
   // A view of `bytes` owned by `owner`.
   virtual Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) = 0;
   virtual Result<TensorRef> clone(const TensorRef& tensor) = 0;    // same sizes and strides, own storage
-  virtual Status copy(const TensorRef& to, const TensorRef& from) = 0;  // element-wise, converts dtype, strides and device
+  // Element-wise, converts dtype, strides and device. Along a stride of 0 of `to` the first element of `from` is taken.
+  virtual Status copy(const TensorRef& to, const TensorRef& from) = 0;
   virtual Result<TensorRef> cast(const TensorRef& tensor, DType dtype) = 0;
   virtual Result<TensorRef> to_device(const TensorRef& tensor, Device device) = 0;
   // fn(begin, end) on slices of [0, n), at least `grain` long, on the caller and LibTorch's pool; returns when all returned.

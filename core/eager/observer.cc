@@ -43,15 +43,17 @@ void each_tensor(torch::jit::Stack& stack, const std::function<void(at::Tensor&)
   }
 }
 
-void Observer::note_write(const at::Tensor& tensor) {
-  const Storage storage = storage_of(tensor);
-  if (!written_.insert(storage).second || storage == nullptr) return;
-  const auto is_it = [&](const auto& source) { return source.first == storage; };
-  if (std::none_of(weights_.begin(), weights_.end(), is_it) && std::none_of(inputs_.begin(), inputs_.end(), is_it)) return;
+at::Tensor storage_elements(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.storage().nbytes() == 0) return tensor;
   const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
-  at::Tensor all = at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
-  at::Tensor copy = all.clone();
-  contents_.emplace_back(std::move(all), std::move(copy));
+  return at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
+}
+
+void Observer::note_write(const at::Tensor& tensor) {
+  if (!written_.insert(storage_of(tensor)).second || !tensor.has_storage()) return;
+  const AtTensor all(storage_elements(tensor));
+  for (Source& source : sources_)
+    if (!source.content.defined() && ranges_meet(AtTensor(source.all), all)) source.content = source.all.clone();
 }
 
 void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
@@ -94,15 +96,15 @@ void Observer::note_writes(const OperatorSite& site, const torch::jit::Stack& st
 }
 
 void Observer::finish() {
-  const auto collect = [&](const std::vector<std::pair<Storage, size_t>>& sources, std::vector<size_t>& to) {
-    for (const auto& [storage, position] : sources)
-      if (storage != nullptr && written_.contains(storage)) to.push_back(position);
-    std::sort(to.begin(), to.end());
-    to.erase(std::unique(to.begin(), to.end()), to.end());
-  };
-  collect(weights_, seen_.written_weights);
-  collect(inputs_, seen_.written_inputs);
-  for (const auto& [all, before] : contents_) all.copy_(before);
+  for (const Source& source : sources_) {
+    if (!source.content.defined()) continue;
+    (source.is_weight ? seen_.written_weights : seen_.written_inputs).push_back(source.position);
+    source.all.copy_(source.content);
+  }
+  for (std::vector<size_t>* list : {&seen_.written_weights, &seen_.written_inputs}) {
+    std::sort(list->begin(), list->end());
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  }
 }
 
 }  // namespace keirin

@@ -15,11 +15,15 @@
 
 namespace keirin {
 
+// The storage of a tensor as one axis of its elements. Tensors that were made by address have storages of their own although they
+// may lie in one memory: what shares memory is told by these, not by storages.
+at::Tensor storage_elements(const at::Tensor& tensor);
+
 class Observer final : public OperatorRunner {
  public:
   explicit Observer(ObservedRun& seen) : seen_(seen) {}
-  void add_weight(const at::Tensor& tensor, size_t position) { weights_.emplace_back(storage_of(tensor), position); }
-  void add_input(const at::Tensor& tensor, size_t position) { inputs_.emplace_back(storage_of(tensor), position); }
+  void add_weight(const at::Tensor& tensor, size_t position) { sources_.push_back({storage_elements(tensor), true, position, {}}); }
+  void add_input(const at::Tensor& tensor, size_t position) { sources_.push_back({storage_elements(tensor), false, position, {}}); }
   void note_write(const at::Tensor& tensor);
   void run(const OperatorSite& site, torch::jit::Stack& stack) override;
   // Which of the sources were written; those are put back as they were.
@@ -30,10 +34,16 @@ class Observer final : public OperatorRunner {
   static Storage storage_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr; }
   void note_writes(const OperatorSite& site, const torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
 
+  struct Source {
+    at::Tensor all;      // its storage, as one axis
+    bool is_weight;
+    size_t position;
+    at::Tensor content;  // a copy from before the first write; undefined: not written
+  };
+
   ObservedRun& seen_;
-  std::vector<std::pair<Storage, size_t>> weights_, inputs_;
+  std::vector<Source> sources_;
   std::set<Storage> written_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> contents_;  // all of a written source's storage, and a copy of what it held
 };
 
 // The tensors on a stack in order, lists as their elements; numbers that stand as 0-d tensors and absent ones are left out. `visit`

@@ -265,13 +265,15 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
   Status status = catch_torch([&] {
     const BelowAutograd scope;
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    const auto is_copied = [&](const Impl::Input& input) {
+      return input.source == Impl::Source::kTensor ||
+             (input.source == Impl::Source::kWeight && std::binary_search(written_weights.begin(), written_weights.end(), size_t{input.weight}));
+    };
     WideCopies copies;
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const Impl::Input& input = impl_->inputs[i];
-      const bool written = input.source == Impl::Source::kWeight &&
-                           std::binary_search(written_weights.begin(), written_weights.end(), size_t{input.weight});
-      if (input.source == Impl::Source::kTensor || written) sources[i] = copies.of(sources[i].toTensor());
-    }
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (is_copied(impl_->inputs[i])) copies.add(sources[i].toTensor());
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (is_copied(impl_->inputs[i])) sources[i] = copies.of(sources[i].toTensor());
     RefereeRunner runner(impl_->device);
     for (int call = 0; call < num_calls; ++call) {
       std::vector<at::Tensor> outputs = impl_->call(sources, &at, &runner);

@@ -71,19 +71,35 @@ at::Tensor wide(const at::Tensor& tensor) {
   return type == tensor.scalar_type() ? tensor : tensor.to(type);
 }
 
+void WideCopies::add(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || tensor.storage().nbytes() == 0) return;
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.storage().data());
+  Block block{begin, begin + tensor.storage().nbytes(), tensor, {}};
+  std::erase_if(blocks_, [&](const Block& other) {
+    if (other.end <= block.begin || block.end <= other.begin) return false;
+    TORCH_CHECK(other.like.scalar_type() == tensor.scalar_type(), "two tensors share memory under different dtypes");
+    block.begin = std::min(block.begin, other.begin);
+    block.end = std::max(block.end, other.end);
+    return true;
+  });
+  blocks_.push_back(std::move(block));
+}
+
 at::Tensor WideCopies::of(const at::Tensor& tensor) {
-  if (!tensor.has_storage() || tensor.numel() == 0) return wide(tensor.clone());
-  for (const Copy& copy : copies_) {
-    if (!copy.original.is_alias_of(tensor.storage())) continue;
-    TORCH_CHECK(copy.dtype == tensor.scalar_type(), "two inputs share memory under different dtypes");
-    return copy.elements.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  if (!tensor.has_storage() || tensor.storage().nbytes() == 0) return wide(tensor.clone());
+  const auto at = reinterpret_cast<uintptr_t>(tensor.storage().data());
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.begin <= at && at < b.end; });
+  TORCH_CHECK(found != blocks_.end(), "a tensor is copied that was not named");
+  Block& block = *found;
+  const auto bytes = static_cast<uintptr_t>(tensor.itemsize());
+  if (!block.elements.defined()) {
+    const auto count = static_cast<int64_t>((block.end - block.begin) / bytes);
+    const at::Tensor all = at::from_blob(reinterpret_cast<void*>(block.begin), {count}, tensor.options());
+    block.elements = wide(all);
+    if (block.elements.is_same(all)) block.elements = all.clone();
   }
-  const auto count = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
-  const at::Tensor all = at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
-  at::Tensor copy = wide(all);
-  if (copy.is_same(all) || copy.is_alias_of(all)) copy = all.clone();
-  copies_.push_back({tensor.storage(), tensor.scalar_type(), copy});
-  return copy.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  TORCH_CHECK((at - block.begin) % bytes == 0, "tensors share memory that their elements divide in different places");
+  return block.elements.as_strided(tensor.sizes(), tensor.strides(), static_cast<int64_t>((at - block.begin) / bytes) + tensor.storage_offset());
 }
 
 void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {

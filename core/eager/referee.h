@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,18 +19,20 @@ namespace keirin {
 // In f64 or c128, the tensor itself if it is neither float nor complex or is so already. May be a view of nothing: a conversion copies.
 at::Tensor wide(const at::Tensor& tensor);
 
-// Copies in the wide dtype with the sizes, strides and shared memory of the originals.
+// Copies in the wide dtype with the sizes, strides and shared memory of the originals, whatever their storages.
 class WideCopies {
  public:
+  // Every tensor is named before the first copy is asked for. Throws where memory is shared under different dtypes.
+  void add(const at::Tensor& tensor);
   at::Tensor of(const at::Tensor& tensor);
 
  private:
-  struct Copy {
-    at::Storage original;
-    at::ScalarType dtype;
-    at::Tensor elements;  // all of the storage, as one axis
+  struct Block {           // memory that tensors share, or one tensor's own
+    uintptr_t begin, end;
+    at::Tensor like;       // one of them
+    at::Tensor elements;   // wide, as one axis; undefined until it is asked for
   };
-  std::vector<Copy> copies_;
+  std::vector<Block> blocks_;  // disjoint
 };
 
 class RefereeRunner final : public OperatorRunner {

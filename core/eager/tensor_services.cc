@@ -116,7 +116,11 @@ class AtServices final : public TensorServices {
   Status copy(const TensorRef& to, const TensorRef& from) override {
     return catch_torch([&] {
       at::NoGradGuard no_grad;
-      to_at(to).copy_(to_at(from));
+      at::Tensor target = to_at(to), source = to_at(from);
+      for (int64_t d = 0; d < target.dim(); ++d)  // along a stride of 0 one element stands for all
+        if (target.stride(d) == 0 && target.size(d) > 1 && source.dim() == target.dim() && source.size(d) == target.size(d))
+          target = target.narrow(d, 0, 1), source = source.narrow(d, 0, 1);
+      target.copy_(source);
     });
   }
 

@@ -98,8 +98,10 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
   // The user keeps his outputs after the call: they are not the arena's. Updates are copied out of it before the call ends.
   for (const Output& output : outputs_)
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
-  for (ValueId v = 0; v < slots_.size(); ++v)
+  for (ValueId v = 0; v < slots_.size(); ++v) {
     if (slots_[v].kind == Slot::kEager) eager_values_.push_back(v);
+    if (slots_[v].kind == Slot::kFixed) fixed_.push_back(slots_[v].fixed);
+  }
 }
 
 void Plan::expect(const std::vector<ValueId>& inputs) {
@@ -349,9 +351,12 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    const auto taken = [&](const TensorRef& other) { return other && ranges_meet(*other, *tensor); };  // by an output before
-    const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor) || (output.alias_of == kNone && is_overwritten(tensor)))) ||
-                                   (output.alias_of == kNone && std::any_of(outputs.begin(), outputs.end(), taken)));
+    const auto meets = [&](const TensorRef& other) { return other && ranges_meet(*other, *tensor); };
+    const auto meets_any = [&](const std::vector<TensorRef>& others) { return std::any_of(others.begin(), others.end(), meets); };
+    // An eager step may have made a view of an input or a weight; what an output before this one is may be asked for twice.
+    const bool lent = slot.kind == Slot::kEager && output.alias_of == kNone && tensor && !KRN_PLANTED(state_view_kept) &&
+                      (meets_any(inputs) || meets_any(fixed_));
+    const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) || lent || (output.alias_of == kNone && meets_any(outputs)));
     if (shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }

@@ -128,6 +128,7 @@ class Plan {
   std::vector<int64_t> dims_;             // what the extents of expected_ and fresh_ point into
   std::vector<Type> types_;               // by value; krn_tensors point into them
   std::vector<Slot> slots_;               // by value
+  std::vector<TensorRef> fixed_;          // the weights and state among them
   std::vector<std::vector<ValueId>> released_;  // by step: eager results that nobody reads after it
   std::vector<uint8_t> in_place_;         // by value: a region writes it, it is the target of an update
   int64_t arena_bytes_ = 0;
