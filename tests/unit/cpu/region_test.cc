@@ -249,6 +249,24 @@ TEST(CpuRegions, ConvScaleShiftReluResidual) {
   EXPECT_EQ(check_both(g, o).info.num_anchors, 1u);
 }
 
+// What stands beside a product, on either side of it: oneDNN applies some of these itself.
+TEST(CpuRegions, AFunctionBehindAProductKeepsTheOrderOfItsOperands) {
+  for (uint32_t op : {kOp_add, kOp_sub, kOp_mul, kOp_div, kOp_maximum, kOp_minimum})
+    for (bool convolution : {false, true})
+      for (bool product_first : {false, true}) {
+        RegionBuilder g;
+        const int x = convolution ? g.input(kDType_f32, {1, 8, 6, 6}) : g.input(kDType_f32, {5, 32});
+        const int y = convolution ? g.conv(x, g.input(kDType_f32, {8, 8, 3, 3}, {}, true), g.input(kDType_f32, {8}, {}, true), 1, 1)
+                                  : g.linear(x, g.input(kDType_f32, {32, 32}, {}, true), g.input(kDType_f32, {32}, {}, true));
+        const int beside = op == kOp_div ? g.binary(kOp_add, g.unary(kOp_exp, x), g.scalar(1, x)) : x;
+        g.output(product_first ? g.binary(op, y, beside) : g.binary(op, beside, op == kOp_div ? g.unary(kOp_exp, g.unary(kOp_tanh, y)) : y));
+        Options o;
+        o.tolerance = 1e-4;
+        EXPECT_EQ(check_both(g, o).info.num_anchors, 1u);
+        ASSERT_FALSE(HasFailure()) << op_name(op) << ", convolution " << convolution << ", product first " << product_first;
+      }
+}
+
 TEST(CpuRegions, TransformerPieces) {
   for (uint8_t dtype : {kDType_f32, kDType_bf16}) {
     RegionBuilder g;
