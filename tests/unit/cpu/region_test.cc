@@ -291,6 +291,33 @@ TEST(CpuRegions, MovesCatPadFlipTranspose) {
   check_both(g);
 }
 
+// Numbers that no double holds: what is padded is equal to the number that it is padded with, for every integer type and both of its
+// ends. The comparison is the region's own, so nothing here goes through a double.
+TEST(CpuRegions, PaddingWithAnyInteger) {
+  struct {
+    uint8_t dtype;
+    int64_t low, high;
+  } const types[] = {{kDType_i64, INT64_MIN, INT64_MAX}, {kDType_i32, INT32_MIN, INT32_MAX}, {kDType_i16, INT16_MIN, INT16_MAX}, {kDType_i8, INT8_MIN, INT8_MAX}, {kDType_u8, 0, UINT8_MAX}};
+  for (const auto& type : types)
+    for (int64_t value : {type.low, type.low + 1, int64_t{7}, (int64_t{1} << 53) + 1, -(int64_t{1} << 53) - 1, type.high - 1, type.high}) {
+      if (value < type.low || value > type.high) continue;
+      for (bool computed : {false, true}) {
+        RegionBuilder g;
+        const int x = g.cast(g.input(kDType_i64, {3, 5}), type.dtype);
+        const int source = computed ? g.binary(kOp_minimum, x, g.scalar(1, x)) : x;
+        const AttrList attrs{{kAttr_low, Dims{0, 2}}, {kAttr_high, Dims{1, 0}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}};
+        const int padded = type.dtype == kDType_i64 && !computed ? g.op(kOp_pad, {g.input(kDType_i64, {3, 5})}, type.dtype, {4, 7}, attrs)
+                                                                : g.op(kOp_pad, {source}, type.dtype, {4, 7}, attrs);
+        const int same = g.op(kOp_full, {}, type.dtype, {4, 7}, {{kAttr_sizes, Dims{4, 7}}, {kAttr_dtype, int64_t{type.dtype}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}});
+        const int equal = g.op(kOp_eq, {padded, same}, kDType_bool, {4, 7});
+        g.output(equal);
+        g.output(g.slice(equal, 1, 0, 2));  // nothing but padding
+        check_both(g);
+        ASSERT_FALSE(HasFailure()) << value << " of " << int{type.dtype} << ", computed " << computed;
+      }
+    }
+}
+
 TEST(CpuRegions, GatherAndItsError) {
   RegionBuilder g;
   const int table = g.input(kDType_f32, {9, 33}), index = g.input(kDType_i64, {4, 6});
