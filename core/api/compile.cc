@@ -15,6 +15,7 @@
 
 #include <unistd.h>
 
+#include "abi/planted.h"
 #include "core/api/candidates.h"
 #include "core/api/repro.h"
 #include "core/api/trial.h"
@@ -539,7 +540,7 @@ Status Decider::race_all() {
     if (report.reason == "compile_failed") report.note = row.status.message().what;
   }
   KRN_TRY(restore_state());
-  size_t winner = of_runner[sheet.winner];
+  size_t winner = KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner];
   if (s_.options.force == "eager") winner = 0;
   if (s_.options.force == "compiled")
     for (size_t i = 1; i < candidates_.size(); ++i)
@@ -689,8 +690,11 @@ std::map<std::string, std::string> Decider::fingerprints() const {
 CacheKey Decider::ledger_key(const Hash& graph) const {
   CacheKey key;
   key.add("what", "ledger 2").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
-  key.add("numerics", static_cast<int64_t>(s_.options.numerics));
+  if (!KRN_PLANTED(ledger_without_numerics)) key.add("numerics", static_cast<int64_t>(s_.options.numerics));
   if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
+  key.add("fallback", static_cast<int64_t>(s_.options.fallback));  // a plan with eager steps is no candidate where they are forbidden
+  key.add("race_ms", static_cast<int64_t>(s_.options.race_seconds * 1e3));  // what a longer race would show is not known
+  key.add("tune_budget_ms", static_cast<int64_t>(s_.options.budget_seconds * 1e3));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
   if (s_.runtime.runs_in_worker() && s_.device.kind == Device::kCpu) key.add("run_in", "worker");
   for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");

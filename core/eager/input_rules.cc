@@ -90,7 +90,7 @@ void InputRules::add_guards(const pt2::Program& program) {
     for (const pt2::SizeRef& size : guard.sizes) {
       const auto position = leaf_position(program, size);
       readable = readable && position && *position < inputs_.size() &&
-                 size.dim < static_cast<int64_t>(inputs_[*position].sizes.size());
+                 (size.dim < 0 ? inputs_[*position].is_number : size.dim < static_cast<int64_t>(inputs_[*position].sizes.size()));
       if (readable) sizes.push_back({size.symbol, *position, size.dim});
     }
     if (!readable) {
@@ -129,6 +129,9 @@ Status InputRules::check_static(const std::vector<InputView>& inputs) const {
       return wrong("input \"" + names_[i] + "\" has rank " + std::to_string(inputs[i].rank) +
                    ", the model was exported for rank " + std::to_string(rule.sizes.size()));
     }
+    if (rule.is_number && rule.number.is_literal() && rule.number.value != inputs[i].number) {
+      return wrong_size(i, -1, inputs[i].number, std::to_string(rule.number.value), {}, "re-export with this number dynamic");
+    }
     for (size_t dim = 0; dim < rule.sizes.size(); ++dim) {
       if (!rule.sizes[dim].is_literal() || rule.sizes[dim].value == inputs[i].sizes[dim]) continue;
       return wrong_size(i, static_cast<int64_t>(dim), inputs[i].sizes[dim], std::to_string(rule.sizes[dim].value), {},
@@ -140,7 +143,7 @@ Status InputRules::check_static(const std::vector<InputView>& inputs) const {
 
 Status InputRules::check_symbol(size_t input, int64_t dim, const std::string& symbol, int64_t value) const {
   const auto range = ranges_.find(symbol);
-  if (range == ranges_.end()) return {};
+  if (range == ranges_.end() || (dim < 0 && KRN_PLANTED(number_range))) return {};
   if (range->second.min && value < *range->second.min) {
     return wrong_size(input, dim, value, range_text(range->second), symbol,
                       "re-export with min=" + std::to_string(value) + ", or pad");
@@ -206,7 +209,8 @@ Result<pt2::SymbolValues> InputRules::bind(const std::vector<InputView>& inputs)
   }));
   for (const auto& [guard, sizes] : guards_) {
     pt2::SymbolValues values = symbols;
-    for (const GuardSize& size : sizes) values[size.symbol] = inputs[size.input].sizes[size.dim];
+    for (const GuardSize& size : sizes)
+      values[size.symbol] = size.dim < 0 ? inputs[size.input].number : inputs[size.input].sizes[size.dim];
     KRN_TRY_LET(const bool holds, pt2::evaluate_bool(*guard.expr, values));
     if (holds) continue;
     return Status(Code::k_invalid_input,

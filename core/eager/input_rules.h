@@ -48,7 +48,7 @@ class InputRules {
   struct GuardSize {
     std::string symbol;
     size_t input = 0;
-    int64_t dim = 0;
+    int64_t dim = 0;  // -1: the number itself
   };
 
   Status check_static(const std::vector<InputView>& inputs) const;

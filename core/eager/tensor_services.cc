@@ -23,6 +23,7 @@
 #include <optional>
 #include <typeinfo>
 
+#include "abi/planted.h"
 #include "core/eager/at_tensor.h"
 
 namespace keirin {
@@ -83,7 +84,7 @@ class AtServices final : public TensorServices {
     const Tensor& any = *tensor;
     if (tensor.use_count() != 1 || typeid(any) != typeid(AtTensor)) return false;
     const at::Tensor& at = static_cast<const AtTensor&>(any).at();
-    if (at.use_count() != 1 || at.storage().use_count() != 1 || at.storage_offset() != 0) return false;
+    if (at.use_count() != 1 || (at.storage().use_count() != 1 && !KRN_PLANTED(detached_output_reused)) || at.storage_offset() != 0) return false;
     if (at.unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;  // no longer as it was made
     std::atomic_thread_fence(std::memory_order_acquire);  // after the last reader's release
     return true;

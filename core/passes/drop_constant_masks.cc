@@ -4,6 +4,7 @@
 // LibTorch and the vendors lose their flash kernels. Exact: the scores that remain are the same.
 #include <cmath>
 
+#include "abi/planted.h"
 #include "core/passes/facts.h"
 #include "core/passes/index_map.h"
 #include "core/passes/pass.h"
@@ -69,7 +70,7 @@ class MaskReader {
       double x = (*elements)[static_cast<size_t>(i)];
       bool shown = value.type.dtype == DType::k_bool ? x != 0 : x == 0;
       bool hidden = value.type.dtype == DType::k_bool ? x == 0 : hides(value.type.dtype, x);
-      bool visible = i % columns <= i / columns % rows;
+      bool visible = i % columns <= i / columns % rows + (KRN_PLANTED(mask_bottom_right) ? columns - rows : 0);
       all_shown = all_shown && shown;
       causal = causal && (visible ? shown : hidden);
     }

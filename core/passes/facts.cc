@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "abi/planted.h"
+
 namespace keirin {
 namespace {
 
@@ -42,6 +44,10 @@ std::optional<double> splat_of(const Graph& graph, ValueId v) {
         if (x > (int64_t{1} << 53) || x < -(int64_t{1} << 53)) return std::nullopt;
         return static_cast<double>(x);
       }
+      case OpCode::k_pad:
+        if (!KRN_PLANTED(pad_splat)) return std::nullopt;
+        v = op.operands[0];
+        break;
       case OpCode::k_cast:
         if (!is_lossless(graph.type(op.operands[0]).dtype, graph.type(v).dtype)) return std::nullopt;
         [[fallthrough]];

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "abi/planted.h"
 #include "core/host/files.h"
 
 namespace keirin {
@@ -265,7 +266,7 @@ class Race {
       long_calls = long_calls || is_long(entries_[i]);
     }
     const auto any_open = [&] { return std::any_of(lanes.begin(), lanes.end(), [](const Lane& l) { return l.open; }); };
-    for (int blocks = 0; any_open(); ++blocks) {
+    for (int blocks = 0; any_open() || KRN_PLANTED(race_to_the_limit); ++blocks) {
       // A long call gets at least the blocks of its first look, or it could never be decided.
       if (blocks >= kRaceLooks[0].blocks && timer_.now() - begin > options_.limit_ns) break;
       if (timer_.cancelled()) {
@@ -378,6 +379,9 @@ class Race {
       const bool better = own < held || (own == held && row.gain > entries_[sheet_.winner].row->gain);
       if (first || better) sheet_.winner = i;
     }
+    const auto failed = [](const Entry& e) { return e.row->outcome == RaceOutcome::kFailed; };
+    if (KRN_PLANTED(winner_after_failed))
+      sheet_.winner -= static_cast<size_t>(std::count_if(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(sheet_.winner), failed));
   }
 
   RaceOptions options_;

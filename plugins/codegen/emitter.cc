@@ -4,6 +4,7 @@
 #include "plugins/codegen/emitter.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -501,7 +502,10 @@ class Emitter {
     bool outermost = in.guards.empty();
     for (const FormGuard& g : live) in.guards.push_back(g);
     double fill = kind == Kind::kF32 || kind == Kind::kF64 ? fill_d : static_cast<double>(fill_i);
-    if (outermost && !live.empty() && layout_.stored(x) && !is_result(x)) {
+    // A load's fill is a double: a number that none holds is chosen beside the load.
+    const bool holds = kind == Kind::kF32 || kind == Kind::kF64 || KRN_PLANTED(fill_rounded) || fill_i == std::numeric_limits<int64_t>::min() ||
+                       (fill_i <= int64_t{1} << 53 && fill_i >= -(int64_t{1} << 53));
+    if (outermost && holds && !live.empty() && layout_.stored(x) && !is_result(x)) {
       return load(x, intern(std::move(in)), fill);
     }
     int32_t node = value(x, intern(std::move(in)));

@@ -224,7 +224,7 @@ class Fuser {
       if (!store.store || p_.alias_of[store.tensor] < 0) continue;
       for (const DraftAccess& load : g.draft.accesses) {
         if (load.store || load.tensor != p_.alias_of[store.tensor]) continue;
-        bool same = load.index.coeff == store.index.coeff && load.index.offset == store.index.offset && load.indirects.empty();
+        bool same = load.index.coeff == store.index.coeff && (load.index.offset == store.index.offset || KRN_PLANTED(shift_in_place)) && load.indirects.empty();
         if ((!same || g.kernel.stages.size() > 1) && !KRN_PLANTED(update_in_place)) return false;  // a later stage reads it again
       }
     }

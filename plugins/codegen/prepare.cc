@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "abi/planted.h"
 #include "plugins/codegen/check_region.h"
 #include "plugins/codegen/rewrite.h"
 #include "plugins/kit/error.h"
@@ -314,7 +315,7 @@ class Preparer {
       asked.alpha = post.alpha, asked.beta = post.beta;
       return known;
     }
-    if (arity != 2 || node.operands[0] == node.operands[1] || (node.op != kOp_add && node.op != kOp_mul)) return false;
+    if (arity != 2 || node.operands[0] == node.operands[1] || (node.op != kOp_add && node.op != kOp_mul && !(node.op == kOp_sub && KRN_PLANTED(epilogue_order)))) return false;
     post.operand = node.operands[0] == t ? node.operands[1] : node.operands[0];
     const Tensor& other = r_.tensors[post.operand];
     double scalar = 0;

@@ -113,6 +113,10 @@ void attentions(Variants& out) {
   const Attr usual{K::k_scale, 1 / std::sqrt(8.0)};  // the importer always writes one
   const Attention all[] = {{"plain", {2, 3, 7, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, false}, usual}},
                            {"causal", {2, 3, 7, 8}, {2, 3, 7, 8}, 0, {{K::k_causal, true}, usual}},
+                           {"causal_more_keys", {2, 3, 7, 8}, {2, 3, 12, 8}, 0, {{K::k_causal, true}, usual}},
+                           {"causal_more_queries", {2, 3, 12, 8}, {2, 3, 7, 8}, 0, {{K::k_causal, true}, usual}},
+                           {"causal_one_query", {2, 3, 1, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, true}, usual}},
+                           {"causal_gqa_more_keys", {2, 4, 6, 8}, {2, 2, 9, 8}, 0, {{K::k_causal, true}, usual, {K::k_gqa, true}}},
                            {"scaled", {1, 2, 5, 16}, {1, 2, 5, 16}, 0, {{K::k_causal, false}, {K::k_scale, 0.3}}},
                            {"bool_mask", {2, 3, 7, 8}, {2, 3, 9, 8}, 1, {{K::k_causal, false}, usual}},
                            {"additive", {2, 3, 7, 8}, {2, 3, 9, 8}, 2, {{K::k_causal, false}, usual}},

@@ -83,7 +83,7 @@ int run_batch(const Arguments& a) {
   options.sample_rate = 0;     // the samples' judge would hide what is to be seen here
   options.memory_limit = 100;  // a tensor of 64 elements is small whatever a plan takes
   for (const auto& [name, folder] : plugins_of(a))
-    options.plugins.push_back(name), options.plugin_paths.push_back(folder);
+    options.plugins.push_back(name), options.plugin_paths.push_back(std::filesystem::absolute(folder));
   settings.all_layouts = !a.contiguous_only;
   settings.wrapped = a.wrapped;
   auto runtime = Runtime::open(options);
@@ -104,6 +104,7 @@ int run_batch(const Arguments& a) {
     for (const std::string& refused : outcome.refused)
       results << "refused\t" << name << '\t' << one_line(refused) << '\n';
     for (const std::string& reason : outcome.reasons) results << "reason\t" << name << '\t' << one_line(reason) << '\n';
+    if (outcome.other_eager > 0) results << "other\t" << name << '\t' << outcome.other_eager << '\n';
     results << "end\t" << name << '\t' << outcome.compiled << '\t' << outcome.nodes << '\t' << outcome.nodes_compiled
             << std::endl;
   }
@@ -138,7 +139,7 @@ int wait_for(pid_t child) {
 
 struct Told {
   bool compiled = false, crashed = false;
-  int nodes = 0, nodes_compiled = 0;
+  int nodes = 0, nodes_compiled = 0, other_eager = 0;
   std::vector<Difference> differences;
   std::vector<std::string> refused, reasons;
 };
@@ -254,6 +255,8 @@ class Parent {
         told.refused.push_back(words[2]);
       else if (words[0] == "reason")
         told.reasons.push_back(words[2]);
+      else if (words[0] == "other")
+        told.other_eager = std::atoi(words[2].c_str());
       else if (words[0] == "end") {
         told.compiled = words[2] == "1", told.nodes = std::atoi(words[3].c_str()),
         told.nodes_compiled = std::atoi(words[4].c_str());
@@ -289,7 +292,7 @@ class Parent {
   }
 
   int tell(const std::vector<std::string>& names) {
-    size_t compiled = 0, wrong = 0, crashes = 0, refused = 0, whole = 0;
+    size_t compiled = 0, wrong = 0, crashes = 0, refused = 0, whole = 0, other = 0;
     std::map<std::string, size_t> kinds;
     std::ofstream list;
     if (!a_.list.empty()) list.open(a_.list);
@@ -297,6 +300,7 @@ class Parent {
     for (const std::string& name : names) {
       const Told& told = told_[name];
       compiled += told.compiled;
+      other += told.other_eager > 0;
       whole += told.compiled && told.nodes_compiled == told.nodes;
       if (told.crashed) ++crashes;
       if (a_.explain) {
@@ -335,6 +339,8 @@ class Parent {
     for (const auto& [kind, count] : kinds) std::printf("%6zu programs: %s\n", count, kind.c_str());
     if (a_.table) print_table(names);
     std::printf("whole: %zu programs ran without an eager operator\n", whole);
+    if (other > 0)
+      std::printf("other: %zu programs have layouts that PyTorch itself answers otherwise on this device than on the CPU\n", other);
     std::string upper = a_.kind;
     std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
     std::printf("%s programs=%zu compiled=%zu judge_refused=%zu wrong=%zu crashes=%zu\n", upper.c_str(), names.size(),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "abi/planted.h"
 #include "core/capture/pt2/decoder.h"
 
 namespace keirin::pt2 {
@@ -13,14 +14,14 @@ using Wide = __int128;
 // One past the last byte that the view can touch. Rank, sizes and strides are bounded, so 128 bits cannot overflow
 // before the check on each step.
 bool view_end(const Weight& w, uint64_t storage_bytes) {
+  if (std::find(w.sizes.begin(), w.sizes.end(), 0) != w.sizes.end()) return true;  // whatever its strides say
   Wide last = w.storage_offset;
   Wide item = dtype_bytes(w.meta.dtype);
   for (size_t i = 0; i < w.sizes.size(); ++i) {
-    if (w.sizes[i] == 0) return true;
     last += static_cast<Wide>(w.sizes[i] - 1) * w.strides[i];
     if (last > static_cast<Wide>(storage_bytes)) return false;
   }
-  return (last + 1) * item <= static_cast<Wide>(storage_bytes);
+  return (last + (KRN_PLANTED(weight_end) ? 0 : 1)) * item <= static_cast<Wide>(storage_bytes);
 }
 
 bool literals(const std::vector<SymInt>& from, std::vector<int64_t>* to) {

@@ -318,7 +318,37 @@ Values upsample_nearest(const Region& r, const TensorNode& node, const Values& x
   return out;
 }
 
+// By definition: query i of head h against every key; a bool mask shows, an additive one adds; `causal` shows keys up to i, counted
+// from the first of both. A row that sees nothing is zeros, as LibTorch has it.
+Values attention(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
+  const Dims &q = r.tensors[node.operands[0]].sizes, &k = r.tensors[node.operands[1]].sizes, &v = r.tensors[node.operands[2]].sizes;
+  const size_t rank = q.size();
+  const int64_t queries = q[rank - 2], depth = q[rank - 1], keys = k[rank - 2], width = v[rank - 1];
+  const int64_t heads = q[rank - 3], shared = heads / k[rank - 3];
+  const bool masked = node.operands.size() > 3 && node.operands[3] >= 0;
+  Values out(r.tensors[node.results[0]].numel());
+  for (int64_t o = 0; o < static_cast<int64_t>(out.size()); ++o) {
+    const int64_t column = o % width, i = o / width % queries, head = o / (width * queries), source = head / shared;
+    Values weight(keys, 0);
+    double high = -INFINITY, total = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < depth; ++d) score += x[0][(head * queries + i) * depth + d] * x[1][(source * keys + j) * depth + d];
+      score *= node.attrs.scale;
+      const double m = masked ? x[3][(head * queries + i) * keys + j] : 0;
+      if (masked) score = r.tensors[node.operands[3]].dtype == kDType_bool ? (m != 0 ? score : -INFINITY) : score + m;
+      weight[j] = node.attrs.causal && j > i ? -INFINITY : score;
+      high = std::max(high, weight[j]);
+    }
+    for (double& w : weight) total += w = high == -INFINITY ? 0 : std::exp(w - high);
+    for (int64_t j = 0; j < keys && total > 0; ++j) out[o] += weight[j] / total * x[2][(source * keys + j) * width + column];
+  }
+  return out;
+}
+
 }  // namespace
+
+double evaluate_scalar(uint32_t op, const double* operands) { return scalar_row(op, operands); }
 
 Values evaluate_anchor(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
   const Dims& a = r.tensors[node.operands[0]].sizes;
@@ -331,6 +361,7 @@ Values evaluate_anchor(const Region& r, const TensorNode& node, const std::vecto
     case kOp_avg_pool:
     case kOp_adaptive_avg_pool: return pool(r, node, x[0]);
     case kOp_upsample_nearest: return upsample_nearest(r, node, x[0]);
+    case kOp_attention: return attention(r, node, x);
     default: throw std::runtime_error("no oracle for " + std::string(op_name(node.op)));
   }
 }

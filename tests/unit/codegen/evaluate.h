@@ -16,6 +16,9 @@ using Values = std::vector<double>;  // row-major
 // Values of the region's outputs from those of its inputs.
 std::vector<Values> evaluate(const Region& region, const std::vector<Values>& inputs);
 
+// The formula of a scalar row, in double.
+double evaluate_scalar(uint32_t op, const double* operands);
+
 // Naive loops for matmul, linear, conv and attention; shared with the test backend.
 Values evaluate_anchor(const Region& region, const TensorNode& node, const std::vector<Values>& operands);
 

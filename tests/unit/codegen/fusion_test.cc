@@ -3,12 +3,20 @@
 // Typical regions: fused execution equals node-by-node evaluation, and fusion leaves the number of kernels it should.
 #include <gtest/gtest.h>
 
+#include <random>
+#include <string_view>
+
+#include "plugins/kit/error.h"
 #include "tests/unit/codegen/check.h"
 
 namespace keirin::codegen::test {
 namespace {
 
 constexpr uint8_t kF32 = kDType_f32;
+
+constexpr bool is_float_row(int arity, std::string_view dtypes, std::string_view result) {
+  return arity == 2 && (dtypes == "num" || dtypes == "flt") && result == "same";
+}
 
 TEST(Fusion, Mlp) {
   RegionBuilder g;
@@ -406,6 +414,130 @@ TEST(Fusion, UpdatesThatReadEachOthersTargets) {
   g.output(moved, 2);
   g.output(g.binary(kOp_add, x, moved), 0);
   check(g);
+}
+
+// An input that is overwritten with what is read from other places of itself: shifted either way by any distance, in steps, turned,
+// rolled, one update after another, beside readers of the old content and products of it. What is read must be the old content, in
+// whatever order a kernel walks. No shape of update is refused, but for those in steps that are not in place.
+TEST(Fusion, UpdatesFromOtherPlacesOfTheSameMemory) {
+  int refused = 0, in_place = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    RegionBuilder g;
+    const uint8_t dtype = seed % 4 == 3 ? uint8_t{kDType_i64} : kF32;
+    Dims sizes;
+    for (int64_t d = 1 + below(3); d > 0; --d) sizes.push_back(2 + below(5));
+    Dims strides(sizes.size());
+    int64_t stride = 1;
+    for (size_t n = 0, d = sizes.size(); d-- > 0; ++n) strides[seed % 5 == 4 ? n : d] = stride, stride *= sizes[seed % 5 == 4 ? n : d];
+    const int h = g.input(dtype, sizes, strides), other = g.input(dtype, sizes);
+    int x = h;
+    for (int64_t updates = 1 + below(2); updates > 0; --updates) {
+      const int64_t dim = below(static_cast<int64_t>(sizes.size())), size = sizes[static_cast<size_t>(dim)];
+      const auto changed = [&](int y) {
+        switch (below(4)) {
+          case 0: return y;
+          case 1: return g.unary(kOp_neg, y);
+          case 2: return g.binary(kOp_add, y, g.sizes(y) == sizes ? other : g.slice(other, dim, 0, g.sizes(y)[static_cast<size_t>(dim)]));
+          default: return g.binary(kOp_sub, y, y == x ? other : g.flip(y, {dim}));
+        }
+      };
+      switch (below(5)) {
+        case 0: case 1: {  // x[to : to + n * step : step] = f(x[from : ...])
+          const int64_t step = 1 + below(2), n = 1 + below((size + step - 1) / step), reach = (n - 1) * step + 1;
+          const int64_t to = below(size - reach + 1), from = below(size - reach + 1);
+          const int moved = changed(g.slice(x, dim, from, from + reach, step));
+          x = g.op(kOp_slice_scatter, {x, moved}, dtype, sizes, {{kAttr_dim, dim}, {kAttr_start, to}, {kAttr_end, to + reach}, {kAttr_step, step}});
+          break;
+        }
+        case 2: {  // rolled
+          const int64_t k = 1 + below(size - 1);
+          x = changed(g.cat({g.slice(x, dim, k, size), g.slice(x, dim, 0, k)}, dim));
+          break;
+        }
+        case 3: x = changed(g.flip(x, {dim})); break;
+        default: {  // shifted by padding, negative to the left
+          const int64_t k = below(2 * size - 1) - size + 1;
+          Dims low(sizes.size(), 0), high(sizes.size(), 0);
+          low[static_cast<size_t>(dim)] = k, high[static_cast<size_t>(dim)] = -k;
+          x = g.op(kOp_pad, {x}, dtype, sizes, {{kAttr_low, low}, {kAttr_high, high}, {kAttr_value_i, int64_t{3}}, {kAttr_value_d, 3.0}});
+        }
+      }
+    }
+    g.output(x, 0);
+    if (below(2)) g.output(g.reduce(kOp_sum, h, {0}, false));
+    if (below(3) == 0) g.output(g.unary(kOp_neg, x));
+    if (below(3) == 0 && dtype == kF32 && sizes.size() == 2) g.output(g.matmul(h, g.permute(other, {1, 0})));
+    try {
+      InterpBackend backend;
+      const Checked c = check(g, backend);
+      in_place += c.executable->workspace_bytes() == 0;
+    } catch (const kit::Error& e) {
+      EXPECT_NE(std::string(e.what()).find("with a step"), std::string::npos) << "seed " << seed << ": " << e.what();
+      ++refused;
+    }
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+  EXPECT_LT(refused, 100);
+  EXPECT_GT(in_place, 30) << "else nothing was updated in place";
+}
+
+// Every scalar row of two operands beside every kind of product, the product left, right and on both sides, behind a library that
+// applies whatever it is offered: what it computes has the product first.
+TEST(Fusion, AFunctionBehindAProductKeepsTheOrderOfItsOperands) {
+  const uint32_t two_operands[] = {
+#define KRN_SCALAR(id, name, arity, dtypes, result, ...) is_float_row(arity, #dtypes, #result) ? uint32_t{id} : 0,
+#define KRN_REDUCE(...)
+#define KRN_MOVE(...)
+#define KRN_FACTORY(...)
+#define KRN_COMPOSITE(...)
+#include "abi/ops.def"
+#undef KRN_SCALAR
+#undef KRN_REDUCE
+#undef KRN_MOVE
+#undef KRN_FACTORY
+#undef KRN_COMPOSITE
+  };
+  int tried = 0, behind = 0;
+  for (const uint32_t op : two_operands)
+    for (int product = 0; op != 0 && product < 3; ++product)
+      for (int place = 0; place < 4; ++place) {
+        RegionBuilder g;
+        int y = -1;
+        if (product == 0) y = g.matmul(g.input(kF32, {3, 4}), g.input(kF32, {4, 5}));
+        if (product == 1) y = g.linear(g.input(kF32, {3, 4}), g.input(kF32, {5, 4}), g.input(kF32, {5}));
+        if (product == 2) y = g.conv(g.input(kF32, {1, 2, 4, 4}), g.input(kF32, {3, 2, 3, 3}), g.input(kF32, {3}), 1, 1);
+        const Dims sizes = g.sizes(y);
+        const int x = place == 3 ? g.expand(g.input(kF32, Dims(sizes.size(), 1)), sizes) : g.input(kF32, sizes);
+        g.output(g.op(op, {place == 0 ? x : y, place == 0 ? y : place == 2 ? y : x}, kF32, sizes));
+        InterpBackend backend;
+        backend.take_every_post_op = true;
+        const Checked c = check(g, backend);
+        ASSERT_FALSE(HasFailure()) << op_name(op) << ", product " << product << ", place " << place;
+        behind += c.kernels() == 0;
+        ++tried;
+      }
+  EXPECT_GE(tried, 3 * 4 * 7);
+  EXPECT_GE(behind, 3 * 2 * 2) << "sums and products at least";
+}
+
+// Numbers of queries and keys that differ either way, with and without a mask, heads of keys shared or not.
+TEST(Fusion, AttentionOfAnyLengthsSeesWhatItsDefinitionSays) {
+  for (int64_t queries : {1, 2, 3, 5})
+    for (int64_t keys : {1, 2, 3, 4, 7})
+      for (bool causal : {false, true})
+        for (int mask : {0, 1, 2})
+          for (int64_t heads : {1, 2}) {
+            RegionBuilder g;
+            std::vector<int> operands{g.input(kF32, {2, 2, queries, 4}), g.input(kF32, {2, heads, keys, 4}), g.input(kF32, {2, heads, keys, 3})};
+            if (mask) operands.push_back(g.input(mask == 1 ? uint8_t{kDType_bool} : kF32, {2, 2, queries, keys}));
+            g.output(g.op(kOp_attention, operands, kF32, {2, 2, queries, 3}, {{kAttr_causal, causal}, {kAttr_scale, 0.5}, {kAttr_gqa, heads == 1}}));
+            InterpBackend backend;
+            backend.info.max_score_bytes = 1e9;
+            check(g, backend);
+            ASSERT_FALSE(HasFailure()) << queries << " queries, " << keys << " keys, causal " << causal << ", mask " << mask;
+          }
 }
 
 TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {

@@ -284,12 +284,12 @@ class AnchorStep : public Step {
   void apply(const RunContext& c, const PostOp& p, Values& out) const {
     Values other = p.operand.present() ? read(c, p.operand) : Values{};
     for (size_t i = 0; i < out.size(); ++i) {
-      if (p.op == kOp_relu) out[i] = rows::row_relu(out[i]);
-      if (p.op == kOp_gelu) out[i] = rows::row_gelu(out[i]);
-      if (p.op == kOp_silu) out[i] = rows::row_silu(out[i]);
-      if (p.op == kOp_add) out[i] += other[i];
-      if (p.op == kOp_mul) out[i] *= other[i];
-      if (p.op == kOp_clamp) out[i] = rows::row_clamp(out[i], p.alpha, p.beta);
+      if (p.op != kOp_clamp && p.op != kOp_leaky_relu) {
+        const double x[] = {out[i], other.empty() ? 0 : other[i]};
+        out[i] = evaluate_scalar(p.op, x);
+        continue;
+      }
+      out[i] = p.op == kOp_clamp ? rows::row_clamp(out[i], p.alpha, p.beta) : rows::row_leaky_relu(out[i], p.alpha);
     }
   }
   AnchorDesc d_;
@@ -309,6 +309,7 @@ bool InterpBackend::takes_anchor(const AnchorDesc& a, std::string& why_not) cons
 
 bool InterpBackend::takes_post_op(const AnchorDesc& a, const PostOp& p) const {
   if (a.op == kOp_max_pool || a.op == kOp_avg_pool) return false;
+  if (take_every_post_op) return true;
   return p.op == kOp_relu || p.op == kOp_gelu || p.op == kOp_silu || p.op == kOp_add || p.op == kOp_mul || p.op == kOp_clamp;
 }
 

@@ -15,6 +15,7 @@ class InterpBackend : public Backend {
   TargetInfo info;
   bool take_pools = false;
   bool take_anchors = true;
+  bool take_every_post_op = false;  // whatever scalar row is offered: its first operand is the product
   bool only_dense_rows = false;  // a contraction's result has its last axis dense, and anything else is an error when lowered
 
   const TargetInfo& target() const override { return info; }

@@ -249,6 +249,24 @@ TEST(CpuRegions, ConvScaleShiftReluResidual) {
   EXPECT_EQ(check_both(g, o).info.num_anchors, 1u);
 }
 
+// What stands beside a product, on either side of it: oneDNN applies some of these itself.
+TEST(CpuRegions, AFunctionBehindAProductKeepsTheOrderOfItsOperands) {
+  for (uint32_t op : {kOp_add, kOp_sub, kOp_mul, kOp_div, kOp_maximum, kOp_minimum})
+    for (bool convolution : {false, true})
+      for (bool product_first : {false, true}) {
+        RegionBuilder g;
+        const int x = convolution ? g.input(kDType_f32, {1, 8, 6, 6}) : g.input(kDType_f32, {5, 32});
+        const int y = convolution ? g.conv(x, g.input(kDType_f32, {8, 8, 3, 3}, {}, true), g.input(kDType_f32, {8}, {}, true), 1, 1)
+                                  : g.linear(x, g.input(kDType_f32, {32, 32}, {}, true), g.input(kDType_f32, {32}, {}, true));
+        const int beside = op == kOp_div ? g.binary(kOp_add, g.unary(kOp_exp, x), g.scalar(1, x)) : x;
+        g.output(product_first ? g.binary(op, y, beside) : g.binary(op, beside, op == kOp_div ? g.unary(kOp_exp, g.unary(kOp_tanh, y)) : y));
+        Options o;
+        o.tolerance = 1e-4;
+        EXPECT_EQ(check_both(g, o).info.num_anchors, 1u);
+        ASSERT_FALSE(HasFailure()) << op_name(op) << ", convolution " << convolution << ", product first " << product_first;
+      }
+}
+
 TEST(CpuRegions, TransformerPieces) {
   for (uint8_t dtype : {kDType_f32, kDType_bf16}) {
     RegionBuilder g;
@@ -271,6 +289,33 @@ TEST(CpuRegions, MovesCatPadFlipTranspose) {
   g.output(g.pad(c, {0, 1, 0}, {0, 2, 1}, 0.5));
   g.output(g.flip(g.reduce(kOp_sum, c, {1}, false), {1}));
   check_both(g);
+}
+
+// Numbers that no double holds: what is padded is equal to the number that it is padded with, for every integer type and both of its
+// ends. The comparison is the region's own, so nothing here goes through a double.
+TEST(CpuRegions, PaddingWithAnyInteger) {
+  struct {
+    uint8_t dtype;
+    int64_t low, high;
+  } const types[] = {{kDType_i64, INT64_MIN, INT64_MAX}, {kDType_i32, INT32_MIN, INT32_MAX}, {kDType_i16, INT16_MIN, INT16_MAX}, {kDType_i8, INT8_MIN, INT8_MAX}, {kDType_u8, 0, UINT8_MAX}};
+  for (const auto& type : types)
+    for (int64_t value : {type.low, type.low + 1, int64_t{7}, (int64_t{1} << 53) + 1, -(int64_t{1} << 53) - 1, type.high - 1, type.high}) {
+      if (value < type.low || value > type.high) continue;
+      for (bool computed : {false, true}) {
+        RegionBuilder g;
+        const int x = g.cast(g.input(kDType_i64, {3, 5}), type.dtype);
+        const int source = computed ? g.binary(kOp_minimum, x, g.scalar(1, x)) : x;
+        const AttrList attrs{{kAttr_low, Dims{0, 2}}, {kAttr_high, Dims{1, 0}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}};
+        const int padded = type.dtype == kDType_i64 && !computed ? g.op(kOp_pad, {g.input(kDType_i64, {3, 5})}, type.dtype, {4, 7}, attrs)
+                                                                : g.op(kOp_pad, {source}, type.dtype, {4, 7}, attrs);
+        const int same = g.op(kOp_full, {}, type.dtype, {4, 7}, {{kAttr_sizes, Dims{4, 7}}, {kAttr_dtype, int64_t{type.dtype}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}});
+        const int equal = g.op(kOp_eq, {padded, same}, kDType_bool, {4, 7});
+        g.output(equal);
+        g.output(g.slice(equal, 1, 0, 2));  // nothing but padding
+        check_both(g);
+        ASSERT_FALSE(HasFailure()) << value << " of " << int{type.dtype} << ", computed " << computed;
+      }
+    }
 }
 
 TEST(CpuRegions, GatherAndItsError) {

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The services over LibTorch: memory that is counted, copies that convert, threads that are really used.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <any>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include "core/eager/at_tensor.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {
@@ -73,6 +77,41 @@ TEST(Services, WhatAnotherCanReachIsShared) {
     EXPECT_FALSE(services->unshared(tensor));
   }
   EXPECT_TRUE(services->unshared(tensor));
+}
+
+// Every way in which LibTorch lets a second hand reach the same memory: while that hand lives the memory is shared.
+TEST(Services, MemoryIsSharedWhileAnythingOfItLives) {
+  const auto services = make_tensor_services();
+  const std::pair<const char*, std::function<std::any(const at::Tensor&)>> hands[] = {
+      {"the tensor", [](const at::Tensor& t) { return std::any(t); }},
+      {"detach", [](const at::Tensor& t) { return std::any(t.detach()); }},
+      {"alias", [](const at::Tensor& t) { return std::any(at::alias(t)); }},
+      {"view", [](const at::Tensor& t) { return std::any(t.view({-1})); }},
+      {"a part", [](const at::Tensor& t) { return std::any(t.narrow(0, 1, 1)); }},
+      {"one element", [](const at::Tensor& t) { return std::any(t.select(0, 0).select(0, 0)); }},
+      {"expand", [](const at::Tensor& t) { return std::any(t.unsqueeze(0).expand({3, 2, 4})); }},
+      {"transposed", [](const at::Tensor& t) { return std::any(t.t()); }},
+      {"other dtype", [](const at::Tensor& t) { return std::any(t.view(at::kInt)); }},
+      {"storage", [](const at::Tensor& t) { return std::any(t.storage()); }},
+      {"set_", [](const at::Tensor& t) { return std::any(at::empty({0}, t.options()).set_(t)); }},
+      {"detach of a view", [](const at::Tensor& t) { return std::any(t.view({-1}).detach().narrow(0, 2, 2)); }},
+      {"in a list", [](const at::Tensor& t) { return std::any(c10::IValue(std::vector<at::Tensor>{t.detach()})); }},
+      {"in a closure of memory", [](const at::Tensor& t) {
+         return std::any(at::from_blob(t.data_ptr(), t.sizes(), [kept = t.detach()](void*) {}, t.options()));
+       }},
+  };
+  for (const auto& [name, take] : hands) {
+    const TensorRef tensor = *services->allocate({DType::k_f32, {2, 4}, {4, 1}, {}});
+    EXPECT_TRUE(services->unshared(tensor)) << name;
+    std::any hand = take(to_at(tensor));
+    EXPECT_FALSE(services->unshared(tensor)) << name;
+    hand.reset();
+    EXPECT_TRUE(services->unshared(tensor)) << name << " has let go";
+  }
+  // What autograd has touched is no longer as it was made, and may be needed for a backward pass.
+  const TensorRef tensor = *services->allocate({DType::k_f32, {2, 4}, {4, 1}, {}});
+  to_at(tensor).requires_grad_();
+  EXPECT_FALSE(services->unshared(tensor));
 }
 
 TEST(Services, ParallelForCoversTheRangeOnSeveralThreads) {

@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "core/host/files.h"
@@ -180,6 +183,72 @@ TEST(Race, ACandidateThatFailsLosesAndABaselineThatFailsIsAnError) {
   EXPECT_FALSE(race({breaks, m.runner("fast", 0.8e6)}, 0, m.options()).ok());
   const auto broken = race({m.runner("eager", 1e6), breaks}, 0, m.options());
   EXPECT_EQ(outcome(broken, 1), RaceOutcome::kFailed);
+}
+
+// Whoever drops out, and wherever it stood: what is published is the row of the fastest that is left, under its own name. The
+// expected winner is found from what was planted, not from what the sheet says.
+TEST(Race, WhoeverDropsOutTheWinnerIsTheFastestOfTheRest) {
+  std::mt19937_64 random(17);
+  int won = 0, dropped_before = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    FakeMachine m(1000 + static_cast<uint64_t>(trial), kQuiet);
+    std::vector<int> calls(8, 0);
+    std::vector<Runner> runners{m.runner("eager", 1e6)};
+    std::vector<double> ns{1e6};  // infinite: it fails sooner or later
+    const size_t count = 2 + random() % 5;
+    std::vector<double> speeds{0.45e6, 0.49e6, 0.53e6, 0.57e6, 1.1e6, 5e6};  // the fast ones: none is screened out for another
+    std::shuffle(speeds.begin(), speeds.end(), random);
+    for (size_t i = 1; i <= count; ++i) {
+      const double own = speeds[i - 1];
+      const bool fails = random() % 3 == 0;
+      const int after = static_cast<int>(random() % 3) * 12;  // at once, while warming up, in its race
+      runners.push_back({"c" + std::to_string(i), [&m, &calls, i, own, fails, after]() -> Status {
+                           m.spend(own);
+                           return fails && ++calls[i] > after ? Status(Code::k_internal, "it broke") : Status();
+                         }});
+      ns.push_back(fails ? INFINITY : own);
+    }
+    const auto sheet = race(runners, 0, m.options());
+    ASSERT_TRUE(sheet.ok());
+    size_t expected = 0;
+    for (size_t i = 1; i < ns.size(); ++i)
+      if (ns[i] < ns[expected] && ns[i] < 1e6) expected = i;
+    for (size_t i = 1; i < ns.size(); ++i) {
+      EXPECT_EQ(sheet->rows[i].name, runners[i].name);
+      EXPECT_TRUE(std::isfinite(ns[i]) || outcome(sheet, i) == RaceOutcome::kFailed || outcome(sheet, i) == RaceOutcome::kScreened) << i;
+      if (i < expected && outcome(sheet, i) == RaceOutcome::kFailed) ++dropped_before;
+    }
+    std::string rows;
+    for (const RaceRow& row : sheet->rows) rows += "\n" + row.name + " " + std::to_string(row.ns) + " " + std::string(outcome_name(row.outcome)) + ": " + row.note;
+    ASSERT_EQ(sheet->winner, expected) << "trial " << trial << rows;
+    won += expected > 0;
+  }
+  EXPECT_GT(won, 100);
+  EXPECT_GT(dropped_before, 30) << "else no index could be wrong";
+}
+
+// What a race costs is set by its calls and by how clear its answer is, never by the time that it was allowed.
+TEST(Race, ADecidedRaceEndsWhateverItsLimit) {
+  for (const double eager : {5e3, 1e6, 3e7, 4e8})
+    for (const double candidate : {0.5, 0.8, 1.15, 3.0}) {
+      std::vector<double> spent;
+      std::vector<int> calls;
+      for (const uint64_t limit : {uint64_t{30'000'000'000}, uint64_t{300'000'000'000}, uint64_t{3'000'000'000'000}}) {
+        FakeMachine m(18, kQuiet);
+        RaceOptions o = m.options();
+        o.limit_ns = limit;
+        const double begin = m.now_ns();
+        const auto sheet = race({m.runner("eager", eager), m.runner("candidate", candidate * eager)}, 0, o);
+        ASSERT_TRUE(sheet.ok());
+        EXPECT_NE(outcome(sheet, 1), RaceOutcome::kUndecided);
+        EXPECT_LE(sheet->rows[1].blocks, kRaceLooks[0].blocks);
+        spent.push_back(m.now_ns() - begin);
+        calls.push_back(m.calls);
+      }
+      EXPECT_EQ(spent[0], spent[1]) << eager << " ns, candidate " << candidate;
+      EXPECT_EQ(spent[0], spent[2]);
+      EXPECT_EQ(calls[0], calls[2]);
+    }
 }
 
 TEST(Race, CancelLeavesTheBaseline) {

@@ -203,6 +203,61 @@ TEST(ReadPt2, MemoryReadsLikeAFile) {
   EXPECT_EQ(only(*file).payload.weights.size(), 4u);
 }
 
+// Sizes x strides x offset x dtype x length of the record: taken if and only if the last byte of the furthest element, found by
+// walking over all of them, lies in the record.
+TEST(ReadPt2, AWeightLiesInItsRecordToTheLastElement) {
+  struct View {
+    std::vector<int64_t> sizes, strides;
+  };
+  const View views[] = {{{}, {}},          {{1}, {1}},           {{1}, {1000}},         {{5}, {1}},         {{5}, {3}},      {{5}, {0}},
+                        {{2, 3}, {3, 1}},  {{2, 3}, {1, 2}},     {{2, 3}, {5, 1}},      {{3, 2}, {0, 1}},   {{0}, {1}},      {{4, 0}, {7, 1}},
+                        {{2, 2, 2}, {4, 2, 1}}, {{2, 1, 3}, {3, 99, 1}}};
+  const struct {
+    int number;  // in the file
+    int64_t bytes;
+  } dtypes[] = {{1, 1}, {3, 2}, {7, 4}, {8, 8}};
+  std::vector<test::ZipItem> items = test::unzip(test::file_text(test::data_file("tied")));
+  test::ZipItem* config = test::find(items, "model_weights_config.json");
+  test::ZipItem* record = test::find(items, "data/weights/weight_1");
+  ASSERT_TRUE(config != nullptr && record != nullptr);
+  const size_t tail = config->content.find("\"tail\""), end = config->content.find("\"turned\"");
+  ASSERT_TRUE(tail != std::string::npos && end != std::string::npos);
+  const std::string head = config->content.substr(0, tail), rest = config->content.substr(end);
+  const auto list = [](const std::vector<int64_t>& values) {
+    std::string text;
+    for (int64_t v : values) text += (text.empty() ? "{\"as_int\": " : ", {\"as_int\": ") + std::to_string(v) + "}";
+    return "[" + text + "]";
+  };
+  int taken = 0, refused = 0;
+  for (const View& view : views)
+    for (int64_t offset : {0, 1, 4})
+      for (const auto& dtype : dtypes) {
+        int64_t furthest = offset, count = 1;
+        for (size_t d = 0; d < view.sizes.size(); ++d) count *= view.sizes[d], furthest += (view.sizes[d] - 1) * view.strides[d];
+        const int64_t need = count == 0 ? 0 : (furthest + 1) * dtype.bytes;
+        config->content = head + "\"tail\": {\"path_name\": \"weight_2\", \"is_param\": false, \"use_pickle\": false, \"tensor_meta\": {\"dtype\": " +
+                          std::to_string(dtype.number) + ", \"sizes\": " + list(view.sizes) + ", \"requires_grad\": false, " +
+                          "\"device\": {\"type\": \"cpu\", \"index\": null}, \"strides\": " + list(view.strides) + ", \"storage_offset\": {\"as_int\": " +
+                          std::to_string(offset) + "}, \"layout\": 7}}, " + rest;
+        for (int64_t length : {need - dtype.bytes, need - 1, need, need + 1, need + dtype.bytes}) {
+          if (length <= 0) continue;  // a record without bytes is a weight that comes later
+          std::vector<test::ZipItem> written = items;
+          written.push_back({record->name.substr(0, record->name.size() - 1) + "2", std::string(static_cast<size_t>(length), 'w')});
+          const std::string bytes = test::write_zip(written);
+          const Result<Pt2File> file = read_pt2(std::as_bytes(std::span(bytes)));
+          ASSERT_EQ(file.ok(), length >= need) << length << " bytes for\n" << config->content << (file.ok() ? "" : file.status().text());
+          (file.ok() ? taken : refused) += 1;
+          if (!file.ok()) continue;
+          const Weight& w = only(*file).payload.weights.at("tail");
+          ASSERT_EQ(w.num_elements(), count);
+          if (count == 0) continue;
+          ASSERT_LE(w.data() + need - offset * dtype.bytes, w.storage->data() + w.storage->size());
+        }
+      }
+  EXPECT_GT(taken, 300);
+  EXPECT_GT(refused, 200);
+}
+
 TEST(ReadPt2, HoldsSeveralModels) {
   std::vector<test::ZipItem> items = test::unzip(test::file_text(test::data_file("mlp")));
   for (const auto& [from, to] : {std::pair{"models/model.json", "mlp/models/other.json"},
