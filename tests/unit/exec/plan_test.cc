@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <set>
 
@@ -149,6 +150,52 @@ TEST(Plan, EachCallInFlightHasAContextAndContextsServeAgain) {
     ASSERT_TRUE(nested->call().ok());
   }
   EXPECT_EQ(services.arenas, 7);
+}
+
+// Whatever a region asks for, from one byte on: it gets that much, at a boundary, and it is nobody else's.
+TEST(Plan, AWorkspaceOfAnySizeIsThereAndApart) {
+  struct Asking final : Executable {
+    const ExecutableInfo& info() const override { return info_; }
+    uint64_t workspace_bytes() const override { return bytes; }
+    uint64_t workspace_align() const override { return 64; }
+    Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void* workspace, uint64_t, bool) override {
+      EXPECT_TRUE(bytes == 0 || workspace != nullptr) << bytes;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % 64, 0u);
+      if (workspace) std::memset(workspace, 0x7f, bytes);
+      *static_cast<float*>(outputs[0].data) = *static_cast<const float*>(inputs[0].data) + 1;
+      if (workspace) std::memset(workspace, 0x7f, bytes);
+      return {};
+    }
+    PluginDevice& device() const override { std::abort(); }
+    uint64_t bytes = 0;
+    ExecutableInfo info_;
+  };
+  for (uint64_t first : {0, 1, 2, 63, 64, 65, 1000})
+    for (uint64_t second : {0, 1, 64, 3000}) {
+      const Type type{DType::k_f32, {1}, {1}};
+      Graph g;
+      const ValueId x = g.add_input(type, 0);
+      const ValueId between = g.ops[g.add_op(OpCode::k_neg, {x}, {}, {type})].results[0];
+      const ValueId out = g.ops[g.add_op(OpCode::k_neg, {between}, {}, {type})].results[0];
+      g.outputs.push_back({out, kNone, kNone});
+      std::vector<PlanStep> steps(2);
+      for (int s = 0; s < 2; ++s) {
+        const auto asking = std::make_shared<Asking>();
+        asking->bytes = s == 0 ? first : second;
+        steps[s].name = "r";
+        steps[s].executable = asking;
+        steps[s].operands = {s == 0 ? x : between};
+        steps[s].results = {s == 0 ? between : out};
+      }
+      test::HeapServices services;
+      auto made = Plan::make(g, std::move(steps), {}, services, {});
+      ASSERT_TRUE(made.ok()) << made.status().text();
+      for (int call = 0; call < 2; ++call) {
+        const auto outputs = (*made)->run({test::tensor_of<float>(DType::k_f32, {1}, {5})});
+        ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+        EXPECT_EQ(*static_cast<const float*>(outputs->at(0)->data()), 7) << first << ", " << second;
+      }
+    }
 }
 
 TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {

@@ -164,5 +164,30 @@ TEST(Infer, BroadcastingBinary) {
   EXPECT_FALSE(Builder(g).binary(OpCode::k_add, a, g.add_input(f32({2}), 2), DType::k_f32).ok());
 }
 
+// Ranks and dtypes of all three operands of a bag, against the definition in words: a table of floats, integer indices in one row with
+// integer offsets, or in rows without.
+TEST(Infer, BagsOfAnyRanksAndDtypes) {
+  const DType dtypes[] = {DType::k_f32, DType::k_i64, DType::k_i32, DType::k_bool};
+  int good = 0;
+  for (DType table : dtypes)
+    for (size_t table_rank : {1, 2, 3})
+      for (DType index : dtypes)
+        for (size_t index_rank : {0, 1, 2, 3})
+          for (DType offset : {DType::kNone, DType::k_i64, DType::k_i32, DType::k_f32, DType::k_bool})
+            for (size_t offset_rank : {0, 1, 2}) {
+              if (offset == DType::kNone && offset_rank > 0) continue;
+              std::vector<Type> operands{typed(table, Dims(table_rank, 5)), typed(index, Dims(index_rank, 4))};
+              if (offset != DType::kNone) operands.push_back(typed(offset, Dims(offset_rank, 3)));
+              const auto whole = [](DType d) { return d == DType::k_i64 || d == DType::k_i32; };
+              const bool fits = table == DType::k_f32 && table_rank == 2 && whole(index) &&
+                                (offset == DType::kNone ? index_rank == 2 : index_rank == 1 && offset_rank == 1 && whole(offset));
+              const auto got = one(OpCode::k_embedding_bag, operands, {{AttrKey::k_mode, std::string("sum")}, {AttrKey::k_include_last_offset, false}});
+              ASSERT_EQ(got.ok(), fits) << dtype_name(table) << table_rank << ", " << dtype_name(index) << index_rank << ", " << dtype_name(offset) << offset_rank;
+              ASSERT_TRUE(!fits || got->sizes == (Dims{offset == DType::kNone ? 4 : 3, 5}));
+              good += fits;
+            }
+  EXPECT_EQ(good, 2 + 2 * 2);
+}
+
 }  // namespace
 }  // namespace keirin

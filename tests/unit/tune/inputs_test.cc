@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include <cmath>
 #include <set>
 
@@ -185,6 +187,31 @@ TEST(Inputs, EdgesOfFloats) {
   const auto t = make_tensor(type(DType::k_f16, {9}), {InputHint::kEdges, 0, 0, ""}, services, {}, 1);
   ASSERT_TRUE(t.ok());
   EXPECT_EQ(read<uint16_t>(*t), (std::vector<uint16_t>{0, 0x8000, 0x3c00, 0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xfbff, 1}));
+}
+
+// Another seed, another set or another input is another draw: what is verified on three sets is verified on three.
+TEST(Inputs, EverySeedSetAndPositionIsADrawOfItsOwn) {
+  test::HeapServices services;
+  Graph g;
+  for (uint32_t i = 0; i < 4; ++i) g.add_input({DType::k_f32, {16}, {1}}, i);
+  std::map<std::vector<float>, std::string> drawn;
+  for (uint64_t seed = 0; seed < 30; ++seed)
+    for (uint32_t set = 0; set < 4; ++set) {
+      InputOptions options;
+      options.seed = seed, options.set = set;
+      const auto tensors = make_inputs(g, services, options);
+      ASSERT_TRUE(tensors.ok()) << tensors.status().text();
+      const auto again = make_inputs(g, services, options);
+      for (size_t i = 0; i < tensors->size(); ++i) {
+        const auto* x = static_cast<const float*>(tensors->at(i)->data());
+        const auto* y = static_cast<const float*>(again->at(i)->data());
+        const std::string which = "seed " + std::to_string(seed) + ", set " + std::to_string(set) + ", input " + std::to_string(i);
+        EXPECT_TRUE(std::equal(x, x + 16, y)) << which << " is not repeated";
+        const auto [other, is_new] = drawn.emplace(std::vector<float>(x, x + 16), which);
+        ASSERT_TRUE(is_new) << which << " is " << other->second;
+      }
+    }
+  EXPECT_EQ(drawn.size(), 30u * 4 * 4);
 }
 
 }  // namespace
