@@ -79,6 +79,27 @@ TEST(Infer, EveryRowHasARule){
 #undef KRN_COMPOSITE
 }
 
+// Every row with every number of operands: one too few or too many is refused for that, and the right ones are not.
+TEST(Infer, EveryRowCountsItsOperands) {
+  const Type t = f32({2, 2});
+  int refused = 0;
+  for (int code = 1; code < 500; ++code) {
+    const OpRow* row = find_row(static_cast<OpCode>(code));
+    if (row == nullptr || row->kind == RowKind::kOpaque) continue;
+    for (int n = 0; n < 12; ++n) {
+      Op op;
+      op.code = static_cast<OpCode>(code);
+      const std::vector<const Type*> operands(static_cast<size_t>(n), &t);
+      const auto r = infer_types(op, operands);
+      const bool fits = n >= row->arity_min && (row->arity_max < 0 || n <= row->arity_max);
+      const bool counted = !r.ok() && r.status().message().what.find(std::to_string(n) + " operands") != std::string::npos;
+      EXPECT_EQ(counted, !fits) << row->name << " of " << n << (r.ok() ? "" : ": " + r.status().text());
+      refused += counted;
+    }
+  }
+  EXPECT_GT(refused, 800);
+}
+
 TEST(Infer, PointwiseKeepsTheOrderOfMemory) {
   EXPECT_TYPE(one(OpCode::k_relu, {channels_last({2, 3, 4, 5})}), DType::k_f32, ({2, 3, 4, 5}), ({60, 1, 15, 3}));
   EXPECT_TYPE(one(OpCode::k_add, {f32({2, 3}), Type{DType::k_f32, {2, 3}, {0, 1}}}), DType::k_f32, ({2, 3}), ({3, 1}));
