@@ -60,8 +60,8 @@ class Drawn {
  private:
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
   double number() {
-    const double all[] = {0, 1, -1, 2, 3, 7, 100, 127, -128, 255, -3, 0.5, -2.5, 3e9, -5e9};
-    return all[below(15)];
+    const double all[] = {0, 1, -1, 2, 3, 7, 100, 127, -128, 255, -3, 0.5, -2.5, 3e9, -5e9, 0x1p60};
+    return all[below(16)];
   }
   static double stored(DType dtype, double x) {
     switch (dtype) {
