@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tests/unit/host/heap_services.h"
@@ -212,6 +212,40 @@ TEST(Inputs, EverySeedSetAndPositionIsADrawOfItsOwn) {
       }
     }
   EXPECT_EQ(drawn.size(), 30u * 4 * 4);
+}
+
+// What a kind of hint promises in inputs.h, for every bound and number of elements.
+TEST(Inputs, EveryKindKeepsItsBounds) {
+  test::HeapServices services;
+  const auto draw = [&](InputHint::Kind kind, double a, double b, int64_t n) {
+    const auto made = make_tensor({DType::k_i64, {n}, {1}}, {kind, a, b, "test"}, services, {}, static_cast<uint64_t>(n) * 31 + 7);
+    EXPECT_TRUE(made.ok());
+    const auto* x = static_cast<const int64_t*>((*made)->data());
+    return std::vector<int64_t>(x, x + n);
+  };
+  for (int64_t n : {1, 2, 3, 8, 50})
+    for (int64_t b : {1, 2, 3, 7, 60}) {
+      const std::string where = std::to_string(n) + " elements, bound " + std::to_string(b);
+      const std::vector<int64_t> arange = draw(InputHint::kArange, 0, static_cast<double>(b), n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(arange[static_cast<size_t>(i)], i % b) << where;
+      const std::vector<int64_t> endless = draw(InputHint::kArange, 0, 0, n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(endless[static_cast<size_t>(i)], i);
+      for (int64_t a : {-3, 0, 1}) {
+        std::set<int64_t> seen;
+        for (int64_t x : draw(InputHint::kIntegers, static_cast<double>(a), static_cast<double>(a + b), n)) {
+          EXPECT_TRUE(x >= a && x < a + b) << x << " of " << where;
+          seen.insert(x);
+        }
+        EXPECT_TRUE(n < 50 || b > 3 || static_cast<int64_t>(seen.size()) == b) << "each of a few is drawn among many";
+      }
+      for (double ends : {0.0, 1.0}) {
+        const std::vector<int64_t> ascending = draw(InputHint::kAscending, ends, static_cast<double>(b), n);
+        EXPECT_EQ(ascending[0], 0) << where;
+        EXPECT_TRUE(std::is_sorted(ascending.begin(), ascending.end())) << where;
+        EXPECT_TRUE(ends != 0 && n > 1 ? ascending.back() == b : ascending.back() < b) << where;
+      }
+      for (int64_t x : draw(InputHint::kMask, 0, 1, n)) EXPECT_TRUE(x == 0 || x == 1);
+    }
 }
 
 }  // namespace
