@@ -6,6 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+#include <set>
+
 #include "tests/unit/host/heap_services.h"
 
 namespace keirin {
@@ -89,6 +93,110 @@ TEST(Plan, ARegionThatUpdatesOnlyWhenItIsDoneMayFail) {
   EXPECT_EQ(in_place.state(), 7);
   in_place.first_fails = false, in_place.second_fails = true;
   EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "the first region is done";
+}
+
+// Calls inside each other, as threads would hold them: each has memory of its own, what was given back serves again, and after a trim
+// there is new memory.
+TEST(Plan, EachCallInFlightHasAContextAndContextsServeAgain) {
+  struct Counting : test::HeapServices {
+    Result<TensorRef> allocate(const TensorSpec& spec) override {
+      arenas += spec.dtype == DType::k_u8;
+      return HeapServices::allocate(spec);
+    }
+    int arenas = 0;
+  };
+  struct Nested final : Executable {
+    const ExecutableInfo& info() const override { return info_; }
+    uint64_t workspace_bytes() const override { return 64; }
+    uint64_t workspace_align() const override { return 64; }
+    Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void* workspace, uint64_t, bool) override {
+      workspaces.insert(workspace);
+      *static_cast<float*>(outputs[0].data) = *static_cast<const float*>(inputs[0].data);
+      if (--depth > 0) return call();
+      return {};
+    }
+    PluginDevice& device() const override { std::abort(); }
+    std::function<Status()> call;
+    std::set<void*> workspaces;
+    int depth = 0;
+    ExecutableInfo info_;
+  };
+  const Type type{DType::k_f32, {1}, {1}};
+  Graph g;
+  const ValueId x = g.add_input(type, 0);
+  g.outputs.push_back({g.ops[g.add_op(OpCode::k_neg, {x}, {}, {type})].results[0], kNone, kNone});
+  const auto nested = std::make_shared<Nested>();
+  std::vector<PlanStep> steps(1);
+  steps[0].name = "r0";
+  steps[0].executable = nested;
+  steps[0].operands = {x};
+  steps[0].results = {g.outputs[0].value};
+  Counting services;
+  auto made = Plan::make(g, std::move(steps), {}, services, {});
+  ASSERT_TRUE(made.ok()) << made.status().text();
+  const TensorRef input = test::tensor_of<float>(DType::k_f32, {1}, {1});
+  nested->call = [&] { return (*made)->run({input}).status(); };
+  EXPECT_EQ(services.arenas, 1) << "made with the plan";
+  for (int depth : {1, 1, 3, 3, 2, 5, 5, 1}) {
+    nested->depth = depth;
+    nested->workspaces.clear();
+    ASSERT_TRUE(nested->call().ok());
+    EXPECT_EQ(nested->workspaces.size(), static_cast<size_t>(depth)) << "of a call of its own each";
+  }
+  EXPECT_EQ(services.arenas, 5) << "as many as were ever in flight together";
+  (*made)->trim();
+  for (int depth : {1, 2}) {
+    nested->depth = depth;
+    ASSERT_TRUE(nested->call().ok());
+  }
+  EXPECT_EQ(services.arenas, 7);
+}
+
+// Whatever a region asks for, from one byte on: it gets that much, at a boundary, and it is nobody else's.
+TEST(Plan, AWorkspaceOfAnySizeIsThereAndApart) {
+  struct Asking final : Executable {
+    const ExecutableInfo& info() const override { return info_; }
+    uint64_t workspace_bytes() const override { return bytes; }
+    uint64_t workspace_align() const override { return 64; }
+    Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void* workspace, uint64_t, bool) override {
+      EXPECT_TRUE(bytes == 0 || workspace != nullptr) << bytes;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % 64, 0u);
+      if (workspace) std::memset(workspace, 0x7f, bytes);
+      *static_cast<float*>(outputs[0].data) = *static_cast<const float*>(inputs[0].data) + 1;
+      if (workspace) std::memset(workspace, 0x7f, bytes);
+      return {};
+    }
+    PluginDevice& device() const override { std::abort(); }
+    uint64_t bytes = 0;
+    ExecutableInfo info_;
+  };
+  for (uint64_t first : {0, 1, 2, 63, 64, 65, 1000})
+    for (uint64_t second : {0, 1, 64, 3000, 99}) {
+      const int count = second == 99 ? 1 : 2;  // without a value between them there is no other memory to lie beside
+      const Type type{DType::k_f32, {1}, {1}};
+      Graph g;
+      const ValueId x = g.add_input(type, 0);
+      const ValueId between = g.ops[g.add_op(OpCode::k_neg, {x}, {}, {type})].results[0];
+      const ValueId out = count == 1 ? between : g.ops[g.add_op(OpCode::k_neg, {between}, {}, {type})].results[0];
+      g.outputs.push_back({out, kNone, kNone});
+      std::vector<PlanStep> steps(static_cast<size_t>(count));
+      for (int s = 0; s < count; ++s) {
+        const auto asking = std::make_shared<Asking>();
+        asking->bytes = s == 0 ? first : second;
+        steps[s].name = "r";
+        steps[s].executable = asking;
+        steps[s].operands = {s == 0 ? x : between};
+        steps[s].results = {s == 0 ? between : out};
+      }
+      test::HeapServices services;
+      auto made = Plan::make(g, std::move(steps), {}, services, {});
+      ASSERT_TRUE(made.ok()) << made.status().text();
+      for (int call = 0; call < 2; ++call) {
+        const auto outputs = (*made)->run({test::tensor_of<float>(DType::k_f32, {1}, {5})});
+        ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+        EXPECT_EQ(*static_cast<const float*>(outputs->at(0)->data()), 5 + count) << first << ", " << second;
+      }
+    }
 }
 
 TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {

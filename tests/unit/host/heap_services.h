@@ -53,7 +53,7 @@ class HeapTensor final : public Tensor {
   std::shared_ptr<void> owner_;
 };
 
-class HeapServices final : public TensorServices {
+class HeapServices : public TensorServices {
  public:
   Result<TensorRef> allocate(const TensorSpec& spec) override {
     const auto bytes = static_cast<size_t>(HeapTensor::bytes_of(spec));

@@ -79,6 +79,27 @@ TEST(Infer, EveryRowHasARule){
 #undef KRN_COMPOSITE
 }
 
+// Every row with every number of operands: one too few or too many is refused for that, and the right ones are not.
+TEST(Infer, EveryRowCountsItsOperands) {
+  const Type t = f32({2, 2});
+  int refused = 0;
+  for (int code = 1; code < 500; ++code) {
+    const OpRow* row = find_row(static_cast<OpCode>(code));
+    if (row == nullptr || row->kind == RowKind::kOpaque) continue;
+    for (int n = 0; n < 12; ++n) {
+      Op op;
+      op.code = static_cast<OpCode>(code);
+      const std::vector<const Type*> operands(static_cast<size_t>(n), &t);
+      const auto r = infer_types(op, operands);
+      const bool fits = n >= row->arity_min && (row->arity_max < 0 || n <= row->arity_max);
+      const bool counted = !r.ok() && r.status().message().what.find(std::to_string(n) + " operands") != std::string::npos;
+      EXPECT_EQ(counted, !fits) << row->name << " of " << n << (r.ok() ? "" : ": " + r.status().text());
+      refused += counted;
+    }
+  }
+  EXPECT_GT(refused, 800);
+}
+
 TEST(Infer, PointwiseKeepsTheOrderOfMemory) {
   EXPECT_TYPE(one(OpCode::k_relu, {channels_last({2, 3, 4, 5})}), DType::k_f32, ({2, 3, 4, 5}), ({60, 1, 15, 3}));
   EXPECT_TYPE(one(OpCode::k_add, {f32({2, 3}), Type{DType::k_f32, {2, 3}, {0, 1}}}), DType::k_f32, ({2, 3}), ({3, 1}));
@@ -162,6 +183,31 @@ TEST(Infer, BroadcastingBinary) {
   EXPECT_EQ(g.type(*v).sizes, (Dims{2, 4, 3}));
   EXPECT_EQ(g.type(*v).dtype, DType::k_f64);
   EXPECT_FALSE(Builder(g).binary(OpCode::k_add, a, g.add_input(f32({2}), 2), DType::k_f32).ok());
+}
+
+// Ranks and dtypes of all three operands of a bag, against the definition in words: a table of floats, integer indices in one row with
+// integer offsets, or in rows without.
+TEST(Infer, BagsOfAnyRanksAndDtypes) {
+  const DType dtypes[] = {DType::k_f32, DType::k_i64, DType::k_i32, DType::k_bool};
+  int good = 0;
+  for (DType table : dtypes)
+    for (size_t table_rank : {1, 2, 3})
+      for (DType index : dtypes)
+        for (size_t index_rank : {0, 1, 2, 3})
+          for (DType offset : {DType::kNone, DType::k_i64, DType::k_i32, DType::k_f32, DType::k_bool})
+            for (size_t offset_rank : {0, 1, 2}) {
+              if (offset == DType::kNone && offset_rank > 0) continue;
+              std::vector<Type> operands{typed(table, Dims(table_rank, 5)), typed(index, Dims(index_rank, 4))};
+              if (offset != DType::kNone) operands.push_back(typed(offset, Dims(offset_rank, 3)));
+              const auto whole = [](DType d) { return d == DType::k_i64 || d == DType::k_i32; };
+              const bool fits = table == DType::k_f32 && table_rank == 2 && whole(index) &&
+                                (offset == DType::kNone ? index_rank == 2 : index_rank == 1 && offset_rank == 1 && whole(offset));
+              const auto got = one(OpCode::k_embedding_bag, operands, {{AttrKey::k_mode, std::string("sum")}, {AttrKey::k_include_last_offset, false}});
+              ASSERT_EQ(got.ok(), fits) << dtype_name(table) << table_rank << ", " << dtype_name(index) << index_rank << ", " << dtype_name(offset) << offset_rank;
+              ASSERT_TRUE(!fits || got->sizes == (Dims{offset == DType::kNone ? 4 : 3, 5}));
+              good += fits;
+            }
+  EXPECT_EQ(good, 2 + 2 * 2);
 }
 
 }  // namespace

@@ -80,6 +80,47 @@ TEST(RunPasses, RandomGraphsStayWellFormedUnderEveryNumerics) {
   }
 }
 
+// What an output is laid out like is part of what the model answers: rows that do nothing but state other strides, one or two behind each
+// other, in every layout, through every pass alone and all of them.
+TEST(RunPasses, OutputsKeepTheirTypes) {
+  const Dims sizes{2, 3, 4};
+  const Dims layouts[] = {{12, 4, 1}, {1, 2, 6}, {4, 8, 1}, {12, 1, 3}, {0, 0, 0}};
+  const std::pair<OpCode, std::vector<Attr>> rows[] = {
+      {OpCode::k_cast, {{AttrKey::k_dtype, static_cast<int64_t>(DType::k_f32)}}},
+      {OpCode::k_reshape, {{AttrKey::k_sizes, sizes}}},
+      {OpCode::k_expand, {{AttrKey::k_sizes, sizes}}},
+      {OpCode::k_permute, {{AttrKey::k_dims, Dims{0, 1, 2}}}},
+      {OpCode::k_flip, {{AttrKey::k_dims, Dims{}}}},
+      {OpCode::k_slice, {{AttrKey::k_dim, int64_t{1}}, {AttrKey::k_start, int64_t{0}}, {AttrKey::k_end, int64_t{3}}, {AttrKey::k_step, int64_t{1}}}},
+      {OpCode::k_pad, {{AttrKey::k_low, Dims{0, 0, 0}}, {AttrKey::k_high, Dims{0, 0, 0}}, {AttrKey::k_value_i, int64_t{0}}, {AttrKey::k_value_d, 0.0}}},
+      {OpCode::k_cat, {{AttrKey::k_dim, int64_t{0}}}},
+      {OpCode::k_neg, {}}};
+  int tried = 0;
+  for (const Dims& of_input : layouts)
+    for (const Dims& of_output : layouts)
+      for (const auto& [first, first_attrs] : rows)
+        for (const auto& [second, second_attrs] : rows)
+          for (const bool both : {false, true}) {
+            Graph g;
+            const ValueId x = g.add_input({DType::k_f32, sizes, of_input}, 0);
+            const ValueId y = g.ops[g.add_op(first, {x}, first_attrs, {{DType::k_f32, sizes, both ? of_input : of_output}})].results[0];
+            const ValueId z = g.ops[g.add_op(second, {y}, second_attrs, {{DType::k_f32, sizes, of_output}})].results[0];
+            if (both) g.outputs.push_back({y, kNone, kNone});
+            g.outputs.push_back({z, kNone, kNone});
+            std::vector<Type> before;
+            for (const Output& o : g.outputs) before.push_back(g.type(o.value));
+            for (const PassRow& row : all_passes()) {
+              Graph own = g;
+              PassContext context;
+              ASSERT_TRUE(row.run(own, context).ok()) << row.name;
+              ASSERT_EQ(own.outputs.size(), before.size());
+              for (size_t o = 0; o < before.size(); ++o) ASSERT_EQ(own.type(own.outputs[o].value), before[o]) << row.name << "\n" << print(g) << print(own);
+              ++tried;
+            }
+          }
+  EXPECT_GT(tried, 10000);
+}
+
 // Budget: 20 us a node. Doubling the graph must not quadruple the time.
 TEST(RunPasses, TimeGrowsWithTheGraph) {
   auto seconds = [](int num_ops) {

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "tests/unit/host/heap_services.h"
@@ -185,6 +187,65 @@ TEST(Inputs, EdgesOfFloats) {
   const auto t = make_tensor(type(DType::k_f16, {9}), {InputHint::kEdges, 0, 0, ""}, services, {}, 1);
   ASSERT_TRUE(t.ok());
   EXPECT_EQ(read<uint16_t>(*t), (std::vector<uint16_t>{0, 0x8000, 0x3c00, 0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xfbff, 1}));
+}
+
+// Another seed, another set or another input is another draw: what is verified on three sets is verified on three.
+TEST(Inputs, EverySeedSetAndPositionIsADrawOfItsOwn) {
+  test::HeapServices services;
+  Graph g;
+  for (uint32_t i = 0; i < 4; ++i) g.add_input({DType::k_f32, {16}, {1}}, i);
+  std::map<std::vector<float>, std::string> drawn;
+  for (uint64_t seed = 0; seed < 30; ++seed)
+    for (uint32_t set = 0; set < 4; ++set) {
+      InputOptions options;
+      options.seed = seed, options.set = set;
+      const auto tensors = make_inputs(g, services, options);
+      ASSERT_TRUE(tensors.ok()) << tensors.status().text();
+      const auto again = make_inputs(g, services, options);
+      for (size_t i = 0; i < tensors->size(); ++i) {
+        const auto* x = static_cast<const float*>(tensors->at(i)->data());
+        const auto* y = static_cast<const float*>(again->at(i)->data());
+        const std::string which = "seed " + std::to_string(seed) + ", set " + std::to_string(set) + ", input " + std::to_string(i);
+        EXPECT_TRUE(std::equal(x, x + 16, y)) << which << " is not repeated";
+        const auto [other, is_new] = drawn.emplace(std::vector<float>(x, x + 16), which);
+        ASSERT_TRUE(is_new) << which << " is " << other->second;
+      }
+    }
+  EXPECT_EQ(drawn.size(), 30u * 4 * 4);
+}
+
+// What a kind of hint promises in inputs.h, for every bound and number of elements.
+TEST(Inputs, EveryKindKeepsItsBounds) {
+  test::HeapServices services;
+  const auto draw = [&](InputHint::Kind kind, double a, double b, int64_t n) {
+    const auto made = make_tensor({DType::k_i64, {n}, {1}}, {kind, a, b, "test"}, services, {}, static_cast<uint64_t>(n) * 31 + 7);
+    EXPECT_TRUE(made.ok());
+    const auto* x = static_cast<const int64_t*>((*made)->data());
+    return std::vector<int64_t>(x, x + n);
+  };
+  for (int64_t n : {1, 2, 3, 8, 50})
+    for (int64_t b : {1, 2, 3, 7, 60}) {
+      const std::string where = std::to_string(n) + " elements, bound " + std::to_string(b);
+      const std::vector<int64_t> arange = draw(InputHint::kArange, 0, static_cast<double>(b), n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(arange[static_cast<size_t>(i)], i % b) << where;
+      const std::vector<int64_t> endless = draw(InputHint::kArange, 0, 0, n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(endless[static_cast<size_t>(i)], i);
+      for (int64_t a : {-3, 0, 1}) {
+        std::set<int64_t> seen;
+        for (int64_t x : draw(InputHint::kIntegers, static_cast<double>(a), static_cast<double>(a + b), n)) {
+          EXPECT_TRUE(x >= a && x < a + b) << x << " of " << where;
+          seen.insert(x);
+        }
+        EXPECT_TRUE(n < 50 || b > 3 || static_cast<int64_t>(seen.size()) == b) << "each of a few is drawn among many";
+      }
+      for (double ends : {0.0, 1.0}) {
+        const std::vector<int64_t> ascending = draw(InputHint::kAscending, ends, static_cast<double>(b), n);
+        EXPECT_EQ(ascending[0], 0) << where;
+        EXPECT_TRUE(std::is_sorted(ascending.begin(), ascending.end())) << where;
+        EXPECT_TRUE(ends != 0 && n > 1 ? ascending.back() == b : ascending.back() < b) << where;
+      }
+      for (int64_t x : draw(InputHint::kMask, 0, 1, n)) EXPECT_TRUE(x == 0 || x == 1);
+    }
 }
 
 }  // namespace
