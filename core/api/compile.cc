@@ -823,11 +823,14 @@ Result<ModelReport> Decider::run() {
   candidates_.push_back(std::move(eager));
   KRN_TRY(step([&] { return prepare(); }));
   // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
-  if (!call_guard().admits(inputs_)) {
+  const char* only_eager = nullptr;
+  if (!call_guard().admits(inputs_)) only_eager = "the model writes an input that shares memory with another one or with a weight";
+  if (seen_.reads_storage) only_eager = "the model reads an input or weight by its place in memory (as_strided)";
+  if (only_eager != nullptr) {
     report_.chosen = "eager";
     report_.verified = true;
     report_.eager_share = 1;
-    report_.reasons.push_back("the model writes an input that shares memory with another one or with a weight: eager answers such calls");
+    report_.reasons.push_back(std::string(only_eager) + ": eager answers such calls");
     return report_;
   }
   if (prepared_) {

@@ -34,7 +34,7 @@ class TensorServices {
   // Element-wise, converts dtype, strides and device. Along a stride of 0 of `to` the first element of `from` is taken.
   virtual Status copy(const TensorRef& to, const TensorRef& from) = 0;
   virtual Result<TensorRef> cast(const TensorRef& tensor, DType dtype) = 0;
-  virtual Result<TensorRef> to_device(const TensorRef& tensor, Device device) = 0;
+  virtual Result<TensorRef> to_device(const TensorRef& tensor, Device device) = 0;  // same sizes and strides; itself if it is there
   // fn(begin, end) on slices of [0, n), at least `grain` long, on the caller and LibTorch's pool; returns when all returned.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) = 0;
   virtual int num_threads() = 0;

@@ -25,6 +25,9 @@ struct ObservedRun {
   // Nodes that wrote memory which another of their operands reads in other places: what they leave there depends on the order.
   std::set<std::string, std::less<>> overlapping_writes;
   std::vector<size_t> written_weights;  // positions in the WeightTable, ascending; those that share the written storage included
+  // An operator names memory of an input or weight by its place in the storage, which may lie outside of the input's elements: what
+  // it answers depends on more than a call passes, and a copy of the input would give something else.
+  bool reads_storage = false;
   bool draws_random = false;            // numbers of a generator of LibTorch's
   std::vector<size_t> written_inputs;   // flat positions of the user's inputs, ascending
 };

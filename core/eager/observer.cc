@@ -60,6 +60,14 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
   std::vector<at::Tensor> operands;
   each_tensor(stack, [&](at::Tensor& tensor) { operands.push_back(tensor); });
   note_writes(site, stack, operands);
+  if (site.op.schema().name().starts_with("aten::as_strided") && !operands.empty() && operands[0].has_storage()) {
+    const auto& parameters = site.op.schema().arguments();
+    bool from_start = false;  // of the storage, not of the operand
+    for (size_t i = 0; i < parameters.size() && i < stack.size(); ++i) from_start |= parameters[i].name() == "storage_offset" && !stack[i].isNone();
+    const AtTensor all(storage_elements(operands[0]));
+    const bool of_source = std::any_of(sources_.begin(), sources_.end(), [&](const Source& s) { return ranges_meet(AtTensor(s.all), all); });
+    seen_.reads_storage |= of_source && (from_start || !operands[0].is_non_overlapping_and_dense());
+  }
   site.op.callBoxed(&stack);
   std::vector<at::Tensor> results;
   each_tensor(stack, [&](at::Tensor& tensor) { results.push_back(tensor); });

@@ -102,16 +102,7 @@ class AtServices final : public TensorServices {
   }
 
   Result<TensorRef> clone(const TensorRef& tensor) override {
-    return make([&] {
-      // Along a stride of 0 one element stands for all, here and in the copy.
-      at::Tensor from = to_at(tensor);
-      const std::vector<int64_t> sizes = from.sizes().vec();
-      for (int64_t d = 0; d < from.dim(); ++d)
-        if (from.stride(d) == 0 && sizes[d] > 1) from = from.narrow(d, 0, 1);
-      at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options());
-      to.copy_(from);
-      return to.expand(sizes);
-    });
+    return make([&] { return copy_of(to_at(tensor), to_at(tensor).device()); });
   }
 
   Status copy(const TensorRef& to, const TensorRef& from) override {
@@ -131,7 +122,11 @@ class AtServices final : public TensorServices {
 
   Result<TensorRef> to_device(const TensorRef& tensor, Device device) override {
     KRN_TRY(ensure_device(device));
-    return make([&] { return to_at(tensor).to(at_device(device)); });
+    return make([&] {
+      const at::Tensor from = to_at(tensor);
+      const at::Device to = at_device(device);
+      return from.device() == to ? from : copy_of(from, to);
+    });
   }
 
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
@@ -187,6 +182,17 @@ class AtServices final : public TensorServices {
   }
 
  private:
+  // In the same strides, whatever they are: LibTorch's own conversions keep those of dense tensors only.
+  static at::Tensor copy_of(at::Tensor from, const at::Device& device) {
+    // Along a stride of 0 one element stands for all, here and in the copy.
+    const std::vector<int64_t> sizes = from.sizes().vec();
+    for (int64_t d = 0; d < from.dim(); ++d)
+      if (from.stride(d) == 0 && sizes[d] > 1) from = from.narrow(d, 0, 1);
+    at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options().device(device));
+    to.copy_(from);
+    return to.expand(sizes);
+  }
+
   static at::TensorOptions options(const TensorSpec& spec) {
     return at::TensorOptions(scalar_type_of(spec.dtype)).device(at_device(spec.device));
   }
