@@ -33,9 +33,9 @@ CallGuard::Ranges CallGuard::ranges_of(const std::vector<TensorRef>& tensors) {
   return merged;
 }
 
-bool CallGuard::meets(const Ranges& ranges, const Tensor& tensor) {
+bool CallGuard::meets(const Ranges& ranges, std::pair<uintptr_t, uintptr_t> range) {
   if (ranges.empty()) return false;
-  const auto [begin, end] = byte_range(tensor);
+  const auto [begin, end] = range;
   const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin, [](uintptr_t at, const auto& range) { return at < range.second; });
   return begin != end && after != ranges.end() && after->first < end;
 }
@@ -45,6 +45,8 @@ CallGuard::CallGuard(const std::vector<TensorRef>& inputs, Device device, uint64
   for (const TensorRef& t : inputs) {
     specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
     alignment_.push_back(alignment_of(*t));
+    const auto range = byte_range(*t);
+    span_bytes_.push_back(range.second - range.first);
   }
   if (!written_inputs_.empty()) all_weights_ = ranges_of(writes.all_weights);
 }
@@ -62,15 +64,23 @@ bool CallGuard::fits(const Tensor& tensor, size_t input) const {
   return alignment_.empty() || (reinterpret_cast<uintptr_t>(tensor.data()) & (alignment_[input] - 1)) == 0;
 }
 
+std::pair<uintptr_t, uintptr_t> CallGuard::range_of(const std::vector<TensorRef>& inputs, size_t input) const {
+  const auto begin = reinterpret_cast<uintptr_t>(inputs[input]->data());
+  return {begin, begin + span_bytes_[input]};
+}
+
 bool CallGuard::writes_apart(const std::vector<TensorRef>& inputs) const {
   for (const size_t w : written_inputs_) {
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (i != w && ranges_meet(*inputs[i], *inputs[w])) return false;
-    if (meets(all_weights_, *inputs[w])) return false;
+    const auto written = range_of(inputs, w);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const auto other = range_of(inputs, i);
+      if (i != w && other.first < written.second && written.first < other.second && other.first != other.second) return false;
+    }
+    if (meets(all_weights_, written)) return false;
   }
   if (!written_weights_.empty())
-    for (const TensorRef& input : inputs)
-      if (meets(written_weights_, *input)) return false;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (meets(written_weights_, range_of(inputs, i))) return false;
   return true;
 }
 

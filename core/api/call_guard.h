@@ -37,12 +37,14 @@ class CallGuard {
   // Addresses, as a list of disjoint ranges in ascending order.
   using Ranges = std::vector<std::pair<uintptr_t, uintptr_t>>;
   static Ranges ranges_of(const std::vector<TensorRef>& tensors);
-  static bool meets(const Ranges& ranges, const Tensor& tensor);
+  static bool meets(const Ranges& ranges, std::pair<uintptr_t, uintptr_t> range);
   bool fits(const Tensor& tensor, size_t input) const;
+  std::pair<uintptr_t, uintptr_t> range_of(const std::vector<TensorRef>& inputs, size_t input) const;
   bool writes_apart(const std::vector<TensorRef>& inputs) const;
 
   std::vector<TensorSpec> specs_;
   std::vector<uintptr_t> alignment_;     // of each input: its address is a multiple
+  std::vector<uintptr_t> span_bytes_;    // from the first to the last byte of each input, which sizes and strides fix
   std::vector<size_t> written_inputs_;
   Ranges written_weights_, all_weights_;
   bool watches_modes_ = false;

@@ -135,5 +135,63 @@ TEST(Weights, StayTiedWhenCloned) {
   EXPECT_NE((*copy)[*embed].tensor->data(), loaded.weights[*embed].tensor->data());
 }
 
+// ---- the referee and the observed run, on every model whose outputs Python recorded
+
+class Refereed : public ::testing::TestWithParam<const char*> {};
+
+std::vector<std::vector<uint8_t>> bytes_of(const std::vector<TensorRef>& tensors, const WeightTable& weights) {
+  std::vector<std::vector<uint8_t>> out;
+  const auto add = [&](const TensorRef& t) {
+    const auto* data = static_cast<const uint8_t*>(t->data());
+    out.emplace_back(data, data + testing::num_elements(*t) * dtype_bytes(t->dtype()));
+  };
+  for (const TensorRef& t : tensors) add(t);
+  for (size_t i = 0; i < weights.size(); ++i) add(weights[i].tensor);
+  return out;
+}
+
+TEST_P(Refereed, InFp64IsPythonsAnswerCallAfterCallAndLeavesNoMark) {
+  LoadedModel loaded(GetParam());
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  const std::vector<TensorRef> inputs = loaded.inputs();
+  const auto before = bytes_of(inputs, loaded.weights);
+  ObservedRun seen;
+  const auto observed = (*program)->observe(inputs, seen);
+  ASSERT_TRUE(observed.ok()) << observed.status().text();
+  EXPECT_EQ(bytes_of(inputs, loaded.weights), before) << "the observed run left a mark";
+  EXPECT_FALSE(seen.values.empty());
+  EXPECT_FALSE(seen.draws_random);
+  const auto run = (*program)->referee(inputs, seen.written_weights, 2);
+  ASSERT_TRUE(run.ok()) << run.status().text();
+  EXPECT_EQ(bytes_of(inputs, loaded.weights), before) << "the referee left a mark";
+  EXPECT_TRUE(run->own_dtype.empty()) << run->own_dtype.front();
+  for (int call = 0; call < 2 && loaded.expected(call, 0) != nullptr; ++call)
+    for (size_t i = 0; i < run->outputs[static_cast<size_t>(call)].size(); ++i) {
+      const TensorRef got = run->outputs[static_cast<size_t>(call)][i], wanted = loaded.expected(call, i);
+      EXPECT_EQ(got->dtype(), is_float(wanted->dtype()) ? DType::k_f64 : wanted->dtype());
+      ASSERT_EQ(testing::sizes_of(*got), testing::sizes_of(*wanted));
+      EXPECT_LT(loaded.largest_difference(got, wanted), wanted->dtype() == DType::k_bf16 ? 0.3 : 1e-4) << "call " << call << " output " << i;
+    }
+  // What is written is what differs after a call of eager's own, no more and no less.
+  const std::vector<TensorRef> own = loaded.inputs();
+  const auto fresh = bytes_of(own, loaded.weights);
+  ASSERT_TRUE((*program)->run(own).ok());
+  const auto after = bytes_of(own, loaded.weights);
+  for (size_t i = 0; i < after.size(); ++i) {
+    const bool is_input = i < own.size();
+    const auto& list = is_input ? seen.written_inputs : seen.written_weights;
+    const bool written = std::find(list.begin(), list.end(), is_input ? i : i - own.size()) != list.end();
+    if (after[i] != fresh[i]) {
+      EXPECT_TRUE(written) << (is_input ? "input " : "weight ") << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Refereed,
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "writes_input", "opaque", "scope", "dynamic",
+                                           "conv", "train_norm", "tied", "opaque_in_place", "swap", "inside"),
+                         [](const auto& info) { return std::string(info.param); });
+
 }  // namespace
 }  // namespace keirin

@@ -312,5 +312,63 @@ TEST(Elements, NarrowFloatsRoundTrip) {
   EXPECT_EQ(out, 0x7c00);
 }
 
+// ---- two ways of computing one thing
+
+TEST(Difference, IsFoundInEachElementBeyondTheBoundAndInNoOther) {
+  test::HeapServices services;
+  std::vector<double> values;
+  std::mt19937_64 random(3);
+  std::normal_distribution<double> normal;
+  for (int i = 0; i < 257; ++i) values.push_back(normal(random));
+  double scale = 0;
+  for (const double x : values) scale = std::max(scale, std::abs(x));
+  const TensorRef referee[] = {make(DType::k_f64, values)};
+  for (size_t at = 0; at < values.size(); ++at)
+    for (const double bound : {1e-9, 1e-3})
+      for (const double part : {0.9, 1.1}) {
+        std::vector<double> other = values;
+        other[at] += part * bound * scale;
+        const TensorRef moved[] = {make(DType::k_f64, other)};
+        const std::string found = *find_difference(referee, moved, services, {bound, true}, {"this"});
+        EXPECT_EQ(found.empty(), part < 1) << at << " " << bound;
+        if (part > 1) {
+          EXPECT_EQ(found.rfind("this: element " + std::to_string(at) + " is ", 0), 0u) << found;
+        }
+      }
+}
+
+TEST(Difference, OfIntegersSpecialsSizesAndNumbers) {
+  test::HeapServices services;
+  const double inf = std::numeric_limits<double>::infinity();
+  const auto differs = [&](DType dtype, const std::vector<double>& a, const std::vector<double>& b, bool exact_rest) {
+    const TensorRef x[] = {make(dtype, a)}, y[] = {make(dtype, b)};
+    return !find_difference(x, y, services, {0.1, exact_rest}, {})->empty();
+  };
+  EXPECT_TRUE(differs(DType::k_i64, {100, 2}, {100, 3}, true));
+  EXPECT_FALSE(differs(DType::k_i64, {100, 2}, {100, 3}, false));
+  EXPECT_TRUE(differs(DType::k_f32, {1, 2}, {1, std::nan("")}, true));
+  EXPECT_FALSE(differs(DType::k_f32, {1, 2}, {1, std::nan("")}, false));
+  EXPECT_FALSE(differs(DType::k_f32, {inf, std::nan("")}, {inf, std::nan("")}, true));
+  EXPECT_TRUE(differs(DType::k_f32, {inf, 1}, {-inf, 1}, true));
+  EXPECT_TRUE(differs(DType::k_f32, {1, 2, 3}, {1, 2}, false));
+  const TensorRef one[] = {make(DType::k_f32, {1})};
+  EXPECT_FALSE(find_difference(one, {}, services, {1, true}, {})->empty());
+}
+
+TEST(Difference, EagersBoundFollowsTheDtype) {
+  const auto bound = [](const char* dtype, bool tf32) {
+    const std::string d = dtype;
+    auto graph = parse("graph {\n  %x = input 0 : " + d + "[64,64]\n  %y = exp(%x) : " + d + "[64,64]\n  output %y\n}\n");
+    EXPECT_TRUE(graph.ok()) << graph.status().text();
+    return eager_bound(*graph, tf32);
+  };
+  EXPECT_LT(bound("f64", false), 1e-13);
+  EXPECT_LT(bound("f32", false), 1e-5);
+  EXPECT_LT(bound("f32", true), 0.02);
+  EXPECT_GT(bound("f32", true), 1e-3);
+  EXPECT_LT(bound("bf16", false), 0.15);
+  EXPECT_EQ(bound("bf16", true), bound("bf16", false));
+}
+
 }  // namespace
 }  // namespace keirin
