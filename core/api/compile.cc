@@ -367,8 +367,6 @@ Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bo
       names.push_back("output " + std::to_string(user));
       theirs.push_back(referee[user++]);
     } else {
-      // Of two calls the referee lists the second one's inputs and state: what an update leaves is asked of the outputs of the next call
-      // and of every candidate, which runs twice.
       const Value& target = graph.values[output.updates];
       const auto written = std::find(seen_.written_weights.begin(), seen_.written_weights.end(), size_t{target.index});
       const bool is_input = target.kind == ValueKind::kInput;
@@ -376,7 +374,12 @@ Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bo
                                   : written != seen_.written_weights.end();
       if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
       names.push_back("\"" + target.name + "\" after the call");
-      theirs.push_back(is_input ? first_call_.inputs[target.index] : first_call_.weights[static_cast<size_t>(written - seen_.written_weights.begin())]);
+      const TensorRef& after = is_input ? first_call_.inputs[target.index] : first_call_.weights[static_cast<size_t>(written - seen_.written_weights.begin())];
+      const TensorRef& before = is_input ? inputs[target.index] : s_.weights[target.index].tensor;
+      KRN_TRY_LET(const Tensors changed, changed_elements(before, {after, captured[k]}));
+      theirs.push_back(changed[0]);
+      ours.push_back(changed[1]);
+      continue;
     }
     ours.push_back(captured[k]);
   }
@@ -412,15 +415,29 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
   JudgeOptions judging = judge_options(prepared_->captured.graph, s_.options.numerics, s_.options.error_budget);
   judging.names = trials_.names(num_outputs);
   judging.must_vary = num_outputs;
-  KRN_TRY(verify_eager(referee, eager.numbers, judging.names));
+  // Inputs and weights at the end of the lists are compared where somebody wrote.
+  const Tensors contents = trials_.contents(inputs);
+  const size_t num_answers = eager.numbers.size() - contents.size();
+  const auto where_written = [&](std::vector<Tensors*> lists) -> Status {
+    for (size_t k = 0; k < contents.size(); ++k) {
+      Tensors same_place;
+      for (const Tensors* list : lists) same_place.push_back((*list)[num_answers + k]);
+      KRN_TRY_LET(same_place, changed_elements(contents[k], same_place));
+      for (size_t i = 0; i < lists.size(); ++i) (*lists[i])[num_answers + k] = same_place[i];
+    }
+    return {};
+  };
+  {
+    Tensors theirs = referee, own = eager.numbers;
+    KRN_TRY(where_written({&theirs, &own}));
+    KRN_TRY(verify_eager(theirs, own, judging.names));
+  }
   // What the model returns as None is nothing to judge.
   const auto without_absent = [&](Tensors tensors) {
     size_t at = 0;
     std::erase_if(tensors, [&](const TensorRef&) { return !eager.numbers[at++]; });
     return tensors;
   };
-  const Tensors numbers = without_absent(eager.numbers);
-  referee = without_absent(std::move(referee));
   for (size_t i = judging.names.size(); i-- > 0;)
     if (!eager.numbers[i]) {
       judging.names.erase(judging.names.begin() + static_cast<ptrdiff_t>(i));
@@ -440,7 +457,9 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
     if (trial->numbers.size() != eager.numbers.size()) {
       judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
     } else {
-      KRN_TRY_LET(judgement, judge(referee, numbers, without_absent(trial->numbers), services_, judging));
+      Tensors theirs = referee, own = eager.numbers;
+      KRN_TRY(where_written({&theirs, &own, &trial->numbers}));
+      KRN_TRY_LET(judgement, judge(without_absent(std::move(theirs)), without_absent(std::move(own)), without_absent(trial->numbers), services_, judging));
     }
     if (const std::string difference = trials_.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
       judgement.right = judgement.verified = false;

@@ -191,6 +191,13 @@ Result<Tensors> Trials::referee(const Tensors& inputs, std::vector<std::string>*
   return numbers;
 }
 
+Tensors Trials::contents(const Tensors& inputs) const {
+  Tensors out;
+  for (const size_t i : seen_.written_inputs) out.push_back(inputs[i]);
+  for (const auto& [tensor, before] : state_) out.push_back(before);
+  return out;
+}
+
 std::vector<std::string> Trials::names(size_t num_outputs) const {
   std::vector<std::string> names;
   for (int k = 0; k < num_calls(); ++k)

@@ -76,6 +76,8 @@ class Trials {
   // The numbers of the same list in fp64; which operators had no fp64 form is appended to `own_dtype`. `first` gets what inputs and
   // written weights hold after the first call, unless it is null.
   Result<std::vector<TensorRef>> referee(const std::vector<TensorRef>& inputs, std::vector<std::string>* own_dtype, FirstCall* first);
+  // What the inputs and weights at the end of the list held before the calls.
+  std::vector<TensorRef> contents(const std::vector<TensorRef>& inputs) const;
   // What each number is called, for a model of so many outputs.
   std::vector<std::string> names(size_t num_outputs) const;
 

@@ -286,22 +286,46 @@ Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& s
   return from_at(std::move(view));
 }
 
+namespace {
+
+// As integers, for which a NaN equals itself; another axis at the end for what is wider than 8 bytes.
+at::Tensor bits_of(const at::Tensor& t) {
+  switch (t.element_size()) {
+    case 1: return t.view(at::kByte);
+    case 2: return t.view(at::kShort);
+    case 4: return t.view(at::kInt);
+    case 8: return t.view(at::kLong);
+    default: return at::view_as_real(t).view(at::kLong);
+  }
+}
+
+}  // namespace
+
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
   bool same = false;
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
-    const auto bits = [](const at::Tensor& t) {  // NaN equals no NaN
-      switch (t.element_size()) {
-        case 1: return t.view(at::kByte);
-        case 2: return t.view(at::kShort);
-        case 4: return t.view(at::kInt);
-        case 8: return t.view(at::kLong);
-        default: return at::view_as_real(t).view(at::kLong);
-      }
-    };
-    same = at::equal(bits(to_at(a)), bits(to_at(b)));
+    same = at::equal(bits_of(to_at(a)), bits_of(to_at(b)));
   }));
   return same;
+}
+
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors) {
+  std::vector<TensorRef> out;
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor old = to_at(before);
+    at::Tensor changed = at::zeros(old.sizes(), old.options().dtype(at::kBool));
+    bool comparable = old.element_size() <= 8;
+    for (const TensorRef& tensor : tensors) {
+      const at::Tensor t = to_at(tensor);
+      comparable = comparable && t.sizes() == old.sizes();
+      if (!comparable) break;
+      changed |= t.scalar_type() == old.scalar_type() ? bits_of(t).ne(bits_of(old)) : t.ne(old.to(t.scalar_type()));
+    }
+    for (const TensorRef& tensor : tensors) out.push_back(comparable ? from_at(to_at(tensor).masked_select(changed)) : tensor);
+  }));
+  return out;
 }
 
 uint64_t numeric_modes(Device device) {

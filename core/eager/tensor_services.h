@@ -25,6 +25,11 @@ Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& s
 // Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 
+// Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
+// the same places of each, as one axis. So that what a call leaves in a large buffer is compared by what it wrote. The tensors
+// themselves where their sizes are others.
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors);
+
 // What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
 // precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.
 uint64_t numeric_modes(Device device);
