@@ -38,7 +38,7 @@ F16, BF16, F64, I64, I32 = torch.float16, torch.bfloat16, torch.float64, torch.i
 
 
 def rows():
-    # --- W1: copies that are copies, and views that are views ---
+    # --- copies that are copies, and views that are views ---
     yield "to_copy_then_write", "to(copy=True) is a copy: the write may not reach its source", [Q(6)], """
         h = x0 + 1
         y = h.to(torch.float32, copy=True)
@@ -117,7 +117,7 @@ def rows():
         h.detach().add_(1)
         return h * 2"""
 
-    # --- W2: as_strided ---
+    # --- as_strided ---
     yield "as_strided_of_slice_from_zero", "an explicit offset counts from the storage's beginning, not from the view's", [Q(10)], """
         h = x0 + 1
         return h[2:].as_strided((2, 4), (4, 1), 0) * 3"""
@@ -155,7 +155,7 @@ def rows():
         y.add_(1)
         return x0.as_strided((5,), (2,)) * 2, y"""
 
-    # --- W3: what is a view depends on how the inputs lie ---
+    # --- what is a view depends on how the inputs lie ---
     yield "reshape_then_write", "reshape() is a view of a contiguous tensor and a copy of a transposed one; x0 + 1 keeps the strides of x0", [Q(2, 3)], """
         h = x0 + 1
         y = h.reshape(-1)
@@ -198,7 +198,7 @@ def rows():
     yield "expanded_input_is_returned", "the strides of a returned view", [Q(3, 4)], """
         return x0[1:], x0.t(), x0 * 2"""
 
-    # --- W4: inputs that are one tensor, or share memory ---
+    # --- inputs that are one tensor, or share memory ---
     yield "write_one_read_other", "called with one tensor as both", [Q(6), Q(6)], """
         x0.mul_(2)
         return x0 + x1"""
@@ -227,7 +227,7 @@ def rows():
         x1.mul_(2)
         return x0 + self.b""", {"b": Q(6)}
 
-    # --- W5: who shares memory with whom among outputs and inputs ---
+    # --- who shares memory with whom among outputs and inputs ---
     yield "equal_expressions", "two results of equal expressions are two tensors", [Q(6)], """
         return torch.relu(x0) + 1, torch.relu(x0) + 1"""
     yield "equal_sums", "", [Q(3, 4)], """
@@ -308,7 +308,7 @@ def rows():
         c.add_(x0)
         return c * 2"""
 
-    # --- W6: what is seen in the state only ---
+    # --- what is seen in the state only ---
     yield "counter", "", [Q(3)], """
         self.n.add_(1)
         return x0 * 2 + 1""", {"n": torch.zeros(())}
