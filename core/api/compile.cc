@@ -122,7 +122,7 @@ class Decider {
   Result<bool> answers_alike(const CallFn& recorded, const CallFn& plain);
   Status verify();
   Status verify_set(int set, const Tensors& inputs);
-  Status verify_capture(const Tensors& inputs, const Tensors& referee, bool own_dtype);
+  Status verify_capture(const Tensors& inputs, const RefereeAnswer& referee);
   Status verify_eager(const Tensors& referee, const Tensors& eager, const std::vector<std::string>& names);
   Result<Tensors> input_set(int set);
   int64_t measure_peak(const Candidate& candidate);
@@ -144,7 +144,6 @@ class Decider {
   ObservedRun seen_;                   // eager's first call
   Trials trials_{s_, seen_};
   OutputForms forms_;                  // of eager's outputs
-  FirstCall first_call_;               // the referee's, while it is asked for
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key_;     // none: no cache, or a graph without bytes
   std::optional<LedgerRecord> ledger_;     // what an earlier process decided, if that still holds
@@ -352,7 +351,7 @@ Result<Tensors> Decider::input_set(int set) {
 }
 
 // The captured graph in fp64 against the file's operators in fp64: an error of capture shows here whatever eager's dtype hides.
-Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bool own_dtype) {
+Status Decider::verify_capture(const Tensors& inputs, const RefereeAnswer& referee) {
   const Graph& graph = prepared_->captured.graph;
   KRN_TRY_LET(const Tensors captured, evaluate(graph, prepared_->captured.calls, inputs, prepared_->constants, {s_.device, DType::k_f64}));
   KRN_TRY(restore_state());
@@ -365,7 +364,7 @@ Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bo
     if (output.updates == kNone) {
       if (user >= num_outputs) return Status(Code::k_wrong_result, "the captured graph has more outputs than the model");
       names.push_back("output " + std::to_string(user));
-      theirs.push_back(referee[user++]);
+      theirs.push_back(referee.numbers[user++]);
     } else {
       const Value& target = graph.values[output.updates];
       const auto written = std::find(seen_.written_weights.begin(), seen_.written_weights.end(), size_t{target.index});
@@ -374,7 +373,7 @@ Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bo
                                   : written != seen_.written_weights.end();
       if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
       names.push_back("\"" + target.name + "\" after the call");
-      const TensorRef& after = is_input ? first_call_.inputs[target.index] : first_call_.weights[static_cast<size_t>(written - seen_.written_weights.begin())];
+      const TensorRef& after = is_input ? referee.first_inputs[target.index] : referee.first_weights[static_cast<size_t>(written - seen_.written_weights.begin())];
       const TensorRef& before = is_input ? inputs[target.index] : s_.weights[target.index].tensor;
       KRN_TRY_LET(const Tensors changed, changed_elements(before, {after, captured[k]}));
       theirs.push_back(changed[0]);
@@ -388,7 +387,7 @@ Status Decider::verify_capture(const Tensors& inputs, const Tensors& referee, bo
     return Status(Code::k_wrong_result, "the captured graph lacks an output, or a write to an input");
   // fp64 on both sides: only the order of sums differs, unless an operator computes in its own dtype on either, or a device's kernel has
   // constants of f32 (some of CUDA's for fp64 do).
-  const double bound = own_dtype ? eager_bound(graph, false) : s_.device.kind == Device::kCpu ? 1e-9 : 1e-6;
+  const double bound = referee.has_own_dtype ? eager_bound(graph, false) : s_.device.kind == Device::kCpu ? 1e-9 : 1e-6;
   KRN_TRY_LET(const std::string difference, find_difference(theirs, ours, services_, {bound, true}, names));
   if (difference.empty()) return {};
   return Status(Code::k_wrong_result, "the captured graph does not mean what the file's operators do: " + difference);
@@ -404,11 +403,11 @@ Status Decider::verify_eager(const Tensors& referee, const Tensors& eager, const
 }
 
 Status Decider::verify_set(int set, const Tensors& inputs) {
-  std::vector<std::string> own_dtype;
-  KRN_TRY_LET(Tensors referee, trials_.referee(inputs, &own_dtype, set == 0 ? &first_call_ : nullptr));
-  if (set == 0) {
-    KRN_TRY(verify_capture(inputs, referee, !own_dtype.empty()));
-    first_call_ = {};
+  Tensors referee;
+  {
+    KRN_TRY_LET(RefereeAnswer answer, trials_.referee(inputs));
+    if (set == 0) KRN_TRY(verify_capture(inputs, answer));
+    referee = std::move(answer.numbers);
   }
   const size_t num_outputs = s_.eager->num_outputs();
   KRN_TRY_LET(Trial eager, trials_.run(candidates_[0].call, inputs));
@@ -711,7 +710,7 @@ CacheKey Decider::ledger_key(const Hash& graph) const {
   key.add("what", "ledger 2").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
   if (!KRN_PLANTED(ledger_without_numerics)) key.add("numerics", static_cast<int64_t>(s_.options.numerics));
   if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
-  key.add("fallback", static_cast<int64_t>(s_.options.fallback));  // a plan with eager steps is no candidate where they are forbidden
+  key.add("fallback", static_cast<int64_t>(s_.options.fallback));  // forbidden eager steps rule plans out
   key.add("race_ms", static_cast<int64_t>(s_.options.race_seconds * 1e3));  // what a longer race would show is not known
   key.add("tune_budget_ms", static_cast<int64_t>(s_.options.budget_seconds * 1e3));
   key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));

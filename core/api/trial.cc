@@ -81,15 +81,11 @@ bool has_strides(const Tensor& tensor, const TensorSpec& spec) {
   return true;
 }
 
-// The same elements under other strides. Along a stride of 0 one element stands for all.
+// The same elements under other strides.
 Result<TensorRef> laid_out(const TensorRef& tensor, const TensorSpec& spec, TensorServices& services) {
-  TensorSpec once = spec;
-  for (size_t d = 0; d < once.sizes.size(); ++d)
-    if (once.strides[d] == 0) once.sizes[d] = std::min<int64_t>(once.sizes[d], 1);
-  KRN_TRY_LET(const TensorRef from, view_of(tensor, once.sizes, {tensor->strides(), tensor->strides() + tensor->rank()}, 0));
-  KRN_TRY_LET(const TensorRef to, services.allocate(once));
-  KRN_TRY(services.copy(to, from));
-  return view_of(to, spec.sizes, spec.strides, 0);
+  KRN_TRY_LET(TensorRef to, services.allocate(spec));
+  KRN_TRY(services.copy(to, tensor));
+  return to;
 }
 
 }  // namespace
@@ -179,16 +175,18 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
   return trial;
 }
 
-Result<Tensors> Trials::referee(const Tensors& inputs, std::vector<std::string>* own_dtype, FirstCall* first) {
+Result<RefereeAnswer> Trials::referee(const Tensors& inputs) {
   KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls()));
   KRN_TRY(restore());
-  Tensors numbers;
+  RefereeAnswer answer;
+  Tensors& numbers = answer.numbers;
   for (Tensors& outputs : run.outputs) numbers.insert(numbers.end(), outputs.begin(), outputs.end());
   for (const size_t i : seen_.written_inputs) numbers.push_back(run.inputs.back()[i]);
   numbers.insert(numbers.end(), run.weights.back().begin(), run.weights.back().end());
-  if (first) *first = {std::move(run.inputs.front()), std::move(run.weights.front())};
-  if (own_dtype) own_dtype->insert(own_dtype->end(), run.own_dtype.begin(), run.own_dtype.end());
-  return numbers;
+  answer.first_inputs = std::move(run.inputs.front());
+  answer.first_weights = std::move(run.weights.front());
+  answer.has_own_dtype = !run.own_dtype.empty();
+  return answer;
 }
 
 Tensors Trials::contents(const Tensors& inputs) const {

@@ -31,8 +31,8 @@ struct OutputView {
   int64_t offset = 0;  // in elements, from the source's first
   std::vector<int64_t> sizes, strides;
 };
-// The views among eager's own outputs, of inputs that do not share memory with each other. Overlap that is no such view stays unsaid: a
-// trial then differs from eager's.
+// The views among eager's own outputs, of inputs that do not share memory with each other. Other overlap is not listed: a trial
+// then differs from eager's.
 std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
 
 // What eager's outputs are besides numbers: views of each other or of what the caller has, and of which strides.
@@ -53,9 +53,11 @@ struct Trial {
   std::optional<RandomState> generators; // afterwards, of a model that draws
 };
 
-// Inputs and written weights after the first of the referee's calls.
-struct FirstCall {
-  std::vector<TensorRef> inputs, weights;
+// What the file's operators answer in fp64.
+struct RefereeAnswer {
+  std::vector<TensorRef> numbers;                    // the same list
+  std::vector<TensorRef> first_inputs, first_weights;  // inputs and written weights after the first call
+  bool has_own_dtype = false;                        // an operator has no fp64 form and ran in the file's dtype
 };
 
 // Makes trials of one model on one set of inputs.
@@ -73,9 +75,7 @@ class Trials {
 
   Result<std::vector<TensorRef>> own_copies(const std::vector<TensorRef>& inputs);  // of what is written; the others themselves
   Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs);
-  // The numbers of the same list in fp64; which operators had no fp64 form is appended to `own_dtype`. `first` gets what inputs and
-  // written weights hold after the first call, unless it is null.
-  Result<std::vector<TensorRef>> referee(const std::vector<TensorRef>& inputs, std::vector<std::string>* own_dtype, FirstCall* first);
+  Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs);
   // What the inputs and weights at the end of the list held before the calls.
   std::vector<TensorRef> contents(const std::vector<TensorRef>& inputs) const;
   // What each number is called, for a model of so many outputs.

@@ -83,8 +83,7 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
 }
 
 void Observer::note_writes(const OperatorSite& site, const torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
-  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
-  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+  for (const size_t i : written_arguments(site.op.schema(), stack)) {
     torch::jit::Stack argument{stack[i]};
     each_tensor(argument, [&](at::Tensor& written) {
       note_write(written);
@@ -103,12 +102,15 @@ void Observer::note_writes(const OperatorSite& site, const torch::jit::Stack& st
   }
 }
 
+void Observer::put_back() const {
+  for (const Source& source : sources_)
+    if (source.content.defined()) source.all.copy_(source.content);
+}
+
 void Observer::finish() {
-  for (const Source& source : sources_) {
-    if (!source.content.defined()) continue;
-    (source.is_weight ? seen_.written_weights : seen_.written_inputs).push_back(source.position);
-    source.all.copy_(source.content);
-  }
+  put_back();
+  for (const Source& source : sources_)
+    if (source.content.defined()) (source.is_weight ? seen_.written_weights : seen_.written_inputs).push_back(source.position);
   for (std::vector<size_t>* list : {&seen_.written_weights, &seen_.written_inputs}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());

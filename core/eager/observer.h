@@ -26,7 +26,9 @@ class Observer final : public OperatorRunner {
   void add_input(const at::Tensor& tensor, size_t position) { sources_.push_back({storage_elements(tensor), false, position, {}}); }
   void note_write(const at::Tensor& tensor);
   void run(const OperatorSite& site, torch::jit::Stack& stack) override;
-  // Which of the sources were written; those are put back as they were.
+  // Sources as they were before the run: also for one that failed.
+  void put_back() const;
+  // Puts them back, and notes which were written.
   void finish();
 
  private:

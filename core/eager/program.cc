@@ -248,12 +248,18 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
     }
     for (const Impl::Output& output : impl_->outputs)
       if (!output.is_user) observer.note_write(sources[output.target].toTensor());
-    returned = refs(impl_->call(std::move(sources), &at, &observer));
+    try {
+      returned = refs(impl_->call(std::move(sources), &at, &observer));
+    } catch (...) {
+      observer.put_back();
+      throw;
+    }
     observer.finish();
   });
-  if (!status.ok()) return std::move(status).at(at);
   KRN_TRY_LET(const RandomState after, random_state(impl_->device));
   seen.draws_random = before != after;
+  if (seen.draws_random) KRN_TRY(set_random_state(impl_->device, before));
+  if (!status.ok()) return std::move(status).at(at);
   return returned;
 }
 

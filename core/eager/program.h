@@ -33,7 +33,7 @@ class EagerProgram {
   // once if the model writes nothing.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs) const;
 
-  // The same call, and what it showed. Inputs and weights that it writes are put back afterwards, so the outputs are worth their
+  // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are worth their
   // sizes, strides and addresses; where they are views of what was written, not their values.
   Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const;
 

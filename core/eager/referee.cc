@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string_view>
 
 #include "core/eager/at_tensor.h"
 #include "core/eager/observer.h"
@@ -27,13 +26,11 @@ bool is_scalar_type(const c10::Argument& argument) {
   return type->kind() == TypeKind::ScalarTypeType;
 }
 
-bool starts_with(const std::string& text, std::string_view head) { return text.compare(0, head.size(), head) == 0; }
-
 // What the dtype itself decides: bits shown as another type, code that is not LibTorch's.
 bool belongs_to_its_dtype(const OperatorSite& site) {
   const std::string& name = site.op.schema().name();
   return (name == "aten::view" && site.op.schema().overload_name() == "dtype") ||
-         !(starts_with(name, "aten::") || starts_with(name, "prim::") || starts_with(name, "torchvision::"));
+         !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::"));
 }
 
 double largest_of(at::ScalarType type) {
@@ -108,8 +105,7 @@ void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
     tensor = wide(tensor);  // weights come as they are
     operands.push_back(tensor);
   });
-  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
-  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+  for (const size_t i : written_arguments(site.op.schema(), stack)) {
     torch::jit::Stack written{stack[i]};
     each_tensor(written, [&](at::Tensor& tensor) {
       for (const at::Storage& storage : cut_off_)
@@ -135,8 +131,7 @@ bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& sta
   torch::jit::Stack trial = stack;
   bool fails = false;
   try {
-    const auto none = [](size_t) { return false; };
-    for (const size_t i : written_arguments(site.op.schema(), none))
+    for (const size_t i : written_arguments(site.op.schema(), stack))
       if (trial[i].isTensor()) trial[i] = trial[i].toTensor().clone();
     site.op.callBoxed(&trial);
   } catch (const c10::Error&) {
@@ -163,9 +158,8 @@ void RefereeRunner::run_own(const OperatorSite& site, torch::jit::Stack& stack, 
     tensor = tensor.to(scalar_type_of(site.operands[own.size()].dtype));
     own.push_back(tensor);
   });
-  const auto is_true = [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); };
   std::vector<at::Tensor> written;
-  for (const size_t i : written_arguments(site.op.schema(), is_true)) {
+  for (const size_t i : written_arguments(site.op.schema(), stack)) {
     torch::jit::Stack argument{stack[i]};
     each_tensor(argument, [&](at::Tensor& tensor) { written.push_back(tensor); });
   }

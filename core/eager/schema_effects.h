@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/function_schema.h>
+#include <ATen/core/stack.h>
 
 #include <functional>
 #include <string_view>
@@ -23,6 +24,11 @@ inline std::vector<size_t> written_arguments(const c10::FunctionSchema& schema, 
                     op == "aten::cudnn_batch_norm" || op == "aten::miopen_batch_norm" || op == "aten::_batch_norm_impl_index";
   if (norm && written.empty() && is_true(5)) written = {3, 4};
   return written;
+}
+
+// The same of a call whose arguments are on the stack.
+inline std::vector<size_t> written_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  return written_arguments(schema, [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); });
 }
 
 // Operators that may return an operand itself, unmarked.

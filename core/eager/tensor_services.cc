@@ -108,11 +108,7 @@ class AtServices final : public TensorServices {
   Status copy(const TensorRef& to, const TensorRef& from) override {
     return catch_torch([&] {
       at::NoGradGuard no_grad;
-      at::Tensor target = to_at(to), source = to_at(from);
-      for (int64_t d = 0; d < target.dim(); ++d)  // along a stride of 0 one element stands for all
-        if (target.stride(d) == 0 && target.size(d) > 1 && source.dim() == target.dim() && source.size(d) == target.size(d))
-          target = target.narrow(d, 0, 1), source = source.narrow(d, 0, 1);
-      target.copy_(source);
+      copy_elements(to_at(to), to_at(from));
     });
   }
 
@@ -183,14 +179,18 @@ class AtServices final : public TensorServices {
 
  private:
   // In the same strides, whatever they are: LibTorch's own conversions keep those of dense tensors only.
-  static at::Tensor copy_of(at::Tensor from, const at::Device& device) {
-    // Along a stride of 0 one element stands for all, here and in the copy.
-    const std::vector<int64_t> sizes = from.sizes().vec();
-    for (int64_t d = 0; d < from.dim(); ++d)
-      if (from.stride(d) == 0 && sizes[d] > 1) from = from.narrow(d, 0, 1);
+  static at::Tensor copy_of(const at::Tensor& from, const at::Device& device) {
     at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options().device(device));
+    copy_elements(to, from);
+    return to;
+  }
+
+  // Along a stride of 0 of `to` one element stands for all.
+  static void copy_elements(at::Tensor to, at::Tensor from) {
+    for (int64_t d = 0; d < to.dim(); ++d)
+      if (to.stride(d) == 0 && to.size(d) > 1 && from.dim() == to.dim() && from.size(d) == to.size(d))
+        to = to.narrow(d, 0, 1), from = from.narrow(d, 0, 1);
     to.copy_(from);
-    return to.expand(sizes);
   }
 
   static at::TensorOptions options(const TensorSpec& spec) {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws small eager PyTorch programs and records what Python answers: views, writes through them, aliases, state, dtypes.
 
-A program is written statement by statement, and each statement is run on the way: what raises, grows or is no number is drawn
+A program is written statement by statement, and each statement is run on the way: what raises, grows or gives NaN is drawn
 again. Equal seeds give equal bytes.
 
     tests/programs/generate.py                                     writes tests/data/programs.tar.xz again

@@ -31,6 +31,7 @@
 
 #include "tests/programs/case_file.h"
 #include "tests/programs/trial.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/trust_count.h"
 
 extern char** environ;
@@ -148,15 +149,7 @@ struct Told {
 class Parent {
  public:
   explicit Parent(Arguments a) : a_(std::move(a)) {}
-  ~Parent() {
-    std::error_code ignored;
-    if (!scratch_.empty()) std::filesystem::remove_all(scratch_, ignored);
-  }
-
   int run() {
-    char scratch[] = "/tmp/keirin-programs-XXXXXX";
-    if (::mkdtemp(scratch) == nullptr) return std::perror("programs: mkdtemp"), 2;
-    scratch_ = scratch;
     if (!find_folder()) return 2;
     std::vector<std::string> names = cases();
     if (names.empty()) return std::fprintf(stderr, "programs: there is no case in %s\n", a_.cases.c_str()), 2;
@@ -168,7 +161,7 @@ class Parent {
   bool find_folder() {
     folder_ = a_.cases;
     if (std::filesystem::is_directory(a_.cases)) return true;
-    folder_ = scratch_ + "/cases";
+    folder_ = scratch_.path() + "/cases";
     std::filesystem::create_directory(folder_);
     const pid_t tar = start({"tar", "-xJf", a_.cases, "-C", folder_});
     if (tar > 0 && wait_for(tar) == 0) return true;
@@ -201,7 +194,7 @@ class Parent {
   };
 
   Batch begin(std::vector<std::string> names) {
-    const std::string stem = scratch_ + "/" + std::to_string(++batches_);
+    const std::string stem = scratch_.path() + "/" + std::to_string(++batches_);
     Batch batch{-1, std::move(names), stem + ".results"};
     std::ofstream list(stem + ".batch");
     for (const std::string& name : batch.names) list << name << '\n';
@@ -434,7 +427,8 @@ class Parent {
   }
 
   Arguments a_;
-  std::string scratch_, folder_;
+  const test::TempFolder scratch_;
+  std::string folder_;
   size_t batches_ = 0;
   std::map<std::string, Told> told_;
 };
