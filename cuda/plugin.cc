@@ -121,6 +121,7 @@ class CudaDevice : public kit::Device {
   }
 
   std::unique_ptr<kit::Executable> compile(const kit::Region& region, const krn_policy& policy, const krn_options& options) override {
+    if (options.candidate > 0) throw kit::Error(KRN_STATUS_unsupported, "there is one candidate");
     auto held = context();
     const Current current(held->handle());
     CudaBackend backend(*gpu_, held.get(), &policy);

@@ -84,7 +84,9 @@ class Table {
   // What is known is on disk after every model: a run that is cut short loses nothing.
   Status add(ModelReport report) {
     if (!bench_.common.quiet)
-      fmt::print(stderr, "  {}: {} {:.2f}x, {}\n", report.model, report.chosen, report.speedup, report.verified ? "verified" : "NOT VERIFIED");
+      fmt::print(stderr, "  {}: {} {}, {}\n", model_at_sizes(report), report.chosen,
+                 report.disturbed.empty() ? fmt::format("{:.2f}x", report.speedup) : "disturbed: " + report.disturbed,
+                 report.verified ? "verified" : "NOT VERIFIED");
     for (const std::string& reason : report.reasons)
       if (reason.rfind("warning: ", 0) == 0) fmt::print(stderr, "  {}: {}\n", report.model, reason);
     reports_.push_back(std::move(report));
@@ -93,8 +95,9 @@ class Table {
   }
   Status print() const {
     if (reports_.empty()) return {};
-    fmt::print("{}", bench_table(reports_));
-    if (bench_.costs) fmt::print("\n{}", costs_table(reports_));
+    std::FILE* out = bench_.common.json == "-" ? stderr : stdout;  // what reads JSON reads nothing else
+    fmt::print(out, "{}", bench_table(reports_));
+    if (bench_.costs) fmt::print(out, "\n{}", costs_table(reports_));
     return bench_.common.json == "-" ? write_text("-", bench_json(reports_).dump(2) + "\n") : Status();
   }
 
@@ -125,7 +128,6 @@ int run_all(const Bench& bench) {
         exit_code = fail(report.status());
         continue;
       }
-      if (!at.empty()) report->model += " at " + at;
       if (bench.costs && at.empty()) report->warm_start_seconds = warm_start_seconds(bench, model);
       if (!report->verified) exit_code = kFailed;
       if (Status written = table.add(std::move(*report)); !written.ok()) return fail(written);

@@ -23,7 +23,7 @@ Status run(Explain& explain) {
   KRN_TRY_LET(std::vector<TensorRef> inputs, session->example_inputs(1));
   KRN_TRY_LET(ModelReport report, session->compile(inputs));
   end_progress_line();
-  fmt::print("{}", explain_text(report));
+  fmt::print(explain.common.json == "-" ? stderr : stdout, "{}", explain_text(report));
   if (!explain.common.json.empty()) KRN_TRY(write_text(explain.common.json, to_json(report).dump(2) + "\n"));
   return {};
 }

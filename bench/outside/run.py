@@ -85,6 +85,8 @@ def measure(model: str, options, folder: Path) -> dict:
     subprocess.run([options.keirin, "bench", model, "--threads", str(options.threads), "--race-limit", str(options.race_limit), "--quiet",
                     "--json", str(out)], capture_output=True, check=False, env=env)
     bench = json.loads(out.read_text())["rows"][0]
+    if bench["disturbed"]:
+        sys.exit(f"{model}: keirin bench was disturbed: {bench['disturbed']}; give it the machine to itself")
     row = {"model": model} | {key: bench[key] for key in ("eager_ms", "chosen_ms", "chosen", "verified")}
     runners, outsiders = {}, {}
     with torch.inference_mode():

@@ -207,7 +207,8 @@ def keirin_row(command: str, model: str, size: str, device: str, extra: list[str
         try:
             done = subprocess.run([command, "bench", model, "--size", size, "--device", device, "--quiet", "--json", out.name] + extra,
                                   capture_output=True, text=True, timeout=600)
-            return json.load(open(out.name))["rows"][0]
+            row = json.load(open(out.name))["rows"][0]
+            return {"error": f"disturbed: {row['disturbed']}"} if row.get("disturbed") else row
         except subprocess.TimeoutExpired:
             return {"error": "killed after 600 s"}
         except Exception:

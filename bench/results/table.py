@@ -8,6 +8,10 @@ import math
 import sys
 
 rows = [r.get("keirin", r) for r in json.load(open(sys.argv[1]))["rows"]]
+for r in rows:
+    if r.get("disturbed"):
+        print(f"{r['model']} has no figures, its race was disturbed: {r['disturbed']}", file=sys.stderr)
+rows = [r for r in rows if not r.get("disturbed")]
 print("| model | eager ms | eager + replay ms | chosen ms | over eager | over the baseline [95 %] | chosen | error (eager's) |")
 print("|---|---|---|---|---|---|---|---|")
 for r in rows:

@@ -107,16 +107,16 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
   return Compiled{std::move(executable), false};
 }
 
-// A plugin's failure on one region leaves the others what they are; other failures are the plan's.
+// What a plugin answers for one region leaves the others what they are; only what ends all work ends the plan.
 bool costs_one_region(const Status& status) {
-  switch (status.code()) {
-    case Code::k_crashed:
-    case Code::k_timeout:
-    case Code::k_exhausted:
-    case Code::k_corrupt:
-    case Code::k_wrong_result: return true;
-    default: return false;
-  }
+  return status.code() != Code::k_device_lost && status.code() != Code::k_cancelled;
+}
+
+// A prior score of 0 is an oracle or an exercise: found and listed, raced only if named.
+bool is_asked(const Session::Impl& session, const PluginDevice& device) {
+  const std::vector<std::string>& wanted = session.options.plugins;
+  if (!(device.torch_device() == session.device)) return false;
+  return wanted.empty() ? device.desc().prior_score != 0 : std::find(wanted.begin(), wanted.end(), device.plugin_name()) != wanted.end();
 }
 
 // Why nodes stay eager, counted.
@@ -170,6 +170,24 @@ const char* cut_name(Cut cut) {
     case Cut::kAnchorsOnly: return "anchors_only";
   }
   return "all";
+}
+
+std::string why_no_plugin(Session::Impl& session) {
+  PluginHost& host = session.runtime.plugins();
+  const std::vector<PluginDevice*> devices = host.devices();
+  if (std::any_of(devices.begin(), devices.end(), [&](PluginDevice* device) { return is_asked(session, *device); })) return {};
+  std::string found;
+  for (const PluginReport& report : host.reports()) {
+    const std::string name = report.name.empty() ? report.path : report.name;
+    std::string why = report.used ? "has no such device" : report.reason;
+    for (PluginDevice* device : devices)
+      if (device->plugin_name() == report.name && device->torch_device() == session.device) why = "was not asked for by name (--only-plugin)";
+    found += (found.empty() ? "" : "; ") + name + " " + why + (report.used || report.advice.empty() ? "" : " (" + report.advice + ")");
+  }
+  if (found.empty())
+    return "no plugin was found for " + device_name(session.device) +
+           ": set KEIRIN_PLUGIN_PATH or give the folder of Keirin's plugins; `keirin plugins --why` says where it looks";
+  return "no plugin compiles for " + device_name(session.device) + ": " + found;
 }
 
 std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate) {
@@ -240,6 +258,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
   built.from_cache = true;
   std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);
   Status failure;  // of the last region that was lost
+  bool other_way = false;  // a region has this candidate
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
@@ -252,6 +271,8 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     std::vector<TensorRef> weights;
     for (ValueId v : bytes.weights) weights.push_back(prepared.constants[region.cut.graph.values[v].index]);
     Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
+    if (made.ok()) other_way = true;
+    else if (candidate > 0 && made.status().code() == Code::k_unsupported) made = compile_region(session, device, bytes, weights, 0);
     if (!made.ok() && costs_one_region(made.status())) {
       failure = made.status();
       built.lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
@@ -282,6 +303,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
   if (built.nodes_compiled == 0) return failure;
+  if (!other_way) return Status(Code::k_unsupported, "no region has another way of compiling");
   built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
@@ -289,18 +311,16 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
 }
 
 void build_plans(Session::Impl& session, Prepared& prepared, const std::function<void(Result<BuiltPlan>, const std::string&)>& take) {
-  const std::vector<std::string>& wanted = session.options.plugins;
   for (PluginDevice* device : session.runtime.plugins().devices()) {
-    // A prior score of 0 is an oracle or an exercise: found and listed, raced only if named.
-    const bool named = std::find(wanted.begin(), wanted.end(), device->plugin_name()) != wanted.end();
-    if (!(device->torch_device() == session.device) || (wanted.empty() ? device->desc().prior_score == 0 : !named)) continue;
+    if (!is_asked(session, *device)) continue;
     int largest = 0;
     for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly}) {
       Result<BuiltPlan> built = build_plan(session, prepared, *device, cut, 0);
       if (cut == Cut::kAll) largest = built.ok() ? built->nodes_compiled : 0;
       else if (!built.ok() || built->nodes_compiled == largest) continue;  // nothing of that kind, or the same plan again
+      const bool repeats = !built.ok() && built.status().code() != Code::k_unsupported && built.status().code() != Code::k_internal;
       take(std::move(built), plan_name(*device, cut, 0));
-      if (largest == 0) break;  // nothing is claimed, or compiling fails: smaller cuts would repeat it
+      if (repeats) break;  // smaller cuts would crash or hang the compiler once more
     }
     if (largest == 0) continue;
     // Another way of compiling the largest cut: packed or plain weights.

@@ -51,7 +51,9 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs);
 
-// `candidate`: the plugin's k-th way of compiling, 0 is its best guess. `unsupported` if the device claims nothing that pays.
+// `candidate`: the plugin's k-th way of compiling, 0 is its best guess; a region without a k-th one gets its best guess. What a plugin
+// answers for one region costs that region, which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th
+// way for any region.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
 
 // The plans worth racing: each cut by each device that may compile for this session, and another way of compiling the largest.
@@ -60,6 +62,9 @@ void build_plans(Session::Impl& session, Prepared& prepared, const std::function
 // Compiles for input shapes whose kernels differ in structure from those of `specs`, so that a later shape finds its code made.
 // Returns for how many kernels code was generated.
 int compile_other_structures(Session::Impl& session, const std::vector<TensorSpec>& specs);
+
+// Why nothing is compiled for this session's device: no plugin was found, usable or asked. Empty where one is.
+std::string why_no_plugin(Session::Impl& session);
 
 // The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
 std::string dump_folder(const Options& options);

@@ -36,6 +36,7 @@ namespace {
 constexpr int kInputSets = 3;
 
 constexpr double kLeastGain = 0.02;
+constexpr uint64_t kConfirmNs = 4'000'000'000;  // what `bench` publishes was true for so long
 
 using Tensors = std::vector<TensorRef>;
 
@@ -79,8 +80,11 @@ class Decider {
     report_.device = device_name(s_.device);
     report_.mode = s_.options.mode;
     report_.threads = services_.num_threads();
-    for (const TensorRef& t : inputs)
+    for (const TensorRef& t : inputs) {
       specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
+      report_.inputs.push_back(spec_text(specs_.back()));
+    }
+    report_.sizes = s_.free_sizes(specs_);
   }
 
   Result<ModelReport> run();
@@ -129,6 +133,8 @@ class Decider {
   int64_t resident_bytes() const;
   void measure_memory();
   Status race_all();
+  std::string disturbance(const RaceSheet& sheet) const;
+  size_t earlier_choice();
   void choose(size_t winner);
   std::shared_ptr<PlanGuard> make_guard(const std::string& name, const std::string& plugin);
   void finish();
@@ -144,6 +150,7 @@ class Decider {
   ObservedRun seen_;                   // eager's first call
   Trials trials_{s_, seen_};
   OutputForms forms_;                  // of eager's outputs
+  bool keeps_decision_ = true;         // every candidate had its race, and none was disturbed
   size_t launch_replay_ = 0;           // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key_;     // none: no cache, or a graph without bytes
   std::optional<LedgerRecord> ledger_;     // what an earlier process decided, if that still holds
@@ -539,7 +546,12 @@ Status Decider::race_all() {
   if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
   options.between = pass_gate;
   progress("race", 0.5);
+  if (s_.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
+  if (s_.options.force == "compiled")
+    for (size_t r = 0; r < of_runner.size(); ++r)
+      if (!candidates_[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
   KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
+  keeps_decision_ = sheet.disturbed.empty();
   for (size_t r = 0; r < sheet.rows.size(); ++r) {
     const RaceRow& row = sheet.rows[r];
     CandidateReport& report = candidates_[of_runner[r]].report;
@@ -550,7 +562,9 @@ Status Decider::race_all() {
       case RaceOutcome::kBaseline: report.reason = "baseline"; break;
       case RaceOutcome::kAccept: report.reason = "faster"; break;
       case RaceOutcome::kReject: report.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
-      case RaceOutcome::kScreened: report.reason = "slower"; break;
+      case RaceOutcome::kDisturbed: report.reason = "disturbed"; break;
+      case RaceOutcome::kCancelled:
+      case RaceOutcome::kScreened: report.reason = "not_raced"; break;
       case RaceOutcome::kFailed: report.reason = "compile_failed"; break;
       default: report.reason = "inside_noise"; break;
     }
@@ -559,33 +573,78 @@ Status Decider::race_all() {
   }
   KRN_TRY(restore_state());
   size_t winner = KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner];
+  report_.disturbed = disturbance(sheet);
+  if (!report_.disturbed.empty()) {
+    winner = earlier_choice();
+    for (Candidate& candidate : candidates_) candidate.report.milliseconds = 0;
+  }
   if (s_.options.force == "eager") winner = 0;
-  if (s_.options.force == "compiled")
-    for (size_t i = 1; i < candidates_.size(); ++i)
-      if (candidates_[i].report.verified && !candidates_[i].report.plugin.empty() &&
-          (candidates_[winner].report.plugin.empty() || candidates_[i].report.milliseconds < candidates_[winner].report.milliseconds))
-        winner = i;
+  if (s_.options.force == "compiled") {
+    // The one that was raced, for its figures are known; else any.
+    const auto rank = [&](size_t i) {
+      const CandidateReport& r = candidates_[i].report;
+      return r.plugin.empty() || !r.verified || !candidates_[i].call ? 0 : r.blocks > 0 ? 2 : 1;
+    };
+    for (size_t i = 1; i < candidates_.size(); ++i) {
+      const CandidateReport &own = candidates_[i].report, &held = candidates_[winner].report;
+      if (rank(i) > rank(winner) || (rank(i) > 0 && rank(i) == rank(winner) && own.milliseconds < held.milliseconds)) winner = i;
+    }
+  }
   if (!s_.options.force.empty()) candidates_[winner].report.reason = "forced";
   report_.eager_replay_ms = replay_runner ? candidates_[launch_replay_].report.milliseconds : 0;
+  // The times of one race stand beside each other: the baseline's is that of the winner's own.
+  const auto of_winner = std::find(of_runner.begin(), of_runner.end(), winner);
+  const RaceRow* row = of_winner == of_runner.end() ? nullptr : &sheet.rows[static_cast<size_t>(of_winner - of_runner.begin())];
+  if (row && row->baseline_ns > 0 && report_.disturbed.empty()) {
+    candidates_[of_runner[sheet.baseline]].report.milliseconds = row->baseline_ns / 1e6;
+    if (replay_runner && sheet.baseline == replay_runner) report_.eager_replay_ms = row->baseline_ns / 1e6;
+  }
   choose(winner);
   return {};
+}
+
+// Why the race told nothing, if it did not: a winner is one whatever happened to others, but that nobody won is known only if all raced.
+std::string Decider::disturbance(const RaceSheet& sheet) const {
+  if (sheet.disturbed.empty() || (sheet.winner != sheet.baseline && !sheet.baseline_disturbed)) return {};
+  return sheet.disturbed;
+}
+
+// What an undisturbed race chose before, in this process or another, if that is here and right; else eager.
+size_t Decider::earlier_choice() {
+  std::string why = "the race was disturbed: " + report_.disturbed;
+  size_t found = 0;
+  for (size_t i = 0; ledger_ && i < candidates_.size(); ++i)
+    if (candidates_[i].report.name == ledger_->choice && candidates_[i].call && candidates_[i].report.verified) found = i;
+  why += ledger_ && candidates_[found].report.name == ledger_->choice ? "; the choice is that of an earlier race" : "; eager answers";
+  report_.reasons.insert(report_.reasons.begin(), why);
+  return found;
 }
 
 // Microseconds per step of a plan: medians over a few timed runs.
 void Decider::time_steps(Candidate& candidate) {
   if (!candidate.plan) return;
-  constexpr int kRuns = 5;
+  constexpr size_t kRuns = 5, kMostRuns = 25;
+  constexpr double kDisturbedShare = 0.05;
   std::vector<std::vector<double>> runs;
   std::vector<double> overheads;
-  for (int i = 0; i < kRuns; ++i) {
+  ProcessInterference interference;
+  size_t disturbed = 0;
+  for (size_t i = 0; i < kMostRuns && runs.size() < kRuns; ++i) {
     std::vector<double> step_us;
+    const uint64_t waited = interference.waited_ns();
     const uint64_t start = ticks();
     const Result<Tensors> outputs = candidate.plan->run_timed(raced_, step_us);  // freeing them is the caller's time
     if (!outputs.ok()) return;
-    overheads.push_back(static_cast<double>(ticks() - start) * microseconds_per_tick() - std::accumulate(step_us.begin(), step_us.end(), 0.0));
+    const double us = static_cast<double>(ticks() - start) * microseconds_per_tick();
+    const bool quiet = static_cast<double>(interference.waited_ns() - waited) <= kDisturbedShare * us * 1e3;
+    if (!quiet && ++disturbed + kRuns <= kMostRuns) continue;
+    overheads.push_back(us - std::accumulate(step_us.begin(), step_us.end(), 0.0));
     runs.push_back(std::move(step_us));
   }
+  if (disturbed + kRuns > kMostRuns)
+    report_.reasons.push_back("the times of steps were taken while others had the processor");
   (void)restore_state();
+  report_.steps_of = candidate.report.name;
   std::nth_element(overheads.begin(), overheads.begin() + kRuns / 2, overheads.end());
   report_.call_overhead_us = overheads[kRuns / 2];
   for (size_t s = 0; s < candidate.plan->steps().size(); ++s) {
@@ -615,7 +674,7 @@ void Decider::choose(size_t winner) {
   report_.max_error = chosen.report.max_error;
   report_.eager_error = candidates_[0].report.eager_error;
   report_.verified = winner == 0 || chosen.report.verified || chosen.baseline;
-  if (winner > 0 && chosen.report.gain > 0 && !chosen.baseline) {
+  if (winner > 0 && chosen.report.gain > 0 && !chosen.baseline && report_.disturbed.empty()) {
     report_.speedup = chosen.report.gain, report_.speedup_low = chosen.report.gain_low, report_.speedup_high = chosen.report.gain_high;
   }
   if (winner == 0) return s_.publish(decision_for({}, {}));
@@ -653,12 +712,13 @@ std::shared_ptr<PlanGuard> Decider::make_guard(const std::string& name, const st
 }
 
 void Decider::finish() {
-  const Candidate* best = nullptr;  // the fastest compiled plan, chosen or not
-  for (const Candidate& candidate : candidates_)
-    if (!candidate.report.plugin.empty() && candidate.report.milliseconds > 0 &&
-        (!best || candidate.report.name == report_.chosen ||
-         (best->report.name != report_.chosen && candidate.report.milliseconds < best->report.milliseconds)))
-      best = &candidate;
+  const Candidate* best = nullptr;  // the chosen plan; else the fastest one; else, where none was timed, the first
+  const auto rank = [&](const Candidate& c) { return c.report.name == report_.chosen ? 2 : c.report.milliseconds > 0 ? 1 : 0; };
+  for (const Candidate& candidate : candidates_) {
+    if (!candidate.plan || !candidate.call || !candidate.report.verified) continue;
+    const bool faster = best && candidate.report.milliseconds < best->report.milliseconds;
+    if (!best || rank(candidate) > rank(*best) || (rank(candidate) == 1 && rank(*best) == 1 && faster)) best = &candidate;
+  }
   report_.eager_ms = candidates_[0].report.milliseconds;
   report_.eager_peak_bytes = candidates_[0].report.peak_bytes;
   report_.peak_bytes = report_.eager_peak_bytes;
@@ -678,13 +738,13 @@ void Decider::finish() {
       if (candidate.report.plugin == best->report.plugin) generated = std::max(generated, candidate.report.compile_seconds);
     report_.compile_seconds = build_seconds + std::max(generated, best->report.compile_seconds);
     report_.nodes_compiled = best->nodes_compiled;
-    const double saved = (report_.eager_ms - report_.chosen_ms) / 1e3;
+    const double saved = report_.disturbed.empty() ? (report_.eager_ms - report_.chosen_ms) / 1e3 : 0;
     if (report_.chosen == best->report.name && saved > 0)
       report_.pays_back_after_calls = static_cast<int64_t>(std::ceil(report_.compile_seconds / saved));
     if (report_.chosen != best->report.name) report_.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));
     for (const std::string& refusal : best->refusals) report_.reasons.push_back("eager: " + refusal);
     for (Candidate& candidate : candidates_)
-      if (&candidate == best) time_steps(candidate);
+      if (&candidate == best && best->report.milliseconds > 0) time_steps(candidate);
   }
   report_.eager_share = best && best->report.name == report_.chosen ? eager_share() : 1;
   for (const Candidate& candidate : candidates_) {
@@ -791,7 +851,7 @@ bool Decider::start_warm() {
 }
 
 void Decider::write_ledger_record() {
-  if (!ledger_key_) return;
+  if (!ledger_key_ || !keeps_decision_) return;
   LedgerRecord record;
   record.choice = report_.chosen;
   record.fingerprints = fingerprints();
@@ -840,6 +900,7 @@ Result<ModelReport> Decider::run() {
   eager.call = eager.own = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
   candidates_.push_back(std::move(eager));
   KRN_TRY(step([&] { return prepare(); }));
+  if (std::string why = why_no_plugin(s_); !why.empty()) report_.reasons.insert(report_.reasons.begin(), std::move(why));
   // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
   const char* only_eager = nullptr;
   if (!call_guard().admits(inputs_)) only_eager = "the model writes an input that shares memory with another one or with a weight";
@@ -903,9 +964,10 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
     const std::string why = report->reasons.empty() ? std::string() : report->reasons.front();
     const std::string which = report->nodes == 0 ? std::string("all") : std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes);
     const std::string what = which + " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
+    const std::string because = why.empty() ? "" : ": " + why;
     if (session.options.fallback == Fallback::kForbid)
       return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
-    report->reasons.insert(report->reasons.begin(), "warning: " + what);
+    report->reasons.insert(report->reasons.begin(), "warning: " + what + because);
   }
   for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;

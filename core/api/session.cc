@@ -66,13 +66,11 @@ Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vec
   return out;
 }
 
-// Values of the free symbols in inputs of these sizes, in order of appearance, with the ranges that the export gave them.
-struct FreeSize {
-  int64_t value, min, max;
-};
+}  // namespace
 
-std::vector<FreeSize> free_sizes(const pt2::Program& program, const std::vector<TensorSpec>& specs) {
-  std::vector<FreeSize> out;
+std::vector<SizeReport> Session::Impl::free_sizes(const std::vector<TensorSpec>& specs) const {
+  const pt2::Program& program = model->program;
+  std::vector<SizeReport> out;
   std::set<std::string> seen;
   size_t at = 0;
   for (const pt2::InputSpec& input : program.inputs) {
@@ -83,27 +81,44 @@ std::vector<FreeSize> free_sizes(const pt2::Program& program, const std::vector<
     for (size_t d = 0; d < meta.sizes.size() && d < spec.sizes.size(); ++d) {
       const std::string* symbol = meta.sizes[d].is_literal() ? nullptr : meta.sizes[d].expr->bare_symbol();
       if (!symbol || !seen.insert(*symbol).second) continue;
-      FreeSize size{spec.sizes[d], 1, std::numeric_limits<int64_t>::max()};
+      SizeReport size{tensor->name + "[" + std::to_string(d) + "]", spec.sizes[d], 1, 0};
       if (auto range = program.range_constraints.find(*symbol); range != program.range_constraints.end()) {
         size.min = std::max(size.min, range->second.min.value_or(1));
-        size.max = range->second.max.value_or(size.max);
+        size.max = range->second.max.value_or(0);
       }
-      out.push_back(size);
+      out.push_back(std::move(size));
     }
   }
   return out;
 }
 
-}  // namespace
+// Sizes that somebody asked for by position, against what the export left free.
+Status Session::Impl::check_sizes(const std::vector<int64_t>& symbol_sizes, const std::vector<TensorSpec>& specs) const {
+  const std::vector<SizeReport> sizes = free_sizes(specs);
+  const auto range = [](const SizeReport& s) {
+    return s.name + " from " + std::to_string(s.min) + (s.max > 0 ? " to " + std::to_string(s.max) : " on");
+  };
+  std::string all;
+  for (const SizeReport& size : sizes) all += (all.empty() ? "" : ", ") + range(size);
+  if (symbol_sizes.size() > sizes.size())
+    return Status(Code::k_invalid_input,
+                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free", name,
+                   "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
+  for (size_t i = 0; i < symbol_sizes.size(); ++i)
+    if (symbol_sizes[i] < sizes[i].min || (sizes[i].max > 0 && symbol_sizes[i] > sizes[i].max))
+      return Status(Code::k_invalid_input, {"size " + std::to_string(symbol_sizes[i]) + " is outside of what the export allows", name,
+                                            "nothing was run", "give " + range(sizes[i]) + ", or export the model with a wider range"});
+  return {};
+}
 
 std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::vector<TensorSpec>& specs) const {
   constexpr size_t kMost = 8;
-  const std::vector<FreeSize> sizes = free_sizes(model->program, specs);
+  const std::vector<SizeReport> sizes = free_sizes(specs);
   std::vector<std::vector<TensorSpec>> out;
   auto with = [&](size_t k, int64_t value) {
-    if (value < sizes[k].min || value > sizes[k].max || out.size() == kMost) return;
+    if (value < sizes[k].min || (sizes[k].max > 0 && value > sizes[k].max) || out.size() == kMost) return;
     std::vector<int64_t> values;
-    for (const FreeSize& size : sizes) values.push_back(size.value);
+    for (const SizeReport& size : sizes) values.push_back(size.value);
     values[k] = value;
     Result<ExampleShapes> shapes = example_shapes(model->program, values);
     if (!shapes.ok()) return;
@@ -125,26 +140,37 @@ std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>
 }
 
 void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
+  std::optional<std::vector<TensorSpec>> evicted;
   table.change([&](auto& decisions) {
     std::erase_if(decisions, [&](const auto& old) { return old->admits.same_inputs(decision->admits); });
-    if (decisions.size() >= kMaxShapes) decisions.erase(decisions.begin());
+    if (decisions.size() >= kMaxShapes) {
+      evicted = decisions.front()->admits.specs();
+      decisions.erase(decisions.begin());
+    }
     decisions.push_back(std::move(decision));
   });
+  if (evicted)
+    add_reason(*evicted, "forgotten: decisions of " + std::to_string(kMaxShapes) +
+                             " kinds of calls are kept, and this was the oldest; eager answers such calls until they are compiled again");
 }
 
 void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
   publish(std::make_shared<Decision>(Decision{CallGuard(calls.specs()), {}, {}}));
-  add_reason("revoked: " + why);
+  add_reason(calls.specs(), "revoked: " + why);
 }
 
-void Session::Impl::add_reason(const std::string& reason) {
+void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason) {
+  std::vector<std::string> texts;
+  for (const TensorSpec& spec : inputs) texts.push_back(spec_text(spec));
   std::lock_guard lock(report_mutex);
-  if (!reports.empty()) reports.back().reasons.push_back(reason);
+  for (size_t i = reports.size(); i-- > 0;)
+    if (reports[i].inputs == texts) return reports[i].reasons.push_back(reason);
 }
 
 Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
   TensorServices& services = runtime.tensors();
   KRN_TRY_LET(ExampleShapes shapes, example_shapes(model->program, symbol_sizes));
+  KRN_TRY(check_sizes(symbol_sizes, shapes.specs));
   std::vector<TensorRef> inputs;
   if (rules) {
     if (rules->inputs.size() < shapes.specs.size())
@@ -227,7 +253,7 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
   Result<std::vector<TensorRef>> answer = impl_->eager->run(inputs);
   if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
   else if (!final && guard.breaker.failed(std::chrono::steady_clock::now()))
-    impl_->add_reason("eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
+    impl_->add_reason(decision->admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
                       " times, last with: " + outputs.status().message().what);
   return answer;
 }

@@ -57,7 +57,10 @@ struct Session::Impl {
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);
-  void add_reason(const std::string& reason);  // to the newest report
+  void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
+  // What the export left free, as it is in inputs of these sizes, in the order of its appearance.
+  std::vector<SizeReport> free_sizes(const std::vector<TensorSpec>& specs) const;
+  Status check_sizes(const std::vector<int64_t>& symbol_sizes, const std::vector<TensorSpec>& specs) const;
   // Input shapes for which a plan has kernels of another structure than for these: a free size of 1, two free sizes that are
   // equal; where these are of that kind, one that is not. Empty for a model of fixed sizes.
   std::vector<std::vector<TensorSpec>> other_structures(const std::vector<TensorSpec>& specs) const;

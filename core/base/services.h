@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -20,6 +21,9 @@ struct TensorSpec {
   std::vector<int64_t> strides;  // empty: row-major
   Device device;
 };
+
+// "f32[8,128]"
+std::string spec_text(const TensorSpec& spec);
 
 // Memory, copies and threads. Any thread may call any function.
 class TensorServices {

@@ -26,11 +26,21 @@ std::string milliseconds(double ms) {
   return ms < 1 ? fmt::format("{:.4f}", ms) : fmt::format("{:.3f}", ms);
 }
 
+std::string ratio(const ModelReport& r) {
+  return r.disturbed.empty() ? fmt::format("{:.2f}x [{:.2f}, {:.2f}]", r.speedup, r.speedup_low, r.speedup_high) : "disturbed";
+}
+
 std::string verdict(const ModelReport& r) {
   if (!r.verified) return r.chosen + ": not verified";
   // Eager and the replays of it ("eager+launch_replay") are no compiled code.
   if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0) return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
   return "compiled (" + r.chosen + ")";
+}
+
+nlohmann::json size_json(const SizeReport& size) {
+  nlohmann::json range = {size.min, nullptr};
+  if (size.max > 0) range[1] = size.max;
+  return {{"name", size.name}, {"value", size.value}, {"range", range}};
 }
 
 // Columns as wide as their widest cell; numbers to the right, the last column to the left.
@@ -57,7 +67,15 @@ std::string render(const std::vector<std::vector<std::string>>& rows) {
 
 }  // namespace
 
+std::string model_at_sizes(const ModelReport& r) {
+  std::string out = r.model;
+  for (const SizeReport& size : r.sizes) out += (&size == r.sizes.data() ? " at " : ",") + std::to_string(size.value);
+  return out;
+}
+
 nlohmann::json to_json(const ModelReport& r) {
+  nlohmann::json sizes = nlohmann::json::array();
+  for (const SizeReport& size : r.sizes) sizes.push_back(size_json(size));
   nlohmann::json candidates = nlohmann::json::array();
   for (const CandidateReport& c : r.candidates)
     candidates.push_back({{"name", c.name}, {"plugin", c.plugin}, {"reason", c.reason}, {"note", c.note},
@@ -70,17 +88,20 @@ nlohmann::json to_json(const ModelReport& r) {
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json stages = nlohmann::json::object();
   for (const auto& [name, seconds] : r.stage_seconds) stages[name] = seconds;
-  return {{"model", r.model}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode}, {"threads", r.threads},
+  const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
+  return {{"model", r.model}, {"sizes", sizes}, {"inputs", r.inputs}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode},
+          {"threads", r.threads}, {"disturbed", r.disturbed},
           {"eager_ms", r.eager_ms}, {"eager_replay_ms", r.eager_replay_ms}, {"compiled_ms", r.compiled_ms},
-          {"chosen", r.chosen}, {"chosen_ms", r.chosen_ms}, {"speedup", r.speedup},
-          {"speedup_ci", {r.speedup_low, r.speedup_high}}, {"compile_s", r.compile_seconds},
+          {"chosen", r.chosen}, {"chosen_ms", r.chosen_ms}, {"speedup", figure(r.speedup)},
+          {"speedup_ci", {figure(r.speedup_low), figure(r.speedup_high)}}, {"compile_s", r.compile_seconds},
           {"warm_start_s", r.warm_start_seconds}, {"peak_bytes", r.peak_bytes}, {"eager_peak_bytes", r.eager_peak_bytes},
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
           {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque}, {"eager_share", r.eager_share},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
           {"call_overhead_us", r.call_overhead_us},
           {"calls_unadmitted", r.calls_unadmitted},
-          {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"stages", stages}};
+          {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
+          {"stages", stages}};
 }
 
 nlohmann::json machine_json() {
@@ -105,14 +126,15 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
                                                  "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
                                                  "pays back", "verdict"}};
   double log_sum = 0;
-  int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0;
+  int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0, disturbed = 0;
   for (const ModelReport& r : reports) {
-    log_sum += std::log(r.speedup);
+    if (r.disturbed.empty()) log_sum += std::log(r.speedup);
+    else ++disturbed;
     nodes += r.nodes, compiled += r.nodes_compiled, opaque += r.nodes_opaque;
-    verified += r.verified, slower += r.speedup < 1, faster += r.pays_back_after_calls > 0;
+    verified += r.verified, slower += r.disturbed.empty() && r.speedup < 1, faster += r.pays_back_after_calls > 0;
     generated += r.kernels_generated, generating += r.kernels_generated > 0;
-    rows.push_back({r.model, r.device, milliseconds(r.eager_ms), milliseconds(r.eager_replay_ms), milliseconds(r.compiled_ms),
-                    fmt::format("{:.2f}x [{:.2f}, {:.2f}]", r.speedup, r.speedup_low, r.speedup_high),
+    rows.push_back({model_at_sizes(r), r.device, milliseconds(r.eager_ms), milliseconds(r.eager_replay_ms),
+                    milliseconds(r.compiled_ms), ratio(r),
                     fmt::format("{:.2f}", r.compile_seconds),
                     fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
@@ -122,9 +144,14 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
   }
   std::string out = render(rows);
   if (reports.size() < 2) return out;
+  const auto told = static_cast<int64_t>(reports.size()) - disturbed;
   const double per_node = nodes ? 100.0 / static_cast<double>(nodes) : 0;
-  out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
-                     reports.size(), std::exp(log_sum / static_cast<double>(reports.size())), faster, slower, verified);
+  if (told > 0)
+    out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
+                       told, std::exp(log_sum / static_cast<double>(told)), faster, slower, verified);
+  if (disturbed > 0)
+    out += fmt::format("disturbed: {} of {} rows have no figures, because others had the machine; run it again when it is quiet\n",
+                       disturbed, reports.size());
   out += fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
                      static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
   return out;
@@ -133,7 +160,7 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
 std::string costs_table(const std::vector<ModelReport>& reports) {
   std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
   for (const ModelReport& r : reports)
-    rows.push_back({r.model, fmt::format("{:.3f}", r.compile_seconds),
+    rows.push_back({model_at_sizes(r), fmt::format("{:.3f}", r.compile_seconds),
                     r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
                     fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
                     r.chosen});
@@ -141,9 +168,12 @@ std::string costs_table(const std::vector<ModelReport>& reports) {
 }
 
 std::string explain_text(const ModelReport& r) {
-  std::string out = fmt::format("{} on {}, {} threads: {} at {} ms, {:.2f}x [{:.2f}, {:.2f}] over the baseline\n", r.model,
-                                r.device, r.threads, r.chosen, milliseconds(r.chosen_ms), r.speedup, r.speedup_low,
-                                r.speedup_high);
+  std::string out = fmt::format("{} on {}, {} threads: {}", r.model, r.device, r.threads, r.chosen);
+  out += r.disturbed.empty() ? fmt::format(" at {} ms, {} over the baseline\n", milliseconds(r.chosen_ms), ratio(r))
+                             : fmt::format("; the race was disturbed: {}\n", r.disturbed);
+  for (const SizeReport& size : r.sizes)
+    out += fmt::format("  {} = {}, the export allows {} to {}\n", size.name, size.value, size.min,
+                       size.max > 0 ? std::to_string(size.max) : "any");
   std::vector<std::vector<std::string>> rows = {{"candidate", "ms", "gain [95 %]", "blocks", "error (eager)", "reason", "note"}};
   for (const CandidateReport& c : r.candidates)
     rows.push_back({c.name, milliseconds(c.milliseconds),
@@ -151,6 +181,7 @@ std::string explain_text(const ModelReport& r) {
                     std::to_string(c.blocks), fmt::format("{:.1e} ({:.1e})", c.max_error, c.eager_error), c.reason, c.note});
   out += render(rows);
   if (!r.steps.empty()) {
+    out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
     std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", "us", "reason", "note"}};
     for (const StepReport& s : r.steps)
       steps.push_back({s.name, s.choice, std::to_string(s.ops), fmt::format("{:.1f}", s.microseconds), s.reason, s.note});

@@ -16,11 +16,11 @@ namespace keirin {
 struct CandidateReport {
   std::string name;          // "eager", "replay", "cpu/all", "cpu/no_anchors"
   std::string plugin;        // empty for eager and replay
-  std::string reason;        // reason code: faster inside_noise slower wrong_result memory unsupported compile_failed ...
+  std::string reason;        // reason code: faster inside_noise slower not_raced disturbed wrong_result memory ... (docs/report.md)
   std::string note;          // the reason in words
   bool verified = false;
   double max_error = 0, eager_error = 0;  // largest over the outputs, relative to the referee's largest element
-  double milliseconds = 0;                // median of the race or of the screen; 0 if never timed
+  double milliseconds = 0;                // median of the race or of the screen; 0 if never timed, or disturbed
   double gain = 0, gain_low = 0, gain_high = 0;  // time of the baseline over its own, Hodges-Lehmann, 95 % or more
   int blocks = 0;
   double compile_seconds = 0;
@@ -37,12 +37,22 @@ struct StepReport {
   std::string note;
 };
 
+// A size of the inputs that the export left free.
+struct SizeReport {
+  std::string name;          // "x[0]": the input and the dimension where it stands first
+  int64_t value = 0;
+  int64_t min = 1, max = 0;  // that the export allows; max 0: no limit is known
+};
+
 struct ModelReport {
   std::string model, device, plugin, mode;
+  std::vector<SizeReport> sizes;      // empty: the export fixed them all
+  std::vector<std::string> inputs;    // "f32[8,128]", by position
   int threads = 0;
   double eager_ms = 0, eager_replay_ms = 0, compiled_ms = 0, chosen_ms = 0;
   std::string chosen;
-  double speedup = 1, speedup_low = 1, speedup_high = 1;  // over the better of eager and eager with replay
+  double speedup = 1, speedup_low = 1, speedup_high = 1;  // over the better of eager and eager with replay; 1 if disturbed
+  std::string disturbed;              // why this race told nothing that may be shown or kept; empty: it did
   double compile_seconds = 0, warm_start_seconds = 0;
   int64_t peak_bytes = 0, eager_peak_bytes = 0;
   double max_error = 0, eager_error = 0;
@@ -56,9 +66,12 @@ struct ModelReport {
   std::vector<std::string> reasons;   // why not more: one line each, most important first
   std::vector<CandidateReport> candidates;
   std::vector<StepReport> steps;
+  std::string steps_of;               // the candidate that they are of
   std::vector<std::pair<std::string, double>> stage_seconds;  // capture, pass names, compile, verify, race
 };
 
+// "bert at 8,128": the model and its free sizes.
+std::string model_at_sizes(const ModelReport& report);
 nlohmann::json to_json(const ModelReport& report);
 // {"schema": "keirin/bench/1", "machine": {...}, "rows": [...]}
 nlohmann::json bench_json(const std::vector<ModelReport>& reports);

@@ -23,8 +23,17 @@ constexpr uint64_t kMaxWarmNs = 2'000'000'000;
 constexpr double kScreenRatio = 1.3;
 constexpr double kOtherHintLoss = 1.05;
 constexpr double kSameGain = 1.02;          // within this the smaller memory wins
-constexpr int kContentionRetries = 3;
-constexpr uint64_t kFirstBackOffNs = 1'000'000'000;
+constexpr double kDisturbedShare = 0.05;    // of a stretch: what others may have, all threads' waits together
+constexpr uint64_t kFirstPauseNs = 2'000'000, kLastPauseNs = 64'000'000;  // together longer than a load that comes and goes ten times a second
+constexpr int kDisturbedPart = 5;           // one in so many slots may stay disturbed
+constexpr int kSlotsToTell = 40;            // before, a share says little
+constexpr uint64_t kLeastStolenNs = 50'000'000;  // it is told in steps of 10 ms
+constexpr double kStolenShare = 0.2;        // of the processor time that a group of runners used
+constexpr double kContradiction = 0.15;     // between the medians and the pairs of one race, of their logarithm
+constexpr double kPublished = 0.15;         // half of a published figure's interval, at most, as a share of it
+constexpr Look kConfirmation = kRaceLooks[2];
+constexpr double kMiss = 0.004;             // of an interval, as of one look of the race
+constexpr double kUnsteady = 0.2;           // deviation of the baseline's samples over a race, of their logarithm
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -38,11 +47,21 @@ double machine_load() {
   return load;
 }
 
+// The stretches that were timed for a purpose, and how many of them stayed disturbed.
+struct Slots {
+  int taken = 0, disturbed = 0;
+  bool too_many() const { return disturbed * kDisturbedPart > taken; }
+  Slots operator-(const Slots& before) const { return {taken - before.taken, disturbed - before.disturbed}; }
+};
+
 // Times batches of calls under one hint.
 class Timer {
  public:
   explicit Timer(const RaceOptions& options) : options_(options) {
     if (!options_.now_ns) options_.now_ns = steady_ns;
+    if (!options_.pause) options_.pause = [](uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); };
+    if (!options_.interference) options_.interference = &own_interference_.emplace();
+    patience_ns_ = std::min(options_.patience_ns, options_.limit_ns / 10);
     uint64_t tick = 0;
     for (int i = 0; i < 16; ++i) {
       const uint64_t a = now(), b = now();
@@ -56,26 +75,73 @@ class Timer {
   bool cancelled() const { return options_.cancel && options_.cancel->load(std::memory_order_relaxed); }
   bool hints_differ() const { return options_.wait != nullptr; }
 
-  // Nanoseconds per call.
+  // Nothing is timed for so long.
+  void rest(uint64_t ns) {
+    if (ns == 0) return;
+    const uint64_t begin = now();
+    options_.pause(ns);
+    between_ns_ += now() - begin;
+  }
+
+  const Slots& slots() const { return slots_; }
+  bool is_patient() const { return patience_ns_ >= kFirstPauseNs; }
+  Interference& interference() { return *options_.interference; }
+
+  // Nanoseconds of one call, whatever else goes on: the first one may build something, and is not there twice.
+  Result<double> first_call(const Runner& runner) {
+    KRN_TRY(timed(runner, 1, RaceHint::kLatency).status());
+    return last_ns_;
+  }
+
+  // Nanoseconds per call. A disturbed batch is taken again, at once (most disturbances are over by then) and after pauses that grow,
+  // while patience lasts.
   Result<double> batch(const Runner& runner, uint64_t calls, RaceHint hint) {
+    ++slots_.taken;
+    for (uint64_t pause = 0;; pause = std::max(kFirstPauseNs, 2 * pause)) {
+      for (int attempt = 0; attempt < (pause == 0 ? 2 : 1); ++attempt) {
+        KRN_TRY_LET(const bool quiet, timed(runner, calls, hint));
+        if (quiet) return last_ns_;
+        patience_ns_ -= std::min(patience_ns_, static_cast<uint64_t>(last_ns_ * static_cast<double>(calls)));
+        if (patience_ns_ == 0) break;
+      }
+      const uint64_t next = std::max(kFirstPauseNs, 2 * pause);
+      if (next > kLastPauseNs || next > patience_ns_ || cancelled()) {
+        ++slots_.disturbed;
+        return last_ns_;
+      }
+      patience_ns_ -= next;
+      rest(next);
+      KRN_TRY(timed(runner, 1, hint).status());  // a thread that slept is slow at first
+    }
+  }
+
+ private:
+  // Leaves nanoseconds per call in last_ns_. Whether nobody else had the processor meanwhile.
+  Result<bool> timed(const Runner& runner, uint64_t calls, RaceHint hint) {
     if (options_.between) {
       const uint64_t end = now();
       options_.between();
       between_ns_ += now() - end;
     }
+    const uint64_t waited = options_.interference->waited_ns();
     const uint64_t begin = now();
     for (uint64_t i = 0; i < calls; ++i) {
       KRN_TRY(runner.call());
       if (hint == RaceHint::kLatency || i + 1 == calls) KRN_TRY(wait());
     }
-    return static_cast<double>(now() - begin) / static_cast<double>(calls);
+    const auto lasted = static_cast<double>(now() - begin);
+    last_ns_ = lasted / static_cast<double>(calls);
+    return static_cast<double>(options_.interference->waited_ns() - waited) <= kDisturbedShare * lasted;
   }
 
- private:
   Status wait() const { return options_.wait ? options_.wait() : Status(); }
   RaceOptions options_;
+  std::optional<ProcessInterference> own_interference_;
   uint64_t min_batch_ns_;
+  uint64_t patience_ns_;
   uint64_t between_ns_ = 0;
+  double last_ns_ = 0;
+  Slots slots_;
 };
 
 // One runner through the race.
@@ -84,6 +150,7 @@ struct Entry {
   RaceRow* row = nullptr;
   uint64_t calls = 1;         // per batch
   double screen_ns = 0;       // median of the last three warm-up batches
+  bool screen_disturbed = false;  // it says nothing then
   std::vector<double> samples;
   bool alive() const { return row->outcome == RaceOutcome::kUndecided; }
 };
@@ -95,7 +162,8 @@ void fail(Entry* e, const Status& status) {
 }
 
 Status warm_up(Timer& timer, RaceHint hint, Entry* e) {
-  KRN_TRY_LET(const double first, timer.batch(*e->runner, 1, RaceHint::kLatency));
+  KRN_TRY_LET(const double first, timer.first_call(*e->runner));
+  const Slots before = timer.slots();
   const uint64_t begin = timer.now();
   std::vector<double> batches;
   const auto last = [&](int i) { return batches[batches.size() - static_cast<size_t>(i)]; };
@@ -119,6 +187,7 @@ Status warm_up(Timer& timer, RaceHint hint, Entry* e) {
   e->screen_ns = batches.size() < 3 ? median(batches) : median(std::array{last(1), last(2), last(3)});
   e->row->ns = e->screen_ns;
   e->row->first_over_steady = e->screen_ns > 0 ? first / e->screen_ns : 0;
+  e->screen_disturbed = (timer.slots() - before).too_many();
   return {};
 }
 
@@ -132,13 +201,20 @@ Result<double> sample(Timer& timer, RaceHint hint, bool long_calls, const Entry&
   return median(batches);
 }
 
-// The spread of one sample of the baseline, from the two that stand at the ends of each block: the median of their distance,
-// which for two normal samples of deviation s is 0.954 s.
-double spread_of(const std::vector<double>& samples) {
-  std::vector<double> distances;
-  for (size_t i = 0; i + 1 < samples.size(); i += 2) distances.push_back(std::abs(std::log(samples[i] / samples[i + 1])));
-  return median(distances) / 0.954;
+// The deviation of the samples' logarithms, from their quartiles: outliers and a single step do not count.
+double deviation_of(const std::vector<double>& samples) {
+  std::vector<double> logs;
+  for (const double ns : samples) logs.push_back(std::log(ns));
+  std::sort(logs.begin(), logs.end());
+  return logs.size() < 4 ? 0 : (logs[logs.size() * 3 / 4] - logs[logs.size() / 4]) / 1.349;
 }
+
+std::string others_had(const Slots& slots) {
+  return "others had the processor in " + std::to_string(slots.disturbed) + " of " + std::to_string(slots.taken) + " timed stretches";
+}
+
+std::string seconds(double ns) { return std::to_string(static_cast<int>(std::lround(ns / 1e9))) + " s"; }
+std::string percent(double share) { return std::to_string(static_cast<int>(std::lround(100 * share))) + " %"; }
 
 class Race {
  public:
@@ -164,6 +240,7 @@ class Race {
     KRN_TRY(settle_baseline(replay));
     KRN_TRY(race_candidates());
     choose();
+    KRN_TRY(confirm());
     sheet_.load_after = machine_load();
     return std::move(sheet_);
   }
@@ -173,7 +250,7 @@ class Race {
   Status settle_baseline(size_t replay) {
     sheet_.baseline = 0;
     if (replay != 0 && replay < entries_.size() && entries_[replay].alive()) {
-      screen({replay}, entries_[0].screen_ns);
+      if (!entries_[0].screen_disturbed) screen({replay}, entries_[0].screen_ns);
       if (entries_[replay].alive()) KRN_TRY(race_group(0, {replay}));
       if (entries_[replay].row->outcome == RaceOutcome::kAccept) {
         sheet_.baseline = replay;
@@ -181,6 +258,7 @@ class Race {
         entries_[0].row->note = "eager with replay is faster";
         entries_[replay].row->note = "won its own race against eager";
       }
+      sheet_.baseline_disturbed = entries_[replay].row->outcome == RaceOutcome::kDisturbed;
     }
     baseline().row->outcome = RaceOutcome::kBaseline;
     return {};
@@ -188,22 +266,31 @@ class Race {
 
   Status race_candidates() {
     std::vector<size_t> open;
-    double best = baseline().screen_ns;
+    double best = baseline().screen_disturbed ? INFINITY : baseline().screen_ns;
     for (size_t i = 0; i < entries_.size(); ++i) {
       if (!entries_[i].alive()) continue;
       open.push_back(i);
-      best = std::min(best, entries_[i].screen_ns);
+      if (!entries_[i].screen_disturbed) best = std::min(best, entries_[i].screen_ns);
     }
+    const auto by_screen = [&](size_t a, size_t b) { return entries_[a].screen_ns < entries_[b].screen_ns; };
+    std::vector<size_t> wanted = options_.one_must_race;
+    std::erase_if(wanted, [&](size_t i) { return i >= entries_.size() || !entries_[i].alive(); });
+    if (!wanted.empty()) must_race_ = *std::min_element(wanted.begin(), wanted.end(), by_screen);
     screen(open, best);
     std::erase_if(open, [&](size_t i) { return !entries_[i].alive(); });
-    std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return entries_[a].screen_ns < entries_[b].screen_ns; });
+    std::stable_sort(open.begin(), open.end(), by_screen);
     if (!is_long(baseline())) {
-      for (const size_t i : open) KRN_TRY(race_group(sheet_.baseline, {i}));
+      for (const size_t i : open) {
+        if (sheet_.disturbed.empty() || timer_.is_patient()) KRN_TRY(race_group(sheet_.baseline, {i}));
+        else disturb(i, sheet_.disturbed);  // the others never rest: a further race would tell as little
+      }
       return {};
     }
+    std::stable_partition(open.begin(), open.end(), [&](size_t i) { return i == must_race_; });
     for (size_t i = 2; i < open.size(); ++i) {
       entries_[open[i]].row->outcome = RaceOutcome::kScreened;
       entries_[open[i]].row->note = "calls are long: only the two best of the screen are raced";
+      if (entries_[open[i]].screen_disturbed) entries_[open[i]].row->ns = 0;
     }
     open.resize(std::min<size_t>(open.size(), 2));
     return open.empty() ? Status() : race_group(sheet_.baseline, open);
@@ -214,33 +301,58 @@ class Race {
 
   void screen(const std::vector<size_t>& which, double best_ns) {
     for (const size_t i : which) {
-      if (entries_[i].screen_ns <= kScreenRatio * best_ns) continue;
+      if (entries_[i].screen_disturbed || i == must_race_ || entries_[i].screen_ns <= kScreenRatio * best_ns) continue;
       entries_[i].row->outcome = RaceOutcome::kScreened;
       entries_[i].row->gain = baseline_gain(entries_[i]);
       entries_[i].row->note = "more than 1.3x the time of the best in the screen";
+      entries_[i].row->gain_low = entries_[i].row->gain_high = entries_[i].row->gain;
     }
   }
 
   double baseline_gain(const Entry& e) { return e.screen_ns > 0 ? baseline().screen_ns / e.screen_ns : 1; }
 
-  // Races a group that shares the samples of A, again with back-off while the baseline itself is unsteady.
+  // Races a group that shares the samples of A.
   Status race_group(size_t a, const std::vector<size_t>& group) {
-    uint64_t pause = kFirstBackOffNs;
-    for (int attempt = 0;; ++attempt, pause *= 2) {
-      KRN_TRY(run_blocks(a, group));
-      const double spread = spread_of(entries_[a].samples);
-      const bool contended = options_.aa_spread > 0 && spread > 3 * options_.aa_spread;
-      if (!contended || timer_.cancelled()) return {};
-      for (const size_t i : group) {
-        RaceRow& row = *entries_[i].row;
-        if (row.outcome == RaceOutcome::kFailed) continue;
-        row.outcome = RaceOutcome::kContended;
-        row.note = "the baseline's own spread was " + std::to_string(100 * spread) + " %, more than 3x the machine's";
+    Interference& interference = timer_.interference();
+    const Slots before = timer_.slots();
+    const double known_ns = entries_[a].row->ns;
+    const uint64_t stolen = interference.stolen_ns(), used = interference.used_ns();
+    KRN_TRY(run_blocks(a, group));
+    const Slots slots = timer_.slots() - before;
+    const auto had = static_cast<double>(std::max<uint64_t>(interference.used_ns() - used, 1));
+    const uint64_t lost = interference.stolen_ns() - stolen;
+    const double taken_away = lost < kLeastStolenNs ? 0 : static_cast<double>(lost) / had;
+    const double deviation = deviation_of(entries_[a].samples);
+    std::string why;
+    if (slots.too_many())
+      why = others_had(slots);
+    else if (taken_away > kStolenShare)
+      why = "the hypervisor took " + percent(taken_away) + " as much time as this process had";
+    else if (deviation > kUnsteady)
+      why = "the baseline's own time deviates by " + percent(deviation);
+    bool told = false;  // what the baseline takes
+    for (const size_t i : group) {
+      RaceRow& row = *entries_[i].row;
+      if (row.outcome == RaceOutcome::kFailed || row.outcome == RaceOutcome::kCancelled) continue;
+      std::string own = why;
+      // The pairs of a block and the medians of all samples tell the same, or the machine changed meanwhile.
+      const double medians = row.ns > 0 ? std::log(median(entries_[a].samples) / row.ns) : 0;
+      if (own.empty() && row.blocks > 0 && std::abs(medians - std::log(row.gain)) > kContradiction)
+        own = "the times' medians are " + std::to_string(std::exp(medians)) + "x apart, their pairs " + std::to_string(row.gain) + "x";
+      if (own.empty()) {
+        told = true;
+        continue;
       }
-      if (attempt == kContentionRetries) return {};
-      if (options_.back_off) options_.back_off(pause);
-      else std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
+      disturb(i, own);
     }
+    if (!why.empty() && !told) entries_[a].row->ns = entries_[a].screen_disturbed ? 0 : known_ns;
+    return {};
+  }
+
+  void disturb(size_t i, const std::string& why) {
+    RaceRow& row = *entries_[i].row;
+    row = {row.name, RaceOutcome::kDisturbed, 0, 0, 1, 1, 1, 0, row.first_over_steady, {}, why};
+    if (sheet_.disturbed.empty()) sheet_.disturbed = why;
   }
 
   struct Lane {
@@ -266,6 +378,7 @@ class Race {
       long_calls = long_calls || is_long(entries_[i]);
     }
     const auto any_open = [&] { return std::any_of(lanes.begin(), lanes.end(), [](const Lane& l) { return l.open; }); };
+    const Slots before = timer_.slots();
     for (int blocks = 0; any_open() || KRN_PLANTED(race_to_the_limit); ++blocks) {
       // A long call gets at least the blocks of its first look, or it could never be decided.
       if (blocks >= kRaceLooks[0].blocks && timer_.now() - begin > options_.limit_ns) break;
@@ -274,6 +387,8 @@ class Race {
         break;
       }
       KRN_TRY(run_block(&base, &lanes, long_calls));
+      const Slots slots = timer_.slots() - before;
+      if (slots.taken >= kSlotsToTell && slots.too_many()) break;
     }
     for (Lane& lane : lanes) finish(base, &lane);
     return {};
@@ -298,10 +413,12 @@ class Race {
       lane->log_sum += std::log(*ns);
     };
     for (Lane& lane : *lanes) lane.log_sum = 0;
+    const int disturbed = timer_.slots().disturbed;
     KRN_TRY(sample_a());
     for (size_t i = 0; i < lanes->size(); ++i) sample_b(&(*lanes)[i]);
     for (size_t i = lanes->size(); i-- > 0;) sample_b(&(*lanes)[i]);
     KRN_TRY(sample_a());
+    if (timer_.slots().disturbed > disturbed) return {};  // the next block may be quiet
     for (Lane& lane : *lanes)
       if (lane.open) judge(&lane, (log_a - lane.log_sum) / 2);
     return {};
@@ -341,7 +458,7 @@ class Race {
     row.gain_low = std::exp(shift.low);
     row.gain_high = std::exp(shift.high);
     row.ns = median(lane->entry->samples);
-    sheet_.rows[static_cast<size_t>(&base - entries_.data())].ns = median(base.samples);
+    row.baseline_ns = base.row->ns = median(base.samples);
     if (row.outcome == RaceOutcome::kAccept && timer_.hints_differ() && loses_other_hint(base, *lane->entry)) {
       row.outcome = RaceOutcome::kReject;
       row.note = options_.hint == RaceHint::kLatency ? "faster by latency, but more than 5 % slower by throughput"
@@ -363,6 +480,49 @@ class Race {
       logs.push_back((log_b - log_a) / 2);
     }
     return median(logs) > std::log(kOtherHintLoss);
+  }
+
+  // The winner again, in blocks with rests between them.
+  Status confirm() {
+    if (sheet_.winner == sheet_.baseline || options_.confirm_ns == 0) return {};
+    const size_t w = sheet_.winner;
+    Entry &base = baseline(), &winner = entries_[w];
+    const bool long_calls = is_long(base) || is_long(winner);
+    const double block_ns = 2 * (long_calls ? base.row->ns + winner.row->ns
+                                            : 3 * (base.row->ns * static_cast<double>(base.calls) + winner.row->ns * static_cast<double>(winner.calls)));
+    const auto spread_ns = static_cast<double>(options_.confirm_ns);
+    if (block_ns * winner.row->blocks > spread_ns) return {};  // its race lasted as long
+    const double rest_ns = std::max(0.0, spread_ns / kConfirmation.blocks - block_ns);
+    std::vector<Lane> lanes;
+    lanes.push_back({&winner, SequentialTest(threshold_), true, 0});
+    base.samples.clear();
+    winner.samples.clear();
+    const Slots before = timer_.slots();
+    for (int i = 0; i < kConfirmation.blocks && !timer_.cancelled(); ++i) {
+      timer_.rest(static_cast<uint64_t>(rest_ns));
+      for (const Entry* e : {&base, &winner}) KRN_TRY(timer_.batch(*e->runner, e->calls, options_.hint).status());  // awake, but not counted
+      lanes[0].open = true;
+      KRN_TRY(run_block(&base, &lanes, long_calls));
+      if (winner.row->outcome == RaceOutcome::kFailed) break;
+    }
+    RaceRow& row = *winner.row;
+    const std::vector<double>& d = lanes[0].test.samples();
+    const int drop = exact_drop(static_cast<int>(d.size()), kMiss);
+    if (row.outcome != RaceOutcome::kFailed && drop >= 0) {
+      const Shift shift = signed_rank_shift(d, drop);
+      row.gain = std::exp(shift.estimate), row.gain_low = std::exp(shift.low), row.gain_high = std::exp(shift.high);
+      row.blocks += shift.blocks;
+      row.ns = median(winner.samples);
+      row.baseline_ns = base.row->ns = median(base.samples);
+      row.outcome = RaceOutcome::kAccept;
+      const Slots slots = timer_.slots() - before;
+      const double half = (shift.high - shift.low) / 2;
+      if (slots.too_many()) disturb(w, others_had(slots));
+      else if (half > kPublished) disturb(w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");
+      else if (shift.low <= threshold_) row.outcome = RaceOutcome::kUndecided, row.note = "faster in its race, but not for " + seconds(spread_ns);
+    }
+    if (row.outcome != RaceOutcome::kAccept) sheet_.winner = sheet_.baseline;
+    return {};
   }
 
   void choose() {
@@ -387,6 +547,7 @@ class Race {
   RaceOptions options_;
   Timer timer_;
   double threshold_;
+  size_t must_race_ = SIZE_MAX;
   RaceSheet sheet_;
   std::vector<Entry> entries_;
 };
@@ -401,7 +562,7 @@ std::string_view outcome_name(RaceOutcome outcome) {
     case RaceOutcome::kUndecided: return "undecided";
     case RaceOutcome::kScreened: return "screened";
     case RaceOutcome::kFailed: return "failed";
-    case RaceOutcome::kContended: return "contended";
+    case RaceOutcome::kDisturbed: return "disturbed";
     case RaceOutcome::kCancelled: return "cancelled";
   }
   return "undecided";

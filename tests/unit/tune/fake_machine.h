@@ -4,6 +4,7 @@
 // hours of measuring pass in a second, and the same seed gives the same hours.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -16,6 +17,19 @@ struct Noise {
   double correlation = 0;     // AR(1) from call to call
   double drift_per_call = 0;  // of the log, for all calls alike
   double outliers = 0;        // share of calls that take 1.5x
+};
+
+// Others that want the processor: for on_ns, then not for off_ns; while they do, each call waits for wait_ns.
+struct Load {
+  double on_ns = 0, off_ns = 0, wait_ns = 0;
+  bool empty() const { return on_ns == 0; }
+};
+
+struct Others final : Interference {
+  uint64_t waited_ns() override { return static_cast<uint64_t>(waited); }
+  uint64_t stolen_ns() override { return static_cast<uint64_t>(stolen); }
+  uint64_t used_ns() override { return static_cast<uint64_t>(used); }
+  double waited = 0, stolen = 0, used = 0;
 };
 
 class FakeMachine {
@@ -31,9 +45,10 @@ class FakeMachine {
   RaceOptions options() {
     RaceOptions o;
     o.now_ns = [this] { return static_cast<uint64_t>(now_ns_); };
-    o.back_off = [this](uint64_t ns) {
+    o.interference = &others;
+    o.pause = [this](uint64_t ns) {
       now_ns_ += static_cast<double>(ns);
-      ++back_offs;
+      ++pauses;
     };
     return o;
   }
@@ -42,6 +57,14 @@ class FakeMachine {
     state_ = noise_.correlation * state_ +
              std::sqrt(1 - noise_.correlation * noise_.correlation) * noise_.deviation * normal_(random_);
     drift_ += noise_.drift_per_call;
+    if (!load.empty()) {
+      const double phase = std::fmod(now_ns_, load.on_ns + load.off_ns);
+      if (phase < load.on_ns) {
+        const double lost = std::min(load.wait_ns, load.on_ns - phase);
+        others.waited += lost;
+        now_ns_ += lost;
+      }
+    }
     const double factor = uniform_(random_) < noise_.outliers ? 1.5 : 1.0;
     now_ns_ += ns * factor * std::exp(state_ + drift_);
   }
@@ -50,7 +73,9 @@ class FakeMachine {
   void set_noise(Noise noise) { noise_ = noise; }
 
   int calls = 0;
-  int back_offs = 0;
+  int pauses = 0;
+  Load load;
+  Others others;
 
  private:
   std::mt19937_64 random_;

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/tune/interference.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/host/background.h"
+
+namespace keirin {
+namespace {
+
+constexpr uint64_t kSwitchNs = 1'000'000;  // what one involuntary switch costs at least, where only their number is known
+
+uint64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// The second number of schedstat: time spent ready and not running. Nothing for a thread that is gone.
+std::optional<uint64_t> read_delay(int file) {
+  std::array<char, 96> text{};
+  const ssize_t size = ::pread(file, text.data(), text.size() - 1, 0);
+  unsigned long long used = 0, delay = 0;
+  if (size <= 0 || std::sscanf(text.data(), "%llu %llu", &used, &delay) != 2) return {};
+  return delay;
+}
+
+uint64_t involuntary_switches(int who) {
+  rusage usage{};
+  ::getrusage(who, &usage);
+  return static_cast<uint64_t>(usage.ru_nivcsw);
+}
+
+}  // namespace
+
+ProcessInterference::ProcessInterference() : only_this_thread_(giving_way() != GiveWay::kNot) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (::sched_getaffinity(0, sizeof(mine), &mine) == 0) num_processors_ = static_cast<uint64_t>(std::max(1, CPU_COUNT(&mine)));
+  find_threads(true);
+  has_delays_ = !threads_.empty();
+  last_switches_ = involuntary_switches(only_this_thread_ ? RUSAGE_THREAD : RUSAGE_SELF);
+  last_wall_ns_ = clock_ns(CLOCK_MONOTONIC);
+  last_used_ns_ = used_ns();
+}
+
+ProcessInterference::~ProcessInterference() {
+  for (const auto& [id, thread] : threads_) ::close(thread.file);
+}
+
+// Opens what is new. What a thread waited before the first look is nothing to this meter; later ones were born under it.
+void ProcessInterference::find_threads(bool first) {
+  std::vector<int> ids;
+  if (only_this_thread_) {
+    ids.push_back(static_cast<int>(::syscall(SYS_gettid)));
+  } else if (DIR* folder = ::opendir("/proc/self/task")) {
+    while (const dirent* entry = ::readdir(folder))
+      if (const int id = std::atoi(entry->d_name)) ids.push_back(id);
+    ::closedir(folder);
+  }
+  for (const int id : ids) {
+    if (threads_.count(id)) continue;
+    const int file = ::open(("/proc/self/task/" + std::to_string(id) + "/schedstat").c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    threads_[id] = {file, first ? read_delay(file).value_or(0) : 0};
+  }
+}
+
+uint64_t ProcessInterference::delay_of_threads() {
+  struct stat folder {};
+  // The number of links tells the number of threads; one that ended is noticed by reading it.
+  const bool others = !only_this_thread_ && ::stat("/proc/self/task", &folder) == 0 && folder.st_nlink - 2 != threads_.size();
+  if (others) find_threads(false);
+  uint64_t sum = 0;
+  bool gone = false;
+  for (auto at = threads_.begin(); at != threads_.end();) {
+    if (const std::optional<uint64_t> now = read_delay(at->second.file)) {
+      sum += *now - std::min(*now, at->second.delay_ns);
+      at->second.delay_ns = *now;
+      ++at;
+    } else {
+      ::close(at->second.file);
+      at = threads_.erase(at);
+      gone = true;
+    }
+  }
+  if (gone) find_threads(false);
+  return sum;
+}
+
+uint64_t ProcessInterference::used_ns() { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
+
+uint64_t ProcessInterference::waited_ns() {
+  uint64_t delay = 0;
+  if (has_delays_) {
+    delay = delay_of_threads();
+  } else {
+    const uint64_t switches = involuntary_switches(only_this_thread_ ? RUSAGE_THREAD : RUSAGE_SELF);
+    delay = (switches - last_switches_) * kSwitchNs;
+    last_switches_ = switches;
+  }
+  const uint64_t wall = clock_ns(CLOCK_MONOTONIC), used = used_ns();
+  if (!only_this_thread_) {
+    const uint64_t had = num_processors_ * (wall - last_wall_ns_), own = used - last_used_ns_;
+    delay = std::min(delay, had - std::min(had, own));
+  }
+  last_wall_ns_ = wall;
+  last_used_ns_ = used;
+  return total_ns_ += delay;
+}
+
+uint64_t ProcessInterference::stolen_ns() {
+  std::ifstream file("/proc/stat");
+  std::string line;
+  unsigned long long user = 0, nice = 0, system = 0, idle = 0, waits = 0, irq = 0, soft = 0, stolen = 0;
+  if (!std::getline(file, line) || std::sscanf(line.c_str(), "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
+                                               &waits, &irq, &soft, &stolen) != 8)
+    return 0;
+  return stolen * 1'000'000'000 / static_cast<uint64_t>(std::max(1L, ::sysconf(_SC_CLK_TCK)));
+}
+
+}  // namespace keirin

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a process lost to others while it was timed: its threads stood ready to run and somebody else had the processor. The race asks
+// before and after every stretch that it times, so that a disturbed one is never taken for a measurement.
+// What it cannot see: neighbours that slow a running thread down (the other half of a core, caches, memory, clocks).
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace keirin {
+
+// Totals that only grow; the difference of two readings is what happened between them. One thread at a time.
+class Interference {
+ public:
+  virtual ~Interference() = default;
+  // Nanoseconds for which threads waited for a processor that others had.
+  virtual uint64_t waited_ns() = 0;
+  // Nanoseconds that the hypervisor gave to others, of all processors; in steps of 10 ms.
+  virtual uint64_t stolen_ns() = 0;
+  // Processor time of this process.
+  virtual uint64_t used_ns() = 0;
+};
+
+// As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps no delays.
+// Threads that wait for each other (more threads than processors) are no interference: what waits is counted only up to the processor
+// time that this process did not have. A thread that gives way (core/host/background.h) counts what it waited for itself, all of it.
+class ProcessInterference final : public Interference {
+ public:
+  ProcessInterference();
+  ~ProcessInterference() override;
+  ProcessInterference(const ProcessInterference&) = delete;
+  ProcessInterference& operator=(const ProcessInterference&) = delete;
+
+  uint64_t waited_ns() override;
+  uint64_t stolen_ns() override;
+  uint64_t used_ns() override;
+
+ private:
+  struct Thread {
+    int file;
+    uint64_t delay_ns;  // at the last reading
+  };
+  uint64_t delay_of_threads();  // since the last reading
+  void find_threads(bool first);
+
+  std::map<int, Thread> threads_;  // by thread id
+  bool has_delays_ = true, only_this_thread_ = false;
+  uint64_t total_ns_ = 0, last_wall_ns_ = 0, last_used_ns_ = 0;
+  uint64_t last_switches_ = 0;
+  uint64_t num_processors_ = 1;  // that this process may use
+};
+
+}  // namespace keirin

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernel says of waiting threads, on the machine that the test runs on: threads that crowd onto one processor with a process
+// of somebody else's wait and are noticed; threads that crowd out each other are not.
+#include "core/tune/interference.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace keirin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void spin(std::chrono::milliseconds how_long) {
+  for (const auto end = Clock::now() + how_long; Clock::now() < end;) {
+  }
+}
+
+// This process on one processor, for as long as the object lives.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() {
+    ::sched_getaffinity(0, sizeof(all_), &all_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &all_)) {
+        CPU_SET(cpu, &one);
+        break;
+      }
+    ::sched_setaffinity(0, sizeof(one), &one);
+  }
+  ~OnOneProcessor() { ::sched_setaffinity(0, sizeof(all_), &all_); }
+
+ private:
+  cpu_set_t all_;
+};
+
+// A process that does nothing but run.
+class BusyProcess {
+ public:
+  BusyProcess() : id_(::fork()) {
+    for (volatile uint64_t turns = 0; id_ == 0;) turns = turns + 1;
+  }
+  ~BusyProcess() {
+    ::kill(id_, SIGKILL);
+    ::waitpid(id_, nullptr, 0);
+  }
+
+ private:
+  pid_t id_;
+};
+
+TEST(Interference, ABusyProcessOnTheSameProcessorIsNoticed) {
+  const OnOneProcessor here;
+  const BusyProcess other;
+  ProcessInterference interference;
+  const uint64_t before = interference.waited_ns();
+  const auto begin = Clock::now();
+  spin(std::chrono::milliseconds(400));
+  const auto wall = static_cast<double>(std::chrono::nanoseconds(Clock::now() - begin).count());
+  const auto waited = static_cast<double>(interference.waited_ns() - before);
+  EXPECT_GT(waited, 0.2 * wall) << "about half of it";
+  EXPECT_LE(waited, 1.01 * wall);
+}
+
+TEST(Interference, ThreadsThatWaitForEachOtherAreNone) {
+  const OnOneProcessor here;
+  ProcessInterference interference;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) threads.emplace_back([&] { while (!stop) {} });
+  const uint64_t before = interference.waited_ns(), used = interference.used_ns();
+  const auto begin = Clock::now();
+  spin(std::chrono::milliseconds(400));
+  const auto wall = static_cast<double>(std::chrono::nanoseconds(Clock::now() - begin).count());
+  const auto had = static_cast<double>(interference.used_ns() - used);
+  const auto waited = static_cast<double>(interference.waited_ns() - before);
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  // Four threads wait three quarters of the time each. What others had of the one processor, if tests run beside this one, is all that may count.
+  EXPECT_LE(waited, 1.02 * (wall - had) + 0.01 * wall);
+}
+
+TEST(Interference, ThreadsThatComeAndGoAreCounted) {
+  const OnOneProcessor here;
+  const BusyProcess other;
+  ProcessInterference interference;
+  for (int i = 0; i < 5; ++i) {
+    const uint64_t before = interference.waited_ns();
+    std::atomic<uint64_t> inside{0};
+    std::thread worker([&] {
+      spin(std::chrono::milliseconds(100));
+      inside = interference.waited_ns() - before;  // while it is there; a thread that ended is not asked any more
+    });
+    worker.join();
+    EXPECT_GT(inside.load(), 10'000'000u);
+    (void)interference.waited_ns();
+  }
+}
+
+TEST(Interference, TotalsNeverShrink) {
+  ProcessInterference interference;
+  uint64_t waited = interference.waited_ns(), used = interference.used_ns(), stolen = interference.stolen_ns();
+  for (int i = 0; i < 200; ++i) {
+    std::thread([] { spin(std::chrono::milliseconds(1)); }).join();
+    const uint64_t w = interference.waited_ns(), u = interference.used_ns(), s = interference.stolen_ns();
+    ASSERT_GE(w, waited);
+    ASSERT_GT(u, used);
+    ASSERT_GE(s, stolen);
+    waited = w, used = u, stolen = s;
+  }
+}
+
+}  // namespace
+}  // namespace keirin
