@@ -177,13 +177,10 @@ std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate) {
 }
 
 std::string dump_folder(const Options& options) {
-  std::string folder = options.dump_dir;
-  if (folder.empty())
-    if (const char* named = secure_getenv("KEIRIN_DUMP")) folder = named;
-  if (folder.empty()) return {};
+  if (options.dump_dir.empty()) return {};
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  return error ? std::string() : folder;
+  std::filesystem::create_directories(options.dump_dir, error);
+  return error ? std::string() : options.dump_dir;
 }
 
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen) {

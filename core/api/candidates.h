@@ -61,7 +61,7 @@ void build_plans(Session::Impl& session, Prepared& prepared, const std::function
 // Returns for how many kernels code was generated.
 int compile_other_structures(Session::Impl& session, const std::vector<TensorSpec>& specs);
 
-// The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
+// The folder of options.dump_dir, made if need be; empty if there is none.
 std::string dump_folder(const Options& options);
 
 }  // namespace keirin
