@@ -29,8 +29,9 @@ std::vector<fs::path> zoo_folders(const std::string& size) {
 
 // What --help says of it.
 std::string help_of(const OptionRow& row) {
-  std::string text = row.text;
-  if (row.values.kind != OptionValues::kText) text += ": " + allowed_text(row);
+  std::string text = flag_text(row);
+  if (row.values.kind == OptionValues::kWords || row.values.kind == OptionValues::kDevice || row.values.kind == OptionValues::kPass)
+    text += " (" + allowed_text(row) + ")";
   return row.variable.empty() ? text : text + " [$" + row.variable + "]";
 }
 
@@ -38,8 +39,7 @@ template <class T>
 void add_option(CLI::App& app, Options& options, const OptionRow& row, T& field) {
   if (row.flag.empty()) return;
   if constexpr (std::is_same_v<T, bool>) {
-    app.add_flag(row.flag, field, row.flag.starts_with("!") ? "do not " + row.text : row.text);
-    return;
+    app.add_flag(row.flag, field, help_of(row));
   } else {
     CLI::Option* option = nullptr;
     if constexpr (std::is_enum_v<T>) {
@@ -74,7 +74,7 @@ std::vector<std::string> command_words(const Options& options) {
     const std::vector<std::string> words = row.get(options);
     if (row.flag.empty() || words == row.get(kPlain)) continue;
     for (const std::string& word : words) {
-      out.push_back(row.flag.substr(row.flag.find('-')));
+      out.push_back(flag_name(row));
       if (row.values.kind != OptionValues::kSwitch) out.push_back(word);
     }
   }

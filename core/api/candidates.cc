@@ -87,15 +87,15 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
                                 const std::vector<TensorRef>& weights, uint32_t candidate) {
   PluginRegion region{bytes.bytes, bytes.hash, weights};
   const PolicyOptions policy = policy_of(session.options);
-  const CacheKey key = artifact_key(device, bytes.hash, policy, candidate, 1);
+  CompileOptions options;
+  options.candidate = candidate;
+  options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
+  const CacheKey key = artifact_key(device, bytes.hash, policy, options);
   Cache* cache = session.runtime.cache();
   if (cache)
     if (auto entry = cache->read(EntryKind::kArtifact, key))
       if (auto artifact = parse_artifact(*entry); artifact.ok())
         if (auto loaded = device.load(region, *artifact); loaded.ok()) return Compiled{std::move(*loaded), true};
-  CompileOptions options;
-  options.candidate = candidate;
-  options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
   std::string generated;
   const std::string folder = dump_folder(session.options);
   if (!folder.empty()) options.dump = [&](std::string_view text) { generated.append(text); };

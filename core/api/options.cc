@@ -66,15 +66,13 @@ bool set(const OptionRow& row, T& field, std::string_view word) {
 
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-// The flag without the mark of those that switch off.
-std::string flag_of(const OptionRow& row) { return row.flag.starts_with('!') ? row.flag.substr(1) : row.flag; }
-
 Status refused(const OptionRow& row, const std::string& what, const std::string& allowed) {
-  return Status(Code::k_invalid_input, {row.name + " cannot be " + what, "option " + (row.flag.empty() ? row.name : flag_of(row)),
+  return Status(Code::k_invalid_input, {row.name + " cannot be " + what, "option " + (row.flag.empty() ? row.name : flag_name(row)),
                                         "nothing was loaded", "give " + allowed});
 }
 Status refused(const OptionRow& row, const std::string& what) { return refused(row, what, allowed_text(row)); }
 
+bool switches_off(const OptionRow& row) { return row.flag.starts_with('!'); }
 std::string quoted(const std::string& word) { return "\"" + word + "\""; }
 
 Status check_among(const OptionRow& row, const std::string& word, const std::vector<std::string>& known, const std::string& allowed) {
@@ -157,7 +155,7 @@ std::string allowed_text(const OptionRow& row) {
     case OptionValues::kText: return "text";
     case OptionValues::kSwitch:
     case OptionValues::kWords: return joined(v.words);
-    case OptionValues::kNumber: return fmt::format("a number {} {} to {}", v.above_least ? "above" : "from", v.least, v.most);
+    case OptionValues::kNumber: return fmt::format("a number {} {:g} to {:g}", v.above_least ? "above" : "from", v.least, v.most);
     case OptionValues::kDevice: return "cpu, cuda, cuda:N";
     case OptionValues::kPass: return joined(pass_names());
     case OptionValues::kPlugin: return "the name of a plugin that `keirin plugins` lists";
@@ -165,6 +163,9 @@ std::string allowed_text(const OptionRow& row) {
   }
   return {};
 }
+
+std::string flag_name(const OptionRow& row) { return row.flag.substr(switches_off(row)); }
+std::string flag_text(const OptionRow& row) { return (switches_off(row) ? "do not " : "") + row.text; }
 
 Status check_word(const OptionRow& row, const std::string& word) {
   switch (row.values.kind) {
@@ -226,7 +227,7 @@ std::string options_page() {
 Printed by `keirin options` from `core/api/options.def` and `core/api/variables.def`; `ci/check_options` compares. An option has one name
 in three places: the flag of `keirin run`, `bench`, `explain`, `plugins` and `doctor`, the member of `keirin::LoadOptions` where the
 column *C++* says so, and the environment variable, which counts where neither is given. A value that is not allowed is an error
-(exit code 2) which names the nearest one that is.
+(exit code 2) which names the nearest one that is. What has no values here is off until it is given.
 
 *Decides*: another value may decide otherwise about a model. Such values are part of the key under which a decision is kept in the
 cache, so that nobody is answered by what was decided under other ones.
@@ -235,12 +236,12 @@ cache, so that nobody is answered by what was decided under other ones.
 |---|---|---|---|---|---|---|
 )";
   for (const OptionRow& row : option_rows()) {
-    const std::vector<std::string> plain = row.get(kPlain);
-    std::string initial = row.list ? "none" : plain[0];
-    if (initial.empty()) initial = row.variable.empty() || row.values.words.empty() ? "none" : row.values.words[0];
-    const std::string flag = row.flag.empty() ? "`" + row.name + "` (no flag)" : "`" + flag_of(row) + "`";
-    page += fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", flag, row.in_api ? "`" + row.name + "`" : "", allowed_text(row) + (row.list ? "; may be repeated" : ""), initial,
-                        row.variable.empty() ? "" : "`" + row.variable + "`", row.decides ? "yes" : "", row.text);
+    const bool on_or_off = row.values.kind == OptionValues::kSwitch;
+    std::string initial = on_or_off || row.list ? "" : row.get(kPlain)[0];
+    if (initial.empty() && !row.variable.empty() && !row.values.words.empty()) initial = row.values.words[0];
+    page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", row.flag.empty() ? row.name : flag_name(row),
+                        row.in_api ? "`" + row.name + "`" : "", on_or_off ? "" : allowed_text(row) + (row.list ? "; repeat it for more" : ""),
+                        initial, row.variable.empty() ? "" : "`" + row.variable + "`", row.decides ? "yes" : "", flag_text(row));
   }
   page += R"(
 ## Variables that stand for no option

@@ -63,6 +63,9 @@ std::span<const VariableRow> variable_rows();
 
 // What a row allows: "allow, warn, forbid"; "a number from 0 to 4096".
 std::string allowed_text(const OptionRow& row);
+// The flag as it is typed, and what giving it means.
+std::string flag_name(const OptionRow& row);
+std::string flag_text(const OptionRow& row);
 
 // Whether the row allows the word: invalid_input names option, word, the nearest of the allowed ones or the range, and all of them.
 // Whether a plugin of that name was found is check_plugin_names's question.
