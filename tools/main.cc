@@ -29,8 +29,8 @@ int main(int argc, char** argv) try {
   for (const CLI::App* word : app.get_subcommands([](CLI::App*) { return true; })) words.push_back(word->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(words.begin(), words.end(), argv[1]) == words.end())
     return fail({keirin::Code::k_invalid_input,
-                 {fmt::format("keirin has no word \"{}\": the nearest is \"{}\"", argv[1], keirin::nearest_word(argv[1], words)), {},
-                  "nothing was done", fmt::format("give one of: {}", fmt::join(words, ", "))}});
+                 {fmt::format("no word is called \"{}\": the nearest is \"{}\"", argv[1], keirin::nearest_word(argv[1], words)),
+                  {}, "nothing was done", fmt::format("give one of: {}", fmt::join(words, ", "))}});
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -8,7 +8,9 @@
 namespace keirin::tools {
 
 void add_option_list(CLI::App& app) {
-  app.add_subcommand("options", "list options and environment variables, as Markdown")->callback([] { fmt::print("{}", options_page()); });
+  app.add_subcommand("options", "list options and environment variables, as Markdown")->callback([] {
+    fmt::print("{}", options_page());
+  });
 }
 
 }  // namespace keirin::tools

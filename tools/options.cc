@@ -30,8 +30,12 @@ std::vector<fs::path> zoo_folders(const std::string& size) {
 // What --help says of it.
 std::string help_of(const OptionRow& row) {
   std::string text = flag_text(row);
-  if (row.values.kind == OptionValues::kWords || row.values.kind == OptionValues::kDevice || row.values.kind == OptionValues::kPass)
-    text += " (" + allowed_text(row) + ")";
+  switch (row.values.kind) {
+    case OptionValues::kWords:
+    case OptionValues::kDevice:
+    case OptionValues::kPass: text += " (" + allowed_text(row) + ")"; break;
+    default: break;
+  }
   return row.variable.empty() ? text : text + " [$" + row.variable + "]";
 }
 
@@ -43,26 +47,31 @@ void add_option(CLI::App& app, Options& options, const OptionRow& row, T& field)
   } else {
     CLI::Option* option = nullptr;
     if constexpr (std::is_enum_v<T>) {
-      option = app.add_option_function<std::string>(row.flag, [&](const std::string& word) { (void)set_option(row, options, word); }, help_of(row));
+      const auto take = [&](const std::string& word) { (void)set_option(row, options, word); };  // checked below
+      option = app.add_option_function<std::string>(row.flag, take, help_of(row));
     } else {
       option = app.add_option(row.flag, field, help_of(row));
     }
     // The host takes no relative path, for it may come from a file or the environment; this one was typed here.
     if (row.values.kind == OptionValues::kPath)
-      option->transform([](const std::string& path) { return path.empty() ? path : fs::absolute(path).lexically_normal().string(); });
+      option->transform([](const std::string& path) {
+        return path.empty() ? path : fs::absolute(path).lexically_normal().string();
+      });
     option->check([&](const std::string& word) {
       const Status status = check_word(row, word);
       return status.ok() ? std::string() : status.message().what + "\n" + status.message().advice;
     });
-    if (const std::vector<std::string> plain = row.get(options); !row.list && !plain[0].empty()) option->default_str(plain[0]);
+    const std::vector<std::string> plain = row.get(options);
+    if (!row.list && !plain[0].empty()) option->default_str(plain[0]);
   }
 }
 
 }  // namespace
 
 void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields) {
-#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) \
-  if (fields.size() == 0 || std::find(fields.begin(), fields.end(), #field) != fields.end()) add_option(app, options, option_row(#field), options.field);
+#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text)         \
+  if (fields.size() == 0 || std::find(fields.begin(), fields.end(), #field) != fields.end()) \
+    add_option(app, options, option_row(#field), options.field);
 #include "core/api/options.def"
 #undef KRN_OPTION
 }

@@ -29,7 +29,8 @@ struct CommonOptions {
   void finish();
 };
 
-// The flags of core/api/options.def, or those of these fields only. They write to `options` while the command line is parsed.
+// The flags of core/api/options.def, or those of these fields only. They write to `options`, which outlives `app`, while
+// the command line is parsed.
 void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields = {});
 // The flags and values that make these options: what is as it is without flags is left out.
 std::vector<std::string> command_words(const Options& options);

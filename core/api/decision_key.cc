@@ -17,11 +17,13 @@ CacheKey decision_key(const Hash& graph, const Options& options, const std::map<
     // Of a list neither order nor repetition means anything.
     std::string value;
     const std::vector<std::string> words = row.get(options);
-    for (const std::string& word : std::set<std::string>(words.begin(), words.end())) value += (value.empty() ? "" : "\n") + word;
+    for (const std::string& word : std::set<std::string>(words.begin(), words.end()))
+      value += (value.empty() ? "" : "\n") + word;
     key.add("option " + row.name, value);
   }
   for (const VariableRow& row : variable_rows())
-    if (const char* value = row.decides ? secure_getenv(row.name) : nullptr) key.add("variable " + std::string(row.name), value);
+    if (const char* value = row.decides ? secure_getenv(row.name) : nullptr)
+      key.add("variable " + std::string(row.name), value);
   for (const auto& [name, value] : library) key.add("torch " + name, value);
   return key;
 }

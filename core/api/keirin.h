@@ -31,8 +31,8 @@ class KRN_API Error : public std::runtime_error {
   int code_;
 };
 
-// How a model is loaded and compiled: options of `keirin run`, with the same values and defaults (docs/options.md; a test compares).
-// Model::load throws Error(invalid_input) for a value that the page lacks, and names the nearest one or the range.
+// How a model is loaded and compiled: options of `keirin run`, with the same values and defaults (docs/options.md; a test
+// compares). Model::load throws Error for a value that is not allowed there, and names the nearest one or the range.
 struct LoadOptions {
   std::string device = "cpu";    // cpu, cuda, cuda:1
   std::string mode = "default";  // default reduce-overhead max-autotune max-performance

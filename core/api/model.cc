@@ -28,7 +28,8 @@ std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorVi
     auto dtype = dtype_from_name(view.dtype);
     if (!dtype) raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " has the unknown dtype " + view.dtype));
     auto device = device_from_name(view.device);
-    if (!device) raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " is on the unknown device " + view.device));
+    if (!device)
+      raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " is on the unknown device " + view.device));
     auto tensor = services.wrap({*dtype, view.sizes, view.strides, *device}, view.data, view.owner);
     if (!tensor.ok()) raise(tensor.status());
     tensors.push_back(std::move(*tensor));

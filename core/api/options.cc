@@ -56,7 +56,9 @@ template <class T>
 bool set(const OptionRow& row, T& field, std::string_view word) {
   if constexpr (kIsList<T>) field.emplace_back(word);
   else if constexpr (std::is_same_v<T, std::string>) field = word;
-  else if constexpr (kIsWord<T>) field = static_cast<T>(std::find(row.values.words.begin(), row.values.words.end(), word) - row.values.words.begin());
+  else if constexpr (kIsWord<T>)
+    field =
+        static_cast<T>(std::find(row.values.words.begin(), row.values.words.end(), word) - row.values.words.begin());
   else {
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), field);
     return error == std::errc() && end == word.data() + word.size();
@@ -67,15 +69,17 @@ bool set(const OptionRow& row, T& field, std::string_view word) {
 std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
 Status refused(const OptionRow& row, const std::string& what, const std::string& allowed) {
-  return Status(Code::k_invalid_input, {row.name + " cannot be " + what, "option " + (row.flag.empty() ? row.name : flag_name(row)),
-                                        "nothing was loaded", "give " + allowed});
+  return Status(Code::k_invalid_input,
+                {row.name + " cannot be " + what, "option " + (row.flag.empty() ? row.name : flag_name(row)),
+                 "nothing was loaded", "give " + allowed});
 }
 Status refused(const OptionRow& row, const std::string& what) { return refused(row, what, allowed_text(row)); }
 
 bool switches_off(const OptionRow& row) { return row.flag.starts_with('!'); }
 std::string quoted(const std::string& word) { return "\"" + word + "\""; }
 
-Status check_among(const OptionRow& row, const std::string& word, const std::vector<std::string>& known, const std::string& allowed) {
+Status check_among(const OptionRow& row, const std::string& word, const std::vector<std::string>& known,
+                   const std::string& allowed) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return {};
   if (known.empty()) return refused(row, quoted(word) + ": there is none", allowed);
   return refused(row, quoted(word) + ": the nearest is " + quoted(nearest_word(word, known)), allowed);
@@ -91,7 +95,8 @@ Status check_number(const OptionRow& row, const std::string& word) {
   const OptionValues& v = row.values;
   double number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size()) return refused(row, quoted(word) + ", which is no number");
+  if (error != std::errc() || end != word.data() + word.size())
+    return refused(row, quoted(word) + ", which is no number");
   // So that NaN is outside.
   if ((v.above_least ? number > v.least : number >= v.least) && number <= v.most) return {};
   return refused(row, word);
@@ -125,9 +130,9 @@ Status take(const OptionRow& row, const From& from, Options& options, To& to) {
 
 const std::vector<OptionRow>& option_rows() {
   static const std::vector<OptionRow> kRows = {
-#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text)          \
-  {#field, values, flag, variable, decides, where, kIsList<type>, text,                         \
-   [](const Options& options) { return get(#field, options.field); },                           \
+#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) \
+  {#field, values, flag, variable, decides, where, kIsList<type>, text,                \
+   [](const Options& options) { return get(#field, options.field); },                  \
    [](const OptionRow& row, Options& options, std::string_view word) { return set(row, options.field, word); }},
 #include "core/api/options.def"
 #undef KRN_OPTION
@@ -155,7 +160,8 @@ std::string allowed_text(const OptionRow& row) {
     case OptionValues::kText: return "text";
     case OptionValues::kSwitch:
     case OptionValues::kWords: return joined(v.words);
-    case OptionValues::kNumber: return fmt::format("a number {} {:g} to {:g}", v.above_least ? "above" : "from", v.least, v.most);
+    case OptionValues::kNumber:
+      return fmt::format("a number {} {:g} to {:g}", v.above_least ? "above" : "from", v.least, v.most);
     case OptionValues::kDevice: return "cpu, cuda, cuda:N";
     case OptionValues::kPass: return joined(pass_names());
     case OptionValues::kPlugin: return "the name of a plugin that `keirin plugins` lists";
@@ -176,7 +182,8 @@ Status check_word(const OptionRow& row, const std::string& word) {
     case OptionValues::kPass: return check_among(row, word, pass_names(), allowed_text(row));
     case OptionValues::kNumber: return check_number(row, word);
     case OptionValues::kPath: return check_path(row, word);
-    case OptionValues::kDevice: return device_from_name(word) ? Status() : check_among(row, word, {"cpu", "cuda"}, allowed_text(row));
+    case OptionValues::kDevice:
+      return device_from_name(word) ? Status() : check_among(row, word, {"cpu", "cuda"}, allowed_text(row));
   }
   return {};
 }
@@ -190,9 +197,11 @@ Status set_option(const OptionRow& row, Options& options, const std::string& wor
 Result<Options> complete_options(const Options& given) {
   Options options = given;
   for (const OptionRow& row : option_rows()) {
-    // Paths are read by the rooms that look who owns them: core/cache and core/host, which also leave out what is not absolute.
+    // Paths are read by the rooms that look who owns them: core/cache and core/host, which also leave out what is not
+    // absolute.
     if (row.variable.empty() || row.values.kind == OptionValues::kPath || !row.get(options)[0].empty()) continue;
-    if (const char* word = secure_getenv(row.variable.c_str()); word && *word) KRN_TRY(set_option(row, options, word).at(row.variable));
+    if (const char* word = secure_getenv(row.variable.c_str()); word && *word)
+      KRN_TRY(set_option(row, options, word).at(row.variable));
     else if (!row.values.words.empty()) KRN_TRY(set_option(row, options, row.values.words[0]));
   }
   KRN_TRY(check_options(options));
@@ -224,13 +233,14 @@ std::string options_page() {
   static const Options kPlain;
   std::string page = R"(# Options and environment variables
 
-Printed by `keirin options` from `core/api/options.def` and `core/api/variables.def`; `ci/check_options` compares. An option has one name
-in three places: the flag of `keirin run`, `bench`, `explain`, `plugins` and `doctor`, the member of `keirin::LoadOptions` where the
-column *C++* says so, and the environment variable, which counts where neither is given. A value that is not allowed is an error
-(exit code 2) which names the nearest one that is. What has no values here is off until it is given.
+Printed by `keirin options` from `core/api/options.def` and `core/api/variables.def`; `ci/check_options` compares. An
+option is given in one of three places: as the flag of `keirin run`, `bench`, `explain`, `plugins` or `doctor`, as the
+member of `keirin::LoadOptions` that the column *C++* names, or by the environment variable, which counts where neither
+is given. A value that is not allowed is an error (exit code 2) that names the nearest one or the range. What has no
+values here is off until it is given.
 
-*Decides*: another value may decide otherwise about a model. Such values are part of the key under which a decision is kept in the
-cache, so that nobody is answered by what was decided under other ones.
+*Decides*: another value may decide otherwise about a model. Such values are part of the key under which a decision is
+kept in the cache, so that nobody is answered by what was decided under other ones.
 
 | option | C++ | values | default | variable | decides | |
 |---|---|---|---|---|---|---|
@@ -240,19 +250,21 @@ cache, so that nobody is answered by what was decided under other ones.
     std::string initial = on_or_off || row.list ? "" : row.get(kPlain)[0];
     if (initial.empty() && !row.variable.empty() && !row.values.words.empty()) initial = row.values.words[0];
     page += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} |\n", row.flag.empty() ? row.name : flag_name(row),
-                        row.in_api ? "`" + row.name + "`" : "", on_or_off ? "" : allowed_text(row) + (row.list ? "; repeat it for more" : ""),
-                        initial, row.variable.empty() ? "" : "`" + row.variable + "`", row.decides ? "yes" : "", flag_text(row));
+                        row.in_api ? "`" + row.name + "`" : "",
+                        on_or_off ? "" : allowed_text(row) + (row.list ? "; repeat it for more" : ""), initial,
+                        row.variable.empty() ? "" : "`" + row.variable + "`", row.decides ? "yes" : "", flag_text(row));
   }
   page += R"(
 ## Variables that stand for no option
 
-Those of other libraries are here because what a decision is worth depends on them: they are read by the libraries, and by Keirin for
-the key alone.
+Those of other libraries are here because what a decision is worth depends on them: they are read by the libraries, and
+by Keirin for the key alone.
 
 | variable | decides | |
 |---|---|---|
 )";
-  for (const VariableRow& row : variable_rows()) page += fmt::format("| `{}` | {} | {} |\n", row.name, row.decides ? "yes" : "", row.text);
+  for (const VariableRow& row : variable_rows())
+    page += fmt::format("| `{}` | {} | {} |\n", row.name, row.decides ? "yes" : "", row.text);
   return page;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a caller can ask for, as one table: options.def. The struct, the words of the command line, what is refused and by which
-// message, and what a decision depends on are made of its rows, so that an option cannot be in one of them and missing in another.
-// Torch-free.
+// What a caller can ask for, as one table: options.def. The struct, the words of the command line, what is refused and
+// by which message, and what a decision depends on are made of its rows, so that an option cannot be in one of them and
+// missing in another. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -67,20 +67,21 @@ std::string allowed_text(const OptionRow& row);
 std::string flag_name(const OptionRow& row);
 std::string flag_text(const OptionRow& row);
 
-// Whether the row allows the word: invalid_input names option, word, the nearest of the allowed ones or the range, and all of them.
-// Whether a plugin of that name was found is check_plugin_names's question.
+// Whether the row allows the word: invalid_input names option, word, the nearest of the allowed ones or the range, and
+// all of them. Whether a plugin of that name was found is check_plugin_names's question.
 Status check_word(const OptionRow& row, const std::string& word);
 // The same, and the option has the value then; a list has one word more.
 Status set_option(const OptionRow& row, Options& options, const std::string& word);
 
-// What is meant by these options: what was not given comes from the environment, or is what the row begins with; invalid_input
-// for a value that its row does not allow, whoever gave it. Runtime and Session begin with it.
+// What is meant by these options: what was not given comes from the environment, or is what the row begins with;
+// invalid_input for a value that its row does not allow, whoever gave it. Runtime and Session begin with it.
 Result<Options> complete_options(const Options& options);
 
 // invalid_input where one of `options.plugins` is no plugin that was found, used or not; lists those that were.
 Status check_plugin_names(const Options& options, const PluginHost& host);
 
-// The public API's options as ours; invalid_input for words that are not in the table. The rest is checked by complete_options.
+// The public API's options as ours; invalid_input for words that are not in the table. The rest is checked by
+// complete_options.
 Result<Options> options_of(const LoadOptions& options);
 
 // docs/options.md.

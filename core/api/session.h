@@ -27,8 +27,8 @@ class Cache;
 
 class Runtime {
  public:
-  // Opens LibTorch's services, the cache and every usable plugin. A plugin that fails is reported, never an error; options that
-  // their table does not allow are.
+  // Opens LibTorch's services, the cache and every usable plugin. A plugin that fails is reported, never an error; an
+  // option that its row does not allow is one.
   static Result<std::unique_ptr<Runtime>> open(const Options& options);
   ~Runtime();
   TensorServices& tensors() { return *tensors_; }

@@ -9,7 +9,8 @@
 
 namespace keirin {
 
-// Letters to insert, drop, replace or swap with their neighbour until one is the other; capitals count as small letters. Any thread.
+// Letters to insert, drop, replace or swap with their neighbour until one is the other; capitals count as small
+// letters. Any thread.
 size_t letters_apart(std::string_view a, std::string_view b);
 
 // The first of those that are fewest letters apart; empty if nothing is known.

@@ -36,7 +36,8 @@ std::map<std::string, std::string> library_settings(Device device) {
   add("linalg", context.linalgPreferredBackend());
   add("sdp_efficient", context.userEnabledMemEfficientSDP());
   add("sdp_cudnn", context.userEnabledCuDNNSDP());
-  for (const at::SDPBackend backend : context.sDPPriorityOrder()) out["sdp_order"] += std::to_string(static_cast<int>(backend)) + " ";
+  for (const at::SDPBackend backend : context.sDPPriorityOrder())
+    out["sdp_order"] += std::to_string(static_cast<int>(backend)) + " ";
   return out;
 }
 

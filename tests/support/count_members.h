@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many members an aggregate has, so that a table can be compared with a struct: the most values that its braces take.
+// How many members an aggregate has, so that a table can be compared with a struct: the most values that its braces
+// take.
 #pragma once
 
 #include <cstddef>

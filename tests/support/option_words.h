@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For each row of the options' table a value that it may have and has not by default, so that a test of all rows tests a new one.
+// For each row of the options' table a value that it may have and has not by default, so that a test of all rows tests
+// a new one.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +16,7 @@ namespace keirin::test {
 inline std::string other_word(const OptionRow& row, const Options& options, const std::string& folder) {
   const std::vector<std::string> now = row.get(options);
   switch (row.values.kind) {
-    case OptionValues::kSwitch:
-      return now[0] == "true" ? "false" : "true";
+    case OptionValues::kSwitch: return now[0] == "true" ? "false" : "true";
     case OptionValues::kWords:  // the first counts where nothing is said
       return now[0] == row.values.words[1] ? row.values.words[0] : row.values.words[1];
     case OptionValues::kNumber: {

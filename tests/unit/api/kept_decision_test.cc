@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decisions that one process leaves to the next, over every option, every environment variable and the settings of LibTorch: what
-// was decided under other ones is not taken over, what was decided under the same ones is, and what was forced or not verified
-// neither leaves anything nor takes it.
+// Decisions that one process leaves to the next, over every option, every environment variable and the settings of
+// LibTorch: what was decided under other ones is not taken over, what was decided under the same ones is, and what was
+// forced or not verified neither leaves anything nor takes it.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ class KeptDecision : public testing::Test {
   KeptDecision() {
     plain_.cache_dir = folder_.path() + "/cache";
     plain_.race_seconds = 0.1;
-    plain_.threads = 2;  // 0 would leave what the row before had set
+    plain_.threads = 1;  // 0 would leave what the row before had set; alone, for a race beside other tests is slow
     plain_.memory_limit = 10;
   }
 
@@ -49,7 +49,8 @@ class KeptDecision : public testing::Test {
     CacheOptions options;
     options.dir = plain_.cache_dir;
     const std::vector<EntryInfo> entries = Cache(options).list();
-    return static_cast<size_t>(std::count_if(entries.begin(), entries.end(), [](const EntryInfo& e) { return e.kind == EntryKind::kLedger; }));
+    return static_cast<size_t>(
+        std::count_if(entries.begin(), entries.end(), [](const EntryInfo& e) { return e.kind == EntryKind::kLedger; }));
   }
 
   const test::TempFolder folder_;
@@ -123,7 +124,8 @@ TEST_F(KeptDecision, NamesOfPluginsThatWereNotFoundAreRefused) {
   const std::string path = std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2";
   for (const Status& status : {Runtime::open(other).status(), Session::open(*runtime, path, other).status()}) {
     EXPECT_EQ(status.code(), Code::k_invalid_input);
-    for (const char* part : {"cpuu", "nearest is \"cpu\"", "those found: "}) EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+    for (const char* part : {"cpuu", "nearest is \"cpu\"", "those found: "})
+      EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
   }
 }
 

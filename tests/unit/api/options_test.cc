@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of options against everything that is made of it: what is refused and by which words, the public API's struct, and the
-// key of decisions. Each test goes over all rows, so that a new one is tested by being there.
+// The table of options against everything that is made of it: what is refused and by which words, the public API's
+// struct, and the key of decisions. Each test goes over all rows, so that a new one is tested by being there.
 #include "core/api/options.h"
 
 #include <gtest/gtest.h>
@@ -22,20 +22,21 @@ namespace keirin {
 namespace {
 
 constexpr size_t kRows = 0
-#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) + 1
+#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) +1
 #include "core/api/options.def"
 #undef KRN_OPTION
     ;
 #define KRN_OPTION_api 1
 #define KRN_OPTION_inner 0
-#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) + KRN_OPTION_##where
+#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) +KRN_OPTION_##where
 constexpr size_t kApiRows = 0
 #include "core/api/options.def"
     ;
 #undef KRN_OPTION
 #undef KRN_OPTION_inner
 #undef KRN_OPTION_api
-static_assert(test::count_members<Options>() == kRows + 1, "an option that is no row of core/api/options.def");  // and `progress`
+static_assert(test::count_members<Options>() == kRows + 1,
+              "an option that is no row of core/api/options.def");  // and `progress`
 static_assert(test::count_members<LoadOptions>() == kApiRows, "a member of LoadOptions that is no row with `api`");
 
 // What stands for the decision of a process that was started with these.
@@ -121,9 +122,14 @@ std::vector<std::pair<std::string, std::string>> bad_words(const OptionRow& row)
       return {{last + "x", "nearest is \"" + last + "\""}, {"", "nearest is"}};
     }
     case OptionValues::kNumber:
-      return {{row.values.above_least ? "0" : "-1", allowed_text(row)}, {"-3", allowed_text(row)}, {"nan", allowed_text(row)},
-              {"inf", allowed_text(row)}, {"two", "is no number"}, {"", "is no number"}};
-    case OptionValues::kDevice: return {{"cuba", "nearest is \"cuda\""}, {"cuda:x", "cuda:N"}, {"cuda:-1", "cuda:N"}, {"tpu", "cpu"}};
+      return {{row.values.above_least ? "0" : "-1", allowed_text(row)},
+              {"-3", allowed_text(row)},
+              {"nan", allowed_text(row)},
+              {"inf", allowed_text(row)},
+              {"two", "is no number"},
+              {"", "is no number"}};
+    case OptionValues::kDevice:
+      return {{"cuba", "nearest is \"cuda\""}, {"cuda:x", "cuda:N"}, {"cuda:-1", "cuda:N"}, {"tpu", "cpu"}};
     case OptionValues::kPass: return {{"merge_sibling", "nearest is \"merge_siblings\""}};
     case OptionValues::kPath: {
       std::vector<std::pair<std::string, std::string>> words = {{"nope.so", "not absolute"}};
@@ -184,7 +190,8 @@ TEST(Options, ABadVariableIsRefusedByItsName) {
   const Environment set("KEIRIN_RUN_IN", "wrker");
   const Status status = complete_options({}).status();
   EXPECT_EQ(status.code(), Code::k_invalid_input);
-  for (const char* part : {"KEIRIN_RUN_IN", "wrker", "nearest is \"worker\""}) EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+  for (const char* part : {"KEIRIN_RUN_IN", "wrker", "nearest is \"worker\""})
+    EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
   const Environment empty("KEIRIN_RUN_IN", "");
   EXPECT_EQ(complete_options({})->run_in, "process");
 }
@@ -230,7 +237,9 @@ TEST(Options, AModelIsNotLoadedWithWordsThatTheTableLacks) {
     }
     return "nothing was refused";
   };
-  EXPECT_NE(refusal([](LoadOptions& o) { o.mode = "turbo"; }).find("default, reduce-overhead, max-autotune, max-performance"), std::string::npos);
+  EXPECT_NE(
+      refusal([](LoadOptions& o) { o.mode = "turbo"; }).find("default, reduce-overhead, max-autotune, max-performance"),
+      std::string::npos);
   EXPECT_NE(refusal([](LoadOptions& o) { o.fallback = "forbidd"; }).find("nearest is \"forbid\""), std::string::npos);
   EXPECT_NE(refusal([](LoadOptions& o) { o.threads = -3; }).find("a number from 0 to 4096"), std::string::npos);
   EXPECT_NE(refusal([](LoadOptions& o) { o.plugin_paths = {"/nope.so"}; }).find("/nope.so"), std::string::npos);
