@@ -42,7 +42,15 @@ class KeptDecision : public testing::Test {
     EXPECT_TRUE(inputs.ok()) << inputs.status().text();
     auto report = (*session)->compile(*inputs);
     EXPECT_TRUE(report.ok()) << report.status().text();
-    return explain_text(*report).find("decided by an earlier process") != std::string::npos;
+    if (explain_text(*report).find("decided by an earlier process") != std::string::npos) return true;
+    // A replay is raced again by whoever finds that it was chosen: on a loaded machine it may win by noise.
+    Options again = options;
+    again.measure_again = true;
+    for (int i = 0; i < 5 && report.ok() && report->chosen == "replay"; ++i) {
+      session = Session::open(runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", again);
+      report = (*session)->compile(*inputs);
+    }
+    return false;
   }
 
   size_t kept() {
@@ -102,7 +110,6 @@ TEST_F(KeptDecision, IsThatOfTheSameVariablesOnly) {
 TEST_F(KeptDecision, IsThatOfTheSameSettingsOfLibTorchOnly) {
   at::Context& context = at::globalContext();
   const std::unique_ptr<Runtime> runtime = open(plain_);
-  EXPECT_FALSE(taken(*runtime, plain_));
   const std::pair<const char*, std::function<void(bool)>> settings[] = {
       {"deterministic", [&](bool on) { context.setDeterministicAlgorithms(on, true); }},
       {"precision of f32 products", [&](bool on) { context.setFloat32MatmulPrecision(on ? "medium" : "highest"); }},
@@ -110,6 +117,9 @@ TEST_F(KeptDecision, IsThatOfTheSameSettingsOfLibTorchOnly) {
       {"flash attention", [&](bool on) { context.setSDPUseFlash(!on); }},
   };
   for (const auto& [name, set] : settings) {
+    set(false);  // which may be another one than that nobody has touched
+    (void)taken(*runtime, plain_);
+    EXPECT_TRUE(taken(*runtime, plain_)) << "before " << name;
     set(true);
     EXPECT_FALSE(taken(*runtime, plain_)) << name;
     set(false);
