@@ -44,11 +44,9 @@ Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
 // What a process finds that starts after this one: its own, because code compiled in this one is still in memory. 0: nothing to load.
 double warm_start_seconds(const Bench& bench, const std::string& model) {
   const fs::path out = fs::path(bench.cache) / "warm.json";
-  std::vector<std::string> words = {"keirin", "run", model, "--size", bench.common.size, "--device", bench.common.runtime.device,
-                                    "--threads", std::to_string(bench.common.runtime.threads), "--cache", bench.cache, "--json",
-                                    out.string(), "--quiet"};
-  for (const std::string& path : bench.common.runtime.plugin_paths) words.insert(words.end(), {"--plugin", path});
-  for (const std::string& name : bench.common.runtime.plugins) words.insert(words.end(), {"--only-plugin", name});
+  // All of its options: under any other ones it would not find the decision.
+  std::vector<std::string> words = {"keirin", "run", model, "--size", bench.common.size, "--json", out.string(), "--quiet"};
+  for (std::string& word : command_words(bench.common.runtime)) words.push_back(std::move(word));
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

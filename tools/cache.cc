@@ -13,12 +13,13 @@ namespace keirin::tools {
 namespace {
 
 struct Words {
-  std::string dir, prefix, plugin;
+  Options options;
+  std::string prefix, plugin;
 };
 
 Cache open_cache(const Words& words) {
   CacheOptions options;
-  options.dir = words.dir;
+  options.dir = words.options.cache_dir;
   options.warn = [](std::string_view text) { fmt::print(stderr, "keirin: {}\n", text); };
   return Cache(std::move(options));
 }
@@ -33,7 +34,7 @@ void print(const EntryInfo& entry) {
 void add_cache(CLI::App& app, int& exit_code) {
   auto words = std::make_shared<Words>();
   CLI::App* word = app.add_subcommand("cache", "look at the cache of compiled code and decisions");
-  word->add_option("--cache", words->dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
+  add_options(*word, words->options, {"cache_dir"});
   word->require_subcommand(1);
   word->add_subcommand("ls", "list the entries")->callback([words] {
     Cache cache = open_cache(*words);

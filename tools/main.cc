@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The `keirin` command: one word per task, each in its own file and thin over the core.
+#include <algorithm>
 #include <exception>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "core/base/nearest.h"
 #include "tools/options.h"
 
 int main(int argc, char** argv) try {
@@ -21,6 +24,13 @@ int main(int argc, char** argv) try {
   add_opt(app, exit_code);
   add_repro(app, exit_code);
   add_cache(app, exit_code);
+  add_option_list(app);
+  std::vector<std::string> words;
+  for (const CLI::App* word : app.get_subcommands([](CLI::App*) { return true; })) words.push_back(word->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(words.begin(), words.end(), argv[1]) == words.end())
+    return fail({keirin::Code::k_invalid_input,
+                 {fmt::format("no word is called \"{}\": the nearest is \"{}\"", argv[1], keirin::nearest_word(argv[1], words)),
+                  {}, "nothing was done", fmt::format("give one of: {}", fmt::join(words, ", "))}});
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -27,69 +27,80 @@ std::vector<fs::path> zoo_folders(const std::string& size) {
   return folders;
 }
 
+// What --help says of it.
+std::string help_of(const OptionRow& row) {
+  std::string text = flag_text(row);
+  switch (row.values.kind) {
+    case OptionValues::kWords:
+    case OptionValues::kDevice:
+    case OptionValues::kPass: text += " (" + allowed_text(row) + ")"; break;
+    default: break;
+  }
+  return row.variable.empty() ? text : text + " [$" + row.variable + "]";
+}
+
+template <class T>
+void add_option(CLI::App& app, Options& options, const OptionRow& row, T& field) {
+  if (row.flag.empty()) return;
+  if constexpr (std::is_same_v<T, bool>) {
+    app.add_flag(row.flag, field, help_of(row));
+  } else {
+    CLI::Option* option = nullptr;
+    if constexpr (std::is_enum_v<T>) {
+      const auto take = [&](const std::string& word) { (void)set_option(row, options, word); };  // checked below
+      option = app.add_option_function<std::string>(row.flag, take, help_of(row));
+    } else {
+      option = app.add_option(row.flag, field, help_of(row));
+    }
+    // The host takes no relative path, for it may come from a file or the environment; this one was typed here.
+    if (row.values.kind == OptionValues::kPath)
+      option->transform([](const std::string& path) {
+        return path.empty() ? path : fs::absolute(path).lexically_normal().string();
+      });
+    option->check([&](const std::string& word) {
+      const Status status = check_word(row, word);
+      return status.ok() ? std::string() : status.message().what + "\n" + status.message().advice;
+    });
+    const std::vector<std::string> plain = row.get(options);
+    if (!row.list && !plain[0].empty()) option->default_str(plain[0]);
+  }
+}
+
 }  // namespace
 
-void add_plugin_option(CLI::App& app, std::vector<std::string>& paths) {
-  app.add_option("--plugin", paths, "a plugin library or a folder of plugins, beside those found")
-      // The host takes no relative path, for it may come from a file or the environment; this one was typed here.
-      ->transform([](const std::string& path) { return fs::absolute(path).lexically_normal().string(); });
+void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields) {
+#define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text)         \
+  if (fields.size() == 0 || std::find(fields.begin(), fields.end(), #field) != fields.end()) \
+    add_option(app, options, option_row(#field), options.field);
+#include "core/api/options.def"
+#undef KRN_OPTION
+}
+
+std::vector<std::string> command_words(const Options& options) {
+  static const Options kPlain;
+  std::vector<std::string> out;
+  for (const OptionRow& row : option_rows()) {
+    const std::vector<std::string> words = row.get(options);
+    if (row.flag.empty() || words == row.get(kPlain)) continue;
+    for (const std::string& word : words) {
+      out.push_back(flag_name(row));
+      if (row.values.kind != OptionValues::kSwitch) out.push_back(word);
+    }
+  }
+  return out;
 }
 
 void CommonOptions::add_to(CLI::App& app) {
-  app.add_option("--device", runtime.device, "cpu, cuda, cuda:N or all")->capture_default_str();
-  app.add_option("--threads", runtime.threads, "CPU threads; 0 leaves LibTorch's default")->check(CLI::NonNegativeNumber);
-  app.add_option("--mode", runtime.mode, "default, reduce-overhead, max-autotune or max-performance")
-      ->check(CLI::IsMember({"default", "reduce-overhead", "max-autotune", "max-performance"}))
-      ->capture_default_str();
-  app.add_option("--budget", runtime.budget_seconds, "seconds of tuning beyond the heuristics")->check(CLI::NonNegativeNumber);
-  app.add_option("--race-limit", runtime.race_seconds, "seconds that one race may take")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--sample-rate", runtime.sample_rate, "after the first 3 calls of a shape, compare 1 in so many with eager; 0: none")
-      ->capture_default_str();
   app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position: 0, 1, ...");
   app.add_option("--json", json, "also write the result as JSON to this file; - is standard output");
-  app.add_option("--fallback", fallback, "what to do about eager steps: allow, warn or forbid")
-      ->check(CLI::IsMember({"allow", "warn", "forbid"}))
-      ->capture_default_str();
-  app.add_option("--numerics", numerics, "default, strict or fast")
-      ->check(CLI::IsMember({"default", "strict", "fast"}))
-      ->capture_default_str();
-  app.add_option("--error-budget", runtime.error_budget, "of numerics fast: error that a plan may have, relative to the largest element")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--memory-limit", runtime.memory_limit, "a plan may take so much more memory than a process that runs eager, as a share of it")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
   app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
       ->check(CLI::IsMember({"small", "full", "others"}))
       ->capture_default_str();
-  add_plugin_option(app, runtime.plugin_paths);
-  app.add_option("--only-plugin", runtime.plugins, "let only plugins of this name compile");
-  app.add_option("--load-library", runtime.load_libraries, "a library that registers operators, opened before the model");
-  app.add_option("--cache", runtime.cache_dir, "cache folder; default $KEIRIN_CACHE or the user's cache folder");
-  app.add_flag("!--no-cache", runtime.use_cache, "neither read nor write the cache");
-  app.add_option("--compile-in", runtime.compile_in, "child or process: where plugins compile; default $KEIRIN_COMPILE_IN, else child")
-      ->check(CLI::IsMember({"child", "process"}));
-  app.add_option("--run-in", runtime.run_in, "process or worker: where compiled regions run; default $KEIRIN_RUN_IN, else process")
-      ->check(CLI::IsMember({"process", "worker"}));
-  app.add_option("--run-deadline", runtime.run_deadline_seconds, "seconds after which a run of a region hangs: calls go elsewhere then, a worker is ended")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--compile-deadline", runtime.compile_deadline_seconds, "seconds that a plugin has for one region in the child")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--background", runtime.background, "compile at the lowest priority, beside whatever else this machine does");
-  app.add_flag("!--no-verify", runtime.verify, "skip verification; shown in the report");
-  app.add_option("--force", runtime.force, "eager or compiled, for tests; shown in the report")
-      ->check(CLI::IsMember({"eager", "compiled"}));
-  app.add_option("--disable-pass", runtime.disabled_passes, "names of passes to leave out");
-  app.add_option("--repro", runtime.repro_dir, "folder for wrong answers, which `keirin repro` takes; default $KEIRIN_REPRO, else none");
-  app.add_option("--dump", runtime.dump_dir, "folder for the numbered dump of every stage");
   app.add_flag("--quiet", quiet, "no progress");
+  add_options(app, runtime);
 }
 
 void CommonOptions::finish() {
-  runtime.fallback = fallback == "forbid" ? Fallback::kForbid : fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
-  runtime.numerics = numerics == "strict" ? Numerics::kStrict : numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
   if (!quiet) runtime.progress = progress_line();
 }
 
@@ -121,8 +132,7 @@ Result<std::string> find_model(const std::string& name, const std::string& size)
 Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& path, const std::string& device) {
   if (path.empty()) return session.example_inputs(1);
   KRN_TRY_LET(NamedTensors named, read_safetensors(path, runtime.tensors()));
-  Device target;
-  if (device.rfind("cuda", 0) == 0) target = {Device::kCuda, device.size() > 5 ? std::atoi(device.c_str() + 5) : 0};
+  const Device target = device_from_name(device).value_or(Device{});  // the session refused any other word
   std::vector<TensorRef> inputs(named.size());
   for (auto& [name, tensor] : named) {
     size_t position = 0;

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/api/session.h"
@@ -16,8 +18,6 @@ enum Exit : int { kOk = 0, kFailed = 1, kUsage = 2, kEnvironment = 3, kUndecided
 
 struct CommonOptions {
   Options runtime;
-  std::string fallback = "allow";
-  std::string numerics = "default";
   std::string inputs;  // .safetensors
   std::string json;    // file to write; "-" for standard output
   std::string size = "small";
@@ -25,12 +25,15 @@ struct CommonOptions {
 
   // Adds the options to a word of the command.
   void add_to(CLI::App& app);
-  // Turns the words into the Runtime's options; call after parsing.
+  // Call after parsing.
   void finish();
 };
 
-// `--plugin`, with paths made absolute.
-void add_plugin_option(CLI::App& app, std::vector<std::string>& paths);
+// The flags of core/api/options.def, or those of these fields only. They write to `options`, which outlives `app`, while
+// the command line is parsed.
+void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields = {});
+// The flags and values that make these options: what is as it is without flags is left out.
+std::vector<std::string> command_words(const Options& options);
 
 // A path stays a path; a zoo name becomes the file shipped with Keirin. An unknown name is an error that lists the known ones.
 Result<std::string> find_model(const std::string& name, const std::string& size);
@@ -59,5 +62,6 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_opt(CLI::App& app, int& exit_code);
 void add_repro(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
+void add_option_list(CLI::App& app);
 
 }  // namespace keirin::tools

@@ -43,8 +43,7 @@ void add_repro(CLI::App& app, int& exit_code) {
   command->add_option("folder", repro->folder, "what bench or run wrote with --repro")->required();
   command->add_option("--output", repro->output, "also write the smallest graph to this file");
   command->add_option("--tries", repro->tries, "graphs to try while it is made smaller")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command->add_option("--threads", repro->options.threads, "CPU threads; 0 leaves LibTorch's default")->check(CLI::NonNegativeNumber);
-  add_plugin_option(*command, repro->options.plugin_paths);
+  add_options(*command, repro->options, {"threads", "plugin_paths"});
   command->callback([repro, &exit_code] {
     const Result<bool> right = run(*repro);
     exit_code = !right.ok() ? fail(right.status()) : *right ? kOk : kFailed;

@@ -87,15 +87,15 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
                                 const std::vector<TensorRef>& weights, uint32_t candidate) {
   PluginRegion region{bytes.bytes, bytes.hash, weights};
   const PolicyOptions policy = policy_of(session.options);
-  const CacheKey key = artifact_key(device, bytes.hash, policy, candidate, 1);
+  CompileOptions options;
+  options.candidate = candidate;
+  options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
+  const CacheKey key = artifact_key(device, bytes.hash, policy, options);
   Cache* cache = session.runtime.cache();
   if (cache)
     if (auto entry = cache->read(EntryKind::kArtifact, key))
       if (auto artifact = parse_artifact(*entry); artifact.ok())
         if (auto loaded = device.load(region, *artifact); loaded.ok()) return Compiled{std::move(*loaded), true};
-  CompileOptions options;
-  options.candidate = candidate;
-  options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
   std::string generated;
   const std::string folder = dump_folder(session.options);
   if (!folder.empty()) options.dump = [&](std::string_view text) { generated.append(text); };
@@ -195,13 +195,10 @@ std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate) {
 }
 
 std::string dump_folder(const Options& options) {
-  std::string folder = options.dump_dir;
-  if (folder.empty())
-    if (const char* named = secure_getenv("KEIRIN_DUMP")) folder = named;
-  if (folder.empty()) return {};
+  if (options.dump_dir.empty()) return {};
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  return error ? std::string() : folder;
+  std::filesystem::create_directories(options.dump_dir, error);
+  return error ? std::string() : options.dump_dir;
 }
 
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen) {

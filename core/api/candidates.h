@@ -66,7 +66,7 @@ int compile_other_structures(Session::Impl& session, const std::vector<TensorSpe
 // Why nothing is compiled for this session's device: no plugin was found, usable or asked. Empty where one is.
 std::string why_no_plugin(Session::Impl& session);
 
-// The folder of options.dump_dir or $KEIRIN_DUMP; empty if neither is set.
+// The folder of options.dump_dir, made if need be; empty if there is none.
 std::string dump_folder(const Options& options);
 
 }  // namespace keirin

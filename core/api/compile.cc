@@ -17,9 +17,11 @@
 
 #include "abi/planted.h"
 #include "core/api/candidates.h"
+#include "core/api/decision_key.h"
 #include "core/api/repro.h"
 #include "core/api/trial.h"
 #include "core/base/overlap.h"
+#include "core/eager/library_settings.h"
 #include "core/eager/replay.h"
 #include "core/host/background.h"
 #include "core/exec/ticks.h"
@@ -61,9 +63,7 @@ struct Candidate {
 
 // What a plan answered wrong, where the user wants it kept: into a folder. A sentence about it, or nothing.
 std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string plan, const Tensors& inputs, const std::string& reason) {
-  std::string parent = s.options.repro_dir;
-  if (parent.empty())
-    if (const char* named = secure_getenv("KEIRIN_REPRO")) parent = named;
+  const std::string& parent = s.options.repro_dir;
   if (parent.empty()) return {};
   if (const size_t at = plan.find('+'); at != std::string::npos) plan.resize(at);  // how it is launched is another matter
   const ReproCase c{s.name,         plan,   reason,   s.options.disabled_passes, s.options.numerics, s.options.error_budget,
@@ -756,28 +756,19 @@ void Decider::finish() {
 }
 
 std::map<std::string, std::string> Decider::fingerprints() const {
-  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION},
-                                            {"threads", std::to_string(services_.num_threads())},
-                                            {"file", s_.file_stamp}};
+  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION}, {"file", s_.file_stamp}};
   for (PluginDevice* device : s_.runtime.plugins().devices())
     if (device->torch_device() == s_.device)
-      out["plugin " + device->plugin_name()] = device->plugin_build_id() + " " + device->arch() + " " + device->fingerprint();
+      out["plugin " + device->plugin_name()] =
+          device->plugin_build_id() + " " + device->arch() + " " + device->fingerprint() + " " + device->name();
   return out;
 }
 
 CacheKey Decider::ledger_key(const Hash& graph) const {
-  CacheKey key;
-  key.add("what", "ledger 2").add("graph", hex(graph)).add("device", device_name(s_.device)).add("mode", s_.options.mode);
-  if (!KRN_PLANTED(ledger_without_numerics)) key.add("numerics", static_cast<int64_t>(s_.options.numerics));
-  if (s_.options.numerics == Numerics::kFast) key.add("error_budget_e-9", static_cast<int64_t>(s_.options.error_budget * 1e9));
-  key.add("fallback", static_cast<int64_t>(s_.options.fallback));  // forbidden eager steps rule plans out
-  key.add("race_ms", static_cast<int64_t>(s_.options.race_seconds * 1e3));  // what a longer race would show is not known
-  key.add("tune_budget_ms", static_cast<int64_t>(s_.options.budget_seconds * 1e3));
-  key.add("memory_limit_percent", static_cast<int64_t>(s_.options.memory_limit * 100));
-  if (s_.runtime.runs_in_worker() && s_.device.kind == Device::kCpu) key.add("run_in", "worker");
-  for (const std::string& name : s_.options.plugins) key.add("only plugin " + name, "yes");
-  for (const std::string& name : s_.options.disabled_passes) key.add("without pass " + name, "yes");
-  return key;
+  Options options = s_.options;
+  options.device = device_name(s_.device);  // "cuda" is cuda:0
+  options.threads = services_.num_threads();
+  return decision_key(graph, options, library_settings(s_.device));
 }
 
 void Decider::read_ledger_record() {

@@ -31,7 +31,8 @@ class KRN_API Error : public std::runtime_error {
   int code_;
 };
 
-// How a model is loaded and compiled: the options of `keirin run --help`, by the same names.
+// How a model is loaded and compiled: options of `keirin run`, with the same values and defaults (docs/options.md; a test
+// compares). Model::load throws Error for a value that is not allowed there, and names the nearest one or the range.
 struct LoadOptions {
   std::string device = "cpu";    // cpu, cuda, cuda:1
   std::string mode = "default";  // default reduce-overhead max-autotune max-performance
@@ -42,7 +43,7 @@ struct LoadOptions {
   bool background = false;       // compile gives way to whatever else wants the processor: for a service that answers meanwhile
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
-  std::vector<std::string> plugin_paths;
+  std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
 };
 
 // A tensor by address. As an input it is borrowed for the call; as an output `owner` keeps it alive.

@@ -21,18 +21,16 @@ namespace {
   throw Error(static_cast<int>(status.code()), status.text());
 }
 
-Device parse_device(const std::string& name) {
-  if (name.rfind("cuda", 0) == 0) return {Device::kCuda, name.size() > 5 ? std::stoi(name.substr(5)) : 0};
-  return {};
-}
-
 std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorView>& views) {
   std::vector<TensorRef> tensors;
   tensors.reserve(views.size());
   for (const TensorView& view : views) {
     auto dtype = dtype_from_name(view.dtype);
     if (!dtype) raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " has the unknown dtype " + view.dtype));
-    auto tensor = services.wrap({*dtype, view.sizes, view.strides, parse_device(view.device)}, view.data, view.owner);
+    auto device = device_from_name(view.device);
+    if (!device)
+      raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " is on the unknown device " + view.device));
+    auto tensor = services.wrap({*dtype, view.sizes, view.strides, *device}, view.data, view.owner);
     if (!tensor.ok()) raise(tensor.status());
     tensors.push_back(std::move(*tensor));
   }
@@ -42,22 +40,13 @@ std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorVi
 }  // namespace
 
 Model Model::load(const std::string& path, const LoadOptions& options) {
-  Options internal;
-  internal.device = options.device;
-  internal.mode = options.mode;
-  internal.threads = options.threads;
-  internal.budget_seconds = options.budget_seconds;
-  internal.background = options.background;
-  internal.run_in = options.run_in;
-  internal.cache_dir = options.cache_dir;
-  internal.plugin_paths = options.plugin_paths;
-  internal.fallback = options.fallback == "forbid" ? Fallback::kForbid : options.fallback == "warn" ? Fallback::kWarn : Fallback::kAllow;
-  internal.numerics = options.numerics == "strict" ? Numerics::kStrict : options.numerics == "fast" ? Numerics::kFast : Numerics::kDefault;
+  auto complete = options_of(options);
+  if (!complete.ok()) raise(complete.status());
   auto impl = std::make_shared<Impl>();
-  auto runtime = Runtime::open(internal);
+  auto runtime = Runtime::open(*complete);
   if (!runtime.ok()) raise(runtime.status());
   impl->runtime = std::move(*runtime);
-  auto session = Session::open(*impl->runtime, path, internal);
+  auto session = Session::open(*impl->runtime, path, *complete);
   if (!session.ok()) raise(session.status());
   impl->session = std::move(*session);
   return Model(std::move(impl));

@@ -223,7 +223,8 @@ Result<ReproCase> read_repro(const std::string& folder, TensorServices& services
 }
 
 Result<ReproFinding> reproduce(Runtime& runtime, const ReproCase& c, const Options& options, int most_tries) {
-  Trial trial(runtime, c, options);
+  KRN_TRY_LET(const Options complete, complete_options(options));
+  Trial trial(runtime, c, complete);
   ReproFinding finding;
   KRN_TRY_LET(finding.reason, trial.run(c.graph, c.disabled_passes, false));
   if (finding.reason.empty()) return finding;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include "core/api/session.h"
 #include "core/cache/bad_records.h"
@@ -21,24 +20,6 @@ Status load_libraries(const std::vector<std::string>& paths) {
   return {};
 }
 
-Result<CompileIn> compile_in(std::string where) {
-  if (where.empty())
-    if (const char* named = secure_getenv("KEIRIN_COMPILE_IN")) where = named;
-  if (where.empty() || where == "child") return CompileIn::kChild;
-  if (where == "process") return CompileIn::kProcess;
-  return Status(Code::k_invalid_input, {"there is no place to compile called \"" + where + "\"", "compile_in, KEIRIN_COMPILE_IN",
-                                        "nothing was loaded", "use child or process"});
-}
-
-Result<RunIn> run_in(std::string where) {
-  if (where.empty())
-    if (const char* named = secure_getenv("KEIRIN_RUN_IN")) where = named;
-  if (where.empty() || where == "process") return RunIn::kProcess;
-  if (where == "worker") return RunIn::kWorker;
-  return Status(Code::k_invalid_input, {"there is no place to run called \"" + where + "\"", "run_in, KEIRIN_RUN_IN", "nothing was loaded",
-                                        "use process or worker"});
-}
-
 std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)); }
 
 }  // namespace
@@ -46,7 +27,8 @@ std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::
 Runtime::Runtime() = default;
 Runtime::~Runtime() = default;
 
-Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
+Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
+  KRN_TRY_LET(const Options options, complete_options(given));
   std::unique_ptr<Runtime> runtime(new Runtime);
   // One for the process, and never destroyed: plugins are shared by all Runtimes and keep what they were offered first.
   static TensorServices* const tensors = make_tensor_services().release();
@@ -63,13 +45,13 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& options) {
   host.services = runtime->tensors_;
   if (runtime->cache_ && runtime->cache_->usable()) host.cache_dir = runtime->cache_->dir();
   host.quarantine = open_quarantine(runtime->cache_.get());
-  KRN_TRY_LET(host.compile_in, compile_in(options.compile_in));
+  host.compile_in = options.compile_in == "process" ? CompileIn::kProcess : CompileIn::kChild;
   host.compile_deadline = milliseconds_of(options.compile_deadline_seconds);
-  KRN_TRY_LET(host.run_in, run_in(options.run_in));
-  runtime->runs_in_worker_ = host.run_in == RunIn::kWorker;
+  host.run_in = options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess;
   host.run_deadline = milliseconds_of(options.run_deadline_seconds);
   host.background = options.background;
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
+  KRN_TRY(check_plugin_names(options, *runtime->plugins_));
   return runtime;
 }
 

@@ -17,14 +17,6 @@
 namespace keirin {
 namespace {
 
-Result<Device> parse_device(const std::string& name) {
-  if (name == "cpu") return Device{};
-  if (name == "cuda") return Device{Device::kCuda, 0};
-  if (name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos && name.size() < 9)
-    return Device{Device::kCuda, std::stoi(name.substr(5))};
-  return Status(Code::k_invalid_input, {"unknown device \"" + name + "\"", {}, "nothing was loaded", "use cpu, cuda or cuda:N"});
-}
-
 // The plugin is not given the region again, so the plan cannot succeed.
 bool is_final(Code code) {
   return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result;
@@ -197,10 +189,12 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
-  auto impl = std::make_unique<Impl>(runtime, options);
+  KRN_TRY_LET(Options complete, complete_options(options));
+  KRN_TRY(check_plugin_names(complete, runtime.plugins()));
+  auto impl = std::make_unique<Impl>(runtime, std::move(complete));
   if (options.mode == "max-performance" && options.numerics == Numerics::kDefault) impl->options.numerics = Numerics::kFast;
   impl->name = std::filesystem::path(path).stem().string();
-  KRN_TRY_LET(impl->device, parse_device(options.device));
+  impl->device = *device_from_name(options.device);
   std::error_code no_file;  // reading reports it better
   impl->file_stamp = std::to_string(std::filesystem::file_size(path, no_file)) + " " +
                      std::to_string(std::filesystem::last_write_time(path, no_file).time_since_epoch().count());

@@ -15,70 +15,36 @@
 #include <utility>
 #include <vector>
 
+#include "core/api/options.h"
 #include "core/base/services.h"
 #include "core/base/status.h"
 #include "core/exec/report.h"
-#include "core/passes/pass.h"
 
 namespace keirin {
 
 class PluginHost;
 class Cache;
 
-enum class Fallback { kAllow, kWarn, kForbid };
-
-struct Options {
-  std::string device = "cpu";                 // cpu, cuda, cuda:1
-  std::string mode = "default";               // default reduce-overhead max-autotune max-performance
-  int threads = 0;                            // 0: as LibTorch has it
-  double budget_seconds = 0;                  // tuning beyond the heuristics; 0: none
-  Fallback fallback = Fallback::kAllow;
-  Numerics numerics = Numerics::kDefault;     // mode max-performance: fast, unless another is asked for
-  double error_budget = 1e-2;                 // of numerics fast: what a plan's error may be, relative to the largest element
-  double memory_limit = 0.25;                 // a candidate may use so much more than an eager-only process
-  bool verify = true;
-  bool use_cache = true;
-  std::string compile_in;                     // child or process; empty: $KEIRIN_COMPILE_IN, else child
-  std::string run_in;                         // process or worker; empty: $KEIRIN_RUN_IN, else process. In a worker a plugin's crash
-                                              // costs a call's time; arguments are copied. CPU only: GPUs run in this process
-  double run_deadline_seconds = 60;           // of one region's run; what takes longer is quarantined and gets no more calls
-  double compile_deadline_seconds = 120;      // of one claim or compile in the child; what takes longer is quarantined
-  bool background = false;                    // compiling gives way to whatever else wants the processor: beside calls in service
-  uint64_t sample_rate = 10000;               // after the first 3 calls of a shape, 1 in so many is checked; 0: none ever
-  double race_seconds = 30;                   // limit of one race; a call too long for it still gets its first look
-  bool measure_again = false;                 // race even where the ledger knows the answer: what `bench` does
-  std::string force;                          // "", "eager", "compiled": for tests; shown in every report
-  std::string cache_dir;                      // empty: $KEIRIN_CACHE or the user's cache folder
-  std::string dump_dir;                       // empty: $KEIRIN_DUMP; numbered stages are written there
-  std::string repro_dir;                      // empty: $KEIRIN_REPRO, else nowhere; wrong answers are written there, for `keirin repro`
-  std::vector<std::string> plugins;           // names of the plugins that may compile; empty: all but oracles
-  std::vector<std::string> plugin_paths;      // folders or libraries, before KEIRIN_PLUGIN_PATH
-  std::vector<std::string> load_libraries;    // register operators: dlopen'ed before the model is read
-  std::vector<std::string> disabled_passes;
-  std::function<void(const std::string& stage, double done, double seconds_left)> progress;  // may be empty
-};
-
 class Runtime {
  public:
-  // Opens LibTorch's services, the cache and every usable plugin. A plugin that fails is reported, never an error.
+  // Opens LibTorch's services, the cache and every usable plugin. A plugin that fails is reported, never an error; an
+  // option that its row does not allow is one.
   static Result<std::unique_ptr<Runtime>> open(const Options& options);
   ~Runtime();
   TensorServices& tensors() { return *tensors_; }
   PluginHost& plugins() { return *plugins_; }
   Cache* cache() { return cache_.get(); }  // null where disabled
-  bool runs_in_worker() const { return runs_in_worker_; }
 
  private:
   Runtime();
   TensorServices* tensors_ = nullptr;   // the process's
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
   std::unique_ptr<PluginHost> plugins_;
-  bool runs_in_worker_ = false;
 };
 
 class Session {
  public:
-  // Reads a .pt2 file. Errors name record and path; nothing is half loaded. The Runtime must outlive the session.
+  // Reads a .pt2 file. Errors name the option, or record and path; nothing is half loaded. The Runtime must outlive the session.
   static Result<std::unique_ptr<Session>> open(Runtime& runtime, const std::string& path, const Options& options);
   ~Session();
 

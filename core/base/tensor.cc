@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/base/tensor.h"
 
+#include <charconv>
+
 namespace keirin {
 
 std::string device_name(const Device& device) {
@@ -10,6 +12,19 @@ std::string device_name(const Device& device) {
     case Device::kHip: return "hip:" + std::to_string(device.index);
   }
   return "device" + std::to_string(device.kind) + ":" + std::to_string(device.index);
+}
+
+std::optional<Device> device_from_name(std::string_view name) {
+  if (name == "cpu") return Device{};
+  constexpr std::string_view kCuda = "cuda";
+  if (!name.starts_with(kCuda)) return std::nullopt;
+  name.remove_prefix(kCuda.size());
+  if (name.empty()) return Device{Device::kCuda, 0};
+  if (name.size() < 2 || name.size() > 4 || name[0] != ':') return std::nullopt;
+  Device device{Device::kCuda, 0};
+  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), device.index);
+  if (error != std::errc() || end != name.data() + name.size() || device.index < 0) return std::nullopt;
+  return device;
 }
 
 }  // namespace keirin

@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -22,6 +24,8 @@ struct Device {
 
 // "cpu", "cuda:0".
 std::string device_name(const Device& device);
+// The way back, and "cuda" for "cuda:0"; nothing for any other word.
+std::optional<Device> device_from_name(std::string_view name);
 
 class Tensor {
  public:

@@ -54,9 +54,11 @@ CacheKey claims_key(const PluginDevice& device, const Hash& region, const Policy
   return key;
 }
 
-CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, uint32_t candidate,
-                      uint32_t level) {
-  return claims_key(device, region, policy).add("candidate", candidate).add("level", level);
+CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, const CompileOptions& options) {
+  return claims_key(device, region, policy)
+      .add("candidate", options.candidate)
+      .add("level", options.level)
+      .add("tune_budget_ns", options.tune_budget.count());
 }
 
 }  // namespace keirin

@@ -16,8 +16,8 @@ std::string claims_text(const ClaimResult& claims);
 Result<ClaimResult> parse_claims(std::string_view text);  // `corrupt`; what it says of the region is for check_claims
 
 CacheKey claims_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy);
-// Everything an artifact of the region on the device depends on but the model's own options, which the caller adds.
-CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, uint32_t candidate,
-                      uint32_t level);
+// Everything an artifact of the region on the device depends on. Of `options` that is which candidate, the level and the budget: what
+// was made in another time of trying is another artifact.
+CacheKey artifact_key(const PluginDevice& device, const Hash& region, const PolicyOptions& policy, const CompileOptions& options);
 
 }  // namespace keirin

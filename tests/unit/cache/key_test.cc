@@ -69,12 +69,12 @@ struct Setting {
   Graph graph;
   NamedDevice device;
   PolicyOptions policy;
-  uint32_t candidate = 0, level = 1;
+  CompileOptions compile;
   CacheKey key() const {
     EXPECT_TRUE(verify(graph).ok()) << verify(graph).text() << print(graph);
     const Result<RegionBytes> bytes = write_region(graph);
     EXPECT_TRUE(bytes.ok()) << bytes.status().text();
-    return artifact_key(device, bytes->hash, policy, candidate, level);
+    return artifact_key(device, bytes->hash, policy, compile);
   }
 };
 
@@ -160,9 +160,10 @@ TEST_F(Keys, WhatMustMiss) {
       {"a plan that is recorded", [](Setting& s) { s.policy.replay = true; }},
       {"a memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 20; }},
       {"another memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 21; }},
-      {"the plugin's second candidate", [](Setting& s) { s.candidate = 1; }},
-      {"its third", [](Setting& s) { s.candidate = 2; }},
-      {"another level", [](Setting& s) { s.level = 2; }},
+      {"the plugin's second candidate", [](Setting& s) { s.compile.candidate = 1; }},
+      {"its third", [](Setting& s) { s.compile.candidate = 2; }},
+      {"time to try", [](Setting& s) { s.compile.tune_budget = std::chrono::seconds(1); }},
+      {"another level", [](Setting& s) { s.compile.level = 2; }},
       {"another plugin", [](Setting& s) { s.device.guid_ = "g2"; }},
       {"another version of the plugin", [](Setting& s) { s.device.version_ = "1.1"; }},
       {"another build of the same version", [](Setting& s) { s.device.build_ = "b2"; }},

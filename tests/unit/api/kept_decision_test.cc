@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decisions that one process leaves to the next, over every option, every environment variable and the settings of
+// LibTorch: what was decided under other ones is not taken over, what was decided under the same ones is, and what was
+// forced or not verified neither leaves anything nor takes it.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/api/session.h"
+#include "core/cache/cache.h"
+#include "tests/support/option_words.h"
+#include "tests/support/temp_folder.h"
+
+namespace keirin {
+namespace {
+
+class KeptDecision : public testing::Test {
+ protected:
+  KeptDecision() {
+    plain_.cache_dir = folder_.path() + "/cache";
+    plain_.race_seconds = 0.1;
+    plain_.threads = 1;  // 0 would leave what the row before had set; alone, for a race beside other tests is slow
+    plain_.memory_limit = 10;
+  }
+
+  static std::unique_ptr<Runtime> open(const Options& options) {
+    auto runtime = Runtime::open(options);
+    EXPECT_TRUE(runtime.ok()) << runtime.status().text();
+    return runtime.ok() ? std::move(*runtime) : nullptr;
+  }
+
+  // Whether a process that is started now takes over a decision, where it comes to one.
+  static bool taken(const Options& options) { return taken(*open(options), options); }
+  static bool taken(Runtime& runtime, const Options& options) {
+    auto session = Session::open(runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", options);
+    EXPECT_TRUE(session.ok()) << session.status().text();
+    auto inputs = (*session)->example_inputs(1);
+    EXPECT_TRUE(inputs.ok()) << inputs.status().text();
+    auto report = (*session)->compile(*inputs);
+    EXPECT_TRUE(report.ok()) << report.status().text();
+    if (explain_text(*report).find("decided by an earlier process") != std::string::npos) return true;
+    // A replay is raced again by whoever finds that it was chosen: on a loaded machine it may win by noise.
+    Options again = options;
+    again.measure_again = true;
+    for (int i = 0; i < 5 && report.ok() && report->chosen == "replay"; ++i) {
+      session = Session::open(runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", again);
+      report = (*session)->compile(*inputs);
+    }
+    return false;
+  }
+
+  size_t kept() {
+    CacheOptions options;
+    options.dir = plain_.cache_dir;
+    const std::vector<EntryInfo> entries = Cache(options).list();
+    return static_cast<size_t>(
+        std::count_if(entries.begin(), entries.end(), [](const EntryInfo& e) { return e.kind == EntryKind::kLedger; }));
+  }
+
+  const test::TempFolder folder_;
+  Options plain_;
+};
+
+TEST_F(KeptDecision, IsThatOfTheSameOptionsOnly) {
+  // These have their own ways of not taking it: no cache, another one, a race by order.
+  const std::vector<std::string> elsewhere = {"use_cache", "cache_dir", "measure_again"};
+  EXPECT_FALSE(taken(plain_));
+  EXPECT_TRUE(taken(plain_));
+  ASSERT_EQ(kept(), 1u);
+  for (const OptionRow& row : option_rows()) {
+    if (row.name == "device") continue;  // there may be one only
+    Options other = plain_;
+    ASSERT_TRUE(set_option(row, other, test::other_word(row, plain_, folder_.path())).ok()) << row.name;
+    const bool is_elsewhere = std::find(elsewhere.begin(), elsewhere.end(), row.name) != elsewhere.end();
+    const size_t before = kept();
+    EXPECT_EQ(taken(other), !row.decides && !is_elsewhere) << row.name;
+    if (row.name == "force" || row.name == "verify") {
+      EXPECT_EQ(kept(), before) << row.name << " left a decision to others";
+      EXPECT_FALSE(taken(other)) << row.name;
+    } else {
+      EXPECT_EQ(kept(), before + row.decides) << row.name;
+      EXPECT_TRUE(!row.decides || taken(other)) << row.name << " again";
+    }
+    EXPECT_TRUE(!row.decides || taken(plain_)) << "after " << row.name;
+  }
+}
+
+TEST_F(KeptDecision, IsThatOfTheSameVariablesOnly) {
+  const std::unique_ptr<Runtime> runtime = open(plain_);
+  EXPECT_FALSE(taken(*runtime, plain_));
+  for (const VariableRow& row : variable_rows()) {
+    if (!row.decides || ::getenv(row.name)) continue;
+    ::setenv(row.name, "1", 1);
+    EXPECT_FALSE(taken(*runtime, plain_)) << row.name;
+    ::unsetenv(row.name);
+  }
+  for (const OptionRow& row : option_rows()) {
+    if (row.variable.empty() || !row.decides) continue;
+    ::setenv(row.variable.c_str(), row.values.words[1].c_str(), 1);
+    EXPECT_FALSE(taken(plain_)) << row.variable;
+    ::unsetenv(row.variable.c_str());
+  }
+  EXPECT_TRUE(taken(plain_));
+}
+
+TEST_F(KeptDecision, IsThatOfTheSameSettingsOfLibTorchOnly) {
+  at::Context& context = at::globalContext();
+  const std::unique_ptr<Runtime> runtime = open(plain_);
+  const std::pair<const char*, std::function<void(bool)>> settings[] = {
+      {"deterministic", [&](bool on) { context.setDeterministicAlgorithms(on, true); }},
+      {"precision of f32 products", [&](bool on) { context.setFloat32MatmulPrecision(on ? "medium" : "highest"); }},
+      {"oneDNN", [&](bool on) { context.setUserEnabledMkldnn(!on); }},
+      {"flash attention", [&](bool on) { context.setSDPUseFlash(!on); }},
+  };
+  for (const auto& [name, set] : settings) {
+    set(false);  // which may be another one than that nobody has touched
+    (void)taken(*runtime, plain_);
+    EXPECT_TRUE(taken(*runtime, plain_)) << "before " << name;
+    set(true);
+    EXPECT_FALSE(taken(*runtime, plain_)) << name;
+    set(false);
+    EXPECT_TRUE(taken(*runtime, plain_)) << "after " << name;
+  }
+}
+
+TEST_F(KeptDecision, NamesOfPluginsThatWereNotFoundAreRefused) {
+  const std::unique_ptr<Runtime> runtime = open(plain_);
+  Options other = plain_;
+  other.plugins = {"cpu", "cpuu"};
+  const std::string path = std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2";
+  for (const Status& status : {Runtime::open(other).status(), Session::open(*runtime, path, other).status()}) {
+    EXPECT_EQ(status.code(), Code::k_invalid_input);
+    for (const char* part : {"cpuu", "nearest is \"cpu\"", "those found: "})
+      EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+  }
+}
+
+}  // namespace
+}  // namespace keirin
