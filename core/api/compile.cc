@@ -545,6 +545,7 @@ Status Decider::race_all() {
   if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
   if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
   options.between = pass_gate;
+  options.interference = s_.options.interference;
   progress("race", 0.5);
   if (s_.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
   if (s_.options.force == "compiled")

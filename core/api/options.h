@@ -17,6 +17,7 @@
 
 namespace keirin {
 
+class Interference;
 class PluginHost;
 struct LoadOptions;
 
@@ -28,6 +29,8 @@ struct Options {
 #undef KRN_OPTION
   // No option but a callback: told what is being done, by the thread that decides. May be empty.
   std::function<void(const std::string& stage, double done, double seconds_left)> progress;
+  // For tests: what races are told that others took (core/tune/interference.h); null: what the kernel says. Outlives the session.
+  Interference* interference = nullptr;
 };
 
 struct OptionValues {

@@ -135,15 +135,15 @@ void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   std::optional<std::vector<TensorSpec>> evicted;
   table.change([&](auto& decisions) {
     std::erase_if(decisions, [&](const auto& old) { return old->admits.same_inputs(decision->admits); });
-    if (decisions.size() >= kMaxShapes) {
+    if (decisions.size() >= static_cast<size_t>(options.max_shapes)) {
       evicted = decisions.front()->admits.specs();
       decisions.erase(decisions.begin());
     }
     decisions.push_back(std::move(decision));
   });
   if (evicted)
-    add_reason(*evicted, "forgotten: decisions of " + std::to_string(kMaxShapes) +
-                             " kinds of calls are kept, and this was the oldest; eager answers such calls until they are compiled again");
+    add_reason(*evicted, "forgotten: " + std::to_string(options.max_shapes) +
+                             " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
 }
 
 void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {

@@ -68,8 +68,6 @@ struct Session::Impl {
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
 };
 
-inline constexpr size_t kMaxShapes = 8;  // decided shapes per model and device; the least recently decided goes
-
 // The whole decision for one shape: capture, passes, plugins, verification, race. In core/api/compile.cc.
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
 

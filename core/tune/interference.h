@@ -20,6 +20,8 @@ class Interference {
   virtual uint64_t stolen_ns() = 0;
   // Processor time of this process.
   virtual uint64_t used_ns() = 0;
+  // What it does not tell of did not happen: times that are unsteady for no known reason are believed. For tests that run beside others.
+  virtual bool knows_all() const { return false; }
 };
 
 // As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps no delays.

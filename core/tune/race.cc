@@ -322,7 +322,7 @@ class Race {
     const auto had = static_cast<double>(std::max<uint64_t>(interference.used_ns() - used, 1));
     const uint64_t lost = interference.stolen_ns() - stolen;
     const double taken_away = lost < kLeastStolenNs ? 0 : static_cast<double>(lost) / had;
-    const double deviation = deviation_of(entries_[a].samples);
+    const double deviation = interference.knows_all() ? 0 : deviation_of(entries_[a].samples);
     std::string why;
     if (slots.too_many())
       why = others_had(slots);
@@ -337,7 +337,7 @@ class Race {
       std::string own = why;
       // The pairs of a block and the medians of all samples tell the same, or the machine changed meanwhile.
       const double medians = row.ns > 0 ? std::log(median(entries_[a].samples) / row.ns) : 0;
-      if (own.empty() && row.blocks > 0 && std::abs(medians - std::log(row.gain)) > kContradiction)
+      if (own.empty() && row.blocks > 0 && !interference.knows_all() && std::abs(medians - std::log(row.gain)) > kContradiction)
         own = "the times' medians are " + std::to_string(std::exp(medians)) + "x apart, their pairs " + std::to_string(row.gain) + "x";
       if (own.empty()) {
         told = true;
@@ -518,7 +518,8 @@ class Race {
       const Slots slots = timer_.slots() - before;
       const double half = (shift.high - shift.low) / 2;
       if (slots.too_many()) disturb(w, others_had(slots));
-      else if (half > kPublished) disturb(w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");
+      else if (half > kPublished && !timer_.interference().knows_all())
+        disturb(w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");
       else if (shift.low <= threshold_) row.outcome = RaceOutcome::kUndecided, row.note = "faster in its race, but not for " + seconds(spread_ns);
     }
     if (row.outcome != RaceOutcome::kAccept) sheet_.winner = sheet_.baseline;

@@ -13,6 +13,7 @@
 #include "core/api/session.h"
 #include "core/cache/cache.h"
 #include "tests/support/option_words.h"
+#include "tests/support/others.h"
 #include "tests/support/temp_folder.h"
 
 namespace keirin {
@@ -25,6 +26,7 @@ class KeptDecision : public testing::Test {
     plain_.race_seconds = 0.1;
     plain_.threads = 1;  // 0 would leave what the row before had set; alone, for a race beside other tests is slow
     plain_.memory_limit = 10;
+    plain_.interference = &others_;
   }
 
   static std::unique_ptr<Runtime> open(const Options& options) {
@@ -62,6 +64,7 @@ class KeptDecision : public testing::Test {
   }
 
   const test::TempFolder folder_;
+  test::Others others_;
   Options plain_;
 };
 
@@ -87,6 +90,32 @@ TEST_F(KeptDecision, IsThatOfTheSameOptionsOnly) {
     }
     EXPECT_TRUE(!row.decides || taken(plain_)) << "after " << row.name;
   }
+}
+
+TEST_F(KeptDecision, IsNotMadeByADisturbedRace) {
+  const std::unique_ptr<Runtime> runtime = open(plain_);
+  const auto decide = [&](bool again, bool disturbed) {
+    Options options = plain_;
+    options.measure_again = again;
+    others_.each_time = disturbed ? 1e12 : 0;
+    auto session = Session::open(*runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", options);
+    auto report = (*session)->compile(*(*session)->example_inputs(1));
+    EXPECT_TRUE(report.ok()) << report.status().text();
+    EXPECT_EQ(report->disturbed.empty(), !disturbed) << report->disturbed;
+    return *report;
+  };
+  const ModelReport first = decide(false, true);
+  EXPECT_EQ(first.chosen, "eager");
+  EXPECT_EQ(kept(), 0u) << "nobody else is told";
+  const ModelReport quiet = decide(false, false);
+  EXPECT_EQ(kept(), 1u);
+  const ModelReport again = decide(true, true);
+  EXPECT_EQ(again.chosen, quiet.chosen) << "what a quiet machine chose stays";
+  EXPECT_EQ(again.chosen_ms, 0) << "but its figures were taken by others";
+  EXPECT_TRUE(quiet.chosen == "eager" || again.reasons.at(0).find("the choice is that of an earlier race") != std::string::npos)
+      << again.reasons.at(0);
+  others_.each_time = 0;
+  EXPECT_TRUE(quiet.chosen == "replay" || taken(*runtime, plain_)) << "and is still there";
 }
 
 TEST_F(KeptDecision, IsThatOfTheSameVariablesOnly) {

@@ -35,8 +35,8 @@ constexpr size_t kApiRows = 0
 #undef KRN_OPTION
 #undef KRN_OPTION_inner
 #undef KRN_OPTION_api
-static_assert(test::count_members<Options>() == kRows + 1,
-              "an option that is no row of core/api/options.def");  // and `progress`
+static_assert(test::count_members<Options>() == kRows + 2,
+              "an option that is no row of core/api/options.def");  // and `progress` and `interference`
 static_assert(test::count_members<LoadOptions>() == kApiRows, "a member of LoadOptions that is no row with `api`");
 
 // What stands for the decision of a process that was started with these.

@@ -31,7 +31,11 @@ Runtime& runtime() {
   return *instance;
 }
 
+// Races here are told that they have the machine alone: other tests run beside them.
+test::Others nobody;
+
 std::unique_ptr<Session> open(const std::string& name, Options options = {}) {
+  if (!options.interference) options.interference = &nobody;
   auto session = Session::open(runtime(), zoo(name), options);
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
@@ -112,6 +116,127 @@ TEST(Session, AFurtherSizeGeneratesNoCode) {
     if (rows++ == 0) EXPECT_GT(report->kernels_generated, 0);
     else EXPECT_EQ(report->kernels_generated, 0) << sizes[0] << "," << sizes[1];
   }
+}
+
+// What says of itself that it was disturbed shows no figure, and eager answers.
+TEST(Session, ADisturbedRaceShowsNoFigure) {
+  test::Others busy;
+  busy.each_time = 1e12;
+  Options options;
+  options.race_seconds = 0.5;
+  options.interference = &busy;
+  auto session = open("mlp", options);
+  auto inputs = session->example_inputs(1);
+  ASSERT_TRUE(inputs.ok());
+  auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_NE(report->disturbed.find("others had the processor"), std::string::npos) << explain_text(*report);
+  EXPECT_EQ(report->chosen, "eager");
+  EXPECT_EQ(report->speedup, 1);
+  EXPECT_EQ(report->eager_ms, 0);
+  EXPECT_EQ(report->compiled_ms, 0);
+  EXPECT_EQ(report->pays_back_after_calls, 0);
+  EXPECT_GT(report->nodes_compiled, 0) << "what could be compiled is known all the same";
+  EXPECT_NE(report->reasons.at(0).find("the race was disturbed"), std::string::npos) << report->reasons.at(0);
+  const nlohmann::json json = to_json(*report);
+  EXPECT_TRUE(json.at("speedup").is_null());
+  EXPECT_FALSE(json.at("disturbed").get<std::string>().empty());
+  for (const nlohmann::json& candidate : json.at("candidates")) {
+    EXPECT_EQ(candidate.at("ms"), 0) << candidate;
+    EXPECT_NE(candidate.at("reason"), "slower") << candidate;
+  }
+  const std::string table = bench_table({*report, *report});
+  EXPECT_NE(table.find(" disturbed |"), std::string::npos) << table;
+  EXPECT_EQ(table.find("geomean"), std::string::npos) << table;
+  EXPECT_NE(table.find("disturbed: 2 of 2 rows"), std::string::npos) << table;
+  EXPECT_NE(explain_text(*report).find("the race was disturbed"), std::string::npos);
+}
+
+// A forced plan has the figures of a race, and the steps say whose they are.
+TEST(Session, AForcedPlanIsMeasured) {
+  Options options;
+  options.race_seconds = 2;
+  options.force = "compiled";
+  auto session = open("mlp", options);
+  auto inputs = session->example_inputs(1);
+  auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  ASSERT_FALSE(report->plugin.empty());
+  if (!report->disturbed.empty()) GTEST_SKIP() << "the machine is not quiet: " << report->disturbed;
+  for (const CandidateReport& c : report->candidates)
+    if (c.name == report->chosen) EXPECT_GE(c.blocks, 10) << explain_text(*report);
+  EXPECT_LT(report->speedup_low, report->speedup_high);
+  EXPECT_EQ(report->steps_of, report->chosen);
+  const double ratio = std::min(report->eager_ms, report->eager_replay_ms > 0 ? report->eager_replay_ms : report->eager_ms) / report->chosen_ms;
+  EXPECT_NEAR(std::log(ratio / report->speedup), 0, 0.16) << explain_text(*report);
+}
+
+TEST(Session, SizesAreNamedAndCheckedAgainstTheExport) {
+  Options options;
+  options.force = "eager";
+  options.race_seconds = 0.1;
+  auto session = open("bert_dynamic", options);
+  auto inputs = session->example_inputs(1, {3, 6});
+  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+  auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  ASSERT_EQ(report->sizes.size(), 2u);
+  EXPECT_EQ(report->sizes[0].value, 3);
+  EXPECT_EQ(report->sizes[1].value, 6);
+  EXPECT_EQ(model_at_sizes(*report), "bert_dynamic at 3,6");
+  EXPECT_NE(report->sizes[0].name.find("[0]"), std::string::npos) << report->sizes[0].name;
+  ASSERT_EQ(report->inputs.size(), inputs->size());
+  EXPECT_EQ(report->inputs[0], "i64[3,6]");
+  const nlohmann::json json = to_json(*report);
+  EXPECT_EQ(json.at("sizes").at(1).at("value"), 6);
+  ASSERT_GT(report->sizes[0].max, 0) << "the export has a limit";
+  const auto refused = [&](const std::vector<int64_t>& sizes, const std::string& words) {
+    const Status status = session->example_inputs(1, sizes).status();
+    EXPECT_EQ(status.code(), Code::k_invalid_input);
+    EXPECT_NE(status.text().find(words), std::string::npos) << status.text();
+  };
+  refused({report->sizes[0].max + 1, 6}, "from " + std::to_string(report->sizes[0].min) + " to " + std::to_string(report->sizes[0].max));
+  refused({3, 6, 9}, "3 sizes were given, the export left 2 free");
+  refused({-1}, "is outside of what the export allows");
+  auto fixed = open("mlp", options);
+  EXPECT_TRUE(fixed->example_inputs(1, {}).ok());
+  EXPECT_NE(fixed->example_inputs(1, {4}).status().text().find("the export left 0 free"), std::string::npos);
+}
+
+TEST(Session, TheOldestDecisionGoesAndItsReportSaysSo) {
+  Options options;
+  options.race_seconds = 0.05;
+  options.plugins = {"cuda"};  // which has nothing on the CPU: deciding is quick
+  options.max_shapes = 2;
+  auto session = open("bert_dynamic", options);
+  const std::vector<std::vector<int64_t>> sizes = {{2, 4}, {3, 6}, {4, 8}};
+  for (const std::vector<int64_t>& each : sizes) ASSERT_TRUE(session->compile(*session->example_inputs(1, each)).ok());
+  const std::vector<ModelReport> reports = session->reports();
+  ASSERT_EQ(reports.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::string text = explain_text(reports[i]);
+    EXPECT_EQ(text.find("forgotten: 2 decisions are kept") != std::string::npos, i == 0) << text;
+  }
+  ASSERT_TRUE(session->call(*session->example_inputs(1, sizes[0])).ok());
+  EXPECT_EQ(session->reports().back().calls_unadmitted, 1u);
+  ASSERT_TRUE(session->call(*session->example_inputs(1, sizes[2])).ok());
+  EXPECT_EQ(session->reports().back().calls_unadmitted, 1u);
+}
+
+TEST(Session, NoPluginIsTheFirstReason) {
+  Options options;
+  options.race_seconds = 0.05;
+  options.plugins = {"cuda"};
+  auto session = open("mlp", options);
+  auto report = session->compile(*session->example_inputs(1));
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_EQ(report->reasons.at(0).rfind("no plugin compiles for cpu: ", 0), 0u) << report->reasons.at(0);
+  EXPECT_NE(report->reasons.at(0).find("was not asked for by name"), std::string::npos) << report->reasons.at(0);
+  EXPECT_NE(bench_table({*report}).find("eager: no plugin compiles for cpu"), std::string::npos) << bench_table({*report});
+  options.fallback = Fallback::kWarn;
+  report = open("mlp", options)->compile(*session->example_inputs(1));
+  ASSERT_TRUE(report.ok());
+  EXPECT_NE(report->reasons.at(0).find("of a call's time: no plugin compiles for cpu"), std::string::npos) << report->reasons.at(0);
 }
 
 TEST(Session, OtherShapesAreAnsweredEagerly) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "core/tune/race.h"
+#include "tests/support/others.h"
 
 namespace keirin::test {
 
@@ -25,13 +26,6 @@ struct Load {
   bool empty() const { return on_ns == 0; }
 };
 
-struct Others final : Interference {
-  uint64_t waited_ns() override { return static_cast<uint64_t>(waited); }
-  uint64_t stolen_ns() override { return static_cast<uint64_t>(stolen); }
-  uint64_t used_ns() override { return static_cast<uint64_t>(used); }
-  double waited = 0, stolen = 0, used = 0;
-};
-
 class FakeMachine {
  public:
   FakeMachine(uint64_t seed, Noise noise) : random_(seed), noise_(noise) {}
@@ -45,6 +39,7 @@ class FakeMachine {
   RaceOptions options() {
     RaceOptions o;
     o.now_ns = [this] { return static_cast<uint64_t>(now_ns_); };
+    others.all = false;
     o.interference = &others;
     o.pause = [this](uint64_t ns) {
       now_ns_ += static_cast<double>(ns);
