@@ -159,9 +159,7 @@ int64_t Decider::resident_bytes() const {
     std::ifstream("/proc/self/statm") >> pages >> resident;
     return resident * sysconf(_SC_PAGE_SIZE);
   }
-  int64_t bytes = kDeviceContextBytes;
-  for (size_t i = 0; i < s_.weights.size(); ++i) bytes += s_.weights[i].tensor->storage_bytes();
-  return bytes;
+  return kDeviceContextBytes + s_.weights.storage_bytes();
 }
 
 CallGuard Decider::call_guard() const {
