@@ -133,7 +133,7 @@ bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& sta
   try {
     for (const size_t i : written_arguments(site.op.schema(), stack))
       if (trial[i].isTensor()) trial[i] = trial[i].toTensor().clone();
-    site.op.callBoxed(&trial);
+    site.call(trial);
   } catch (const c10::Error&) {
     fails = true;  // as run_wide will find too
   }
@@ -146,7 +146,7 @@ bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& sta
 
 void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
   widen_arguments(site, stack, !operands.empty());
-  site.op.callBoxed(&stack);
+  site.call(stack);
   settle_results(site, stack, operands);
 }
 
@@ -163,7 +163,7 @@ void RefereeRunner::run_own(const OperatorSite& site, torch::jit::Stack& stack, 
     torch::jit::Stack argument{stack[i]};
     each_tensor(argument, [&](at::Tensor& tensor) { written.push_back(tensor); });
   }
-  site.op.callBoxed(&stack);
+  site.call(stack);
   for (size_t k = 0; k < own.size(); ++k)
     for (const at::Tensor& tensor : written)
       if (tensor.is_same(own[k]) && !own[k].is_same(operands[k])) {

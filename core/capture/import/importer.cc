@@ -494,7 +494,9 @@ class Importer {
     if (op.starts_with("aten::to") || returns_operand(op)) return same ? source : none;
     if (op == "aten::contiguous")
       return source->strides == contiguous_strides(captured_.graph.type(from).sizes) ? source : none;
-    if (op == "aten::reshape" || op == "aten::flatten" || op == "aten::reshape_as" || op == "aten::unflatten") {
+    const bool sized_view = op == "aten::view" && schema.overload_name().empty();
+    if (sized_view || op == "aten::reshape" || op == "aten::flatten" || op == "aten::reshape_as" ||
+        op == "aten::unflatten") {
       const bool is_view =
           at::detail::computeStride(captured_.graph.type(from).sizes, source->strides, captured_.graph.type(value).sizes)
               .has_value();
@@ -607,8 +609,6 @@ class Importer {
     std::vector<Output> updates;
     for (const pt2::OutputSpec& spec : program_.outputs) {
       const std::vector<std::string> names = spec.arg.names();
-      const bool is_mutation = spec.kind == OutKind::kBufferMutation || spec.kind == OutKind::kParameterMutation ||
-                               spec.kind == OutKind::kUserInputMutation;
       if (names.size() != 1 || !scope_.contains(names[0])) return Status(Code::k_unsupported, "an output is no tensor");
       const Entry& entry = scope_.at(names[0]);
       if (!entry.is_tensor) {
@@ -618,7 +618,7 @@ class Importer {
         continue;
       }
       KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
-      if (is_mutation) {
+      if (spec.is_mutation()) {
         KRN_TRY_LET(const ValueId target, root_of(spec));
         updates.push_back({value, target, kNone});
       } else {
