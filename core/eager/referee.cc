@@ -6,6 +6,7 @@
 
 #include "core/eager/at_tensor.h"
 #include "core/eager/observer.h"
+#include "core/eager/package_ops.h"
 #include "core/eager/schema_effects.h"
 #include "core/eager/tensor_services.h"
 
@@ -30,7 +31,8 @@ bool is_scalar_type(const c10::Argument& argument) {
 bool belongs_to_its_dtype(const OperatorSite& site) {
   const std::string& name = site.op.schema().name();
   return (name == "aten::view" && site.op.schema().overload_name() == "dtype") ||
-         !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::"));
+         !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::") ||
+           is_package_op(name));
 }
 
 double largest_of(at::ScalarType type) {

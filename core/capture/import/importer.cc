@@ -14,6 +14,7 @@
 #include "core/eager/at_tensor.h"
 #include "core/eager/call_table.h"
 #include "core/eager/input_rules.h"
+#include "core/eager/package_ops.h"
 #include "core/eager/schema_effects.h"
 #include "core/eager/symbol_ops.h"
 #include "core/ops/aten.h"
@@ -253,6 +254,7 @@ class Importer {
                             "nothing was run",
                             {}});
     }
+    if (is_package_op(op) && call.args.empty()) return true;  // a version that nobody reads
     // Both are true by construction: sizes were checked when the symbols were bound, dtypes when the types were
     // inferred.
     return op == "aten::_assert_tensor_metadata" || op.starts_with("aten::sym_constrain_range");
