@@ -131,7 +131,8 @@ bool demands_strides(const c10::FunctionSchema& schema) {
 }
 
 void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack) {
-  if (!may_copy || !stack[0].isTensor() || stack[0].toTensor().is_contiguous()) return op.callBoxed(&stack);
+  const auto is_allowed = [](const at::Tensor& self) { return self.layout() != at::kStrided || self.is_contiguous(); };
+  if (!may_copy || is_allowed(stack[0].toTensor())) return op.callBoxed(&stack);
   if (stack.size() == 2 && stack[1].isIntList()) {
     stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
     return;
