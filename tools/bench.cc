@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "tools/options.h"
+#include "tools/tensors.h"
 
 extern char** environ;
 
@@ -27,19 +27,6 @@ struct Bench {
   bool costs = false;
   std::string cache;               // of this run alone, where cold starts are measured
 };
-
-
-Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
-  std::vector<int64_t> sizes;
-  std::istringstream stream(text);
-  for (std::string item; std::getline(stream, item, ',');) {
-    if (item.empty() || item.size() > 12 || item.find_first_not_of("0123456789") != std::string::npos)
-      return Status(Code::k_invalid_input, {"\"" + text + "\" is no list of sizes", "--at", "nothing was run",
-                                            "give the free sizes of the inputs in the order of their appearance: --at 8,128"});
-    sizes.push_back(std::stoll(item));
-  }
-  return sizes;
-}
 
 // What a process finds that starts after this one: its own, because code compiled in this one is still in memory. 0: nothing to load.
 double warm_start_seconds(const Bench& bench, const std::string& model) {
@@ -64,14 +51,10 @@ double warm_start_seconds(const Bench& bench, const std::string& model) {
   return report.is_object() ? report.value("warm_start_s", 0.0) : 0;
 }
 
-Result<ModelReport> bench_one(Runtime& runtime, Session& session, const Bench& bench, const std::string& sizes) {
-  std::vector<TensorRef> inputs;
-  if (sizes.empty()) {
-    KRN_TRY_LET(inputs, inputs_for(session, runtime, bench.common.inputs, bench.common.runtime.device));
-  } else {
-    KRN_TRY_LET(std::vector<int64_t> values, parse_sizes(sizes));
-    KRN_TRY_LET(inputs, session.example_inputs(1, values));
-  }
+Result<ModelReport> bench_one(Runtime& runtime, Session& session, const Bench& bench, const std::string& path,
+                              const std::string& sizes) {
+  KRN_TRY_LET(const std::vector<int64_t> values, parse_sizes(sizes));
+  KRN_TRY_LET(const std::vector<TensorRef> inputs, inputs_for(session, runtime, path, bench.common, values));
   return session.compile(inputs);
 }
 
@@ -120,7 +103,7 @@ int run_all(const Bench& bench) {
       continue;
     }
     for (const std::string& at : sizes) {
-      auto report = bench_one(**runtime, **session, bench, at);
+      auto report = bench_one(**runtime, **session, bench, *path, at);
       end_progress_line();
       if (!report.ok()) {
         exit_code = fail(report.status());

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tools/options.h"
+#include "tools/tensors.h"
 
 namespace keirin::tools {
 namespace {
@@ -20,7 +21,7 @@ Status run(Explain& explain) {
   KRN_TRY_LET(auto runtime, Runtime::open(explain.common.runtime));
   KRN_TRY_LET(std::string path, find_model(explain.model, explain.common.size));
   KRN_TRY_LET(auto session, Session::open(*runtime, path, explain.common.runtime));
-  KRN_TRY_LET(std::vector<TensorRef> inputs, session->example_inputs(1));
+  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, *runtime, path, explain.common));
   KRN_TRY_LET(ModelReport report, session->compile(inputs));
   end_progress_line();
   fmt::print(explain.common.json == "-" ? stderr : stdout, "{}", explain_text(report));

@@ -9,8 +9,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/eager/safetensors.h"
-
 namespace keirin::tools {
 namespace fs = std::filesystem;
 namespace {
@@ -127,28 +125,6 @@ Result<std::string> find_model(const std::string& name, const std::string& size)
   for (const std::string& each : zoo_names(size)) known += (known.empty() ? "" : " ") + each;
   return Status(Code::k_invalid_input, {fmt::format("no file and no zoo model is called \"{}\"", name), {}, "nothing was run",
                                         "give the path of a .pt2 file, or one of: " + known});
-}
-
-Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& path, const std::string& device) {
-  if (path.empty()) return session.example_inputs(1);
-  KRN_TRY_LET(NamedTensors named, read_safetensors(path, runtime.tensors()));
-  const Device target = device_from_name(device).value_or(Device{});  // the session refused any other word
-  std::vector<TensorRef> inputs(named.size());
-  for (auto& [name, tensor] : named) {
-    size_t position = 0;
-    for (; position < named.size() && name != std::to_string(position);) ++position;
-    if (position == named.size() || inputs[position])
-      return Status(Code::k_invalid_input, {"tensor \"" + name + "\" is not a position", path, "nothing was run",
-                                            "name the tensors by flat position: 0, 1, ..."});
-    KRN_TRY_LET(inputs[position], runtime.tensors().to_device(tensor, target));
-  }
-  return inputs;
-}
-
-Status write_outputs(const std::string& path, const std::vector<TensorRef>& outputs, TensorServices& services) {
-  NamedTensors named;
-  for (size_t i = 0; i < outputs.size(); ++i) named.emplace_back(std::to_string(i), outputs[i]);
-  return write_safetensors(path, named, services);
 }
 
 int fail(const Status& status) {

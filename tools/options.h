@@ -39,11 +39,6 @@ std::vector<std::string> command_words(const Options& options);
 Result<std::string> find_model(const std::string& name, const std::string& size);
 std::vector<std::string> zoo_names(const std::string& size);
 
-// Inputs of a call: the file's tensors "0", "1", ... on the device, or what the model's file and graph say if `path` is empty.
-Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& path, const std::string& device);
-// Outputs as tensors "0", "1", ...
-Status write_outputs(const std::string& path, const std::vector<TensorRef>& outputs, TensorServices& services);
-
 // Prints a Status to standard error and returns the exit code that goes with it.
 int fail(const Status& status);
 // Writes text to a file or to standard output ("-").

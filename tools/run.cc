@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tools/options.h"
+#include "tools/tensors.h"
 
 namespace keirin::tools {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 struct Run {
   CommonOptions common;
   std::string model, outputs;
-  bool eager = false;
+  std::string try_sizes;  // of --try-drawn
+  bool eager = false, try_drawn = false;
 };
 
 Status run(Run& run) {
@@ -21,7 +23,12 @@ Status run(Run& run) {
   KRN_TRY_LET(auto runtime, Runtime::open(run.common.runtime));
   KRN_TRY_LET(std::string path, find_model(run.model, run.common.size));
   KRN_TRY_LET(auto session, Session::open(*runtime, path, run.common.runtime));
-  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, *runtime, run.common.inputs, run.common.runtime.device));
+  if (run.try_drawn) {
+    KRN_TRY_LET(const std::vector<int64_t> sizes, parse_sizes(run.try_sizes));
+    return try_drawn(*session, sizes);
+  }
+  if (!run.outputs.empty()) KRN_TRY(check_outputs(*session));
+  KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, *runtime, path, run.common));
   if (!run.eager) {
     KRN_TRY_LET(ModelReport report, session->compile(inputs));
     end_progress_line();
@@ -30,11 +37,9 @@ Status run(Run& run) {
   }
   KRN_TRY_LET(std::vector<TensorRef> outputs, session->call(inputs));
   if (!run.outputs.empty()) return write_outputs(run.outputs, outputs, runtime->tensors());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    std::string sizes;
-    for (int64_t d = 0; d < outputs[i]->rank(); ++d) sizes += (d ? "," : "") + std::to_string(outputs[i]->sizes()[d]);
-    fmt::print("{}: {}[{}]\n", i, dtype_name(outputs[i]->dtype()), sizes);
-  }
+  std::FILE* out = run.common.json == "-" ? stderr : stdout;  // what reads JSON reads nothing else
+  for (size_t i = 0; i < outputs.size(); ++i)
+    fmt::print(out, "{}: {}\n", i, outputs[i] ? spec_text(spec_of(*outputs[i])) : "none");
   return {};
 }
 
@@ -46,8 +51,11 @@ void add_run(CLI::App& app, int& exit_code) {
   word->add_option("model", state->model, "a .pt2 file or a name of the zoo")->required();
   word->add_option("--outputs", state->outputs, "write the outputs to this .safetensors file");
   word->add_flag("--eager", state->eager, "do not compile");
+  // What inputs_for starts; the sizes may be none.
+  CLI::Option* try_drawn = word->add_option("--try-drawn", state->try_sizes)->expected(0, 1)->group("");
   state->common.add_to(*word);
-  word->callback([state, &exit_code] {
+  word->callback([state, try_drawn, &exit_code] {
+    state->try_drawn = try_drawn->count() > 0;
     Status status = run(*state);
     if (!status.ok()) exit_code = fail(status);
   });

@@ -43,7 +43,7 @@ bool CallGuard::meets(const Ranges& ranges, std::pair<uintptr_t, uintptr_t> rang
 CallGuard::CallGuard(const std::vector<TensorRef>& inputs, Device device, uint64_t modes, const Writes& writes)
     : written_inputs_(writes.inputs), written_weights_(ranges_of(writes.weights)), watches_modes_(true), device_(device), modes_(modes) {
   for (const TensorRef& t : inputs) {
-    specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
+    specs_.push_back(spec_of(*t));
     alignment_.push_back(alignment_of(*t));
     const auto range = byte_range(*t);
     span_bytes_.push_back(range.second - range.first);

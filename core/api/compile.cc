@@ -81,7 +81,7 @@ class Decider {
     report_.mode = s_.options.mode;
     report_.threads = services_.num_threads();
     for (const TensorRef& t : inputs) {
-      specs_.push_back({t->dtype(), {t->sizes(), t->sizes() + t->rank()}, {t->strides(), t->strides() + t->rank()}, t->device()});
+      specs_.push_back(spec_of(*t));
       report_.inputs.push_back(spec_text(specs_.back()));
     }
     report_.sizes = s_.free_sizes(specs_);
@@ -166,9 +166,7 @@ int64_t Decider::resident_bytes() const {
     std::ifstream("/proc/self/statm") >> pages >> resident;
     return resident * sysconf(_SC_PAGE_SIZE);
   }
-  int64_t bytes = kDeviceContextBytes;
-  for (size_t i = 0; i < s_.weights.size(); ++i) bytes += s_.weights[i].tensor->storage_bytes();
-  return bytes;
+  return kDeviceContextBytes + s_.weights.storage_bytes();
 }
 
 CallGuard Decider::call_guard() const {

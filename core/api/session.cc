@@ -259,6 +259,41 @@ Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed, const std:
   return impl_->draw(seed, symbol_sizes);
 }
 
+Result<std::vector<std::string>> Session::unknown_inputs(const std::vector<int64_t>& symbol_sizes) const {
+  std::vector<std::string> out;
+  if (impl_->rules) return out;
+  const pt2::Program& program = impl_->model->program;
+  KRN_TRY_LET(const ExampleShapes shapes, example_shapes(program, symbol_sizes));
+  std::vector<InputHint> hints;
+  if (auto captured = import_graph(program, impl_->weights, shapes.specs, impl_->device); captured.ok())
+    hints = infer_inputs(captured->graph);
+  size_t at = 0;
+  for (const pt2::InputSpec& input : program.inputs) {
+    const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
+    if (!tensor) continue;
+    const size_t i = at++;
+    if (!is_int(shapes.specs[i].dtype)) continue;
+    if (i >= hints.size())
+      out.push_back("\"" + tensor->name + "\" (of a model that no graph can show)");
+    else if (hints[i].unknown_meaning)
+      out.push_back("\"" + tensor->name + "\" (" + hints[i].why + ")");
+  }
+  return out;
+}
+
+std::vector<std::pair<size_t, DType>> Session::output_dtypes() const {
+  std::vector<std::pair<size_t, DType>> out;
+  const pt2::Program& program = impl_->model->program;
+  size_t position = 0;
+  for (const pt2::OutputSpec& output : program.outputs) {
+    if (output.is_mutation()) continue;
+    const auto* tensor = output.arg.get<pt2::TensorArg>();
+    if (tensor) out.emplace_back(position, program.graph.tensor_values.find(tensor->name)->second.dtype);
+    ++position;
+  }
+  return out;
+}
+
 std::vector<ModelReport> Session::reports() const {
   impl_->checker.drain();
   std::lock_guard lock(impl_->report_mutex);

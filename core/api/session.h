@@ -59,6 +59,12 @@ class Session {
   Result<std::vector<TensorRef>> example_inputs(uint64_t seed);
   // The same with other sizes: symbol_sizes[k] for the k-th free size of the inputs, in the order of their appearance.
   Result<std::vector<TensorRef>> example_inputs(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
+  // The inputs of which those hold integers that neither the file nor the graph says the meaning of (pivots, lengths),
+  // by name and reader; empty if there are none. Drawn ones may be illegal: an operator may raise, or read and write
+  // memory that is not its own.
+  Result<std::vector<std::string>> unknown_inputs(const std::vector<int64_t>& symbol_sizes) const;
+  // Of the outputs that are tensors, as the file says: position and dtype.
+  std::vector<std::pair<size_t, DType>> output_dtypes() const;
   const std::string& name() const;
   // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
   std::vector<std::pair<std::string, TensorRef>> weights() const;

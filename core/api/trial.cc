@@ -14,9 +14,7 @@ using Tensors = std::vector<TensorRef>;
 bool lies_inside(const Tensor& part, const Tensor& whole) { return part.dtype() == whole.dtype() && covers(whole, part); }
 
 OutputView view_in(size_t output, OutputView::Of of, size_t source, const Tensor& part, const Tensor& whole) {
-  const auto distance = reinterpret_cast<intptr_t>(part.data()) - reinterpret_cast<intptr_t>(whole.data());
-  return {output, of, source, distance / dtype_bytes(whole.dtype()), {part.sizes(), part.sizes() + part.rank()},
-          {part.strides(), part.strides() + part.rank()}};
+  return {output, of, source, reinterpret_cast<intptr_t>(part.data()) - reinterpret_cast<intptr_t>(whole.data())};
 }
 
 }  // namespace
@@ -67,7 +65,7 @@ OutputForms forms_of(const Tensors& outputs, const Tensors& inputs, const Weight
   for (const TensorRef& output : outputs) {
     forms.specs.emplace_back();
     if (output)
-      forms.specs.back() = {output->dtype(), {output->sizes(), output->sizes() + output->rank()}, {output->strides(), output->strides() + output->rank()}, output->device()};
+      forms.specs.back() = spec_of(*output);
   }
   return forms;
 }
@@ -102,7 +100,7 @@ CallFn with_forms(CallFn call, const OutputForms& forms, bool may_differ, Tensor
       const TensorRef& source = view.of == OutputView::Of::kInput    ? inputs.at(view.source)
                                 : view.of == OutputView::Of::kWeight ? weights[view.source].tensor
                                                                      : outputs.at(view.source);
-      KRN_TRY_LET(outputs.at(view.output), view_of(source, view.sizes, view.strides, view.offset));
+      KRN_TRY_LET(outputs.at(view.output), services.view(source, forms.specs[view.output], view.byte_offset));
     }
     return outputs;
   };

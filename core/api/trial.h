@@ -28,8 +28,7 @@ struct OutputView {
   size_t output = 0;
   Of of = Of::kInput;
   size_t source = 0;  // position of the input, weight or output that holds all its elements
-  int64_t offset = 0;  // in elements, from the source's first
-  std::vector<int64_t> sizes, strides;
+  int64_t byte_offset = 0;  // from the source's first element
 };
 // The views among eager's own outputs, of inputs that do not share memory with each other. Other overlap is not listed: a trial
 // then differs from eager's.

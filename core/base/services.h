@@ -22,6 +22,7 @@ struct TensorSpec {
   Device device;
 };
 
+TensorSpec spec_of(const Tensor& tensor);
 // "f32[8,128]"
 std::string spec_text(const TensorSpec& spec);
 
@@ -34,6 +35,10 @@ class TensorServices {
   virtual bool unshared(const TensorRef& tensor) = 0;
   // A view of `bytes` owned by `owner`.
   virtual Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) = 0;
+  // A view of the tensor's own storage, which it keeps: its first element lies `byte_offset` bytes after the tensor's.
+  // Of the dtype of `spec`, for which the offset in the storage has to be a whole number of elements; an error where
+  // the storage ends before the view.
+  virtual Result<TensorRef> view(const TensorRef& tensor, const TensorSpec& spec, int64_t byte_offset) = 0;
   virtual Result<TensorRef> clone(const TensorRef& tensor) = 0;    // same sizes and strides, own storage
   // Element-wise, converts dtype, strides and device. Along a stride of 0 of `to` the first element of `from` is taken.
   virtual Status copy(const TensorRef& to, const TensorRef& from) = 0;

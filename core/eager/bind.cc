@@ -7,6 +7,7 @@
 #include <ATen/ScalarOps.h>
 
 #include "core/eager/at_tensor.h"
+#include "core/eager/package_ops.h"
 
 namespace keirin {
 namespace {
@@ -273,9 +274,8 @@ DeviceMap make_device_map(const pt2::Graph& graph, Device target) {
 
 Result<c10::OperatorHandle> find_operator(const std::string& target) {
   constexpr std::string_view kPrefix = "torch.ops.";
-  const auto bad = [&](const char* why) {
-    return Status(Code::k_unsupported,
-                  Message{"op " + target + " " + why, {}, {}, "load the library that registers it before the model"});
+  const auto bad = [&](const char* why, std::string advice = {}) {
+    return Status(Code::k_unsupported, Message{"op " + target + " " + why, {}, {}, std::move(advice)});
   };
   if (!target.starts_with(kPrefix)) return bad("is not an operator");
   const size_t name_begin = target.find('.', kPrefix.size());
@@ -285,8 +285,9 @@ Result<c10::OperatorHandle> find_operator(const std::string& target) {
   const std::string name = target.substr(name_begin + 1, overload_begin - name_begin - 1);
   std::string overload = target.substr(overload_begin + 1);
   if (overload == "default") overload.clear();
-  const auto op = c10::Dispatcher::singleton().findSchema({space + "::" + name, overload});
-  if (!op) return bad("is not registered in this process");
+  auto op = c10::Dispatcher::singleton().findSchema({space + "::" + name, overload});
+  if (!op) op = find_package_op(space, name, overload);
+  if (!op) return bad("is not registered in this process", package_advice(space));
   return *op;
 }
 

@@ -39,7 +39,8 @@ struct DeviceMap {
 };
 DeviceMap make_device_map(const pt2::Graph& graph, Device target);
 
-// "torch.ops.aten.add.Tensor" -> the operator; `unsupported` if this process has none of that name.
+// "torch.ops.aten.add.Tensor" -> the operator; `unsupported` if this process has none of that name and
+// core/eager/package_ops has no stand-in.
 Result<c10::OperatorHandle> find_operator(const std::string& target);
 
 Result<BoundCall> bind_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices);

@@ -124,6 +124,29 @@ void OperandList::visit_slots(const std::function<void(Operand&)>& visitor) {
   }
 }
 
+bool demands_strides(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" ||
+         name == "aten::view_as_complex";
+}
+
+void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack) {
+  const auto is_allowed = [](const at::Tensor& self) { return self.layout() != at::kStrided || self.is_contiguous(); };
+  if (!may_copy || is_allowed(stack[0].toTensor())) return op.callBoxed(&stack);
+  if (stack.size() == 2 && stack[1].isIntList()) {
+    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
+    return;
+  }
+  const torch::jit::Stack arguments = stack;
+  try {
+    op.callBoxed(&stack);
+  } catch (const c10::Error&) {
+    stack = arguments;
+    stack[0] = stack[0].toTensor().contiguous();
+    op.callBoxed(&stack);  // what fails for another reason fails again
+  }
+}
+
 Result<BoxedCall> make_boxed_call(const BoundCall& call, const OperandList::SlotOf& slot) {
   BoxedCall boxed{call.op, {}};
   for (size_t i = 0; i < call.args.size(); ++i) {

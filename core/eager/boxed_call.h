@@ -54,6 +54,13 @@ class OperandList {
   std::vector<c10::IValue> constants_;
 };
 
+// Whether the operator is a view that only some strides of its operand allow.
+bool demands_strides(const c10::FunctionSchema& schema);
+// As callBoxed. With `may_copy`, for operators that demand strides: where the operand's allow no view, the result is a
+// copy with the values of the view. The strides of what an operator returns differ from device to device, and the file
+// was written on one of them.
+void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack);
+
 struct BoxedCall {
   c10::OperatorHandle op;
   OperandList operands;
@@ -61,7 +68,7 @@ struct BoxedCall {
   void run(Slots& slots, torch::jit::Stack& stack) const {
     stack.clear();
     operands.push_all(slots, stack);
-    op.callBoxed(&stack);
+    call_operator(op, demands_strides(op.schema()), stack);  // in a Graph nobody writes what another reads
   }
 };
 

@@ -75,13 +75,6 @@ void add_tensors(std::vector<OperatorSite::Tensor>& to, const BoundArg& arg, con
     to.push_back({prefix + arg.name, meta->second.dtype});
 }
 
-bool writes(const BoundCall& call) {
-  const auto is_true = [&](size_t i) {
-    return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
-  };
-  return !written_arguments(call.op.schema(), is_true).empty();
-}
-
 bool truth_of(const IValue& value) {
   return value.isTensor() ? value.toTensor().item().toBool() : value.toScalar().toBool();
 }
@@ -105,14 +98,16 @@ Status Frame::add_argument(OperandList& operands, const pt2::Argument& arg) {
   return {};
 }
 
-Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix) {
+Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const DeviceMap& devices,
+                                           const std::set<std::string>& written_after, const std::string& prefix) {
   auto frame = std::unique_ptr<Frame>(new Frame);
   for (const pt2::Argument& input : graph.inputs) {
     const std::vector<std::string> names = input.names();
     frame->define(names.size() == 1 ? names[0] : std::string());
   }
   frame->num_inputs_ = graph.inputs.size();
-  for (const pt2::Node& node : graph.nodes) KRN_TRY(frame->add_node(node, graph, devices, prefix));
+  const Making making{graph, devices, prefix, LaterWrites(graph, written_after)};
+  for (size_t i = 0; i < graph.nodes.size(); ++i) KRN_TRY(frame->add_node(i, making));
   for (const pt2::Argument& output : graph.outputs) {
     const size_t before = frame->outputs_.size();
     KRN_TRY(frame->add_argument(frame->outputs_, output));
@@ -122,7 +117,9 @@ Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const Device
   return frame;
 }
 
-Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix) {
+Status Frame::add_node(size_t number, const Making& making) {
+  const pt2::Node& node = making.graph.nodes[number];
+  writes_ = writes_ || keirin::writes(node);
   Step step;
   step.origin =
       "node " + node.name + " (" + node.target + ")" + (node.module_path.empty() ? "" : " of " + node.module_path);
@@ -131,13 +128,16 @@ Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const Dev
     step.symbol = symbol;
     for (const pt2::NamedArgument& input : node.inputs) KRN_TRY(add_argument(step.operands, input.arg));
   } else if (node.target.starts_with(kHigherOrder)) {
-    KRN_TRY(add_higher_order(node, devices, prefix, step));
+    KRN_TRY(add_higher_order(number, making, step));
   } else {
-    KRN_TRY_LET(const BoundCall call, bind_node(node, graph, devices));
-    step.site = OperatorSite{call.op, prefix + node.name, {}, {}};
-    for (const BoundArg& arg : call.args) add_tensors(step.site->operands, arg, graph, prefix);
-    for (const pt2::Argument& output : node.outputs) add_tensors(step.site->results, output, graph, prefix);
-    writes_ = writes_ || keirin::writes(call);
+    KRN_TRY_LET(const BoundCall call, bind_node(node, making.graph, making.devices));
+    bool may_copy = demands_strides(call.op.schema());
+    for (const pt2::Argument& output : node.outputs)
+      for (const std::string& name : output.names()) may_copy = may_copy && !making.later.of(name, number);
+    step.site = OperatorSite{call.op, may_copy, making.prefix + node.name, {}, {}};
+    for (const BoundArg& arg : call.args) add_tensors(step.site->operands, arg, making.graph, making.prefix);
+    for (const pt2::Argument& output : node.outputs)
+      add_tensors(step.site->results, output, making.graph, making.prefix);
     KRN_TRY_LET(BoxedCall boxed, make_boxed_call(call, [this](const std::string& name) -> Result<uint32_t> {
                   const auto slot = slot_of_.find(name);
                   if (slot == slot_of_.end()) return Status(Code::k_corrupt, "value \"" + name + "\" is not defined");
@@ -150,7 +150,8 @@ Status Frame::add_node(const pt2::Node& node, const pt2::Graph& graph, const Dev
   return {};
 }
 
-Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, const std::string& prefix, Step& step) {
+Status Frame::add_higher_order(size_t number, const Making& making, Step& step) {
+  const pt2::Node& node = making.graph.nodes[number];
   const std::string name = node.target.substr(kHigherOrder.size());
   size_t num_bodies = 1;
   if (name == "cond") {
@@ -166,12 +167,27 @@ Status Frame::add_higher_order(const pt2::Node& node, const DeviceMap& devices, 
   } else {
     return unsupported(node, "higher-order operator " + name + " is not known");
   }
+  // What goes in and comes out may be written outside of the inner graph afterwards, or by the next round of a loop.
+  bool written_outside = step.kind == Kind::kWhile && keirin::writes(node);
+  for (const std::string& name : all_names(node)) written_outside = written_outside || making.later.of(name, number);
   bool first = true;
   for (const pt2::NamedArgument& input : node.inputs) {
     if (const auto* body = input.arg.get<pt2::GraphArg>()) {
-      KRN_TRY_LET(auto frame, Frame::make(*body->graph, devices, prefix + node.name + "/"));
-      writes_ = writes_ || frame->writes_;
+      std::set<std::string> written_after;
+      for (const auto* list : {&body->graph->inputs, &body->graph->outputs})
+        for (const pt2::Argument& each : *list)
+          for (std::string& inner : each.names())
+            if (written_outside) written_after.insert(std::move(inner));
+      KRN_TRY_LET(auto frame,
+                  Frame::make(*body->graph, making.devices, written_after, making.prefix + node.name + "/"));
       step.bodies.push_back(std::move(frame));
+    } else if (const auto* type = input.arg.get<std::string>();
+               step.kind == Kind::kAutocast && first && type != nullptr) {
+      // Follows the file's tensors to their device; for another kind of device it had no effect and has none.
+      const DeviceMap& devices = making.devices;
+      const bool moves = *type == "cpu" ? devices.cpu_moves : !devices.cpu_moves;
+      const std::string to = moves ? c10::DeviceTypeName(devices.map({*type, {}}).type(), /*lower_case=*/true) : *type;
+      KRN_TRY(add_argument(step.operands, {pt2::Argument::Value(to)}));
     } else if (step.kind != Kind::kNoScope || !first) {  // the flag of set_grad_enabled is of no use
       KRN_TRY(add_argument(step.operands, input.arg));
     }
@@ -244,7 +260,8 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   switch (step.kind) {
     case Kind::kOperator:
       if (runner != nullptr) runner->run(*step.site, stack);
-      else step.site->op.callBoxed(&stack);
+      else
+        step.site->call(stack);
       break;
     case Kind::kSymbol: {
       IValue value = step.symbol(stack);

@@ -6,10 +6,12 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "core/eager/boxed_call.h"
+#include "core/eager/later_writes.h"
 #include "core/eager/symbol_ops.h"
 
 namespace keirin {
@@ -21,9 +23,13 @@ struct OperatorSite {
     DType dtype = DType::kNone;
   };
   c10::OperatorHandle op;
+  bool may_copy = false;          // a view that is a copy where strides allow none: nobody writes what it shares
   std::string node;               // its name, with the prefix of the graph that it stands in
   std::vector<Tensor> operands;   // in schema order, lists as their elements, what is absent left out
   std::vector<Tensor> results;    // the same
+
+  // As callBoxed.
+  void call(torch::jit::Stack& stack) const { call_operator(op, may_copy, stack); }
 };
 
 // Runs operators in another way than calling them: to look at them, or in another dtype.
@@ -36,9 +42,11 @@ class OperatorRunner {
 
 class Frame {
  public:
-  // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys. `prefix` stands
-  // before the names of an inner graph.
-  static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix = {});
+  // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys. `prefix`
+  // stands before the names of an inner graph. `written_after`: LaterWrites.
+  static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices,
+                                             const std::set<std::string>& written_after,
+                                             const std::string& prefix = {});
 
   size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return outputs_.size(); }
@@ -64,8 +72,14 @@ class Frame {
   };
   static constexpr uint32_t kUnused = 0xffffffffu;
 
-  Status add_node(const pt2::Node& node, const pt2::Graph& graph, const DeviceMap& devices, const std::string& prefix);
-  Status add_higher_order(const pt2::Node& node, const DeviceMap& devices, const std::string& prefix, Step& step);
+  struct Making {  // what the nodes of a graph have in common
+    const pt2::Graph& graph;
+    const DeviceMap& devices;
+    const std::string& prefix;
+    LaterWrites later;
+  };
+  Status add_node(size_t number, const Making& making);
+  Status add_higher_order(size_t number, const Making& making, Step& step);
   Status add_results(const pt2::Node& node, Step& step);
   Status add_argument(OperandList& operands, const pt2::Argument& arg);
   void mark_last_uses();

@@ -33,8 +33,9 @@ class Loader {
       table_.add_view(name, std::move(empty), next_storage_++, 0);
       return {};
     }
-    KRN_TRY_LET(TensorRef view, services_.wrap(spec, weight.data() - (KRN_PLANTED(weight_offset) ? offset : 0), weight.storage));
-    table_.add_view(name, std::move(view), number_of(weight.storage.get()), offset);
+    KRN_TRY_LET(const Storage whole, storage_of(weight));
+    KRN_TRY_LET(TensorRef view, services_.view(whole.tensor, spec, KRN_PLANTED(weight_offset) ? 0 : offset));
+    table_.add_view(name, std::move(view), whole.number, offset);
     return {};
   }
 
@@ -47,9 +48,8 @@ class Loader {
     }
     const auto tied = drawn_.find(weight.record);
     if (tied != drawn_.end() && fits(weight, *tied->second.tensor)) {
-      char* data = static_cast<char*>(tied->second.tensor->data()) + offset;
-      KRN_TRY_LET(TensorRef view, services_.wrap(spec, data, tied->second.tensor));
-      table_.add_view(name, std::move(view), tied->second.storage, offset);
+      KRN_TRY_LET(TensorRef view, services_.view(tied->second.tensor, spec, offset));
+      table_.add_view(name, std::move(view), tied->second.number, offset);
       return {};
     }
     TensorSpec whole = spec;
@@ -60,7 +60,7 @@ class Loader {
     const uint32_t storage = next_storage_++;
     drawn_[weight.record] = {tensor, storage};
     if (offset != 0) {
-      KRN_TRY_LET(tensor, services_.wrap(spec, static_cast<char*>(tensor->data()) + offset, tensor));
+      KRN_TRY_LET(tensor, services_.view(tensor, spec, offset));
     }
     table_.add_view(name, std::move(tensor), storage, offset);
     return {};
@@ -76,23 +76,27 @@ class Loader {
     return storage.dtype() == weight.meta.dtype &&
            extent(weight) * dtype_bytes(weight.meta.dtype) <= storage.storage_bytes();
   }
-  uint32_t number_of(const pt2::Storage* storage) {
-    const auto [entry, is_new] = numbers_.emplace(storage, next_storage_);
-    if (is_new) ++next_storage_;
-    return entry->second;
+
+  struct Storage {
+    TensorRef tensor;  // all of it
+    uint32_t number = 0;
+  };
+  // One for each of the file's, in its full size: an operator may reach what lies beside the weight that it is given.
+  Result<Storage> storage_of(const pt2::Weight& weight) {
+    const auto known = read_.find(weight.storage.get());
+    if (known != read_.end()) return known->second;
+    const TensorSpec bytes{DType::k_u8, {static_cast<int64_t>(weight.storage->size())}, {}, {}};
+    KRN_TRY_LET(TensorRef tensor, services_.wrap(bytes, weight.storage->data(), weight.storage));
+    return read_[weight.storage.get()] = {std::move(tensor), next_storage_++};
   }
 
-  struct Drawn {
-    TensorRef tensor;
-    uint32_t storage = 0;
-  };
   const pt2::Model& model_;
   const std::optional<InitRules>& rules_;
   TensorServices& services_;
   WeightTable table_;
   uint32_t next_storage_ = 0;
-  std::map<const pt2::Storage*, uint32_t> numbers_;
-  std::map<std::string, Drawn> drawn_;
+  std::map<const pt2::Storage*, Storage> read_;
+  std::map<std::string, Storage> drawn_;
 };
 
 int64_t export_size(const pt2::SymInt& size) { return size.is_literal() ? size.value : size.hint.value_or(1); }

@@ -49,6 +49,17 @@ at::Tensor storage_elements(const at::Tensor& tensor) {
   return at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {count}, {1});
 }
 
+// Weights of a file may share a storage by the thousand.
+Observer::Source& Observer::source_of(const at::Tensor& tensor) {
+  const Storage storage = storage_of(tensor);
+  const auto [known, is_new] = by_storage_.try_emplace(storage, sources_.size());
+  if (is_new || storage == nullptr) {
+    known->second = sources_.size();
+    sources_.push_back({storage_elements(tensor), {}, {}, {}});
+  }
+  return sources_[known->second];
+}
+
 void Observer::note_write(const at::Tensor& tensor) {
   if (!written_.insert(storage_of(tensor)).second || !tensor.has_storage()) return;
   const AtTensor all(storage_elements(tensor));
@@ -68,7 +79,7 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
     const bool of_source = std::any_of(sources_.begin(), sources_.end(), [&](const Source& s) { return ranges_meet(AtTensor(s.all), all); });
     seen_.reads_storage |= of_source && (from_start || !operands[0].is_non_overlapping_and_dense());
   }
-  site.op.callBoxed(&stack);
+  site.call(stack);
   std::vector<at::Tensor> results;
   each_tensor(stack, [&](at::Tensor& tensor) { results.push_back(tensor); });
   if (results.size() != site.results.size()) return;  // a result without a name in the file: nothing is known of them
@@ -109,8 +120,11 @@ void Observer::put_back() const {
 
 void Observer::finish() {
   put_back();
-  for (const Source& source : sources_)
-    if (source.content.defined()) (source.is_weight ? seen_.written_weights : seen_.written_inputs).push_back(source.position);
+  for (const Source& source : sources_) {
+    if (!source.content.defined()) continue;
+    seen_.written_weights.insert(seen_.written_weights.end(), source.weights.begin(), source.weights.end());
+    seen_.written_inputs.insert(seen_.written_inputs.end(), source.inputs.begin(), source.inputs.end());
+  }
   for (std::vector<size_t>* list : {&seen_.written_weights, &seen_.written_inputs}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());

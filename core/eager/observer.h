@@ -22,8 +22,8 @@ at::Tensor storage_elements(const at::Tensor& tensor);
 class Observer final : public OperatorRunner {
  public:
   explicit Observer(ObservedRun& seen) : seen_(seen) {}
-  void add_weight(const at::Tensor& tensor, size_t position) { sources_.push_back({storage_elements(tensor), true, position, {}}); }
-  void add_input(const at::Tensor& tensor, size_t position) { sources_.push_back({storage_elements(tensor), false, position, {}}); }
+  void add_weight(const at::Tensor& tensor, size_t position) { source_of(tensor).weights.push_back(position); }
+  void add_input(const at::Tensor& tensor, size_t position) { source_of(tensor).inputs.push_back(position); }
   void note_write(const at::Tensor& tensor);
   void run(const OperatorSite& site, torch::jit::Stack& stack) override;
   // Sources as they were before the run: also for one that failed.
@@ -37,14 +37,15 @@ class Observer final : public OperatorRunner {
   void note_writes(const OperatorSite& site, const torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
 
   struct Source {
-    at::Tensor all;      // its storage, as one axis
-    bool is_weight;
-    size_t position;
+    at::Tensor all;      // a storage, as one axis
     at::Tensor content;  // a copy from before the first write; undefined: not written
+    std::vector<size_t> weights, inputs;  // that lie in it
   };
+  Source& source_of(const at::Tensor& tensor);
 
   ObservedRun& seen_;
   std::vector<Source> sources_;
+  std::map<Storage, size_t> by_storage_;
   std::set<Storage> written_;
 };
 

@@ -80,8 +80,7 @@ Status EagerProgram::Impl::bind_inputs(const pt2::Program& program, const Weight
 Status EagerProgram::Impl::bind_outputs(const pt2::Program& program) {
   for (const pt2::OutputSpec& spec : program.outputs) {
     Output output;
-    output.is_user = spec.kind == OutKind::kUserOutput || spec.kind == OutKind::kLossOutput ||
-                     spec.kind == OutKind::kGradientToParameter || spec.kind == OutKind::kGradientToUserInput;
+    output.is_user = !spec.is_mutation();
     if (output.is_user) {
       ++num_user_outputs;
     } else {
@@ -191,7 +190,11 @@ Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& pro
   KRN_TRY(impl->bind_outputs(program));
   Status made;
   KRN_TRY(catch_torch([&] {
-    auto frame = Frame::make(program.graph, make_device_map(program.graph, device));
+    std::set<std::string> written_after;  // by the outputs that are written back
+    for (const Impl::Output& output : impl->outputs)
+      if (!output.is_user)
+        for (std::string& name : program.inputs[output.target].arg.names()) written_after.insert(std::move(name));
+    auto frame = Frame::make(program.graph, make_device_map(program.graph, device), written_after);
     if (frame.ok()) {
       impl->frame = std::move(*frame);
     } else {

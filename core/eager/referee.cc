@@ -6,6 +6,7 @@
 
 #include "core/eager/at_tensor.h"
 #include "core/eager/observer.h"
+#include "core/eager/package_ops.h"
 #include "core/eager/schema_effects.h"
 #include "core/eager/tensor_services.h"
 
@@ -30,7 +31,8 @@ bool is_scalar_type(const c10::Argument& argument) {
 bool belongs_to_its_dtype(const OperatorSite& site) {
   const std::string& name = site.op.schema().name();
   return (name == "aten::view" && site.op.schema().overload_name() == "dtype") ||
-         !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::"));
+         !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::") ||
+           is_package_op(name));
 }
 
 double largest_of(at::ScalarType type) {
@@ -133,7 +135,7 @@ bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& sta
   try {
     for (const size_t i : written_arguments(site.op.schema(), stack))
       if (trial[i].isTensor()) trial[i] = trial[i].toTensor().clone();
-    site.op.callBoxed(&trial);
+    site.call(trial);
   } catch (const c10::Error&) {
     fails = true;  // as run_wide will find too
   }
@@ -146,7 +148,7 @@ bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& sta
 
 void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {
   widen_arguments(site, stack, !operands.empty());
-  site.op.callBoxed(&stack);
+  site.call(stack);
   settle_results(site, stack, operands);
 }
 
@@ -163,7 +165,7 @@ void RefereeRunner::run_own(const OperatorSite& site, torch::jit::Stack& stack, 
     torch::jit::Stack argument{stack[i]};
     each_tensor(argument, [&](at::Tensor& tensor) { written.push_back(tensor); });
   }
-  site.op.callBoxed(&stack);
+  site.call(stack);
   for (size_t k = 0; k < own.size(); ++k)
     for (const at::Tensor& tensor : written)
       if (tensor.is_same(own[k]) && !own[k].is_same(operands[k])) {

@@ -32,7 +32,7 @@ constexpr NameRow kNames[] = {
     {"F32", DType::k_f32},         {"F64", DType::k_f64},
     {"U16", DType::k_u16},         {"U32", DType::k_u32},
     {"U64", DType::k_u64},         {"F8_E4M3", DType::k_f8_e4m3fn},
-    {"F8_E5M2", DType::k_f8_e5m2},
+    {"F8_E5M2", DType::k_f8_e5m2}, {"C64", DType::k_c64},
 };
 constexpr uint64_t kMaxHeader = 100ull << 20;
 
@@ -74,6 +74,12 @@ Result<Entry> parse_entry(const std::string& name, const Json& json, uint64_t da
 }
 
 }  // namespace
+
+const char* safetensors_name(DType dtype) {
+  const NameRow* row =
+      std::find_if(std::begin(kNames), std::end(kNames), [&](const NameRow& r) { return r.dtype == dtype; });
+  return row == std::end(kNames) ? nullptr : row->name;
+}
 
 Result<NamedTensors> read_safetensors(const std::string& path, TensorServices& services) {
   const auto at_path = [&](Status status) { return std::move(status).at(path); };
@@ -125,11 +131,10 @@ Status write_safetensors(const std::string& path, const NamedTensors& tensors, T
     KRN_TRY(services.copy(copy, tensor));
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(tensor->dtype()));
     for (const int64_t size : sizes) bytes *= static_cast<uint64_t>(size);
-    const NameRow* row = std::find_if(std::begin(kNames), std::end(kNames),
-                                      [&](const NameRow& r) { return r.dtype == tensor->dtype(); });
-    if (row == std::end(kNames))
+    const char* dtype = safetensors_name(tensor->dtype());
+    if (dtype == nullptr)
       return Status(Code::k_unsupported, "tensor \"" + name + "\" has a dtype without a name in the format");
-    json[name] = {{"dtype", row->name}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes}}};
+    json[name] = {{"dtype", dtype}, {"shape", sizes}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
     dense.push_back(std::move(copy));
   }

@@ -15,6 +15,8 @@ namespace keirin {
 
 using NamedTensors = std::vector<std::pair<std::string, TensorRef>>;
 
+// What the format calls a dtype; null for one that it has no name for.
+const char* safetensors_name(DType dtype);
 // In the order of their data. `corrupt` names what breaks the format; nothing is returned in part.
 Result<NamedTensors> read_safetensors(const std::string& path, TensorServices& services);
 // Whole or not at all: written beside the target and renamed. Tensors on a device are fetched first; a null one is

@@ -13,6 +13,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/strides.h>
 #include <dlfcn.h>
 #include <malloc.h>
 #include <omp.h>
@@ -98,6 +99,20 @@ class AtServices final : public TensorServices {
       const at::Device device = at_device(spec.device);
       if (spec.strides.empty()) return at::from_blob(data, spec.sizes, release, options(spec), device);
       return at::from_blob(data, spec.sizes, spec.strides, release, options(spec), device);
+    });
+  }
+
+  Result<TensorRef> view(const TensorRef& tensor, const TensorSpec& spec, int64_t byte_offset) override {
+    return make([&] {
+      const at::Tensor base = to_at(tensor);
+      const auto size = static_cast<int64_t>(dtype_bytes(spec.dtype));
+      const int64_t begin = base.storage_offset() * base.itemsize() + byte_offset;
+      TORCH_CHECK(begin >= 0 && begin % size == 0, "a view begins within an element of its storage");
+      const c10::DimVector row_major = c10::contiguous_strides(spec.sizes);
+      const at::IntArrayRef strides = spec.strides.empty() ? at::IntArrayRef(row_major) : at::IntArrayRef(spec.strides);
+      if (base.scalar_type() == scalar_type_of(spec.dtype)) return base.as_strided(spec.sizes, strides, begin / size);
+      return at::empty({0}, base.options().dtype(scalar_type_of(spec.dtype)))
+          .set_(base.storage(), begin / size, spec.sizes, strides);
     });
   }
 
@@ -275,16 +290,6 @@ Status ensure_device(Device device) {
 }
 
 std::unique_ptr<TensorServices> make_tensor_services() { return std::make_unique<AtServices>(); }
-
-Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
-  at::Tensor view;
-  KRN_TRY(catch_torch([&] {
-    const at::NoGradGuard no_grad;
-    const at::Tensor base = to_at(tensor);
-    view = base.as_strided(sizes, strides, base.storage_offset() + offset);
-  }));
-  return from_at(std::move(view));
-}
 
 namespace {
 

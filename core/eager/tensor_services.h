@@ -19,9 +19,6 @@ std::unique_ptr<TensorServices> make_tensor_services();
 // device is not there.
 Status ensure_device(Device device);
 
-// A view of the tensor's memory: its first element lies `offset` elements after the tensor's own. Shares and keeps the storage.
-Result<TensorRef> view_of(const TensorRef& tensor, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset);
-
 // Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 

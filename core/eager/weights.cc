@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace keirin {
 
@@ -25,38 +26,38 @@ uint32_t WeightTable::add_view(std::string name, TensorRef tensor, uint32_t stor
   return position;
 }
 
+int64_t WeightTable::storage_bytes() const {
+  std::map<uint32_t, int64_t> storages;
+  for (const Weight& weight : weights_) {
+    int64_t& bytes = storages[weight.storage];
+    bytes = std::max(bytes, weight.tensor->storage_bytes() + weight.byte_offset);
+  }
+  return std::accumulate(storages.begin(), storages.end(), int64_t{0},
+                         [](int64_t sum, const auto& each) { return sum + each.second; });
+}
+
 template <class Copy>
 Result<WeightTable> WeightTable::map_storages(TensorServices& services, Device device, Copy&& copy) const {
-  struct Block {
-    char* begin = nullptr;
-    int64_t bytes = 0;
-    TensorRef moved;
-  };
-  std::map<uint32_t, Block> blocks;
-  for (const Weight& weight : weights_) {
-    Block& block = blocks[weight.storage];
-    if (weight.tensor->data() == nullptr) continue;
-    block.begin = static_cast<char*>(weight.tensor->data()) - weight.byte_offset;
-    block.bytes = std::max(block.bytes, weight.tensor->storage_bytes() + weight.byte_offset);
-  }
+  std::map<uint32_t, TensorRef> moved;  // whole storages, as bytes
   WeightTable table;
   for (const Weight& weight : weights_) {
-    Block& block = blocks[weight.storage];
     const Tensor& from = *weight.tensor;
-    TensorSpec spec{from.dtype(),
-                    {from.sizes(), from.sizes() + from.rank()},
-                    {from.strides(), from.strides() + from.rank()},
-                    device};
+    const TensorSpec spec{from.dtype(),
+                          {from.sizes(), from.sizes() + from.rank()},
+                          {from.strides(), from.strides() + from.rank()},
+                          device};
+    const int64_t bytes = from.data() == nullptr ? 0 : from.storage_bytes() + weight.byte_offset;
     TensorRef to;
-    if (block.bytes == 0) {
+    if (bytes == 0) {
       KRN_TRY_LET(to, services.allocate(spec));
     } else {
-      if (block.moved == nullptr) {
-        const TensorSpec whole{DType::k_u8, {block.bytes}, {}, from.device()};
-        KRN_TRY_LET(const TensorRef bytes, services.wrap(whole, block.begin, weight.tensor));
-        KRN_TRY_LET(block.moved, copy(bytes));
+      TensorRef& storage = moved[weight.storage];
+      if (storage == nullptr) {
+        KRN_TRY_LET(const TensorRef whole,
+                    services.view(weight.tensor, {DType::k_u8, {bytes}, {}, from.device()}, -weight.byte_offset));
+        KRN_TRY_LET(storage, copy(whole));
       }
-      KRN_TRY_LET(to, services.wrap(spec, static_cast<char*>(block.moved->data()) + weight.byte_offset, block.moved));
+      KRN_TRY_LET(to, services.view(storage, spec, weight.byte_offset));
     }
     table.add_view(weight.name, std::move(to), weight.storage, weight.byte_offset);
   }

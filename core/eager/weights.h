@@ -30,6 +30,8 @@ class WeightTable {
   size_t size() const { return weights_.size(); }
   const Weight& operator[](size_t position) const { return weights_[position]; }
   std::optional<uint32_t> find(std::string_view name) const;
+  // Of all storages, each once.
+  int64_t storage_bytes() const;
 
   // A weight with a storage of its own, or one that shares that of `tied_to`.
   uint32_t add(std::string name, TensorRef tensor);

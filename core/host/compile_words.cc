@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "core/base/overlap.h"
+
 namespace keirin {
 namespace {
 
@@ -60,13 +62,19 @@ Packet question(const char* op, const std::string& device, const PluginRegion& r
   return packet;
 }
 
+// What the weight's elements take; its storage may hold other weights too.
+uint64_t bytes_of(const Tensor& weight) {
+  const auto [begin, end] = byte_range(weight);
+  return end - begin;
+}
+
 // Without room the file is sealed.
 Status put_weights(const std::vector<TensorRef>& weights, uint64_t room, Packet* packet) {
   uint64_t total = 0;
   for (const TensorRef& weight : weights) {
     if (!weight || weight->device().kind != Device::kCpu)
       return Status(Code::k_unsupported, "a weight is not in this process's memory, so a child cannot be given its values");
-    total += rounded(static_cast<uint64_t>(weight->storage_bytes()));
+    total += rounded(bytes_of(*weight));
   }
   const uint64_t at = rounded(total, kPage);
   Descriptor file = above_standard(Descriptor(::memfd_create("keirin-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
@@ -75,7 +83,7 @@ Status put_weights(const std::vector<TensorRef>& weights, uint64_t room, Packet*
   json list = json::array();
   uint64_t offset = 0;
   for (const TensorRef& weight : weights) {
-    const auto bytes = static_cast<uint64_t>(weight->storage_bytes());
+    const uint64_t bytes = bytes_of(*weight);
     for (uint64_t done = 0; done < bytes;) {
       const ssize_t n = ::pwrite(file.get(), static_cast<const char*>(weight->data()) + done, bytes - done,
                                  static_cast<off_t>(offset + done));

@@ -17,6 +17,7 @@ class WorkerServices : public TensorServices {
   Result<TensorRef> allocate(const TensorSpec&) override { return none(); }
   bool unshared(const TensorRef&) override { return false; }
   Result<TensorRef> wrap(const TensorSpec&, void*, std::shared_ptr<void>) override { return none(); }
+  Result<TensorRef> view(const TensorRef&, const TensorSpec&, int64_t) override { return none(); }
   Result<TensorRef> clone(const TensorRef&) override { return none(); }
   Status copy(const TensorRef&, const TensorRef&) override { return none(); }
   Result<TensorRef> cast(const TensorRef&, DType) override { return none(); }

@@ -159,7 +159,7 @@ class Facts {
           if (s > 0) least = std::min(least, s);
     for (const ValueId v : op.operands)
       if (v != kNone && is_int(graph_.type(v).dtype)) {
-        InputHint hint = integers(0, static_cast<double>(least), "read by an opaque operator");
+        InputHint hint = integers(0, static_cast<double>(least), "read by " + op.s(AttrKey::k_aten));
         hint.unknown_meaning = true;
         add(v, Fact::kOpaqueInteger, std::move(hint));
       }

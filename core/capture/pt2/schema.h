@@ -189,6 +189,11 @@ struct OutputSpec {
   Argument arg;
   std::string
       target;  // name of the buffer or parameter, or of the user input in the graph; empty for user and loss outputs
+
+  // Whether the value is written to `target` and not returned.
+  bool is_mutation() const {
+    return kind == Kind::kBufferMutation || kind == Kind::kParameterMutation || kind == Kind::kUserInputMutation;
+  }
 };
 
 struct RangeConstraint {

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the small exported models of the importer's and the eager program's tests, each with inputs and Python's own outputs.
 
-Not a test by itself. Invariant: <name>.pt2 beside <name>.safetensors, which holds in_0.., one set of out_<call>_<i> per call in
-order (state persists from call to call), and the inputs as the last call left them as after_<i>. Run it with a torch as old as
+Not a test by itself. `make.py [FOLDER [NAME...]]` writes all of them or those named. Invariant: <name>.pt2 beside
+<name>.safetensors, which holds in_0.., one set of out_<call>_<i> per call in order (state persists from call to call), and the inputs as the last call left them as after_<i>. Run it with a torch as old as
 the oldest that the tests are to read; outputs are compared bit for bit only with the same LibTorch.
 """
 import json
 import struct
 import sys
+import zipfile
 from pathlib import Path
 
 import torch
 from torch import nn
 
 kNames = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-          torch.int32: "I32", torch.bool: "BOOL", torch.uint8: "U8"}
+          torch.int32: "I32", torch.bool: "BOOL", torch.uint8: "U8",
+          torch.complex64: "C64", torch.int8: "I8", torch.int16: "I16"}
 
 
 def save_tensors(path, tensors):
@@ -188,6 +190,81 @@ class Tied(nn.Module):
         return self.head(self.embed(ids)), self.embed.weight[0]
 
 
+class Pivots(nn.Module):
+    """Integers of which not every one is legal: LAPACK reads and writes by them and checks nothing."""
+
+    def forward(self, factors, pivots, right):
+        return torch.linalg.ldl_solve(factors, pivots, right)
+
+
+class Complex(nn.Module):
+    def forward(self, x):
+        return torch.fft.rfft(x), torch.fft.rfft(x).conj(), x + 1
+
+
+class WideComplex(nn.Module):
+    def forward(self, x):
+        return x + 1, torch.fft.rfft(x.double())
+
+
+class Views(nn.Module):
+    """Views that only some strides of their operand allow, of values that nobody writes afterwards."""
+
+    def forward(self, x):
+        y = x + 1
+        y.relu_().mul_(2)
+        with torch.no_grad():
+            inner = y.view(2, 6) * 3
+        return (y.view(-1), y.view(6, 2) + 1, torch.ops.aten._unsafe_view(y, [12]), y.view_as(torch.zeros(4, 3)), inner,
+                torch.view_as_complex((x * 2).view(3, 2, 2)), y.view(torch.int16))
+
+
+class WrittenView(nn.Module):
+    """A copy instead of the view would leave `y` as it was."""
+
+    def forward(self, x):
+        y = x + 1
+        y.view(-1).add_(1)
+        return y * 2
+
+
+class WrittenBase(nn.Module):
+    """A copy instead of the view would not see what is written to `y` afterwards."""
+
+    def forward(self, x):
+        y = x + 1
+        z = y.view(-1)
+        with torch.no_grad():
+            y.t().add_(1)
+        return z * 2
+
+
+class Moved(nn.Module):
+    """Names its device in every way; the file is rewritten so that it says it was made on a GPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = x.to("cpu") + torch.arange(4, device=x.device) + torch.full((4,), 0.5, device="cpu") + x.new_zeros(4)
+        with torch.autocast("cpu", torch.bfloat16):
+            z = self.linear(y)
+        return y, z, torch.zeros_like(y, device="cpu"), y.to(device="cpu", dtype=torch.float64)
+
+
+def rewrite(path, *replacements):
+    """The same file with other words in its program."""
+    with zipfile.ZipFile(path) as old:
+        records = [(info, old.read(info)) for info in old.infolist()]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as new:
+        for info, data in records:
+            if info.filename.endswith(".json"):
+                for old_text, new_text in replacements:
+                    data = data.replace(old_text.encode(), new_text.encode())
+            new.writestr(zipfile.ZipInfo(info.filename, info.date_time), data)
+
+
 def batch(low=2, high=64):
     return torch.export.Dim("batch", min=low, max=high)
 
@@ -208,6 +285,18 @@ def cases():
     yield "conv", Conv().eval(), (torch.randn(2, 3, 8, 8),), None, 1
     yield "train_norm", TrainNorm().train(), (torch.randn(6, 3),), None, 2
     yield "tied", Tied().eval(), (torch.tensor([[1, 2, 3], [4, 5, 9]]),), None, 1
+    torch.manual_seed(0)  # from here on a case does not depend on whether those before it were written
+    half = torch.randn(16, 16)
+    yield "pivots", Pivots().eval(), (*torch.linalg.ldl_factor(half + half.t()), torch.randn(16, 3)), None, 1
+    torch.manual_seed(0)
+    signal = torch.randn(3, 6)
+    yield "complex", Complex().eval(), (signal,), None, 1
+    yield "wide_complex", WideComplex().eval(), (signal,), None, 0
+    for name, model in ("views", Views()), ("written_view", WrittenView()), ("written_base", WrittenBase()):
+        torch.manual_seed(0)
+        yield name, model.eval(), (torch.randn(3, 4),), None, 1
+    torch.manual_seed(0)
+    yield "moved", Moved().eval(), (torch.randn(3, 4),), None, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):
@@ -231,8 +320,15 @@ def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent)
     for name, model, args, dynamic, calls in cases():
         torch.manual_seed(0)
+        if len(sys.argv) > 2 and name not in sys.argv[2:]:
+            continue
         write(folder, name, model, args, dynamic, calls)
+        if name == "moved":
+            rewrite(folder / f"{name}.pt2", ('"type": "cpu", "index": null', '"type": "cuda", "index": 0'),
+                    ('{"as_string": "cpu"}', '{"as_string": "cuda"}'))
     torch.manual_seed(0)
+    if len(sys.argv) > 2:
+        return
     write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
 
 

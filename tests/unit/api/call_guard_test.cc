@@ -27,7 +27,7 @@ TensorRef make(std::vector<int64_t> sizes, std::vector<int64_t> strides = {}, DT
 }
 
 TensorRef view(const TensorRef& of, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
-  auto tensor = view_of(of, sizes, strides, offset);
+  auto tensor = services().view(of, {of->dtype(), sizes, strides, of->device()}, offset * dtype_bytes(of->dtype()));
   EXPECT_TRUE(tensor.ok());
   return *tensor;
 }

@@ -20,8 +20,8 @@
 
 namespace keirin::testing {
 
-inline std::string data_path(const std::string& file) {
-  return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + file;
+inline std::string data_path(const std::string& file, const std::string& folder = "import") {
+  return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/" + folder + "/" + file;
 }
 
 inline int64_t num_elements(const Tensor& tensor) {
@@ -53,8 +53,8 @@ struct LoadedModel {
   WeightTable weights;
   std::map<std::string, TensorRef> golden;
 
-  explicit LoadedModel(const std::string& name) {
-    auto read = pt2::read_pt2(data_path(name + ".pt2"));
+  explicit LoadedModel(const std::string& name, const std::string& folder = "import") {
+    auto read = pt2::read_pt2(data_path(name + ".pt2", folder));
     EXPECT_TRUE(read.ok()) << read.status().text();
     if (!read.ok()) return;
     file = std::move(*read);
@@ -62,7 +62,7 @@ struct LoadedModel {
     auto loaded = load_weights(*model, std::nullopt, *services);
     EXPECT_TRUE(loaded.ok()) << loaded.status().text();
     weights = std::move(*loaded);
-    auto tensors = read_safetensors(data_path(name + ".safetensors"), *services);
+    auto tensors = read_safetensors(data_path(name + ".safetensors", folder), *services);
     EXPECT_TRUE(tensors.ok()) << tensors.status().text();
     for (auto& [key, tensor] : *tensors) golden[key] = tensor;
   }

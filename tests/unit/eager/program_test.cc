@@ -38,8 +38,55 @@ TEST_P(Verbatim, EqualsPython) {
 INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
                          ::testing::Values("mlp", "in_place", "counter", "counter_functional", "writes_input", "opaque",
                                            "control", "scope", "dynamic", "conv", "train_norm", "tied",
-                                           "opaque_in_place", "unknown_view", "swap"),
+                                           "opaque_in_place", "unknown_view", "swap", "views", "written_view",
+                                           "written_base", "moved"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The strides of a transposed tensor, which no view of the file was written for.
+TensorRef transposed(LoadedModel& loaded, const TensorRef& from) {
+  std::vector<int64_t> strides{1, from->sizes()[0]};
+  TensorRef to = *loaded.services->allocate({from->dtype(), sizes_of(*from), strides, {}});
+  EXPECT_TRUE(loaded.services->copy(to, from).ok());
+  return to;
+}
+
+TEST(ViewsOfOtherStrides, AreCopiesWithTheSameValues) {
+  LoadedModel loaded("views");
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  const std::vector<TensorRef> inputs{transposed(loaded, loaded.inputs()[0])};
+  auto outputs = (*program)->run(inputs);
+  ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+  ObservedRun seen;
+  auto observed = (*program)->observe(inputs, seen);
+  ASSERT_TRUE(observed.ok()) << observed.status().text();
+  EXPECT_EQ(seen.values.at("view_1").view_of, "") << "what was copied shares nothing";
+  auto referee = (*program)->referee(inputs, {}, 1);
+  ASSERT_TRUE(referee.ok()) << referee.status().text();
+  ASSERT_EQ(outputs->size(), 7u);
+  for (size_t i = 0; i < outputs->size(); ++i) {
+    EXPECT_TRUE(loaded.same_bits(outputs->at(i), loaded.expected(0, i))) << "output " << i;
+    EXPECT_TRUE(loaded.same_bits(observed->at(i), loaded.expected(0, i)))
+        << "output " << i << " of the run that is observed";
+    if (i >= 5) continue;  // no numbers that fp64 is nearer to
+    EXPECT_LT(loaded.largest_difference(referee->outputs[0][i], loaded.expected(0, i)), 1e-5)
+        << "output " << i << " in fp64";
+  }
+}
+
+// Where somebody writes what the view shares, a copy would be another program: the error is eager's.
+TEST(ViewsOfOtherStrides, AreRefusedWhereTheyAreWritten) {
+  for (const char* name : {"written_view", "written_base"}) {
+    LoadedModel loaded(name);
+    auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+    ASSERT_TRUE(program.ok()) << program.status().text();
+    auto outputs = (*program)->run({transposed(loaded, loaded.inputs()[0])});
+    ASSERT_FALSE(outputs.ok()) << name;
+    EXPECT_NE(outputs.status().text().find("view size is not compatible"), std::string::npos)
+        << outputs.status().text();
+    EXPECT_NE(outputs.status().cause(), nullptr);
+  }
+}
 
 std::string refusal(const std::string& model, const std::vector<std::vector<int64_t>>& sizes,
                     DType dtype = DType::k_f32) {
@@ -109,6 +156,30 @@ TEST(Errors, AreEagersOwn) {
   EXPECT_NE(outputs.status().cause(), nullptr);
   EXPECT_NE(outputs.status().text().find("index out of range in self"), std::string::npos) << outputs.status().text();
   EXPECT_NE(outputs.status().text().find("node embedding"), std::string::npos) << outputs.status().text();
+}
+
+// Two views of one storage of 35 numbers, which neither reaches wholly.
+TEST(Weights, AreViewsOfTheWholeStorage) {
+  LoadedModel loaded("inside");
+  auto copy = loaded.weights.clone(*loaded.services);
+  ASSERT_TRUE(copy.ok()) << copy.status().text();
+  for (const WeightTable* table : {&loaded.weights, &*copy}) {
+    const Weight &low = (*table)[*table->find("low")], &high = (*table)[*table->find("high")];
+    EXPECT_EQ(low.storage, high.storage);
+    EXPECT_EQ(static_cast<char*>(high.tensor->data()) - static_cast<char*>(low.tensor->data()),
+              high.byte_offset - low.byte_offset);
+    EXPECT_EQ(low.byte_offset + low.tensor->storage_bytes(), 35 * 4);
+    EXPECT_EQ(high.byte_offset + high.tensor->storage_bytes(), 35 * 4);
+    EXPECT_EQ(table->storage_bytes(), 35 * 4);
+    // From one weight over to what only the other one holds.
+    const TensorRef all = *loaded.services->view(low.tensor, {DType::k_f32, {7, 5}, {}, {}}, -low.byte_offset);
+    const TensorRef part =
+        *loaded.services->view(all, {DType::k_f32, sizes_of(*high.tensor), {1, 5}, {}}, high.byte_offset);
+    EXPECT_TRUE(*same_bits(part, high.tensor));
+    EXPECT_FALSE(loaded.services->view(low.tensor, {DType::k_f32, {8, 5}, {}, {}}, -low.byte_offset).ok())
+        << "beyond the storage";
+  }
+  EXPECT_NE((*copy)[0].tensor->data(), loaded.weights[0].tensor->data());
 }
 
 TEST(State, CandidatesOnClonedWeightsDoNotMeet) {

@@ -65,6 +65,9 @@ class HeapServices : public TensorServices {
   Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) override {
     return TensorRef(std::make_shared<HeapTensor>(spec, data, std::move(owner)));
   }
+  Result<TensorRef> view(const TensorRef& tensor, const TensorSpec& spec, int64_t byte_offset) override {
+    return wrap(spec, static_cast<char*>(tensor->data()) + byte_offset, tensor);
+  }
   Result<TensorRef> clone(const TensorRef& tensor) override {
     const auto& spec = static_cast<const HeapTensor&>(*tensor).spec();
     KRN_TRY_LET(TensorRef made, allocate(spec));

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/tensors.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "core/eager/safetensors.h"
+
+extern char** environ;
+
+namespace keirin::tools {
+namespace {
+
+Result<std::vector<TensorRef>> read_inputs(const std::string& path, Runtime& runtime, const std::string& device) {
+  KRN_TRY_LET(NamedTensors named, read_safetensors(path, runtime.tensors()));
+  const Device target = device_from_name(device).value_or(Device{});  // the session refused any other word
+  std::vector<TensorRef> inputs(named.size());
+  for (auto& [name, tensor] : named) {
+    size_t position = 0;
+    for (; position < named.size() && name != std::to_string(position);) ++position;
+    if (position == named.size() || inputs[position])
+      return Status(Code::k_invalid_input, {"tensor \"" + name + "\" is not a position", path, "nothing was run",
+                                            "name the tensors by flat position: 0, 1, ..."});
+    KRN_TRY_LET(inputs[position], runtime.tensors().to_device(tensor, target));
+  }
+  return inputs;
+}
+
+struct Ended {
+  bool well = false;
+  std::string how;   // "was ended by signal 11 (Segmentation fault)"
+  std::string said;  // on standard error
+};
+
+// Runs this program with other words.
+Ended run_self(std::vector<std::string> words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  // A write behind a block's end may harm only later, or nobody in that process: glibc's checking allocator ends it
+  // when the block is freed. Where the library is missing the loader says so and goes on without it.
+  std::vector<std::string> settings = {"LD_PRELOAD=libc_malloc_debug.so.0", "GLIBC_TUNABLES=glibc.malloc.check=3"};
+  std::vector<char*> environment;
+  for (std::string& setting : settings) environment.push_back(setting.data());
+  for (char** each = environ; *each != nullptr; ++each)
+    if (strncmp(*each, "LD_PRELOAD=", 11) != 0 && strncmp(*each, "GLIBC_TUNABLES=", 15) != 0)
+      environment.push_back(*each);
+  environment.push_back(nullptr);
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return {false, "could not be started: " + std::string(strerror(errno)), {}};
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, pipe_ends[1], STDERR_FILENO);
+  pid_t child = 0;
+  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&files);
+  close(pipe_ends[1]);
+  Ended ended;
+  char buffer[4096];
+  for (ssize_t n; (n = read(pipe_ends[0], buffer, sizeof buffer)) != 0;) {
+    if (n > 0)
+      ended.said.append(buffer, static_cast<size_t>(n));
+    else if (errno != EINTR)
+      break;
+  }
+  close(pipe_ends[0]);
+  if (failed) return {false, "could not be started: " + std::string(strerror(failed)), {}};
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  ended.well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  ended.how = WIFSIGNALED(status)
+                  ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
+                  : fmt::format("failed with exit code {}", WEXITSTATUS(status));
+  return ended;
+}
+
+// Of what a failing child said: its own error's first line, which follows "keirin: ".
+std::string error_in(const std::string& said) {
+  const size_t begin = said.rfind("keirin: ");
+  if (begin == std::string::npos) return {};
+  return ": " + said.substr(begin + 8, said.find('\n', begin) - begin - 8);
+}
+
+Status try_in_child(const std::string& model, const CommonOptions& common, const std::vector<int64_t>& sizes,
+                    const std::string& inputs) {
+  Options options = common.runtime;
+  options.use_cache = false;
+  std::vector<std::string> words = {"keirin", "run", model, "--quiet"};
+  for (std::string& word : command_words(options)) words.push_back(std::move(word));
+  words.push_back("--try-drawn");
+  if (!sizes.empty()) words.push_back(fmt::format("{}", fmt::join(sizes, ",")));
+  const Ended ended = run_self(std::move(words));
+  if (ended.well) return {};
+  return Status(Code::k_invalid_input,
+                {"what integers are legal in " + inputs + " is not known, and a process that tried drawn ones " +
+                     ended.how + error_in(ended.said),
+                 model, "nothing was run in this process",
+                 "give the inputs: --inputs FILE.safetensors, tensors named 0, 1, ..."});
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
+  std::vector<int64_t> sizes;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    if (item.empty() || item.size() > 12 || item.find_first_not_of("0123456789") != std::string::npos)
+      return Status(Code::k_invalid_input,
+                    {"\"" + text + "\" is no list of sizes", "--at", "nothing was run",
+                     "give the free sizes of the inputs in the order of their appearance: --at 8,128"});
+    sizes.push_back(std::stoll(item));
+  }
+  return sizes;
+}
+
+Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& model,
+                                          const CommonOptions& common, const std::vector<int64_t>& sizes) {
+  if (sizes.empty() && !common.inputs.empty()) return read_inputs(common.inputs, runtime, common.runtime.device);
+  KRN_TRY_LET(const std::vector<std::string> unknown, session.unknown_inputs(sizes));
+  if (!unknown.empty()) KRN_TRY(try_in_child(model, common, sizes, fmt::format("{}", fmt::join(unknown, ", "))));
+  return session.example_inputs(1, sizes);
+}
+
+Status try_drawn(Session& session, const std::vector<int64_t>& sizes) {
+  for (int call = 0; call < 2; ++call) {  // the second one frees and takes again what the first one may have harmed
+    KRN_TRY_LET(const std::vector<TensorRef> inputs, session.example_inputs(1, sizes));
+    KRN_TRY(session.call_eager(inputs).status());
+  }
+  return {};
+}
+
+Status check_outputs(const Session& session) {
+  for (const auto& [position, dtype] : session.output_dtypes())
+    if (!safetensors_name(dtype))
+      return Status(
+          Code::k_unsupported,
+          {fmt::format("output {} is of {}, for which the safetensors format has no name", position, dtype_name(dtype)),
+           session.name(), "nothing was run", "leave out --outputs, or let the model return torch.view_as_real of it"});
+  return {};
+}
+
+Status write_outputs(const std::string& path, const std::vector<TensorRef>& outputs, TensorServices& services) {
+  NamedTensors named;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i]) named.emplace_back(std::to_string(i), outputs[i]);
+  return write_safetensors(path, named, services);
+}
+
+}  // namespace keirin::tools
