@@ -841,7 +841,7 @@ bool Decider::start_warm() {
 }
 
 void Decider::write_ledger_record() {
-  if (!ledger_key_ || !keeps_decision_) return;
+  if (!ledger_key_ || (!keeps_decision_ && !KRN_PLANTED(disturbed_kept))) return;
   LedgerRecord record;
   record.choice = report_.chosen;
   record.fingerprints = fingerprints();

@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "abi/planted.h"
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
@@ -162,7 +163,7 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
 Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
   TensorServices& services = runtime.tensors();
   KRN_TRY_LET(ExampleShapes shapes, example_shapes(model->program, symbol_sizes));
-  KRN_TRY(check_sizes(symbol_sizes, shapes.specs));
+  if (!KRN_PLANTED(sizes_unchecked)) KRN_TRY(check_sizes(symbol_sizes, shapes.specs));
   std::vector<TensorRef> inputs;
   if (rules) {
     if (rules->inputs.size() < shapes.specs.size())

@@ -100,7 +100,7 @@ class Timer {
     for (uint64_t pause = 0;; pause = std::max(kFirstPauseNs, 2 * pause)) {
       for (int attempt = 0; attempt < (pause == 0 ? 2 : 1); ++attempt) {
         KRN_TRY_LET(const bool quiet, timed(runner, calls, hint));
-        if (quiet) return last_ns_;
+        if (quiet || KRN_PLANTED(disturbed_counts)) return last_ns_;
         patience_ns_ -= std::min(patience_ns_, static_cast<uint64_t>(last_ns_ * static_cast<double>(calls)));
         if (patience_ns_ == 0) break;
       }
@@ -484,7 +484,7 @@ class Race {
 
   // The winner again, in blocks with rests between them.
   Status confirm() {
-    if (sheet_.winner == sheet_.baseline || options_.confirm_ns == 0) return {};
+    if (sheet_.winner == sheet_.baseline || options_.confirm_ns == 0 || KRN_PLANTED(unconfirmed)) return {};
     const size_t w = sheet_.winner;
     Entry &base = baseline(), &winner = entries_[w];
     const bool long_calls = is_long(base) || is_long(winner);
