@@ -44,6 +44,7 @@ struct LoadOptions {
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
+  int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last
 };
 
 // A tensor by address. As an input it is borrowed for the call; as an output `owner` keeps it alive.

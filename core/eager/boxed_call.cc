@@ -148,7 +148,7 @@ void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Sta
 }
 
 Result<BoxedCall> make_boxed_call(const BoundCall& call, const OperandList::SlotOf& slot) {
-  BoxedCall boxed{call.op, {}};
+  BoxedCall boxed{call.op, {}, demands_strides(call.op.schema())};
   for (size_t i = 0; i < call.args.size(); ++i) {
     KRN_TRY(boxed.operands.add(call.args[i], call.op.schema().arguments()[i].type(), slot));
   }

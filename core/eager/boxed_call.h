@@ -64,11 +64,12 @@ void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Sta
 struct BoxedCall {
   c10::OperatorHandle op;
   OperandList operands;
+  bool may_copy = false;  // it demands strides, and in a Graph nobody writes what another reads
   // Leaves the results on the (otherwise empty) stack. Throws what the operator throws.
   void run(Slots& slots, torch::jit::Stack& stack) const {
     stack.clear();
     operands.push_all(slots, stack);
-    call_operator(op, demands_strides(op.schema()), stack);  // in a Graph nobody writes what another reads
+    call_operator(op, may_copy, stack);
   }
 };
 
