@@ -234,6 +234,9 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
   if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
   if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
   PlanGuard& guard = *decision->guard;
+  // LibTorch tells a thread how many threads it may use when it first asks. Libraries that a plan calls do not ask: without this, a
+  // thread's first call would run on all processors, and sum in another order than its second.
+  (void)impl_->runtime.tensors().num_threads();
   Result<std::vector<TensorRef>> outputs = decision->call(inputs);
   if (outputs.ok()) {
     guard.breaker.succeeded();

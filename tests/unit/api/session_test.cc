@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/api/guard.h"
+#include "tests/support/others.h"
 
 namespace keirin {
 namespace {
@@ -277,6 +278,29 @@ TEST(Session, ABadIndexEndsInEagersErrorAndCostsNoPlan) {
   EXPECT_LT(largest_difference((*outputs)[0], (*session->call_eager(*inputs))[0]), 1e-4);
   const std::string text = explain_text(session->reports().back());
   EXPECT_EQ(text.find("eager answers for a while"), std::string::npos) << text;
+}
+
+// A thread's first call runs on as many threads as all others do, also inside of libraries: its sums have the same bits.
+TEST(Session, TheFirstCallOfAThreadIsLikeAllOthers) {
+  const int threads = runtime().tensors().num_threads();
+  runtime().tensors().set_num_threads(1);
+  Options options;
+  options.force = "compiled";
+  options.race_seconds = 0.1;
+  auto session = open("gcn", options);
+  auto inputs = session->example_inputs(1);
+  ASSERT_TRUE(session->compile(*inputs).ok());
+  const auto expected = session->call(*inputs);
+  ASSERT_TRUE(expected.ok());
+  for (int i = 0; i < 3; ++i)
+    std::thread([&] {
+      for (int call = 0; call < 2; ++call) {
+        const auto outputs = session->call(*inputs);
+        ASSERT_TRUE(outputs.ok());
+        EXPECT_EQ(largest_difference((*outputs)[0], (*expected)[0]), 0) << "call " << call << " of a thread";
+      }
+    }).join();
+  runtime().tensors().set_num_threads(threads);
 }
 
 TEST(Session, EightThreadsCallWhileADecisionIsMade) {
