@@ -133,6 +133,7 @@ class Decider {
   int64_t resident_bytes() const;
   void measure_memory();
   Status race_all();
+  bool runs_in_worker() const { return s_.options.run_in == "worker" && s_.device.kind == Device::kCpu; }
   std::string disturbance(const RaceSheet& sheet) const;
   size_t earlier_choice();
   void choose(size_t winner);
@@ -543,7 +544,8 @@ Status Decider::race_all() {
   if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
   if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
   options.between = pass_gate;
-  options.interference = s_.options.interference;
+  ProcessInterference interference(!runs_in_worker());
+  options.interference = s_.options.interference ? s_.options.interference : &interference;
   progress("race", 0.5);
   if (s_.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
   if (s_.options.force == "compiled")
@@ -573,10 +575,7 @@ Status Decider::race_all() {
   KRN_TRY(restore_state());
   size_t winner = KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner];
   report_.disturbed = disturbance(sheet);
-  if (!report_.disturbed.empty()) {
-    winner = earlier_choice();
-    for (Candidate& candidate : candidates_) candidate.report.milliseconds = 0;
-  }
+  if (!report_.disturbed.empty()) winner = earlier_choice();
   if (s_.options.force == "eager") winner = 0;
   if (s_.options.force == "compiled") {
     // The one that was raced, for its figures are known; else any.
@@ -589,6 +588,9 @@ Status Decider::race_all() {
       if (rank(i) > rank(winner) || (rank(i) > 0 && rank(i) == rank(winner) && own.milliseconds < held.milliseconds)) winner = i;
     }
   }
+  if (candidates_[winner].report.reason == "disturbed") report_.disturbed = candidates_[winner].report.note;
+  if (!report_.disturbed.empty())
+    for (Candidate& candidate : candidates_) candidate.report.milliseconds = 0;
   if (!s_.options.force.empty()) candidates_[winner].report.reason = "forced";
   report_.eager_replay_ms = replay_runner ? candidates_[launch_replay_].report.milliseconds : 0;
   // The times of one race stand beside each other: the baseline's is that of the winner's own.
@@ -614,21 +616,22 @@ size_t Decider::earlier_choice() {
   size_t found = 0;
   for (size_t i = 0; ledger_ && i < candidates_.size(); ++i)
     if (candidates_[i].report.name == ledger_->choice && candidates_[i].call && candidates_[i].report.verified) found = i;
-  why += ledger_ && candidates_[found].report.name == ledger_->choice ? "; the choice is that of an earlier race" : "; eager answers";
+  if (s_.options.force.empty())
+    why += ledger_ && candidates_[found].report.name == ledger_->choice ? "; the choice is that of an earlier race" : "; eager answers";
   report_.reasons.insert(report_.reasons.begin(), why);
   return found;
 }
 
-// Microseconds per step of a plan: medians over a few timed runs.
+// The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed.
 void Decider::time_steps(Candidate& candidate) {
-  if (!candidate.plan) return;
   constexpr size_t kRuns = 5, kMostRuns = 25;
   constexpr double kDisturbedShare = 0.05;
-  std::vector<std::vector<double>> runs;
+  const std::vector<PlanStep>& steps = candidate.plan->steps();
+  std::vector<std::vector<double>> us_of_steps(steps.size());
   std::vector<double> overheads;
-  ProcessInterference interference;
+  ProcessInterference interference(!runs_in_worker());
   size_t disturbed = 0;
-  for (size_t i = 0; i < kMostRuns && runs.size() < kRuns; ++i) {
+  for (size_t i = 0; i < kMostRuns && overheads.size() < kRuns && report_.disturbed.empty(); ++i) {
     std::vector<double> step_us;
     const uint64_t waited = interference.waited_ns();
     const uint64_t start = ticks();
@@ -638,30 +641,25 @@ void Decider::time_steps(Candidate& candidate) {
     const bool quiet = static_cast<double>(interference.waited_ns() - waited) <= kDisturbedShare * us * 1e3;
     if (!quiet && ++disturbed + kRuns <= kMostRuns) continue;
     overheads.push_back(us - std::accumulate(step_us.begin(), step_us.end(), 0.0));
-    runs.push_back(std::move(step_us));
+    for (size_t s = 0; s < steps.size(); ++s) us_of_steps[s].push_back(step_us[s]);
   }
   if (disturbed + kRuns > kMostRuns)
     report_.reasons.push_back("the times of steps were taken while others had the processor");
   (void)restore_state();
   report_.steps_of = candidate.report.name;
-  std::nth_element(overheads.begin(), overheads.begin() + kRuns / 2, overheads.end());
-  report_.call_overhead_us = overheads[kRuns / 2];
-  for (size_t s = 0; s < candidate.plan->steps().size(); ++s) {
-    const PlanStep& step = candidate.plan->steps()[s];
-    std::vector<double> values;
-    for (const auto& run : runs) values.push_back(run[s]);
-    std::nth_element(values.begin(), values.begin() + kRuns / 2, values.end());
-    report_.steps.push_back({step.name, step.executable ? candidate.report.plugin : "eager", step.num_ops, values[kRuns / 2],
-                             step.executable ? "" : "unsupported", step.note});
-  }
+  report_.call_overhead_us = median(overheads);
+  for (size_t s = 0; s < steps.size(); ++s)
+    report_.steps.push_back({steps[s].name, steps[s].executable ? candidate.report.plugin : "eager", steps[s].num_ops,
+                             median(us_of_steps[s]), steps[s].executable ? "" : "unsupported", steps[s].note});
 }
 
-// Of the steps that were timed.
+// Of the steps' time; of their operators where none was timed.
 double Decider::eager_share() const {
   double eager = 0, all = 0;
   for (const StepReport& step : report_.steps) {
-    all += step.microseconds;
-    if (step.choice == "eager") eager += step.microseconds;
+    const double share = report_.disturbed.empty() ? step.microseconds : step.ops;
+    all += share;
+    if (step.choice == "eager") eager += share;
   }
   return all > 0 ? eager / all : 0;
 }
@@ -743,7 +741,7 @@ void Decider::finish() {
     if (report_.chosen != best->report.name) report_.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));
     for (const std::string& refusal : best->refusals) report_.reasons.push_back("eager: " + refusal);
     for (Candidate& candidate : candidates_)
-      if (&candidate == best && best->report.milliseconds > 0) time_steps(candidate);
+      if (&candidate == best) time_steps(candidate);
   }
   report_.eager_share = best && best->report.name == report_.chosen ? eager_share() : 1;
   for (const Candidate& candidate : candidates_) {

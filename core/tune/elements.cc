@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -44,6 +45,23 @@ double decode(FloatFormat f, uint16_t bits) {
     value = std::ldexp(whole, std::max(exponent, 1) - bias - f.fraction_bits);
   }
   return bits & 0x8000 ? -value : value;
+}
+
+// All values of a 16-bit format, because decoding each anew costs more than all else that the judge does.
+std::vector<float> decode_all(FloatFormat f) {
+  std::vector<float> values(1 << 16);
+  for (size_t bits = 0; bits < values.size(); ++bits) values[bits] = static_cast<float>(decode(f, static_cast<uint16_t>(bits)));
+  return values;
+}
+
+float half_value(uint16_t bits) {
+  static const std::vector<float> values = decode_all(kHalf);
+  return values[bits];
+}
+
+float brain_value(uint16_t bits) {
+  static const std::vector<float> values = decode_all(kBrain);
+  return values[bits];
 }
 
 template <class T>
@@ -114,8 +132,8 @@ double load_element(DType dtype, const void* at) {
     case DType::k_u16: return get<uint16_t>(at);
     case DType::k_u32: return get<uint32_t>(at);
     case DType::k_u64: return static_cast<double>(get<uint64_t>(at));
-    case DType::k_f16: return decode(kHalf, get<uint16_t>(at));
-    case DType::k_bf16: return decode(kBrain, get<uint16_t>(at));
+    case DType::k_f16: return static_cast<double>(half_value(get<uint16_t>(at)));
+    case DType::k_bf16: return static_cast<double>(brain_value(get<uint16_t>(at)));
     case DType::k_f32:
     case DType::k_c64: return static_cast<double>(get<float>(at));
     case DType::k_f64:
@@ -134,30 +152,20 @@ double ulp_at(DType dtype, double magnitude) {
     case DType::k_f64: fraction = 52, least = -1022; break;
     default: return 0;
   }
-  const int exponent = magnitude > 0 && std::isfinite(magnitude) ? std::max(std::ilogb(magnitude), least) : least;
-  return std::ldexp(1.0, exponent - fraction);
+  // The exponent's bits, as std::ilogb tells it of normal numbers; smaller ones are below the least anyway.
+  constexpr int kBias = 1023, kFraction = 52;
+  const auto bits = std::bit_cast<uint64_t>(magnitude);
+  const int own = static_cast<int>(bits >> kFraction) - kBias;
+  const int exponent = magnitude > 0 && std::isfinite(magnitude) ? std::max(own, least) : least;
+  const int result = exponent - fraction;
+  if (result + kBias <= 0) return std::ldexp(1.0, result);
+  return std::bit_cast<double>(static_cast<uint64_t>(result + kBias) << kFraction);
 }
 
 int64_t num_elements(const Tensor& tensor) {
   int64_t n = 1;
   for (int64_t i = 0; i < tensor.rank(); ++i) n *= tensor.sizes()[i];
   return n;
-}
-
-void each_element(const Tensor& tensor, const std::function<void(int64_t, void*)>& fn) {
-  const int64_t n = num_elements(tensor), rank = tensor.rank(), bytes = dtype_bytes(tensor.dtype());
-  std::vector<int64_t> at(static_cast<size_t>(rank));
-  int64_t offset = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    fn(i, static_cast<char*>(tensor.data()) + offset * bytes);
-    for (int64_t axis = rank - 1; axis >= 0; --axis) {
-      const auto a = static_cast<size_t>(axis);
-      offset += tensor.strides()[axis];
-      if (++at[a] < tensor.sizes()[axis]) break;
-      offset -= tensor.sizes()[axis] * tensor.strides()[axis];
-      at[a] = 0;
-    }
-  }
 }
 
 int64_t largest_integer(DType dtype) {

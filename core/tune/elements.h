@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Elements of tensors in host memory, one by one, whatever the dtype and the strides: what generator and judge read and write.
-// Not for speed. Inside core/tune only.
+// The judge reads every element of large outputs many times: each costs a few ns. Inside core/tune only.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <vector>
 
 #include "core/base/dtype.h"
 #include "core/base/tensor.h"
@@ -22,10 +22,27 @@ double load_element(DType dtype, const void* at);
 // Units of the last place of the dtype at that magnitude: distance to the next larger value.
 double ulp_at(DType dtype, double magnitude);
 
-// fn(index, address) for each element in row-major order. The tensor lies in host memory.
-void each_element(const Tensor& tensor, const std::function<void(int64_t, void*)>& fn);
-
 int64_t num_elements(const Tensor& tensor);
+
+// fn(index, address) for each element in row-major order. The tensor lies in host memory.
+template <class Fn>
+void each_element(const Tensor& tensor, Fn&& fn) {
+  const int64_t n = num_elements(tensor), rank = tensor.rank(), bytes = dtype_bytes(tensor.dtype());
+  const int64_t row = rank > 0 ? tensor.sizes()[rank - 1] : 1, step = rank > 0 ? tensor.strides()[rank - 1] * bytes : 0;
+  std::vector<int64_t> at(static_cast<size_t>(rank));
+  char* start = static_cast<char*>(tensor.data());  // of the row
+  for (int64_t i = 0; i < n;) {
+    char* address = start;
+    for (const int64_t end = i + row; i < end; ++i, address += step) fn(i, static_cast<void*>(address));
+    for (int64_t axis = rank - 2; axis >= 0; --axis) {
+      const auto a = static_cast<size_t>(axis);
+      start += tensor.strides()[axis] * bytes;
+      if (++at[a] < tensor.sizes()[axis]) break;
+      start -= tensor.sizes()[axis] * tensor.strides()[axis] * bytes;
+      at[a] = 0;
+    }
+  }
+}
 
 // Largest integer that the dtype holds exactly, for generators.
 int64_t largest_integer(DType dtype);

@@ -49,7 +49,7 @@ uint64_t involuntary_switches(int who) {
 
 }  // namespace
 
-ProcessInterference::ProcessInterference() : only_this_thread_(giving_way() != GiveWay::kNot) {
+ProcessInterference::ProcessInterference(bool sees_waits) : sees_waits_(sees_waits), only_this_thread_(giving_way() != GiveWay::kNot) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   if (::sched_getaffinity(0, sizeof(mine), &mine) == 0) num_processors_ = static_cast<uint64_t>(std::max(1, CPU_COUNT(&mine)));
@@ -107,6 +107,7 @@ uint64_t ProcessInterference::delay_of_threads() {
 uint64_t ProcessInterference::used_ns() { return clock_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 uint64_t ProcessInterference::waited_ns() {
+  if (!sees_waits_) return 0;
   uint64_t delay = 0;
   if (has_delays_) {
     delay = delay_of_threads();

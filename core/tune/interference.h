@@ -29,7 +29,9 @@ class Interference {
 // time that this process did not have. A thread that gives way (core/host/background.h) counts what it waited for itself, all of it.
 class ProcessInterference final : public Interference {
  public:
-  ProcessInterference();
+  // `sees_waits`: false where other processes work for this one (regions that run in a worker). Who waits for whom cannot be told then,
+  // and nothing counts as waited.
+  explicit ProcessInterference(bool sees_waits = true);
   ~ProcessInterference() override;
   ProcessInterference(const ProcessInterference&) = delete;
   ProcessInterference& operator=(const ProcessInterference&) = delete;
@@ -47,6 +49,7 @@ class ProcessInterference final : public Interference {
   void find_threads(bool first);
 
   std::map<int, Thread> threads_;  // by thread id
+  const bool sees_waits_;
   bool has_delays_ = true, only_this_thread_ = false;
   uint64_t total_ns_ = 0, last_wall_ns_ = 0, last_used_ns_ = 0;
   uint64_t last_switches_ = 0;

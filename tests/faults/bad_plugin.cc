@@ -64,6 +64,8 @@
 #define FAULT_switched_run 40
 #define FAULT_one_process 41
 #define FAULT_always_wrong 42
+#define FAULT_refuses_unsupported 43
+#define FAULT_refuses_internal 44
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -266,7 +268,8 @@ krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, c
     claimed.nodes = &node;
     claimed.num_nodes = 1;
     claimed.num_kernels = 1;
-    if (takes(graph, *krn_graph_node(&graph, i))) {
+    const bool between = (IS(refuses_unsupported) || IS(refuses_internal)) && i == f->first_node + 2;  // two regions, apart
+    if (takes(graph, *krn_graph_node(&graph, i)) && !between) {
       sink->claim(sink->ctx, &claimed);
       if (IS(claim_overlap)) sink->claim(sink->ctx, &claimed);
     } else {
@@ -293,6 +296,13 @@ krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*,
   if (IS(throw_compile)) throw std::runtime_error("thrown across the boundary");
   if (IS(fill_compile) && !fill_disk()) return fail(err, KRN_STATUS_exhausted, "the disk is full");
   if (options->candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
+  // A region that begins with a product, as a plugin does that claimed more than it can do.
+  if (IS(refuses_unsupported) || IS(refuses_internal)) {
+    krn_graph graph;
+    if (krn_graph_open(region->graph.data, region->graph.size, &graph) == 0 &&
+        krn_graph_node(&graph, krn_graph_function(&graph, 0)->first_node)->op == kLinear)
+      return fail(err, IS(refuses_internal) ? KRN_STATUS_internal : KRN_STATUS_unsupported, "not this one after all");
+  }
   krn_exec* const made = read_steps(region->graph);
   if (!made) return fail(err, KRN_STATUS_unsupported, "the region is not a chain of relu and linear");
   *out = made;

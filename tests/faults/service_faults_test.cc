@@ -16,6 +16,7 @@
 #include "core/api/session.h"
 #include "core/cache/cache.h"
 #include "core/host/plugins.h"
+#include "tests/support/others.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/world.h"
 
@@ -48,6 +49,7 @@ class ServiceFaults : public testing::Test {
     o.plugins = {fault};
     o.compile_deadline_seconds = 1;
     o.race_seconds = 1;
+    o.interference = &nobody_;
     return o;
   }
   void turn(const std::string& word) {
@@ -83,6 +85,7 @@ class ServiceFaults : public testing::Test {
     return true;
   }
 
+  test::Others nobody_;  // what is asked is who answers, not how fast
   const test::World world_{test::World::Count::kNoThreads};
   test::TempFolder folder_;
   const std::string dir_ = folder_.path();
@@ -335,6 +338,33 @@ TEST_F(ServiceFaults, WhatIsChosenIsWhatWonWhoeverWasDropped) {
   }
   EXPECT_GT(won_behind_dropped, 0) << "else nothing was tried";
 }
+
+class RefusedRegion : public ServiceFaults, public testing::WithParamInterface<const char*> {};
+
+// A plugin that claims a region and then will not compile it loses that region: the other one stays compiled.
+TEST_P(RefusedRegion, CostsThatRegion) {
+  Options o = options(GetParam());
+  o.force = "compiled";
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  const std::string text = explain_text(*report);
+  EXPECT_EQ(report->plugin, GetParam()) << text;
+  EXPECT_TRUE(report->verified) << text;
+  bool all = false, named = false;
+  for (const CandidateReport& c : report->candidates) all |= c.name == std::string(GetParam()) + "/all" && c.verified;
+  for (const std::string& reason : report->reasons)
+    named |= has(reason, std::string(GetParam()) + "/all without r0") && has(reason, "not this one after all");
+  EXPECT_TRUE(all) << text;
+  EXPECT_TRUE(named) << text;
+  EXPECT_GT(report->nodes_compiled, 0) << text;
+  EXPECT_LT(report->nodes_compiled, report->nodes) << text;
+  const auto outputs = s.session->call(s.inputs);
+  ASSERT_TRUE(outputs.ok());
+  EXPECT_TRUE(right(*outputs, s.expected));
+}
+INSTANTIATE_TEST_SUITE_P(All, RefusedRegion, testing::Values("refuses_unsupported", "refuses_internal"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
   const std::vector<std::string> passes{"a", "b", "c", "d"};
