@@ -3,8 +3,7 @@
 
     python bench/disturbed/run.py --keirin build/keirin --runs 20 --json disturbed.json
 
-Loads: `busy`, a process per two threads' processor that never rests, two of them; `stop-and-go`, the same for 100 ms, then still
-for 100 ms. A published speedup that is more than --allowed away from the quiet one is wrong; a row that says `disturbed` is not.
+Loads, of two processes unless --processes says otherwise: `busy` never rests; `stop-and-go` runs for 100 ms, then rests for 100 ms. A published speedup that is more than --allowed away from the quiet one is wrong; a row that says `disturbed` is not.
 Ends with 1 if any is wrong. With the machine to itself.
 """
 import argparse
@@ -54,7 +53,9 @@ def bench(options, models: list[str], cache: str) -> dict[str, dict]:
         command = [options.keirin, "bench", *models, "--threads", str(options.threads), "--race-limit", str(options.race_limit), "--quiet",
                    "--cache", cache, "--json", out.name] + options.keirin_option
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return {row["model"]: row for row in json.load(open(out.name))["rows"]}
+        report = json.load(open(out.name))
+        options.machine = report["machine"]
+        return {row["model"]: row for row in report["rows"]}
 
 
 def judged(quiet: float, row: dict, allowed: float) -> str:
@@ -106,6 +107,7 @@ def main() -> int:
         ends = [f"{end(row['figures']):.2f}x" for end in (min, max)] if row["figures"] else ["-", "-"]
         print(f"| {row['model']} | {row['load']} | {row['quiet']:.2f}x | {len(row['figures'])} of {row['runs']} | {ends[0]} | {ends[1]} | "
               f"{row['disturbed']} | {row['wrong']} |")
+    result["machine"] = options.machine
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1))
     wrong = sum(row["wrong"] for row in result["rows"])

@@ -184,7 +184,8 @@ std::string explain_text(const ModelReport& r) {
     out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
     std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", "us", "reason", "note"}};
     for (const StepReport& s : r.steps)
-      steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? fmt::format("{:.1f}", s.microseconds) : "-", s.reason, s.note});
+      steps.push_back({s.name, s.choice, std::to_string(s.ops),
+                       s.microseconds > 0 ? fmt::format("{:.1f}", s.microseconds) : "-", s.reason, s.note});
     out += render(steps);
   }
   for (const std::string& reason : r.reasons) out += "  " + reason + "\n";

@@ -24,7 +24,8 @@
 namespace keirin {
 namespace {
 
-constexpr uint64_t kSwitchNs = 1'000'000;  // what one involuntary switch costs at least, where only their number is known
+constexpr uint64_t kSwitchNs =
+    1'000'000;  // what one involuntary switch costs at least, where only their number is known
 
 uint64_t clock_ns(clockid_t clock) {
   timespec now{};
@@ -49,10 +50,12 @@ uint64_t involuntary_switches(int who) {
 
 }  // namespace
 
-ProcessInterference::ProcessInterference(bool sees_waits) : sees_waits_(sees_waits), only_this_thread_(giving_way() != GiveWay::kNot) {
+ProcessInterference::ProcessInterference(bool sees_waits)
+    : sees_waits_(sees_waits), only_this_thread_(giving_way() != GiveWay::kNot) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
-  if (::sched_getaffinity(0, sizeof(mine), &mine) == 0) num_processors_ = static_cast<uint64_t>(std::max(1, CPU_COUNT(&mine)));
+  if (::sched_getaffinity(0, sizeof(mine), &mine) == 0)
+    num_processors_ = static_cast<uint64_t>(std::max(1, CPU_COUNT(&mine)));
   find_threads(true);
   has_delays_ = !threads_.empty();
   last_switches_ = involuntary_switches(only_this_thread_ ? RUSAGE_THREAD : RUSAGE_SELF);
@@ -64,7 +67,8 @@ ProcessInterference::~ProcessInterference() {
   for (const auto& [id, thread] : threads_) ::close(thread.file);
 }
 
-// Opens what is new. What a thread waited before the first look is nothing to this meter; later ones were born under it.
+// Opens what is new. What a thread waited before the first look is nothing to this meter; later ones were born under
+// it.
 void ProcessInterference::find_threads(bool first) {
   std::vector<int> ids;
   if (only_this_thread_) {
@@ -85,7 +89,8 @@ void ProcessInterference::find_threads(bool first) {
 uint64_t ProcessInterference::delay_of_threads() {
   struct stat folder {};
   // The number of links tells the number of threads; one that ended is noticed by reading it.
-  const bool others = !only_this_thread_ && ::stat("/proc/self/task", &folder) == 0 && folder.st_nlink - 2 != threads_.size();
+  const bool others =
+      !only_this_thread_ && ::stat("/proc/self/task", &folder) == 0 && folder.st_nlink - 2 != threads_.size();
   if (others) find_threads(false);
   uint64_t sum = 0;
   bool gone = false;
@@ -130,8 +135,8 @@ uint64_t ProcessInterference::stolen_ns() {
   std::ifstream file("/proc/stat");
   std::string line;
   unsigned long long user = 0, nice = 0, system = 0, idle = 0, waits = 0, irq = 0, soft = 0, stolen = 0;
-  if (!std::getline(file, line) || std::sscanf(line.c_str(), "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
-                                               &waits, &irq, &soft, &stolen) != 8)
+  if (!std::getline(file, line) || std::sscanf(line.c_str(), "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user,
+                                               &nice, &system, &idle, &waits, &irq, &soft, &stolen) != 8)
     return 0;
   return stolen * 1'000'000'000 / static_cast<uint64_t>(std::max(1L, ::sysconf(_SC_CLK_TCK)));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a process lost to others while it was timed: its threads stood ready to run and somebody else had the processor. The race asks
-// before and after every stretch that it times, so that a disturbed one is never taken for a measurement.
+// What a process lost to others while it was timed: its threads stood ready to run and somebody else had the processor.
+// The race asks before and after every stretch that it times, so that a disturbed one is never taken for a measurement.
 // What it cannot see: neighbours that slow a running thread down (the other half of a core, caches, memory, clocks).
 #pragma once
 
@@ -20,17 +20,19 @@ class Interference {
   virtual uint64_t stolen_ns() = 0;
   // Processor time of this process.
   virtual uint64_t used_ns() = 0;
-  // What it does not tell of did not happen: times that are unsteady for no known reason are believed. For tests that run beside others.
+  // What it does not tell of did not happen: times that are unsteady for no known reason are believed. For tests that
+  // run beside others.
   virtual bool knows_all() const { return false; }
 };
 
-// As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps no delays.
-// Threads that wait for each other (more threads than processors) are no interference: what waits is counted only up to the processor
-// time that this process did not have. A thread that gives way (core/host/background.h) counts what it waited for itself, all of it.
+// As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps
+// no delays. Threads that wait for each other (more threads than processors) are no interference: what waits is counted
+// only up to the processor time that this process did not have. A thread that gives way (core/host/background.h) counts
+// what it waited for itself, all of it.
 class ProcessInterference final : public Interference {
  public:
-  // `sees_waits`: false where other processes work for this one (regions that run in a worker). Who waits for whom cannot be told then,
-  // and nothing counts as waited.
+  // `sees_waits`: false where other processes work for this one (regions that run in a worker). Who waits for whom
+  // cannot be told then, and nothing counts as waited.
   explicit ProcessInterference(bool sees_waits = true);
   ~ProcessInterference() override;
   ProcessInterference(const ProcessInterference&) = delete;

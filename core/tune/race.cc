@@ -24,16 +24,17 @@ constexpr double kScreenRatio = 1.3;
 constexpr double kOtherHintLoss = 1.05;
 constexpr double kSameGain = 1.02;          // within this the smaller memory wins
 constexpr double kDisturbedShare = 0.05;    // of a stretch: what others may have, all threads' waits together
-constexpr uint64_t kFirstPauseNs = 2'000'000, kLastPauseNs = 64'000'000;  // together longer than a load that comes and goes ten times a second
-constexpr int kDisturbedPart = 5;           // one in so many slots may stay disturbed
-constexpr int kSlotsToTell = 40;            // before, a share says little
+constexpr uint64_t kFirstPauseNs = 2'000'000,
+                   kLastPauseNs = 64'000'000;    // together longer than a load that comes and goes ten times a second
+constexpr int kDisturbedPart = 5;                // one in so many slots may stay disturbed
+constexpr int kSlotsToTell = 40;                 // before, a share says little
 constexpr uint64_t kLeastStolenNs = 50'000'000;  // it is told in steps of 10 ms
-constexpr double kStolenShare = 0.2;        // of the processor time that a group of runners used
-constexpr double kContradiction = 0.15;     // between the medians and the pairs of one race, of their logarithm
-constexpr double kPublished = 0.15;         // half of a published figure's interval, at most, as a share of it
+constexpr double kStolenShare = 0.2;             // of the processor time that a group of runners used
+constexpr double kContradiction = 0.15;          // between the medians and the pairs of one race, of their logarithm
+constexpr double kPublished = 0.15;              // half of a published figure's interval, at most, as a share of it
 constexpr Look kConfirmation = kRaceLooks[2];
-constexpr double kMiss = 0.004;             // of an interval, as of one look of the race
-constexpr double kUnsteady = 0.2;           // deviation of the baseline's samples over a race, of their logarithm
+constexpr double kMiss = 0.004;    // of an interval, as of one look of the race
+constexpr double kUnsteady = 0.2;  // deviation of the baseline's samples over a race, of their logarithm
 
 uint64_t steady_ns() {
   return static_cast<uint64_t>(
@@ -59,7 +60,8 @@ class Timer {
  public:
   explicit Timer(const RaceOptions& options) : options_(options) {
     if (!options_.now_ns) options_.now_ns = steady_ns;
-    if (!options_.pause) options_.pause = [](uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); };
+    if (!options_.pause)
+      options_.pause = [](uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); };
     if (!options_.interference) options_.interference = &own_interference_.emplace();
     patience_ns_ = std::min(options_.patience_ns, options_.limit_ns / 10);
     uint64_t tick = 0;
@@ -93,8 +95,8 @@ class Timer {
     return last_ns_;
   }
 
-  // Nanoseconds per call. A disturbed batch is taken again, at once (most disturbances are over by then) and after pauses that grow,
-  // while patience lasts.
+  // Nanoseconds per call. A disturbed batch is taken again, at once (most disturbances are over by then) and after
+  // pauses that grow, while patience lasts.
   Result<double> batch(const Runner& runner, uint64_t calls, RaceHint hint) {
     ++slots_.taken;
     for (uint64_t pause = 0;; pause = std::max(kFirstPauseNs, 2 * pause)) {
@@ -210,7 +212,8 @@ double deviation_of(const std::vector<double>& samples) {
 }
 
 std::string others_had(const Slots& slots) {
-  return "others had the processor in " + std::to_string(slots.disturbed) + " of " + std::to_string(slots.taken) + " timed stretches";
+  return "others had the processor in " + std::to_string(slots.disturbed) + " of " + std::to_string(slots.taken) +
+         " timed stretches";
 }
 
 std::string seconds(double ns) { return std::to_string(static_cast<int>(std::lround(ns / 1e9))) + " s"; }
@@ -281,8 +284,10 @@ class Race {
     std::stable_sort(open.begin(), open.end(), by_screen);
     if (!is_long(baseline())) {
       for (const size_t i : open) {
-        if (sheet_.disturbed.empty() || timer_.is_patient()) KRN_TRY(race_group(sheet_.baseline, {i}));
-        else disturb(i, sheet_.disturbed);  // the others never rest: a further race would tell as little
+        if (sheet_.disturbed.empty() || timer_.is_patient())
+          KRN_TRY(race_group(sheet_.baseline, {i}));
+        else
+          disturb(i, sheet_.disturbed);  // the others never rest: a further race would tell as little
       }
       return {};
     }
@@ -337,8 +342,10 @@ class Race {
       std::string own = why;
       // The pairs of a block and the medians of all samples tell the same, or the machine changed meanwhile.
       const double medians = row.ns > 0 ? std::log(median(entries_[a].samples) / row.ns) : 0;
-      if (own.empty() && row.blocks > 0 && !interference.knows_all() && std::abs(medians - std::log(row.gain)) > kContradiction)
-        own = "the times' medians are " + std::to_string(std::exp(medians)) + "x apart, their pairs " + std::to_string(row.gain) + "x";
+      if (own.empty() && row.blocks > 0 && !interference.knows_all() &&
+          std::abs(medians - std::log(row.gain)) > kContradiction)
+        own = "the times' medians are " + std::to_string(std::exp(medians)) + "x apart, their pairs " +
+              std::to_string(row.gain) + "x";
       if (own.empty()) {
         told = true;
         continue;
@@ -489,7 +496,8 @@ class Race {
     Entry &base = baseline(), &winner = entries_[w];
     const bool long_calls = is_long(base) || is_long(winner);
     const double block_ns = 2 * (long_calls ? base.row->ns + winner.row->ns
-                                            : 3 * (base.row->ns * static_cast<double>(base.calls) + winner.row->ns * static_cast<double>(winner.calls)));
+                                            : 3 * (base.row->ns * static_cast<double>(base.calls) +
+                                                   winner.row->ns * static_cast<double>(winner.calls)));
     const auto spread_ns = static_cast<double>(options_.confirm_ns);
     if (block_ns * winner.row->blocks > spread_ns) return {};  // its race lasted as long
     const double rest_ns = std::max(0.0, spread_ns / kConfirmation.blocks - block_ns);
@@ -500,7 +508,8 @@ class Race {
     const Slots before = timer_.slots();
     for (int i = 0; i < kConfirmation.blocks && !timer_.cancelled(); ++i) {
       timer_.rest(static_cast<uint64_t>(rest_ns));
-      for (const Entry* e : {&base, &winner}) KRN_TRY(timer_.batch(*e->runner, e->calls, options_.hint).status());  // awake, but not counted
+      for (const Entry* e : {&base, &winner})
+        KRN_TRY(timer_.batch(*e->runner, e->calls, options_.hint).status());  // awake, but not counted
       lanes[0].open = true;
       KRN_TRY(run_block(&base, &lanes, long_calls));
       if (winner.row->outcome == RaceOutcome::kFailed) break;
@@ -517,10 +526,13 @@ class Race {
       row.outcome = RaceOutcome::kAccept;
       const Slots slots = timer_.slots() - before;
       const double half = (shift.high - shift.low) / 2;
-      if (slots.too_many()) disturb(w, others_had(slots));
+      if (slots.too_many())
+        disturb(w, others_had(slots));
       else if (half > kPublished && !timer_.interference().knows_all())
-        disturb(w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");
-      else if (shift.low <= threshold_) row.outcome = RaceOutcome::kUndecided, row.note = "faster in its race, but not for " + seconds(spread_ns);
+        disturb(
+            w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");
+      else if (shift.low <= threshold_)
+        row.outcome = RaceOutcome::kUndecided, row.note = "faster in its race, but not for " + seconds(spread_ns);
     }
     if (row.outcome != RaceOutcome::kAccept) sheet_.winner = sheet_.baseline;
     return {};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which is faster, beyond noise? Times callables against each other on the machine as it is, in blocks A B B A, until the exact
-// interval of the gain lies on one side of the threshold. What it is not: a judge of results, that is verify.h.
-// The invariant: `accept` is given to no callable that is not faster than the baseline (0.1 % of trials at gain 0), and what
-// is not shown stays with the baseline. A stretch in which others had the processor is taken again, after a pause in which they may
-// end; where more than a fifth stay disturbed, nothing is concluded.
+// Which is faster, beyond noise? Times callables against each other on the machine as it is, in blocks A B B A, until
+// the exact interval of the gain lies on one side of the threshold. What it is not: a judge of results, that is
+// verify.h. The invariant: `accept` is given to no callable that is not faster than the baseline (0.1 % of trials at
+// gain 0), and what is not shown stays with the baseline. A stretch in which others had the processor is taken again,
+// after a pause in which they may end; where more than a fifth stay disturbed, nothing is concluded.
 #pragma once
 
 #include <atomic>
@@ -38,9 +38,10 @@ struct RaceOptions {
   std::function<void(uint64_t)> pause;   // sleeps that many ns before a disturbed stretch is taken again; null: does so
   Interference* interference = nullptr;  // null: the process's, as the kernel counts it
   uint64_t patience_ns = 3'000'000'000;  // of all pauses of a race together; never more than a tenth of limit_ns
-  // The winner is measured once more against the baseline, in blocks spread over so many ns, and has to win again: a race of short calls
-  // is over in a moment, and a machine is not the same a second later (where a hypervisor puts threads changed the ratio of a model of
-  // 40 us by a quarter from one second to the next). 0: the race alone. For figures that are published.
+  // The winner is measured once more against the baseline, in blocks spread over so many ns, and has to win again: a
+  // race of short calls is over in a moment, and a machine is not the same a second later (where a hypervisor puts
+  // threads changed the ratio of a model of 40 us by a quarter from one second to the next). 0: the race alone. For
+  // figures that are published.
   uint64_t confirm_ns = 0;
   std::vector<size_t> one_must_race;     // of these runners the best of the screen is raced, however slow it is
   std::function<void()> between;         // called before each batch of calls; the time it takes counts nowhere
@@ -63,8 +64,8 @@ std::string_view outcome_name(RaceOutcome outcome);
 struct RaceRow {
   std::string name;
   RaceOutcome outcome = RaceOutcome::kUndecided;
-  double ns = 0;                                // median of its samples under the hint; of the screen if it was not raced; 0: disturbed
-  double baseline_ns = 0;                       // the baseline's in the same race; 0: not raced
+  double ns = 0;           // median of its samples under the hint; of the screen if it was not raced; 0: disturbed
+  double baseline_ns = 0;  // the baseline's in the same race; 0: not raced
   double gain = 1, gain_low = 1, gain_high = 1;  // baseline's time over its own; 1 = equal
   int blocks = 0;
   double first_over_steady = 0;  // first call over the warmed-up one: above 3, something was compiled or built on the way
@@ -77,8 +78,9 @@ struct RaceSheet {
   size_t baseline = 0;        // the runner that the candidates were raced against
   size_t winner = 0;          // the baseline, or the accepted runner with the largest gain
   double load_before = 0, load_after = 0;  // of the machine
-  std::string disturbed;      // why a row is kDisturbed, the first of them; empty: none is
-  bool baseline_disturbed = false;  // eager with replay had no undisturbed race of its own: which of the two is better is not known
+  std::string disturbed;                   // why a row is kDisturbed, the first of them; empty: none is
+  bool baseline_disturbed =
+      false;  // eager with replay had no undisturbed race of its own: which of the two is better is not known
 };
 
 // Races runners[1..] against the better of runners[0] (eager) and, if replay_of_eager is not 0, that runner, which has to win
