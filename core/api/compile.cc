@@ -625,7 +625,6 @@ size_t Decider::earlier_choice() {
 // The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed.
 void Decider::time_steps(Candidate& candidate) {
   constexpr size_t kRuns = 5, kMostRuns = 25;
-  constexpr double kDisturbedShare = 0.05;
   const std::vector<PlanStep>& steps = candidate.plan->steps();
   std::vector<std::vector<double>> us_of_steps(steps.size());
   std::vector<double> overheads;

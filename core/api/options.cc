@@ -96,7 +96,7 @@ Status check_number(const OptionRow& row, const std::string& word) {
   double number = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (error != std::errc() || end != word.data() + word.size())
-    return refused(row, quoted(word) + ", which is no number");
+    return refused(row, quoted(word) + ", which is not a number");
   // So that NaN is outside.
   if ((v.above_least ? number > v.least : number >= v.least) && number <= v.most) return {};
   return refused(row, word);
@@ -190,7 +190,7 @@ Status check_word(const OptionRow& row, const std::string& word) {
 
 Status set_option(const OptionRow& row, Options& options, const std::string& word) {
   KRN_TRY(check_word(row, word));
-  if (!row.set(row, options, word)) return refused(row, quoted(word) + ", which is no whole number");
+  if (!row.set(row, options, word)) return refused(row, quoted(word) + ", which is not a whole number");
   return {};
 }
 

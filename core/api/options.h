@@ -49,7 +49,7 @@ struct OptionRow {
   std::string text;
   // The value as words, as `set_option` takes them: one, or those of a list.
   std::vector<std::string> (*get)(const Options& options);
-  // Takes over what the row's values allow, at the end of a list; false for what is no value of the type.
+  // Takes over what the row's values allow, at the end of a list; false for what is not a value of the type.
   bool (*set)(const OptionRow& row, Options& options, std::string_view word);
 };
 
@@ -80,7 +80,7 @@ Status set_option(const OptionRow& row, Options& options, const std::string& wor
 // invalid_input for a value that its row does not allow, whoever gave it. Runtime and Session begin with it.
 Result<Options> complete_options(const Options& options);
 
-// invalid_input where one of `options.plugins` is no plugin that was found, used or not; lists those that were.
+// invalid_input where one of `options.plugins` is not the name of a plugin that was found, used or not; lists those that were.
 Status check_plugin_names(const Options& options, const PluginHost& host);
 
 // The public API's options as ours; invalid_input for words that are not in the table. The rest is checked by

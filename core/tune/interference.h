@@ -10,6 +10,9 @@
 
 namespace keirin {
 
+// A timed stretch is disturbed if threads waited for more than this share of it, all their waits together.
+inline constexpr double kDisturbedShare = 0.05;
+
 // Totals that only grow; the difference of two readings is what happened between them. One thread at a time.
 class Interference {
  public:
@@ -26,7 +29,7 @@ class Interference {
 };
 
 // As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps
-// no delays. Threads that wait for each other (more threads than processors) are no interference: what waits is counted
+// no delays. Threads that wait for each other (more threads than processors) do not count: what waits is counted
 // only up to the processor time that this process did not have. A thread that gives way (core/host/background.h) counts
 // what it waited for itself, all of it.
 class ProcessInterference final : public Interference {

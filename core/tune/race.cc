@@ -23,7 +23,6 @@ constexpr uint64_t kMaxWarmNs = 2'000'000'000;
 constexpr double kScreenRatio = 1.3;
 constexpr double kOtherHintLoss = 1.05;
 constexpr double kSameGain = 1.02;          // within this the smaller memory wins
-constexpr double kDisturbedShare = 0.05;    // of a stretch: what others may have, all threads' waits together
 constexpr uint64_t kFirstPauseNs = 2'000'000,
                    kLastPauseNs = 64'000'000;    // together longer than a load that comes and goes ten times a second
 constexpr int kDisturbedPart = 5;                // one in so many slots may stay disturbed

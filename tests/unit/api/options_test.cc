@@ -126,8 +126,8 @@ std::vector<std::pair<std::string, std::string>> bad_words(const OptionRow& row)
               {"-3", allowed_text(row)},
               {"nan", allowed_text(row)},
               {"inf", allowed_text(row)},
-              {"two", "is no number"},
-              {"", "is no number"}};
+              {"two", "is not a number"},
+              {"", "is not a number"}};
     case OptionValues::kDevice:
       return {{"cuba", "nearest is \"cuda\""}, {"cuda:x", "cuda:N"}, {"cuda:-1", "cuda:N"}, {"tpu", "cpu"}};
     case OptionValues::kPass: return {{"merge_sibling", "nearest is \"merge_siblings\""}};
