@@ -49,6 +49,7 @@ struct Session::Impl {
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
+  bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
   CallChecker checker;                // last: its thread uses everything above
@@ -67,8 +68,5 @@ struct Session::Impl {
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
 };
-
-// The whole decision for one shape: capture, passes, plugins, verification, race. In core/api/compile.cc.
-Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
 
 }  // namespace keirin
