@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "core/cache/artifact.h"
 #include "core/eager/fold_evaluator.h"
@@ -139,16 +140,21 @@ bool is_asked(const Session::Impl& session, const PluginDevice& device) {
 
 constexpr const char* kWrongBefore = "answered wrong before; `keirin cache forgive` lets it try again";
 
+struct CutGraph {
+  Partition parts;
+  std::vector<uint32_t> numbers;  // by region: its number, which it keeps where others are left out
+};
+
 // The graph cut by what the plugin claims, less what it was judged wrong for: such an op stays eager, and a region that was wrong
 // as a whole is halved until no part of it is known to be wrong. The refusals say so.
-Result<Partition> cut_graph(const Session::Impl& session, const Graph& graph, const RegionBytes& whole, PluginDevice& device, Cut cut,
-                            ClaimResult& claims) {
-  const std::set<std::string> wrong = session.tries_known_wrong ? std::set<std::string>() : device.known_wrong();
+Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, const RegionBytes& whole, const PlanChoice& choice,
+                           ClaimResult& claims) {
+  const std::set<std::string> wrong = session.tries_known_wrong ? std::set<std::string>() : choice.device->known_wrong();
   std::vector<Claim> wanted(1);  // each a class of its own, which partition joins with no other
   for (const NodeClaim& claim : claims.claims)
     for (uint32_t node : claim.nodes) {
       const OpId op = whole.nodes[node];
-      if (!kept_by(cut, graph.ops[op])) continue;
+      if (!kept_by(choice.cut, graph.ops[op])) continue;
       if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session.options)))) claims.refusals.push_back({node, kWrongBefore});
       else wanted[0].ops.push_back(op);
     }
@@ -165,7 +171,18 @@ Result<Partition> cut_graph(const Session::Impl& session, const Graph& graph, co
       for (Claim& claim : wanted) std::erase_if(claim.ops, [&](OpId op) { return std::binary_search(out.begin(), out.end(), op); });
       if (halve) wanted.push_back({static_cast<uint32_t>(wanted.size()), out});
     }
-    if (!changed) return parts;
+    if (changed) continue;
+    std::vector<uint32_t> number_of(graph.ops.size(), 0);
+    for (uint32_t r = 0; r < parts.regions.size(); ++r)
+      for (OpId op : parts.regions[r].ops) number_of[op] = r;
+    if (!choice.left_out.empty()) {
+      const auto is_left = [&](OpId op) { return std::find(choice.left_out.begin(), choice.left_out.end(), number_of[op]) != choice.left_out.end(); };
+      for (Claim& claim : wanted) std::erase_if(claim.ops, is_left);
+      KRN_TRY_LET(parts, partition(graph, wanted));
+    }
+    std::vector<uint32_t> numbers;
+    for (const Region& region : parts.regions) numbers.push_back(number_of[region.ops.back()]);  // what floats in stands before
+    return CutGraph{std::move(parts), std::move(numbers)};
   }
 }
 
@@ -246,8 +263,30 @@ std::string why_no_plugin(Session::Impl& session) {
   return "no plugin compiles for " + device_name(session.device) + ": " + found;
 }
 
-std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate) {
-  return device.plugin_name() + "/" + cut_name(cut) + (candidate ? "/" + std::to_string(candidate) : "");
+std::string PlanChoice::name() const {
+  std::string text = device->plugin_name() + "/" + cut_name(cut) + (candidate ? "/" + std::to_string(candidate) : "");
+  for (uint32_t number : left_out) text += "-r" + std::to_string(number);
+  return text;
+}
+
+std::optional<PlanChoice> find_choice(Session::Impl& session, const std::string& name) {
+  for (PluginDevice* device : session.runtime.plugins().devices()) {
+    if (!(device->torch_device() == session.device)) continue;
+    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
+      for (uint32_t k : {0u, 1u}) {
+        PlanChoice choice{device, cut, k, {}};
+        const std::string whole = choice.name();
+        if (name == whole) return choice;
+        if (name.rfind(whole + "-r", 0) != 0) continue;
+        std::istringstream numbers(name.substr(whole.size()));
+        std::string number;
+        while (std::getline(numbers, number, 'r') && std::getline(numbers, number, '-') && number.size() < 9 && !number.empty() &&
+               number.find_first_not_of("0123456789") == std::string::npos)
+          choice.left_out.push_back(static_cast<uint32_t>(std::stoul(number)));
+        if (choice.name() == name) return choice;
+      }
+  }
+  return {};
 }
 
 std::string dump_folder(const Options& options) {
@@ -310,19 +349,20 @@ Hash judged_hash(const Graph& graph, OpId op, const Options& options) {
   return judged_hash(extract_region(graph, {op}, escapes, {}).graph, options);
 }
 
-Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate) {
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {
+  PluginDevice& device = *choice.device;
+  const uint32_t candidate = choice.candidate;
   auto start = std::chrono::steady_clock::now();
   BuiltPlan built;
   built.plugin = device.plugin_name();
-  built.name = plan_name(device, cut, candidate);
-  built.device = &device;
-  built.cut = cut;
-  built.candidate = candidate;
+  built.name = choice.name();
+  built.choice = choice;
   built.num_known_wrong = device.known_wrong().size();
 
   KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
-  KRN_TRY_LET(const Partition parts, cut_graph(session, prepared.graph, whole, device, cut, claims));
+  KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, whole, choice, claims));
+  const Partition& parts = cut.parts;
   if (parts.regions.empty())
     return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
 
@@ -342,7 +382,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     other_way |= made.ok() && made->is_candidate;
     if (!made.ok() && costs_one_region(made.status())) {
       failure = made.status();
-      built.lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
+      built.lost.push_back("r" + std::to_string(cut.numbers[each.index]) + ": " + failure.message().what);
       for (OpId op : region.ops) {
         KRN_TRY_LET(PlanStep step, eager_step(prepared, op));
         steps.push_back(std::move(step));
@@ -356,7 +396,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     built.constant_bytes += static_cast<int64_t>(info.constant_bytes);
     for (OpId op : region.ops) compiled[op] = 1;
     PlanStep step;
-    step.name = "r" + std::to_string(each.index);
+    step.name = "r" + std::to_string(cut.numbers[each.index]);
     step.executable = std::move(code.executable);
     for (ValueId v : code.inputs) step.operands.push_back(region.cut.values[v]);
     for (const Output& output : region.cut.graph.outputs) {
@@ -366,7 +406,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     step.num_ops = static_cast<int>(region.ops.size());
     step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls" +
                 (info.in_worker ? ", in the worker" : "");
-    built.regions.push_back({steps.size(), region.cut, std::move(code.inputs), code.hash});
+    built.regions.push_back({steps.size(), cut.numbers[each.index], region.cut, std::move(code.inputs), code.hash});
     steps.push_back(std::move(step));
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
@@ -383,17 +423,17 @@ void build_plans(Session::Impl& session, Prepared& prepared, const std::function
     if (!is_asked(session, *device)) continue;
     int largest = 0;
     for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly}) {
-      Result<BuiltPlan> built = build_plan(session, prepared, *device, cut, 0);
+      Result<BuiltPlan> built = build_plan(session, prepared, {device, cut, 0, {}});
       if (cut == Cut::kAll) largest = built.ok() ? built->nodes_compiled : 0;
       else if (!built.ok() || built->nodes_compiled == largest) continue;  // nothing of that kind, or the same plan again
       const bool repeats = !built.ok() && built.status().code() != Code::k_unsupported && built.status().code() != Code::k_internal;
-      take(std::move(built), plan_name(*device, cut, 0));
+      take(std::move(built), PlanChoice{device, cut, 0, {}}.name());
       if (repeats) break;  // smaller cuts would crash or hang the compiler once more
     }
     if (largest == 0) continue;
     // Another way of compiling the largest cut: packed or plain weights.
-    Result<BuiltPlan> second = build_plan(session, prepared, *device, Cut::kAll, 1);
-    if (second.ok()) take(std::move(second), plan_name(*device, Cut::kAll, 1));
+    Result<BuiltPlan> second = build_plan(session, prepared, {device, Cut::kAll, 1, {}});
+    if (second.ok()) take(std::move(second), PlanChoice{device, Cut::kAll, 1, {}}.name());
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,23 @@ struct Prepared {
 // Which claimed nodes a plan compiles; the others stay eager. The largest cut is not always the fastest.
 enum class Cut { kAll, kNoAnchors, kAnchorsOnly };
 const char* cut_name(Cut cut);
-// "cpu/all", "cpu/all/1": the name of a candidate in reports and in the ledger.
-std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate);
+
+// How a plan is made.
+struct PlanChoice {
+  PluginDevice* device = nullptr;  // the Runtime's
+  Cut cut = Cut::kAll;
+  uint32_t candidate = 0;          // the plugin's k-th way of compiling, 0 is its best guess
+  std::vector<uint32_t> left_out;  // numbers of the cut's regions that stay eager all the same, ascending
+
+  std::string name() const;        // "cpu/all", "cpu/all/1", "cpu/all-r3-r5": in reports and in the ledger
+};
+// The choice of that name among those that this session's device and plugins allow.
+std::optional<PlanChoice> find_choice(Session::Impl& session, const std::string& name);
 
 // A region of a plan, as a graph that can be tried alone.
 struct BuiltRegion {
   size_t step = 0;              // of the plan
+  uint32_t number = 0;          // of the cut's regions, as PlanChoice::left_out counts
   RegionGraph cut;              // constants and states by index of Prepared::constants
   std::vector<ValueId> inputs;  // of `cut`, in the order that the executable takes them
   Hash hash{};                  // RegionBytes::hash
@@ -44,9 +56,7 @@ struct BuiltRegion {
 struct BuiltPlan {
   std::string name;  // "cpu/all", "cpu/no_anchors"
   std::string plugin;
-  PluginDevice* device = nullptr;  // the Runtime's
-  Cut cut = Cut::kAll;
-  uint32_t candidate = 0;
+  PlanChoice choice;
   size_t num_known_wrong = 0;        // regions of the device's, when it was built
   std::vector<BuiltRegion> regions;  // by step
   std::shared_ptr<Plan> plan;
@@ -67,10 +77,9 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs);
 
-// `candidate`: the plugin's k-th way of compiling, 0 is its best guess; a region without a k-th one gets its best guess. What a plugin
-// answers for one region costs that region, which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th
-// way for any region.
-Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
+// A region without the choice's k-th way of compiling gets its best guess. What a plugin answers for one region costs that region,
+// which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th way for any region.
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice);
 
 // Code for one graph alone, as a region of a plan would have it: `inputs` in the executable's order. With the plugin's best guess
 // where it has no k-th.

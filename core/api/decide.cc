@@ -18,7 +18,8 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-constexpr int kMostWinners = 3;  // that turn out to be wrong in a region; then eager answers
+constexpr int kMostWinners = 3;      // that turn out to be wrong in a region; then eager answers
+constexpr size_t kMostLeftOut = 3;   // regions, one after another
 
 // The reason code of a plan that could not be built.
 const char* reason_of(const Status& status) {
@@ -209,6 +210,12 @@ Status verify_and_repair(Deciding& d) {
   return {};
 }
 
+// They are made again of what is right then.
+void drop_recordings(Deciding& d) {
+  std::erase_if(d.candidates, [](const Candidate& c) { return c.is_recording; });
+  d.launch_replay = 0;
+}
+
 // Whether each region of what won the race is right by itself. If not, its plan is repaired and judged again, or out, and another
 // race has to be run.
 bool regions_are_right(Deciding& d, size_t winner) {
@@ -220,14 +227,39 @@ bool regions_are_right(Deciding& d, size_t winner) {
   }
   if (std::all_of(verdicts->begin(), verdicts->end(), [](const RegionVerdict& v) { return v.wrong.empty(); })) return true;
   const std::shared_ptr<Plan> plan = d.candidates[winner].built.plan;
-  std::erase_if(d.candidates, [](const Candidate& c) { return c.is_recording; });  // made again of what is then right
-  d.launch_replay = 0;
+  drop_recordings(d);
   for (size_t i = 0; i < d.candidates.size(); ++i) {
     Candidate& candidate = d.candidates[i];
     if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, false)) continue;
     if (const Status status = verify(d, {i}); !status.ok() || !candidate.report.verified) candidate.call = nullptr;
   }
   return false;
+}
+
+// Adds the winner's plan without each of its regions to the candidates, where that has not been done. False if nothing was added.
+bool leave_one_out(Deciding& d, size_t winner) {
+  const BuiltPlan& best = d.candidates[winner].built;
+  if (!d.candidates[winner].is_plan() || best.regions.size() < 2 || best.choice.left_out.size() >= kMostLeftOut) return false;
+  std::vector<BuiltPlan> plans;
+  for (const BuiltRegion& region : best.regions) {
+    PlanChoice choice = best.choice;
+    choice.left_out.insert(std::upper_bound(choice.left_out.begin(), choice.left_out.end(), region.number), region.number);
+    const std::string name = choice.name();
+    if (std::any_of(d.candidates.begin(), d.candidates.end(), [&](const Candidate& c) { return c.built.name == name; })) continue;
+    if (Result<BuiltPlan> built = build_plan(d.session, *d.prepared, choice); built.ok()) plans.push_back(std::move(*built));
+  }
+  if (plans.empty()) return false;
+  drop_recordings(d);
+  std::vector<size_t> added;
+  for (BuiltPlan& plan : plans) {
+    const std::string name = plan.name;
+    added.push_back(d.candidates.size());
+    add_plan(d, std::move(plan), name);
+    d.candidates.back().report.verified = true;  // unless the judge finds otherwise
+  }
+  if (d.session.options.verify && !verify(d, added).ok())
+    for (size_t i : added) d.candidates[i].report.verified = false;
+  return true;
 }
 
 Result<ModelReport> run(Deciding& d) {
@@ -272,7 +304,7 @@ Result<ModelReport> run(Deciding& d) {
     d.stage("verify", now_s() - start);
   }
   size_t winner = 0;
-  for (int round = 0; round < kMostWinners; ++round) {
+  for (int wrong_winners = 0; wrong_winners < kMostWinners;) {
     d.step([&] {
       add_launch_replays(d);
       measure_memory(d);
@@ -283,10 +315,16 @@ Result<ModelReport> run(Deciding& d) {
     start = now_s();
     const bool stands = !d.session.options.verify || d.step([&] { return regions_are_right(d, fastest); });
     d.stage("regions", now_s() - start);
-    if (stands) {
-      winner = fastest;
-      break;
+    if (!stands) {
+      ++wrong_winners;
+      continue;
     }
+    start = now_s();
+    const bool more = d.session.options.leave_one_out && d.step([&] { return leave_one_out(d, fastest); });
+    d.stage("leave_one_out", now_s() - start);
+    if (more) continue;
+    winner = fastest;
+    break;
   }
   d.step([&] {
     choose(d, winner);

@@ -49,24 +49,20 @@ bool start_from_kept_decision(Deciding& d) {
   const double start = now_s();
   BuiltPlan built;
   CallFn chosen;
-  bool found = false;
   constexpr std::string_view kRecorded = "+launch_replay";
   const bool recorded = d.ledger->choice.ends_with(kRecorded);
   const std::string choice = d.ledger->choice.substr(0, d.ledger->choice.size() - (recorded ? kRecorded.size() : 0));
-  for (PluginDevice* device : d.session.runtime.plugins().devices())
-    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
-      for (uint32_t k : {0u, 1u})
-        if (device->torch_device() == d.session.device && plan_name(*device, cut, k) == choice && !found) {
-          auto plan = build_plan(d.session, *d.prepared, *device, cut, k);
-          // It has to be what was measured then: a region may have been lost, or found wrong, since.
-          const auto known = std::find_if(d.ledger->candidates.begin(), d.ledger->candidates.end(),
-                                          [&](const LedgerCandidate& c) { return c.name == d.ledger->choice; });
-          if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
-          built = std::move(*plan);
-          chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
-          found = true;
-        }
-  if (!found && choice != "eager") return false;  // a replay: cheap to make again, but raced then
+  if (const auto how = find_choice(d.session, choice)) {
+    // It has to be what was measured then: a region may have been lost, or found wrong, since.
+    const auto known = std::find_if(d.ledger->candidates.begin(), d.ledger->candidates.end(),
+                                    [&](const LedgerCandidate& c) { return c.name == d.ledger->choice; });
+    auto plan = build_plan(d.session, *d.prepared, *how);
+    if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
+    built = std::move(*plan);
+    chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
+  } else if (choice != "eager") {
+    return false;  // a replay: cheap to make again, but raced then
+  }
   if (recorded) {
     if (!chosen) chosen = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
     auto replay = LaunchReplay::record(chosen, d.inputs, d.seen.written_inputs, d.services, d.session.device);

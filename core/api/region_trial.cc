@@ -127,7 +127,7 @@ class Search {
     if (now_s() > end_ || ++parts_ > kMostParts) return Status(Code::k_timeout, "too long");
     const RegionGraph part = part_of(ops);
     if (part.graph.outputs.empty()) return std::string();
-    Result<BuiltPart> built = build_part(d_.session, *d_.prepared, *plan_.device, part.graph, plan_.candidate);
+    Result<BuiltPart> built = build_part(d_.session, *d_.prepared, *plan_.choice.device, part.graph, plan_.choice.candidate);
     if (!built.ok()) return std::string();
     Tensors inputs;
     for (ValueId v : part.graph.inputs) inputs.push_back(values_[part.values[v]]);
@@ -247,14 +247,14 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
     return false;
   };
   const auto rebuild = [&]() -> Status {
-    KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *candidate.built.device, candidate.built.cut, candidate.built.candidate));
+    KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, candidate.built.choice));
     d.make_calls(candidate);
     candidate.report.max_error = candidate.report.eager_error = 0;  // those of the plan that was wrong
     changed = true;
     return {};
   };
   // What another plan's repair found may be all that is wrong in this one.
-  if (candidate.built.device->known_wrong().size() != candidate.built.num_known_wrong)
+  if (candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong)
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   for (int round = 0; round < kMostRounds; ++round) {
     Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, all_outputs);
@@ -268,7 +268,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
       const std::string& step = candidate.built.plan->steps()[region.step].name;
       if (!culprits.ok() || culprits->empty()) return give_up(step + " is wrong: " + verdict.wrong);
       for (const auto& culprit : *culprits) {
-        candidate.built.device->judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
+        candidate.built.choice.device->judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
         if (culprit.what.empty()) continue;
         d.report.reasons.push_back(name + ": " + candidate.built.plugin + " is wrong for " + culprit.what +
                                    "; it is left out of the plan (`keirin cache forgive` lets it try again)");

@@ -130,11 +130,7 @@ class Trial {
   }
 
   Result<BuiltPlan> build(Prepared& prepared) {
-    for (PluginDevice* device : session_.runtime.plugins().devices())
-      for (const Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
-        for (const uint32_t k : {0u, 1u})
-          if (device->torch_device() == session_.device && plan_name(*device, cut, k) == case_.plan)
-            return build_plan(session_, prepared, *device, cut, k);
+    if (const auto choice = find_choice(session_, case_.plan)) return build_plan(session_, prepared, *choice);
     return Status(Code::k_invalid_input, {"no plugin here makes the plan " + case_.plan, {}, "nothing was run", "name its folder with --plugin"});
   }
 

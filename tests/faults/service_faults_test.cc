@@ -434,6 +434,25 @@ TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
   EXPECT_TRUE(right(*outputs, s.expected));
 }
 
+// A plan that is faster without one of its regions loses it, and the next process begins with what was found.
+TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
+  Options o = options("slow_region");
+  o.leave_one_out = true;
+  o.threads = 1;
+  o.force = "compiled";
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  const std::string text = explain_text(*report);
+  EXPECT_TRUE(has(report->chosen, "-r1")) << text;
+  EXPECT_TRUE(report->verified) << text;
+  EXPECT_GT(report->nodes_compiled, 0) << text;
+  EXPECT_LT(report->chosen_ms, 20) << text;
+  const auto outputs = s.session->call(s.inputs);
+  ASSERT_TRUE(outputs.ok());
+  EXPECT_TRUE(right(*outputs, s.expected));
+}
+
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
   const std::vector<std::string> passes{"a", "b", "c", "d"};
   const auto needs = [](const std::vector<std::string>& needed) {
