@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "abi/planted.h"
 #include "core/api/contest.h"
 #include "core/api/kept_decision.h"
 #include "core/api/region_trial.h"
@@ -219,7 +220,7 @@ void drop_recordings(Deciding& d) {
 // Whether each region of what won the race is right by itself. If not, its plan is repaired and judged again, or out, and another
 // race has to be run.
 bool regions_are_right(Deciding& d, size_t winner) {
-  if (!d.candidates[winner].is_plan()) return true;
+  if (!d.candidates[winner].is_plan() || KRN_PLANTED(winner_unjudged)) return true;
   const Result<std::vector<RegionVerdict>> verdicts = try_regions(d, d.candidates[winner].built, d.inputs, false);
   if (!verdicts.ok()) {
     d.report.reasons.push_back("the regions were not tried one by one: " + verdicts.status().message().what);

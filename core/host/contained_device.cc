@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/contained_device.h"
 
+#include "abi/planted.h"
+
 #include "core/host/executable.h"
 #include "core/host/remote_executable.h"
 #include "core/host/worker_words.h"
@@ -55,7 +57,7 @@ void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
 }
 
 void ContainedDevice::judged_wrong(const Hash& region, const std::string& what) {
-  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), kJudgedWrong, what, {}});
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), kJudgedWrong, what, {}}, !KRN_PLANTED(wrong_forgotten));
 }
 
 Status ContainedDevice::judge(const char* function, const Hash& region, Status status) {
