@@ -23,13 +23,17 @@
 #include "core/ir/text.h"
 #include "core/partition/partition.h"
 #include "cpu/backend.h"
-#include "cuda/backend.h"
-#include "cuda/rnn.h"
-#include "cuda/stem.h"
+#include "cuda/device.h"
+#include "cuda/gpu_driver.h"
+#include "cuda/nvrtc.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/codegen/claim.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/rnn.h"
+#include "plugins/gpu/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/unit/cuda/anchor_cases.h"
@@ -49,6 +53,8 @@ void digest(const std::string& what, const Bytes& bytes) {
   digest(what, bytes.data(), bytes.size());
 }
 
+const codegen::Dialect& dialect() { return cuda::gpu_driver().words().dialect; }
+
 // Stands where a library's call would.
 class NoStep final : public codegen::Step {
  public:
@@ -63,29 +69,29 @@ class NoStep final : public codegen::Step {
 // A backend all of whose anchors lower: into nothing, where it has no library for them here.
 class WithoutLibraries final : public codegen::Backend {
  public:
-  // `gpu` null: a CPU's backend, whose anchors are all a library's.
-  WithoutLibraries(codegen::Backend& inner, const cuda::Gpu* gpu, const std::string& target) : inner_(inner), gpu_(gpu), target_(target) {}
+  // `device` null: a CPU's backend, whose anchors are all a library's.
+  WithoutLibraries(codegen::Backend& inner, const gpu::Gpu* device, const std::string& target) : inner_(inner), device_(device), target_(target) {}
   const codegen::TargetInfo& target() const override { return inner_.target(); }
   bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override { return inner_.supports(op, dtype, why_not); }
   bool takes_anchor(const codegen::AnchorDesc& a, std::string& why_not) const override { return inner_.takes_anchor(a, why_not); }
   bool takes_post_op(const codegen::AnchorDesc& a, const codegen::PostOp& post) const override { return inner_.takes_post_op(a, post); }
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels, const codegen::CompileContext& context,
                                                             uint32_t& generated) override {
-    if (!only_texts || !gpu_) return inner_.lower_kernels(kernels, context, generated);
+    if (!only_texts || !device_) return inner_.lower_kernels(kernels, context, generated);
     std::vector<std::unique_ptr<codegen::Step>> steps;
     for (const codegen::Kernel& k : kernels) {
-      const codegen::Schedule schedule = codegen::choose_schedule(k, gpu_->facts);
-      const std::string name = cuda::code_name(k, schedule, cuda::code_target(*gpu_, context.policy));
-      digest("text " + target_ + " " + name, codegen::print_prelude(codegen::kCudaDialect) + codegen::print_kernel(k, schedule, codegen::kCudaDialect, name));
+      const codegen::Schedule schedule = codegen::choose_schedule(k, device_->facts);
+      const std::string name = gpu::code_name(k, schedule, gpu::code_target(*device_, context.policy));
+      digest("text " + target_ + " " + name, codegen::print_prelude(dialect()) + codegen::print_kernel(k, schedule, dialect(), name));
       steps.push_back(std::make_unique<NoStep>("kernel " + k.name + " " + codegen::describe_schedule(k, schedule)));
     }
     return steps;
   }
   std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& a, const codegen::CompileContext& context) override {
     const std::string left_out = "library call of op " + std::to_string(a.op) + " with " + std::to_string(a.post_ops.size()) + " more";
-    if (!gpu_) return std::make_unique<NoStep>(left_out);
+    if (!device_) return std::make_unique<NoStep>(left_out);
     std::string why_not;
-    if (only_texts) return text_of(cuda::own_kernel(a, *gpu_, context.policy->numerics, why_not), left_out);
+    if (only_texts) return text_of(gpu::own_kernel(a, *device_, context.policy->numerics, why_not), left_out);
     try {
       return inner_.lower_anchor(a, context);
     } catch (const kit::Error&) {
@@ -95,22 +101,22 @@ class WithoutLibraries final : public codegen::Backend {
   bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override { return inner_.joins(those, next); }
   std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext& context) override {
     std::string why_not;
-    return only_texts ? text_of(cuda::joined_kernel(anchors, *gpu_, why_not), why_not) : inner_.lower_joined(anchors, context);
+    return only_texts ? text_of(gpu::joined_kernel(anchors, *device_, why_not), why_not) : inner_.lower_joined(anchors, context);
   }
   std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override {
-    return only_texts && gpu_ ? std::make_unique<NoStep>("csr") : inner_.lower_csr(csr, context);
+    return only_texts && device_ ? std::make_unique<NoStep>("csr") : inner_.lower_csr(csr, context);
   }
   void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override { inner_.save_code(kernels, out); }
   void load_code(std::span<const uint8_t> bytes) override { inner_.load_code(bytes); }
 
  private:
-  std::unique_ptr<codegen::Step> text_of(const std::optional<cuda::TextKernel>& kernel, const std::string& otherwise) const {
-    if (kernel) digest("text " + target_ + " " + kernel->what, cuda::whole_text(*kernel));
+  std::unique_ptr<codegen::Step> text_of(const std::optional<gpu::TextKernel>& kernel, const std::string& otherwise) const {
+    if (kernel) digest("text " + target_ + " " + kernel->what, gpu::whole_text(*kernel, cuda::gpu_driver()));
     return std::make_unique<NoStep>(kernel ? kernel->what : otherwise);
   }
 
   codegen::Backend& inner_;
-  const cuda::Gpu* gpu_;
+  const gpu::Gpu* device_;
   const std::string target_;
 };
 
@@ -133,7 +139,7 @@ krn_code KRN_CALL take_text(void* ctx, const void* data, uint64_t size) {
 
 using SavedCode = void (*)(const codegen::Executable&, const codegen::Backend&, const std::string&);
 
-bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numerics, const std::string& target, const cuda::Gpu* gpu, SavedCode saved) {
+bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numerics, const std::string& target, const gpu::Gpu* device, SavedCode saved) {
   Result<RegionBytes> whole = write_region(model.graph);
   if (!whole.ok()) return ok(whole.status(), model.name);
   krn_graph region;
@@ -158,7 +164,7 @@ bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numeri
     codegen::CompileContext context;
     context.options = &options;
     context.policy = &policy;
-    WithoutLibraries all(backend, gpu, target);
+    WithoutLibraries all(backend, device, target);
     try {
       const auto made = codegen::Executable::compile(bytes->bytes, all, context);
       const std::string steps = made->describe();
@@ -230,11 +236,11 @@ codegen::AnchorDesc first_convolution(uint8_t dtype, int64_t channels, int64_t t
 }
 
 // Kernels written by hand: those of the tests' anchors, of recurrent layers, of convolutions with few channels.
-void digest_own(const std::string& target, const cuda::Gpu& gpu, const cuda::CodeTarget& code) {
-  const auto own = [&](const std::string& name, const std::optional<cuda::TextKernel>& kernel, const std::string& why_not) {
+void digest_own(const std::string& target, const gpu::Gpu& device, const gpu::CodeTarget& code) {
+  const auto own = [&](const std::string& name, const std::optional<gpu::TextKernel>& kernel, const std::string& why_not) {
     if (!kernel) return (void)lines.insert("own " + target + " " + name + " refused: " + why_not);
-    if (only_texts) digest("text " + target + " " + name + ", " + kernel->what, cuda::whole_text(*kernel));
-    else digest("own " + target + " " + name + ", " + kernel->what, cuda::compile_cubin(cuda::whole_text(*kernel), code));
+    if (only_texts) digest("text " + target + " " + name + ", " + kernel->what, gpu::whole_text(*kernel, cuda::gpu_driver()));
+    else digest("own " + target + " " + name + ", " + kernel->what, cuda::compile_cubin(gpu::whole_text(*kernel, cuda::gpu_driver()), code));
     std::string launches = "plan " + target + " " + name + ", " + kernel->what;
     for (const auto& l : kernel->launches)
       launches += " " + l.symbol + " " + std::to_string(l.blocks) + "x" + std::to_string(l.threads) + "+" + std::to_string(l.shared_bytes) + (l.together ? "t" : "");
@@ -244,7 +250,7 @@ void digest_own(const std::string& target, const cuda::Gpu& gpu, const cuda::Cod
   };
   std::string why_not;
   for (const test::AnchorCase& c : test::anchor_cases()) {
-    const auto kernel = cuda::own_kernel(c.anchor, gpu, KRN_NUMERICS_DEFAULT, why_not);
+    const auto kernel = gpu::own_kernel(c.anchor, device, KRN_NUMERICS_DEFAULT, why_not);
     own(c.name, kernel, why_not);
   }
   for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru})
@@ -252,12 +258,12 @@ void digest_own(const std::string& target, const cuda::Gpu& gpu, const cuda::Cod
       for (const auto& [batch, hidden] : {std::pair<int64_t, int64_t>{64, 1024}, {3, 8}, {16, 264}, {64, 512}}) {
         const codegen::AnchorDesc a = recurrent(op, dtype, 5, batch, 24, hidden);
         const std::string name = "recurrent " + std::to_string(int{dtype}) + " " + std::to_string(batch) + "x" + std::to_string(hidden);
-        const bool taken = cuda::rnn_taken(a, gpu, KRN_NUMERICS_DEFAULT, why_not);
-        own(name, taken ? std::optional(cuda::rnn_kernel(a, 0, 0, gpu)) : std::nullopt, why_not);
+        const bool taken = gpu::rnn_taken(a, device, KRN_NUMERICS_DEFAULT, why_not);
+        own(name, taken ? std::optional(gpu::rnn_kernel(a, 0, 0, device)) : std::nullopt, why_not);
       }
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
     for (const auto& [channels, taps, stride] : {std::tuple<int64_t, int64_t, int64_t>{3, 7, 2}, {1, 5, 3}, {3, 4, 4}}) {
-      const auto stem = cuda::stem_of(first_convolution(dtype, channels, taps, stride), KRN_NUMERICS_DEFAULT);
+      const auto stem = gpu::stem_of(first_convolution(dtype, channels, taps, stride), KRN_NUMERICS_DEFAULT);
       own("first convolution of " + std::to_string(channels), stem ? std::optional(stem->regroup) : std::nullopt, "is none");
     }
 }
@@ -265,34 +271,34 @@ void digest_own(const std::string& target, const cuda::Gpu& gpu, const cuda::Cod
 void digest_cuda(const std::string& arch, uint32_t numerics, const std::vector<Model>& models) {
   krn_policy policy{};
   policy.numerics = numerics;
-  const cuda::Gpu gpu = cuda::imagine_gpu(arch);
-  const cuda::CodeTarget code = cuda::code_target(gpu, &policy);
+  const gpu::Gpu device = cuda::imagine_gpu(arch);
+  const gpu::CodeTarget code = gpu::code_target(device, &policy);
   const std::string target = arch + (numerics == KRN_NUMERICS_STRICT ? "-strict" : numerics == KRN_NUMERICS_FAST ? "-fast" : "");
   lines.insert("plan " + target + " identity " + code.identity());
   for (const Model& model : models) {
-    cuda::CudaBackend backend(gpu, nullptr, &policy);
-    digest_model(model, backend, numerics, target, &gpu, [](const codegen::Executable&, const codegen::Backend&, const std::string&) {});
+    gpu::GpuBackend backend(device, nullptr, &policy);
+    digest_model(model, backend, numerics, target, &device, [](const codegen::Executable&, const codegen::Backend&, const std::string&) {});
   }
-  digest_own(target, gpu, code);
+  digest_own(target, device, code);
   if (numerics == KRN_NUMERICS_STRICT) return;
-  std::vector<cuda::CodeStore::Wanted> wanted;
+  std::vector<gpu::CodeStore::Wanted> wanted;
   const std::vector<test::KernelCase> cases = test::kernel_cases(515);
   for (const test::KernelCase& c : cases)
-    for (const codegen::Schedule& s : test::schedules_for(c.kernel, gpu.facts.max_cluster > 1)) {
-      const std::string name = cuda::code_name(c.kernel, s, code);
-      if (only_texts) digest("text " + target + " " + name, codegen::print_prelude(codegen::kCudaDialect) + codegen::print_kernel(c.kernel, s, codegen::kCudaDialect, name));
+    for (const codegen::Schedule& s : test::schedules_for(c.kernel, device.facts.max_cluster > 1)) {
+      const std::string name = gpu::code_name(c.kernel, s, code);
+      if (only_texts) digest("text " + target + " " + name, codegen::print_prelude(dialect()) + codegen::print_kernel(c.kernel, s, dialect(), name));
       else wanted.push_back({&c.kernel, s, name});
       if (!only_texts) break;  // the chosen one: all of them take minutes
     }
-  cuda::code_store().compile(wanted, code, [&](const std::string& symbol, const std::string& text) { digest("text " + target + " " + symbol, text); });
+  gpu::code_store().compile(wanted, code, [&](const std::string& symbol, const std::string& text) { digest("text " + target + " " + symbol, text); });
 }
 
 // Everything that was made for a GPU.
 void digest_store() {
-  for (const std::string& each : cuda::code_store().names_from("")) {
-    const std::vector<char> bytes = cuda::code_store().recall(each);
+  for (const std::string& each : gpu::code_store().names_from("")) {
+    const std::vector<char> bytes = gpu::code_store().recall(each);
     // A hand-written one is named by a hash of its text; equal code from another text is equal code.
-    const bool by_text = each.rfind(cuda::kTextPrefix, 0) == 0;
+    const bool by_text = each.rfind(gpu::kTextPrefix, 0) == 0;
     digest("code " + std::string(by_text ? "by hand" : each), bytes);
   }
 }
