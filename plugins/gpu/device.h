@@ -27,7 +27,7 @@ struct Gpu {
   int index = 0;                             // the driver's number
   int wave = 32;                             // threads that exchange registers
   bool begins_early = false;                 // CodeTarget's
-  std::string name;                          // "NVIDIA H200"
+  std::string name;                          // for people
   std::string arch;                          // as the compiler names it
   std::string fingerprint;                   // versions of driver and compiler
   uint64_t memory_bytes = 0;
