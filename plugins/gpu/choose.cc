@@ -50,15 +50,16 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
 
 // Whether an attention is the library's.
 static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device) {
-  if (anchor.op != kit::kOp_attention || numerics == KRN_NUMERICS_STRICT || !has_device) return false;
+  if (anchor.op != kit::kOp_attention || numerics == KRN_NUMERICS_STRICT || !has_device || !gpu.plans) return false;
   std::string ignored;
   const auto problem = heads_problem(anchor, ignored);
   return problem && gpu.plans->supports(*problem, ignored);
 }
 
 bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
+  if (anchor.op == kit::kOp_conv && has_device && !gpu.plans) return why_not = "no library of convolutions", false;
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
-  const auto has_products = [&] { return !has_device || gpu.products->usable(why_not); };
+  const auto has_products = [&] { return !has_device || (gpu.products ? gpu.products->usable(why_not) : (why_not = "no library of products", false)); };
   if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
   if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
   return is_product(anchor) && has_products() && product_taken(anchor, why_not);
@@ -94,7 +95,7 @@ void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gp
       heads.push_back(*heads_problem(*anchor, ignored));
     }
   }
-  gpu.plans->prepare(convs, heads);
+  if (gpu.plans) gpu.plans->prepare(convs, heads);
 }
 
 // A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where

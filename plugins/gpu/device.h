@@ -19,9 +19,9 @@ class PlanLibrary;     // plan.h
 class ProductLibrary;  // product.h
 
 struct Gpu {
-  const Driver* driver = nullptr;            // these three are the vendor's and outlive everything
-  const ProductLibrary* products = nullptr;  // matrix products
-  const PlanLibrary* plans = nullptr;        // convolutions and attention
+  const Driver* driver = nullptr;            // the vendor's, as the next two, and outlives everything
+  const ProductLibrary* products = nullptr;  // matrix products; null: there is none
+  const PlanLibrary* plans = nullptr;        // convolutions and attention; null: there is none
   const MatrixUnit* matrix = nullptr;        // null: none that texts of the shared folder can use
   int device = 0;                            // the driver's handle
   int index = 0;                             // the driver's number

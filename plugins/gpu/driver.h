@@ -41,6 +41,8 @@ struct MatrixUnit {
   int rows = 0, columns = 0, depth = 0;
   int wave = 0;
   std::string_view text;  // krn_product and krn_pair, for texts that define TYPE, "bf16" or "f16"
+
+  bool is(int r, int c, int d, int w) const { return rows == r && columns == c && depth == d && wave == w; }
 };
 
 // The vendor's own words, in the language of its compiler.

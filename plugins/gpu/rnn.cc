@@ -193,7 +193,7 @@ bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, uint32_t numerics, std::stri
   const uint8_t dtype = a.operands[0].dtype;
   if (dtype != kit::kDType_bf16 && dtype != kit::kDType_f16) return no("recurrent layers of more than 16 bits run in eager's library");
   if (numerics == KRN_NUMERICS_STRICT) return no("recurrent layers under strict numerics run in eager's library");
-  if (!gpu.matrix || gpu.matrix->wave != kWave || gpu.wave != kWave) return no("recurrent layers need matrix units of 16x8x16");
+  if (!gpu.matrix || !gpu.matrix->is(16, 8, 16, kWave) || gpu.wave != kWave) return no("recurrent layers need matrix units of 16x8x16");
   if (!codegen::rnn_is_plain(a, why_not)) return false;
   const RnnShape s(a);
   if (s.hidden % 8 != 0) return no("recurrent layers of a width that is no multiple of 8 run in eager's library");
