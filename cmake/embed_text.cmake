@@ -1,6 +1,7 @@
-# Writes OUT, a C++ source that defines each of TEXTS (files NAME.krn, separated by commas) as `const std::string_view NAME` in
-# namespace SPACE, which HEADER declares. A file's head, its comment lines up to the first empty one, is for people and left out: the
-# text begins with that empty line. Run as `cmake -DOUT=.. -DSPACE=.. -DHEADER=.. -DTEXTS=a,b -P embed_text.cmake`.
+# Writes OUT, a C++ source that defines each of TEXTS (files NAME.krn, separated by commas) as `const std::string_view
+# NAME` in namespace SPACE, which HEADER declares. A file's head, its comment lines up to the first empty one, is for people
+# and left out: the text begins with that empty line.
+#   cmake -DOUT=.. -DSPACE=.. -DHEADER=.. -DTEXTS=a,b -P embed_text.cmake
 string(REPLACE "," ";" TEXTS "${TEXTS}")
 set(out "// Made by cmake/embed_text.cmake.\n#include \"${HEADER}\"\n\nnamespace ${SPACE} {\n")
 foreach(path IN LISTS TEXTS)

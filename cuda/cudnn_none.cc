@@ -15,8 +15,12 @@ class NoCudnn final : public gpu::PlanLibrary {
   bool supports(const gpu::ConvProblem&, std::string& why_not) const override { return why_not = kMissing, false; }
   bool supports(const gpu::HeadsProblem&, std::string& why_not) const override { return why_not = kMissing, false; }
   void prepare(std::span<const gpu::ConvProblem>, std::span<const gpu::HeadsProblem>) const override {}
-  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::ConvProblem&) const override { throw kit::Error(KRN_STATUS_unsupported, kMissing); }
-  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::HeadsProblem&) const override { throw kit::Error(KRN_STATUS_unsupported, kMissing); }
+  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::ConvProblem&) const override {
+    throw kit::Error(KRN_STATUS_unsupported, kMissing);
+  }
+  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::HeadsProblem&) const override {
+    throw kit::Error(KRN_STATUS_unsupported, kMissing);
+  }
 };
 
 }  // namespace

@@ -10,7 +10,8 @@
 
 namespace keirin::cuda {
 
-// The device of that PCI address ("0000:3b:00.0"), or else of that number; null with the reason. Needs driver and NVRTC.
+// The device of that PCI address ("0000:3b:00.0"), or else of that number; null with the reason. Needs driver and
+// NVRTC.
 std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not);
 // A device that is not there, for tests of all that compiles without one; and what code for one is compiled for.
 gpu::Gpu imagine_gpu(const std::string& arch);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call of the driver for each function of the seam, and nothing decided here but how a launch states its attributes.
+// One call of the driver for each function of the seam, and nothing decided here but how a launch states its
+// attributes.
 #include "cuda/gpu_driver.h"
 
 #include <memory>
@@ -33,10 +34,13 @@ const DriverApi& api() {
 class CudaDriver final : public gpu::Driver {
  public:
   const gpu::Words& words() const override {
-    static const gpu::Words words{{"cuda", 32, text::prelude}, ".cu", text::stream, text::recur, text::tiles, text::rows};
+    static const gpu::Words words{
+        {"cuda", 32, text::prelude}, ".cu", text::stream, text::recur, text::tiles, text::rows};
     return words;
   }
-  std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override { return compile_cubin(text, target); }
+  std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override {
+    return compile_cubin(text, target);
+  }
   std::string identity(const gpu::CodeTarget& target) const override { return nvrtc_identity(target); }
 
   bool usable(std::string& why_not) const override { return DriverApi::get(why_not) != nullptr; }
@@ -51,23 +55,31 @@ class CudaDriver final : public gpu::Driver {
     return api().cuDevicePrimaryCtxRetain(reinterpret_cast<CUcontext*>(&context), device);
   }
   void release(int device) const override { api().cuDevicePrimaryCtxRelease(device); }
-  Result current(gpu::ContextHandle& context) const override { return api().cuCtxGetCurrent(reinterpret_cast<CUcontext*>(&context)); }
-  Result make_current(gpu::ContextHandle context) const override { return api().cuCtxSetCurrent(reinterpret_cast<CUcontext>(context)); }
+  Result current(gpu::ContextHandle& context) const override {
+    return api().cuCtxGetCurrent(reinterpret_cast<CUcontext*>(&context));
+  }
+  Result make_current(gpu::ContextHandle context) const override {
+    return api().cuCtxSetCurrent(reinterpret_cast<CUcontext>(context));
+  }
 
   Result load(const std::vector<char>& code, gpu::Module& module) const override {
     return api().cuModuleLoadData(reinterpret_cast<CUmodule*>(&module), code.data());
   }
   Result find(gpu::Module module, const std::string& symbol, Function& function) const override {
-    return api().cuModuleGetFunction(reinterpret_cast<CUfunction*>(&function), reinterpret_cast<CUmodule>(module), symbol.c_str());
+    return api().cuModuleGetFunction(reinterpret_cast<CUfunction*>(&function), reinterpret_cast<CUmodule>(module),
+                                     symbol.c_str());
   }
   // More than the 48 KB that every kernel may have must be asked for.
   Result allow_shared(Function function, int64_t bytes) const override {
-    return api().cuFuncSetAttribute(native(function), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(bytes));
+    return api().cuFuncSetAttribute(native(function), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                    static_cast<int>(bytes));
   }
   Result launch(const gpu::Launch& l, Stream stream, void** arguments) const override {
-    const auto blocks = static_cast<unsigned>(l.blocks), threads = static_cast<unsigned>(l.threads), shared = static_cast<unsigned>(l.shared_bytes);
+    const auto blocks = static_cast<unsigned>(l.blocks), threads = static_cast<unsigned>(l.threads),
+               shared = static_cast<unsigned>(l.shared_bytes);
     if (!l.together && !l.early)
-      return api().cuLaunchKernel(native(l.function), blocks, 1, 1, threads, 1, 1, shared, native(stream), arguments, nullptr);
+      return api().cuLaunchKernel(native(l.function), blocks, 1, 1, threads, 1, 1, shared, native(stream), arguments,
+                                  nullptr);
     CUlaunchAttribute attribute{};
     CUlaunchConfig config{};
     config.attrs = &attribute;
@@ -86,12 +98,16 @@ class CudaDriver final : public gpu::Driver {
     return api().cuLaunchKernelEx(&config, native(l.function), arguments, nullptr);
   }
 
-  Result allocate(size_t bytes, void*& memory) const override { return api().cuMemAlloc(reinterpret_cast<CUdeviceptr*>(&memory), bytes); }
+  Result allocate(size_t bytes, void*& memory) const override {
+    return api().cuMemAlloc(reinterpret_cast<CUdeviceptr*>(&memory), bytes);
+  }
   Result free(void* memory) const override { return api().cuMemFree(address(memory)); }
   Result allocate_on(Stream stream, size_t bytes, void*& memory) const override {
     return api().cuMemAllocAsync(reinterpret_cast<CUdeviceptr*>(&memory), bytes, native(stream));
   }
-  Result free_on(Stream stream, void* memory) const override { return api().cuMemFreeAsync(address(memory), native(stream)); }
+  Result free_on(Stream stream, void* memory) const override {
+    return api().cuMemFreeAsync(address(memory), native(stream));
+  }
   Result fill(Stream stream, void* memory, unsigned char value, size_t bytes) const override {
     return api().cuMemsetD8Async(address(memory), value, bytes, native(stream));
   }
@@ -105,7 +121,9 @@ class CudaDriver final : public gpu::Driver {
     return api().cuMemcpyDtoHAsync(to, address(from), bytes, native(stream));
   }
 
-  Result make_stream(Stream& stream) const override { return api().cuStreamCreate(reinterpret_cast<CUstream*>(&stream), CU_STREAM_NON_BLOCKING); }
+  Result make_stream(Stream& stream) const override {
+    return api().cuStreamCreate(reinterpret_cast<CUstream*>(&stream), CU_STREAM_NON_BLOCKING);
+  }
   void end_stream(Stream stream) const override { api().cuStreamDestroy(native(stream)); }
   Result wait(Stream stream) const override { return api().cuStreamSynchronize(native(stream)); }
   Result is_recording(Stream stream, bool& recording) const override {
@@ -128,9 +146,13 @@ class CudaDriver final : public gpu::Driver {
     return api().cuEventCreate(reinterpret_cast<CUevent*>(&event), timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
   }
   void end_event(Event event) const override { api().cuEventDestroy(native(event)); }
-  Result record(Event event, Stream stream) const override { return api().cuEventRecord(native(event), native(stream)); }
+  Result record(Event event, Stream stream) const override {
+    return api().cuEventRecord(native(event), native(stream));
+  }
   Result wait(Event event) const override { return api().cuEventSynchronize(native(event)); }
-  Result milliseconds(Event start, Event stop, float& ms) const override { return api().cuEventElapsedTime(&ms, native(start), native(stop)); }
+  Result milliseconds(Event start, Event stop, float& ms) const override {
+    return api().cuEventElapsedTime(&ms, native(start), native(stop));
+  }
   bool is_lost(Event probe) const override {
     const CUresult result = api().cuEventQuery(native(probe));
     return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The NVIDIA plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too, because the store of
-// code locks itself. All work is done in LibTorch's primary context.
-#include "cuda/device.h"
+// The NVIDIA plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too,
+// because the store of code locks itself. All work is done in LibTorch's primary context.
 #include "plugins/kit/plugin.h"
+
+#include "cuda/device.h"
 
 namespace keirin::cuda {
 namespace {

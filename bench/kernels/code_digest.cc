@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One line for each piece of code that the plugins generate: what it is, its bytes, its SHA-256. Two builds whose lines are equal
-// compile the same kernels into the same code, so that a change which moves things about can show that it changed nothing. No
-// device is asked: the GPU is imagined, NVRTC makes its code, and what a library would run is left out.
+// One line for each piece of code that the plugins generate: what it is, its bytes, its SHA-256. Two builds whose lines
+// are equal compile the same kernels into the same code, so that a change which moves things about can show that it
+// changed nothing. No device is asked: the GPU is imagined, NVRTC makes its code, and what a library would run is left
+// out.
 //
 //   KEIRIN_DUMP=dir keirin explain model.pt2     writes dir/11-write_bodies.ir, the graph as plugins see it
 //   code_digest [--texts] GRAPH.ir ...
 //
-// Lines begin with `code` (a code object by kernel), `text` (what the compiler got), `own` (a kernel written by hand) or `plan`
-// (the steps of a region). --texts leaves the compilers out: equal texts for one compiler are equal code, in seconds. Objects hold several kernels, as many as the machine's cores make sensible: compare on one machine.
+// Lines begin with `code` (a code object by kernel), `text` (what the compiler got), `own` (a kernel written by hand)
+// or `plan` (the steps of a region). --texts leaves the compilers out: equal texts for one compiler are equal code, in
+// seconds. Objects hold several kernels, as many as the machine's cores make sensible: compare on one machine.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -70,25 +72,36 @@ class NoStep final : public codegen::Step {
 class WithoutLibraries final : public codegen::Backend {
  public:
   // `device` null: a CPU's backend, whose anchors are all a library's.
-  WithoutLibraries(codegen::Backend& inner, const gpu::Gpu* device, const std::string& target) : inner_(inner), device_(device), target_(target) {}
+  WithoutLibraries(codegen::Backend& inner, const gpu::Gpu* device, const std::string& target)
+      : inner_(inner), device_(device), target_(target) {}
   const codegen::TargetInfo& target() const override { return inner_.target(); }
-  bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override { return inner_.supports(op, dtype, why_not); }
-  bool takes_anchor(const codegen::AnchorDesc& a, std::string& why_not) const override { return inner_.takes_anchor(a, why_not); }
-  bool takes_post_op(const codegen::AnchorDesc& a, const codegen::PostOp& post) const override { return inner_.takes_post_op(a, post); }
-  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels, const codegen::CompileContext& context,
+  bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override {
+    return inner_.supports(op, dtype, why_not);
+  }
+  bool takes_anchor(const codegen::AnchorDesc& a, std::string& why_not) const override {
+    return inner_.takes_anchor(a, why_not);
+  }
+  bool takes_post_op(const codegen::AnchorDesc& a, const codegen::PostOp& post) const override {
+    return inner_.takes_post_op(a, post);
+  }
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+                                                            const codegen::CompileContext& context,
                                                             uint32_t& generated) override {
     if (!only_texts || !device_) return inner_.lower_kernels(kernels, context, generated);
     std::vector<std::unique_ptr<codegen::Step>> steps;
     for (const codegen::Kernel& k : kernels) {
       const codegen::Schedule schedule = codegen::choose_schedule(k, device_->facts);
       const std::string name = gpu::code_name(k, schedule, gpu::code_target(*device_, context.policy));
-      digest("text " + target_ + " " + name, codegen::print_prelude(dialect()) + codegen::print_kernel(k, schedule, dialect(), name));
+      digest("text " + target_ + " " + name,
+             codegen::print_prelude(dialect()) + codegen::print_kernel(k, schedule, dialect(), name));
       steps.push_back(std::make_unique<NoStep>("kernel " + k.name + " " + codegen::describe_schedule(k, schedule)));
     }
     return steps;
   }
-  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& a, const codegen::CompileContext& context) override {
-    const std::string left_out = "library call of op " + std::to_string(a.op) + " with " + std::to_string(a.post_ops.size()) + " more";
+  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& a,
+                                              const codegen::CompileContext& context) override {
+    const std::string left_out =
+        "library call of op " + std::to_string(a.op) + " with " + std::to_string(a.post_ops.size()) + " more";
     if (!device_) return std::make_unique<NoStep>(left_out);
     std::string why_not;
     if (only_texts) return text_of(gpu::own_kernel(a, *device_, context.policy->numerics, why_not), left_out);
@@ -98,19 +111,26 @@ class WithoutLibraries final : public codegen::Backend {
       return std::make_unique<NoStep>(left_out);
     }
   }
-  bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override { return inner_.joins(those, next); }
-  std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext& context) override {
+  bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override {
+    return inner_.joins(those, next);
+  }
+  std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors,
+                                              const codegen::CompileContext& context) override {
     std::string why_not;
-    return only_texts ? text_of(gpu::joined_kernel(anchors, *device_, why_not), why_not) : inner_.lower_joined(anchors, context);
+    return only_texts ? text_of(gpu::joined_kernel(anchors, *device_, why_not), why_not)
+                      : inner_.lower_joined(anchors, context);
   }
   std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override {
     return only_texts && device_ ? std::make_unique<NoStep>("csr") : inner_.lower_csr(csr, context);
   }
-  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override { inner_.save_code(kernels, out); }
+  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override {
+    inner_.save_code(kernels, out);
+  }
   void load_code(std::span<const uint8_t> bytes) override { inner_.load_code(bytes); }
 
  private:
-  std::unique_ptr<codegen::Step> text_of(const std::optional<gpu::TextKernel>& kernel, const std::string& otherwise) const {
+  std::unique_ptr<codegen::Step> text_of(const std::optional<gpu::TextKernel>& kernel,
+                                         const std::string& otherwise) const {
     if (kernel) digest("text " + target_ + " " + kernel->what, gpu::whole_text(*kernel, cuda::gpu_driver()));
     return std::make_unique<NoStep>(kernel ? kernel->what : otherwise);
   }
@@ -139,7 +159,8 @@ krn_code KRN_CALL take_text(void* ctx, const void* data, uint64_t size) {
 
 using SavedCode = void (*)(const codegen::Executable&, const codegen::Backend&, const std::string&);
 
-bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numerics, const std::string& target, const gpu::Gpu* device, SavedCode saved) {
+bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numerics, const std::string& target,
+                  const gpu::Gpu* device, SavedCode saved) {
   Result<RegionBytes> whole = write_region(model.graph);
   if (!whole.ok()) return ok(whole.status(), model.name);
   krn_graph region;
@@ -147,7 +168,8 @@ bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numeri
   const codegen::ClaimResult claimed = codegen::claim(region, backend);
   Claim claim;
   for (uint32_t node : claimed.claimed.nodes) claim.ops.push_back(whole->nodes[node]);
-  lines.insert("plan " + target + " " + model.name + " claims " + std::to_string(claim.ops.size()) + " of " + std::to_string(whole->nodes.size()));
+  lines.insert("plan " + target + " " + model.name + " claims " + std::to_string(claim.ops.size()) + " of " +
+               std::to_string(whole->nodes.size()));
   Result<Partition> parts = partition(model.graph, {claim});
   if (!parts.ok()) return ok(parts.status(), model.name);
   for (size_t r = 0; r < parts->regions.size(); ++r) {
@@ -183,20 +205,23 @@ bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numeri
 }
 
 void digest_cpu(const std::vector<Model>& models) {
-  for (const auto& [target, features] : {std::pair{"x86-64-v3", uint32_t{cpu::kAvx2}}, {"x86-64-v4", uint32_t{cpu::kAvx2 | cpu::kAvx512}}}) {
+  for (const auto& [target, features] :
+       {std::pair{"x86-64-v3", uint32_t{cpu::kAvx2}}, {"x86-64-v4", uint32_t{cpu::kAvx2 | cpu::kAvx512}}}) {
     std::string why_not;
     const auto machine = cpu::look_at_machine(features, why_not);
     for (const Model& model : models) {
       cpu::CpuBackend backend(*machine, nullptr);
-      digest_model(model, backend, KRN_NUMERICS_DEFAULT, target, nullptr, [](const codegen::Executable& made, const codegen::Backend& with, const std::string& name) {
-        for (const codegen::Kernel& kernel : made.kernels()) {
-          std::vector<uint8_t> record;  // [u32 bytes of the symbol][symbol]...
-          with.save_code({&kernel, 1}, record);
-          uint32_t symbol = 0;
-          std::copy_n(record.begin(), sizeof symbol, reinterpret_cast<uint8_t*>(&symbol));
-          digest("code " + name + " " + std::string(record.begin() + 4, record.begin() + 4 + symbol), record);
-        }
-      });
+      digest_model(model, backend, KRN_NUMERICS_DEFAULT, target, nullptr,
+                   [](const codegen::Executable& made, const codegen::Backend& with, const std::string& name) {
+                     for (const codegen::Kernel& kernel : made.kernels()) {
+                       std::vector<uint8_t> record;  // [u32 bytes of the symbol][symbol]...
+                       with.save_code({&kernel, 1}, record);
+                       uint32_t symbol = 0;
+                       std::copy_n(record.begin(), sizeof symbol, reinterpret_cast<uint8_t*>(&symbol));
+                       digest("code " + name + " " + std::string(record.begin() + 4, record.begin() + 4 + symbol),
+                              record);
+                     }
+                   });
     }
   }
 }
@@ -227,7 +252,8 @@ codegen::AnchorDesc recurrent(uint32_t op, uint8_t dtype, int64_t time, int64_t 
 codegen::AnchorDesc first_convolution(uint8_t dtype, int64_t channels, int64_t taps, int64_t stride) {
   codegen::AnchorDesc a;
   a.op = kit::kOp_conv;
-  a.operands = {dense(0, dtype, {2, channels, 32, 32}), dense(1, dtype, {8, channels, taps, taps}), codegen::TensorDesc{}};
+  a.operands = {dense(0, dtype, {2, channels, 32, 32}), dense(1, dtype, {8, channels, taps, taps}),
+                codegen::TensorDesc{}};
   const int64_t size = (32 - taps) / stride + 1;
   a.results = {dense(2, dtype, {2, 8, size, size})};
   a.results[0].strides = {8 * size * size, 1, 8 * size, 8};
@@ -237,13 +263,18 @@ codegen::AnchorDesc first_convolution(uint8_t dtype, int64_t channels, int64_t t
 
 // Kernels written by hand: those of the tests' anchors, of recurrent layers, of convolutions with few channels.
 void digest_own(const std::string& target, const gpu::Gpu& device, const gpu::CodeTarget& code) {
-  const auto own = [&](const std::string& name, const std::optional<gpu::TextKernel>& kernel, const std::string& why_not) {
+  const auto own = [&](const std::string& name, const std::optional<gpu::TextKernel>& kernel,
+                       const std::string& why_not) {
     if (!kernel) return (void)lines.insert("own " + target + " " + name + " refused: " + why_not);
-    if (only_texts) digest("text " + target + " " + name + ", " + kernel->what, gpu::whole_text(*kernel, cuda::gpu_driver()));
-    else digest("own " + target + " " + name + ", " + kernel->what, cuda::compile_cubin(gpu::whole_text(*kernel, cuda::gpu_driver()), code));
+    if (only_texts)
+      digest("text " + target + " " + name + ", " + kernel->what, gpu::whole_text(*kernel, cuda::gpu_driver()));
+    else
+      digest("own " + target + " " + name + ", " + kernel->what,
+             cuda::compile_cubin(gpu::whole_text(*kernel, cuda::gpu_driver()), code));
     std::string launches = "plan " + target + " " + name + ", " + kernel->what;
     for (const auto& l : kernel->launches)
-      launches += " " + l.symbol + " " + std::to_string(l.blocks) + "x" + std::to_string(l.threads) + "+" + std::to_string(l.shared_bytes) + (l.together ? "t" : "");
+      launches += " " + l.symbol + " " + std::to_string(l.blocks) + "x" + std::to_string(l.threads) + "+" +
+                  std::to_string(l.shared_bytes) + (l.together ? "t" : "");
     launches += " workspace " + std::to_string(kernel->workspace_bytes) + (kernel->early ? " early" : "") + " sizes";
     for (int64_t size : kernel->sizes) launches += " " + std::to_string(size);
     lines.insert(launches);
@@ -257,14 +288,17 @@ void digest_own(const std::string& target, const gpu::Gpu& device, const gpu::Co
     for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16})
       for (const auto& [batch, hidden] : {std::pair<int64_t, int64_t>{64, 1024}, {3, 8}, {16, 264}, {64, 512}}) {
         const codegen::AnchorDesc a = recurrent(op, dtype, 5, batch, 24, hidden);
-        const std::string name = "recurrent " + std::to_string(int{dtype}) + " " + std::to_string(batch) + "x" + std::to_string(hidden);
+        const std::string name =
+            "recurrent " + std::to_string(int{dtype}) + " " + std::to_string(batch) + "x" + std::to_string(hidden);
         const bool taken = gpu::rnn_taken(a, device, KRN_NUMERICS_DEFAULT, why_not);
         own(name, taken ? std::optional(gpu::rnn_kernel(a, 0, 0, device)) : std::nullopt, why_not);
       }
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
-    for (const auto& [channels, taps, stride] : {std::tuple<int64_t, int64_t, int64_t>{3, 7, 2}, {1, 5, 3}, {3, 4, 4}}) {
+    for (const auto& [channels, taps, stride] :
+         {std::tuple<int64_t, int64_t, int64_t>{3, 7, 2}, {1, 5, 3}, {3, 4, 4}}) {
       const auto stem = gpu::stem_of(first_convolution(dtype, channels, taps, stride), KRN_NUMERICS_DEFAULT);
-      own("first convolution of " + std::to_string(channels), stem ? std::optional(stem->regroup) : std::nullopt, "is none");
+      own("first convolution of " + std::to_string(channels), stem ? std::optional(stem->regroup) : std::nullopt,
+          "is none");
     }
 }
 
@@ -273,11 +307,14 @@ void digest_cuda(const std::string& arch, uint32_t numerics, const std::vector<M
   policy.numerics = numerics;
   const gpu::Gpu device = cuda::imagine_gpu(arch);
   const gpu::CodeTarget code = gpu::code_target(device, &policy);
-  const std::string target = arch + (numerics == KRN_NUMERICS_STRICT ? "-strict" : numerics == KRN_NUMERICS_FAST ? "-fast" : "");
+  const std::string target = arch + (numerics == KRN_NUMERICS_STRICT ? "-strict"
+                                     : numerics == KRN_NUMERICS_FAST ? "-fast"
+                                                                     : "");
   lines.insert("plan " + target + " identity " + code.identity());
   for (const Model& model : models) {
     gpu::GpuBackend backend(device, nullptr, &policy);
-    digest_model(model, backend, numerics, target, &device, [](const codegen::Executable&, const codegen::Backend&, const std::string&) {});
+    digest_model(model, backend, numerics, target, &device,
+                 [](const codegen::Executable&, const codegen::Backend&, const std::string&) {});
   }
   digest_own(target, device, code);
   if (numerics == KRN_NUMERICS_STRICT) return;
@@ -286,11 +323,16 @@ void digest_cuda(const std::string& arch, uint32_t numerics, const std::vector<M
   for (const test::KernelCase& c : cases)
     for (const codegen::Schedule& s : test::schedules_for(c.kernel, device.facts.max_cluster > 1)) {
       const std::string name = gpu::code_name(c.kernel, s, code);
-      if (only_texts) digest("text " + target + " " + name, codegen::print_prelude(dialect()) + codegen::print_kernel(c.kernel, s, dialect(), name));
-      else wanted.push_back({&c.kernel, s, name});
+      if (only_texts)
+        digest("text " + target + " " + name,
+               codegen::print_prelude(dialect()) + codegen::print_kernel(c.kernel, s, dialect(), name));
+      else
+        wanted.push_back({&c.kernel, s, name});
       if (!only_texts) break;  // the chosen one: all of them take minutes
     }
-  gpu::code_store().compile(wanted, code, [&](const std::string& symbol, const std::string& text) { digest("text " + target + " " + symbol, text); });
+  gpu::code_store().compile(wanted, code, [&](const std::string& symbol, const std::string& text) {
+    digest("text " + target + " " + symbol, text);
+  });
 }
 
 // Everything that was made for a GPU.

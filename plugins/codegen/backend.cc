@@ -15,7 +15,8 @@ bool Backend::supports(uint32_t /*op*/, uint8_t dtype, std::string& why_not) con
 
 TextSink text_sink(const CompileContext& context, std::string_view comment, std::string_view ending) {
   if (!context.options || !context.options->dump) return {};
-  return [sink = context.options->dump, comment = std::string(comment), ending = std::string(ending)](const std::string& name, const std::string& text) {
+  return [sink = context.options->dump, comment = std::string(comment), ending = std::string(ending)](
+             const std::string& name, const std::string& text) {
     const std::string framed = comment + " " + name + ending + "\n" + text;
     sink->write(sink->ctx, framed.data(), framed.size());
   };

@@ -28,8 +28,9 @@ bool AlignedCopies::make(const std::vector<const ConvTensor*>& tensors) {
 }
 
 bool AlignedCopies::give_back(size_t result) const {
-  return std::all_of(copies_.begin(), copies_.end(),
-                     [&](const Copy& c) { return c.place != result || driver_.copy(stream_, c.from, c.at, c.bytes) == 0; });
+  return std::all_of(copies_.begin(), copies_.end(), [&](const Copy& c) {
+    return c.place != result || driver_.copy(stream_, c.from, c.at, c.bytes) == 0;
+  });
 }
 
 }  // namespace keirin::gpu

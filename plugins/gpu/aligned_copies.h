@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For libraries that take every address for a multiple of 16 bytes, and whose engines fault elsewhere. What starts elsewhere (a view
-// of the caller's) is copied for the run; the result's copy begins as what is there, because its gaps are copied back too.
+// For libraries that take every address for a multiple of 16 bytes, and whose engines fault elsewhere. What starts
+// elsewhere (a view of the caller's) is copied for the run; the result's copy begins as what is there, because its gaps
+// are copied back too.
 #pragma once
 
 #include <span>

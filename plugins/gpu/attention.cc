@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels. `tiles`: the vendor's own, 64 queries a block on its matrix units. `split`: one query a block, or its keys cut over blocks whose partial results
-// `join` adds; it also takes f32, where the work is small. Both hold a row's maximum finite, so that a row of which nothing may be
-// seen gives zeros.
+// Two kernels. `tiles`: the vendor's own, 64 queries a block on its matrix units. `split`: one query a block, or its keys
+// cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
+// finite, so that a row of which nothing may be seen gives zeros.
 #include "plugins/gpu/attention.h"
 
 #include <algorithm>

@@ -98,7 +98,8 @@ const shell::Traits& PluginDevice::traits() const {
   return traits;
 }
 
-std::unique_ptr<codegen::Backend> PluginDevice::backend(const krn_policy& policy, uint32_t /*candidate*/, const shell::Held* held) const {
+std::unique_ptr<codegen::Backend> PluginDevice::backend(const krn_policy& policy, uint32_t /*candidate*/,
+                                                        const shell::Held* held) const {
   return std::make_unique<GpuBackend>(*gpu_, static_cast<const Context*>(held), &policy);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One GPU as its vendor's plugin describes it, and the framework's context on it. `Context` joins the one that LibTorch uses too, and
-// never makes a second.
+// One GPU as its vendor's plugin describes it, and the framework's context on it. `Context` joins the one that LibTorch
+// uses too, and never makes a second.
 #pragma once
 
 #include <memory>
@@ -32,7 +32,7 @@ struct Gpu {
   std::string fingerprint;                   // versions of driver and compiler
   uint64_t memory_bytes = 0;
   double matrix_flops_per_s = 0;
-  int64_t block_shared_bytes = 0;            // the most that a block may ask for
+  int64_t block_shared_bytes = 0;  // the most that a block may ask for
   codegen::TargetInfo info;
   codegen::GpuFacts facts;
 };
@@ -63,7 +63,8 @@ class Context final : public shell::Held {
 // Makes a context current for a scope, if it is not, and puts the former back.
 class Current {
  public:
-  explicit Current(const Context* context) : Current(context ? &context->driver() : nullptr, context ? context->handle() : nullptr) {}
+  explicit Current(const Context* context)
+      : Current(context ? &context->driver() : nullptr, context ? context->handle() : nullptr) {}
   // Of no context: does nothing.
   Current(const Driver* driver, ContextHandle context);
   ~Current();
@@ -74,7 +75,8 @@ class Current {
   shell::Held::Former former_;
 };
 
-// A device of the shell over GpuBackend (backend.h). Executables keep its context. All work is done in that context, on any stream.
+// A device of the shell over GpuBackend (backend.h). Executables keep its context. All work is done in that context, on
+// any stream.
 class PluginDevice final : public shell::Device {
  public:
   explicit PluginDevice(std::unique_ptr<Gpu> gpu);
@@ -85,7 +87,8 @@ class PluginDevice final : public shell::Device {
 
  protected:
   const shell::Traits& traits() const override;
-  std::unique_ptr<codegen::Backend> backend(const krn_policy& policy, uint32_t candidate, const shell::Held* held) const override;
+  std::unique_ptr<codegen::Backend> backend(const krn_policy& policy, uint32_t candidate,
+                                            const shell::Held* held) const override;
   std::shared_ptr<const shell::Held> held() override;
 
  private:

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The narrow way to a GPU vendor: text to code, code to functions, launches, memory, streams, events. All that plugins/gpu asks of a
-// device goes through here; a vendor implements it once, over its driver and its compiler, and a test may put a host in its place.
-// Handles are the vendor's own, opaque here. Nothing waits unless it says so; a call that fails gives the vendor's own number.
+// The narrow way to a GPU vendor: text to code, code to functions, launches, memory, streams, events. All that
+// plugins/gpu asks of a device goes through here; a vendor implements it once, over its driver and its compiler, and a
+// test may put a host in its place. Handles are the vendor's own, opaque here. Nothing waits unless it says so; a call
+// that fails gives the vendor's own number.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,11 @@ struct CodeTarget {
   bool fast = false;               // the compiler's fast math: numerics=fast only
   bool begins_early = false;       // a launch may begin before the one before has ended, if its text waits itself
 
-  std::string identity() const;    // with the compiler's version: equal text, equal code
+  std::string identity() const;  // with the compiler's version: equal text, equal code
 };
 
-// What matrix units do for texts written by hand: d += x y for a wave, with a lane's words of `rows` by `depth` and of `depth` by
-// `columns` 16-bit elements, laid out over lanes
-// as text/recur.krn says for a host.
+// What matrix units do for texts written by hand: d += x y for a wave, with a lane's words of `rows` by `depth` and of
+// `depth` by `columns` 16-bit elements, laid out over lanes as text/recur.krn says for a host.
 struct MatrixUnit {
   int rows = 0, columns = 0, depth = 0;
   int wave = 0;
@@ -64,7 +64,8 @@ struct Launch {
   bool early = false;        // may begin before the launch before has ended
 };
 
-// All functions may be called from any thread. A device's context must be current for those below `usable`, but for the first few.
+// All functions may be called from any thread. A device's context must be current for those below `usable`, but for the
+// first few.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -98,7 +99,7 @@ class Driver {
   virtual Result free_on(Stream stream, void* memory) const = 0;
   virtual Result fill(Stream stream, void* memory, unsigned char value, size_t bytes) const = 0;
   virtual Result fill_words(Stream stream, void* memory, uint32_t value, size_t words) const = 0;
-  virtual Result copy(Stream stream, void* to, const void* from, size_t bytes) const = 0;  // within the device
+  virtual Result copy(Stream stream, void* to, const void* from, size_t bytes) const = 0;      // within the device
   virtual Result copy_out(Stream stream, void* to, const void* from, size_t bytes) const = 0;  // to the host
 
   // A stream that waits for no other.
@@ -106,8 +107,8 @@ class Driver {
   virtual void end_stream(Stream stream) const = 0;
   virtual Result wait(Stream stream) const = 0;
   virtual Result is_recording(Stream stream, bool& recording) const = 0;
-  // While another thread records a stream, the calling thread may allocate between the two; without them, a call could end that
-  // recording. `permit` gives what `forbid` takes back.
+  // While another thread records a stream, the calling thread may allocate between the two; without them, a call could
+  // end that recording. The first gives what the second takes back.
   virtual int permit_allocation() const = 0;
   virtual void restore_permission(int former) const = 0;
 

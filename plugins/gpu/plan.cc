@@ -60,7 +60,8 @@ bool passes_infinity_on(const ConvProblem& p) {
     const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
     if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return false;
   }
-  return std::all_of(p.stages.begin(), p.stages.end(), [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; });
+  return std::all_of(p.stages.begin(), p.stages.end(),
+                     [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; });
 }
 bool passes_infinity_on(const HeadsProblem&) { return false; }
 

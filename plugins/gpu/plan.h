@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One convolution with what follows it, or one attention, as a problem for a vendor's library that plans: asked for, built, tuned and
-// run. Problems are values: equal ones share one plan in the process.
+// One convolution with what follows it, or one attention, as a problem for a vendor's library that plans: asked for,
+// built, tuned and run. Problems are values: equal ones share one plan in the process.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,14 @@ struct ConvProblem {
   ConvTensor x, w, y;
   std::vector<int64_t> stride, padding, dilation;
   std::vector<ConvStage> stages;
-  bool tf32 = true;  // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
+  bool tf32 = true;         // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
   bool new_filter = false;  // the kernel just before writes w
 
   std::string key() const;
 };
 
-// Attention without a mask, of 16-bit heads in any strides: [batch, heads, lines, width]; fewer heads of k and v are shared evenly.
+// Attention without a mask, of 16-bit heads in any strides: [batch, heads, lines, width]; fewer heads of k and v are
+// shared evenly.
 struct HeadsProblem {
   ConvTensor q, k, v, o;
   double scale = 1;
@@ -48,7 +49,8 @@ struct HeadsProblem {
 class LibraryPlan {
  public:
   virtual ~LibraryPlan() = default;
-  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order; or q, k, v, o. Concurrent calls are fine.
+  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order; or q, k, v, o. Concurrent
+  // calls are fine.
   virtual int32_t run(Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
   virtual int64_t workspace_bytes() const = 0;
   virtual double seconds() const = 0;  // as measured when it was chosen; 0: it was the only one
@@ -59,7 +61,8 @@ class PlanLibrary {
  public:
   virtual ~PlanLibrary() = default;
   virtual const char* name() const = 0;  // for people: "miopen"
-  // Whether the library names an engine for the problem on the current context's device. Milliseconds; remembered, also by artifacts.
+  // Whether the library names an engine for the problem on the current context's device. Milliseconds; remembered, also
+  // by artifacts.
   virtual bool supports(const ConvProblem& problem, std::string& why_not) const = 0;
   virtual bool supports(const HeadsProblem& problem, std::string& why_not) const = 0;
   // Builds the candidates of many plans at once, on threads: what `plan` would do one after the other.

@@ -47,10 +47,13 @@ void PlanCache::prepare(const Driver& driver, const std::map<Key, Wanted>& wante
       }
     }
   };
-  // A thread begins with a handle of its own, which takes longer than to make all plans of a model again whose names are known.
-  const auto num_new = static_cast<size_t>(std::count_if(list.begin(), list.end(), [](const auto& each) { return each.second.is_new; }));
+  // A thread begins with a handle of its own, which takes longer than to make all plans of a model again whose names
+  // are known.
+  const auto num_new =
+      static_cast<size_t>(std::count_if(list.begin(), list.end(), [](const auto& each) { return each.second.is_new; }));
   std::vector<std::thread> threads;
-  for (size_t t = 1; t < std::min<size_t>(num_new, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
+  for (size_t t = 1; t < std::min<size_t>(num_new, std::thread::hardware_concurrency()); ++t)
+    threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of the process by context and problem. A plan comes in two steps: making it builds its candidates, beside others on other
-// threads; settling times them, one problem at a time, so that timings do not disturb one another.
+// Plans of the process by context and problem. A plan comes in two steps: making it builds its candidates, beside
+// others on other threads; settling times them, one problem at a time, so that timings do not disturb one another.
 #pragma once
 
 #include <functional>

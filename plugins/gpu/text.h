@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of text/*.krn, as cmake/embed_text.cmake puts them into the library: kernels written by hand in the prelude's words.
+// Texts of text/*.krn, as cmake/embed_text.cmake puts them into the library: kernels written by hand in the prelude's
+// words.
 #pragma once
 
 #include <string_view>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times work on a device: a stream of its own, two events, and memory that is given back at the end of the scope. Whoever records
-// elsewhere meanwhile is not disturbed.
+// Times work on a device: a stream of its own, two events, and memory that is given back at the end of the scope.
+// Whoever records elsewhere meanwhile is not disturbed.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,8 @@ class Timer {
 
   // False once something could not be made or allocated; then nothing may be timed.
   bool ok() const { return ok_; }
-  // Full of small numbers in every float dtype: zeros would run at a higher clock. Null without memory, and for 0 bytes.
+  // Full of small numbers in every float dtype: zeros would run at a higher clock. Null without memory, and for 0
+  // bytes.
   void* memory(size_t bytes);
   Stream stream() const { return stream_; }
 

@@ -32,7 +32,8 @@ class Inside {
   Held::Former former_;
 };
 
-codegen::CompileContext compile_context(const kit::Region& region, const krn_policy& policy, const krn_options* options) {
+codegen::CompileContext compile_context(const kit::Region& region, const krn_policy& policy,
+                                        const krn_options* options) {
   const kit::Host& host = kit::host();
   codegen::CompileContext context;
   context.core = host.core;
@@ -50,8 +51,8 @@ std::span<const uint8_t, 32> hash_of(const uint8_t* hash) { return std::span<con
 
 class Executable : public kit::Executable {
  public:
-  Executable(std::unique_ptr<codegen::Executable> steps, std::unique_ptr<codegen::Backend> backend, std::shared_ptr<const Held> held,
-             const Traits& traits, const kit::Region& region)
+  Executable(std::unique_ptr<codegen::Executable> steps, std::unique_ptr<codegen::Backend> backend,
+             std::shared_ptr<const Held> held, const Traits& traits, const kit::Region& region)
       : traits_(traits), held_(std::move(held)), backend_(std::move(backend)), steps_(std::move(steps)) {
     std::copy_n(region.hash, 32, hash_);
   }
@@ -105,11 +106,13 @@ void Device::claim(const kit::Region& region, const krn_policy& policy, kit::Cla
   const auto with = backend(policy, 0, held.get());
   const codegen::ClaimResult result = codegen::claim(region.graph, *with);
   if (!result.claimed.nodes.empty())
-    sink.claim(result.claimed.nodes, static_cast<uint32_t>(result.claimed.nodes.size()), result.claimed.cost_ns, kConfidence);
+    sink.claim(result.claimed.nodes, static_cast<uint32_t>(result.claimed.nodes.size()), result.claimed.cost_ns,
+               kConfidence);
   for (const codegen::NodeRefusal& r : result.refused) sink.refuse(r.node, r.why);
 }
 
-std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, const krn_policy& policy, const krn_options& options) {
+std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, const krn_policy& policy,
+                                                 const krn_options& options) {
   if (options.candidate >= traits().num_candidates) throw kit::Error(KRN_STATUS_unsupported, traits().candidates);
   std::shared_ptr<const Held> held = this->held();
   const Inside inside(held.get());
@@ -130,16 +133,20 @@ std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, con
   return nullptr;
 }
 
-uint32_t Device::check(std::string_view token) const { return backend_of(token, nullptr) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT; }
+uint32_t Device::check(std::string_view token) const {
+  return backend_of(token, nullptr) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
+}
 
-std::unique_ptr<kit::Executable> Device::load(const kit::Region& region, std::string_view token, std::string_view body) {
+std::unique_ptr<kit::Executable> Device::load(const kit::Region& region, std::string_view token,
+                                              std::string_view body) {
   std::shared_ptr<const Held> held = this->held();
   auto with = backend_of(token, held.get());
   if (!with) throw kit::Error(KRN_STATUS_version, "the artifact was made for another device, library or build");
   const Inside inside(held.get());
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(body.data()), body.size());
   krn_policy policy{};
-  auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region.hash), *with, compile_context(region, policy, nullptr));
+  auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region.hash), *with,
+                                      compile_context(region, policy, nullptr));
   return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
 }
 

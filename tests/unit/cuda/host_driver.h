@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A host behind plugins/gpu's driver seam: text is compiled by the host's compiler and run on emulated blocks, memory is the host's, a
-// stream does everything at once. It counts what is made, so that a test sees what is not given back.
+// A host behind plugins/gpu's driver seam: text is compiled by the host's compiler and run on emulated blocks, memory
+// is the host's, a stream does everything at once. It counts what is made, so that a test sees what is not given back.
 #pragma once
 
 #include <cstdlib>
@@ -38,10 +38,16 @@ class HostDriver final : public gpu::Driver {
     static const gpu::Words words{codegen::kHostDialect, ".cc", "", "", "", rows};
     return words;
   }
-  std::vector<char> compile(const std::string& text, const gpu::CodeTarget&) const override { return {text.begin(), text.end()}; }
-  std::string identity(const gpu::CodeTarget& target) const override { return "host " + target.arch + (target.contract ? "" : " strict"); }
+  std::vector<char> compile(const std::string& text, const gpu::CodeTarget&) const override {
+    return {text.begin(), text.end()};
+  }
+  std::string identity(const gpu::CodeTarget& target) const override {
+    return "host " + target.arch + (target.contract ? "" : " strict");
+  }
   bool usable(std::string&) const override { return true; }
-  int32_t status_of(gpu::Result result) const override { return result == 0 ? KRN_STATUS_ok : result == 2 ? KRN_STATUS_exhausted : KRN_STATUS_internal; }
+  int32_t status_of(gpu::Result result) const override {
+    return result == 0 ? KRN_STATUS_ok : result == 2 ? KRN_STATUS_exhausted : KRN_STATUS_internal;
+  }
   std::string words_of(gpu::Result result) const override { return "host error " + std::to_string(result); }
 
   gpu::Result retain(int, gpu::ContextHandle& context) const override {
@@ -83,13 +89,19 @@ class HostDriver final : public gpu::Driver {
   }
   gpu::Result allocate_on(gpu::Stream, size_t bytes, void*& out) const override { return allocate(bytes, out); }
   gpu::Result free_on(gpu::Stream, void* p) const override { return free(p); }
-  gpu::Result fill(gpu::Stream, void* p, unsigned char value, size_t bytes) const override { return std::memset(p, value, bytes), 0; }
+  gpu::Result fill(gpu::Stream, void* p, unsigned char value, size_t bytes) const override {
+    return std::memset(p, value, bytes), 0;
+  }
   gpu::Result fill_words(gpu::Stream, void* p, uint32_t value, size_t words) const override {
     for (size_t i = 0; i < words; ++i) static_cast<uint32_t*>(p)[i] = value;
     return 0;
   }
-  gpu::Result copy(gpu::Stream, void* to, const void* from, size_t bytes) const override { return std::memcpy(to, from, bytes), 0; }
-  gpu::Result copy_out(gpu::Stream, void* to, const void* from, size_t bytes) const override { return std::memcpy(to, from, bytes), 0; }
+  gpu::Result copy(gpu::Stream, void* to, const void* from, size_t bytes) const override {
+    return std::memcpy(to, from, bytes), 0;
+  }
+  gpu::Result copy_out(gpu::Stream, void* to, const void* from, size_t bytes) const override {
+    return std::memcpy(to, from, bytes), 0;
+  }
 
   gpu::Result make_stream(gpu::Stream& stream) const override {
     ++streams;

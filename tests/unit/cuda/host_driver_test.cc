@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// plugins/gpu over a driver that is the host: regions and hand-written kernels run as steps on emulated blocks, from compiled and from
-// saved code; contexts, timers and rows of a scatter give back what they take.
+// plugins/gpu over a driver that is the host: regions and hand-written kernels run as steps on emulated blocks, from
+// compiled and from saved code; contexts, timers and rows of a scatter give back what they take.
+#include "tests/unit/cuda/host_driver.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +20,6 @@
 #include "plugins/kit/tables.h"
 #include "tests/unit/codegen/check.h"
 #include "tests/unit/cuda/anchor_cases.h"
-#include "tests/unit/cuda/host_driver.h"
 
 namespace keirin::gpu {
 namespace {
@@ -29,7 +30,8 @@ using test::HostDriver;
 
 RegionBuilder norm_region() {
   RegionBuilder g;
-  const int x = g.input(kDType_f32, {6, 40}), r = g.input(kDType_f32, {6, 40}), w = g.input(kDType_f32, {40}), b = g.input(kDType_f32, {40});
+  const int x = g.input(kDType_f32, {6, 40}), r = g.input(kDType_f32, {6, 40}), w = g.input(kDType_f32, {40}),
+            b = g.input(kDType_f32, {40});
   g.output(g.layer_norm(g.binary(codegen::kOp_add, g.unary(codegen::kOp_gelu, x), r), w, b, 1e-5));
   g.output(g.reduce(codegen::kOp_sum, x, {0}, false));
   return g;
