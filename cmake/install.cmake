@@ -23,7 +23,8 @@ if(TARGET keirin-worker)
 endif()
 install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
         FILES_MATCHING PATTERN "*.so*" PATTERN "manifest.toml"
-        PATTERN "codegen" EXCLUDE PATTERN "kit" EXCLUDE PATTERN "CMakeFiles" EXCLUDE)
+        PATTERN "codegen" EXCLUDE PATTERN "gpu" EXCLUDE PATTERN "kit" EXCLUDE PATTERN "shell" EXCLUDE
+        PATTERN "CMakeFiles" EXCLUDE)
 install(DIRECTORY bench/zoo/models/small DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/zoo FILES_MATCHING PATTERN "*.pt2")
 
 set(KEIRIN_INCLUDE_SUBDIR ${_inc})

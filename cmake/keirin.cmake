@@ -17,6 +17,20 @@ function(keirin_add_library name)
   target_link_libraries(${name} PUBLIC ${A_LIBS} PRIVATE ${A_PRIVATE_LIBS})
 endfunction()
 
+# Texts of kernels as part of a library: for each file NAME.krn a `std::string_view NAME` in SPACE, as HEADER declares it. Made again
+# when a file changes.
+function(keirin_embed_texts target)
+  cmake_parse_arguments(A "" "SPACE;HEADER" "TEXTS" ${ARGN})
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_texts.cc)
+  set(paths ${A_TEXTS})
+  list(TRANSFORM paths PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  string(REPLACE ";" "," joined "${paths}")
+  set(script ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake)
+  add_custom_command(OUTPUT ${out} DEPENDS ${paths} ${script} VERBATIM COMMENT "Embedding texts of ${target}"
+                     COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DSPACE=${A_SPACE} -DHEADER=${A_HEADER} -DTEXTS=${joined} -P ${script})
+  target_sources(${target} PRIVATE ${out})
+endfunction()
+
 # One GoogleTest program = one ctest test. LABEL defaults to unit.
 function(keirin_add_test)
   cmake_parse_arguments(A "" "NAME;LABEL;TIMEOUT" "SOURCES;LIBS;ARGS;ENVIRONMENT" ${ARGN})

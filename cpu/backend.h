@@ -14,11 +14,8 @@ namespace keirin::cpu {
 // Generated code of the process. Never destroyed: executables may outlive everything.
 codegen::native::CodeCache& code_cache();
 
-// What code for a policy must be like: contraction of a multiply and an add is off under strict numerics (emit.cc).
+// What code for a policy must be like: contraction of a multiply and an add is off under strict numerics.
 codegen::native::CpuTarget code_target(const Machine& machine, const krn_policy* policy);
-
-// Whether the op table's row can be claimed for that dtype (support.cc).
-bool supports_row(uint32_t op, uint8_t dtype, std::string& why_not);
 
 class CpuBackend : public codegen::Backend {
  public:
@@ -26,7 +23,6 @@ class CpuBackend : public codegen::Backend {
   CpuBackend(const Machine& machine, const krn_policy* policy, bool packed = true);
 
   const codegen::TargetInfo& target() const override { return machine_.info; }
-  bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const override;
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
@@ -35,9 +31,10 @@ class CpuBackend : public codegen::Backend {
   void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
 
-  // What artifacts are checked against: target, features that code may use, contraction, versions of the libraries.
+  // Target, features that code may use, contraction.
   std::string code_identity() const;
-  std::string token() const { return code_identity() + (packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
+  uint64_t code_bytes() const override { return code_cache().code_bytes(); }
+  std::string token() const override { return code_identity() + (packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
 
  private:
   const Machine& machine_;

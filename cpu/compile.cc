@@ -15,11 +15,15 @@ codegen::native::CodeCache& code_cache() {
   return *cache;
 }
 
+codegen::native::CpuTarget code_target(const Machine& machine, const krn_policy* policy) {
+  codegen::native::CpuTarget target = machine.code;
+  target.contract = !policy || policy->numerics != KRN_NUMERICS_STRICT;
+  return target;
+}
+
 CpuBackend::CpuBackend(const Machine& machine, const krn_policy* policy, bool packed)
     : machine_(machine), code_(code_target(machine, policy)), packed_(packed),
       drops_nan_(policy && policy->numerics == KRN_NUMERICS_FAST) {}
-
-bool CpuBackend::supports(uint32_t op, uint8_t dtype, std::string& why_not) const { return supports_row(op, dtype, why_not); }
 
 bool CpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
   return vendor_takes(anchor, machine_.features & kBf16, why_not);
@@ -32,16 +36,9 @@ bool CpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen:
 
 std::vector<std::unique_ptr<codegen::Step>> CpuBackend::lower_kernels(std::span<const codegen::Kernel> kernels,
                                                                       const codegen::CompileContext& context, uint32_t& generated) {
-  std::function<void(const std::string&, const std::string&)> dump;
-  if (context.options && context.options->dump) {
-    dump = [sink = context.options->dump](const std::string& name, const std::string& ir) {
-      const std::string text = "; " + name + ".ll\n" + ir;
-      sink->write(sink->ctx, text.data(), text.size());
-    };
-  }
   std::vector<codegen::native::KernelFunction> functions;
   try {
-    functions = code_cache().get(kernels, code_, generated, dump);
+    functions = code_cache().get(kernels, code_, generated, codegen::text_sink(context, ";", ".ll"));
   } catch (const std::runtime_error& e) {
     throw kit::Error(KRN_STATUS_internal, std::string(e.what()) + "; the region stays eager");
   }

@@ -4,19 +4,20 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <thread>
 #include <unordered_map>
 
 #include <cudnn_frontend.h>
 
-#include "cuda/code_store.h"
-#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/gpu_driver.h"
+#include "plugins/gpu/aligned_copies.h"
+#include "plugins/gpu/code_store.h"
+#include "plugins/gpu/plan_cache.h"
+#include "plugins/gpu/timer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -31,6 +32,12 @@ namespace fe = cudnn_frontend;
 using fe::graph::Tensor_attributes;
 using TensorPtr = std::shared_ptr<Tensor_attributes>;
 using Clock = std::chrono::steady_clock;
+using gpu::ConvProblem;
+using gpu::ConvStage;
+using gpu::ConvTensor;
+using gpu::HeadsProblem;
+
+CUstream native(gpu::Stream stream) { return reinterpret_cast<CUstream>(stream); }
 
 constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 28;
 constexpr double kBuildSeconds = 0.3;  // of one problem: after the first plan is built, no other is begun later than this
@@ -61,7 +68,7 @@ class Handle {
  public:
   Handle() {
     std::string ignored;
-    Driver::get(ignored)->cuCtxGetCurrent(&context_);
+    DriverApi::get(ignored)->cuCtxGetCurrent(&context_);
     {
       std::lock_guard lock(mutex());
       std::vector<cudnnHandle_t>& idle = pool()[context_];
@@ -168,25 +175,6 @@ fe::error_t list_plans(const HeadsProblem&, fe::graph::Graph& graph) {
   return graph.check_support();
 }
 
-// What a plan's addresses stand for, in order.
-std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
-  std::vector<const ConvTensor*> out{&p.x, &p.w, &p.y};
-  for (const ConvStage& stage : p.stages)
-    if (!stage.operand.sizes.empty()) out.push_back(&stage.operand);
-  return out;
-}
-std::vector<const ConvTensor*> tensors_of(const HeadsProblem& p) { return {&p.q, &p.k, &p.v, &p.o}; }
-
-// Whether x full of infinities must show in the first and the last element of y, all other numbers being positive.
-bool passes_infinity_on(const ConvProblem& p) {
-  for (size_t d = 0; d < p.stride.size(); ++d) {  // each window holds something of x
-    const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
-    if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return false;
-  }
-  return std::all_of(p.stages.begin(), p.stages.end(), [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; });
-}
-bool passes_infinity_on(const HeadsProblem&) { return false; }
-
 // Whether something that a kernel just before may be writing is read besides x.
 bool needs_fence(const ConvProblem& p) {
   return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.y.sizes; });
@@ -197,69 +185,15 @@ bool needs_fence(const HeadsProblem&) { return false; }
 template <class Problem>
 std::string choice_key(const char* what, const Problem& problem) {
   std::string ignored;
-  const Driver* driver = Driver::get(ignored);
+  const DriverApi* driver = DriverApi::get(ignored);
   CUdevice device = 0;
   int major = 0, minor = 0;
   driver->cuCtxGetDevice(&device);
   driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
   driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-  return kChoicePrefix + std::string(what) + " " + std::to_string(fe::detail::get_backend_version()) + " " + std::to_string(major * 10 + minor) + " " +
+  return gpu::kChoicePrefix + std::string(what) + " " + std::to_string(fe::detail::get_backend_version()) + " " + std::to_string(major * 10 + minor) + " " +
          problem.key();
 }
-
-int64_t bytes_of(const ConvTensor& t) {
-  int64_t last = 0;
-  for (size_t d = 0; d < t.sizes.size(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
-  return (last + 1) * (t.dtype == kit::kDType_f32 ? 4 : 2);
-}
-
-// Which of a plan's addresses is written.
-size_t result_of(const ConvProblem&) { return 2; }
-size_t result_of(const HeadsProblem&) { return 3; }
-
-// The frontend declares every address a multiple of 16 bytes, and engines that rely on it fault elsewhere. What starts elsewhere (a
-// view of the caller's) is copied for the run; the result's copy begins as what is there, because its gaps are copied back too.
-class AlignedCopies {
- public:
-  AlignedCopies(std::span<void* const> addresses, CUstream stream) : stream_(stream), all_(addresses.begin(), addresses.end()) {}
-  ~AlignedCopies() {
-    for (const Copy& c : copies_) driver()->cuMemFreeAsync(c.at, stream_);
-  }
-  AlignedCopies(const AlignedCopies&) = delete;
-
-  bool make(const std::vector<const ConvTensor*>& tensors) {
-    for (size_t i = 0; i < all_.size(); ++i) {
-      const auto from = reinterpret_cast<CUdeviceptr>(all_[i]);
-      if (from % 16 == 0) continue;
-      Copy c{i, 0, from, static_cast<size_t>(bytes_of(*tensors[i]))};
-      if (driver()->cuMemAllocAsync(&c.at, c.bytes, stream_) != CUDA_SUCCESS) return false;
-      copies_.push_back(c);
-      all_[i] = reinterpret_cast<void*>(c.at);
-      if (driver()->cuMemcpyDtoDAsync(c.at, from, c.bytes, stream_) != CUDA_SUCCESS) return false;
-    }
-    return true;
-  }
-  bool give_back(size_t result) const {
-    return std::all_of(copies_.begin(), copies_.end(), [&](const Copy& c) {
-      return c.place != result || driver()->cuMemcpyDtoDAsync(c.from, c.at, c.bytes, stream_) == CUDA_SUCCESS;
-    });
-  }
-  std::span<void* const> addresses() const { return all_; }
-
- private:
-  struct Copy {
-    size_t place;
-    CUdeviceptr at, from;
-    size_t bytes;
-  };
-  static const Driver* driver() {
-    std::string ignored;
-    return Driver::get(ignored);
-  }
-  CUstream stream_;
-  std::vector<void*> all_;
-  std::vector<Copy> copies_;
-};
 
 // A graph whose plan can be written and read. What reads it lays out the same problem first: addresses and constants are found there.
 class Graph : public fe::graph::Graph {
@@ -276,15 +210,8 @@ class Graph : public fe::graph::Graph {
   bool read_plan(cudnnHandle_t handle, const std::string& text) { return plans.build_plans(handle, text).is_good(); }
 };
 
-// A plan in two steps: the constructor builds the candidates, beside others on other threads; settle() times them, one problem at
-// a time, and is called before anything else.
-class TimedPlan : public LibraryPlan {
- public:
-  virtual void settle() = 0;
-};
-
 template <class Problem>
-class GraphPlan final : public TimedPlan {
+class GraphPlan final : public gpu::TimedPlan {
  public:
   explicit GraphPlan(const Problem& problem) : problem_(problem) {
     const Handle handle;
@@ -304,22 +231,22 @@ class GraphPlan final : public TimedPlan {
     if (needs_fence(problem_)) fence_at_ = (workspace_bytes_ + 255) / 256 * 256, workspace_bytes_ = fence_at_ + 16;
     if (name_.empty()) name_ = name_at(chosen_);
   }
-  int32_t run(CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
+  int32_t run(gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
     const Handle handle;
-    if (!handle.get() || fe::detail::set_stream(handle.get(), stream) != CUDNN_STATUS_SUCCESS) {
+    if (!handle.get() || fe::detail::set_stream(handle.get(), native(stream)) != CUDNN_STATUS_SUCCESS) {
       why_not = "no cuDNN handle";
       return KRN_STATUS_internal;
     }
     const auto whole = [](void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
     if (std::all_of(addresses.begin(), addresses.end(), whole)) return execute_fenced(handle.get(), stream, addresses, workspace, why_not);
-    AlignedCopies copies(addresses, stream);
-    if (!copies.make(tensors_of(problem_))) {
+    gpu::AlignedCopies copies(gpu_driver(), addresses, stream);
+    if (!copies.make(gpu::tensors_of(problem_))) {
       why_not = "no copy of a tensor that does not start at a multiple of 16 bytes";
       return KRN_STATUS_internal;
     }
     const int32_t code = execute_fenced(handle.get(), stream, copies.addresses(), workspace, why_not);
-    if (code != KRN_STATUS_ok || copies.give_back(result_of(problem_))) return code;
-    why_not = "cuMemcpyDtoDAsync";
+    if (code != KRN_STATUS_ok || copies.give_back(gpu::result_of(problem_))) return code;
+    why_not = "the copy of its result";
     return KRN_STATUS_internal;
   }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
@@ -336,19 +263,17 @@ class GraphPlan final : public TimedPlan {
     return KRN_STATUS_internal;
   }
 
-  int32_t execute_fenced(cudnnHandle_t handle, CUstream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
+  int32_t execute_fenced(cudnnHandle_t handle, gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
     if (fence(stream, workspace)) return execute(handle, chosen_, addresses, workspace, why_not);
-    why_not = "cuMemsetD8Async";
+    why_not = "the fill before it";
     return KRN_STATUS_internal;
   }
 
   // Engine 4 of cuDNN 9.19 is launched as a programmatic dependent of the kernel before and waits for it before it reads x, but not
   // before it reads a residual or a filter, which may then be half written. Nothing depends on a fill in that way.
-  bool fence(CUstream stream, void* workspace) const {
+  bool fence(gpu::Stream stream, void* workspace) const {
     if (fence_at_ < 0) return true;
-    std::string ignored;
-    const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(workspace) + static_cast<CUdeviceptr>(fence_at_);
-    return Driver::get(ignored)->cuMemsetD8Async(at, 0, 1, stream) == CUDA_SUCCESS;
+    return gpu_driver().fill(stream, static_cast<char*>(workspace) + fence_at_, 0, 1) == 0;
   }
   bool take_choice(cudnnHandle_t handle);
   void build();
@@ -368,36 +293,19 @@ class GraphPlan final : public TimedPlan {
   std::string name_;
 };
 
-// Memory, a stream and events for timing plans, given back at the end of the scope.
+// A plan's tensors and workspaces on a device, for timing.
 class Bench {
  public:
-  explicit Bench(const std::vector<const ConvTensor*>& tensors) {
-    std::string ignored;
-    d_ = Driver::get(ignored);
-    d_->cuThreadExchangeStreamCaptureMode(&mode_);  // others may be recording: what they forbid is no concern of these calls
-    check(d_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-    check(d_->cuEventCreate(&start_, CU_EVENT_DEFAULT), "cuEventCreate");
-    check(d_->cuEventCreate(&stop_, CU_EVENT_DEFAULT), "cuEventCreate");
-    for (const ConvTensor* t : tensors) addresses_.push_back(allocate(bytes_of(*t)));
+  explicit Bench(const std::vector<const ConvTensor*>& tensors) : timer_(gpu_driver()) {
+    for (const ConvTensor* t : tensors) addresses_.push_back(allocate(gpu::bytes_of(*t)));
   }
-  ~Bench() {
-    if (stream_) d_->cuStreamSynchronize(stream_), d_->cuStreamDestroy(stream_);
-    if (start_) d_->cuEventDestroy(start_);
-    if (stop_) d_->cuEventDestroy(stop_);
-    for (CUdeviceptr p : owned_) d_->cuMemFree(p);
-    d_->cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  Bench(const Bench&) = delete;
 
   void* allocate(int64_t bytes) {
-    CUdeviceptr p = 0;
-    const size_t size = static_cast<size_t>(bytes / 16 * 16 + 16);
-    check(d_->cuMemAlloc(&p, size), "cuMemAlloc");
-    owned_.push_back(p);
-    check(d_->cuMemsetD8Async(p, 0x3c, size, stream_), "fill");  // small numbers in every float dtype
-    return reinterpret_cast<void*>(p);
+    void* const p = timer_.memory(static_cast<size_t>(bytes / 16 * 16 + 16));
+    if (!timer_.ok()) throw kit::Error(KRN_STATUS_exhausted, "no memory to time plans with");
+    return p;
   }
-  CUstream stream() const { return stream_; }
+  CUstream stream() const { return native(timer_.stream()); }
   std::span<void* const> addresses() const { return addresses_; }
 
   // Whether the first and the last element of y are not finite when x is not. An engine was seen to write 0 for -infinity; those
@@ -407,14 +315,14 @@ class Bench {
     const bool wide = x.dtype == kit::kDType_f32;
     const uint32_t plus = wide ? 0x7f800000u : x.dtype == kit::kDType_f16 ? 0x7c007c00u : 0x7f807f80u;
     for (const uint32_t infinity : {plus, plus | (wide ? 0x80000000u : 0x80008000u)}) {
-      d_->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(addresses_[0]), infinity, static_cast<size_t>(bytes_of(x) + 3) / 4, stream_);
+      gpu_driver().fill_words(timer_.stream(), addresses_[0], infinity, static_cast<size_t>(gpu::bytes_of(x) + 3) / 4);
       if (run() != KRN_STATUS_ok) return false;
       const int64_t size = wide ? 4 : 2;
-      for (const int64_t at : {int64_t{0}, bytes_of(y) - size}) {
+      for (const int64_t at : {int64_t{0}, gpu::bytes_of(y) - size}) {
         uint32_t bits = 0;
-        d_->cuMemcpyDtoHAsync(&bits, reinterpret_cast<CUdeviceptr>(addresses_[2]) + static_cast<CUdeviceptr>(at), static_cast<size_t>(size), stream_);
+        gpu_driver().copy_out(timer_.stream(), &bits, static_cast<char*>(addresses_[2]) + at, static_cast<size_t>(size));
         const uint32_t exponent = wide ? plus : plus & 0xffffu;
-        if (d_->cuStreamSynchronize(stream_) != CUDA_SUCCESS || (bits & exponent) != exponent) return false;
+        if (gpu_driver().wait(timer_.stream()) != 0 || (bits & exponent) != exponent) return false;
       }
     }
     return true;
@@ -425,23 +333,15 @@ class Bench {
   double seconds_of(const Run& run) {
     double best = -1;
     for (int i = 0; i < 4; ++i) {
-      d_->cuEventRecord(start_, stream_);
-      if (run() != KRN_STATUS_ok) return -1;
-      d_->cuEventRecord(stop_, stream_);
-      if (d_->cuEventSynchronize(stop_) != CUDA_SUCCESS) return -1;
-      float ms = 0;
-      d_->cuEventElapsedTime(&ms, start_, stop_);
+      const float ms = timer_.milliseconds_of([&] { return run() == KRN_STATUS_ok; });
+      if (ms < 0) return -1;
       if (i > 0 && (best < 0 || ms * 1e-3 < best)) best = ms * 1e-3;
     }
     return best;
   }
 
  private:
-  const Driver* d_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  CUstream stream_ = nullptr;
-  CUevent start_ = nullptr, stop_ = nullptr;
-  std::vector<CUdeviceptr> owned_;
+  gpu::Timer timer_;
   std::vector<void*> addresses_;
 };
 
@@ -465,12 +365,12 @@ struct EngineName {
 // heuristics where the frontend knows the knobs; and the plan's text, where that holds code: read again in 1 ms.
 template <class Problem>
 bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle) {
-  const std::vector<char> bytes = code_store().recall(choice_key("plan", problem_));
+  const std::vector<char> bytes = gpu::code_store().recall(choice_key("plan", problem_));
   std::istringstream words(std::string(bytes.begin(), bytes.end()));
   int64_t place = -1;
   std::string text;
   if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
-  if (const std::vector<char> written = code_store().recall(choice_key("text", problem_));
+  if (const std::vector<char> written = gpu::code_store().recall(choice_key("text", problem_));
       !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
     chosen_ = 0, name_ = text;
     return true;
@@ -501,7 +401,7 @@ template <class Problem>
 void GraphPlan<Problem>::choose() {
   const Handle handle;
   if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
-  const std::vector<const ConvTensor*> tensors = tensors_of(problem_);
+  const std::vector<const ConvTensor*> tensors = gpu::tensors_of(problem_);
   try {
     Bench bench(tensors);
     fe::detail::set_stream(handle.get(), bench.stream());
@@ -511,7 +411,7 @@ void GraphPlan<Problem>::choose() {
       const auto run = [&] { return execute(handle.get(), i, bench.addresses(), workspace, ignored); };
       const double seconds = bench.seconds_of(run);
       if (seconds <= 0 || (chosen_ >= 0 && seconds >= seconds_)) continue;
-      if (passes_infinity_on(problem_) && !bench.passes_infinity_on(*tensors[0], *tensors[2], run)) continue;
+      if (gpu::passes_infinity_on(problem_) && !bench.passes_infinity_on(*tensors[0], *tensors[2], run)) continue;
       chosen_ = i, seconds_ = seconds;
     }
   } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
@@ -520,36 +420,10 @@ void GraphPlan<Problem>::choose() {
   fe::detail::set_stream(handle.get(), nullptr);
   if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and passes infinities on");
   const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
-  code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
+  gpu::code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
   if (const std::string text = graph_.text_of(chosen_); text.size() >= kHoldsCode)
-    code_store().remember(choice_key("text", problem_), {text.begin(), text.end()});
+    gpu::code_store().remember(choice_key("text", problem_), {text.begin(), text.end()});
 }
-
-struct Known {
-  std::mutex mutex;
-  std::map<std::pair<CUcontext, std::string>, std::shared_ptr<TimedPlan>> plans;  // not all of them settled
-};
-Known& known() {
-  static auto* known = new Known;
-  return *known;
-}
-
-template <class Problem>
-std::pair<CUcontext, std::string> key_here(const Problem& problem) {
-  std::string ignored;
-  CUcontext context = nullptr;
-  if (const Driver* driver = Driver::get(ignored)) driver->cuCtxGetCurrent(&context);
-  return {context, problem.key()};
-}
-
-}  // namespace
-
-const std::string& cudnn_missing() {
-  static const Opened opened;
-  return opened.why_not;
-}
-
-namespace {
 
 // The answer travels with artifacts: the heuristics take milliseconds, and a start asks for every convolution and epilogue.
 template <class Problem>
@@ -557,7 +431,7 @@ bool supports(const Problem& problem, std::string& why_not) {
   if (why_not = cudnn_missing(); !why_not.empty()) return false;
   constexpr char kYes[] = "yes";
   const std::string key = choice_key("support", problem);
-  std::vector<char> answer = code_store().recall(key);
+  std::vector<char> answer = gpu::code_store().recall(key);
   if (answer.empty()) {
     std::string text = kYes;
     try {
@@ -571,72 +445,64 @@ bool supports(const Problem& problem, std::string& why_not) {
       text = std::string("cuDNN: ") + error.what();
     }
     answer.assign(text.begin(), text.end());
-    code_store().remember(key, answer);
+    gpu::code_store().remember(key, answer);
   }
   if (const std::string text(answer.begin(), answer.end()); text != kYes) why_not = text;
   return why_not.empty();
 }
 
-template <class Problem>
-std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) {
-  if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
-  const auto key = key_here(problem);
-  std::lock_guard lock(known().mutex);  // one at a time, so that timings do not disturb one another
-  std::shared_ptr<TimedPlan>& plan = known().plans[key];
-  try {
-    if (!plan) plan = std::make_shared<GraphPlan<Problem>>(problem);
-    plan->settle();
-  } catch (const kit::Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw kit::Error(KRN_STATUS_unsupported, std::string("cuDNN: ") + error.what());
+class Cudnn final : public gpu::PlanLibrary {
+ public:
+  const char* name() const override { return "cudnn"; }
+  bool supports(const ConvProblem& problem, std::string& why_not) const override { return cuda::supports(problem, why_not); }
+  bool supports(const HeadsProblem& problem, std::string& why_not) const override { return cuda::supports(problem, why_not); }
+  void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const override {
+    if (!cudnn_missing().empty()) return;
+    std::map<gpu::PlanCache::Key, gpu::PlanCache::Wanted> wanted;
+    const auto want = [&](const auto& problem) {
+      const auto key = gpu::PlanCache::key_here(gpu_driver(), problem.key());
+      if (cache_.knows(key) || wanted.count(key)) return;
+      wanted[key] = {gpu::code_store().recall(choice_key("plan", problem)).empty(), maker(problem)};
+    };
+    for (const HeadsProblem& problem : heads) want(problem);
+    for (const ConvProblem& problem : convs) want(problem);
+    cache_.prepare(gpu_driver(), wanted);
   }
-  return plan;
-}
+  std::shared_ptr<const gpu::LibraryPlan> plan(const ConvProblem& problem) const override { return plan_for(problem); }
+  std::shared_ptr<const gpu::LibraryPlan> plan(const HeadsProblem& problem) const override { return plan_for(problem); }
+
+ private:
+  // `problem` outlives the call that makes it.
+  template <class Problem>
+  static gpu::PlanCache::Make maker(const Problem& problem) {
+    return [&problem] { return std::make_shared<GraphPlan<Problem>>(problem); };
+  }
+
+  template <class Problem>
+  std::shared_ptr<const gpu::LibraryPlan> plan_for(const Problem& problem) const {
+    if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
+    try {
+      return cache_.get(gpu::PlanCache::key_here(gpu_driver(), problem.key()), maker(problem));
+    } catch (const kit::Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw kit::Error(KRN_STATUS_unsupported, std::string("cuDNN: ") + error.what());
+    }
+  }
+
+  mutable gpu::PlanCache cache_;
+};
 
 }  // namespace
 
-bool cudnn_supports(const ConvProblem& problem, std::string& why_not) { return supports(problem, why_not); }
-bool cudnn_supports(const HeadsProblem& problem, std::string& why_not) { return supports(problem, why_not); }
-
-void cudnn_prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) {
-  if (!cudnn_missing().empty()) return;
-  struct Wanted {
-    bool is_new;  // no engine is remembered
-    std::function<std::shared_ptr<TimedPlan>()> make;
-  };
-  std::map<std::pair<CUcontext, std::string>, Wanted> wanted;
-  const auto want = [&](const auto& problem) {
-    using Problem = std::decay_t<decltype(problem)>;
-    const auto key = key_here(problem);
-    std::lock_guard lock(known().mutex);
-    if (known().plans.count(key) || wanted.count(key)) return;
-    wanted[key] = {code_store().recall(choice_key("plan", problem)).empty(), [&problem] { return std::make_shared<GraphPlan<Problem>>(problem); }};
-  };
-  for (const HeadsProblem& problem : heads) want(problem);
-  for (const ConvProblem& problem : convs) want(problem);
-  const std::vector<decltype(wanted)::value_type> list(wanted.begin(), wanted.end());
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next.fetch_add(1)) < list.size();) {
-      const Current current(list[i].first.first);
-      try {
-        std::shared_ptr<TimedPlan> plan = list[i].second.make();
-        std::lock_guard lock(known().mutex);
-        known().plans.emplace(list[i].first, std::move(plan));
-      } catch (const std::exception&) {  // asked for again when its step is made, which says why
-      }
-    }
-  };
-  // A thread begins with a handle of its own, which takes longer than to make all plans of a model again whose names are known.
-  const auto num_new = static_cast<size_t>(std::count_if(list.begin(), list.end(), [](const auto& each) { return each.second.is_new; }));
-  std::vector<std::thread> threads;
-  for (size_t t = 1; t < std::min<size_t>(num_new, std::thread::hardware_concurrency()); ++t) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+const std::string& cudnn_missing() {
+  static const Opened opened;
+  return opened.why_not;
 }
 
-std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem& problem) { return plan_for(problem); }
-std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem& problem) { return plan_for(problem); }
+const gpu::PlanLibrary& cudnn() {
+  static const auto* library = new Cudnn;  // never destroyed: a context may be gone before the process ends
+  return *library;
+}
 
 }  // namespace keirin::cuda

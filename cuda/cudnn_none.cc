@@ -5,26 +5,34 @@
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
+namespace {
+
+constexpr const char* kMissing = "built without cuDNN headers";
+
+class NoCudnn final : public gpu::PlanLibrary {
+ public:
+  const char* name() const override { return "cudnn"; }
+  bool supports(const gpu::ConvProblem&, std::string& why_not) const override { return why_not = kMissing, false; }
+  bool supports(const gpu::HeadsProblem&, std::string& why_not) const override { return why_not = kMissing, false; }
+  void prepare(std::span<const gpu::ConvProblem>, std::span<const gpu::HeadsProblem>) const override {}
+  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::ConvProblem&) const override {
+    throw kit::Error(KRN_STATUS_unsupported, kMissing);
+  }
+  std::shared_ptr<const gpu::LibraryPlan> plan(const gpu::HeadsProblem&) const override {
+    throw kit::Error(KRN_STATUS_unsupported, kMissing);
+  }
+};
+
+}  // namespace
 
 const std::string& cudnn_missing() {
-  static const std::string why = "built without cuDNN headers";
+  static const std::string why = kMissing;
   return why;
 }
 
-bool cudnn_supports(const ConvProblem&, std::string& why_not) {
-  why_not = cudnn_missing();
-  return false;
+const gpu::PlanLibrary& cudnn() {
+  static const NoCudnn none;
+  return none;
 }
-
-bool cudnn_supports(const HeadsProblem&, std::string& why_not) {
-  why_not = cudnn_missing();
-  return false;
-}
-
-void cudnn_prepare(std::span<const ConvProblem>, std::span<const HeadsProblem>) {}
-
-std::shared_ptr<const LibraryPlan> cudnn_plan(const HeadsProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
-
-std::shared_ptr<const LibraryPlan> cudnn_plan(const ConvProblem&) { throw kit::Error(KRN_STATUS_unsupported, cudnn_missing()); }
 
 }  // namespace keirin::cuda

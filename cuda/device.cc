@@ -5,6 +5,11 @@
 #include <cctype>
 
 #include "abi/plugin.h"
+#include "cuda/cudnn.h"
+#include "cuda/driver.h"
+#include "cuda/gpu_driver.h"
+#include "cuda/matmul.h"
+#include "cuda/nvrtc.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -34,13 +39,18 @@ std::string plain_pci(std::string text) {
   return text.substr(std::min(text.find_first_not_of('0'), text.size()));
 }
 
-int attribute(const Driver& driver, CUdevice device, CUdevice_attribute which) {
+int attribute(const DriverApi& driver, CUdevice device, CUdevice_attribute which) {
   int value = 0;
   return driver.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
 }
 
-void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, double bytes_per_s) {
+void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, double bytes_per_s) {
   const Row& row = row_of(major, minor);
+  gpu.driver = &gpu_driver();
+  gpu.products = &cublas_products();
+  gpu.plans = &cudnn();
+  gpu.matrix = major >= 8 ? &matrix_unit() : nullptr;
+  gpu.begins_early = major >= 9;
   gpu.arch = "sm_" + std::to_string(10 * major + minor);
   gpu.info.vector_bytes = 0;
   gpu.info.num_threads = units;
@@ -56,7 +66,7 @@ void set_rates(Gpu& gpu, int major, int minor, int units, double clock_hz, doubl
   gpu.block_shared_bytes = (major < 8 ? 64 : major >= 12 || minor != 0 ? 99 : major == 8 ? 163 : 227) << 10;
 }
 
-int find_index(const Driver& driver, const std::string& pci, int index) {
+int find_index(const DriverApi& driver, const std::string& pci, int index) {
   int count = 0;
   if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
   for (int i = 0; i < count; ++i) {
@@ -72,8 +82,8 @@ int find_index(const Driver& driver, const std::string& pci, int index) {
 
 }  // namespace
 
-std::unique_ptr<Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not) {
-  const Driver* driver = Driver::get(why_not);
+std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not) {
+  const DriverApi* driver = DriverApi::get(why_not);
   if (!driver) {
     why_not = "no usable NVIDIA driver: " + why_not;
     return nullptr;
@@ -82,7 +92,7 @@ std::unique_ptr<Gpu> look_at_gpu(const std::string& pci, int index, std::string&
     why_not = "no NVRTC, which compiles kernels: " + why_not + "; install it or set KEIRIN_NVRTC to libnvrtc.so";
     return nullptr;
   }
-  auto gpu = std::make_unique<Gpu>();
+  auto gpu = std::make_unique<gpu::Gpu>();
   gpu->index = find_index(*driver, pci, index);
   if (gpu->index < 0 || driver->cuDeviceGet(&gpu->device, gpu->index) != CUDA_SUCCESS) {
     why_not = "the NVIDIA driver does not show this device (CUDA_VISIBLE_DEVICES may hide it)";
@@ -121,8 +131,8 @@ std::unique_ptr<Gpu> look_at_gpu(const std::string& pci, int index, std::string&
   return gpu;
 }
 
-Gpu imagine_gpu(const std::string& arch) {
-  Gpu gpu;
+gpu::Gpu imagine_gpu(const std::string& arch) {
+  gpu::Gpu gpu;
   const int number = std::stoi(arch.substr(3));
   set_rates(gpu, number / 10, number % 10, 132, 1.98e9, 4.3e12);
   gpu.name = "imagined " + arch;
@@ -130,38 +140,6 @@ Gpu imagine_gpu(const std::string& arch) {
   return gpu;
 }
 
-Context::Context(const Gpu& gpu) : device_(gpu.device) {
-  std::string why_not;
-  driver_ = Driver::get(why_not);
-  if (!driver_) throw kit::Error(KRN_STATUS_unsupported, "no usable NVIDIA driver: " + why_not);
-  check(driver_->cuDevicePrimaryCtxRetain(&handle_, device_), "cuDevicePrimaryCtxRetain");
-  const Current current(handle_);
-  // Never recorded: a query of it says whether the context still works, and nothing else.
-  if (driver_->cuEventCreate(&probe_, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) probe_ = nullptr;
-}
-
-Context::~Context() {
-  if (probe_) driver_->cuEventDestroy(probe_);
-  driver_->cuDevicePrimaryCtxRelease(device_);
-}
-
-int32_t Context::health() const {
-  if (!probe_) return KRN_STATUS_ok;
-  const Current current(handle_);
-  const CUresult result = driver_->cuEventQuery(probe_);
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ? KRN_STATUS_ok : KRN_STATUS_device_lost;
-}
-
-Current::Current(CUcontext context) {
-  if (!context) return;
-  std::string ignored;
-  driver_ = Driver::get(ignored);
-  if (!driver_ || driver_->cuCtxGetCurrent(&former_) != CUDA_SUCCESS || former_ == context) return;
-  changed_ = driver_->cuCtxSetCurrent(context) == CUDA_SUCCESS;
-}
-
-Current::~Current() {
-  if (changed_) driver_->cuCtxSetCurrent(former_);
-}
+gpu::CodeTarget target_of(const std::string& arch) { return gpu::code_target(imagine_gpu(arch), nullptr); }
 
 }  // namespace keirin::cuda

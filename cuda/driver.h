@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA driver and NVRTC as tables of functions opened at run time: a machine without them loads this plugin, which then says
+// The CUDA driver as a table of functions opened at run time: a machine without it loads this plugin, which then says
 // why it offers nothing. Nothing here links against CUDA; cuda.h is used for its types. What it is not: the CUDA runtime API,
 // which the plugin never calls, so that it stays in LibTorch's primary context.
 #pragma once
 
 #include <cuda.h>
 
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 
 namespace keirin::cuda {
+
+// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with the reason.
+void* open_first(std::initializer_list<const char*> names, std::string& why_not);
 
 // name(result, symbol in the library). The _v2 symbols are what cuda.h maps the plain names to.
 #define KRN_CUDA_DRIVER(X)                                  \
@@ -63,51 +67,13 @@ namespace keirin::cuda {
   X(cuEventSynchronize, "cuEventSynchronize")               \
   X(cuEventElapsedTime, "cuEventElapsedTime")
 
-struct Driver {
+struct DriverApi {
 #define KRN_MEMBER(name, symbol) decltype(&::name) name = nullptr;
   KRN_CUDA_DRIVER(KRN_MEMBER)
 #undef KRN_MEMBER
 
   // The process's table, or null with the reason ("libcuda.so.1 is not installed"). Any thread.
-  static const Driver* get(std::string& why_not);
-};
-
-// While this lives, the calling thread may allocate although another thread records a graph; without it, the call would fail and
-// end that recording.
-class AllocateWhileRecording {
- public:
-  explicit AllocateWhileRecording(const Driver& driver) : driver_(driver) { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  ~AllocateWhileRecording() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
-  AllocateWhileRecording(const AllocateWhileRecording&) = delete;
-
- private:
-  const Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the mode before
-};
-
-// NVRTC's C API, in its own words; declared here because its header travels with a compiler that users do not have.
-using NvrtcProgram = struct nvrtc_program_opaque*;
-#define KRN_NVRTC(X)                                                                                              \
-  X(nvrtcGetNumSupportedArchs, int (*)(int*))                                                                     \
-  X(nvrtcGetSupportedArchs, int (*)(int*))                                                                        \
-  X(nvrtcVersion, int (*)(int*, int*))                                                                            \
-  X(nvrtcCreateProgram, int (*)(NvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*)) \
-  X(nvrtcCompileProgram, int (*)(NvrtcProgram, int, const char* const*))                                          \
-  X(nvrtcGetProgramLogSize, int (*)(NvrtcProgram, size_t*))                                                       \
-  X(nvrtcGetProgramLog, int (*)(NvrtcProgram, char*))                                                             \
-  X(nvrtcGetCUBINSize, int (*)(NvrtcProgram, size_t*))                                                            \
-  X(nvrtcGetCUBIN, int (*)(NvrtcProgram, char*))                                                                  \
-  X(nvrtcDestroyProgram, int (*)(NvrtcProgram*))                                                                  \
-  X(nvrtcGetErrorString, const char* (*)(int))
-
-struct Nvrtc {
-#define KRN_MEMBER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
-  KRN_NVRTC(KRN_MEMBER)
-#undef KRN_MEMBER
-
-  // The process's table, or null with the reason. Looks among the libraries already loaded (LibTorch brings one), then at the
-  // loader's path, then at $KEIRIN_NVRTC. Any thread.
-  static const Nvrtc* get(std::string& why_not);
+  static const DriverApi* get(std::string& why_not);
 };
 
 // Throws kit::Error with the driver's own words unless `result` is success. device_lost for the errors after which a context

@@ -18,16 +18,11 @@ namespace {
 using codegen::AnchorDesc;
 using codegen::PostOp;
 using codegen::TensorDesc;
+using gpu::Matrix;
+using gpu::ProductProblem;
 
 constexpr int kGuesses = 8;                    // of the library, that are raced
 constexpr int64_t kWorkspaceBytes = 32 << 20;  // what NVIDIA advises for Hopper's split-K and stream-K kernels
-
-// A matrix of a (batched) tensor as cuBLASLt sees it: column-major, so a row-major one is its transpose.
-struct Matrix {
-  bool transposed = false;  // row-major in memory: the library's matrix is the transpose of ours
-  int64_t ld = 0;
-  int64_t batch = 1, batch_stride = 0;
-};
 
 std::optional<int32_t> data_type(uint8_t dtype) {
   switch (dtype) {
@@ -39,123 +34,13 @@ std::optional<int32_t> data_type(uint8_t dtype) {
   }
 }
 
-// Leading axes as one batch axis: possible if each stride is the next one times its size.
-bool collapse(const TensorDesc& t, size_t axes, int64_t& size, int64_t& stride) {
-  size = 1, stride = 0;
-  for (size_t d = axes; d-- > 0;) {
-    if (t.sizes[d] == 1) continue;
-    if (size == 1) stride = t.strides[d];
-    else if (t.strides[d] != stride * size) return false;
-    size *= t.sizes[d];
-  }
-  return true;
-}
-
-// rows x cols with the given strides; one of them must be dense.
-std::optional<Matrix> matrix_of(int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride) {
-  Matrix m;
-  if (col_stride == 1 || cols == 1) {
-    m.transposed = true;
-    m.ld = std::max<int64_t>(rows == 1 ? cols : row_stride, std::max<int64_t>(cols, 1));
-    return rows == 1 || row_stride >= cols ? std::optional(m) : std::nullopt;
-  }
-  if (row_stride == 1 || rows == 1) {
-    m.ld = std::max<int64_t>(cols == 1 ? rows : col_stride, std::max<int64_t>(rows, 1));
-    return cols == 1 || col_stride >= rows ? std::optional(m) : std::nullopt;
-  }
-  return std::nullopt;
-}
-
-// One product D[m, n] = A[m, k] * B[k, n] over `batch`, from a matmul or a linear anchor.
-struct Problem {
-  int64_t m = 0, n = 0, k = 0, batch = 1;
-  Matrix a, b, d, c;
-  bool has_bias = false, has_residual = false;
-};
-
-const TensorDesc* residual_of(const AnchorDesc& anchor) {
-  for (const PostOp& post : anchor.post_ops)
-    if (post.op == kit::kOp_add) return &post.operand;
-  return nullptr;
-}
-
-std::optional<Matrix> rows_matrix(const TensorDesc& t, int64_t rows) {
-  // All leading axes of x [.., K] as one row axis.
-  const size_t rank = t.sizes.size();
-  int64_t size, stride;
-  if (!collapse(t, rank - 1, size, stride)) return std::nullopt;
-  return matrix_of(rows, stride, t.sizes[rank - 1], t.strides[rank - 1]);
-}
-
-std::optional<Matrix> batched(const TensorDesc& t, int64_t batch) {
-  const size_t rank = t.sizes.size();
-  auto m = matrix_of(t.sizes[rank - 2], t.strides[rank - 2], t.sizes[rank - 1], t.strides[rank - 1]);
-  if (!m || !collapse(t, rank - 2, m->batch, m->batch_stride)) return std::nullopt;
-  if (m->batch != batch && m->batch != 1) return std::nullopt;
-  m->batch = batch;
-  return m;
-}
-
-std::optional<Problem> linear_problem(const AnchorDesc& anchor) {
-  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
-  const size_t rank = x.sizes.size();
-  Problem p;
-  p.k = x.sizes.back();
-  p.n = w.sizes[0];
-  p.m = 1;
-  for (size_t d = 0; d + 1 < rank; ++d) p.m *= x.sizes[d];
-  // A residual has the result's sizes and may lie otherwise.
-  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
-  auto a = rows_matrix(x, p.m), c = rows_matrix(z, p.m), d = rows_matrix(y, p.m);
-  auto b = matrix_of(p.k, w.strides[1], p.n, w.strides[0]);  // W^T
-  if ((!a || !c || !d) && rank > 2) {
-    // Rows that are no single axis, as in a transposed input: the axes before the last two are a batch over one W.
-    p.batch = p.m / x.sizes[rank - 2];
-    p.m = x.sizes[rank - 2];
-    a = batched(x, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
-    if (b) b->batch = p.batch;
-  }
-  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
-  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
-  p.has_bias = anchor.operands.size() > 2 && anchor.operands[2].present();
-  if (p.has_bias && anchor.operands[2].strides[0] != 1 && p.n > 1) return std::nullopt;
-  return p;
-}
-
-std::optional<Problem> matmul_problem(const AnchorDesc& anchor) {
-  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
-  const size_t rank = x.sizes.size();
-  Problem p;
-  p.m = x.sizes[rank - 2], p.k = x.sizes[rank - 1], p.n = w.sizes[rank - 1];
-  for (size_t d = 0; d + 2 < rank; ++d) p.batch *= x.sizes[d];
-  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
-  auto a = batched(x, p.batch), b = batched(w, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
-  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
-  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
-  return p;
-}
-
-std::optional<Problem> problem_of(const AnchorDesc& anchor) {
-  for (const TensorDesc& t : anchor.operands)
-    if (t.present())
-      for (int64_t size : t.sizes)
-        if (size == 0) return std::nullopt;
-  if (anchor.op == kit::kOp_linear) return linear_problem(anchor);
-  if (anchor.op == kit::kOp_matmul) return matmul_problem(anchor);
-  return std::nullopt;
-}
-
-bool same_layout(const TensorDesc& a, const TensorDesc& b) {
-  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides;
-}
-
 void check_lt(int result, const char* what) {
   if (result != 0) throw kit::Error(result == 15 ? KRN_STATUS_unsupported : KRN_STATUS_internal, std::string(what) + ": cuBLAS status " + std::to_string(result));
 }
 
 class MatmulStep final : public codegen::Step {
  public:
-  MatmulStep(const AnchorDesc& anchor, const Problem& problem, bool tf32, bool raced);
+  MatmulStep(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced);
   ~MatmulStep() override {
     for (lt::Layout layout : {a_, b_, c_, d_}) if (layout) api_->cublasLtMatrixLayoutDestroy(layout);
     if (desc_) api_->cublasLtMatmulDescDestroy(desc_);
@@ -222,7 +107,7 @@ std::string matrix_key(const Matrix& m) {
   return out;
 }
 
-MatmulStep::MatmulStep(const AnchorDesc& anchor, const Problem& p, bool tf32, bool raced)
+MatmulStep::MatmulStep(const AnchorDesc& anchor, const ProductProblem& p, bool tf32, bool raced)
     : left_(anchor.operands[0]), right_(anchor.operands[1]), result_(anchor.results[0]) {
   std::string why_not;
   api_ = CublasLt::get(why_not);
@@ -341,38 +226,21 @@ krn_code MatmulStep::run(const codegen::RunContext& context) const {
   return KRN_STATUS_internal;
 }
 
+class CublasProducts final : public gpu::ProductLibrary {
+ public:
+  bool usable(std::string& why_not) const override { return CublasLt::get(why_not) != nullptr; }
+  std::unique_ptr<codegen::Step> make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced, double* seconds) const override {
+    auto step = std::make_unique<MatmulStep>(anchor, problem, tf32, raced);
+    if (seconds) *seconds = step->seconds();
+    return step;
+  }
+};
+
 }  // namespace
 
-bool matmul_taken(const AnchorDesc& anchor, std::string& why_not) {
-  if (!data_type(anchor.results[0].dtype)) {
-    why_not = "cuBLASLt takes f16, bf16, f32 and f64 here";
-    return false;
-  }
-  if (!problem_of(anchor)) {
-    why_not = "an operand's rows and columns are both strided, or its batch axes do not collapse";
-    return false;
-  }
-  return true;
-}
-
-bool matmul_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
-  // D = activation(A * B + residual + bias): a residual comes before the activation, and nothing after it.
-  bool activated = false, has_residual = false;
-  for (const PostOp& each : anchor.post_ops) {
-    if (each.op == kit::kOp_add) has_residual = true;
-    else activated = true;
-  }
-  if (activated) return false;
-  if (post.op == kit::kOp_add) return !has_residual && same_layout(post.operand, anchor.results[0]);
-  return post.op == kit::kOp_relu || post.op == kit::kOp_gelu_tanh;
-}
-
-std::unique_ptr<codegen::Step> make_matmul(const AnchorDesc& anchor, bool tf32, bool raced, double* seconds) {
-  auto problem = problem_of(anchor);
-  if (!problem) throw kit::Error(KRN_STATUS_unsupported, "cuBLASLt does not take this layout");
-  auto step = std::make_unique<MatmulStep>(anchor, *problem, tf32, raced);
-  if (seconds) *seconds = step->seconds();
-  return step;
+const gpu::ProductLibrary& cublas_products() {
+  static const CublasProducts products;
+  return products;
 }
 
 }  // namespace keirin::cuda

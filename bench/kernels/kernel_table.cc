@@ -15,7 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "cuda/backend.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
@@ -24,6 +29,8 @@
 namespace keirin::cuda {
 namespace {
 
+using namespace gpu;
+
 using codegen::Dims;
 using codegen::kDType_bf16;
 using codegen::kDType_f32;
@@ -31,17 +38,17 @@ using codegen::kDType_i64;
 using codegen::test::RegionBuilder;
 
 struct Machine {
-  const Driver* driver = nullptr;
+  const DriverApi* driver = nullptr;
   std::unique_ptr<Gpu> gpu;
   std::unique_ptr<Context> context;
   CUstream stream = nullptr;
 
   bool open(std::string& why_not) {
-    driver = Driver::get(why_not);
+    driver = DriverApi::get(why_not);
     if (driver) gpu = look_at_gpu("", 0, why_not);
     if (!gpu) return false;
     context = std::make_unique<Context>(*gpu);
-    return driver->cuCtxSetCurrent(context->handle()) == CUDA_SUCCESS && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+    return gpu->driver->make_current(context->handle()) == 0 && driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
   }
 };
 Machine machine;
@@ -86,7 +93,7 @@ std::vector<char> random_numbers(uint8_t dtype, int64_t below) {
 
 // Of one of the `repeats` pieces of work that `burst` enqueues.
 double seconds_of(const std::function<void()>& burst, int repeats) {
-  const Driver& d = *machine.driver;
+  const DriverApi& d = *machine.driver;
   CUevent start, stop;
   check(d.cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
   check(d.cuEventCreate(&stop, CU_EVENT_DEFAULT), "cuEventCreate");
@@ -108,7 +115,7 @@ double seconds_of(const std::function<void()>& burst, int repeats) {
 
 // The work is recorded as often as `repeats` says, so that neither the host's launches nor that of a recording is what is measured.
 double seconds_recorded(const std::function<void(int)>& work, int repeats) {
-  const Driver& d = *machine.driver;
+  const DriverApi& d = *machine.driver;
   work(0);  // what is kept between runs is made
   check(d.cuStreamSynchronize(machine.stream), "a first run");
   CUgraph graph = nullptr;
@@ -155,7 +162,7 @@ struct Tensors {
 Result time_case(const Case& c, const std::vector<std::pair<int, bool>>& borders, double copy_rate) {
   Result out;
   try {
-    CudaBackend backend(*machine.gpu, machine.context.get(), nullptr);
+    GpuBackend backend(*machine.gpu, machine.context.get(), nullptr);
     const std::vector<uint8_t> bytes = c.region.bytes();
     const auto executable = codegen::Executable::compile(bytes, backend, {});
     out.kernel = executable->describe();

@@ -8,9 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "abi/plugin.h"
@@ -107,8 +109,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const TargetInfo& target() const = 0;
 
-  // Whether the node (op id, dtype of its first operand) can be claimed at all: subtracts from the table's default.
-  virtual bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const = 0;
+  // Whether the node (op id, dtype of its first operand) can be claimed at all. Default: every dtype that code computes in.
+  virtual bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const;
   // Whether the library takes this anchor itself, and whether `post` may be appended to those it has. An anchor it does not
   // take is generated (pools, upsampling, small matmul) or not claimed.
   virtual bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const = 0;
@@ -132,6 +134,13 @@ class Backend {
   // Appends generated code for krn.artifact, and takes it back before lower_kernels asks for it: warm start without compiling.
   virtual void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const = 0;
   virtual void load_code(std::span<const uint8_t> bytes) = 0;
+  // What artifacts are checked against: target, compiler, options, versions of libraries.
+  virtual std::string token() const { return {}; }
+  virtual uint64_t code_bytes() const { return 0; }  // of the process's generated code
 };
+
+// Where generated text goes if somebody asked for it: each piece with a first line that names it, "; name.ll". Else empty.
+using TextSink = std::function<void(const std::string& name, const std::string& text)>;
+TextSink text_sink(const CompileContext& context, std::string_view comment, std::string_view ending);
 
 }  // namespace keirin::codegen

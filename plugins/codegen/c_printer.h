@@ -21,9 +21,7 @@ struct Dialect {
   std::string_view prelude;  // spells kernels, shared memory, barriers, exchange, storage conversions
 };
 
-// NVRTC, hipRTC, and C++ for a host that emulates blocks of threads: the emulation supplies krn_lane() (see print_prelude.cc).
-extern const Dialect kCudaDialect;
-extern const Dialect kHipDialect;
+// C++ for a host that emulates blocks of threads, and fills krn_host (text/host.krn). A vendor's own row comes with its backend.
 extern const Dialect kHostDialect;
 
 // What stands once at the head of a module.

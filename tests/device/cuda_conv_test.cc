@@ -10,9 +10,15 @@
 #include <memory>
 #include <random>
 
-#include "cuda/backend.h"
-#include "cuda/conv.h"
-#include "cuda/stem.h"
+#include "cuda/cudnn.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/conv.h"
+#include "plugins/gpu/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/device/machine.h"
@@ -20,6 +26,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using codegen::AnchorDesc;
 using codegen::PostOp;
@@ -106,7 +114,7 @@ class CudaConv : public testing::Test {
   void SetUp() override {
     if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
     if (!cudnn_missing().empty()) GTEST_SKIP() << cudnn_missing();
-    machine().driver->cuCtxSetCurrent(machine().context->handle());
+    machine().gpu->driver->make_current(machine().context->handle());
   }
 };
 
@@ -133,15 +141,15 @@ void check_case(const Case& c, uint8_t dtype, As as = As::kConv) {
   if (as == As::kLinear) {
     const auto linear = conv_as_linear(a);
     ASSERT_TRUE(linear) << c.name;
-    step = make_vendor_step(*linear, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
+    step = make_anchor_step(*linear, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
   } else if (as == As::kStem) {
     const auto stem = stem_of(a, KRN_NUMERICS_DEFAULT);
     ASSERT_TRUE(stem) << c.name;
-    step = make_stem(*stem, a, code_target(*machine().gpu, nullptr), true);
+    step = make_stem(*stem, a, code_target(*machine().gpu, nullptr), cudnn(), true);
   } else {
     std::string why_not;
-    ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, true, why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;
-    step = make_conv(a, KRN_NUMERICS_DEFAULT);
+    ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;
+    step = make_conv(a, KRN_NUMERICS_DEFAULT, cudnn());
   }
   const DeviceMemory dx(x.bytes), dw(w.bytes), dy(residual.bytes.size()), db(b.bytes), dscale(scale.bytes), dshift(shift.bytes),
       dresidual(residual.bytes), workspace(static_cast<size_t>(step->workspace_bytes()));
@@ -218,7 +226,7 @@ TEST_F(CudaConv, Epilogues) {
     for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) {
       // What the library does not fuse is a kernel of its own: a refusal is a line to read, for 16 bits a failure.
       std::string why_not;
-      if (!conv_taken(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, true, why_not)) {
+      if (!conv_taken(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) {
         std::printf("not fused: %s dtype %d: %s\n", c.name.c_str(), int{dtype}, why_not.c_str());
         EXPECT_TRUE(dtype == kit::kDType_f32 || c.scale_shift) << c.name << ": " << why_not;  // an f32 scale would be rounded
         continue;
@@ -266,7 +274,7 @@ TEST_F(CudaConv, AResidualIsWaitedFor) {
   std::vector<void*> buffers[2];
   for (int i = 0; i < 2; ++i) {
     const Case& c = i == 0 ? before : skip;
-    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT);
+    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, cudnn());
     void* const x = drawn(count(c.x));
     void* const w = drawn(count(c.w));
     void* const y = drawn(count(result_sizes(c)));
@@ -294,7 +302,7 @@ TEST_F(CudaConv, EqualProblemsShareAPlan) {
   std::string why_not;
   const auto p = conv_problem(anchor_of({"3x3", {2, 16, 9, 11}, {24, 16, 3, 3}, 1, 1}, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(p) << why_not;
-  EXPECT_EQ(cudnn_plan(*p), cudnn_plan(*p));
+  EXPECT_EQ(cudnn().plan(*p), cudnn().plan(*p));
 }
 
 TEST_F(CudaConv, SpeedOfResNet50) {
@@ -311,17 +319,17 @@ TEST_F(CudaConv, SpeedOfResNet50) {
     std::string why_not;
     const auto p = conv_problem(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, why_not);
     ASSERT_TRUE(p) << why_not;
-    const bool supported = cudnn_supports(*p, why_not);
+    const bool supported = cudnn().supports(*p, why_not);
     const double asked = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (!supported) {
       std::printf("%-26s refused: %s\n", c.name.c_str(), why_not.c_str());
       continue;
     }
-    const auto plan = cudnn_plan(*p);
+    const auto plan = cudnn().plan(*p);
     const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::printf("%-26s %7.1f us, asked in %.1f ms, built in %.0f ms, workspace %.1f MB, %s\n", c.name.c_str(), plan->seconds() * 1e6,
                 asked * 1e3, (all - asked) * 1e3, static_cast<double>(plan->workspace_bytes()) / 1e6, plan->name().c_str());
-    std::printf("%-26s gets %s\n", "", make_vendor_step(anchor_of(c, kit::kDType_bf16), *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true)->describe().c_str());
+    std::printf("%-26s gets %s\n", "", make_anchor_step(anchor_of(c, kit::kDType_bf16), *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true)->describe().c_str());
   }
 }
 

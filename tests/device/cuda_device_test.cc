@@ -7,11 +7,17 @@
 #include <cstdio>
 #include <functional>
 
-#include "cuda/attention.h"
-#include "cuda/backend.h"
+#include "plugins/gpu/attention.h"
+#include "cuda/cudnn.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
 #include "cuda/cublaslt.h"
-#include "cuda/launch.h"
-#include "cuda/matmul.h"
+#include "plugins/gpu/launch.h"
+#include "plugins/gpu/product.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -22,6 +28,8 @@
 namespace keirin::cuda {
 namespace {
 
+using namespace gpu;
+
 using namespace codegen;
 using test::KernelCase;
 using test::KernelMaker;
@@ -30,7 +38,7 @@ class CudaDevice : public testing::Test {
  protected:
   void SetUp() override {
     if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
-    machine().driver->cuCtxSetCurrent(machine().context->handle());
+    machine().gpu->driver->make_current(machine().context->handle());
   }
 };
 
@@ -58,7 +66,7 @@ std::string run_case(const KernelCase& original, const Schedule& s, const CodeTa
     buffers.push_back(add(c.order.data(), c.order.size() * 4).data());
   }
   const CodeStore::Wanted wanted{&c.kernel, s, code_name(c.kernel, s, target)};
-  auto step = make_kernel_step(c.kernel, s, code_store().load(wanted));
+  auto step = make_kernel_step(*machine().gpu->driver, c.kernel, s, code_store().load(*machine().gpu->driver, wanted));
   step->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(add(nullptr, static_cast<size_t>(step->workspace_bytes())).data());
   if (krn_code code = run_step(*step, buffers); code != KRN_STATUS_ok) return "run gave code " + std::to_string(code);
@@ -179,14 +187,14 @@ void check_product(const Product& p, uint8_t dtype) {
   auto post = [&](uint32_t op) {
     PostOp out{op, {}, 0, 0};
     if (op == kit::kOp_add) out.operand = tensor(3, dtype, anchor.results[0].sizes);
-    ASSERT_TRUE(matmul_takes_post_op(anchor, out)) << p.name;
+    ASSERT_TRUE(product_takes_post_op(anchor, out)) << p.name;
     anchor.post_ops.push_back(out);
   };
   if (p.residual) post(kit::kOp_add);
   if (p.activation) post(p.activation);
   std::string why_not;
-  ASSERT_TRUE(matmul_taken(anchor, why_not)) << why_not;
-  auto step = make_matmul(anchor, false, true);
+  ASSERT_TRUE(product_taken(anchor, why_not)) << why_not;
+  auto step = make_product(anchor, *machine().gpu, false, true);
   DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
   std::vector<void*> buffers{dx.data(), dw.data(), db.data(), dr.data(), dy.data(), scratch.data()};
   if (step->workspace_bytes() > 0) step->set_workspace(5);
@@ -265,8 +273,8 @@ TEST_F(CudaDevice, AttentionByCudnnAgrees) {
     std::string why_not;
     const auto problem = c.anchor.op == kit::kOp_attention ? heads_problem(c.anchor, why_not) : std::nullopt;
     if (!problem) continue;
-    ASSERT_TRUE(cudnn_supports(*problem, why_not)) << c.name << ": " << why_not;
-    check_anchor(c, make_heads(c.anchor).get());
+    ASSERT_TRUE(cudnn().supports(*problem, why_not)) << c.name << ": " << why_not;
+    check_anchor(c, make_heads(c.anchor, cudnn()).get());
     ++count;
   }
   EXPECT_GE(count, 2);
@@ -275,7 +283,7 @@ TEST_F(CudaDevice, AttentionByCudnnAgrees) {
 // ---- speed
 
 double seconds_of(const std::function<void()>& work) {
-  const Driver& d = *machine().driver;
+  const DriverApi& d = *machine().driver;
   CUevent start, stop;
   check(d.cuEventCreate(&start, CU_EVENT_DEFAULT), "cuEventCreate");
   check(d.cuEventCreate(&stop, CU_EVENT_DEFAULT), "cuEventCreate");
@@ -316,7 +324,7 @@ void time_kernel(const std::string& name, Kernel k, double bytes, double copy_ra
     }
     buffers.push_back(memory.back()->data());
   }
-  auto step = make_kernel_step(k, s, code_store().load(wanted));
+  auto step = make_kernel_step(*machine().gpu->driver, k, s, code_store().load(*machine().gpu->driver, wanted));
   memory.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(step->workspace_bytes())));
   step->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(memory.back()->data());
@@ -438,8 +446,8 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const double seconds = seconds_of([&] { run_step(*step, buffers); });
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
-  if (anchor.op == kit::kOp_attention && (!heads_problem(anchor, why_not) || !cudnn_supports(*heads_problem(anchor, why_not), why_not))) return;
-  auto library = anchor.op == kit::kOp_linear ? make_matmul(anchor, false, true) : make_heads(anchor);
+  if (anchor.op == kit::kOp_attention && (!heads_problem(anchor, why_not) || !cudnn().supports(*heads_problem(anchor, why_not), why_not))) return;
+  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, false, true) : make_heads(anchor, cudnn());
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());

@@ -9,9 +9,14 @@
 #include <cstdio>
 #include <random>
 
-#include "cuda/backend.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
 #include "cuda/cublaslt.h"
-#include "cuda/rnn.h"
+#include "plugins/gpu/rnn.h"
 #include "plugins/codegen/rnn.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -20,6 +25,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using codegen::AnchorDesc;
 using codegen::RnnShape;
@@ -37,7 +44,7 @@ class CudaRnn : public testing::Test {
     if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
     std::string why_not;
     if (!CublasLt::get(why_not)) GTEST_SKIP() << why_not;
-    machine().driver->cuCtxSetCurrent(machine().context->handle());
+    machine().gpu->driver->make_current(machine().context->handle());
   }
 };
 
@@ -166,7 +173,7 @@ Made make(const Problem& p) {
   Made m;
   std::string why_not;
   if (!rnn_taken(p.anchor, *machine().gpu, KRN_NUMERICS_DEFAULT, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  m.step = make_vendor_step(p.anchor, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
+  m.step = make_anchor_step(p.anchor, *machine().gpu, code_target(*machine().gpu, nullptr), nullptr, true);
   for (const Tensor& t : p.tensors) m.buffers.push_back(t.memory->data());
   m.workspace = std::make_unique<DeviceMemory>(static_cast<size_t>(m.step->workspace_bytes()));
   m.step->set_workspace(static_cast<uint32_t>(m.buffers.size()));

@@ -9,25 +9,28 @@
 #include <vector>
 
 #include "cuda/device.h"
+#include "cuda/driver.h"
 #include "plugins/codegen/backend.h"
 
 namespace keirin::cuda {
 
+using namespace gpu;
+
 // One device and its context for the whole program. `context` is null, and `why_not` says why, where there is none.
 struct Machine {
   std::string why_not;
-  const Driver* driver = nullptr;
+  const DriverApi* driver = nullptr;
   std::unique_ptr<Gpu> gpu;
   std::unique_ptr<Context> context;
   CUstream stream = nullptr;  // the default stream
 
   Machine() {
-    driver = Driver::get(why_not);
+    driver = DriverApi::get(why_not);
     if (!driver) return;
     gpu = look_at_gpu("", 0, why_not);
     if (!gpu) return;
     context = std::make_unique<Context>(*gpu);
-    driver->cuCtxSetCurrent(context->handle());
+    gpu->driver->make_current(context->handle());
     std::printf("%s %s, %s, %.0f GB, prior %.0f GB/s\n", gpu->name.c_str(), gpu->arch.c_str(), gpu->fingerprint.c_str(),
                 static_cast<double>(gpu->memory_bytes) / 1e9, gpu->info.bytes_per_s / 1e9);
   }

@@ -63,7 +63,7 @@ std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t l
   return out;
 }
 
-Checked run_region(const RegionBuilder& builder, InterpBackend& backend, const std::vector<Values>& inputs) {
+Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs) {
   std::vector<uint8_t> bytes = builder.bytes();
   Region region = read_region(bytes);
   Checked out;
@@ -111,7 +111,7 @@ Checked run_region(const RegionBuilder& builder, InterpBackend& backend, const s
   return out;
 }
 
-Checked check(const RegionBuilder& builder, InterpBackend& backend, std::vector<Values> inputs, double tolerance) {
+Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs, double tolerance) {
   Region region = read_region(builder.bytes());
   if (inputs.empty()) inputs = random_inputs(region, 1);
   std::vector<Values> expected = evaluate(region, inputs);

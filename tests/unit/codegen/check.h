@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiles a region with the interpreting backend, runs it on guarded memory and compares with node-by-node evaluation.
+// Compiles a region with a backend (the interpreting one if none is given), runs it on guarded memory and compares with node-by-node evaluation.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,11 @@ struct Checked {
 };
 
 // Inputs row-major; absent: random ones (integers in [0, limit), bools, floats in [-2, 2]). Fails the test on a difference.
-Checked check(const RegionBuilder& builder, InterpBackend& backend, std::vector<Values> inputs = {}, double tolerance = 1e-4);
+Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs = {}, double tolerance = 1e-4);
 Checked check(const RegionBuilder& builder, std::vector<Values> inputs = {}, double tolerance = 1e-4);
 
 // Compiled and run only.
-Checked run_region(const RegionBuilder& builder, InterpBackend& backend, const std::vector<Values>& inputs);
+Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs);
 std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t limit = 4);
 
 }  // namespace keirin::codegen::test

@@ -4,8 +4,14 @@
 // through NVRTC for every architecture that takes them; and what they refuse.
 #include <gtest/gtest.h>
 
-#include "cuda/backend.h"
-#include "cuda/bags.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/gpu_driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/bags.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -14,6 +20,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using test::AnchorCase;
 
@@ -69,7 +77,7 @@ TEST(Anchors, CompileForEveryArchitecture) {
         continue;
       }
       try {
-        compile_cubin(whole_text(kernel_of(c, arch)), CodeTarget{arch});
+        compile_cubin(whole_text(kernel_of(c, arch), gpu_driver()), target_of(arch));
         ++count;
       } catch (const std::exception& error) {
         ADD_FAILURE() << arch << ", " << c.name << ": " << error.what();
@@ -103,9 +111,9 @@ TEST(Anchors, OnlyAConstantMatrixIsReadEarly) {
   EXPECT_FALSE(kernel_of(computed, "sm_90").early);
   std::string why_not;
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
-  EXPECT_TRUE(make_text_step(kernel_of(constant, "sm_90"), CodeTarget{"sm_90"}, false)->begins_early());
-  EXPECT_FALSE(make_text_step(kernel_of(constant, "sm_80"), CodeTarget{"sm_80"}, false)->begins_early()) << "only 9.0 and later can";
-  EXPECT_FALSE(make_text_step(kernel_of(computed, "sm_90"), CodeTarget{"sm_90"}, false)->begins_early());
+  EXPECT_TRUE(make_text_step(kernel_of(constant, "sm_90"), target_of("sm_90"), false)->begins_early());
+  EXPECT_FALSE(make_text_step(kernel_of(constant, "sm_80"), target_of("sm_80"), false)->begins_early()) << "only 9.0 and later can";
+  EXPECT_FALSE(make_text_step(kernel_of(computed, "sm_90"), target_of("sm_90"), false)->begins_early());
 }
 
 TEST(Anchors, RefusalsSayWhy) {

@@ -7,8 +7,13 @@
 #include <array>
 #include <cstdio>
 
-#include "cuda/backend.h"
-#include "cuda/matmul.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/product.h"
 #include "plugins/codegen/artifact.h"
 #include "plugins/codegen/executable.h"
 #include "plugins/codegen/rows.h"
@@ -18,6 +23,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using namespace codegen;
 using codegen::test::RegionBuilder;
@@ -91,7 +98,7 @@ TEST_F(BackendTest, LowersRegionsAndSharesTheirCode) {
   const Gpu gpu = imagine_gpu("sm_90");
   for (auto& [name, g] : regions()) {
     const std::vector<uint8_t> bytes = g.bytes();
-    CudaBackend backend(gpu, nullptr, nullptr);
+    GpuBackend backend(gpu, nullptr, nullptr);
     CompileContext context;
     std::unique_ptr<codegen::Executable> made;
     ASSERT_NO_THROW(made = codegen::Executable::compile(bytes, backend, context)) << name;
@@ -107,7 +114,7 @@ TEST_F(BackendTest, LowersRegionsAndSharesTheirCode) {
 
 TEST_F(BackendTest, RunWithoutADeviceIsAnError) {
   const Gpu gpu = imagine_gpu("sm_90");
-  CudaBackend backend(gpu, nullptr, nullptr);
+  GpuBackend backend(gpu, nullptr, nullptr);
   RegionBuilder g;
   g.output(g.unary(kOp_relu, g.input(kF32, {4})));
   const std::vector<uint8_t> bytes = g.bytes();
@@ -128,7 +135,7 @@ TEST_F(BackendTest, RunWithoutADeviceIsAnError) {
 
 TEST_F(BackendTest, RefusesWhatEagerDoesBetter) {
   const Gpu gpu = imagine_gpu("sm_90");
-  const CudaBackend backend(gpu, nullptr, nullptr);
+  const GpuBackend backend(gpu, nullptr, nullptr);
   std::string why_not;
   EXPECT_TRUE(backend.supports(kOp_conv, kF32, why_not));
   EXPECT_TRUE(backend.supports(kOp_attention, kBf16, why_not));
@@ -148,12 +155,12 @@ TEST_F(BackendTest, ProductsTakeInputsAndResidualsThatLieAcross) {
   linear.operands = {tensor({197, 64, 768}, {768, 197 * 768, 1}), tensor({2304, 768}, {768, 1}), TensorDesc{}};
   linear.results = {tensor({197, 64, 2304}, {64 * 2304, 2304, 1})};
   std::string why_not;
-  EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
+  EXPECT_TRUE(product_taken(linear, why_not)) << why_not;
   // A residual may lie across as well, but not with gaps between its columns.
   linear.post_ops = {{kit::kOp_add, tensor({197, 64, 2304}, {2304, 197 * 2304, 1}), 0, 0}};
-  EXPECT_TRUE(matmul_taken(linear, why_not)) << why_not;
+  EXPECT_TRUE(product_taken(linear, why_not)) << why_not;
   linear.post_ops[0].operand.strides = {2 * 64 * 2304, 2 * 2304, 2};
-  EXPECT_FALSE(matmul_taken(linear, why_not));
+  EXPECT_FALSE(product_taken(linear, why_not));
 }
 
 TEST_F(BackendTest, ChoicesTravelUnderTheirNames) {
@@ -172,13 +179,13 @@ TEST_F(BackendTest, ChoicesTravelUnderTheirNames) {
 TEST_F(BackendTest, NumericsDecideTheOptions) {
   const Gpu gpu = imagine_gpu("sm_90");
   krn_policy policy{};
-  const std::string normal = CudaBackend(gpu, nullptr, &policy).code_identity();
+  const std::string normal = GpuBackend(gpu, nullptr, &policy).token();
   policy.numerics = KRN_NUMERICS_STRICT;
-  const std::string strict = CudaBackend(gpu, nullptr, &policy).code_identity();
+  const std::string strict = GpuBackend(gpu, nullptr, &policy).token();
   EXPECT_NE(strict.find("--fmad=false"), std::string::npos);
   EXPECT_EQ(normal.find("fast_math"), std::string::npos);
   policy.numerics = KRN_NUMERICS_FAST;
-  EXPECT_NE(CudaBackend(gpu, nullptr, &policy).code_identity().find("--use_fast_math"), std::string::npos);
+  EXPECT_NE(GpuBackend(gpu, nullptr, &policy).token().find("--use_fast_math"), std::string::npos);
 }
 
 }  // namespace

@@ -4,12 +4,19 @@
 // which epilogues are asked for, and when a 1x1 convolution is a product.
 #include <gtest/gtest.h>
 
-#include "cuda/backend.h"
-#include "cuda/conv.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/conv.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using codegen::AnchorDesc;
 using codegen::PostOp;
@@ -42,12 +49,12 @@ PostOp with(const AnchorDesc& a, uint32_t op, uint8_t dtype, Dims strides) { ret
 bool takes(const AnchorDesc& a, const PostOp& post, int64_t cache_bytes = 4096) {
   Gpu gpu = imagine_gpu("sm_90");
   gpu.info.cache_bytes = cache_bytes;
-  return vendor_takes_post_op(a, post, gpu, KRN_NUMERICS_DEFAULT, false);
+  return post_op_taken(a, post, gpu, KRN_NUMERICS_DEFAULT, false);
 }
 
 std::string refusal(const AnchorDesc& a) {
   std::string why_not;
-  EXPECT_FALSE(vendor_takes(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not));
+  EXPECT_FALSE(anchor_taken(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not));
   return why_not;
 }
 
@@ -90,7 +97,7 @@ TEST(CudaConvProblem, Refusals) {
   EXPECT_EQ(refusal(conv(kit::kDType_f64, false)), "convolutions take f32, bf16 and f16 here");
   AnchorDesc turned = conv(kit::kDType_f32, false);
   turned.transposed = true;
-  EXPECT_EQ(refusal(turned), "a transposed convolution runs in eager's cuDNN");
+  EXPECT_EQ(refusal(turned), "a transposed convolution runs in eager's library");
   AnchorDesc mixed = conv(kit::kDType_bf16, true);
   mixed.operands[1].dtype = kit::kDType_f32;
   EXPECT_FALSE(refusal(mixed).empty());

@@ -6,13 +6,17 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cuda/code_store.h"
+#include "cuda/device.h"
+#include "cuda/nvrtc.h"
 #include "plugins/codegen/c_printer.h"
+#include "plugins/gpu/code_store.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/cuda/kernel_cases.h"
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using namespace codegen;
 
@@ -33,7 +37,7 @@ TEST_P(NvrtcTest, CompilesEveryKernel) {
   const bool all = GetParam() == 90;
   std::vector<test::KernelCase> cases = test::kernel_cases(515);
   std::vector<CodeStore::Wanted> wanted;
-  const CodeTarget target{arch()};
+  const CodeTarget target = target_of(arch());
   for (const test::KernelCase& c : cases)
     for (const Schedule& s : test::schedules_for(c.kernel, GetParam() >= 90)) {
       wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
@@ -69,7 +73,7 @@ TEST(Nvrtc, RefusalCarriesTheLog) {
   std::string why_not;
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   try {
-    compile_cubin("this is no kernel", CodeTarget{"sm_90"});
+    compile_cubin("this is no kernel", target_of("sm_90"));
     FAIL() << "compiled nonsense";
   } catch (const kit::Error& error) {
     EXPECT_NE(std::string(error.what()).find("error"), std::string::npos) << error.what();
@@ -80,11 +84,11 @@ TEST(Nvrtc, NamesTellStructuresAndTargetsApart) {
   std::string why_not;
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   const auto a = test::kernel_cases(64), b = test::kernel_cases(72);
-  const CodeTarget target{"sm_90"};
+  const CodeTarget target = target_of("sm_90");
   Schedule s = choose_schedule(a[0].kernel, {});
   EXPECT_EQ(code_name(a[0].kernel, s, target), code_name(b[0].kernel, s, target)) << "sizes are arguments";
   EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[1].kernel, s, target));
-  EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[0].kernel, s, CodeTarget{"sm_80"}));
+  EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[0].kernel, s, target_of("sm_80")));
   s.wide = true;
   EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[0].kernel, choose_schedule(a[0].kernel, {}), target));
 }

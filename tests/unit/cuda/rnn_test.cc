@@ -8,8 +8,14 @@
 #include <cstring>
 #include <random>
 
-#include "cuda/backend.h"
-#include "cuda/rnn.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/gpu_driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/rnn.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -18,6 +24,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using codegen::AnchorDesc;
 using codegen::TensorDesc;
@@ -149,7 +157,7 @@ TEST(Rnn, CompilesForEveryArchitecture) {
       for (const auto& [batch, hidden] : {std::pair<int64_t, int64_t>{64, 1024}, {3, 8}, {16, 264}, {64, 512}}) {
         const AnchorDesc a = anchor_of(op, batch == 3 ? kit::kDType_f16 : kit::kDType_bf16, 5, batch, 24, hidden);
         if (!rnn_taken(a, gpu, KRN_NUMERICS_DEFAULT, why_not)) continue;
-        EXPECT_NO_THROW(compile_cubin(whole_text(rnn_kernel(a, 0, 0, gpu)), CodeTarget{arch})) << arch << " of " << hidden;
+        EXPECT_NO_THROW(compile_cubin(whole_text(rnn_kernel(a, 0, 0, gpu), gpu_driver()), target_of(arch))) << arch << " of " << hidden;
       }
   }
 }
@@ -159,7 +167,7 @@ TEST(Rnn, IsCompiledWithoutADevice) {
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   const Gpu gpu = imagine_gpu("sm_90");
   const AnchorDesc a = anchor_of(kit::kOp_lstm, kit::kDType_bf16, 5, 20, 24, 64);
-  const auto step = make_rnn(a, gpu, CodeTarget{"sm_90"}, false, false);
+  const auto step = make_rnn(a, gpu, target_of("sm_90"), false, false);
   EXPECT_EQ(step->describe(), "lstm 1 layers x 1 [5x20, 64] 8 units, 8x2 blocks, 1 sets");
   EXPECT_GE(step->workspace_bytes(), 5 * 20 * 4 * 64 * 4);
   EXPECT_EQ(step->run(codegen::RunContext{}), KRN_STATUS_internal) << "a run needs a device";

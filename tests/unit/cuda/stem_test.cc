@@ -6,8 +6,14 @@
 
 #include <cmath>
 
-#include "cuda/backend.h"
-#include "cuda/stem.h"
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/gpu_driver.h"
+#include "cuda/nvrtc.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/stem.h"
 #include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -16,6 +22,8 @@
 
 namespace keirin::cuda {
 namespace {
+
+using namespace gpu;
 
 using codegen::AnchorDesc;
 using codegen::TensorDesc;
@@ -112,7 +120,7 @@ TEST(Stem, CompilesForEveryArchitecture) {
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   for (const char* arch : {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
     if (!compiles_for(arch)) continue;
-    for (const Case& c : kCases) EXPECT_NO_THROW(compile_cubin(whole_text(stem_of(anchor_of(c), KRN_NUMERICS_DEFAULT)->regroup), CodeTarget{arch})) << arch << ", " << c.name;
+    for (const Case& c : kCases) EXPECT_NO_THROW(compile_cubin(whole_text(stem_of(anchor_of(c), KRN_NUMERICS_DEFAULT)->regroup, gpu_driver()), target_of(arch))) << arch << ", " << c.name;
   }
 }
 

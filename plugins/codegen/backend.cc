@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What backends share: the default of their answers, and where their texts go.
+#include "plugins/codegen/backend.h"
+
+#include "plugins/codegen/rows.h"
+
+namespace keirin::codegen {
+
+bool Backend::supports(uint32_t /*op*/, uint8_t dtype, std::string& why_not) const {
+  if (is_computable(dtype)) return true;
+  why_not = "a dtype that is carried only, not computed in";
+  return false;
+}
+
+TextSink text_sink(const CompileContext& context, std::string_view comment, std::string_view ending) {
+  if (!context.options || !context.options->dump) return {};
+  return [sink = context.options->dump, comment = std::string(comment), ending = std::string(ending)](
+             const std::string& name, const std::string& text) {
+    const std::string framed = comment + " " + name + ending + "\n" + text;
+    sink->write(sink->ctx, framed.data(), framed.size());
+  };
+}
+
+}  // namespace keirin::codegen

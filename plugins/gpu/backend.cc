@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backend: what the code generator plans becomes launchable here.
+#include "plugins/gpu/backend.h"
+
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/launch.h"
+#include "plugins/gpu/text_step.h"
+#include "plugins/kit/error.h"
+
+namespace keirin::gpu {
+
+GpuBackend::GpuBackend(const Gpu& gpu, const Context* context, const krn_policy* policy)
+    : gpu_(gpu), context_(context), numerics_(policy ? policy->numerics : KRN_NUMERICS_DEFAULT),
+      policy_flags_(policy ? policy->flags : 0), code_(code_target(gpu, policy)) {}
+
+bool GpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
+  const Current current(context_);
+  return anchor_taken(anchor, gpu_, numerics_, context_ != nullptr, why_not);
+}
+
+bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
+  const Current current(context_);
+  return post_op_taken(anchor, post, gpu_, numerics_, context_ != nullptr);
+}
+
+std::vector<CodeStore::Wanted> GpuBackend::wanted(std::span<const codegen::Kernel> kernels) const {
+  std::vector<CodeStore::Wanted> out;
+  for (const codegen::Kernel& k : kernels) {
+    const codegen::Schedule schedule = codegen::choose_schedule(k, gpu_.facts);
+    out.push_back({&k, schedule, code_name(k, schedule, code_)});
+  }
+  return out;
+}
+
+std::vector<std::unique_ptr<codegen::Step>> GpuBackend::lower_kernels(std::span<const codegen::Kernel> kernels,
+                                                                       const codegen::CompileContext& context, uint32_t& generated) {
+  const std::vector<CodeStore::Wanted> all = wanted(kernels);
+  generated += code_store().compile(all, code_, codegen::text_sink(context, "//", gpu_.driver->words().file_ending));
+  const Current current(context_);
+  std::vector<std::unique_ptr<codegen::Step>> steps;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const Functions functions = context_ ? code_store().load(*gpu_.driver, all[i]) : Functions{};
+    steps.push_back(make_kernel_step(*gpu_.driver, kernels[i], all[i].schedule, functions));
+  }
+  return steps;
+}
+
+void GpuBackend::prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) {
+  const Current current(context_);
+  if (context_) prepare_plans(anchors, gpu_, numerics_);
+}
+
+std::unique_ptr<codegen::Step> GpuBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext&) {
+  const Current current(context_);
+  krn_policy policy{};
+  policy.numerics = numerics_;
+  policy.flags = policy_flags_;
+  return make_anchor_step(anchor, gpu_, code_, &policy, context_ != nullptr);
+}
+
+bool GpuBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {
+  return may_join(those, next);
+}
+
+std::unique_ptr<codegen::Step> GpuBackend::lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext&) {
+  const Current current(context_);
+  std::string why_not;
+  const auto kernel = joined_kernel(anchors, gpu_, why_not);
+  if (!kernel) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  return make_text_step(*kernel, code_, context_ != nullptr);
+}
+
+std::unique_ptr<codegen::Step> GpuBackend::lower_csr(const codegen::Csr& csr, const codegen::CompileContext&) {
+  const Current current(context_);
+  return make_csr_step(csr, gpu_, code_, context_ != nullptr);
+}
+
+void GpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {
+  std::vector<std::string> names;
+  for (const CodeStore::Wanted& w : wanted(kernels)) {
+    names.push_back(w.name);
+    if (w.kernel->has_csr) names.push_back(csr_code_name(code_));
+  }
+  for (const char* prefix : {kChoicePrefix, kTextPrefix}) {
+    const std::vector<std::string> more = code_store().names_from(prefix);
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  code_store().save(names, out);
+}
+
+void GpuBackend::load_code(std::span<const uint8_t> bytes) { code_store().take(bytes); }
+
+std::string GpuBackend::token() const { return std::string(gpu_.driver->words().dialect.name) + " 1 " + code_.identity(); }
+
+}  // namespace keirin::gpu

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backend of the code generator for GPUs: generated kernels and those written by hand by the vendor's compiler,
+// products, convolutions and attention by its libraries. One for a device and policy; generated code is the process's.
+#pragma once
+
+#include <memory>
+
+#include "plugins/gpu/code_store.h"
+#include "plugins/gpu/device.h"
+
+namespace keirin::gpu {
+
+class GpuBackend : public codegen::Backend {
+ public:
+  // `context` null: compiles, but loads nothing, for machines without the device. Both outlive the backend's steps.
+  GpuBackend(const Gpu& gpu, const Context* context, const krn_policy* policy);
+
+  const codegen::TargetInfo& target() const override { return gpu_.info; }
+  bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
+  bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+                                                            const codegen::CompileContext& context,
+                                                            uint32_t& generated) override;
+  void prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) override;
+  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& anchor,
+                                              const codegen::CompileContext& context) override;
+  bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override;
+  std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors,
+                                              const codegen::CompileContext& context) override;
+  std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override;
+  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void load_code(std::span<const uint8_t> bytes) override;
+  // Architecture, compiler, options.
+  std::string token() const override;
+  uint64_t code_bytes() const override { return code_store().code_bytes(); }
+
+ private:
+  std::vector<CodeStore::Wanted> wanted(std::span<const codegen::Kernel> kernels) const;
+
+  const Gpu& gpu_;
+  const Context* context_;
+  uint32_t numerics_ = 0, policy_flags_ = 0;
+  CodeTarget code_;
+};
+
+}  // namespace keirin::gpu

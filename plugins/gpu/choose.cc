@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of a few rows, attention, bags and the steps of recurrent layers by kernels of our own, other products, convolutions and
+// attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few channels and a stride
+// regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
+#include "plugins/gpu/choose.h"
+
+#include "plugins/gpu/attention.h"
+#include "plugins/gpu/bags.h"
+#include "plugins/gpu/conv.h"
+#include "plugins/gpu/gemv.h"
+#include "plugins/gpu/plan.h"
+#include "plugins/gpu/product.h"
+#include "plugins/gpu/rnn.h"
+#include "plugins/gpu/stem.h"
+#include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
+
+namespace keirin::gpu {
+namespace {
+
+constexpr int64_t kLeastStemBytes = int64_t{1} << 20;
+
+bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
+bool is_recurrent(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_lstm || anchor.op == kit::kOp_gru; }
+
+}  // namespace
+
+std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
+  const codegen::AnchorDesc* const one[] = {&anchor};
+  switch (anchor.op) {
+    case kit::kOp_linear:
+    case kit::kOp_embedding_bag: return joined_kernel(one, gpu, why_not);
+    case kit::kOp_attention:
+      if (numerics == KRN_NUMERICS_STRICT) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
+      return attention_kernel(anchor, gpu, why_not);
+    default: return why_not = "no library call for this anchor", std::nullopt;
+  }
+}
+
+bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) {
+  if (those[0]->op != next.op) return false;
+  if (next.op == kit::kOp_embedding_bag) return those.size() < kMostTables && bags_alike(*those[0], next);
+  return next.op == kit::kOp_linear && those.size() < kMostProducts && gemv_alike(*those[0], next);
+}
+
+std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not) {
+  return anchors[0]->op == kit::kOp_linear ? gemv_kernel(anchors, gpu, why_not) : bags_kernel(anchors, why_not);
+}
+
+// Whether an attention is the library's.
+static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device) {
+  if (anchor.op != kit::kOp_attention || numerics == KRN_NUMERICS_STRICT || !has_device || !gpu.plans) return false;
+  std::string ignored;
+  const auto problem = heads_problem(anchor, ignored);
+  return problem && gpu.plans->supports(*problem, ignored);
+}
+
+bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
+  if (anchor.op == kit::kOp_conv && has_device && !gpu.plans) return why_not = "no library of convolutions", false;
+  if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
+  const auto has_products = [&] { return !has_device || (gpu.products ? gpu.products->usable(why_not) : (why_not = "no library of products", false)); };
+  if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
+  if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
+  return is_product(anchor) && has_products() && product_taken(anchor, why_not);
+}
+
+bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
+  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
+  if (!is_product(anchor)) return false;
+  std::string ignored;
+  if (own_kernel(anchor, gpu, numerics, ignored)) {  // it stays with the kernel it has
+    codegen::AnchorDesc longer = anchor;
+    longer.post_ops.push_back(post);
+    return own_kernel(longer, gpu, numerics, ignored).has_value();
+  }
+  return product_takes_post_op(anchor, post);
+}
+
+// One whose image is large enough for another launch to pay.
+static std::optional<Stem> worthy_stem(const codegen::AnchorDesc& conv, uint32_t numerics) {
+  auto stem = stem_of(conv, numerics);
+  return stem && stem->filter_at >= kLeastStemBytes ? std::move(stem) : std::nullopt;
+}
+
+void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, uint32_t numerics) {
+  std::vector<ConvProblem> convs;
+  std::vector<HeadsProblem> heads;
+  std::string ignored;
+  for (const codegen::AnchorDesc* anchor : anchors) {
+    if (anchor->op == kit::kOp_conv) {
+      if (auto p = conv_problem(*anchor, numerics, ignored)) convs.push_back(std::move(*p));
+      if (auto stem = worthy_stem(*anchor, numerics)) convs.push_back(std::move(stem->conv));
+    } else if (by_library(*anchor, gpu, numerics, true)) {
+      heads.push_back(*heads_problem(*anchor, ignored));
+    }
+  }
+  if (gpu.plans) gpu.plans->prepare(convs, heads);
+}
+
+// A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where
+// it wins all the same, it is faster.
+static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& conv, const Gpu& gpu, bool tf32, double conv_seconds) {
+  const auto linear = conv_as_linear(conv);
+  if (!linear) return nullptr;
+  try {
+    double seconds = 0;
+    auto product = make_product(*linear, gpu, tf32, true, &seconds);
+    return seconds > 0 && seconds < conv_seconds ? std::move(product) : nullptr;
+  } catch (const kit::Error&) {  // the library has none
+    return nullptr;
+  }
+}
+
+static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, uint32_t numerics, const Gpu& gpu, const CodeTarget& target,
+                                                  double conv_seconds) {
+  const auto stem = worthy_stem(conv, numerics);
+  if (!stem) return nullptr;
+  try {
+    const double seconds = gpu.plans->plan(stem->conv)->seconds();
+    const bool faster = seconds > 0 && seconds + regroup_seconds(*stem, conv, gpu.info) < conv_seconds;
+    return faster ? make_stem(*stem, conv, target, *gpu.plans, true) : nullptr;
+  } catch (const kit::Error&) {  // the library has none
+    return nullptr;
+  }
+}
+
+std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
+                                                bool load) {
+  const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
+  const bool tf32 = numerics == KRN_NUMERICS_FAST, raced = !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC);
+  if (anchor.op == kit::kOp_conv) {
+    double conv_seconds = 0;
+    auto step = make_conv(anchor, numerics, *gpu.plans, &conv_seconds);
+    if (!raced || !load) return step;
+    if (auto product = faster_product(anchor, gpu, tf32, conv_seconds)) return product;
+    if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;
+    return step;
+  }
+  if (by_library(anchor, gpu, numerics, load)) return make_heads(anchor, *gpu.plans);
+  if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, raced, load);
+  std::string why_not;
+  if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
+  if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
+  return make_product(anchor, gpu, tf32, raced);
+}
+
+}  // namespace keirin::gpu

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/gpu/conv.h"
+
+#include <algorithm>
+
+#include "plugins/gpu/product.h"
+#include "plugins/gpu/plan_step.h"
+#include "plugins/codegen/rows.h"
+#include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
+
+namespace keirin::gpu {
+namespace {
+
+using codegen::AnchorDesc;
+using codegen::PostOp;
+using codegen::TensorDesc;
+using Dims = std::vector<int64_t>;
+
+constexpr size_t kMaxStages = 5;
+constexpr int64_t kCachedShare = 4;  // a residual of less than one part in so many of the last cache is read from there
+
+// Row-major strides of the axes in that order, outermost first.
+Dims packed_strides(const Dims& sizes, const std::vector<size_t>& order) {
+  Dims strides(sizes.size());
+  int64_t step = 1;
+  for (size_t i = order.size(); i-- > 0;) strides[order[i]] = step, step *= sizes[order[i]];
+  return strides;
+}
+
+Dims contiguous(const Dims& sizes) {
+  std::vector<size_t> order;
+  for (size_t d = 0; d < sizes.size(); ++d) order.push_back(d);
+  return packed_strides(sizes, order);
+}
+
+Dims channels_last(const Dims& sizes) {
+  std::vector<size_t> order{0};
+  for (size_t d = 2; d < sizes.size(); ++d) order.push_back(d);
+  order.push_back(1);
+  return packed_strides(sizes, order);
+}
+
+bool same_where_it_counts(const Dims& sizes, const Dims& a, const Dims& b) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
+bool is_channels_last(const ConvTensor& t) { return same_where_it_counts(t.sizes, t.strides, channels_last(t.sizes)); }
+
+// Libraries read the layout off the strides, so axes of size 1 get those of the layout that the rest agrees with.
+void settle_strides(ConvTensor& t, bool prefer_channels_last) {
+  const Dims last = channels_last(t.sizes), plain = contiguous(t.sizes);
+  const bool is_last = same_where_it_counts(t.sizes, t.strides, last), is_plain = same_where_it_counts(t.sizes, t.strides, plain);
+  if (is_last && (prefer_channels_last || !is_plain)) t.strides = last;
+  else if (is_plain) t.strides = plain;
+}
+
+// One spatial axis becomes two, the first of size 1.
+ConvTensor tensor_of(const TensorDesc& d) {
+  ConvTensor t{d.dtype, d.sizes, d.strides};
+  if (t.sizes.size() == 3) {
+    t.sizes.insert(t.sizes.begin() + 2, 1);
+    t.strides.insert(t.strides.begin() + 2, t.sizes[3] * t.strides[2]);
+  }
+  return t;
+}
+
+std::optional<ConvStage::Op> stage_of(uint32_t op) {
+  switch (op) {
+    case kit::kOp_add: return ConvStage::kAdd;
+    case kit::kOp_mul: return ConvStage::kMul;
+    case kit::kOp_relu: return ConvStage::kRelu;
+    case kit::kOp_sigmoid: return ConvStage::kSigmoid;
+    case kit::kOp_tanh: return ConvStage::kTanh;
+    case kit::kOp_silu: return ConvStage::kSilu;
+    case kit::kOp_gelu: return ConvStage::kGelu;
+    case kit::kOp_gelu_tanh: return ConvStage::kGeluTanh;
+    default: return std::nullopt;
+  }
+}
+
+bool takes_operand(ConvStage::Op op) { return op == ConvStage::kAdd || op == ConvStage::kMul; }
+
+// Per channel, or as large as the result and laid out like it.
+std::optional<ConvTensor> epilogue_operand(const TensorDesc& d, const ConvTensor& y) {
+  // Engines round an f32 scale or shift to the result's 16 bits, and a per-channel error does not average out: ResNet-50's
+  // output was five times as far from fp64 as eager's. Such an epilogue is a kernel of its own.
+  if (d.dtype != y.dtype) return std::nullopt;
+  ConvTensor t = tensor_of(d);
+  if (t.sizes != y.sizes) return std::nullopt;
+  bool per_channel = true;
+  for (size_t k = 0; k < t.sizes.size(); ++k) per_channel &= k == 1 ? t.strides[k] == 1 || t.sizes[k] == 1 : t.strides[k] == 0 || t.sizes[k] == 1;
+  if (per_channel) {
+    const int64_t channels = t.sizes[1];
+    t.sizes.assign(t.sizes.size(), 1), t.strides.assign(t.sizes.size(), channels);
+    t.sizes[1] = channels, t.strides[1] = 1;
+    return t;
+  }
+  if (d.dtype != y.dtype || !same_where_it_counts(t.sizes, t.strides, y.strides)) return std::nullopt;
+  t.strides = y.strides;
+  return t;
+}
+
+bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) {
+  if (anchor.operands.size() > 2 && anchor.operands[2].present()) {
+    const TensorDesc& b = anchor.operands[2];
+    if (b.strides[0] != 1 && b.sizes[0] != 1) return why_not = "a bias with gaps", false;
+    const int64_t channels = b.sizes[0];
+    ConvTensor t{b.dtype, Dims(p.y.sizes.size(), 1), Dims(p.y.sizes.size(), channels)};
+    t.sizes[1] = channels, t.strides[1] = 1;
+    p.stages.push_back({ConvStage::kAdd, t});
+  }
+  for (const PostOp& post : anchor.post_ops) {
+    const auto op = stage_of(post.op);
+    if (!op) return why_not = "an epilogue that the library has no name for", false;
+    ConvStage stage{*op, {}};
+    if (takes_operand(*op)) {
+      auto operand = epilogue_operand(post.operand, p.y);
+      if (!operand) return why_not = "an epilogue operand of another shape, dtype or layout", false;
+      stage.operand = std::move(*operand);
+    }
+    p.stages.push_back(std::move(stage));
+  }
+  if (p.stages.size() > kMaxStages) return why_not = "an epilogue longer than the library fuses", false;
+  return true;
+}
+
+}  // namespace
+
+std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numerics, std::string& why_not) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const bool dtype_known = x.dtype == kit::kDType_f32 || x.dtype == kit::kDType_bf16 || x.dtype == kit::kDType_f16;
+  if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
+  if (anchor.transposed) return why_not = "a transposed convolution runs in eager's library", std::nullopt;
+  if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's library", std::nullopt;
+  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics != KRN_NUMERICS_STRICT};
+  for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
+    if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
+  const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
+  for (ConvTensor* t : {&p.x, &p.w, &p.y}) settle_strides(*t, last);
+  if (!add_stages(anchor, p, why_not)) return std::nullopt;
+  return p;
+}
+
+std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
+  std::string ignored;
+  const auto p = conv_problem(anchor, KRN_NUMERICS_DEFAULT, ignored);
+  if (!p || anchor.groups != 1 || !is_channels_last(p->x) || !is_channels_last(p->y) || !is_channels_last(p->w)) return std::nullopt;
+  auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
+  if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
+  const int64_t rows = p->x.sizes[0] * p->x.sizes[2] * p->x.sizes[3];
+  auto matrix = [](const TensorDesc& t, int64_t m, int64_t n) {
+    TensorDesc out = t;
+    out.sizes = {m, n}, out.strides = {n, 1};
+    return out;
+  };
+  AnchorDesc out;
+  out.op = kit::kOp_linear;
+  out.operands = {matrix(anchor.operands[0], rows, p->x.sizes[1]), matrix(anchor.operands[1], p->y.sizes[1], p->x.sizes[1]),
+                  anchor.operands.size() > 2 ? anchor.operands[2] : TensorDesc{}};
+  if (out.operands[2].present() && out.operands[2].dtype != anchor.results[0].dtype) return std::nullopt;
+  out.results = {matrix(anchor.results[0], rows, p->y.sizes[1])};
+  for (PostOp post : anchor.post_ops) {
+    if (post.operand.present() && same_where_it_counts(p->y.sizes, tensor_of(post.operand).strides, p->y.strides))
+      post.operand = matrix(post.operand, rows, p->y.sizes[1]);
+    if (!product_takes_post_op(out, post)) return std::nullopt;
+    out.post_ops.push_back(std::move(post));
+  }
+  return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
+}
+
+bool conv_taken(const AnchorDesc& anchor, uint32_t numerics, const PlanLibrary* library, std::string& why_not) {
+  const auto p = conv_problem(anchor, numerics, why_not);
+  return p && (!library || library->supports(*p, why_not));
+}
+
+// Engines that read a residual are compiled for half a second each and need a fence before them. That pays where the residual
+// comes from memory; from the cache the kernel next door adds it, which reads the result anyway.
+static bool is_cached_residual(const AnchorDesc& anchor, const PostOp& post, int64_t cache_bytes) {
+  if (!post.operand.present() || std::count(post.operand.strides.begin(), post.operand.strides.end(), 0) > 0) return false;
+  int64_t bytes = codegen::dtype_bytes(post.operand.dtype);
+  for (int64_t size : anchor.results[0].sizes) bytes *= size;
+  return bytes < cache_bytes / kCachedShare;
+}
+
+bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t numerics, const PlanLibrary* library, int64_t cache_bytes) {
+  if (is_cached_residual(anchor, post, cache_bytes)) return false;
+  AnchorDesc longer = anchor;
+  longer.post_ops.push_back(post);
+  std::string ignored;
+  return conv_taken(longer, numerics, library, ignored);
+}
+
+std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
+  std::vector<TensorDesc> out{anchor.operands[0], anchor.operands[1], anchor.results[0]};
+  if (anchor.operands.size() > 2 && anchor.operands[2].present()) out.push_back(anchor.operands[2]);
+  for (const PostOp& post : anchor.post_ops)
+    if (post.operand.present()) out.push_back(post.operand);
+  return out;
+}
+
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics, const PlanLibrary& library, double* seconds) {
+  std::string why_not;
+  const auto p = conv_problem(anchor, numerics, why_not);
+  if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  const auto plan = library.plan(*p);
+  if (seconds) *seconds = plan->seconds();
+  return make_plan_step(std::string(library.name()) + " conv", conv_tensors(anchor), "+" + std::to_string(anchor.post_ops.size()), plan);
+}
+
+}  // namespace keirin::gpu

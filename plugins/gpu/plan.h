@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One convolution with what follows it, or one attention, as a problem for a vendor's library that plans: asked for,
+// built, tuned and run. Problems are values: equal ones share one plan in the process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plugins/gpu/driver.h"
+
+namespace keirin::gpu {
+
+struct ConvTensor {
+  uint8_t dtype = 0;
+  std::vector<int64_t> sizes, strides;  // rank 4 or 5: batch, channels, space
+};
+
+// A scalar op on the running result; those with an operand take it as it broadcasts (size 1).
+struct ConvStage {
+  enum Op : uint8_t { kAdd, kMul, kRelu, kSigmoid, kTanh, kSilu, kGelu, kGeluTanh };
+  Op op = kAdd;
+  ConvTensor operand;  // kAdd, kMul
+};
+
+struct ConvProblem {
+  ConvTensor x, w, y;
+  std::vector<int64_t> stride, padding, dilation;
+  std::vector<ConvStage> stages;
+  bool tf32 = true;         // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
+  bool new_filter = false;  // the kernel just before writes w
+
+  std::string key() const;
+};
+
+// Attention without a mask, of 16-bit heads in any strides: [batch, heads, lines, width]; fewer heads of k and v are
+// shared evenly.
+struct HeadsProblem {
+  ConvTensor q, k, v, o;
+  double scale = 1;
+  bool causal = false;  // query i sees keys up to i
+
+  std::string key() const;
+};
+
+class LibraryPlan {
+ public:
+  virtual ~LibraryPlan() = default;
+  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order; or q, k, v, o. Concurrent
+  // calls are fine.
+  virtual int32_t run(Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  virtual double seconds() const = 0;  // as measured when it was chosen; 0: it was the only one
+  virtual std::string name() const = 0;
+};
+
+class PlanLibrary {
+ public:
+  virtual ~PlanLibrary() = default;
+  virtual const char* name() const = 0;  // for people: "miopen"
+  // Whether the library names an engine for the problem on the current context's device. Milliseconds; remembered, also
+  // by artifacts.
+  virtual bool supports(const ConvProblem& problem, std::string& why_not) const = 0;
+  virtual bool supports(const HeadsProblem& problem, std::string& why_not) const = 0;
+  // Builds the candidates of many plans at once, on threads: what `plan` would do one after the other.
+  virtual void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const = 0;
+  // The best of the first few plans, timed on memory of their own. Remembered. Throws kit::Error.
+  virtual std::shared_ptr<const LibraryPlan> plan(const ConvProblem& problem) const = 0;
+  virtual std::shared_ptr<const LibraryPlan> plan(const HeadsProblem& problem) const = 0;
+};
+
+// What a plan's addresses stand for, in order, and which of them is written.
+std::vector<const ConvTensor*> tensors_of(const ConvProblem& problem);
+std::vector<const ConvTensor*> tensors_of(const HeadsProblem& problem);
+size_t result_of(const ConvProblem& problem);
+size_t result_of(const HeadsProblem& problem);
+// From the first element to the last.
+int64_t bytes_of(const ConvTensor& tensor);
+
+// Whether x full of infinities must show in the first and the last element of y, all other numbers being positive.
+bool passes_infinity_on(const ConvProblem& problem);
+bool passes_infinity_on(const HeadsProblem& problem);
+
+}  // namespace keirin::gpu

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From an anchor's strides to a product, or why there is none.
+#include "plugins/gpu/product.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
+
+namespace keirin::gpu {
+namespace {
+
+using codegen::AnchorDesc;
+using codegen::PostOp;
+using codegen::TensorDesc;
+
+// Leading axes as one batch axis: possible if each stride is the next one times its size.
+bool collapse(const TensorDesc& t, size_t axes, int64_t& size, int64_t& stride) {
+  size = 1, stride = 0;
+  for (size_t d = axes; d-- > 0;) {
+    if (t.sizes[d] == 1) continue;
+    if (size == 1) stride = t.strides[d];
+    else if (t.strides[d] != stride * size) return false;
+    size *= t.sizes[d];
+  }
+  return true;
+}
+
+// rows x cols with the given strides; one of them must be dense.
+std::optional<Matrix> matrix_of(int64_t rows, int64_t row_stride, int64_t cols, int64_t col_stride) {
+  Matrix m;
+  if (col_stride == 1 || cols == 1) {
+    m.transposed = true;
+    m.ld = std::max<int64_t>(rows == 1 ? cols : row_stride, std::max<int64_t>(cols, 1));
+    return rows == 1 || row_stride >= cols ? std::optional(m) : std::nullopt;
+  }
+  if (row_stride == 1 || rows == 1) {
+    m.ld = std::max<int64_t>(cols == 1 ? rows : col_stride, std::max<int64_t>(rows, 1));
+    return cols == 1 || col_stride >= rows ? std::optional(m) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+const TensorDesc* residual_of(const AnchorDesc& anchor) {
+  for (const PostOp& post : anchor.post_ops)
+    if (post.op == kit::kOp_add) return &post.operand;
+  return nullptr;
+}
+
+std::optional<Matrix> rows_matrix(const TensorDesc& t, int64_t rows) {
+  // All leading axes of x [.., K] as one row axis.
+  const size_t rank = t.sizes.size();
+  int64_t size, stride;
+  if (!collapse(t, rank - 1, size, stride)) return std::nullopt;
+  return matrix_of(rows, stride, t.sizes[rank - 1], t.strides[rank - 1]);
+}
+
+std::optional<Matrix> batched(const TensorDesc& t, int64_t batch) {
+  const size_t rank = t.sizes.size();
+  auto m = matrix_of(t.sizes[rank - 2], t.strides[rank - 2], t.sizes[rank - 1], t.strides[rank - 1]);
+  if (!m || !collapse(t, rank - 2, m->batch, m->batch_stride)) return std::nullopt;
+  if (m->batch != batch && m->batch != 1) return std::nullopt;
+  m->batch = batch;
+  return m;
+}
+
+std::optional<ProductProblem> linear_problem(const AnchorDesc& anchor) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const size_t rank = x.sizes.size();
+  ProductProblem p;
+  p.k = x.sizes.back();
+  p.n = w.sizes[0];
+  p.m = 1;
+  for (size_t d = 0; d + 1 < rank; ++d) p.m *= x.sizes[d];
+  // A residual has the result's sizes and may lie otherwise.
+  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
+  auto a = rows_matrix(x, p.m), c = rows_matrix(z, p.m), d = rows_matrix(y, p.m);
+  auto b = matrix_of(p.k, w.strides[1], p.n, w.strides[0]);  // W^T
+  if ((!a || !c || !d) && rank > 2) {
+    // Rows that are no single axis, as in a transposed input: the axes before the last two are a batch over one W.
+    p.batch = p.m / x.sizes[rank - 2];
+    p.m = x.sizes[rank - 2];
+    a = batched(x, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
+    if (b) b->batch = p.batch;
+  }
+  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
+  p.has_bias = anchor.operands.size() > 2 && anchor.operands[2].present();
+  if (p.has_bias && anchor.operands[2].strides[0] != 1 && p.n > 1) return std::nullopt;
+  return p;
+}
+
+std::optional<ProductProblem> matmul_problem(const AnchorDesc& anchor) {
+  const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
+  const size_t rank = x.sizes.size();
+  ProductProblem p;
+  p.m = x.sizes[rank - 2], p.k = x.sizes[rank - 1], p.n = w.sizes[rank - 1];
+  for (size_t d = 0; d + 2 < rank; ++d) p.batch *= x.sizes[d];
+  const TensorDesc& z = residual_of(anchor) ? *residual_of(anchor) : y;
+  auto a = batched(x, p.batch), b = batched(w, p.batch), c = batched(z, p.batch), d = batched(y, p.batch);
+  if (!a || !b || !c || !c->transposed || !d || !d->transposed) return std::nullopt;
+  p.a = *a, p.b = *b, p.c = *c, p.d = *d;
+  return p;
+}
+
+std::optional<ProductProblem> problem_of(const AnchorDesc& anchor) {
+  for (const TensorDesc& t : anchor.operands)
+    if (t.present())
+      for (int64_t size : t.sizes)
+        if (size == 0) return std::nullopt;
+  if (anchor.op == kit::kOp_linear) return linear_problem(anchor);
+  if (anchor.op == kit::kOp_matmul) return matmul_problem(anchor);
+  return std::nullopt;
+}
+
+bool same_layout(const TensorDesc& a, const TensorDesc& b) {
+  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides;
+}
+
+}  // namespace
+
+bool product_taken(const AnchorDesc& anchor, std::string& why_not) {
+  const uint8_t dtype = anchor.results[0].dtype;
+  if (dtype != kit::kDType_f32 && dtype != kit::kDType_f64 && dtype != kit::kDType_f16 && dtype != kit::kDType_bf16) {
+    why_not = "products take f16, bf16, f32 and f64 here";
+    return false;
+  }
+  if (!problem_of(anchor)) {
+    why_not = "an operand's rows and columns are both strided, or its batch axes do not collapse";
+    return false;
+  }
+  return true;
+}
+
+bool product_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
+  // D = activation(A * B + residual + bias): a residual comes before the activation, and nothing after it.
+  bool activated = false, has_residual = false;
+  for (const PostOp& each : anchor.post_ops) {
+    if (each.op == kit::kOp_add) has_residual = true;
+    else activated = true;
+  }
+  if (activated) return false;
+  if (post.op == kit::kOp_add) return !has_residual && same_layout(post.operand, anchor.results[0]);
+  return post.op == kit::kOp_relu || post.op == kit::kOp_gelu_tanh;
+}
+
+std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, bool tf32, bool raced, double* seconds) {
+  auto problem = problem_of(anchor);
+  if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
+  return gpu.products->make(anchor, *problem, tf32, raced, seconds);
+}
+
+}  // namespace keirin::gpu

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// matmul and linear as products for a vendor's library, with the epilogues that such libraries compute exactly as the
+// table does: bias, ReLU, tanh-GELU, and a residual. Operands may be row- or column-major by stride; batches collapse
+// into one stride.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "plugins/gpu/device.h"
+
+namespace keirin::gpu {
+
+// A matrix of a (batched) tensor as libraries see it: column-major, so a row-major one is its transpose.
+struct Matrix {
+  bool transposed = false;  // row-major in memory: the library's matrix is the transpose of ours
+  int64_t ld = 0;
+  int64_t batch = 1, batch_stride = 0;
+};
+
+// One product D[m, n] = A[m, k] * B[k, n] over `batch`, from a matmul or a linear anchor.
+struct ProductProblem {
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  Matrix a, b, d, c;
+  bool has_bias = false, has_residual = false;
+};
+
+class ProductLibrary {
+ public:
+  virtual ~ProductLibrary() = default;
+  // Opens the library. The device's context must be current. Any thread.
+  virtual bool usable(std::string& why_not) const = 0;
+  // `tf32`: numerics=fast. `raced`: the library's guesses are timed, else its first is taken, so that equal problems
+  // get equal algorithms in every process. `seconds`: what the choice took with cold caches, 0 if it was not timed.
+  // Operands of 16 bits may have a result in f32. Throws kit::Error; `unsupported` if the library has none.
+  virtual std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const ProductProblem& problem,
+                                              bool tf32, bool raced, double* seconds) const = 0;
+};
+
+// By shapes and dtypes alone.
+bool product_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
+bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+// The library's step (ProductLibrary::make).
+std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, bool tf32, bool raced,
+                                            double* seconds = nullptr);
+
+}  // namespace keirin::gpu

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LSTM and GRU in bf16 and f16. For each layer and direction one product makes the inputs' part of all gates (the library, in f32), and
+// one launch goes through the steps: every block keeps its lines of the recurrent matrix in registers and shared memory, and the
+// blocks pass each state on through memory, without a barrier between them. Libraries launch two kernels a step.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "plugins/gpu/device.h"
+#include "plugins/gpu/text_step.h"
+
+namespace keirin::gpu {
+
+// How the units and rows of a layer lie over blocks.
+struct RnnLayout {
+  int units = 0;         // of a block
+  int kept = 0;          // of a wave's pieces of the matrix, those in registers
+  int64_t blocks = 0;    // that share rows
+  int64_t groups = 0;    // of such blocks
+  int64_t sets = 0;      // of 16 rows, that a group takes in turn
+  int64_t shared_bytes = 0;
+  double cycles = 0;     // of a step, estimated
+};
+
+// The fastest layout that fits the device, by estimate.
+std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const Gpu& gpu);
+bool rnn_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not);
+// The launch of one layer and direction of an anchor that is taken, over buffers numbered as RnnStep does; for tests.
+TextKernel rnn_kernel(const codegen::AnchorDesc& anchor, int64_t layer, int64_t direction, const Gpu& gpu);
+std::unique_ptr<codegen::Step> make_rnn(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool raced, bool load);
+
+}  // namespace keirin::gpu

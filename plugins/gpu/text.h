@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Texts of text/*.krn, as cmake/embed_text.cmake puts them into the library: kernels written by hand in the prelude's
+// words.
+#pragma once
+
+#include <string_view>
+
+namespace keirin::gpu::text {
+
+extern const std::string_view attention, bags, gemv, recur, regroup, split;
+
+}  // namespace keirin::gpu::text

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The executable of a device of this kind, and the kit's questions answered with the code generator.
+#include "plugins/shell/shell.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plugins/codegen/artifact.h"
+#include "plugins/codegen/claim.h"
+#include "plugins/codegen/executable.h"
+
+namespace keirin::shell {
+namespace {
+
+constexpr double kConfidence = 0.3;  // in a claim's price, which is a prior
+
+class Inside {
+ public:
+  explicit Inside(const Held* held) : held_(held) {
+    if (held_) former_ = held_->enter();
+  }
+  ~Inside() {
+    if (held_) held_->leave(former_);
+  }
+  Inside(const Inside&) = delete;
+
+ private:
+  const Held* held_;
+  Held::Former former_;
+};
+
+codegen::CompileContext compile_context(const kit::Region& region, const krn_policy& policy,
+                                        const krn_options* options) {
+  const kit::Host& host = kit::host();
+  codegen::CompileContext context;
+  context.core = host.core;
+  context.consts = host.consts;
+  context.memory = host.memory;
+  context.threads = host.threads;
+  context.host = host.host;
+  context.weights = region.weights;
+  context.policy = &policy;
+  context.options = options;
+  return context;
+}
+
+std::span<const uint8_t, 32> hash_of(const uint8_t* hash) { return std::span<const uint8_t, 32>(hash, 32); }
+
+class Executable : public kit::Executable {
+ public:
+  Executable(std::unique_ptr<codegen::Executable> steps, std::unique_ptr<codegen::Backend> backend,
+             std::shared_ptr<const Held> held, const Traits& traits, const kit::Region& region)
+      : traits_(traits), held_(std::move(held)), backend_(std::move(backend)), steps_(std::move(steps)) {
+    std::copy_n(region.hash, 32, hash_);
+  }
+  ~Executable() override {
+    const Inside inside(held_.get());
+    steps_.reset();
+  }
+
+  void info(krn_exec_info& out) const override {
+    out.flags = traits_.exec_flags | (steps_->inputs_intact() ? KRN_EXEC_INPUTS_INTACT : 0);
+    out.num_kernels = steps_->num_kernels();
+    out.num_anchors = steps_->num_anchors();
+    out.num_codegen = steps_->num_codegen();
+    out.code_bytes = backend_->code_bytes();
+    if (traits_.keeps_constants) out.constant_bytes = static_cast<uint64_t>(steps_->constant_bytes());
+  }
+
+  void needs(krn_needs& out) const override {
+    out.workspace_bytes = static_cast<uint64_t>(steps_->workspace_bytes());
+    out.workspace_align = codegen::Executable::kWorkspaceAlign;
+  }
+
+  krn_code run(const krn_run& run, krn_err* err) noexcept override {
+    if (traits_.needs_stream && !(run.stream.flags & KRN_STREAM_HAS_NATIVE)) {
+      kit::set_error(err, KRN_STATUS_invalid_input, traits_.needs_stream);
+      return KRN_STATUS_invalid_input;
+    }
+    const Inside inside(held_.get());
+    const kit::Host& host = kit::host();
+    return steps_->run(run, host.host, host.threads, err);
+  }
+
+  void save(std::string& token, std::string& body) const override {
+    token = backend_->token();
+    const std::vector<uint8_t> bytes = codegen::save_artifact(*steps_, *backend_, hash_of(hash_));
+    body.assign(bytes.begin(), bytes.end());
+  }
+
+ private:
+  const Traits& traits_;
+  std::shared_ptr<const Held> held_;
+  std::unique_ptr<codegen::Backend> backend_;
+  std::unique_ptr<codegen::Executable> steps_;
+  uint8_t hash_[32];
+};
+
+}  // namespace
+
+void Device::claim(const kit::Region& region, const krn_policy& policy, kit::ClaimSink& sink) {
+  const std::shared_ptr<const Held> held = this->held();
+  const auto with = backend(policy, 0, held.get());
+  const codegen::ClaimResult result = codegen::claim(region.graph, *with);
+  if (!result.claimed.nodes.empty())
+    sink.claim(result.claimed.nodes, static_cast<uint32_t>(result.claimed.nodes.size()), result.claimed.cost_ns,
+               kConfidence);
+  for (const codegen::NodeRefusal& r : result.refused) sink.refuse(r.node, r.why);
+}
+
+std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, const krn_policy& policy,
+                                                 const krn_options& options) {
+  if (options.candidate >= traits().num_candidates) throw kit::Error(KRN_STATUS_unsupported, traits().candidates);
+  std::shared_ptr<const Held> held = this->held();
+  const Inside inside(held.get());
+  auto with = backend(policy, options.candidate, held.get());
+  auto steps = codegen::Executable::compile(region.bytes, *with, compile_context(region, policy, &options));
+  return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
+}
+
+// The backend whose executables have this token; null if none of this machine's has.
+std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, const Held* held) const {
+  for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT, KRN_NUMERICS_FAST})
+    for (uint32_t candidate = 0; candidate < traits().num_candidates; ++candidate) {
+      krn_policy policy{};
+      policy.numerics = numerics;
+      auto with = backend(policy, candidate, held);
+      if (token == with->token()) return with;
+    }
+  return nullptr;
+}
+
+uint32_t Device::check(std::string_view token) const {
+  return backend_of(token, nullptr) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
+}
+
+std::unique_ptr<kit::Executable> Device::load(const kit::Region& region, std::string_view token,
+                                              std::string_view body) {
+  std::shared_ptr<const Held> held = this->held();
+  auto with = backend_of(token, held.get());
+  if (!with) throw kit::Error(KRN_STATUS_version, "the artifact was made for another device, library or build");
+  const Inside inside(held.get());
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(body.data()), body.size());
+  krn_policy policy{};
+  auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region.hash), *with,
+                                      compile_context(region, policy, nullptr));
+  return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
+}
+
+}  // namespace keirin::shell

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// plugins/gpu over a driver that is the host: regions and hand-written kernels run as steps on emulated blocks, from
+// compiled and from saved code; contexts, timers and rows of a scatter give back what they take.
+#include "tests/unit/cuda/host_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "plugins/codegen/artifact.h"
+#include "plugins/gpu/aligned_copies.h"
+#include "plugins/gpu/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/plan_cache.h"
+#include "plugins/gpu/text_step.h"
+#include "plugins/gpu/timer.h"
+#include "plugins/kit/error.h"
+#include "plugins/kit/tables.h"
+#include "tests/unit/codegen/check.h"
+#include "tests/unit/cuda/anchor_cases.h"
+
+namespace keirin::gpu {
+namespace {
+
+using codegen::kDType_f32;
+using codegen::test::RegionBuilder;
+using test::HostDriver;
+
+RegionBuilder norm_region() {
+  RegionBuilder g;
+  const int x = g.input(kDType_f32, {6, 40}), r = g.input(kDType_f32, {6, 40}), w = g.input(kDType_f32, {40}),
+            b = g.input(kDType_f32, {40});
+  g.output(g.layer_norm(g.binary(codegen::kOp_add, g.unary(codegen::kOp_gelu, x), r), w, b, 1e-5));
+  g.output(g.reduce(codegen::kOp_sum, x, {0}, false));
+  return g;
+}
+
+TEST(HostDriver, RegionsRunAsTheirNodesSay) {
+  const HostDriver driver;
+  const Gpu gpu = test::host_gpu(driver);
+  const Context context(gpu);
+  GpuBackend backend(gpu, &context, nullptr);
+  codegen::test::check(norm_region(), backend);
+  EXPECT_FALSE(driver.launches.empty());
+  EXPECT_EQ(driver.now, nullptr) << "the context that was current before is again";
+}
+
+TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
+  const HostDriver driver;
+  const Gpu gpu = test::host_gpu(driver);
+  const Context context(gpu);
+  GpuBackend backend(gpu, &context, nullptr);
+  const std::vector<uint8_t> bytes = norm_region().bytes();
+  const std::array<uint8_t, 32> hash{1};
+  const auto made = codegen::Executable::compile(bytes, backend, {});
+  const auto body = codegen::save_artifact(*made, backend, hash);
+  EXPECT_EQ(codegen::load_artifact(body, bytes, hash, backend, {})->num_codegen(), 0u);
+  krn_policy strict{};
+  strict.numerics = KRN_NUMERICS_STRICT;
+  EXPECT_EQ(backend.token(), "host 1 host host");
+  EXPECT_NE(GpuBackend(gpu, nullptr, &strict).token(), backend.token());
+}
+
+// Their texts are run elsewhere; here it is the step that packs arguments, splits the workspace and launches in order.
+TEST(HostDriver, HandWrittenKernelsRunAsSteps) {
+  const HostDriver driver;
+  const Gpu gpu = test::host_gpu(driver);
+  int count = 0;
+  for (test::AnchorCase c : test::anchor_cases()) {
+    std::string why_not;
+    const auto kernel = own_kernel(c.anchor, gpu, KRN_NUMERICS_DEFAULT, why_not);
+    EXPECT_EQ(kernel.has_value(), !c.matrix_units) << c.name << ": " << why_not;
+    if (!kernel) continue;
+    const auto step = make_text_step(*kernel, code_target(gpu, nullptr), true);
+    std::vector<void*> buffers;
+    for (test::Storage& s : c.buffers) buffers.push_back(s.data());
+    std::vector<char> workspace(static_cast<size_t>(step->workspace_bytes()) + 16);
+    step->set_workspace(static_cast<uint32_t>(buffers.size()));
+    buffers.push_back(workspace.data());
+    const krn_run run{};
+    codegen::RunContext context;
+    context.buffers = buffers.data();
+    context.run = &run;
+    ASSERT_EQ(step->run(context), KRN_STATUS_ok) << c.name;
+    EXPECT_EQ(c.difference(c.buffers[c.result]), "") << c.name;
+    ++count;
+  }
+  EXPECT_GE(count, 9);
+}
+
+TEST(HostDriver, KernelsForWavesOf32AreRefusedElsewhere) {
+  const HostDriver driver;
+  Gpu gpu = test::host_gpu(driver);
+  gpu.wave = 64;
+  std::string why_not;
+  for (const test::AnchorCase& c : test::anchor_cases())
+    if (c.anchor.op == kit::kOp_linear) {
+      EXPECT_FALSE(own_kernel(c.anchor, gpu, KRN_NUMERICS_DEFAULT, why_not)) << c.name;
+    }
+}
+
+TEST(HostDriver, RowsOfAScatterHaveMemoryForEachStreamAndRecording) {
+  HostDriver driver;
+  driver.runs = false;
+  const Gpu gpu = test::host_gpu(driver);
+  codegen::Csr csr;
+  csr.num_rows = 10, csr.num_edges = 3000, csr.index_dtype = kit::kDType_i64;
+  csr.index_buffer = 0, csr.row_ptr_buffer = 1, csr.perm_buffer = 2;
+  auto step = make_csr_step(csr, gpu, code_target(gpu, nullptr), true);
+  std::vector<int64_t> index(3000);
+  void* buffers[] = {index.data(), nullptr, nullptr};
+  krn_run run{};
+  codegen::RunContext context;
+  context.buffers = buffers, context.run = &run;
+  const auto rows_after = [&](uint64_t stream) {
+    run.stream.native = stream;
+    EXPECT_EQ(step->run(context), KRN_STATUS_ok);
+    return buffers[1];
+  };
+  void* const first = rows_after(1);
+  EXPECT_EQ(rows_after(1), first);
+  EXPECT_NE(rows_after(2), first);
+  EXPECT_EQ(driver.memory.size(), 2u);
+  driver.recording = true;
+  EXPECT_NE(rows_after(1), first) << "nobody knows where a recording is replayed";
+  EXPECT_EQ(driver.memory.size(), 3u);
+  ASSERT_EQ(driver.launches.size(), 4u);
+  EXPECT_TRUE(driver.launches[0].launch.together);
+  EXPECT_EQ(driver.launches[0].launch.blocks, 3);
+  driver.recording = false, driver.refuses = 2;
+  run.stream.native = 3;
+  EXPECT_EQ(step->run(context), KRN_STATUS_exhausted);
+  step.reset();
+  EXPECT_TRUE(driver.memory.empty());
+  EXPECT_EQ(driver.streams, 0);
+  EXPECT_EQ(driver.permissions, 0);
+}
+
+TEST(HostDriver, ATimerGivesBackWhatItTakes) {
+  HostDriver driver;
+  {
+    Timer timer(driver);
+    EXPECT_EQ(driver.permissions, 1);
+    EXPECT_NE(timer.memory(100), nullptr);
+    EXPECT_EQ(timer.milliseconds_of([] { return true; }), 0.25f);
+    EXPECT_LT(timer.milliseconds_of([] { return false; }), 0);
+    EXPECT_TRUE(timer.ok());
+    driver.refuses = 2;
+    EXPECT_EQ(timer.memory(100), nullptr);
+    EXPECT_FALSE(timer.ok());
+  }
+  EXPECT_TRUE(driver.memory.empty());
+  EXPECT_EQ(driver.streams + driver.events + driver.permissions, 0);
+}
+
+TEST(HostDriver, AContextIsRetainedWhileItLives) {
+  HostDriver driver;
+  const Gpu gpu = test::host_gpu(driver);
+  {
+    const Context context(gpu);
+    EXPECT_EQ(driver.retained, 1);
+    const Current current(&context);
+    EXPECT_EQ(driver.now, context.handle());
+    EXPECT_EQ(context.health(), KRN_STATUS_ok);
+    driver.lost = true;
+    EXPECT_EQ(context.health(), KRN_STATUS_device_lost);
+  }
+  EXPECT_EQ(driver.now, nullptr);
+  EXPECT_EQ(driver.retained + driver.events, 0);
+}
+
+TEST(HostDriver, WhatStartsBetweenWordsIsCopiedAndTheResultGivenBack) {
+  const HostDriver driver;
+  alignas(16) float x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, y[8] = {};
+  const ConvTensor four{kit::kDType_f32, {1, 4, 1, 1}, {4, 1, 1, 1}};
+  {
+    void* const addresses[] = {x + 1, y + 1, x};
+    AlignedCopies copies(driver, addresses, nullptr);
+    ASSERT_TRUE(copies.make({&four, &four, &four}));
+    EXPECT_EQ(driver.memory.size(), 2u);
+    EXPECT_EQ(copies.addresses()[2], x);
+    std::memcpy(copies.addresses()[1], copies.addresses()[0], 16);
+    ASSERT_TRUE(copies.give_back(1));
+  }
+  EXPECT_EQ(y[1], 2);
+  EXPECT_EQ(y[4], 5);
+  EXPECT_EQ(y[5], 0);
+  EXPECT_TRUE(driver.memory.empty());
+}
+
+class Plan final : public TimedPlan {
+ public:
+  explicit Plan(int& settled) : settled_(settled) {}
+  void settle() override { ++settled_; }
+  int32_t run(Stream, std::span<void* const>, void*, std::string&) const override { return KRN_STATUS_ok; }
+  int64_t workspace_bytes() const override { return 0; }
+  double seconds() const override { return 0; }
+  std::string name() const override { return "plan"; }
+
+ private:
+  int& settled_;
+};
+
+TEST(HostDriver, PlansAreMadeOnceAndFailuresAskedForAgain) {
+  const HostDriver driver;
+  PlanCache cache;
+  int settled = 0, made = 0;
+  const PlanCache::Make make = [&] { return ++made, std::make_shared<Plan>(settled); };
+  const PlanCache::Make fail = []() -> std::shared_ptr<TimedPlan> { throw kit::Error(KRN_STATUS_unsupported, "none"); };
+  const auto a = PlanCache::key_here(driver, "a"), b = PlanCache::key_here(driver, "b");
+  cache.prepare(driver, {{a, {true, make}}, {b, {true, fail}}});
+  EXPECT_TRUE(cache.knows(a));
+  EXPECT_FALSE(cache.knows(b));
+  EXPECT_EQ(settled, 0);
+  EXPECT_EQ(cache.get(a, make), cache.get(a, make));
+  EXPECT_EQ(made, 1);
+  EXPECT_THROW(cache.get(b, fail), kit::Error);
+  EXPECT_NE(cache.get(b, make), nullptr);
+  EXPECT_EQ(made, 2);
+}
+
+}  // namespace
+}  // namespace keirin::gpu
