@@ -12,6 +12,7 @@
 
 #include "core/cache/artifact.h"
 #include "core/eager/fold_evaluator.h"
+#include "core/eager/library_settings.h"
 #include "core/host/device.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
@@ -59,17 +60,20 @@ Result<PlanStep> eager_step(Prepared& prepared, OpId id) {
   return step;
 }
 
-PolicyOptions policy_of(const Options& options) {
+PolicyOptions policy_of(const Session::Impl& session) {
   PolicyOptions policy;
-  policy.numerics = static_cast<uint32_t>(options.numerics);
-  policy.replay = options.mode != "default";
+  policy.numerics = static_cast<uint32_t>(session.options.numerics);
+  policy.replay = session.options.mode != "default";
+  const Tf32Settings tf32 = tf32_settings(session.device);
+  policy.tf32_convolutions = tf32.convolutions;
+  policy.tf32_products = tf32.products;
   return policy;
 }
 
 // Asking is cheap, but a warm start would first have to start the compile child: what was said is kept like artifacts.
 Result<ClaimResult> claims_of(Session::Impl& session, PluginDevice& device, const PluginRegion& region) {
   KRN_TRY(device.allowed(region.hash));
-  const PolicyOptions policy = policy_of(session.options);
+  const PolicyOptions policy = policy_of(session);
   const CacheKey key = claims_key(device, region.hash, policy);
   Cache* cache = session.runtime.cache();
   if (cache)
@@ -88,7 +92,7 @@ struct Compiled {
 Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, const RegionBytes& bytes,
                                 const std::vector<TensorRef>& weights, uint32_t candidate) {
   PluginRegion region{bytes.bytes, bytes.hash, weights};
-  const PolicyOptions policy = policy_of(session.options);
+  const PolicyOptions policy = policy_of(session);
   CompileOptions options;
   options.candidate = candidate;
   options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
@@ -155,7 +159,7 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     for (uint32_t node : claim.nodes) {
       const OpId op = whole.nodes[node];
       if (!kept_by(choice.cut, graph.ops[op])) continue;
-      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session.options)))) claims.refusals.push_back({node, kWrongBefore});
+      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session)))) claims.refusals.push_back({node, kWrongBefore});
       else wanted[0].ops.push_back(op);
     }
   constexpr int kMostHalvings = 16;
@@ -163,7 +167,7 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     KRN_TRY_LET(Partition parts, partition(graph, wanted));
     bool changed = false;
     for (const Region& region : parts.regions) {
-      if (wrong.empty() || !wrong.count(hex(judged_hash(region.cut.graph, session.options)))) continue;
+      if (wrong.empty() || !wrong.count(hex(judged_hash(region.cut.graph, session)))) continue;
       changed = true;
       // What cannot be halved is not compiled: single ops, and what floats into whatever reads it.
       const bool halve = region.ops.size() > 1 && halvings < kMostHalvings;
@@ -333,20 +337,22 @@ Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, P
   return BuiltPart{std::move(part.executable), std::move(part.inputs)};
 }
 
-Hash judged_hash(const Graph& region, const Options& options) {
+Hash judged_hash(const Graph& region, const Session::Impl& session) {
   const auto bytes = write_region(region);
   if (!bytes.ok()) return {};  // equal to no region's
   Sha256 hash;
   hash.update(bytes->hash.data(), bytes->hash.size());
-  const std::string rule = std::to_string(static_cast<int>(options.numerics)) + " " + std::to_string(options.error_budget);
+  const PolicyOptions policy = policy_of(session);
+  const std::string rule = std::to_string(policy.numerics) + " " + std::to_string(session.options.error_budget) +
+                           (policy.tf32_convolutions ? " c" : "") + (policy.tf32_products ? " p" : "");
   hash.update(rule.data(), rule.size());
   return hash.finish();
 }
 
-Hash judged_hash(const Graph& graph, OpId op, const Options& options) {
+Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {
   std::vector<uint8_t> escapes(graph.values.size(), 0);
   for (ValueId v : graph.ops[op].results) escapes[v] = 1;
-  return judged_hash(extract_region(graph, {op}, escapes, {}).graph, options);
+  return judged_hash(extract_region(graph, {op}, escapes, {}).graph, session);
 }
 
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {

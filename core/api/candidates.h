@@ -89,9 +89,9 @@ struct BuiltPart {
 };
 Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate);
 
-// What is remembered of code that was judged wrong: the region under these numerics, or one op as a region of its own.
-Hash judged_hash(const Graph& region, const Options& options);
-Hash judged_hash(const Graph& graph, OpId op, const Options& options);
+// What is remembered of code that was judged wrong: the region, or one op as a region of its own, under the session's numerics.
+Hash judged_hash(const Graph& region, const Session::Impl& session);
+Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session);
 
 // The plans worth racing: each cut by each device that may compile for this session, and another way of compiling the largest.
 // `take` gets each with its name, the failed ones too.

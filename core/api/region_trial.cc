@@ -144,7 +144,7 @@ class Search {
   // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
   Result<bool> narrow(const std::vector<OpId>& ops, const std::string& why) {
     if (ops.size() == 1) {
-      add({judged_hash(graph_, ops[0], d_.session.options), name_of(ops[0]) + ": " + why});
+      add({judged_hash(graph_, ops[0], d_.session), name_of(ops[0]) + ": " + why});
       return true;
     }
     const std::vector<OpId> first(ops.begin(), ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2));
@@ -161,7 +161,7 @@ class Search {
     if (alone) return true;
     // Wrong together, and so they are with more around them: a plan begins with the largest part.
     const std::string range = std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
-    add({judged_hash(part_of(ops).graph, d_.session.options), found_.size() == before ? range + ": " + why : std::string()});
+    add({judged_hash(part_of(ops).graph, d_.session), found_.size() == before ? range + ": " + why : std::string()});
     return false;
   }
 

@@ -41,4 +41,12 @@ std::map<std::string, std::string> library_settings(Device device) {
   return out;
 }
 
+Tf32Settings tf32_settings(Device device) {
+  if (device.kind == Device::kCpu) return {};
+  const auto rounds = [](at::Float32Op op) {
+    return at::globalContext().float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32;
+  };
+  return {rounds(at::Float32Op::CONV), rounds(at::Float32Op::MATMUL)};
+}
+
 }  // namespace keirin

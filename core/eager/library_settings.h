@@ -16,4 +16,10 @@ namespace keirin {
 // thread; the device was made usable before.
 std::map<std::string, std::string> library_settings(Device device);
 
+// Whether LibTorch may round the f32 operands of convolutions, of products, to TF32 on the device: on GPUs alone.
+struct Tf32Settings {
+  bool convolutions = false, products = false;
+};
+Tf32Settings tf32_settings(Device device);
+
 }  // namespace keirin

@@ -161,6 +161,8 @@ TEST_F(Keys, WhatMustMiss) {
       {"determinism", [](Setting& s) { s.policy.deterministic = true; }},
       {"a plan that is recorded", [](Setting& s) { s.policy.replay = true; }},
       {"a memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 20; }},
+      {"convolutions in TF32", [](Setting& s) { s.policy.tf32_convolutions = true; }},
+      {"products in TF32", [](Setting& s) { s.policy.tf32_products = true; }},
       {"another memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 21; }},
       {"the plugin's second candidate", [](Setting& s) { s.compile.candidate = 1; }},
       {"its third", [](Setting& s) { s.compile.candidate = 2; }},
