@@ -24,11 +24,15 @@ CUevent native(Event e) { return reinterpret_cast<CUevent>(e); }
 CUfunction native(Function f) { return reinterpret_cast<CUfunction>(f); }
 CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
+// Looked up once: launches come through here. Without a driver a table of nothing, which nobody calls (`usable`).
 const DriverApi& api() {
   static const DriverApi none;
-  std::string ignored;
-  const DriverApi* table = DriverApi::get(ignored);
-  return table ? *table : none;
+  static const DriverApi& table = [&]() -> const DriverApi& {
+    std::string ignored;
+    const DriverApi* found = DriverApi::get(ignored);
+    return found ? *found : none;
+  }();
+  return table;
 }
 
 class CudaDriver final : public gpu::Driver {
