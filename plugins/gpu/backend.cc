@@ -12,8 +12,7 @@
 namespace keirin::gpu {
 
 GpuBackend::GpuBackend(const Gpu& gpu, const Context* context, const krn_policy* policy)
-    : gpu_(gpu), context_(context), numerics_(policy ? policy->numerics : KRN_NUMERICS_DEFAULT),
-      policy_flags_(policy ? policy->flags : 0), code_(code_target(gpu, policy)) {}
+    : gpu_(gpu), context_(context), numerics_(policy), code_(code_target(gpu, policy)) {}
 
 bool GpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
   const Current current(context_);
@@ -54,10 +53,7 @@ void GpuBackend::prepare_anchors(std::span<const codegen::AnchorDesc* const> anc
 
 std::unique_ptr<codegen::Step> GpuBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext&) {
   const Current current(context_);
-  krn_policy policy{};
-  policy.numerics = numerics_;
-  policy.flags = policy_flags_;
-  return make_anchor_step(anchor, gpu_, code_, &policy, context_ != nullptr);
+  return make_anchor_step(anchor, gpu_, code_, numerics_, context_ != nullptr);
 }
 
 bool GpuBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {
@@ -92,6 +88,6 @@ void GpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector
 
 void GpuBackend::load_code(std::span<const uint8_t> bytes) { code_store().take(bytes); }
 
-std::string GpuBackend::token() const { return std::string(gpu_.driver->words().dialect.name) + " 1 " + code_.identity(); }
+std::string GpuBackend::token() const { return std::string(gpu_.driver->words().dialect.name) + " 2 " + code_.identity() + numerics_.identity(); }
 
 }  // namespace keirin::gpu

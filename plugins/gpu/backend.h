@@ -8,6 +8,7 @@
 
 #include "plugins/gpu/code_store.h"
 #include "plugins/gpu/device.h"
+#include "plugins/gpu/numerics.h"
 
 namespace keirin::gpu {
 
@@ -31,7 +32,7 @@ class GpuBackend : public codegen::Backend {
   std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override;
   void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
-  // Architecture, compiler, options.
+  // Architecture, compiler, options, numerics.
   std::string token() const override;
   uint64_t code_bytes() const override { return code_store().code_bytes(); }
 
@@ -40,7 +41,7 @@ class GpuBackend : public codegen::Backend {
 
   const Gpu& gpu_;
   const Context* context_;
-  uint32_t numerics_ = 0, policy_flags_ = 0;
+  Numerics numerics_;
   CodeTarget code_;
 };
 

@@ -26,13 +26,13 @@ bool is_recurrent(const codegen::AnchorDesc& anchor) { return anchor.op == kit::
 
 }  // namespace
 
-std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
+std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, std::string& why_not) {
   const codegen::AnchorDesc* const one[] = {&anchor};
   switch (anchor.op) {
     case kit::kOp_linear:
     case kit::kOp_embedding_bag: return joined_kernel(one, gpu, why_not);
     case kit::kOp_attention:
-      if (numerics == KRN_NUMERICS_STRICT) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
+      if (numerics.strict) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu, why_not);
     default: return why_not = "no library call for this anchor", std::nullopt;
   }
@@ -49,14 +49,14 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
 }
 
 // Whether an attention is the library's.
-static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device) {
-  if (anchor.op != kit::kOp_attention || numerics == KRN_NUMERICS_STRICT || !has_device || !gpu.plans) return false;
+static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device) {
+  if (anchor.op != kit::kOp_attention || numerics.strict || !has_device || !gpu.plans) return false;
   std::string ignored;
   const auto problem = heads_problem(anchor, ignored);
   return problem && gpu.plans->supports(*problem, ignored);
 }
 
-bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device, std::string& why_not) {
+bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device, std::string& why_not) {
   if (anchor.op == kit::kOp_conv && has_device && !gpu.plans) return why_not = "no library of convolutions", false;
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
   const auto has_products = [&] { return !has_device || (gpu.products ? gpu.products->usable(why_not) : (why_not = "no library of products", false)); };
@@ -65,7 +65,7 @@ bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t nu
   return is_product(anchor) && has_products() && product_taken(anchor, why_not);
 }
 
-bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics, bool has_device) {
+bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {
   if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
   if (!is_product(anchor)) return false;
   std::string ignored;
@@ -78,12 +78,12 @@ bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& pos
 }
 
 // One whose image is large enough for another launch to pay.
-static std::optional<Stem> worthy_stem(const codegen::AnchorDesc& conv, uint32_t numerics) {
+static std::optional<Stem> worthy_stem(const codegen::AnchorDesc& conv, const Numerics& numerics) {
   auto stem = stem_of(conv, numerics);
   return stem && stem->filter_at >= kLeastStemBytes ? std::move(stem) : std::nullopt;
 }
 
-void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, uint32_t numerics) {
+void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, const Numerics& numerics) {
   std::vector<ConvProblem> convs;
   std::vector<HeadsProblem> heads;
   std::string ignored;
@@ -112,7 +112,7 @@ static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& 
   }
 }
 
-static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, uint32_t numerics, const Gpu& gpu, const CodeTarget& target,
+static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, const Numerics& numerics, const Gpu& gpu, const CodeTarget& target,
                                                   double conv_seconds) {
   const auto stem = worthy_stem(conv, numerics);
   if (!stem) return nullptr;
@@ -125,15 +125,14 @@ static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& con
   }
 }
 
-std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const krn_policy* policy,
-                                                bool load) {
-  const uint32_t numerics = policy ? policy->numerics : KRN_NUMERICS_DEFAULT;
-  const bool tf32 = numerics == KRN_NUMERICS_FAST, raced = !policy || !(policy->flags & KRN_POLICY_DETERMINISTIC);
+std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target,
+                                                const Numerics& numerics, bool load) {
+  const bool raced = !numerics.deterministic;
   if (anchor.op == kit::kOp_conv) {
     double conv_seconds = 0;
     auto step = make_conv(anchor, numerics, *gpu.plans, &conv_seconds);
     if (!raced || !load) return step;
-    if (auto product = faster_product(anchor, gpu, tf32, conv_seconds)) return product;
+    if (auto product = faster_product(anchor, gpu, numerics.tf32_convolutions, conv_seconds)) return product;
     if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;
     return step;
   }
@@ -142,7 +141,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
   std::string why_not;
   if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
-  return make_product(anchor, gpu, tf32, raced);
+  return make_product(anchor, gpu, numerics.tf32_products, raced);
 }
 
 }  // namespace keirin::gpu

@@ -9,25 +9,26 @@
 #include <string>
 
 #include "plugins/gpu/device.h"
+#include "plugins/gpu/numerics.h"
 #include "plugins/gpu/text_step.h"
 
 namespace keirin::gpu {
 
 // A hand-written kernel for the anchor, if there is one that suits it.
-std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics,
+std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics,
                                      std::string& why_not);
 // Independent anchors in one launch.
 bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next);
 std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu,
                                         std::string& why_not);
 // `has_device` false: judged by shapes alone, no library is opened.
-bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, bool has_device,
+bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
                   std::string& why_not);
-bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, uint32_t numerics,
+bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
                    bool has_device);
 // What make_anchor_step will be asked for: libraries build their plans side by side.
-void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, uint32_t numerics);
+void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, const Numerics& numerics);
 std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu,
-                                                const CodeTarget& target, const krn_policy* policy, bool load);
+                                                const CodeTarget& target, const Numerics& numerics, bool load);
 
 }  // namespace keirin::gpu

@@ -129,13 +129,13 @@ bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) 
 
 }  // namespace
 
-std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numerics, std::string& why_not) {
+std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics& numerics, std::string& why_not) {
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
   const bool dtype_known = x.dtype == kit::kDType_f32 || x.dtype == kit::kDType_bf16 || x.dtype == kit::kDType_f16;
   if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
   if (anchor.transposed) return why_not = "a transposed convolution runs in eager's library", std::nullopt;
   if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's library", std::nullopt;
-  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics != KRN_NUMERICS_STRICT};
+  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions};
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
   const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
@@ -146,7 +146,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, uint32_t numer
 
 std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   std::string ignored;
-  const auto p = conv_problem(anchor, KRN_NUMERICS_DEFAULT, ignored);
+  const auto p = conv_problem(anchor, {}, ignored);
   if (!p || anchor.groups != 1 || !is_channels_last(p->x) || !is_channels_last(p->y) || !is_channels_last(p->w)) return std::nullopt;
   auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
   if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
@@ -171,7 +171,7 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
-bool conv_taken(const AnchorDesc& anchor, uint32_t numerics, const PlanLibrary* library, std::string& why_not) {
+bool conv_taken(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
   const auto p = conv_problem(anchor, numerics, why_not);
   return p && (!library || library->supports(*p, why_not));
 }
@@ -185,7 +185,7 @@ static bool is_cached_residual(const AnchorDesc& anchor, const PostOp& post, int
   return bytes < cache_bytes / kCachedShare;
 }
 
-bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, uint32_t numerics, const PlanLibrary* library, int64_t cache_bytes) {
+bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes) {
   if (is_cached_residual(anchor, post, cache_bytes)) return false;
   AnchorDesc longer = anchor;
   longer.post_ops.push_back(post);
@@ -201,7 +201,7 @@ std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, uint32_t numerics, const PlanLibrary& library, double* seconds) {
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library, double* seconds) {
   std::string why_not;
   const auto p = conv_problem(anchor, numerics, why_not);
   if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);

@@ -10,23 +10,24 @@
 #include <string>
 #include <vector>
 
-#include "plugins/gpu/plan.h"
 #include "plugins/codegen/backend.h"
+#include "plugins/gpu/numerics.h"
+#include "plugins/gpu/plan.h"
 
 namespace keirin::gpu {
 
 // The problem that an anchor with its post-ops states, by its shapes alone; none with the reason.
-std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, uint32_t numerics, std::string& why_not);
+std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, const Numerics& numerics, std::string& why_not);
 // The same product as a linear anchor: 1x1, stride 1, dense channels-last, epilogues that products know.
 std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anchor);
 
 // `library`: null asks the shapes only, for machines without a device.
-bool conv_taken(const codegen::AnchorDesc& anchor, uint32_t numerics, const PlanLibrary* library, std::string& why_not);
+bool conv_taken(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not);
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
-bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, uint32_t numerics, const PlanLibrary* library, int64_t cache_bytes);
+bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes);
 // In the order of a plan's addresses: x, w, y, bias, operands of the epilogue.
 std::vector<codegen::TensorDesc> conv_tensors(const codegen::AnchorDesc& anchor);
 // `seconds`: what the library's plan took with warm caches, 0 if it was not timed.
-std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, uint32_t numerics, const PlanLibrary& library, double* seconds = nullptr);
+std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library, double* seconds = nullptr);
 
 }  // namespace keirin::gpu

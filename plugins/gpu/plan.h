@@ -30,7 +30,7 @@ struct ConvProblem {
   ConvTensor x, w, y;
   std::vector<int64_t> stride, padding, dilation;
   std::vector<ConvStage> stages;
-  bool tf32 = true;         // f32 through tensor cores, as LibTorch's convolutions do unless told otherwise
+  bool tf32 = false;        // f32 operands may be rounded to TF32
   bool new_filter = false;  // the kernel just before writes w
 
   std::string key() const;

@@ -188,11 +188,11 @@ std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch
   return best;
 }
 
-bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, uint32_t numerics, std::string& why_not) {
+bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, std::string& why_not) {
   auto no = [&](const char* why) { return why_not = why, false; };
   const uint8_t dtype = a.operands[0].dtype;
   if (dtype != kit::kDType_bf16 && dtype != kit::kDType_f16) return no("recurrent layers of more than 16 bits run in eager's library");
-  if (numerics == KRN_NUMERICS_STRICT) return no("recurrent layers under strict numerics run in eager's library");
+  if (numerics.strict) return no("recurrent layers under strict numerics run in eager's library");
   if (!gpu.matrix || !gpu.matrix->is(16, 8, 16, kWave) || gpu.wave != kWave) return no("recurrent layers need matrix units of 16x8x16");
   if (!codegen::rnn_is_plain(a, why_not)) return false;
   const RnnShape s(a);

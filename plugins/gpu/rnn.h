@@ -10,6 +10,7 @@
 #include <string>
 
 #include "plugins/gpu/device.h"
+#include "plugins/gpu/numerics.h"
 #include "plugins/gpu/text_step.h"
 
 namespace keirin::gpu {
@@ -27,7 +28,7 @@ struct RnnLayout {
 
 // The fastest layout that fits the device, by estimate.
 std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const Gpu& gpu);
-bool rnn_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, uint32_t numerics, std::string& why_not);
+bool rnn_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, std::string& why_not);
 // The launch of one layer and direction of an anchor that is taken, over buffers numbered as RnnStep does; for tests.
 TextKernel rnn_kernel(const codegen::AnchorDesc& anchor, int64_t layer, int64_t direction, const Gpu& gpu);
 std::unique_ptr<codegen::Step> make_rnn(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool raced, bool load);

@@ -30,10 +30,10 @@ int64_t elements(const Dims& sizes) {
 
 }  // namespace
 
-std::optional<Stem> stem_of(const AnchorDesc& anchor, uint32_t numerics) {
+std::optional<Stem> stem_of(const AnchorDesc& anchor, const Numerics& numerics) {
   std::string ignored;
   const auto p = conv_problem(anchor, numerics, ignored);
-  if (!p || numerics == KRN_NUMERICS_STRICT || anchor.operands[0].sizes.size() != 4 || anchor.groups != 1) return std::nullopt;
+  if (!p || numerics.strict || anchor.operands[0].sizes.size() != 4 || anchor.groups != 1) return std::nullopt;
   const Dims &x = p->x.sizes, &w = p->w.sizes, &y = p->y.sizes;
   if (x[1] > kMostChannels || p->stride[0] * p->stride[1] == 1 || p->dilation != Dims{1, 1}) return std::nullopt;
   if (p->y.strides != channels_innermost(p->y.dtype, y).strides) return std::nullopt;

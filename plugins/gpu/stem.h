@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "plugins/gpu/numerics.h"
 #include "plugins/gpu/plan.h"
 #include "plugins/gpu/text_step.h"
 
@@ -23,7 +24,7 @@ struct Stem {
 };
 
 // None where the convolution is of another kind, and under strict numerics.
-std::optional<Stem> stem_of(const codegen::AnchorDesc& anchor, uint32_t numerics);
+std::optional<Stem> stem_of(const codegen::AnchorDesc& anchor, const Numerics& numerics);
 // Seconds of `regroup`, by what it moves.
 double regroup_seconds(const Stem& stem, const codegen::AnchorDesc& anchor, const codegen::TargetInfo& target);
 std::unique_ptr<codegen::Step> make_stem(const Stem& stem, const codegen::AnchorDesc& anchor, const CodeTarget& target,

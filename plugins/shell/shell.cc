@@ -123,13 +123,18 @@ std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, cons
 
 // The backend whose executables have this token; null if none of this machine's has.
 std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, const Held* held) const {
-  for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT, KRN_NUMERICS_FAST})
-    for (uint32_t candidate = 0; candidate < traits().num_candidates; ++candidate) {
-      krn_policy policy{};
-      policy.numerics = numerics;
-      auto with = backend(policy, candidate, held);
-      if (token == with->token()) return with;
-    }
+  constexpr uint32_t kFlags = KRN_POLICY_DETERMINISTIC | KRN_POLICY_TF32_CONVOLUTIONS | KRN_POLICY_TF32_PRODUCTS;
+  for (uint32_t flags = 0; flags <= kFlags; ++flags) {
+    if (flags & ~kFlags) continue;  // what no token depends on
+    for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT, KRN_NUMERICS_FAST})
+      for (uint32_t candidate = 0; candidate < traits().num_candidates; ++candidate) {
+        krn_policy policy{};
+        policy.numerics = numerics;
+        policy.flags = flags;
+        auto with = backend(policy, candidate, held);
+        if (token == with->token()) return with;
+      }
+  }
   return nullptr;
 }
 

@@ -106,7 +106,12 @@ TEST(CudaConvProblem, Refusals) {
 TEST(CudaConvProblem, StrictMeansNoTf32) {
   std::string why_not;
   EXPECT_FALSE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_STRICT, why_not)->tf32);
-  EXPECT_TRUE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_DEFAULT, why_not)->tf32);
+  EXPECT_FALSE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_DEFAULT, why_not)->tf32);
+  const Numerics as_eager(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_CONVOLUTIONS), products(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_PRODUCTS);
+  EXPECT_TRUE(conv_problem(conv(kit::kDType_f32, false), as_eager, why_not)->tf32);
+  EXPECT_FALSE(conv_problem(conv(kit::kDType_f32, false), products, why_not)->tf32);
+  EXPECT_FALSE(conv_problem(conv(kit::kDType_f32, false), {KRN_NUMERICS_STRICT, KRN_POLICY_TF32_CONVOLUTIONS}, why_not)->tf32);
+  EXPECT_TRUE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_FAST, why_not)->tf32);
 }
 
 TEST(CudaConvProblem, Epilogues) {

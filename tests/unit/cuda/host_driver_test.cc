@@ -59,8 +59,16 @@ TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
   EXPECT_EQ(codegen::load_artifact(body, bytes, hash, backend, {})->num_codegen(), 0u);
   krn_policy strict{};
   strict.numerics = KRN_NUMERICS_STRICT;
-  EXPECT_EQ(backend.token(), "host 1 host host");
+  EXPECT_EQ(backend.token(), "host 2 host host");
   EXPECT_NE(GpuBackend(gpu, nullptr, &strict).token(), backend.token());
+  for (const uint32_t flag : {KRN_POLICY_DETERMINISTIC, KRN_POLICY_TF32_CONVOLUTIONS, KRN_POLICY_TF32_PRODUCTS}) {
+    krn_policy policy{};
+    policy.flags = flag;
+    EXPECT_NE(GpuBackend(gpu, nullptr, &policy).token(), backend.token()) << "libraries choose otherwise under flag " << flag;
+  }
+  krn_policy recorded{};
+  recorded.flags = KRN_POLICY_REPLAY;
+  EXPECT_EQ(GpuBackend(gpu, nullptr, &recorded).token(), backend.token());
 }
 
 // Their texts are run elsewhere; here it is the step that packs arguments, splits the workspace and launches in order.
