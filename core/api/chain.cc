@@ -243,6 +243,8 @@ Result<std::shared_ptr<Chain::Sized>> Chain::at_sizes(size_t number, const Segme
   session.file_stamp = whole_.file_stamp;
   session.device = whole_.device;
   session.checks = whole_.checks;
+  // Where nothing has to vary, a plan that writes constants would pass.
+  if (segment.varying_results > 0) session.must_vary = segment.varying_results;
   session.wrote_other_sizes = true;  // no size of it is free
   session.file.models["segment"].program = pt2::segment_program(program, segment, specs, inputs.numbers, known, false);
   session.model = &session.file.models["segment"];

@@ -419,7 +419,7 @@ Status Decider::verify_set(int set, const Tensors& inputs) {
   KRN_TRY_LET(Trial eager, trials_.run(candidates_[0].call, inputs));
   JudgeOptions judging = judge_options(prepared_->captured.graph, s_.options.numerics, s_.options.error_budget);
   judging.names = trials_.names(num_outputs);
-  judging.must_vary = num_outputs;
+  judging.must_vary = std::min(num_outputs, s_.must_vary);
   // Inputs and weights at the end of the lists are compared where somebody wrote.
   const Tensors contents = trials_.contents(inputs);
   const size_t num_answers = eager.numbers.size() - contents.size();

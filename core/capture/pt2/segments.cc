@@ -235,6 +235,14 @@ class Cutter {
     for (size_t i = first; i < end; ++i)
       for (std::string& name : defines_of(graph.nodes[i]))
         if (behind.contains(name)) (is_tensor(name, graph) ? segment.tensor_results : segment.number_results).push_back(std::move(name));
+    // What is decided about is said last: masks, indices, predicates. Their values need not vary (segments.h).
+    const auto varies = [&](const std::string& name) {
+      const TensorMeta& meta = graph.tensor_values.find(name)->second;
+      const bool one = std::all_of(meta.sizes.begin(), meta.sizes.end(), [](const SymInt& size) { return size.is_literal() && size.value == 1; });
+      return !one && is_float(meta.dtype);
+    };
+    const auto rest = std::stable_partition(segment.tensor_results.begin(), segment.tensor_results.end(), varies);
+    segment.varying_results = static_cast<size_t>(rest - segment.tensor_results.begin());
     segment.name = prefix + graph.nodes[first].name;
     if (end - first > 1) segment.name += " .. " + graph.nodes[end - 1].name;
     out_.all.push_back(std::move(segment));

@@ -25,7 +25,10 @@ struct Segment {
   std::vector<std::string> weights;  // inputs that are weights of the model, by name in `graph` ...
   std::vector<std::string> targets;  // ... and in the weight table
   std::vector<std::string> tensors, numbers;                // the other inputs, in order of first use
-  std::vector<std::string> tensor_results, number_results;  // what is read behind it, in order of definition
+  std::vector<std::string> tensor_results, number_results;  // what is read behind it
+  // The first so many tensor results are floats of more than one element. The others are what the host or an index looks at: masks
+  // and predicates, which may be constant for any inputs and are compared bit by bit.
+  size_t varying_results = 0;
   int operators = 0;  // nodes that compute tensors
   // "linear .. gt", the first and the last operator; "cond/linear .. mul" inside of node cond.
   std::string name;
