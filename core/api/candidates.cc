@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "core/cache/artifact.h"
 #include "core/eager/fold_evaluator.h"
@@ -107,6 +108,23 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
   return Compiled{std::move(executable), false};
 }
 
+struct CompiledPart : Compiled {
+  std::vector<ValueId> inputs;  // of the graph, in the executable's order
+  Hash hash{};
+  bool is_candidate = true;     // the k-th way; else the best guess
+};
+
+Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate) {
+  KRN_TRY_LET(const RegionBytes bytes, write_region(graph));
+  std::vector<TensorRef> weights;
+  for (ValueId v : bytes.weights) weights.push_back(prepared.constants[graph.values[v].index]);
+  Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
+  const bool is_candidate = made.ok();
+  if (candidate > 0 && !made.ok() && made.status().code() == Code::k_unsupported) made = compile_region(session, device, bytes, weights, 0);
+  if (!made.ok()) return made.status();
+  return CompiledPart{std::move(*made), bytes.inputs, bytes.hash, is_candidate};
+}
+
 // What a plugin answers for one region leaves the others what they are; only what ends all work ends the plan.
 bool costs_one_region(const Status& status) {
   return status.code() != Code::k_device_lost && status.code() != Code::k_cancelled;
@@ -117,6 +135,38 @@ bool is_asked(const Session::Impl& session, const PluginDevice& device) {
   const std::vector<std::string>& wanted = session.options.plugins;
   if (!(device.torch_device() == session.device)) return false;
   return wanted.empty() ? device.desc().prior_score != 0 : std::find(wanted.begin(), wanted.end(), device.plugin_name()) != wanted.end();
+}
+
+constexpr const char* kWrongBefore = "answered wrong before; `keirin cache forgive` lets it try again";
+
+// The graph cut by what the plugin claims, less what it was judged wrong for: such an op stays eager, and a region that was wrong
+// as a whole is halved until no part of it is known to be wrong. The refusals say so.
+Result<Partition> cut_graph(const Session::Impl& session, const Graph& graph, const RegionBytes& whole, PluginDevice& device, Cut cut,
+                            ClaimResult& claims) {
+  const std::set<std::string> wrong = session.tries_known_wrong ? std::set<std::string>() : device.known_wrong();
+  std::vector<Claim> wanted(1);  // each a class of its own, which partition joins with no other
+  for (const NodeClaim& claim : claims.claims)
+    for (uint32_t node : claim.nodes) {
+      const OpId op = whole.nodes[node];
+      if (!kept_by(cut, graph.ops[op])) continue;
+      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session.options)))) claims.refusals.push_back({node, kWrongBefore});
+      else wanted[0].ops.push_back(op);
+    }
+  constexpr int kMostHalvings = 16;
+  for (int halvings = 0;; ++halvings) {
+    KRN_TRY_LET(Partition parts, partition(graph, wanted));
+    bool changed = false;
+    for (const Region& region : parts.regions) {
+      if (wrong.empty() || !wrong.count(hex(judged_hash(region.cut.graph, session.options)))) continue;
+      changed = true;
+      // What cannot be halved is not compiled: single ops, and what floats into whatever reads it.
+      const bool halve = region.ops.size() > 1 && halvings < kMostHalvings;
+      const std::vector<OpId> out(region.ops.begin() + static_cast<ptrdiff_t>(halve ? region.ops.size() / 2 : 0), region.ops.end());
+      for (Claim& claim : wanted) std::erase_if(claim.ops, [&](OpId op) { return std::binary_search(out.begin(), out.end(), op); });
+      if (halve) wanted.push_back({static_cast<uint32_t>(wanted.size()), out});
+    }
+    if (!changed) return parts;
+  }
 }
 
 // Why nodes stay eager, counted.
@@ -170,6 +220,12 @@ const char* cut_name(Cut cut) {
     case Cut::kAnchorsOnly: return "anchors_only";
   }
   return "all";
+}
+
+std::vector<std::string> BuiltPlan::hashes() const {
+  std::vector<std::string> out;
+  for (const BuiltRegion& region : regions) out.push_back(hex(region.hash));
+  return out;
 }
 
 std::string why_no_plugin(Session::Impl& session) {
@@ -233,22 +289,40 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   return {};
 }
 
+Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate) {
+  KRN_TRY_LET(CompiledPart part, compile_part(session, prepared, device, graph, candidate));
+  return BuiltPart{std::move(part.executable), std::move(part.inputs)};
+}
+
+Hash judged_hash(const Graph& region, const Options& options) {
+  const auto bytes = write_region(region);
+  if (!bytes.ok()) return {};  // equal to no region's
+  Sha256 hash;
+  hash.update(bytes->hash.data(), bytes->hash.size());
+  const std::string rule = std::to_string(static_cast<int>(options.numerics)) + " " + std::to_string(options.error_budget);
+  hash.update(rule.data(), rule.size());
+  return hash.finish();
+}
+
+Hash judged_hash(const Graph& graph, OpId op, const Options& options) {
+  std::vector<uint8_t> escapes(graph.values.size(), 0);
+  for (ValueId v : graph.ops[op].results) escapes[v] = 1;
+  return judged_hash(extract_region(graph, {op}, escapes, {}).graph, options);
+}
+
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate) {
   auto start = std::chrono::steady_clock::now();
   BuiltPlan built;
   built.plugin = device.plugin_name();
   built.name = plan_name(device, cut, candidate);
+  built.device = &device;
+  built.cut = cut;
+  built.candidate = candidate;
+  built.num_known_wrong = device.known_wrong().size();
 
   KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
-  std::vector<Claim> wanted;
-  for (const NodeClaim& claim : claims.claims) {
-    Claim ops;
-    for (uint32_t node : claim.nodes)
-      if (kept_by(cut, prepared.graph.ops[whole.nodes[node]])) ops.ops.push_back(whole.nodes[node]);
-    if (!ops.ops.empty()) wanted.push_back(std::move(ops));
-  }
-  KRN_TRY_LET(Partition parts, partition(prepared.graph, wanted));
+  KRN_TRY_LET(const Partition parts, cut_graph(session, prepared.graph, whole, device, cut, claims));
   if (parts.regions.empty())
     return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
 
@@ -264,12 +338,8 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
       continue;
     }
     const Region& region = parts.regions[each.index];
-    KRN_TRY_LET(RegionBytes bytes, write_region(region.cut.graph));
-    std::vector<TensorRef> weights;
-    for (ValueId v : bytes.weights) weights.push_back(prepared.constants[region.cut.graph.values[v].index]);
-    Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
-    if (made.ok()) other_way = true;
-    else if (candidate > 0 && made.status().code() == Code::k_unsupported) made = compile_region(session, device, bytes, weights, 0);
+    Result<CompiledPart> made = compile_part(session, prepared, device, region.cut.graph, candidate);
+    other_way |= made.ok() && made->is_candidate;
     if (!made.ok() && costs_one_region(made.status())) {
       failure = made.status();
       built.lost.push_back("r" + std::to_string(each.index) + ": " + failure.message().what);
@@ -279,7 +349,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
       }
       continue;
     }
-    KRN_TRY_LET(Compiled code, std::move(made));
+    KRN_TRY_LET(CompiledPart code, std::move(made));
     built.from_cache &= code.from_cache;
     const ExecutableInfo& info = code.executable->info();
     built.kernels_generated += info.num_codegen;
@@ -288,7 +358,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     PlanStep step;
     step.name = "r" + std::to_string(each.index);
     step.executable = std::move(code.executable);
-    for (ValueId v : bytes.inputs) step.operands.push_back(region.cut.values[v]);
+    for (ValueId v : code.inputs) step.operands.push_back(region.cut.values[v]);
     for (const Output& output : region.cut.graph.outputs) {
       step.results.push_back(region.cut.values[output.value]);
       step.targets.push_back(output.updates == kNone ? kNone : region.cut.values[output.updates]);
@@ -296,6 +366,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginD
     step.num_ops = static_cast<int>(region.ops.size());
     step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls" +
                 (info.in_worker ? ", in the worker" : "");
+    built.regions.push_back({steps.size(), region.cut, std::move(code.inputs), code.hash});
     steps.push_back(std::move(step));
   }
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From one model at one shape to the plans that may run it: capture, passes, claims, cuts, compilation. It builds; whether a
-// plan is right and fast is core/api/compile.cc's question.
+// plan is right and fast is core/api/decide.cc's question.
 #pragma once
 
 #include <functional>
@@ -14,6 +14,7 @@
 #include "core/eager/graph_calls.h"
 #include "core/exec/plan.h"
 #include "core/host/plugins.h"
+#include "core/partition/partition.h"
 
 namespace keirin {
 
@@ -32,9 +33,22 @@ const char* cut_name(Cut cut);
 // "cpu/all", "cpu/all/1": the name of a candidate in reports and in the ledger.
 std::string plan_name(const PluginDevice& device, Cut cut, uint32_t candidate);
 
+// A region of a plan, as a graph that can be tried alone.
+struct BuiltRegion {
+  size_t step = 0;              // of the plan
+  RegionGraph cut;              // constants and states by index of Prepared::constants
+  std::vector<ValueId> inputs;  // of `cut`, in the order that the executable takes them
+  Hash hash{};                  // RegionBytes::hash
+};
+
 struct BuiltPlan {
   std::string name;  // "cpu/all", "cpu/no_anchors"
   std::string plugin;
+  PluginDevice* device = nullptr;  // the Runtime's
+  Cut cut = Cut::kAll;
+  uint32_t candidate = 0;
+  size_t num_known_wrong = 0;        // regions of the device's, when it was built
+  std::vector<BuiltRegion> regions;  // by step
   std::shared_ptr<Plan> plan;
   int nodes_compiled = 0;
   uint32_t kernels_generated = 0;
@@ -43,6 +57,8 @@ struct BuiltPlan {
   std::vector<std::string> lost;  // regions that failed to compile and run eagerly, with the reason
   bool from_cache = false;     // every region came from the cache
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
+
+  std::vector<std::string> hashes() const;  // hex, of the regions
 };
 
 // Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/observed.h) the plans made of it
@@ -55,6 +71,18 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
 // answers for one region costs that region, which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th
 // way for any region.
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, PluginDevice& device, Cut cut, uint32_t candidate);
+
+// Code for one graph alone, as a region of a plan would have it: `inputs` in the executable's order. With the plugin's best guess
+// where it has no k-th.
+struct BuiltPart {
+  std::shared_ptr<Executable> executable;
+  std::vector<ValueId> inputs;
+};
+Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate);
+
+// What is remembered of code that was judged wrong: the region under these numerics, or one op as a region of its own.
+Hash judged_hash(const Graph& region, const Options& options);
+Hash judged_hash(const Graph& graph, OpId op, const Options& options);
 
 // The plans worth racing: each cut by each device that may compile for this session, and another way of compiling the largest.
 // `take` gets each with its name, the failed ones too.

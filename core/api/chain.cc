@@ -5,7 +5,6 @@
 #include "core/api/chain.h"
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <optional>
 #include <utility>
@@ -13,28 +12,21 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "core/api/trial.h"
-#include "core/cache/cache.h"
+#include "core/api/contest.h"
+#include "core/api/decide.h"
+#include "core/api/kept_decision.h"
 #include "core/eager/tensor_services.h"
-#include "core/host/background.h"
-#include "core/host/plugins.h"
-#include "core/tune/race.h"
-#include "core/tune/verify.h"
 
 namespace keirin {
 namespace {
 
 using Tensors = std::vector<TensorRef>;
 
-constexpr double kLeastGain = 0.02;
 // A segment of less than this share of a call is left to eager: what it could gain is no part of what a race can see, and each one
 // costs a decision.
 constexpr double kLeastShare = 0.005;
 // New sizes of one segment that one run decides for: a loop may meet another one in each round.
 constexpr size_t kMostNewSizes = 4;
-constexpr uint64_t kConfirmNs = 4'000'000'000;  // as for whole models
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::string number_text(const pt2::Number& number) {
   return std::visit([](auto value) { return fmt::format("{}", value); }, number);
@@ -107,25 +99,29 @@ class Chain::Timing final : public SegmentRunner {
  public:
   explicit Timing(Chain& chain) : chain_(chain) {}
   bool wants(size_t) override {
-    start_ = now_s();
+    start_ = now();
     return false;
   }
   Result<bool> answer(size_t, const SegmentInputs&, SegmentResults&) override { return false; }
   void called(size_t segment) override {
     Part& part = *chain_.parts_[segment];
-    part.seconds += now_s() - start_;
+    part.seconds += now() - start_;
     ++part.runs;
   }
 
  private:
+  double now() {
+    (void)chain_.whole_.runtime.tensors().synchronize(chain_.whole_.device);
+    return now_s();
+  }
   Chain& chain_;
   double start_ = 0;
 };
 
 // Decides for what it is asked about, and lets eager answer.
-class Chain::Deciding final : public SegmentRunner {
+class Chain::Asking final : public SegmentRunner {
  public:
-  Deciding(Chain& chain, double call_seconds, bool other_branches)
+  Asking(Chain& chain, double call_seconds, bool other_branches)
       : chain_(chain), call_seconds_(call_seconds), other_branches_(other_branches) {}
   // A segment that the timed run did not come by stands in another branch.
   bool wants(size_t segment) override {
@@ -160,13 +156,6 @@ Chain::Chain(Session::Impl& whole, const pt2::Segments& segments) : whole_(whole
   for (size_t i = 0; i < segments.all.size(); ++i) parts_.push_back(std::make_unique<Part>());
 }
 Chain::~Chain() = default;
-
-bool Chain::knows(size_t segment, const SegmentInputs& inputs) const {
-  const auto now = parts_[segment]->sized.now();
-  return std::any_of(now->begin(), now->end(), [&](const auto& sized) {
-    return sized->numbers == inputs.numbers && sized->session->find(inputs.tensors) != nullptr;
-  });
-}
 
 Result<bool> Chain::answer(size_t segment, const SegmentInputs& inputs, SegmentResults& results) {
   const auto now = parts_[segment]->sized.now();
@@ -292,72 +281,62 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
   });
 }
 
-// One decision about the chain as a whole.
-class Chain::Decision {
+// Whether a segment's own race chose code that a plugin made, or a replay of its graph.
+bool is_compiled(const ModelReport& report) { return report.chosen.rfind("eager", 0) != 0; }
+
+// The chain as a candidate beside eager: what decides about it.
+class Chain::Contest {
  public:
-  Decision(Chain& chain, const Tensors& inputs)
-      : chain_(chain), s_(chain.whole_), services_(s_.runtime.tensors()), inputs_(inputs) {
-    report_.model = s_.name;
-    report_.device = device_name(s_.device);
-    report_.mode = s_.options.mode;
-    report_.threads = services_.num_threads();
-    std::vector<TensorSpec> specs;
-    for (const TensorRef& t : inputs) {
-      specs.push_back(spec_of(*t));
-      report_.inputs.push_back(spec_text(specs.back()));
-    }
-    report_.sizes = s_.free_sizes(specs);
-    specs_ = std::move(specs);
-  }
+  Contest(Chain& chain, const Tensors& inputs) : chain_(chain), s_(chain.whole_), d_(chain.whole_, inputs) {}
 
   Result<ModelReport> run() {
-    // Its error is the caller's answer. Each input is a copy: what shares memory with what is for the calls to find out.
-    Tensors apart;
-    for (const TensorRef& input : inputs_) {
-      KRN_TRY_LET(TensorRef copy, services_.clone(input));
-      apart.push_back(std::move(copy));
-    }
-    KRN_TRY(s_.eager->observe(apart, seen_).status());
-    eager_process_bytes_ = process_bytes(s_);
-    KRN_TRY(trials_.save());
+    Candidate eager;
+    eager.report.name = "eager";
+    eager.report.verified = eager.baseline = true;
+    eager.call = eager.own = [&s = s_](const Tensors& inputs) { return s.eager->run(inputs); };
+    d_.candidates.push_back(std::move(eager));
     double start = now_s();
-    KRN_TRY(time_segments());
+    KRN_TRY(d_.step([&] { return prepare(); }));
+    if (std::string why = why_no_plugin(s_); !why.empty()) d_.report.reasons.push_back(std::move(why));
     KRN_TRY(decide_segments());
-    report_.stage_seconds.emplace_back("segments", now_s() - start);
-    eager_ = {"eager", "", "baseline", "", true};
     count();
-    if (has_plans_) {
-      start = now_s();
-      const Status status = s_.options.verify ? verify() : Status();
-      report_.stage_seconds.emplace_back("verify", now_s() - start);
-      if (!status.ok()) {
-        segments_.reason = status.code() == Code::k_wrong_result ? "wrong_result" : "not_verified";
-        segments_.note = status.message().what;
-      } else {
-        segments_.verified = true;
-      }
-    } else {
-      segments_.reason = "not_worth";
-      segments_.note = "no segment is faster compiled";
-    }
-    measure_memory();
+    d_.stage("segments", now_s() - start);
+    add_candidate();
+    if (start_warm(now_s() - start)) return d_.report;
     start = now_s();
-    KRN_TRY(race_both());
-    report_.stage_seconds.emplace_back("race", now_s() - start);
-    finish();
-    return report_;
+    if (Candidate& chain = d_.candidates[1]; chain.call && s_.options.verify) {
+      const Status status = d_.step([&] { return verify(); });
+      chain.report.verified = status.ok();
+      if (!status.ok()) {
+        chain.report.reason = status.code() == Code::k_wrong_result ? "wrong_result" : "not_verified";
+        chain.report.note = status.message().what;
+        d_.report.reasons.push_back("segments " + chain.report.reason + ": " + chain.report.note);
+      }
+    }
+    d_.stage("verify", now_s() - start);
+    d_.step([&] {
+      measure_memory(d_);
+      add_held_memory();
+    });
+    start = now_s();
+    KRN_TRY_LET(const size_t winner, d_.step([&] { return race_candidates(d_); }));
+    d_.stage("race", now_s() - start);
+    finish(winner);
+    d_.step([&] { keep_decision(d_); });
+    return d_.report;
   }
 
  private:
-  // A run of eager on copies of what it writes, and state as it was before.
-  Status run_eager(SegmentRunner& runner) {
-    KRN_TRY_LET(const Tensors own, trials_.own_copies(inputs_));
-    const Status status = s_.eager->run(own, &runner).status();
-    KRN_TRY(trials_.restore());
-    return status;
-  }
-
-  Status time_segments() {
+  // Eager's first call: its error is the caller's answer.
+  Status prepare() {
+    Tensors apart = d_.inputs;
+    if (d_.inputs_share())
+      for (TensorRef& input : apart) {
+        KRN_TRY_LET(input, d_.services.clone(input));
+      }
+    KRN_TRY(s_.eager->observe(apart, d_.seen).status());
+    d_.eager_process_bytes = process_bytes(s_);
+    KRN_TRY(d_.trials.save());
     Timing timing(chain_);
     for (int i = 0; i < 2; ++i) {  // the first one warms up
       for (const auto& part : chain_.parts_) part->seconds = 0, part->runs = 0;
@@ -368,106 +347,162 @@ class Chain::Decision {
     return {};
   }
 
+  // A run of eager on copies of what it writes, and state as it was before.
+  Status run_eager(SegmentRunner& runner) {
+    KRN_TRY_LET(const Tensors own, d_.trials.own_copies(d_.inputs));
+    const Status status = s_.eager->run(own, &runner).status();
+    KRN_TRY(d_.trials.restore());
+    return status;
+  }
+
+  // Not a step as a whole: each segment's decision has steps of its own.
   Status decide_segments() {
+    d_.progress("segments", 0.1);
     for (const auto& part : chain_.parts_) part->new_sizes = 0, part->met.clear(), part->refusals.clear();
     KRN_TRY_LET(const RandomState before, random_state(s_.device));
     // Data that a branch is not for costs an error on the CPU; on a GPU it may cost the device.
-    Deciding deciding(chain_, call_seconds_, s_.device.kind == Device::kCpu);
-    KRN_TRY(run_eager(deciding));
+    Asking asking(chain_, call_seconds_, s_.device.kind == Device::kCpu);
+    KRN_TRY(run_eager(asking));
     return set_random_state(s_.device, before);
   }
 
   // What the segments come to, in numbers and rows.
   void count() {
+    ModelReport& report = d_.report;
+    report.nodes = chain_.segments_.operators;
     for (size_t i = 0; i < chain_.parts_.size(); ++i) {
       const pt2::Segment& segment = chain_.segments_.all[i];
       const Part& part = *chain_.parts_[i];
       const double share = call_seconds_ > 0 ? part.seconds / call_seconds_ : 0;
       SegmentReport row{segment.name, "", "eager", segment.operators, 0, part.runs, share, 1, ""};
+      for (const std::string& refusal : part.refusals) report.reasons.push_back("segment " + segment.name + " runs in eager: " + refusal);
       if (part.met.empty()) {
-        row.note = !part.refusals.empty()                  ? part.refusals.front()
-                   : part.runs == 0                        ? "the inputs do not come by"
-                   : part.seconds < kLeastShare * call_seconds_ ? "too short to matter"
-                                                           : "";
-        report_.nodes += segment.operators;
-        report_.segments.push_back(std::move(row));
+        if (!part.refusals.empty()) row.note = part.refusals.front();
+        else if (part.runs == 0) row.note = "these inputs do not come by";
+        else if (share < kLeastShare) row.note = "too short to matter";
+        report.segments.push_back(std::move(row));
         continue;
       }
-      int nodes = segment.operators, compiled = 0;
+      int nodes = 0, compiled = 0;
       for (const auto& sized : part.met) {
         const ModelReport& r = sized->report;
         row.sizes = sized->sizes;
         row.choice = r.chosen;
         row.nodes = r.nodes > 0 ? r.nodes : segment.operators;
         row.nodes_compiled = is_compiled(r) ? r.nodes_compiled : 0;
-        row.speedup = r.disturbed.empty() ? r.speedup : 1;
+        row.speedup = r.speedup;
         row.note = !r.disturbed.empty() ? "disturbed: " + r.disturbed : is_compiled(r) || r.reasons.empty() ? "" : r.reasons.front();
-        report_.segments.push_back(row);
+        report.segments.push_back(row);
         nodes = row.nodes;
         compiled = std::max(compiled, row.nodes_compiled);
-        report_.nodes_opaque += sized == part.met.front() ? r.nodes_opaque : 0;
-        report_.kernels_generated += r.kernels_generated;
-        report_.compile_seconds += r.compile_seconds;
-        segments_.compile_seconds += r.compile_seconds;
-        segments_.max_error = std::max(segments_.max_error, r.max_error);
-        segments_.eager_error = std::max(segments_.eager_error, r.eager_error);
-        if (is_compiled(r)) {
-          has_plans_ = true;
-          if (report_.plugin.empty()) report_.plugin = r.plugin;
-          plan_bytes_ += r.peak_bytes;
-          uncovered_ -= sized == part.met.front() ? share * (1 - r.eager_share) : 0;
-        }
+        report.kernels_generated += r.kernels_generated;
+        report.compile_seconds += r.compile_seconds;
+        key_ += segment.name + " of " + row.sizes + ": " + r.chosen + "\n";
+        if (!is_compiled(r)) continue;
+        has_plans_ = true;
+        held_bytes_ += r.peak_bytes;
+        if (report.plugin.empty()) report.plugin = r.plugin;
       }
-      report_.nodes += nodes;
-      nodes_compiled_ += compiled;
+      const ModelReport& first = part.met.front()->report;
+      report.nodes += nodes - segment.operators;  // the optimised graph's in the place of the file's
+      report.nodes_compiled += compiled;
+      report.nodes_opaque += first.nodes_opaque;
+      if (is_compiled(first)) covered_ += share * (1 - first.eager_share);
     }
-    int in_segments = 0;
-    for (const pt2::Segment& segment : chain_.segments_.all) in_segments += segment.operators;
-    report_.nodes += chain_.segments_.operators - in_segments;
-    segments_.name = "segments";
-    segments_.plugin = report_.plugin;
   }
 
-  static bool is_compiled(const ModelReport& r) { return r.chosen.rfind("eager", 0) != 0; }
+  void add_candidate() {
+    Candidate chain;
+    chain.report.name = "segments";
+    chain.report.plugin = d_.report.plugin;
+    chain.report.compile_seconds = d_.report.compile_seconds;
+    if (has_plans_) {
+      chain.report.reason = "pending";
+      chain.report.verified = true;
+      chain.call = chain.own = [&chain = chain_](const Tensors& inputs) { return chain.call(inputs); };
+    } else {
+      chain.report.reason = "not_worth";
+      chain.report.note = "no segment is faster compiled";
+    }
+    d_.candidates.push_back(std::move(chain));
+  }
 
+  // The segments came out as they did in an earlier process: so does the chain.
+  bool start_warm(double seconds) {
+    for (const std::string& input : d_.report.inputs) key_ += "input " + input + "\n";
+    key_ += "chain of " + s_.name;
+    read_kept_decision(d_, sha256(key_.data(), key_.size()));
+    if (!d_.ledger || s_.options.measure_again || (d_.ledger->choice == "segments" && !has_plans_)) return false;
+    ModelReport& report = d_.report;
+    report.candidates.clear();
+    for (const LedgerCandidate& known : d_.ledger->candidates) {
+      CandidateReport c{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error, known.milliseconds,
+                        known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds, known.peak_bytes};
+      for (Candidate& candidate : d_.candidates)
+        if (candidate.report.name == c.name) candidate.report = c;
+    }
+    report.warm_start_seconds = seconds;
+    report.pays_back_after_calls = d_.ledger->pays_back_after_calls;
+    finish(d_.ledger->choice == "segments" ? 1 : 0);
+    report.reasons.push_back("decided by an earlier process; bench measures again");
+    return true;
+  }
+
+  // What the segments' plans hold between calls counts as the chain's, and at most as what each needed in its own race.
+  void add_held_memory() {
+    Candidate& chain = d_.candidates[1];
+    if (!chain.call || !chain.report.verified) return;
+    chain.report.peak_bytes += held_bytes_;
+    const double eager = static_cast<double>(d_.eager_process_bytes + d_.candidates[0].report.peak_bytes);
+    if (static_cast<double>(d_.eager_process_bytes + chain.report.peak_bytes) <= (1 + s_.options.memory_limit) * eager) return;
+    chain.report.reason = "memory";
+    chain.report.note = fmt::format("the plans of its segments would need {} MiB", chain.report.peak_bytes >> 20);
+    chain.call = nullptr;
+  }
+
+  // Each segment was judged by fp64 on its own inputs. What is asked here is whether the chain is put together as eager is.
   Status verify() {
-    const CallFn eager = [this](const Tensors& inputs) { return s_.eager->run(inputs); };
-    const CallFn chained = [this](const Tensors& inputs) { return chain_.call(inputs); };
-    KRN_TRY_LET(Trial theirs, trials_.run(eager, inputs_));
-    KRN_TRY_LET(Trial ours, trials_.run(chained, inputs_));
+    Trials& trials = d_.trials;
+    KRN_TRY_LET(Trial theirs, trials.run(d_.candidates[0].call, d_.inputs));
+    KRN_TRY_LET(Trial ours, trials.run(d_.candidates[1].call, d_.inputs));
     const size_t num_outputs = s_.eager->num_outputs();
     const auto wrong = [](std::string what) { return Status(Code::k_wrong_result, std::move(what)); };
     if (ours.numbers.size() != theirs.numbers.size()) return wrong("it returns another number of tensors than eager");
-    if (const std::string difference = trials_.other_difference(theirs, ours, num_outputs); !difference.empty()) return wrong(difference);
-    std::vector<std::string> names = trials_.names(num_outputs);
+    if (const std::string difference = trials.other_difference(theirs, ours, num_outputs); !difference.empty()) return wrong(difference);
+    std::vector<std::string> names = trials.names(num_outputs);
     Tensors referee;
-    if (Result<RefereeAnswer> answer = trials_.referee(inputs_); answer.ok()) referee = std::move(answer->numbers);
+    if (Result<RefereeAnswer> answer = trials.referee(d_.inputs); answer.ok()) referee = std::move(answer->numbers);
+    // In fp64 a value may fall on the other side of a limit, and the run take other sizes: then there is nothing to compare with it.
+    bool comparable = referee.size() == theirs.numbers.size();
+    bool narrow = false;
     for (size_t i = theirs.numbers.size(); i-- > 0;) {
       const TensorRef &a = theirs.numbers[i], &b = ours.numbers[i];
       if (!a != !b || (a && !same_form(*a, *b))) return wrong(names[i] + " has other sizes, strides or another dtype than eager's");
-      if (a) continue;
+      if (a) {
+        narrow |= a->dtype() == DType::k_f16 || a->dtype() == DType::k_bf16;
+        comparable = comparable && referee[i] && same_sizes(*referee[i], *a);
+        continue;
+      }
       for (Tensors* list : {&theirs.numbers, &ours.numbers}) list->erase(list->begin() + static_cast<ptrdiff_t>(i));
       names.erase(names.begin() + static_cast<ptrdiff_t>(i));
       if (i < referee.size()) referee.erase(referee.begin() + static_cast<ptrdiff_t>(i));
     }
-    // In fp64 a value may fall on the other side of a limit and the run take other sizes. Each segment was judged by fp64 on its own
-    // inputs; the chain is then compared with eager.
-    bool comparable = referee.size() == theirs.numbers.size();
-    for (size_t i = 0; comparable && i < referee.size(); ++i) comparable = referee[i] && same_sizes(*referee[i], *theirs.numbers[i]);
-    if (comparable) {
-      // What each segment may add to eager's error adds up over the chain.
-      JudgeOptions judging{.k = 4, .k_narrow = 6, .strict = s_.options.numerics == Numerics::kStrict, .names = names, .must_vary = 0};
-      if (s_.options.numerics == Numerics::kFast) judging.error_budget = s_.options.error_budget;
-      KRN_TRY_LET(const Judgement judgement, judge(referee, theirs.numbers, ours.numbers, services_, judging));
-      segments_.max_error = judgement.max_error;
-      segments_.eager_error = eager_.eager_error = eager_.max_error = judgement.eager_error;
-      return judgement.right ? Status() : wrong(judgement.reason);
+    if (!comparable) {
+      KRN_TRY_LET(const std::string difference,
+                  find_difference(theirs.numbers, ours.numbers, d_.services, {narrow ? 3e-2 : 1e-4, true}, names));
+      return difference.empty() ? Status() : wrong(difference);
     }
-    bool narrow = false;
-    for (const TensorRef& t : theirs.numbers) narrow |= t->dtype() == DType::k_f16 || t->dtype() == DType::k_bf16;
-    KRN_TRY_LET(const std::string difference,
-                find_difference(theirs.numbers, ours.numbers, services_, {narrow ? 3e-2 : 1e-4, true}, names));
-    return difference.empty() ? Status() : wrong(difference);
+    JudgeOptions judging;
+    judging.k *= 2, judging.k_narrow *= 2;  // what each segment may add to eager's error adds up over the chain
+    judging.strict = s_.options.numerics == Numerics::kStrict;
+    if (s_.options.numerics == Numerics::kFast) judging.error_budget = s_.options.error_budget;
+    judging.names = names;
+    judging.must_vary = 0;
+    KRN_TRY_LET(const Judgement judgement, judge(referee, theirs.numbers, ours.numbers, d_.services, judging));
+    CandidateReport &eager = d_.candidates[0].report, &chain = d_.candidates[1].report;
+    chain.max_error = judgement.max_error;
+    chain.eager_error = eager.eager_error = eager.max_error = judgement.eager_error;
+    return judgement.right ? Status() : wrong(judgement.reason);
   }
 
   static bool same_sizes(const Tensor& a, const Tensor& b) { return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes()); }
@@ -479,136 +514,48 @@ class Chain::Decision {
     return true;
   }
 
-  int64_t measure_peak(const CallFn& call) {
-    auto own = trials_.own_copies(inputs_);
-    if (!own.ok()) return 0;
-    services_.reset_peak(s_.device);
-    const int64_t before = services_.peak_bytes(s_.device);
-    const bool ran = call(*own).ok();
-    return ran ? std::max<int64_t>(services_.peak_bytes(s_.device) - before, 0) : 0;
-  }
-
-  void measure_memory() {
-    eager_.peak_bytes = measure_peak([this](const Tensors& inputs) { return s_.eager->run(inputs); });
-    if (segments_.verified) {
-      segments_.peak_bytes = plan_bytes_ + measure_peak([this](const Tensors& inputs) { return chain_.call(inputs); });
-      const double allowed = (1 + s_.options.memory_limit) * static_cast<double>(eager_process_bytes_ + eager_.peak_bytes);
-      if (static_cast<double>(eager_process_bytes_ + segments_.peak_bytes) > allowed) {
-        segments_.reason = "memory";
-        segments_.note = fmt::format("the plans of its segments would need {} MiB", segments_.peak_bytes >> 20);
-        segments_.verified = false;
-      }
+  // Publishes the winner and fills the report.
+  void finish(size_t winner) {
+    const CandidateReport &eager = d_.candidates[0].report, &chain = d_.candidates[1].report;
+    const bool chained = winner == 1;
+    if (chained)
+      s_.publish(std::make_shared<Decision>(Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), true}));
+    else
+      d_.publish({}, {});
+    ModelReport& report = d_.report;
+    const CandidateReport& chosen = chained ? chain : eager;
+    report.chosen = chosen.name;
+    report.chosen_ms = chosen.milliseconds;
+    report.eager_ms = eager.milliseconds;
+    report.compiled_ms = chain.milliseconds;
+    report.peak_bytes = chosen.peak_bytes, report.eager_peak_bytes = eager.peak_bytes;
+    report.max_error = chosen.max_error, report.eager_error = eager.eager_error;
+    report.verified = chosen.verified;
+    report.eager_share = chained ? std::clamp(1 - covered_, 0.0, 1.0) : 1;
+    if (chained && report.disturbed.empty() && chain.gain > 0) {
+      report.speedup = chain.gain, report.speedup_low = chain.gain_low, report.speedup_high = chain.gain_high;
+      if (const double saved = (report.eager_ms - report.chosen_ms) / 1e3; saved > 0)
+        report.pays_back_after_calls = static_cast<int64_t>(report.compile_seconds / saved) + 1;
     }
-    (void)trials_.restore();
-  }
-
-  Status race_both() {
-    KRN_TRY_LET(const Tensors raced, trials_.own_copies(inputs_));
-    std::vector<Runner> runners = {{"eager", [&]() -> Status { return s_.eager->run(raced).status(); }, eager_.peak_bytes}};
-    if (segments_.verified) runners.push_back({"segments", [&]() -> Status { return chain_.call(raced).status(); }, segments_.peak_bytes});
-    RaceOptions options;
-    options.threshold = kLeastGain;
-    options.limit_ns = static_cast<uint64_t>(s_.options.race_seconds * 1e9);
-    if (s_.device.kind != Device::kCpu) options.wait = [this] { return services_.synchronize(s_.device); };
-    if (Cache* cache = s_.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(s_.device);
-    options.between = pass_gate;
-    ProcessInterference interference(s_.options.run_in != "worker" || s_.device.kind != Device::kCpu);
-    options.interference = s_.options.interference ? s_.options.interference : &interference;
-    if (s_.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
-    if (s_.options.force == "compiled" && segments_.verified) options.one_must_race.push_back(1);
-    KRN_TRY_LET(const RaceSheet sheet, race(runners, 0, options));
-    KRN_TRY(trials_.restore());
-    const auto take = [&](const RaceRow& row, CandidateReport& to) {
-      to.milliseconds = row.ns / 1e6;
-      to.gain = row.gain, to.gain_low = row.gain_low, to.gain_high = row.gain_high;
-      to.blocks = row.blocks;
-      to.note = row.note;
-    };
-    take(sheet.rows[0], eager_);
-    report_.chosen = "eager";
-    if (segments_.verified) {
-      const RaceRow& row = sheet.rows[1];
-      take(row, segments_);
-      switch (row.outcome) {
-        case RaceOutcome::kAccept: segments_.reason = "faster"; break;
-        case RaceOutcome::kReject: segments_.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
-        case RaceOutcome::kDisturbed: segments_.reason = "disturbed"; break;
-        case RaceOutcome::kCancelled:
-        case RaceOutcome::kScreened: segments_.reason = "not_raced"; break;
-        case RaceOutcome::kFailed: segments_.reason = "compile_failed", segments_.note = row.status.message().what; break;
-        default: segments_.reason = "inside_noise"; break;
-      }
-      if (row.baseline_ns > 0) eager_.milliseconds = row.baseline_ns / 1e6;
-      if (sheet.winner == 1) report_.chosen = "segments";
-      if (segments_.reason == "disturbed") report_.disturbed = row.note.empty() ? sheet.disturbed : row.note;
-    } else {
-      report_.disturbed = sheet.disturbed;
-    }
-    if (!report_.disturbed.empty()) {
-      // Each segment that has a plan won a race of its own, so that eager is no better known here than the chain that answered before.
-      report_.chosen = "eager";
-      eager_.milliseconds = segments_.milliseconds = 0;
-      report_.reasons.push_back("the race was disturbed: " + report_.disturbed + "; eager answers");
-    }
-    if (s_.options.force == "compiled" && segments_.verified) report_.chosen = "segments", segments_.reason = "forced";
-    return {};
-  }
-
-  void finish() {
-    const bool chained = report_.chosen == "segments";
-    CallGuard::Writes writes{seen_.written_inputs, {}, {}};
-    for (const size_t i : seen_.written_weights) writes.weights.push_back(s_.weights[i].tensor);
-    for (size_t i = 0; i < s_.weights.size(); ++i) writes.all_weights.push_back(s_.weights[i].tensor);
-    auto decision = std::make_shared<keirin::Decision>(
-        keirin::Decision{chained ? CallGuard(inputs_, s_.device, numeric_modes(s_.device), writes) : CallGuard(specs_), {}, {}, true});
-    if (chained) {
-      decision->call = [&chain = chain_](const Tensors& inputs) { return chain.call(inputs); };
-      decision->guard = std::make_shared<PlanGuard>();
-    }
-    s_.publish(std::move(decision));
-    report_.eager_ms = eager_.milliseconds;
-    report_.compiled_ms = segments_.milliseconds;
-    report_.chosen_ms = chained ? segments_.milliseconds : eager_.milliseconds;
-    report_.eager_peak_bytes = eager_.peak_bytes;
-    report_.peak_bytes = chained ? segments_.peak_bytes : eager_.peak_bytes;
-    report_.max_error = chained ? segments_.max_error : eager_.max_error;
-    report_.eager_error = eager_.eager_error;
-    report_.verified = !chained || segments_.verified;
-    report_.nodes_compiled = nodes_compiled_;
-    report_.eager_share = chained ? std::clamp(uncovered_, 0.0, 1.0) : 1;
-    if (chained && report_.disturbed.empty() && segments_.gain > 0) {
-      report_.speedup = segments_.gain, report_.speedup_low = segments_.gain_low, report_.speedup_high = segments_.gain_high;
-      if (const double saved = (report_.eager_ms - report_.chosen_ms) / 1e3; saved > 0)
-        report_.pays_back_after_calls = static_cast<int64_t>(report_.compile_seconds / saved) + 1;
-    }
-    if (!chained && report_.disturbed.empty())
-      report_.reasons.push_back("segments " + segments_.reason + (segments_.note.empty() ? "" : ": " + segments_.note));
-    report_.reasons.push_back(fmt::format("sizes or branches depend on data: {} segments between {} places where the host looks at a value",
-                                          chain_.segments_.all.size(), chain_.segments_.borders));
-    for (size_t i = 0; i < chain_.parts_.size(); ++i)
-      for (const std::string& refusal : chain_.parts_[i]->refusals)
-        report_.reasons.push_back("segment " + chain_.segments_.all[i].name + " runs in eager: " + refusal);
-    report_.candidates = {eager_, segments_};
+    if (!chained && report.disturbed.empty() && chain.reason != "wrong_result" && chain.reason != "not_verified")
+      report.reasons.insert(report.reasons.begin(), "segments " + chain.reason + (chain.note.empty() ? "" : ": " + chain.note));
+    report.reasons.push_back(fmt::format("sizes or branches depend on data: {} segments between {} places where the host looks at a value",
+                                         chain_.segments_.all.size(), chain_.segments_.borders));
+    report.candidates = {eager, chain};
   }
 
   Chain& chain_;
   Session::Impl& s_;
-  TensorServices& services_;
-  const Tensors& inputs_;
-  std::vector<TensorSpec> specs_;
-  ObservedRun seen_;
-  Trials trials_{s_, seen_};
-  ModelReport report_;
-  CandidateReport eager_, segments_;
+  Deciding d_;
   double call_seconds_ = 0;
-  double uncovered_ = 1;  // share of eager's time that no plan covers
+  double covered_ = 0;  // share of eager's time that is spent in plans
   bool has_plans_ = false;
-  int nodes_compiled_ = 0;
-  int64_t plan_bytes_ = 0, eager_process_bytes_ = 0;
+  int64_t held_bytes_ = 0;
+  std::string key_;     // what the segments' decisions came to
 };
 
 Result<ModelReport> Chain::decide(const Tensors& inputs) {
-  KRN_TRY_LET(ModelReport report, Decision(*this, inputs).run());
+  KRN_TRY_LET(ModelReport report, Contest(*this, inputs).run());
   const int eager = report.nodes - report.nodes_compiled;
   if (eager > 0 && whole_.options.fallback != Fallback::kAllow) {
     const std::string what = fmt::format("{} of {} operators run eagerly, {:.0f} % of a call's time", eager, report.nodes, report.eager_share * 100);

@@ -39,14 +39,13 @@ class Chain {
   struct Sized;
   struct Part;
   class Timing;
-  class Deciding;
+  class Asking;
   class Serving;
-  class Decision;
+  class Contest;
 
   Result<std::shared_ptr<Sized>> at_sizes(size_t segment, const SegmentInputs& inputs);
   void decide_segment(size_t segment, const SegmentInputs& inputs);
   Result<bool> answer(size_t segment, const SegmentInputs& inputs, SegmentResults& results);
-  bool knows(size_t segment, const SegmentInputs& inputs) const;
 
   Session::Impl& whole_;
   const pt2::Segments& segments_;

@@ -64,6 +64,7 @@ class Trial {
     session_.options.disabled_passes = c.disabled_passes;
     session_.options.numerics = c.numerics;
     session_.device = c.device;
+    session_.tries_known_wrong = true;
   }
 
   // Empty where the plan is right, else what is wrong. `passes_only`: LibTorch computes what the passes left, and no plugin.

@@ -8,6 +8,7 @@
 
 #include "abi/planted.h"
 #include "core/api/chain.h"
+#include "core/api/decide.h"
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"

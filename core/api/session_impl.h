@@ -57,6 +57,7 @@ struct Session::Impl {
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
+  bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
@@ -83,8 +84,5 @@ struct Session::Impl {
 
   CallChecker checker;                // last: its thread uses everything above
 };
-
-// The whole decision for one shape: capture, passes, plugins, verification, race. In core/api/compile.cc.
-Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
 
 }  // namespace keirin

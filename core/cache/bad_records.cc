@@ -12,7 +12,8 @@ using nlohmann::json;
 
 CacheKey key_of(const BadRecord& record) {
   CacheKey key;
-  key.add("what", "bad 1").add("guid", record.guid).add("build", record.build).add("region", record.region);
+  key.add("what", record.function == kJudgedWrong ? "wrong 1" : "bad 1");
+  key.add("guid", record.guid).add("build", record.build).add("region", record.region);
   return key;
 }
 

@@ -25,7 +25,7 @@ json candidate_json(const LedgerCandidate& c) {
           {"eager_error", c.eager_error},
           {"compile_seconds", c.compile_seconds},
           {"peak_bytes", c.peak_bytes},
-          {"artifacts", c.artifacts}};
+          {"regions", c.regions}};
 }
 
 // A figure that a ledger may hold; NaN, infinity (JSON has neither, null stands for them) and what is absurd become the bound.
@@ -53,7 +53,7 @@ LedgerCandidate candidate_of(const json& j) {
   c.eager_error = figure(j.at("eager_error"), 0, 1e300);
   c.compile_seconds = figure(j.at("compile_seconds"), 0, 1e6);
   c.peak_bytes = count(j.at("peak_bytes"));
-  c.artifacts = j.at("artifacts").get<std::vector<std::string>>();
+  c.regions = j.at("regions").get<std::vector<std::string>>();
   return c;
 }
 

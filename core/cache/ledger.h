@@ -24,7 +24,7 @@ struct LedgerCandidate {
   double max_error = 0, eager_error = 0;
   double compile_seconds = 0;
   int64_t peak_bytes = 0;
-  std::vector<std::string> artifacts;  // cache keys of its regions, in plan order
+  std::vector<std::string> regions;  // hex hashes of what its plan compiled, by step
   bool operator==(const LedgerCandidate&) const = default;
 };
 

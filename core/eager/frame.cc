@@ -184,6 +184,7 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
     num_bodies = 2;
   } else if (name == "while_loop") {
     step.kind = Kind::kWhile;
+    loops_ = true;
     num_bodies = 2;
   } else if (name == "wrap_with_set_grad_enabled") {
     step.kind = Kind::kNoScope;  // gradients are off for the whole run
@@ -205,6 +206,7 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
             if (written_outside) written_after.insert(std::move(inner));
       KRN_TRY_LET(auto frame,
                   Frame::make(*body->graph, making.devices, written_after, making.segments, making.prefix + node.name + "/"));
+      loops_ = loops_ || frame->loops();
       step.bodies.push_back(std::move(frame));
     } else if (const auto* type = input.arg.get<std::string>();
                step.kind == Kind::kAutocast && first && type != nullptr) {
@@ -375,7 +377,7 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, c
 
 void Frame::run_other_branch(const Step& step, bool taken, const torch::jit::Stack& stack, const Running& running) {
   const Frame& other = *step.bodies[taken ? 1 : 0];
-  if (other.writes()) return;
+  if (other.writes() || other.loops()) return;  // a loop may find no end on such data
   try {
     other.run(std::vector<IValue>(stack.begin() + 1, stack.end()), running);
   } catch (...) {  // data that the branch is not for

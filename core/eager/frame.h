@@ -64,6 +64,7 @@ class Frame {
   size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return outputs_.size(); }
   bool writes() const { return writes_; }
+  bool loops() const { return loops_; }
   // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw, and SegmentFailed; `at` then says where.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, const Running& running) const;
 
@@ -117,7 +118,7 @@ class Frame {
   std::vector<Step> steps_;  // one for each node, in order
   std::vector<Stretch> stretches_;  // ascending
   OperandList outputs_;
-  bool writes_ = false;
+  bool writes_ = false, loops_ = false;  // itself or a graph inside
 };
 
 }  // namespace keirin

@@ -35,7 +35,8 @@ class SegmentRunner {
   // The segment's operators were called, after `answer` said false or was not asked.
   virtual void called(size_t segment) { static_cast<void>(segment); }
   // Whether the branch of a cond that is not taken is to be run too, on copies of its operands, before the one that is: its results
-  // and errors go nowhere. Only branches that write nothing are.
+  // and errors go nowhere. Only branches that write nothing
+  // and have no loop are.
   virtual bool wants_other_branch() const { return false; }
 };
 

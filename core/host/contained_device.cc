@@ -54,6 +54,10 @@ void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
   tell_(plugin_name() + ": " + what + "; the region is quarantined");
 }
 
+void ContainedDevice::judged_wrong(const Hash& region, const std::string& what) {
+  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), kJudgedWrong, what, {}});
+}
+
 Status ContainedDevice::judge(const char* function, const Hash& region, Status status) {
   // The machine's fault and not the plugin's, so for this process only: the disk or the memory was full.
   const bool machine = status.code() == Code::k_exhausted;

@@ -47,6 +47,8 @@ class ContainedDevice final : public PluginDevice {
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override { return inner_.end_recording(stream); }
   Status health() override { return inner_.health(); }
   void quarantine(const Hash& region, const std::string& what) override;
+  void judged_wrong(const Hash& region, const std::string& what) override;
+  std::set<std::string> known_wrong() const override { return quarantine_->judged_wrong(plugin_guid(), plugin_build_id()); }
 
   void end_child() {
     if (child_) child_->end();

@@ -101,6 +101,8 @@ class UsedDevice final : public PluginDevice {
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override;
   Status health() override;
   void quarantine(const Hash&, const std::string&) override {}
+  void judged_wrong(const Hash&, const std::string&) override {}
+  std::set<std::string> known_wrong() const override { return {}; }
 
   UsedPlugin& plugin() { return *plugin_; }
   krn_stream stream_of(uint64_t native, bool recording) const;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -188,6 +189,10 @@ class PluginDevice {
   virtual Status health() = 0;  // ok or device_lost, which is sticky; never waits
   // The plugin is not given this region again, in this process and the next ones. `what`: "answered wrong in service".
   virtual void quarantine(const Hash& region, const std::string& what) = 0;
+  // The plugin's code for this region ran to its end and the judge found its answer wrong: remembered for this process and the next
+  // ones, by build of the plugin. It still may compile it; who builds plans leaves it out.
+  virtual void judged_wrong(const Hash& region, const std::string& what) = 0;
+  virtual std::set<std::string> known_wrong() const = 0;  // hex hashes of those regions
 };
 
 class PluginHost {

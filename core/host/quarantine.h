@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct BadRecord {
 
 inline constexpr size_t kBadRegionsOfABadPlugin = 3;
 
+// BadRecord::function of regions whose code ran to its end and answered wrong, as the judge found. They are taken apart, or run
+// eagerly, by whoever builds plans: the plugin may have them, and three of them say nothing of its others.
+inline constexpr const char* kJudgedWrong = "keirin.judge";
+
 class Quarantine {
  public:
   using Keep = std::function<void(const BadRecord&)>;
@@ -37,6 +42,8 @@ class Quarantine {
   std::optional<std::string> why_not(const std::string& guid, const std::string& build, const Hash& region) const;
   // Why the plugin may not be used at all.
   std::optional<std::string> why_not(const std::string& guid, const std::string& build) const;
+  // Hex hashes of the regions that it was judged wrong for.
+  std::set<std::string> judged_wrong(const std::string& guid, const std::string& build) const;
   std::vector<BadRecord> of_plugin(const std::string& guid, const std::string& build) const;
 
  private:

@@ -66,6 +66,9 @@
 #define FAULT_always_wrong 42
 #define FAULT_refuses_unsupported 43
 #define FAULT_refuses_internal 44
+#define FAULT_wrong_relu 45
+#define FAULT_wrong_together 46
+#define FAULT_wrong_linear 47
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -380,13 +383,16 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     }
     if (step.linear) {
       run_linear(step, at[step.x], at[step.w], step.b == KRN_NONE ? nullptr : at[step.b], at[step.y]);
+      if (IS(wrong_linear) && step.rows > 0) at[step.y][0] += 1;
       continue;
     }
     Slice slice{at[step.x], at[step.y]};
     if (g_threads) g_threads->parallel_for(g_host, step.rows, 16, relu_slice, &slice);
     else relu_slice(&slice, 0, step.rows, 0);
+    if (IS(wrong_relu) && step.rows > 0) at[step.y][0] += 1;
   }
   if (IS(rude_run)) be_rude();
+  if (IS(wrong_together) && exec->steps.size() > 1) static_cast<float*>(run->outputs[0].data)[0] += 1;
   if (IS(always_wrong) && exec->num_elements > 0) static_cast<float*>(run->outputs[0].data)[exec->num_elements - 1] += 1;
   return IS(switched_run) ? run_as_told(exec, run, err) : KRN_STATUS_ok;
 }

@@ -62,12 +62,12 @@ class ServiceFaults : public testing::Test {
     std::unique_ptr<Session> session;
     std::vector<TensorRef> inputs, expected;
   };
-  Service serve(const Options& o) {
+  Service serve(const Options& o, const std::string& model = "bench/zoo/models/small/mlp.pt2") {
     Service s;
     auto runtime = Runtime::open(o);
     EXPECT_TRUE(runtime.ok()) << runtime.status().text();
     s.runtime = std::move(*runtime);
-    auto session = Session::open(*s.runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", o);
+    auto session = Session::open(*s.runtime, std::string(KEIRIN_SOURCE_DIR) + "/" + model, o);
     EXPECT_TRUE(session.ok()) << session.status().text();
     s.session = std::move(*session);
     s.inputs = *s.session->example_inputs(1);
@@ -365,6 +365,74 @@ TEST_P(RefusedRegion, CostsThatRegion) {
 }
 INSTANTIATE_TEST_SUITE_P(All, RefusedRegion, testing::Values("refuses_unsupported", "refuses_internal"),
                          [](const auto& info) { return std::string(info.param); });
+
+// A plugin that is wrong for one kind of operator loses those: they run eagerly, the rest stays compiled, and whoever comes next knows.
+TEST_F(ServiceFaults, AWrongOperatorCostsItself) {
+  Options o = options("wrong_relu");
+  o.force = "compiled";
+  for (const bool again : {false, true}) {
+    SCOPED_TRACE(again ? "the next start" : "the first start");
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    const std::string text = explain_text(*report);
+    EXPECT_EQ(report->plugin, "wrong_relu") << text;
+    EXPECT_TRUE(report->verified) << text;
+    EXPECT_GT(report->nodes_compiled, 0) << text;
+    EXPECT_LT(report->nodes_compiled, report->nodes) << text;
+    int found = 0;
+    for (const std::string& reason : report->reasons) found += has(reason, "wrong_relu is wrong for relu");
+    EXPECT_EQ(found, again ? 0 : 1) << text;
+    EXPECT_FALSE(has(text, "operators together")) << text;
+    for (const StepReport& step : report->steps) EXPECT_EQ(step.choice == "eager", step.name == "relu") << text;
+    const auto outputs = s.session->call(s.inputs);
+    ASSERT_TRUE(outputs.ok());
+    EXPECT_TRUE(right(*outputs, s.expected));
+  }
+}
+
+// Operators that are right alone and wrong together are taken apart.
+TEST_F(ServiceFaults, WhatIsWrongTogetherIsTakenApart) {
+  Options o = options("wrong_together");
+  o.force = "compiled";
+  for (const bool again : {false, true}) {
+    SCOPED_TRACE(again ? "the next start" : "the first start");
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    const std::string text = explain_text(*report);
+    EXPECT_EQ(report->plugin, "wrong_together") << text;
+    EXPECT_TRUE(report->verified) << text;
+    EXPECT_GT(report->nodes_compiled, 1) << text;
+    EXPECT_EQ(has(text, "operators together, from"), !again) << text;
+    EXPECT_FALSE(has(text, "answered wrong before")) << text;
+    int regions = 0;
+    for (const StepReport& step : report->steps) {
+      regions += step.choice == "wrong_together";
+      EXPECT_EQ(step.ops, 1) << text;
+    }
+    EXPECT_GT(regions, 1) << text;
+    const auto outputs = s.session->call(s.inputs);
+    ASSERT_TRUE(outputs.ok());
+    EXPECT_TRUE(right(*outputs, s.expected));
+  }
+}
+
+// What is wrong in a region is found although no output of the model shows it; here nothing is left of the plans.
+TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
+  Options o = options("wrong_linear");
+  o.force = "compiled";
+  Service s = serve(o, "tests/data/import/hidden_relu.pt2");
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  const std::string text = explain_text(*report);
+  EXPECT_TRUE(has(text, "wrong_linear is wrong for linear")) << text;
+  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay") << text;
+  for (const CandidateReport& c : report->candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
+  const auto outputs = s.session->call(s.inputs);
+  ASSERT_TRUE(outputs.ok());
+  EXPECT_TRUE(right(*outputs, s.expected));
+}
 
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
   const std::vector<std::string> passes{"a", "b", "c", "d"};

@@ -269,6 +269,18 @@ def batch(low=2, high=64):
     return torch.export.Dim("batch", min=low, max=high)
 
 
+class HiddenRelu(nn.Module):
+    """What the relu computes reaches the answer only if it is infinite: an error in it does not show."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        hidden = self.b(torch.relu(self.a(x)))
+        return x * 2 + torch.isposinf(hidden).sum()
+
+
 def cases():
     yield "mlp", Mlp().eval(), (torch.randn(3, 8),), {"x": {0: batch()}}, 1
     yield "in_place", InPlace().eval(), (torch.randn(3, 4),), None, 1
@@ -297,6 +309,8 @@ def cases():
         yield name, model.eval(), (torch.randn(3, 4),), None, 1
     torch.manual_seed(0)
     yield "moved", Moved().eval(), (torch.randn(3, 4),), None, 1
+    torch.manual_seed(0)
+    yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

@@ -102,7 +102,7 @@ class Sized(nn.Module):
         torch._check(n >= 2)
         torch._check(n <= x.shape[0])
         part = h.narrow(0, 0, n)
-        return self.second(part) * 2 + torch.arange(n).unsqueeze(1), torch.ones(n, 3) * h.sum()
+        return self.second(part) * 2 + torch.arange(n).unsqueeze(1), torch.arange(3.0 * n).view(n, 3) * h.sum()
 
 
 class Written(nn.Module):

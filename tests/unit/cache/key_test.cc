@@ -46,6 +46,8 @@ class NamedDevice final : public PluginDevice {
   Result<std::shared_ptr<Recording>> end_recording(uint64_t) override { return none(); }
   Status health() override { return {}; }
   void quarantine(const Hash&, const std::string&) override {}
+  void judged_wrong(const Hash&, const std::string&) override {}
+  std::set<std::string> known_wrong() const override { return {}; }
 
  private:
   static Status none() { return Status(Code::k_unsupported, "it only has a name"); }

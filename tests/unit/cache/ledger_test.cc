@@ -32,7 +32,7 @@ LedgerRecord sample() {
   c.milliseconds = 2.25;
   c.max_error = 1e-7;
   c.eager_error = 2e-7;
-  c.artifacts = {"00ff"};
+  c.regions = {"00ff"};
   r.candidates = {c};
   r.environment = {{"load", "0.1"}};
   r.pays_back_after_calls = 6600;

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/contest.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "abi/planted.h"
+#include "core/eager/replay.h"
+#include "core/exec/ticks.h"
+#include "core/tune/elements.h"
+#include "core/tune/interference.h"
+#include "core/tune/race.h"
+#include "core/tune/verify.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = Deciding::Tensors;
+
+constexpr double kLeastGain = 0.02;
+constexpr uint64_t kConfirmNs = 4'000'000'000;  // what `bench` publishes was true for so long
+
+bool runs_in_worker(const Deciding& d) { return d.session.options.run_in == "worker" && d.session.device.kind == Device::kCpu; }
+
+// Whether a recording answers inputs that it was not made with as the call it was made of does. The candidate was verified: what is
+// asked is that each call's inputs and outputs are bound, and the beginning of an output shows that. Random numbers differ by right.
+Result<bool> answers_alike(Deciding& d, const CallFn& recorded, const CallFn& plain) {
+  constexpr int64_t kMost = 1 << 16;
+  KRN_TRY_LET(const Tensors inputs, d.input_set(1));
+  const auto answer = [&](const CallFn& call) -> Result<Trial> {
+    KRN_TRY_LET(Trial trial, d.trials.run(call, inputs));
+    for (TensorRef& t : trial.numbers)
+      if (t && t->storage_bytes() >= kMost * dtype_bytes(t->dtype()) && num_elements(*t) > kMost) {
+        KRN_TRY_LET(t, d.services.wrap({t->dtype(), {kMost}, {1}, t->device()}, t->data(), t));
+      }
+    return trial;
+  };
+  KRN_TRY_LET(const Trial once, answer(plain));
+  const size_t num_outputs = d.session.eager->num_outputs();
+  const auto alike = [&](const Trial& other) -> Result<bool> {
+    if (other.numbers.size() != once.numbers.size() || !d.trials.other_difference(once, other, num_outputs).empty()) return false;
+    JudgeOptions options;
+    options.error_budget = 1e-2;
+    KRN_TRY_LET(const Judgement judgement, judge(once.numbers, once.numbers, other.numbers, d.services, options));
+    return judgement.right;
+  };
+  KRN_TRY_LET(const Trial replayed, answer(recorded));
+  KRN_TRY_LET(const bool right, alike(replayed));
+  if (right) return true;
+  KRN_TRY_LET(const Trial twice, answer(plain));
+  KRN_TRY_LET(const bool repeats, alike(twice));
+  return !repeats;
+}
+
+int64_t measure_peak(Deciding& d, const Candidate& candidate) {
+  auto inputs = d.trials.own_copies(d.inputs);
+  if (!inputs.ok()) return 0;
+  d.services.reset_peak(d.session.device);
+  const int64_t before = d.services.peak_bytes(d.session.device);
+  auto outputs = candidate.call(*inputs);
+  const int64_t peak = d.services.peak_bytes(d.session.device) - before;
+  return outputs.ok() ? std::max<int64_t>(peak, 0) : 0;
+}
+
+// Why the race told nothing, if it did not: a winner is one whatever happened to others, but that nobody won is known only if all raced.
+std::string disturbance(const RaceSheet& sheet) {
+  if (sheet.disturbed.empty() || (sheet.winner != sheet.baseline && !sheet.baseline_disturbed)) return {};
+  return sheet.disturbed;
+}
+
+struct Winner {
+  size_t candidate = 0;
+  std::string why;  // not by this race: a line for the report
+};
+
+// Who answers from now on: the option's, where it forces one; what the race showed; where it was disturbed, what an undisturbed race
+// chose before, in this process or another, if that is here and right; else eager.
+Winner name_winner(const Deciding& d, const RaceSheet& sheet, const std::vector<size_t>& of_runner) {
+  const auto usable = [&](const Candidate& c) { return c.call && c.report.verified; };
+  if (d.session.options.force == "eager") return {};
+  if (d.session.options.force == "compiled") {
+    // The one that was raced, for its figures are known; else any.
+    const auto rank = [&](const Candidate& c) { return c.report.plugin.empty() || !usable(c) ? 0 : c.report.blocks > 0 ? 2 : 1; };
+    size_t best = 0;
+    for (size_t i = 1; i < d.candidates.size(); ++i) {
+      const Candidate &own = d.candidates[i], &held = d.candidates[best];
+      const bool faster = rank(own) == rank(held) && own.report.milliseconds < held.report.milliseconds;
+      if (rank(own) > rank(held) || (rank(own) > 0 && faster)) best = i;
+    }
+    if (best > 0) return {best, {}};
+  }
+  const std::string disturbed = disturbance(sheet);
+  if (disturbed.empty()) return {KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner], {}};
+  for (size_t i = d.candidates.size(); d.ledger && i-- > 0;)
+    if (d.candidates[i].report.name == d.ledger->choice && usable(d.candidates[i]))
+      return {i, "the race was disturbed: " + disturbed + "; the choice is that of an earlier race"};
+  return {0, "the race was disturbed: " + disturbed + "; eager answers"};
+}
+
+}  // namespace
+
+void add_launch_replays(Deciding& d) {
+  if (d.session.device.kind == Device::kCpu) return;
+  const size_t count = d.candidates.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!d.candidates[i].call || (i > 0 && !d.candidates[i].report.verified)) continue;
+    Candidate recorded;
+    recorded.report = d.candidates[i].report;
+    recorded.report.name = d.candidates[i].report.name + "+launch_replay";
+    recorded.built = d.candidates[i].built;
+    recorded.is_recording = true;
+    auto replay = LaunchReplay::record(d.candidates[i].own, d.inputs, d.seen.written_inputs, d.services, d.session.device);
+    if (const Status status = d.trials.restore(); !status.ok()) replay = status;
+    if (!replay.ok()) {
+      recorded.report.reason = "unsupported";
+      recorded.report.note = replay.status().message().what;
+      recorded.report.verified = false;
+    } else {
+      std::shared_ptr<LaunchReplay> shared = std::move(*replay);
+      // The recording reads the plan's arena and weights: it keeps the call alive.
+      const CallFn call = d.in_eagers_forms([shared, keep = d.candidates[i].own](const Tensors& inputs) { return shared->run(inputs); }, !d.candidates[i].is_plan() || d.strides_may_differ(*d.candidates[i].built.plan));
+      const Result<bool> alike = d.prepared ? answers_alike(d, call, d.candidates[i].call) : Result<bool>(true);
+      if (!alike.ok() || !*alike) {
+        recorded.report.reason = "wrong_result";
+        recorded.report.note = alike.ok() ? "the recording answers new inputs in another way than the call that was recorded" : alike.status().message().what;
+        recorded.report.verified = false;
+      } else {
+        recorded.call = call;
+        recorded.report.reason = "pending";
+        recorded.baseline = i == 0;
+        if (i == 0) d.launch_replay = d.candidates.size();
+      }
+    }
+    d.candidates.push_back(std::move(recorded));
+  }
+}
+
+void measure_memory(Deciding& d) {
+  d.candidates[0].report.peak_bytes = measure_peak(d, d.candidates[0]);
+  const int64_t eager_process = d.eager_process_bytes + d.candidates[0].report.peak_bytes;
+  const double allowed = (1 + d.session.options.memory_limit) * static_cast<double>(eager_process);
+  for (size_t i = 1; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    if (!candidate.call || !candidate.report.verified) continue;
+    const int64_t held = candidate.is_plan() ? candidate.built.plan->arena_bytes() + candidate.built.constant_bytes : 0;
+    candidate.report.peak_bytes = held + measure_peak(d, candidate);
+    if (static_cast<double>(d.eager_process_bytes + candidate.report.peak_bytes) > allowed) {
+      candidate.report.reason = "memory";
+      candidate.report.note = "the process would need " + std::to_string((d.eager_process_bytes + candidate.report.peak_bytes) >> 20) +
+                              " MiB, an eager one " + std::to_string(eager_process >> 20) + " MiB";
+      candidate.call = nullptr;
+    }
+  }
+  (void)d.trials.restore();
+}
+
+Result<size_t> race_candidates(Deciding& d) {
+  KRN_TRY_LET(d.raced, d.trials.own_copies(d.inputs));
+  std::vector<Runner> runners;
+  std::vector<size_t> of_runner;
+  size_t replay_runner = 0;
+  for (size_t i = 0; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    if (!candidate.call || (i > 0 && !candidate.report.verified && !candidate.baseline)) continue;
+    if (i == d.launch_replay && i > 0) replay_runner = runners.size();
+    runners.push_back({candidate.report.name, [&d, i]() -> Status {
+                         Result<Tensors> outputs = d.candidates[i].call(d.raced);
+                         return outputs.ok() ? Status() : outputs.status();
+                       }, candidate.report.peak_bytes});
+    of_runner.push_back(i);
+  }
+  RaceOptions options;
+  options.threshold = kLeastGain;
+  options.limit_ns = static_cast<uint64_t>(d.session.options.race_seconds * 1e9);
+  if (d.session.device.kind != Device::kCpu) options.wait = [&d] { return d.services.synchronize(d.session.device); };
+  if (Cache* cache = d.session.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
+  options.between = pass_gate;
+  ProcessInterference interference(!runs_in_worker(d));
+  options.interference = d.session.options.interference ? d.session.options.interference : &interference;
+  d.progress("race", 0.5);
+  if (d.session.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
+  if (d.session.options.force == "compiled")
+    for (size_t r = 0; r < of_runner.size(); ++r)
+      if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
+  KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
+  d.keeps_decision = sheet.disturbed.empty();
+  for (size_t r = 0; r < sheet.rows.size(); ++r) {
+    const RaceRow& row = sheet.rows[r];
+    CandidateReport& report = d.candidates[of_runner[r]].report;
+    report.milliseconds = row.ns / 1e6;
+    report.gain = row.gain, report.gain_low = row.gain_low, report.gain_high = row.gain_high;
+    report.blocks = row.blocks;
+    switch (row.outcome) {
+      case RaceOutcome::kBaseline: report.reason = "baseline"; break;
+      case RaceOutcome::kAccept: report.reason = "faster"; break;
+      case RaceOutcome::kReject: report.reason = row.gain < 1 ? "slower" : "inside_noise"; break;
+      case RaceOutcome::kDisturbed: report.reason = "disturbed"; break;
+      case RaceOutcome::kCancelled:
+      case RaceOutcome::kScreened: report.reason = "not_raced"; break;
+      case RaceOutcome::kFailed: report.reason = "compile_failed"; break;
+      default: report.reason = "inside_noise"; break;
+    }
+    report.note = row.note;
+    if (report.reason == "compile_failed") report.note = row.status.message().what;
+  }
+  KRN_TRY(d.trials.restore());
+  d.report.disturbed = disturbance(sheet);
+  const Winner named = name_winner(d, sheet, of_runner);
+  const size_t winner = named.candidate;
+  if (!named.why.empty()) d.report.reasons.insert(d.report.reasons.begin(), named.why);
+  if (d.candidates[winner].report.reason == "disturbed") d.report.disturbed = d.candidates[winner].report.note;
+  if (!d.report.disturbed.empty())
+    for (Candidate& candidate : d.candidates) candidate.report.milliseconds = 0;
+  if (!d.session.options.force.empty()) d.candidates[winner].report.reason = "forced";
+  d.report.eager_replay_ms = replay_runner ? d.candidates[d.launch_replay].report.milliseconds : 0;
+  // The times of one race stand beside each other: the baseline's is that of the winner's own.
+  const auto of_winner = std::find(of_runner.begin(), of_runner.end(), winner);
+  const RaceRow* row = of_winner == of_runner.end() ? nullptr : &sheet.rows[static_cast<size_t>(of_winner - of_runner.begin())];
+  if (row && row->baseline_ns > 0 && d.report.disturbed.empty()) {
+    d.candidates[of_runner[sheet.baseline]].report.milliseconds = row->baseline_ns / 1e6;
+    if (replay_runner && sheet.baseline == replay_runner) d.report.eager_replay_ms = row->baseline_ns / 1e6;
+  }
+  return winner;
+}
+
+// The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed.
+void time_steps(Deciding& d, const Candidate& candidate) {
+  constexpr size_t kRuns = 5, kMostRuns = 25;
+  const std::vector<PlanStep>& steps = candidate.built.plan->steps();
+  std::vector<std::vector<double>> us_of_steps(steps.size());
+  std::vector<double> overheads;
+  ProcessInterference interference(!runs_in_worker(d));
+  size_t disturbed = 0;
+  for (size_t i = 0; i < kMostRuns && overheads.size() < kRuns && d.report.disturbed.empty(); ++i) {
+    std::vector<double> step_us;
+    const uint64_t waited = interference.waited_ns();
+    const uint64_t start = ticks();
+    const Result<Tensors> outputs = candidate.built.plan->run_timed(d.raced, step_us);  // freeing them is the caller's time
+    if (!outputs.ok()) return;
+    const double us = static_cast<double>(ticks() - start) * microseconds_per_tick();
+    const bool quiet = static_cast<double>(interference.waited_ns() - waited) <= kDisturbedShare * us * 1e3;
+    if (!quiet && ++disturbed + kRuns <= kMostRuns) continue;
+    overheads.push_back(us - std::accumulate(step_us.begin(), step_us.end(), 0.0));
+    for (size_t s = 0; s < steps.size(); ++s) us_of_steps[s].push_back(step_us[s]);
+  }
+  if (disturbed + kRuns > kMostRuns)
+    d.report.reasons.push_back("the times of steps were taken while others had the processor");
+  (void)d.trials.restore();
+  d.report.steps_of = candidate.report.name;
+  d.report.call_overhead_us = median(overheads);
+  for (size_t s = 0; s < steps.size(); ++s)
+    d.report.steps.push_back({steps[s].name, steps[s].executable ? candidate.report.plugin : "eager", steps[s].num_ops,
+                             median(us_of_steps[s]), steps[s].executable ? "" : "unsupported", steps[s].note});
+}
+
+}  // namespace keirin

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of the right candidates is the fastest, beyond noise, within the memory that is allowed. Internal to core/api.
+#pragma once
+
+#include "core/api/deciding.h"
+
+namespace keirin {
+
+// Adds eager and every right plan as recorded launches, on devices that have them.
+void add_launch_replays(Deciding& d);
+// Takes those out that need more memory than the options allow.
+void measure_memory(Deciding& d);
+// Times them against each other and names the winner, by number. Fills the times of the candidates' reports, what disturbed the race
+// and whether the decision may be kept.
+Result<size_t> race_candidates(Deciding& d);
+// The steps of a plan with their times, into the report.
+void time_steps(Deciding& d, const Candidate& candidate);
+
+}  // namespace keirin

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/decide.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <utility>
+
+#include <unistd.h>
+
+#include "core/api/contest.h"
+#include "core/api/kept_decision.h"
+#include "core/api/region_trial.h"
+#include "core/api/verification.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = Deciding::Tensors;
+
+constexpr int kMostWinners = 3;  // that turn out to be wrong in a region; then eager answers
+
+// The reason code of a plan that could not be built.
+const char* reason_of(const Status& status) {
+  if (status.message().what.rfind("quarantined", 0) == 0) return "quarantined";
+  if (status.code() == Code::k_timeout) return "deadline";
+  return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
+}
+
+// The process between calls: on the CPU as the kernel counts it; on a device the weights and what its context takes.
+int64_t resident_bytes(const Deciding& d) {
+  constexpr int64_t kDeviceContextBytes = int64_t{512} << 20;
+  if (d.session.device.kind == Device::kCpu) {
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGE_SIZE);
+  }
+  return kDeviceContextBytes + d.session.weights.storage_bytes();
+}
+
+void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
+  // Nor may the race then prefer a plan with eager steps to one without.
+  if (built.ok() && d.session.options.fallback == Fallback::kForbid && built->nodes_compiled < d.report.nodes) {
+    std::string why = std::to_string(d.report.nodes - built->nodes_compiled) + " operators would run eagerly, which is forbidden";
+    if (!built->refusals.empty()) why += ": " + built->refusals.front();
+    built = Status(Code::k_unsupported, std::move(why));
+  }
+  Candidate candidate;
+  candidate.report.name = name;
+  if (!built.ok()) {
+    candidate.report.reason = reason_of(built.status());
+    candidate.report.note = built.status().message().what;
+  } else {
+    candidate.report.name = built->name;
+    candidate.report.plugin = built->plugin;
+    candidate.report.compile_seconds = built->seconds;
+    // Loading is not compiling: what it cost when it was compiled is in the ledger.
+    if (built->from_cache && d.ledger)
+      for (const LedgerCandidate& known : d.ledger->candidates)
+        if (known.name == built->name) candidate.report.compile_seconds = known.compile_seconds;
+    candidate.report.reason = "pending";
+    candidate.report.peak_bytes = built->plan->arena_bytes() + built->constant_bytes;
+    // Said whatever is chosen: nothing else tells that the machine's or the plugin's fault made this candidate slower.
+    for (const std::string& region : built->lost) d.report.reasons.push_back(built->name + " without " + region);
+    d.report.kernels_generated += static_cast<int>(built->kernels_generated);
+    candidate.built = std::move(*built);
+    d.make_calls(candidate);
+  }
+  d.candidates.push_back(std::move(candidate));
+}
+
+// The graph after the passes, op by op through LibTorch on dense slots: no code is generated.
+void add_replay(Deciding& d) {
+  const double start = now_s();
+  Candidate candidate;
+  candidate.report.name = "replay";
+  auto replay = GraphReplay::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
+  if (!replay.ok()) {
+    candidate.report.reason = "unsupported";
+    candidate.report.note = replay.status().message().what;
+  } else {
+    std::shared_ptr<GraphReplay> shared = std::move(*replay);
+    candidate.report.reason = "pending";
+    candidate.report.compile_seconds = now_s() - start;
+    candidate.own = [shared](const Tensors& inputs) { return shared->run(inputs); };
+    candidate.call = d.in_eagers_forms(candidate.own, true);
+  }
+  d.candidates.push_back(std::move(candidate));
+}
+
+void build_candidates(Deciding& d) {
+  add_replay(d);
+  d.progress("compile", 0.2);
+  build_plans(d.session, *d.prepared, [&d](Result<BuiltPlan> built, const std::string& name) { add_plan(d, std::move(built), name); });
+}
+
+// Eager's first call, and the graph after the passes, if the model has one.
+Status prepare(Deciding& d) {
+  // Eager first: its error is the caller's answer, and nothing else is tried. What it does with memory decides what is captured.
+  // Where inputs share memory with each other, that is not a call that others are like: it is asked with copies.
+  Tensors apart = d.inputs;
+  if (d.inputs_share())
+    for (TensorRef& input : apart) {
+      KRN_TRY_LET(input, d.services.clone(input));
+    }
+  KRN_TRY_LET(const Tensors first, d.session.eager->observe(apart, d.seen));
+  d.eager_process_bytes = resident_bytes(d);
+  d.forms = forms_of(first, apart, d.session.weights);
+  KRN_TRY(d.trials.save());
+  Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
+  if (captured.ok()) d.prepared = std::make_shared<Prepared>(std::move(*captured));
+  if (const Status status = captured.ok() ? optimise(d.session, *d.prepared, first) : captured.status(); !status.ok()) {
+    d.prepared.reset();
+    d.report.reasons.push_back("the model runs as a whole in eager: " + status.message().what);
+    return {};
+  }
+  d.report.stage_seconds = d.prepared->stage_seconds;
+  d.report.nodes = static_cast<int>(d.prepared->graph.ops.size());
+  for (const Op& op : d.prepared->graph.ops) d.report.nodes_opaque += op.code == OpCode::kOpaque;
+  read_kept_decision(d);
+  return {};
+}
+
+void choose(Deciding& d, size_t winner) {
+  Candidate& chosen = d.candidates[winner];
+  d.report.chosen = chosen.report.name;
+  d.report.chosen_ms = chosen.report.milliseconds;
+  d.report.max_error = chosen.report.max_error;
+  d.report.eager_error = d.candidates[0].report.eager_error;
+  d.report.verified = winner == 0 || chosen.report.verified || chosen.baseline;
+  if (winner > 0 && chosen.report.gain > 0 && !chosen.baseline && d.report.disturbed.empty()) {
+    d.report.speedup = chosen.report.gain, d.report.speedup_low = chosen.report.gain_low, d.report.speedup_high = chosen.report.gain_high;
+  }
+  if (winner == 0) return d.publish({}, {});
+  d.publish(chosen.call, service_guard(d, chosen.report.name, chosen.report.plugin));
+}
+
+// Of the steps' time; of their operators where none was timed.
+double eager_share(const Deciding& d) {
+  double eager = 0, all = 0;
+  for (const StepReport& step : d.report.steps) {
+    const double share = d.report.disturbed.empty() ? step.microseconds : step.ops;
+    all += share;
+    if (step.choice == "eager") eager += share;
+  }
+  return all > 0 ? eager / all : 0;
+}
+
+void finish(Deciding& d) {
+  const Candidate* best = nullptr;  // the chosen plan; else the fastest one; else, where none was timed, the first
+  const auto rank = [&](const Candidate& c) { return c.report.name == d.report.chosen ? 2 : c.report.milliseconds > 0 ? 1 : 0; };
+  for (const Candidate& candidate : d.candidates) {
+    if (!candidate.is_plan() || !candidate.call || !candidate.report.verified) continue;
+    const bool faster = best && candidate.report.milliseconds < best->report.milliseconds;
+    if (!best || rank(candidate) > rank(*best) || (rank(candidate) == 1 && rank(*best) == 1 && faster)) best = &candidate;
+  }
+  d.report.eager_ms = d.candidates[0].report.milliseconds;
+  d.report.eager_peak_bytes = d.candidates[0].report.peak_bytes;
+  d.report.peak_bytes = d.report.eager_peak_bytes;
+  for (const Candidate& candidate : d.candidates) {
+    if (candidate.report.name == "replay" && d.report.eager_replay_ms == 0) d.report.eager_replay_ms = candidate.report.milliseconds;
+    if (candidate.report.name == d.report.chosen) d.report.peak_bytes = candidate.report.peak_bytes;
+  }
+  double build_seconds = 0;
+  for (const auto& [name, seconds] : d.report.stage_seconds)
+    if (name == "capture" || name == "passes") build_seconds += seconds;
+  if (best) {
+    d.report.plugin = best->report.plugin;
+    d.report.compiled_ms = best->report.milliseconds;
+    // A later cut finds its kernels generated already: what it would have cost alone includes the first one's.
+    double generated = 0;
+    for (const Candidate& candidate : d.candidates)
+      if (candidate.report.plugin == best->report.plugin) generated = std::max(generated, candidate.report.compile_seconds);
+    d.report.compile_seconds = build_seconds + std::max(generated, best->report.compile_seconds);
+    d.report.nodes_compiled = best->built.nodes_compiled;
+    const double saved = d.report.disturbed.empty() ? (d.report.eager_ms - d.report.chosen_ms) / 1e3 : 0;
+    if (d.report.chosen == best->report.name && saved > 0)
+      d.report.pays_back_after_calls = static_cast<int64_t>(std::ceil(d.report.compile_seconds / saved));
+    if (d.report.chosen != best->report.name) d.report.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));
+    for (const std::string& refusal : best->built.refusals) d.report.reasons.push_back("eager: " + refusal);
+    time_steps(d, *best);
+  }
+  d.report.eager_share = best && best->report.name == d.report.chosen ? eager_share(d) : 1;
+  for (const Candidate& candidate : d.candidates) {
+    if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
+      d.report.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
+    if (candidate.report.reason == "wrong_result") d.report.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
+    d.report.candidates.push_back(candidate.report);
+  }
+}
+
+// A plan that is wrong as a whole loses what is wrong in it, and is judged again.
+Status verify_and_repair(Deciding& d) {
+  KRN_TRY(verify(d));
+  for (size_t i = 0; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    if (candidate.wrong_set < 0 || !candidate.is_plan()) continue;
+    const bool repaired = d.step([&] {
+      const Result<Tensors> inputs = d.input_set(candidate.wrong_set);
+      return inputs.ok() && repair(d, candidate, *inputs, true);
+    });
+    if (!repaired) continue;
+    candidate.wrong_set = -1;
+    candidate.report.verified = true;
+    candidate.report.reason = "pending";
+    candidate.report.note.clear();
+    KRN_TRY(verify(d, {i}));
+  }
+  return {};
+}
+
+// Whether each region of what won the race is right by itself. If not, its plan is repaired and judged again, or out, and another
+// race has to be run.
+bool regions_are_right(Deciding& d, size_t winner) {
+  if (!d.candidates[winner].is_plan()) return true;
+  const Result<std::vector<RegionVerdict>> verdicts = try_regions(d, d.candidates[winner].built, d.inputs, false);
+  if (!verdicts.ok()) {
+    d.report.reasons.push_back("the regions were not tried one by one: " + verdicts.status().message().what);
+    return true;
+  }
+  if (std::all_of(verdicts->begin(), verdicts->end(), [](const RegionVerdict& v) { return v.wrong.empty(); })) return true;
+  const std::shared_ptr<Plan> plan = d.candidates[winner].built.plan;
+  std::erase_if(d.candidates, [](const Candidate& c) { return c.is_recording; });  // made again of what is then right
+  d.launch_replay = 0;
+  for (size_t i = 0; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, false)) continue;
+    if (const Status status = verify(d, {i}); !status.ok() || !candidate.report.verified) candidate.call = nullptr;
+  }
+  return false;
+}
+
+Result<ModelReport> run(Deciding& d) {
+  Candidate eager;
+  eager.report.name = "eager";
+  eager.report.verified = true;
+  eager.baseline = true;
+  eager.call = eager.own = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
+  d.candidates.push_back(std::move(eager));
+  KRN_TRY(d.step([&] { return prepare(d); }));
+  if (std::string why = why_no_plugin(d.session); !why.empty()) d.report.reasons.insert(d.report.reasons.begin(), std::move(why));
+  // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
+  const char* only_eager = nullptr;
+  if (!d.call_guard().admits(d.inputs)) only_eager = "the model writes an input that shares memory with another one or with a weight";
+  if (d.seen.reads_storage) only_eager = "the model reads an input or weight by its place in memory (as_strided)";
+  if (only_eager != nullptr) {
+    d.report.chosen = "eager";
+    d.report.verified = true;
+    d.report.eager_share = 1;
+    d.report.reasons.push_back(std::string(only_eager) + ": eager answers such calls");
+    return d.report;
+  }
+  if (d.prepared) {
+    if (d.step([&] { return start_from_kept_decision(d); })) return d.report;
+    double start = now_s();
+    d.step([&] { build_candidates(d); });
+    d.stage("compile", now_s() - start);
+    start = now_s();
+    if (d.session.options.verify) {
+      // A model that cannot be refereed is not compiled: that is a reason and not an error.
+      if (Status status = verify_and_repair(d); !status.ok()) {
+        d.report.reasons.push_back("not verified: " + status.message().what);
+        for (Candidate& candidate : d.candidates) {
+          candidate.report.verified = candidate.baseline;
+          if (!candidate.baseline && candidate.call) candidate.report.reason = "not_verified", candidate.report.note = status.message().what;
+        }
+      }
+    } else {
+      d.report.reasons.push_back("verification was switched off");
+      for (Candidate& candidate : d.candidates) candidate.report.verified = static_cast<bool>(candidate.call);
+    }
+    d.stage("verify", now_s() - start);
+  }
+  size_t winner = 0;
+  for (int round = 0; round < kMostWinners; ++round) {
+    d.step([&] {
+      add_launch_replays(d);
+      measure_memory(d);
+    });
+    double start = now_s();
+    KRN_TRY_LET(const size_t fastest, d.step([&] { return race_candidates(d); }));
+    d.stage("race", now_s() - start);
+    start = now_s();
+    const bool stands = !d.session.options.verify || d.step([&] { return regions_are_right(d, fastest); });
+    d.stage("regions", now_s() - start);
+    if (stands) {
+      winner = fastest;
+      break;
+    }
+  }
+  d.step([&] {
+    choose(d, winner);
+    finish(d);
+    keep_decision(d);
+  });
+  if (!std::exchange(d.session.wrote_other_sizes, true) && d.prepared) {
+    const double start = now_s();
+    d.report.kernels_generated += d.step([&] { return compile_other_structures(d.session, d.specs); });
+    d.stage("other_sizes", now_s() - start);
+  }
+  if (Cache* cache = d.session.runtime.cache()) d.step([&] { cache->sweep(); });  // here and not where entries are written: a decision writes many
+  return d.report;
+}
+
+}  // namespace
+
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return session.eager->run(inputs).status();  // says which
+  Deciding d(session, inputs);
+  Result<ModelReport> report = run(d);
+  if (!report.ok()) return report;
+  const bool falls_back = report->nodes_compiled < report->nodes || report->nodes == 0;
+  if (falls_back && session.options.fallback != Fallback::kAllow) {
+    const std::string why = report->reasons.empty() ? std::string() : report->reasons.front();
+    const std::string which = report->nodes == 0 ? std::string("all") : std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes);
+    const std::string what = which + " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
+    const std::string because = why.empty() ? "" : ": " + why;
+    if (session.options.fallback == Fallback::kForbid)
+      return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
+    report->reasons.insert(report->reasons.begin(), "warning: " + what + because);
+  }
+  for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
+  return report;
+}
+
+}  // namespace keirin

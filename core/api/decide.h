@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decision for one shape: which candidates there are, which of them are right, which of those is fastest beyond noise. Rule
+// G1 holds here: compiled code is used only where it is verified, measured faster than the better of eager and eager with
+// launch replay, and bounded in memory. Whatever fails on the way costs a line in the report, and eager answers.
+#pragma once
+
+#include <vector>
+
+#include "core/api/session_impl.h"
+
+namespace keirin {
+
+// Under the session's compile_mutex. Publishes what answers calls of this kind from now on. An error is eager's own on these inputs,
+// or a rule of the options that cannot be kept.
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
+
+}  // namespace keirin

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/deciding.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/base/overlap.h"
+#include "core/eager/library_settings.h"
+#include "core/tune/inputs.h"
+
+namespace keirin {
+
+using Tensors = Deciding::Tensors;
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
+    : session(session), services(session.runtime.tensors()), inputs(inputs) {
+  report.model = session.name;
+  report.device = device_name(session.device);
+  report.mode = session.options.mode;
+  report.threads = services.num_threads();
+  for (const TensorRef& t : inputs) {
+    specs.push_back(spec_of(*t));
+    report.inputs.push_back(spec_text(specs.back()));
+  }
+  report.sizes = session.free_sizes(specs);
+}
+
+void Deciding::progress(const char* stage, double done) {
+  if (!session.options.progress) return;
+  try {
+    session.options.progress(session.name + ": " + stage, done, 0);
+  } catch (...) {  // a user's callback does not throw into the core
+  }
+}
+
+bool Deciding::inputs_share() const {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t k = 0; k < i; ++k)
+      if (ranges_meet(*inputs[i], *inputs[k])) return true;
+    for (size_t k = 0; k < session.weights.size(); ++k)
+      if (ranges_meet(*inputs[i], *session.weights[k].tensor)) return true;
+  }
+  return false;
+}
+
+CallGuard Deciding::call_guard() const {
+  CallGuard::Writes writes{seen.written_inputs, {}, {}};
+  for (const size_t i : seen.written_weights) writes.weights.push_back(session.weights[i].tensor);
+  for (size_t i = 0; i < session.weights.size(); ++i) writes.all_weights.push_back(session.weights[i].tensor);
+  return CallGuard(inputs, session.device, numeric_modes(session.device), writes);
+}
+
+Result<Tensors> Deciding::input_set(int set) {
+  if (set == 0) return inputs;
+  if (!session.rules) {
+    KRN_TRY_LET(Tensors drawn, make_inputs(prepared->captured.graph, services, {static_cast<uint64_t>(set), static_cast<uint32_t>(set), session.device, {}}));
+    // Integers that an operator outside the table reads may be pivots, lengths or offsets, and others than the caller's no valid ones.
+    const std::vector<InputHint> hints = infer_inputs(prepared->captured.graph);
+    for (size_t i = 0; i < drawn.size() && i < hints.size(); ++i)
+      if (hints[i].unknown_meaning) drawn[i] = inputs[i];
+    return drawn;
+  }
+  Tensors drawn;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    TensorSpec spec = specs[i];
+    spec.device = {};
+    KRN_TRY_LET(TensorRef tensor, draw(services, spec, session.rules->inputs[i], session.rules->seed + 1000 + set, "input" + std::to_string(i)));
+    KRN_TRY_LET(tensor, services.to_device(tensor, session.device));
+    drawn.push_back(std::move(tensor));
+  }
+  return drawn;
+}
+
+// Whether an output of the plan may have other strides than eager's: those of eager steps are not known before they run.
+bool Deciding::strides_may_differ(const Plan& plan) const {
+  if (std::any_of(plan.steps().begin(), plan.steps().end(), [](const PlanStep& step) { return !step.executable; })) return true;
+  const Graph& graph = prepared->graph;
+  size_t user = 0;
+  for (const Output& output : graph.outputs) {
+    if (output.updates != kNone) continue;
+    const TensorSpec& spec = forms.specs.at(user++);
+    const Type& type = graph.type(output.value);
+    if (spec.sizes != type.sizes) return true;
+    for (size_t d = 0; d < spec.sizes.size(); ++d)
+      if (spec.sizes[d] > 1 && spec.strides[d] != type.strides[d]) return true;
+  }
+  return false;
+}
+
+void Deciding::make_calls(Candidate& candidate) {
+  candidate.own = [plan = candidate.built.plan, prepared = prepared](const Tensors& inputs) { return plan->run(inputs); };
+  candidate.call = in_eagers_forms(candidate.own, strides_may_differ(*candidate.built.plan));
+}
+
+void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard) {
+  session.publish(std::make_shared<Decision>(Decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)}));
+}
+
+}  // namespace keirin

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One decision in the making: what its stages share. core/api/decide.cc runs them in order: candidates.h builds plans, verification.h
+// says which are right, region_trial.h which regions of them, contest.h which is fastest, kept_decision.h what stays for the next
+// process. Internal to core/api; lives as long as one decision, on one thread at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/api/candidates.h"
+#include "core/api/trial.h"
+#include "core/cache/ledger.h"
+#include "core/host/background.h"
+
+namespace keirin {
+
+// One way of answering the calls that are decided about.
+struct Candidate {
+  CandidateReport report;
+  CallFn call;                 // empty: out
+  CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records
+  BuiltPlan built;             // without a plan for eager and the replay of the graph
+  int wrong_set = -1;          // of inputs, that it answered wrong; -1: none
+  bool is_recording = false;   // another candidate's launches
+  bool baseline = false;       // eager and eager with launch replay: nothing to verify against but themselves
+
+  bool is_plan() const { return built.plan != nullptr; }
+};
+
+struct Deciding {
+  using Tensors = std::vector<TensorRef>;
+  static constexpr int kInputSets = 3;  // the caller's, and drawn ones
+
+  Deciding(Session::Impl& session, const Tensors& inputs);
+
+  // One step of it: in the background, if it is asked for, on a thread of its own, so that each finds out anew how much is to spare.
+  // Whatever takes time is in one: the thread that waits for them gives way to nobody.
+  template <class Fn>
+  auto step(Fn&& fn) {
+    if (!session.options.background) return fn();
+    if constexpr (std::is_void_v<decltype(fn())>) return run_in_background(fn);
+    else return in_background(fn);
+  }
+  void progress(const char* stage, double done);
+  void stage(const char* name, double seconds) { report.stage_seconds.emplace_back(name, seconds); }
+
+  bool inputs_share() const;                // with each other or with a weight
+  CallGuard call_guard() const;             // of the calls that a plan for these inputs answers
+  Result<Tensors> input_set(int set);       // of kInputSets
+  // Whether an output of the plan may have other strides than eager's: those of eager steps are not known before they run.
+  bool strides_may_differ(const Plan& plan) const;
+  CallFn in_eagers_forms(CallFn call, bool may_differ) { return with_forms(std::move(call), forms, may_differ, services, session.weights); }
+  // The plan's calls as a caller sees them: both call and own of the candidate. The plan's eager steps call into `prepared`.
+  void make_calls(Candidate& candidate);
+  // An empty call is eager's, which needs no guard beyond the sizes.
+  void publish(CallFn call, std::shared_ptr<PlanGuard> guard);
+
+  Session::Impl& session;
+  TensorServices& services;
+  Tensors inputs, raced;               // the caller's, and what is timed: clones where the model writes its inputs
+  std::vector<TensorSpec> specs;       // of the inputs
+  std::shared_ptr<Prepared> prepared;  // null: the model runs as a whole in eager
+  std::vector<Candidate> candidates;   // 0: eager
+  ObservedRun seen;                    // eager's first call
+  Trials trials{session, seen};
+  OutputForms forms;                   // of eager's outputs
+  bool keeps_decision = true;          // every candidate had its race, and none was disturbed
+  size_t launch_replay = 0;            // eager with launch replay, 0: there is none
+  std::optional<CacheKey> ledger_key;  // none: no cache, or a graph without bytes
+  std::optional<LedgerRecord> ledger;  // what an earlier process decided, if that still holds
+  int64_t eager_process_bytes = 0;     // what a process that runs only eager holds between calls
+  ModelReport report;
+};
+
+double now_s();
+
+}  // namespace keirin

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/kept_decision.h"
+
+#include <algorithm>
+
+#include "abi/planted.h"
+#include "core/api/decision_key.h"
+#include "core/api/verification.h"
+#include "core/eager/library_settings.h"
+#include "core/eager/replay.h"
+#include "core/host/device.h"
+#include "core/ir/bytes.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = Deciding::Tensors;
+
+std::map<std::string, std::string> fingerprints(const Deciding& d) {
+  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION}, {"file", d.session.file_stamp}};
+  for (PluginDevice* device : d.session.runtime.plugins().devices())
+    if (device->torch_device() == d.session.device)
+      out["plugin " + device->plugin_name()] =
+          device->plugin_build_id() + " " + device->arch() + " " + device->fingerprint() + " " + device->name();
+  return out;
+}
+
+CacheKey key_of(const Deciding& d, const Hash& graph) {
+  Options options = d.session.options;
+  options.device = device_name(d.session.device);  // "cuda" is cuda:0
+  options.threads = d.services.num_threads();
+  return decision_key(graph, options, library_settings(d.session.device));
+}
+
+}  // namespace
+
+void read_kept_decision(Deciding& d) {
+  if (auto bytes = write_region(d.prepared->graph); bytes.ok()) read_kept_decision(d, bytes->hash);
+}
+
+void read_kept_decision(Deciding& d, const Hash& what) {
+  Cache* cache = d.session.runtime.cache();
+  if (!cache || !cache->usable() || !d.session.options.verify || !d.session.options.force.empty()) return;
+  d.ledger_key = key_of(d, what);
+  std::string stale;
+  d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d), &stale);
+}
+
+bool start_from_kept_decision(Deciding& d) {
+  if (!d.ledger) return false;
+  const double start = now_s();
+  BuiltPlan built;
+  CallFn chosen;
+  bool found = false;
+  constexpr std::string_view kRecorded = "+launch_replay";
+  const bool recorded = d.ledger->choice.ends_with(kRecorded);
+  const std::string choice = d.ledger->choice.substr(0, d.ledger->choice.size() - (recorded ? kRecorded.size() : 0));
+  for (PluginDevice* device : d.session.runtime.plugins().devices())
+    for (Cut cut : {Cut::kAll, Cut::kNoAnchors, Cut::kAnchorsOnly})
+      for (uint32_t k : {0u, 1u})
+        if (device->torch_device() == d.session.device && plan_name(*device, cut, k) == choice && !found) {
+          auto plan = build_plan(d.session, *d.prepared, *device, cut, k);
+          // It has to be what was measured then: a region may have been lost, or found wrong, since.
+          const auto known = std::find_if(d.ledger->candidates.begin(), d.ledger->candidates.end(),
+                                          [&](const LedgerCandidate& c) { return c.name == d.ledger->choice; });
+          if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
+          built = std::move(*plan);
+          chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
+          found = true;
+        }
+  if (!found && choice != "eager") return false;  // a replay: cheap to make again, but raced then
+  if (recorded) {
+    if (!chosen) chosen = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
+    auto replay = LaunchReplay::record(chosen, d.inputs, d.seen.written_inputs, d.services, d.session.device);
+    if (!d.trials.restore().ok() || !replay.ok()) return false;
+    // The recording reads the plan's arena and weights: it keeps the call alive.
+    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) { return shared->run(inputs); };
+  }
+  if (!built.plan || built.from_cache) {
+    d.report.warm_start_seconds = now_s() - start;
+    for (const auto& [name, seconds] : d.report.stage_seconds) d.report.warm_start_seconds += seconds;
+  }
+  if (d.session.options.measure_again) return false;
+  d.report.chosen = d.ledger->choice;
+  d.report.plugin = built.plugin;
+  d.report.nodes_compiled = built.nodes_compiled;
+  d.report.kernels_generated = static_cast<int>(built.kernels_generated);
+  d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
+  d.report.eager_share = d.ledger->eager_share;
+  for (const LedgerCandidate& known : d.ledger->candidates) {
+    CandidateReport report{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error,
+                           known.milliseconds, known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds,
+                           known.peak_bytes};
+    if (known.name == "eager") d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
+    if (known.name == d.ledger->choice) {
+      d.report.chosen_ms = known.milliseconds, d.report.peak_bytes = known.peak_bytes;
+      d.report.verified = known.verified, d.report.max_error = known.max_error;
+      if (known.gain > 0) d.report.speedup = known.gain, d.report.speedup_low = known.gain_low, d.report.speedup_high = known.gain_high;
+      if (built.plan) d.report.compiled_ms = known.milliseconds, d.report.compile_seconds = known.compile_seconds;
+    }
+    d.report.candidates.push_back(std::move(report));
+  }
+  d.report.reasons.push_back("decided by an earlier process; bench measures again");
+  for (const std::string& refusal : built.refusals) d.report.reasons.push_back("eager: " + refusal);
+  std::shared_ptr<PlanGuard> guard = chosen ? service_guard(d, d.ledger->choice, built.plugin) : nullptr;
+  d.publish(d.in_eagers_forms(std::move(chosen), !built.plan || d.strides_may_differ(*built.plan)), std::move(guard));
+  return true;
+}
+
+void keep_decision(Deciding& d) {
+  if (!d.ledger_key || (!d.keeps_decision && !KRN_PLANTED(disturbed_kept))) return;
+  LedgerRecord record;
+  record.choice = d.report.chosen;
+  record.fingerprints = fingerprints(d);
+  record.pays_back_after_calls = d.report.pays_back_after_calls;
+  record.eager_share = d.report.eager_share;
+  for (const Candidate& candidate : d.candidates) {
+    const CandidateReport& r = candidate.report;
+    record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
+                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes()});
+  }
+  publish_ledger(*d.session.runtime.cache(), *d.ledger_key, record);
+}
+
+}  // namespace keirin

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/region_trial.h"
+
+#include <algorithm>
+
+#include "core/eager/graph_calls.h"
+#include "core/ir/rows.h"
+#include "core/tune/verify.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = Deciding::Tensors;
+
+constexpr int kMostRounds = 4;        // of building again: each finds what the one before hid
+constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan
+constexpr size_t kMostParts = 200;    // that are compiled for it
+
+// One graph's code alone on tensors of its inputs: a value for every output, and nothing of the caller's is written. State is put back.
+Result<Tensors> run_alone(Deciding& d, const Graph& graph, const std::shared_ptr<Executable>& executable, const std::vector<ValueId>& operands,
+                          const Tensors& inputs) {
+  PlanStep step;
+  step.name = "alone";
+  step.executable = executable;
+  step.operands = operands;
+  Tensors own = inputs;
+  bool writes_state = false;
+  for (const Output& output : graph.outputs) {
+    step.results.push_back(output.value);
+    step.targets.push_back(output.updates);
+    if (output.updates == kNone) continue;
+    const Value& target = graph.values[output.updates];
+    writes_state |= target.kind == ValueKind::kState;
+    if (target.kind == ValueKind::kInput) {
+      KRN_TRY_LET(own.at(target.index), d.services.clone(inputs.at(target.index)));
+    }
+  }
+  step.num_ops = static_cast<int>(graph.ops.size());
+  std::vector<PlanStep> steps;
+  steps.push_back(std::move(step));
+  KRN_TRY_LET(const std::unique_ptr<Plan> plan, Plan::make(graph, std::move(steps), d.prepared->constants, d.services, d.session.device));
+  Result<Tensors> outputs = plan->run(own);
+  if (!outputs.ok()) {
+    (void)d.trials.restore();
+    return outputs.status();
+  }
+  Tensors all;
+  size_t user = 0;
+  for (const Output& output : graph.outputs) {
+    if (output.updates == kNone) {
+      all.push_back(outputs->at(user++));
+      continue;
+    }
+    const Value& target = graph.values[output.updates];
+    KRN_TRY_LET(TensorRef after, d.services.clone(target.kind == ValueKind::kInput ? own.at(target.index) : d.prepared->constants.at(target.index)));
+    all.push_back(std::move(after));
+  }
+  if (writes_state) KRN_TRY(d.trials.restore());
+  return all;
+}
+
+struct Answers {
+  Tensors eager, referee, ours;
+};
+
+// What is wrong with the answers to one graph, in words; empty if nothing is.
+Result<std::string> judge_part(Deciding& d, const Graph& graph, Answers answers, bool all_outputs) {
+  JudgeOptions judging = judge_options(graph, d.session.options.numerics, d.session.options.error_budget);
+  judging.must_vary = 0;
+  Answers compared;
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    if (!all_outputs && !is_float(graph.type(graph.outputs[k].value).dtype)) continue;
+    if (!answers.eager[k]) continue;
+    compared.eager.push_back(std::move(answers.eager[k]));
+    compared.referee.push_back(std::move(answers.referee[k]));
+    compared.ours.push_back(std::move(answers.ours[k]));
+    judging.names.push_back("its output " + std::to_string(k));
+  }
+  KRN_TRY_LET(const Judgement judgement, judge(compared.referee, compared.eager, compared.ours, d.services, judging));
+  return judgement.right ? std::string() : judgement.reason;
+}
+
+Result<Tensors> in_fp64(Deciding& d, const Graph& graph, const Tensors& inputs) {
+  return evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64});
+}
+
+// Which ops of one wrong region make it wrong.
+class Search {
+ public:
+  Search(Deciding& d, const BuiltPlan& plan, const BuiltRegion& region, const Tensors& inputs, double end)
+      : d_(d), plan_(plan), graph_(region.cut.graph), inputs_(inputs), end_(end) {}
+
+  struct Culprit {
+    Hash hash{};             // judged_hash
+    std::string what;        // "relu (layer1.act): its output 0: ..."; empty: a smaller part of it is in the list
+  };
+
+  // `whole` is what is wrong with the region. Empty if the time was too short.
+  Result<std::vector<Culprit>> run(const std::string& whole) {
+    Graph all = graph_;
+    all.outputs.clear();
+    for (const Op& op : all.ops)
+      for (ValueId v : op.results) all.outputs.push_back({v, kNone, kNone});
+    KRN_TRY_LET(const Tensors results, evaluate(all, d_.prepared->captured.calls, inputs_, d_.prepared->constants, {d_.session.device, std::nullopt}));
+    values_.resize(graph_.values.size());
+    for (size_t k = 0; k < results.size(); ++k) values_[all.outputs[k].value] = results[k];
+    for (ValueId v : graph_.inputs) values_[v] = inputs_.at(graph_.values[v].index);
+    std::vector<OpId> ops(graph_.ops.size());
+    for (OpId op = 0; op < ops.size(); ++op) ops[op] = op;
+    KRN_TRY(narrow(ops, whole).status());
+    return std::move(found_);
+  }
+
+ private:
+  RegionGraph part_of(const std::vector<OpId>& ops) const {
+    std::vector<uint8_t> inside(graph_.ops.size(), 0), escapes(graph_.values.size(), 0);
+    for (OpId op : ops) inside[op] = 1;
+    for (OpId op = 0; op < graph_.ops.size(); ++op)
+      for (ValueId v : graph_.ops[op].operands)
+        if (v != kNone && !inside[op]) escapes[v] = 1;
+    for (const Output& output : graph_.outputs) escapes[output.value] = 1;
+    return extract_region(graph_, ops, escapes, {});
+  }
+
+  // Empty: the part alone is right, or cannot be tried.
+  Result<std::string> try_part(const std::vector<OpId>& ops) {
+    if (now_s() > end_ || ++parts_ > kMostParts) return Status(Code::k_timeout, "too long");
+    const RegionGraph part = part_of(ops);
+    if (part.graph.outputs.empty()) return std::string();
+    Result<BuiltPart> built = build_part(d_.session, *d_.prepared, *plan_.device, part.graph, plan_.candidate);
+    if (!built.ok()) return std::string();
+    Tensors inputs;
+    for (ValueId v : part.graph.inputs) inputs.push_back(values_[part.values[v]]);
+    Answers answers;
+    for (const Output& output : part.graph.outputs) answers.eager.push_back(values_[part.values[output.value]]);
+    KRN_TRY_LET(answers.referee, in_fp64(d_, part.graph, inputs));
+    Result<Tensors> ours = run_alone(d_, part.graph, built->executable, built->inputs, inputs);
+    if (!ours.ok()) return std::string(ours.status().message().what);
+    answers.ours = std::move(*ours);
+    return judge_part(d_, part.graph, std::move(answers), true);
+  }
+
+  // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
+  Result<bool> narrow(const std::vector<OpId>& ops, const std::string& why) {
+    if (ops.size() == 1) {
+      add({judged_hash(graph_, ops[0], d_.session.options), name_of(ops[0]) + ": " + why});
+      return true;
+    }
+    const std::vector<OpId> first(ops.begin(), ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2));
+    const std::vector<OpId> second(ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2), ops.end());
+    KRN_TRY_LET(const std::string first_wrong, try_part(first));
+    KRN_TRY_LET(const std::string second_wrong, try_part(second));
+    const size_t before = found_.size();
+    bool alone = false;
+    for (const auto& [half, wrong] : {std::pair(&first, &first_wrong), std::pair(&second, &second_wrong)})
+      if (!wrong->empty()) {
+        KRN_TRY_LET(const bool found, narrow(*half, *wrong));
+        alone |= found;
+      }
+    if (alone) return true;
+    // Wrong together, and so they are with more around them: a plan begins with the largest part.
+    const std::string range = std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
+    add({judged_hash(part_of(ops).graph, d_.session.options), found_.size() == before ? range + ": " + why : std::string()});
+    return false;
+  }
+
+  void add(Culprit culprit) {
+    for (const Culprit& known : found_)
+      if (known.hash == culprit.hash) return;
+    found_.push_back(std::move(culprit));
+  }
+
+  std::string name_of(OpId id) const {
+    const Op& op = graph_.ops[id];
+    return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin + ")");
+  }
+
+  Deciding& d_;
+  const BuiltPlan& plan_;
+  const Graph& graph_;
+  const Tensors& inputs_;
+  const double end_;
+  std::vector<TensorRef> values_;  // by value of the region, as eager computes them
+  std::vector<Culprit> found_;
+  size_t parts_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& plan, const Tensors& inputs, bool all_outputs) {
+  const Graph& graph = d.prepared->graph;
+  const std::vector<PlanStep>& steps = plan.plan->steps();
+  std::vector<TensorRef> values(graph.values.size());
+  std::vector<size_t> last_use(graph.values.size(), 0);
+  for (size_t s = 0; s < steps.size(); ++s)
+    for (ValueId v : steps[s].operands)
+      if (v != kNone) last_use[v] = s;
+  for (ValueId v = 0; v < graph.values.size(); ++v) {
+    const Value& value = graph.values[v];
+    if (value.kind == ValueKind::kInput) values[v] = inputs.at(value.index);
+    else if (value.kind != ValueKind::kResult) values[v] = d.prepared->constants.at(value.index);
+  }
+  std::vector<RegionVerdict> verdicts;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const PlanStep& step = steps[s];
+    const auto region = std::find_if(plan.regions.begin(), plan.regions.end(), [&](const BuiltRegion& r) { return r.step == s; });
+    if (region == plan.regions.end()) {
+      std::vector<TensorRef> operands, results;
+      for (ValueId v : step.operands) operands.push_back(v == kNone ? nullptr : values[v]);
+      KRN_TRY(step.eager(operands, results));
+      for (size_t r = 0; r < step.results.size() && r < results.size(); ++r) values[step.results[r]] = results[r];
+    } else {
+      const Graph& part = region->cut.graph;
+      RegionVerdict verdict{static_cast<size_t>(region - plan.regions.begin()), {}, {}};
+      Tensors border;
+      for (ValueId v : part.inputs) border.push_back(values[region->cut.values[v]]);
+      Answers answers;
+      KRN_TRY_LET(answers.eager, evaluate(part, d.prepared->captured.calls, border, d.prepared->constants, {d.session.device, std::nullopt}));
+      for (size_t k = 0; k < part.outputs.size(); ++k) values[region->cut.values[part.outputs[k].value]] = answers.eager[k];
+      KRN_TRY_LET(answers.referee, in_fp64(d, part, border));
+      Result<Tensors> ours = run_alone(d, part, step.executable, region->inputs, border);
+      if (!ours.ok()) {
+        verdict.wrong = ours.status().message().what;
+      } else {
+        answers.ours = std::move(*ours);
+        KRN_TRY_LET(verdict.wrong, judge_part(d, part, std::move(answers), all_outputs));
+      }
+      if (!verdict.wrong.empty()) verdict.inputs = border;
+      verdicts.push_back(std::move(verdict));
+    }
+    for (const std::vector<ValueId>* list : {&step.operands, &step.results})
+      for (ValueId v : *list)
+        if (v != kNone && graph.values[v].kind == ValueKind::kResult && last_use[v] <= s) values[v] = nullptr;
+  }
+  return verdicts;
+}
+
+bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_outputs) {
+  const double end = now_s() + kMostSeconds;
+  const std::string name = candidate.built.name;
+  bool changed = false;
+  const auto give_up = [&](const std::string& why) {
+    candidate.call = candidate.own = nullptr;
+    candidate.report.verified = false;
+    candidate.report.reason = "wrong_result";
+    candidate.report.note += (candidate.report.note.empty() ? "" : "; ") + why;
+    return false;
+  };
+  const auto rebuild = [&]() -> Status {
+    KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *candidate.built.device, candidate.built.cut, candidate.built.candidate));
+    d.make_calls(candidate);
+    candidate.report.max_error = candidate.report.eager_error = 0;  // those of the plan that was wrong
+    changed = true;
+    return {};
+  };
+  // What another plan's repair found may be all that is wrong in this one.
+  if (candidate.built.device->known_wrong().size() != candidate.built.num_known_wrong)
+    if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
+  for (int round = 0; round < kMostRounds; ++round) {
+    Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, all_outputs);
+    if (!verdicts.ok()) return changed && give_up("its regions cannot be tried: " + verdicts.status().message().what);
+    bool wrong = false;
+    for (const RegionVerdict& verdict : *verdicts) {
+      if (verdict.wrong.empty()) continue;
+      wrong = true;
+      const BuiltRegion& region = candidate.built.regions[verdict.region];
+      auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
+      const std::string& step = candidate.built.plan->steps()[region.step].name;
+      if (!culprits.ok() || culprits->empty()) return give_up(step + " is wrong: " + verdict.wrong);
+      for (const auto& culprit : *culprits) {
+        candidate.built.device->judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
+        if (culprit.what.empty()) continue;
+        d.report.reasons.push_back(name + ": " + candidate.built.plugin + " is wrong for " + culprit.what +
+                                   "; it is left out of the plan (`keirin cache forgive` lets it try again)");
+      }
+    }
+    if (!wrong) return changed;
+    if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
+  }
+  return give_up("it was wrong again after " + std::to_string(kMostRounds) + " repairs");
+}
+
+}  // namespace keirin

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/verification.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/api/repro.h"
+#include "core/ir/bytes.h"
+#include "core/tune/elements.h"
+#include "core/tune/verify.h"
+
+namespace keirin {
+namespace {
+
+using Tensors = Deciding::Tensors;
+
+// What a plan answered wrong, where the user wants it kept: into a folder. A sentence about it, or nothing.
+std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string plan, const Tensors& inputs, const std::string& reason) {
+  const std::string& parent = s.options.repro_dir;
+  if (parent.empty()) return {};
+  if (const size_t at = plan.find('+'); at != std::string::npos) plan.resize(at);  // how it is launched is another matter
+  const ReproCase c{s.name,         plan,   reason,   s.options.disabled_passes, s.options.numerics, s.options.error_budget,
+                    s.device,       prepared.captured.graph, inputs, prepared.constants};
+  const Result<std::string> folder = write_repro(parent, c, s.runtime.tensors());
+  return folder.ok() ? "; `keirin repro " + *folder + "` repeats it" : "; it could not be kept: " + folder.status().message().what;
+}
+
+// The captured graph in fp64 against the file's operators in fp64: an error of capture shows here whatever eager's dtype hides.
+Status verify_capture(Deciding& d, const Tensors& inputs, const RefereeAnswer& referee) {
+  const Graph& graph = d.prepared->captured.graph;
+  KRN_TRY_LET(const Tensors captured, evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64}));
+  KRN_TRY(d.trials.restore());
+  const size_t num_outputs = d.session.eager->num_outputs();
+  std::vector<std::string> names;
+  Tensors ours, theirs;
+  size_t user = 0;
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    const Output& output = graph.outputs[k];
+    if (output.updates == kNone) {
+      if (user >= num_outputs) return Status(Code::k_wrong_result, "the captured graph has more outputs than the model");
+      names.push_back("output " + std::to_string(user));
+      theirs.push_back(referee.numbers[user++]);
+    } else {
+      const Value& target = graph.values[output.updates];
+      const auto written = std::find(d.seen.written_weights.begin(), d.seen.written_weights.end(), size_t{target.index});
+      const bool is_input = target.kind == ValueKind::kInput;
+      const bool known = is_input ? std::count(d.seen.written_inputs.begin(), d.seen.written_inputs.end(), size_t{target.index}) > 0
+                                  : written != d.seen.written_weights.end();
+      if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
+      names.push_back("\"" + target.name + "\" after the call");
+      const TensorRef& after = is_input ? referee.first_inputs[target.index] : referee.first_weights[static_cast<size_t>(written - d.seen.written_weights.begin())];
+      const TensorRef& before = is_input ? inputs[target.index] : d.session.weights[target.index].tensor;
+      KRN_TRY_LET(const Tensors changed, changed_elements(before, {after, captured[k]}));
+      theirs.push_back(changed[0]);
+      ours.push_back(changed[1]);
+      continue;
+    }
+    ours.push_back(captured[k]);
+  }
+  const size_t num_updates = graph.outputs.size() - user;
+  if (user != num_outputs || num_updates < d.seen.written_inputs.size())
+    return Status(Code::k_wrong_result, "the captured graph lacks an output, or a write to an input");
+  // fp64 on both sides: only the order of sums differs, unless an operator computes in its own dtype on either, or a device's kernel has
+  // constants of f32 (some of CUDA's for fp64 do).
+  const double bound = referee.has_own_dtype ? eager_bound(graph, false) : d.session.device.kind == Device::kCpu ? 1e-9 : 1e-6;
+  KRN_TRY_LET(const std::string difference, find_difference(theirs, ours, d.services, {bound, true}, names));
+  if (difference.empty()) return {};
+  return Status(Code::k_wrong_result, "the captured graph does not mean what the file's operators do: " + difference);
+}
+
+// Eager in its own dtypes has to be near the referee: a candidate as far from it as eager may be anywhere.
+Status verify_eager(Deciding& d, const Tensors& referee, const Tensors& eager, const std::vector<std::string>& names) {
+  const bool tf32 = d.session.device.kind != Device::kCpu;  // LibTorch's convolutions may use it unless told not to
+  const Nearness nearness{eager_bound(d.prepared->captured.graph, tf32), false};
+  KRN_TRY_LET(const std::string difference, find_difference(referee, eager, d.services, nearness, names));
+  if (difference.empty()) return {};
+  return Status(Code::k_wrong_result, "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
+}
+
+Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector<size_t>& only) {
+  Tensors referee;
+  {
+    KRN_TRY_LET(RefereeAnswer answer, d.trials.referee(inputs));
+    if (set == 0) KRN_TRY(verify_capture(d, inputs, answer));
+    referee = std::move(answer.numbers);
+  }
+  const size_t num_outputs = d.session.eager->num_outputs();
+  KRN_TRY_LET(Trial eager, d.trials.run(d.candidates[0].call, inputs));
+  JudgeOptions judging = judge_options(d.prepared->captured.graph, d.session.options.numerics, d.session.options.error_budget);
+  judging.names = d.trials.names(num_outputs);
+  judging.must_vary = std::min(num_outputs, d.session.must_vary);
+  // Inputs and weights at the end of the lists are compared where somebody wrote.
+  const Tensors contents = d.trials.contents(inputs);
+  const size_t num_answers = eager.numbers.size() - contents.size();
+  const auto where_written = [&](std::vector<Tensors*> lists) -> Status {
+    for (size_t k = 0; k < contents.size(); ++k) {
+      Tensors same_place;
+      for (const Tensors* list : lists) same_place.push_back((*list)[num_answers + k]);
+      KRN_TRY_LET(same_place, changed_elements(contents[k], same_place));
+      for (size_t i = 0; i < lists.size(); ++i) (*lists[i])[num_answers + k] = same_place[i];
+    }
+    return {};
+  };
+  {
+    Tensors theirs = referee, own = eager.numbers;
+    KRN_TRY(where_written({&theirs, &own}));
+    KRN_TRY(verify_eager(d, theirs, own, judging.names));
+  }
+  // What the model returns as None is nothing to judge.
+  const auto without_absent = [&](Tensors tensors) {
+    size_t at = 0;
+    std::erase_if(tensors, [&](const TensorRef&) { return !eager.numbers[at++]; });
+    return tensors;
+  };
+  for (size_t i = judging.names.size(); i-- > 0;)
+    if (!eager.numbers[i]) {
+      judging.names.erase(judging.names.begin() + static_cast<ptrdiff_t>(i));
+      judging.must_vary -= i < num_outputs;
+    }
+  for (size_t i : only) {
+    Candidate& candidate = d.candidates[i];
+    if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
+    candidate.report.verified = false;
+    pass_gate();
+    Result<Trial> trial = d.trials.run(candidate.call, inputs);
+    if (!trial.ok()) {
+      candidate.report.reason = "compile_failed";
+      candidate.report.note = "set " + std::to_string(set) + ": " + trial.status().text();
+      continue;
+    }
+    Judgement judgement;
+    if (trial->numbers.size() != eager.numbers.size()) {
+      judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
+    } else {
+      Tensors theirs = referee, own = eager.numbers;
+      KRN_TRY(where_written({&theirs, &own, &trial->numbers}));
+      KRN_TRY_LET(judgement, judge(without_absent(std::move(theirs)), without_absent(std::move(own)), without_absent(trial->numbers), d.services, judging));
+    }
+    if (const std::string difference = d.trials.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
+      judgement.right = judgement.verified = false;
+      judgement.reason = difference;
+    }
+    candidate.report.verified = judgement.verified;
+    candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
+    candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
+    if (!judgement.verified) {
+      candidate.report.reason = "wrong_result";
+      if (!judgement.right) candidate.wrong_set = set;
+      candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
+      if (!judgement.right && candidate.is_plan()) candidate.report.note += keep_wrong(d.session, *d.prepared, candidate.report.name, inputs, judgement.reason);
+    }
+    d.candidates[0].report.max_error = d.candidates[0].report.eager_error =
+        std::max(d.candidates[0].report.eager_error, judgement.eager_error);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status verify(Deciding& d, const std::vector<size_t>& only) {
+  for (int set = 0; set < Deciding::kInputSets; ++set) {
+    d.progress("verify", (set + 0.5) / Deciding::kInputSets);
+    KRN_TRY(d.step([&]() -> Status {
+      KRN_TRY_LET(const Tensors inputs, d.input_set(set));
+      return verify_set(d, set, inputs, only);
+    }));
+  }
+  return {};
+}
+
+Status verify(Deciding& d) {
+  std::vector<size_t> all(d.candidates.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return verify(d, all);
+}
+
+// What is compared in service is what was compared before: the judge's rule, with the file's operators in fp64 as referee. A model
+// that writes its state or inputs is not compared: a second run would write them again.
+std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, const std::string& plugin) {
+  auto guard = std::make_shared<PlanGuard>();
+  if (d.trials.writes() || d.seen.draws_random || !d.prepared || !d.session.options.verify) return guard;
+  guard->sample_rate = d.session.options.sample_rate;
+  guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
+    TensorServices& services = s.runtime.tensors();
+    (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
+    auto referee = s.eager->referee(inputs, {}, 1);
+    auto eager = s.eager->run(inputs);
+    if (!referee.ok() || !eager.ok()) return {};
+    auto judgement = judge(referee->outputs[0], *eager, outputs, services,
+                           judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget));
+    if (!judgement.ok() || judgement->right) return {};
+    return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
+  };
+  PluginDevice* device = nullptr;
+  for (PluginDevice* each : d.session.runtime.plugins().devices())
+    if (each->plugin_name() == plugin && each->torch_device() == d.session.device) device = each;
+  auto bytes = write_region(d.prepared->graph);
+  const Hash graph = bytes.ok() ? bytes->hash : Hash{};
+  guard->revoke = [&s = d.session, calls = CallGuard(d.specs), name, device, graph](const std::string& what) {
+    s.revoke(calls, name + " answered wrong in service: " + what);
+    // The graph as a whole is what the plugin claims next time: it is not given it again.
+    if (device) device->quarantine(graph, "answered wrong in service");
+  };
+  return guard;
+}
+
+}  // namespace keirin
