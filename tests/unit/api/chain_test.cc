@@ -203,7 +203,7 @@ TEST(Chain, ANumberFromDataIsPartOfTheKey) {
   auto report = session->compile({x, whole({3, 9})});
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->chosen, "segments") << explain_text(*report);
-  if (const SegmentReport* last = row(*report, "narrow .. mul_1")) {
+  if (const SegmentReport* last = row(*report, "narrow .. mul_2")) {
     EXPECT_EQ(last->sizes, "f32[64,32], 9");
     EXPECT_GT(last->nodes_compiled, 0) << explain_text(*report);
   }

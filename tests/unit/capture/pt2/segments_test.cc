@@ -102,8 +102,8 @@ TEST(Segments, BranchesAndBodiesHaveTheirOwn) {
 
 TEST(Segments, NumbersArePartOfWhatIsRead) {
   const Cut model = cut("sized");
-  EXPECT_EQ(model.names(), (Strings{"linear .. max_1", "narrow .. mul_1"}));
-  const Segment& last = model.at("narrow .. mul_1");
+  EXPECT_EQ(model.names(), (Strings{"linear .. max_1", "narrow .. mul_2"}));
+  const Segment& last = model.at("narrow .. mul_2");
   EXPECT_EQ(last.numbers, Strings{"item"});
   EXPECT_EQ(last.tensors, Strings{"add"});
 }
@@ -135,7 +135,7 @@ TEST(Segments, AreProgramsThemselves) {
 
 TEST(Segments, SizesAndNumbersAreWrittenDown) {
   const Cut model = cut("sized");
-  const Segment& last = model.at("narrow .. mul_1");
+  const Segment& last = model.at("narrow .. mul_2");
   const std::vector<TensorSpec> specs = {{DType::k_f32, {64, 32}, {32, 1}, {}}};
   const std::vector<Number> numbers = {int64_t{9}};
   const Named<KnownSizes> known = {{"narrow", {{9, 32}, {32, 1}}}};
