@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a chain is decided: one run that times the segments, one that decides each where it stands in the run, on the tensors that it
-// is given there, and one race of the chain against eager.
+// How a chain is decided: one run that times the segments, one that decides each where it stands in the run, on the
+// tensors that it is given there, and one race of the chain against eager.
 #include "core/api/chain.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <optional>
 #include <utility>
-
-#include <fmt/format.h>
-#include <unistd.h>
 
 #include "core/api/contest.h"
 #include "core/api/decide.h"
@@ -22,8 +22,8 @@ namespace {
 
 using Tensors = std::vector<TensorRef>;
 
-// A segment of less than this share of a call is left to eager: what it could gain is no part of what a race can see, and each one
-// costs a decision.
+// A segment of less than this share of a call is left to eager: what it could gain is no part of what a race can see,
+// and each one costs a decision.
 constexpr double kLeastShare = 0.005;
 // New sizes of one segment that one run decides for: a loop may meet another one in each round.
 constexpr size_t kMostNewSizes = 4;
@@ -44,10 +44,14 @@ std::string sizes_text(const SegmentInputs& inputs) {
 std::optional<pt2::Number> number_of(const TensorRef& tensor) {
   if (!tensor || tensor->rank() != 0 || tensor->device().kind != Device::kCpu) return std::nullopt;
   switch (tensor->dtype()) {
-    case DType::k_i64: return pt2::Number(*static_cast<const int64_t*>(tensor->data()));
-    case DType::k_f64: return pt2::Number(*static_cast<const double*>(tensor->data()));
-    case DType::k_bool: return pt2::Number(*static_cast<const bool*>(tensor->data()));
-    default: return std::nullopt;
+    case DType::k_i64:
+      return pt2::Number(*static_cast<const int64_t*>(tensor->data()));
+    case DType::k_f64:
+      return pt2::Number(*static_cast<const double*>(tensor->data()));
+    case DType::k_bool:
+      return pt2::Number(*static_cast<const bool*>(tensor->data()));
+    default:
+      return std::nullopt;
   }
 }
 
@@ -87,8 +91,8 @@ struct Chain::Part {
   PlanTable<Sized> sized;
   std::atomic<bool> has_plans{false};
   // Of the decision at hand.
-  double seconds = 0;   // in eager, all its runs of one call
-  int runs = 0;         // of one call
+  double seconds = 0;  // in eager, all its runs of one call
+  int runs = 0;        // of one call
   size_t new_sizes = 0;
   std::vector<std::shared_ptr<const Sized>> met;
   std::vector<std::string> refusals;  // why nothing could be decided, by sizes
@@ -186,7 +190,8 @@ std::vector<std::string> Chain::take_reasons() {
       Session::Impl& session = *sized->session;
       const std::lock_guard lock(session.report_mutex);
       for (ModelReport& report : session.reports)
-        for (std::string& reason : std::exchange(report.reasons, {})) out.push_back("segment " + segments_.all[i].name + " " + reason);
+        for (std::string& reason : std::exchange(report.reasons, {}))
+          out.push_back("segment " + segments_.all[i].name + " " + reason);
     }
   }
   return out;
@@ -269,7 +274,8 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
   (*sized)->session->reports.push_back(std::move(*report));
   const std::shared_ptr<const Sized> decided = *sized;
   part.sized.change([&](auto& list) {
-    std::erase_if(list, [&](const auto& old) { return old->numbers == inputs.numbers && old->session->find(inputs.tensors); });
+    std::erase_if(
+        list, [&](const auto& old) { return old->numbers == inputs.numbers && old->session->find(inputs.tensors); });
     if (list.size() >= static_cast<size_t>(whole_.options.max_shapes)) list.erase(list.begin());
     list.push_back(decided);
   });
@@ -277,7 +283,8 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
   const auto all = part.sized.now();
   part.has_plans = std::any_of(all->begin(), all->end(), [](const auto& each) {
     const auto decisions = each->session->table.now();
-    return std::any_of(decisions->begin(), decisions->end(), [](const auto& decision) { return static_cast<bool>(decision->call); });
+    return std::any_of(decisions->begin(), decisions->end(),
+                       [](const auto& decision) { return static_cast<bool>(decision->call); });
   });
 }
 
@@ -375,11 +382,15 @@ class Chain::Contest {
       const Part& part = *chain_.parts_[i];
       const double share = call_seconds_ > 0 ? part.seconds / call_seconds_ : 0;
       SegmentReport row{segment.name, "", "eager", segment.operators, 0, part.runs, share, 1, ""};
-      for (const std::string& refusal : part.refusals) report.reasons.push_back("segment " + segment.name + " runs in eager: " + refusal);
+      for (const std::string& refusal : part.refusals)
+        report.reasons.push_back("segment " + segment.name + " runs in eager: " + refusal);
       if (part.met.empty()) {
-        if (!part.refusals.empty()) row.note = part.refusals.front();
-        else if (part.runs == 0) row.note = "these inputs do not come by";
-        else if (share < kLeastShare) row.note = "too short to matter";
+        if (!part.refusals.empty())
+          row.note = part.refusals.front();
+        else if (part.runs == 0)
+          row.note = "these inputs do not come by";
+        else if (share < kLeastShare)
+          row.note = "too short to matter";
         report.segments.push_back(std::move(row));
         continue;
       }
@@ -391,7 +402,9 @@ class Chain::Contest {
         row.nodes = r.nodes > 0 ? r.nodes : segment.operators;
         row.nodes_compiled = is_compiled(r) ? r.nodes_compiled : 0;
         row.speedup = r.speedup;
-        row.note = !r.disturbed.empty() ? "disturbed: " + r.disturbed : is_compiled(r) || r.reasons.empty() ? "" : r.reasons.front();
+        row.note = !r.disturbed.empty()                  ? "disturbed: " + r.disturbed
+                   : is_compiled(r) || r.reasons.empty() ? ""
+                                                         : r.reasons.front();
         report.segments.push_back(row);
         nodes = row.nodes;
         compiled = std::max(compiled, row.nodes_compiled);
@@ -436,8 +449,20 @@ class Chain::Contest {
     ModelReport& report = d_.report;
     report.candidates.clear();
     for (const LedgerCandidate& known : d_.ledger->candidates) {
-      CandidateReport c{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error, known.milliseconds,
-                        known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds, known.peak_bytes};
+      CandidateReport c{known.name,
+                        "",
+                        known.reason,
+                        known.note,
+                        known.verified,
+                        known.max_error,
+                        known.eager_error,
+                        known.milliseconds,
+                        known.gain,
+                        known.gain_low,
+                        known.gain_high,
+                        known.blocks,
+                        known.compile_seconds,
+                        known.peak_bytes};
       for (Candidate& candidate : d_.candidates)
         if (candidate.report.name == c.name) candidate.report = c;
     }
@@ -454,13 +479,15 @@ class Chain::Contest {
     if (!chain.call || !chain.report.verified) return;
     chain.report.peak_bytes += held_bytes_;
     const double eager = static_cast<double>(d_.eager_process_bytes + d_.candidates[0].report.peak_bytes);
-    if (static_cast<double>(d_.eager_process_bytes + chain.report.peak_bytes) <= (1 + s_.options.memory_limit) * eager) return;
+    if (static_cast<double>(d_.eager_process_bytes + chain.report.peak_bytes) <= (1 + s_.options.memory_limit) * eager)
+      return;
     chain.report.reason = "memory";
     chain.report.note = fmt::format("the plans of its segments would need {} MiB", chain.report.peak_bytes >> 20);
     chain.call = nullptr;
   }
 
-  // Each segment was judged by fp64 on its own inputs. What is asked here is whether the chain is put together as eager is.
+  // Each segment was judged by fp64 on its own inputs. What is asked here is whether the chain is put together as eager
+  // is.
   Status verify() {
     Trials& trials = d_.trials;
     KRN_TRY_LET(Trial theirs, trials.run(d_.candidates[0].call, d_.inputs));
@@ -468,16 +495,19 @@ class Chain::Contest {
     const size_t num_outputs = s_.eager->num_outputs();
     const auto wrong = [](std::string what) { return Status(Code::k_wrong_result, std::move(what)); };
     if (ours.numbers.size() != theirs.numbers.size()) return wrong("it returns another number of tensors than eager");
-    if (const std::string difference = trials.other_difference(theirs, ours, num_outputs); !difference.empty()) return wrong(difference);
+    if (const std::string difference = trials.other_difference(theirs, ours, num_outputs); !difference.empty())
+      return wrong(difference);
     std::vector<std::string> names = trials.names(num_outputs);
     Tensors referee;
     if (Result<RefereeAnswer> answer = trials.referee(d_.inputs); answer.ok()) referee = std::move(answer->numbers);
-    // In fp64 a value may fall on the other side of a limit, and the run take other sizes: then there is nothing to compare with it.
+    // In fp64 a value may fall on the other side of a limit, and the run take other sizes: then there is nothing to
+    // compare with it.
     bool comparable = referee.size() == theirs.numbers.size();
     bool narrow = false;
     for (size_t i = theirs.numbers.size(); i-- > 0;) {
       const TensorRef &a = theirs.numbers[i], &b = ours.numbers[i];
-      if (!a != !b || (a && !same_form(*a, *b))) return wrong(names[i] + " has other sizes, strides or another dtype than eager's");
+      if (!a != !b || (a && !same_form(*a, *b)))
+        return wrong(names[i] + " has other sizes, strides or another dtype than eager's");
       if (a) {
         narrow |= a->dtype() == DType::k_f16 || a->dtype() == DType::k_bf16;
         comparable = comparable && referee[i] && same_sizes(*referee[i], *a);
@@ -505,7 +535,9 @@ class Chain::Contest {
     return judgement.right ? Status() : wrong(judgement.reason);
   }
 
-  static bool same_sizes(const Tensor& a, const Tensor& b) { return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes()); }
+  static bool same_sizes(const Tensor& a, const Tensor& b) {
+    return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
+  }
   static bool same_form(const Tensor& a, const Tensor& b) {
     if (a.dtype() != b.dtype() || !same_sizes(a, b)) return false;
     if (std::find(a.sizes(), a.sizes() + a.rank(), 0) != a.sizes() + a.rank()) return true;
@@ -519,7 +551,8 @@ class Chain::Contest {
     const CandidateReport &eager = d_.candidates[0].report, &chain = d_.candidates[1].report;
     const bool chained = winner == 1;
     if (chained)
-      s_.publish(std::make_shared<Decision>(Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), true}));
+      s_.publish(std::make_shared<Decision>(
+          Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), true}));
     else
       d_.publish({}, {});
     ModelReport& report = d_.report;
@@ -538,9 +571,11 @@ class Chain::Contest {
         report.pays_back_after_calls = static_cast<int64_t>(report.compile_seconds / saved) + 1;
     }
     if (!chained && report.disturbed.empty() && chain.reason != "wrong_result" && chain.reason != "not_verified")
-      report.reasons.insert(report.reasons.begin(), "segments " + chain.reason + (chain.note.empty() ? "" : ": " + chain.note));
-    report.reasons.push_back(fmt::format("sizes or branches depend on data: {} segments between {} places where the host looks at a value",
-                                         chain_.segments_.all.size(), chain_.segments_.borders));
+      report.reasons.insert(report.reasons.begin(),
+                            "segments " + chain.reason + (chain.note.empty() ? "" : ": " + chain.note));
+    report.reasons.push_back(
+        fmt::format("sizes or branches depend on data: {} segments between {} places where the host looks at a value",
+                    chain_.segments_.all.size(), chain_.segments_.borders));
     report.candidates = {eager, chain};
   }
 
@@ -551,17 +586,19 @@ class Chain::Contest {
   double covered_ = 0;  // share of eager's time that is spent in plans
   bool has_plans_ = false;
   int64_t held_bytes_ = 0;
-  std::string key_;     // what the segments' decisions came to
+  std::string key_;  // what the segments' decisions came to
 };
 
 Result<ModelReport> Chain::decide(const Tensors& inputs) {
   KRN_TRY_LET(ModelReport report, Contest(*this, inputs).run());
   const int eager = report.nodes - report.nodes_compiled;
   if (eager > 0 && whole_.options.fallback != Fallback::kAllow) {
-    const std::string what = fmt::format("{} of {} operators run eagerly, {:.0f} % of a call's time", eager, report.nodes, report.eager_share * 100);
+    const std::string what = fmt::format("{} of {} operators run eagerly, {:.0f} % of a call's time", eager,
+                                         report.nodes, report.eager_share * 100);
     const std::string why = report.reasons.empty() ? std::string() : report.reasons.front();
     if (whole_.options.fallback == Fallback::kForbid)
-      return Status(Code::k_unsupported, {"fallback is forbidden and " + what, whole_.name, "calls are answered as before", why});
+      return Status(Code::k_unsupported,
+                    {"fallback is forbidden and " + what, whole_.name, "calls are answered as before", why});
     report.reasons.insert(report.reasons.begin(), "warning: " + what + (why.empty() ? "" : ": " + why));
   }
   for (std::string& incident : whole_.runtime.plugins().take_incidents()) report.reasons.push_back(std::move(incident));

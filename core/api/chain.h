@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A model that no one graph can hold, because sizes or branches hang on data, as a chain: its segments
-// (core/capture/pt2/segments.h) are sessions of their own at the sizes that a run showed, and everything between them is eager's.
-// So whatever holds for a model holds for a segment: capture, referee, judge, race, guard, ledger. The chain itself has to answer as
-// eager does, and to be faster than it as a whole. A segment of sizes that nothing was decided for is eager's.
-// Internal to core/api.
+// (core/capture/pt2/segments.h) are sessions of their own at the sizes that a run showed, and everything between them
+// is eager's. So whatever holds for a model holds for a segment: capture, referee, judge, race, guard, ledger. The
+// chain itself has to answer as eager does, and to be faster than it as a whole. A segment of sizes that nothing was
+// decided for is eager's. Internal to core/api.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ class Chain {
   Chain(Session::Impl& whole, const pt2::Segments& segments);
   ~Chain();
 
-  // Runs the model on these inputs and decides for each segment at the sizes that it meets; then for the chain as a whole, which is
-  // published in the session's table. Calls go on meanwhile. One caller at a time.
+  // Runs the model on these inputs and decides for each segment at the sizes that it meets; then for the chain as a
+  // whole, which is published in the session's table. Calls go on meanwhile. One caller at a time.
   Result<ModelReport> decide(const std::vector<TensorRef>& inputs);
   // Eager with the plans of the segments in it. Errors are final: what came before one has been written. Any thread.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);

@@ -166,7 +166,8 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
 }
 
 bool Session::Impl::in_segments(const std::vector<TensorRef>& inputs) const {
-  if (!chain || options.force == "eager" || std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return false;
+  if (!chain || options.force == "eager") return false;
+  if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return false;  // `decide` says which
   std::vector<TensorSpec> specs;
   for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
   return !import_graph(model->program, weights, specs, device).ok();
@@ -219,7 +220,8 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
   KRN_TRY_LET(impl->weights, on_cpu.to_device(runtime.tensors(), impl->device));
   impl->segments = pt2::find_segments(impl->model->program);
   const bool in_segments = impl->segments.needed() && !impl->segments.all.empty();
-  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device, in_segments ? &impl->segments : nullptr));
+  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device,
+                                              in_segments ? &impl->segments : nullptr));
   if (in_segments) impl->chain = std::make_unique<Chain>(*impl, impl->segments);
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }

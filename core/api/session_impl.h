@@ -63,8 +63,8 @@ struct Session::Impl {
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
-  // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as long as the
-  // answer may be checked.
+  // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
+  // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                         const std::shared_ptr<const void>& keep = nullptr);
   void publish(std::shared_ptr<const Decision> decision);  // any thread

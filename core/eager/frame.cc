@@ -205,7 +205,8 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
           for (std::string& inner : each.names())
             if (written_outside) written_after.insert(std::move(inner));
       KRN_TRY_LET(auto frame,
-                  Frame::make(*body->graph, making.devices, written_after, making.segments, making.prefix + node.name + "/"));
+                  Frame::make(*body->graph, making.devices, written_after, making.segments,
+                              making.prefix + node.name + "/"));
       loops_ = loops_ || frame->loops();
       step.bodies.push_back(std::move(frame));
     } else if (const auto* type = input.arg.get<std::string>();
@@ -314,8 +315,8 @@ bool Frame::run_stretch(const Stretch& stretch, Slots& slots, const Running& run
   Result<bool> answered = running.segments->answer(stretch.number, inputs, results);
   if (!answered.ok()) throw SegmentFailed{answered.status()};
   if (!*answered) return false;
-  TORCH_CHECK(results.tensors.size() == stretch.tensor_results.size() && results.numbers.size() == stretch.number_results.size(),
-              "a segment returned other results than its operators");
+  TORCH_CHECK(results.tensors.size() == stretch.tensor_results.size(), "a segment returned other tensors");
+  TORCH_CHECK(results.numbers.size() == stretch.number_results.size(), "a segment returned other numbers");
   inputs = {};
   for (const uint32_t slot : stretch.dead) slots[slot] = {};
   for (size_t i = 0; i < results.tensors.size(); ++i) slots[stretch.tensor_results[i]] = to_at(results.tensors[i]);
@@ -344,7 +345,8 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, c
     }
     case Kind::kCond: {
       const bool taken = truth_of(stack[0]);
-      if (running.segments != nullptr && running.segments->wants_other_branch()) run_other_branch(step, taken, stack, running);
+      if (running.segments != nullptr && running.segments->wants_other_branch())
+        run_other_branch(step, taken, stack, running);
       stack = step.bodies[taken ? 0 : 1]->run(tail(1), running);
       break;
     }

@@ -56,7 +56,8 @@ struct SegmentFailed {
 class Frame {
  public:
   // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys. `prefix`
-  // stands before the names of an inner graph. `written_after`: LaterWrites. `segments` of the whole program, may be null; only read here.
+  // stands before the names of an inner graph. `written_after`: LaterWrites. `segments` of the whole program, may be
+  // null; only read here.
   static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices,
                                              const std::set<std::string>& written_after, const pt2::Segments* segments,
                                              const std::string& prefix = {});
@@ -65,7 +66,8 @@ class Frame {
   size_t num_outputs() const { return outputs_.size(); }
   bool writes() const { return writes_; }
   bool loops() const { return loops_; }
-  // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw, and SegmentFailed; `at` then says where.
+  // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw, and SegmentFailed; `at`
+  // then says where.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, const Running& running) const;
 
  private:

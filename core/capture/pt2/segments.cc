@@ -27,7 +27,8 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> li
 // Numbers that follow from the sizes of what is read, and nodes that only check.
 bool reads_sizes(std::string_view op) { return op.starts_with("aten.sym_"); }
 bool only_checks(std::string_view op) {
-  return op.starts_with("aten._assert_scalar") || op.starts_with("aten._assert_tensor_metadata") || op.starts_with("aten.sym_constrain_range");
+  return op.starts_with("aten._assert_scalar") || op.starts_with("aten._assert_tensor_metadata") ||
+         op.starts_with("aten.sym_constrain_range");
 }
 
 const Argument* input_named(const Node& node, std::string_view name) {
@@ -36,11 +37,12 @@ const Argument* input_named(const Node& node, std::string_view name) {
   return nullptr;
 }
 
-// A mask says by its values how many elements are meant. The file may give the count a name that it has already, where it was
-// proved equal to an earlier one: with other values it is another count all the same.
+// A mask says by its values how many elements are meant. The file may give the count a name that it has already, where
+// it was proved equal to an earlier one: with other values it is another count all the same.
 bool indexes_by_mask(const Node& node, const Graph& graph) {
   if (!operator_name(node).starts_with("aten.index.") && !operator_name(node).starts_with("aten.index_put") &&
-      !operator_name(node).starts_with("aten._index_put_impl_") && !operator_name(node).starts_with("aten._unsafe_index"))
+      !operator_name(node).starts_with("aten._index_put_impl_") &&
+      !operator_name(node).starts_with("aten._unsafe_index"))
     return false;
   const Argument* indices = input_named(node, "indices");
   if (indices == nullptr) return false;
@@ -55,10 +57,10 @@ bool indexes_by_mask(const Node& node, const Graph& graph) {
 bool counts_values(const Node& node) {
   const std::string_view op = operator_name(node);
   const std::string_view name = op.substr(0, op.rfind('.'));
-  return is_any_of(name, {"aten.nonzero", "aten.nonzero_numpy", "aten.argwhere", "aten.masked_select", "aten.masked_scatter",
-                          "aten.masked_scatter_", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
-                          "aten.unique_dim_consecutive", "aten.bincount", "aten.item", "aten._local_scalar_dense",
-                          "torchvision.nms"}) ||
+  return is_any_of(name, {"aten.nonzero", "aten.nonzero_numpy", "aten.argwhere", "aten.masked_select",
+                          "aten.masked_scatter", "aten.masked_scatter_", "aten._unique", "aten._unique2",
+                          "aten.unique_dim", "aten.unique_consecutive", "aten.unique_dim_consecutive", "aten.bincount",
+                          "aten.item", "aten._local_scalar_dense", "torchvision.nms"}) ||
          op == "aten.repeat_interleave.Tensor" || op == "aten.repeat_interleave.self_Tensor";
 }
 
@@ -95,8 +97,8 @@ std::vector<std::string> defines_of(const Node& node) {
   return out;
 }
 
-// The names that higher-order operators pass to their inner graphs, in the order of those graphs' inputs; empty where they are not
-// names alone.
+// The names that higher-order operators pass to their inner graphs, in the order of those graphs' inputs; empty where
+// they are not names alone.
 std::vector<std::string> operands_of(const Node& node, size_t leading) {
   std::vector<std::string> out;
   for (size_t i = leading; i < node.inputs.size(); ++i)
@@ -114,7 +116,8 @@ class Cutter {
  public:
   explicit Cutter(Segments& out) : out_(out) {}
 
-  // `weights`: inputs of the graph that are weights, by name. `symbols` that sizes of its inputs may have, and everything before.
+  // `weights`: inputs of the graph that are weights, by name. `symbols` that sizes of its inputs may have, and
+  // everything before.
   void cut(const Graph& graph, const Named<std::string>& weights, Names symbols, const std::string& prefix) {
     for (const Argument& input : graph.inputs)
       for (const std::string& name : input.names()) symbols.merge(symbols_of(name, graph));
@@ -133,7 +136,8 @@ class Cutter {
   bool has_border(const Graph& graph, Names symbols) {
     for (const Argument& input : graph.inputs)
       for (const std::string& name : input.names()) symbols.merge(symbols_of(name, graph));
-    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) { return is_border(node, graph, symbols); });
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                       [&](const Node& node) { return is_border(node, graph, symbols); });
   }
 
   // Adds the symbols of its results to `symbols`.
@@ -143,10 +147,12 @@ class Cutter {
       for (const std::string& symbol : symbols_of(name, graph)) is_new |= symbols.insert(symbol).second;
     if (node.target.starts_with(kHigherOrder)) {
       if (is_autocast_on(node)) return true;
-      const bool is_scope = node.target.ends_with(".wrap_with_set_grad_enabled") || node.target.ends_with(".wrap_with_autocast");
+      const bool is_scope =
+          node.target.ends_with(".wrap_with_set_grad_enabled") || node.target.ends_with(".wrap_with_autocast");
       if (!is_scope) return true;
       for (const NamedArgument& input : node.inputs)
-        if (const auto* body = input.arg.get<GraphArg>(); body != nullptr && has_border(*body->graph, symbols)) return true;
+        if (const auto* body = input.arg.get<GraphArg>(); body != nullptr && has_border(*body->graph, symbols))
+          return true;
       return false;
     }
     if (!is_operator(node)) return false;
@@ -162,7 +168,8 @@ class Cutter {
     int count = 0;
     for (const Node& node : nodes) {
       const std::vector<std::string> results = defines_of(node);
-      const bool computes = std::any_of(results.begin(), results.end(), [&](const std::string& name) { return is_tensor(name, graph); });
+      const bool computes =
+          std::any_of(results.begin(), results.end(), [&](const std::string& name) { return is_tensor(name, graph); });
       if (is_operator(node)) count += computes;
       for (const NamedArgument& input : node.inputs)
         if (const auto* body = input.arg.get<GraphArg>()) count += count_operators(body->graph->nodes, *body->graph);
@@ -182,14 +189,15 @@ class Cutter {
       out_.operators += count_operators(std::span(&node, 1), graph);
       return;
     }
-    // cond(pred, yes, no, operands), while_loop(test, body, carried, additional), scopes (flags .., body, operands): what comes behind
-    // the last inner graph are the operands.
+    // cond(pred, yes, no, operands), while_loop(test, body, carried, additional), scopes (flags .., body, operands):
+    // what comes behind the last inner graph are the operands.
     size_t last_body = 0;
     for (size_t i = 0; i < node.inputs.size(); ++i)
       if (node.inputs[i].arg.is<GraphArg>()) last_body = i;
     const std::vector<std::string> operands = operands_of(node, last_body + 1);
     const bool loops = node.target.ends_with(".while_loop");
-    const size_t carried = loops && last_body + 1 < node.inputs.size() ? node.inputs[last_body + 1].arg.names().size() : 0;
+    const size_t carried =
+        loops && last_body + 1 < node.inputs.size() ? node.inputs[last_body + 1].arg.names().size() : 0;
     for (size_t i = 0; i <= last_body; ++i) {
       const auto* body = node.inputs[i].arg.get<GraphArg>();
       if (body == nullptr) continue;
@@ -206,7 +214,8 @@ class Cutter {
   void add(const Graph& graph, const Named<std::string>& weights, size_t first, size_t end, const std::string& prefix) {
     Segment segment;
     segment.graph = &graph;
-    // Checks and sizes at either end belong to the eager steps around it as well as to the segment: it is shorter without.
+    // Checks and sizes at either end belong to the eager steps around it as well as to the segment: it is shorter
+    // without.
     const auto computes = [&](size_t i) { return count_operators(std::span(&graph.nodes[i], 1), graph) > 0; };
     while (first < end && !computes(first)) ++first;
     while (first < end && !computes(end - 1)) --end;
@@ -234,11 +243,13 @@ class Cutter {
       for (std::string& name : output.names()) behind.insert(std::move(name));
     for (size_t i = first; i < end; ++i)
       for (std::string& name : defines_of(graph.nodes[i]))
-        if (behind.contains(name)) (is_tensor(name, graph) ? segment.tensor_results : segment.number_results).push_back(std::move(name));
+        if (behind.contains(name))
+          (is_tensor(name, graph) ? segment.tensor_results : segment.number_results).push_back(std::move(name));
     // What is decided about is said last: masks, indices, predicates. Their values need not vary (segments.h).
     const auto varies = [&](const std::string& name) {
       const TensorMeta& meta = graph.tensor_values.find(name)->second;
-      const bool one = std::all_of(meta.sizes.begin(), meta.sizes.end(), [](const SymInt& size) { return size.is_literal() && size.value == 1; });
+      const bool one = std::all_of(meta.sizes.begin(), meta.sizes.end(),
+                                   [](const SymInt& size) { return size.is_literal() && size.value == 1; });
       return !one && is_float(meta.dtype);
     };
     const auto rest = std::stable_partition(segment.tensor_results.begin(), segment.tensor_results.end(), varies);
@@ -294,7 +305,8 @@ Segments find_segments(const Program& program) {
     const bool is_weight = input.kind == InputSpec::Kind::kParameter || input.kind == InputSpec::Kind::kBuffer ||
                            input.kind == InputSpec::Kind::kTensorConstant;
     for (std::string& name : input.arg.names()) {
-      if (is_weight) weights[name] = input.target;
+      if (is_weight)
+        weights[name] = input.target;
       else if (input.kind == InputSpec::Kind::kUserInput && !is_tensor(name, program.graph))
         out.takes_numbers = true;
     }
@@ -323,9 +335,12 @@ Program segment_program(const Program& program, const Segment& segment, std::spa
       }
       out.graph.tensor_values.emplace(name, std::move(meta));
     }
-    if (const auto number = graph.sym_int_values.find(name); number != graph.sym_int_values.end()) out.graph.sym_int_values.insert(*number);
-    if (const auto number = graph.sym_float_values.find(name); number != graph.sym_float_values.end()) out.graph.sym_float_values.insert(*number);
-    if (const auto number = graph.sym_bool_values.find(name); number != graph.sym_bool_values.end()) out.graph.sym_bool_values.insert(*number);
+    if (const auto number = graph.sym_int_values.find(name); number != graph.sym_int_values.end())
+      out.graph.sym_int_values.insert(*number);
+    if (const auto number = graph.sym_float_values.find(name); number != graph.sym_float_values.end())
+      out.graph.sym_float_values.insert(*number);
+    if (const auto number = graph.sym_bool_values.find(name); number != graph.sym_bool_values.end())
+      out.graph.sym_bool_values.insert(*number);
   };
   const auto add_input = [&](const std::string& name, InputSpec spec) {
     spec.arg.value = TensorArg{name};
@@ -362,9 +377,12 @@ Program segment_program(const Program& program, const Segment& segment, std::spa
   for (const std::string& name : segment.tensor_results) add_output({TensorArg{name}});
   if (with_numbers)
     for (const std::string& name : segment.number_results) {
-      if (graph.sym_float_values.contains(name)) add_output({SymFloatArg{name, 0}});
-      else if (graph.sym_bool_values.contains(name)) add_output({SymBoolArg{name, false}});
-      else add_output({SymIntArg{name, 0}});
+      if (graph.sym_float_values.contains(name))
+        add_output({SymFloatArg{name, 0}});
+      else if (graph.sym_bool_values.contains(name))
+        add_output({SymBoolArg{name, false}});
+      else
+        add_output({SymIntArg{name, 0}});
     }
   return out;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Models whose sizes or branches depend on data, end to end: the plans of their segments answer, and what a caller sees is eager's.
+// Models whose sizes or branches depend on data, end to end: the plans of their segments answer, and what a caller sees
+// is eager's.
 #include "core/api/chain.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,8 @@ Options forced() {
 }
 
 std::unique_ptr<Session> open(const std::string& name, const Options& options) {
-  auto session = Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/" + name + ".pt2", options);
+  auto session =
+      Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/" + name + ".pt2", options);
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
 }
@@ -60,7 +62,8 @@ TensorRef make(DType dtype, std::vector<int64_t> sizes, Value&& value) {
   return t;
 }
 TensorRef floats(std::vector<int64_t> sizes, double scale = 1, double shift = 0) {
-  return make<float>(DType::k_f32, std::move(sizes), [=](int64_t i) { return shift + scale * std::sin(0.7 * static_cast<double>(i) + 0.1); });
+  return make<float>(DType::k_f32, std::move(sizes),
+                     [=](int64_t i) { return shift + scale * std::sin(0.7 * static_cast<double>(i) + 0.1); });
 }
 TensorRef whole(std::vector<int64_t> values) {
   const auto n = static_cast<int64_t>(values.size());
@@ -80,7 +83,8 @@ void expect_same(const Tensors& ours, const Tensors& eager, bool bits, const std
     const Tensor &a = *ours[k], &b = *eager[k];
     const std::string at = what + ", output " + std::to_string(k);
     ASSERT_EQ(spec_text(spec_of(a)), spec_text(spec_of(b))) << at;
-    const TensorRef x = *runtime().tensors().cast(ours[k], DType::k_f64), y = *runtime().tensors().cast(eager[k], DType::k_f64);
+    const TensorRef x = *runtime().tensors().cast(ours[k], DType::k_f64),
+                    y = *runtime().tensors().cast(eager[k], DType::k_f64);
     double largest = 0, difference = 0;
     const auto dense = [&](const TensorRef& t) {
       TensorRef to = *runtime().tensors().allocate({DType::k_f64, {t->sizes(), t->sizes() + t->rank()}, {}, {}});
@@ -127,13 +131,16 @@ Counted counted(Session& session, Fn&& fn) {
 
 TEST(Chain, BranchesAreDecidedEachAndTakenByThePredicate) {
   auto session = open("branch", forced());
-  const auto inputs = [](double scale, double shift, double limit) { return Tensors{floats({16, 64}, scale, shift), floats({1}, 0, limit)}; };
+  const auto inputs = [](double scale, double shift, double limit) {
+    return Tensors{floats({16, 64}, scale, shift), floats({1}, 0, limit)};
+  };
   auto report = session->compile(inputs(1, 0, 1));
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->chosen, "segments") << explain_text(*report);
   EXPECT_TRUE(report->verified);
   // Those that this call did not come by too.
-  for (const char* name : {"cond/cond/linear .. clone", "cond/cond/linear .. add_1", "cond/sigmoid .. sub", "mul .. linear_1"})
+  for (const char* name :
+       {"cond/cond/linear .. clone", "cond/cond/linear .. add_1", "cond/sigmoid .. sub", "mul .. linear_1"})
     if (const SegmentReport* segment = row(*report, name)) {
       EXPECT_EQ(segment->nodes_compiled, segment->nodes) << explain_text(*report);
     }
@@ -156,14 +163,18 @@ TEST(Chain, TheBodyOfALoopIsDecidedOnce) {
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->chosen, "segments") << explain_text(*report);
   EXPECT_EQ(std::count_if(report->segments.begin(), report->segments.end(),
-                          [](const SegmentReport& s) { return s.name == "while_loop/add .. add_1"; }), 1);
+                          [](const SegmentReport& s) { return s.name == "while_loop/add .. add_1"; }),
+            1);
   if (const SegmentReport* body = row(*report, "while_loop/add .. add_1")) {
     EXPECT_EQ(body->runs, 3);
     EXPECT_GT(body->nodes_compiled, 0) << explain_text(*report);
   }
   std::vector<uint64_t> answered;
   for (const int64_t rounds : {0, 1, 2, 7, 40})
-    answered.push_back(counted(*session, [&] { expect_as_eager(*session, {floats({16, 64}), whole({rounds})}, std::to_string(rounds) + " rounds"); }).answered);
+    answered.push_back(
+        counted(*session, [&] {
+          expect_as_eager(*session, {floats({16, 64}), whole({rounds})}, std::to_string(rounds) + " rounds");
+        }).answered);
   // Each round adds the same.
   EXPECT_GT(answered[1], answered[0]);
   EXPECT_EQ(answered[2] - answered[1], answered[1] - answered[0]);
@@ -185,7 +196,8 @@ TEST(Chain, ACountFromDataIsASizeOfTheNextSegment) {
   EXPECT_EQ(same.unadmitted, 0u);
   // Other counts: what comes before them has its plan all the same. None of them compiles anything.
   for (const double limit : {-1e9, 1e9, 0.3, -0.2}) {
-    const Counted other = counted(*session, [&] { expect_as_eager(*session, inputs(limit), "limit " + std::to_string(limit)); });
+    const Counted other =
+        counted(*session, [&] { expect_as_eager(*session, inputs(limit), "limit " + std::to_string(limit)); });
     EXPECT_GE(other.answered, 1u);
     EXPECT_GE(other.unadmitted, 1u);
   }
@@ -208,7 +220,9 @@ TEST(Chain, ANumberFromDataIsPartOfTheKey) {
     EXPECT_GT(last->nodes_compiled, 0) << explain_text(*report);
   }
   for (const int64_t count : {9, 2, 10, 64}) {
-    const Counted plans = counted(*session, [&] { expect_as_eager(*session, {x, whole({count, 1})}, "count " + std::to_string(count)); });
+    const Counted plans = counted(*session, [&] {
+      expect_as_eager(*session, {x, whole({count, 1})}, "count " + std::to_string(count));
+    });
     EXPECT_EQ(plans.answered, count == 9 ? 2u : 1u);
     EXPECT_EQ(plans.unadmitted, count == 9 ? 0u : 1u);
   }
@@ -239,7 +253,8 @@ TEST(Chain, WritesReachWhatTheyReachInEager) {
     expect_same(*ours, *eager, false, what);
     expect_same(a, b, false, what + ", the input");
     for (size_t k = 0; k < plain->weights().size(); ++k)
-      expect_same({chained->weights()[k].second}, {plain->weights()[k].second}, false, what + ", " + plain->weights()[k].first);
+      expect_same({chained->weights()[k].second}, {plain->weights()[k].second}, false,
+                  what + ", " + plain->weights()[k].first);
   }
 }
 
@@ -256,7 +271,8 @@ TEST(Chain, AGraphNetworkThatAddsItsOwnLoops) {
   EXPECT_LT(report->eager_share, 0.5) << explain_text(*report);
   expect_as_eager(*session, {x, edges(1600, 17)}, "the same edges");
   expect_as_eager(*session, {x, edges(1600, 5)}, "other edges, other loops");
-  expect_as_eager(*session, {x, make<int64_t>(DType::k_i64, {2, 1600}, [](int64_t i) { return i % 400; })}, "loops alone");
+  expect_as_eager(*session, {x, make<int64_t>(DType::k_i64, {2, 1600}, [](int64_t i) { return i % 400; })},
+                  "loops alone");
   expect_as_eager(*session, {x, edges(1200, 17)}, "fewer edges");
   // A node that is not there.
   TensorRef wrong = edges(1600, 17);

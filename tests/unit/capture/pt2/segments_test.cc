@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where programs are cut, and what a segment is as a program, on the files of tests/data/segments, which torch.export wrote.
+// Where programs are cut, and what a segment is as a program, on the files of tests/data/segments, which torch.export
+// wrote.
 #include "core/capture/pt2/segments.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +69,8 @@ TEST(Segments, EndWhereACountComesFromData) {
   const Segment& expert = model.at("squeeze_1 .. layer_norm_1");
   EXPECT_EQ(expert.tensors, (Strings{"nonzero", "layer_norm"}));
   EXPECT_EQ(expert.numbers, Strings());
-  EXPECT_EQ(expert.targets, (Strings{"expert.0.weight", "expert.0.bias", "expert.2.weight", "expert.2.bias", "expert.3.weight", "expert.3.bias"}));
+  EXPECT_EQ(expert.targets, (Strings{"expert.0.weight", "expert.0.bias", "expert.2.weight", "expert.2.bias",
+                                     "expert.3.weight", "expert.3.bias"}));
   EXPECT_EQ(expert.tensor_results, (Strings{"layer_norm_1", "squeeze_1"}));  // an index is no float, and the last
   EXPECT_EQ(expert.varying_results, 1u);
   const Segment& first = model.at("linear .. gt");
@@ -86,8 +88,8 @@ TEST(Segments, KnownCountsAreCutOnceEach) {
 
 TEST(Segments, BranchesAndBodiesHaveTheirOwn) {
   const Cut model = cut("branch");
-  EXPECT_EQ(model.names(), (Strings{"linear .. gt", "cond/sum_1 .. gt", "cond/cond/linear .. clone", "cond/cond/linear .. add_1",
-                                    "cond/sigmoid .. sub", "mul .. linear_1"}));
+  EXPECT_EQ(model.names(), (Strings{"linear .. gt", "cond/sum_1 .. gt", "cond/cond/linear .. clone",
+                                    "cond/cond/linear .. add_1", "cond/sigmoid .. sub", "mul .. linear_1"}));
   EXPECT_EQ(model.segments.borders, 2);
   // What is passed down as an operand is still known as a weight.
   EXPECT_EQ(model.at("cond/cond/linear .. clone").targets, (Strings{"yes.weight", "yes.bias", "shift"}));
@@ -115,7 +117,8 @@ TEST(Segments, AutocastIsABorderAndIsNotCut) {
     EXPECT_EQ(segment.name.find("autocast/"), std::string::npos) << segment.name;
 }
 
-// Every value that a segment's program names is defined in it, and the signature is that of its graph: what the reader checks of a file.
+// Every value that a segment's program names is defined in it, and the signature is that of its graph: what the reader
+// checks of a file.
 TEST(Segments, AreProgramsThemselves) {
   for (const char* name : {"branch", "loop", "select", "sized", "written", "gat", "detector"}) {
     const Cut model = cut(name);
@@ -127,7 +130,8 @@ TEST(Segments, AreProgramsThemselves) {
         const Status status = check_program(program);
         EXPECT_TRUE(status.ok()) << name << ": " << segment.name << ": " << status.text();
         EXPECT_EQ(program.inputs.size(), segment.weights.size() + segment.tensors.size());
-        EXPECT_EQ(program.outputs.size(), segment.tensor_results.size() + (with_numbers ? segment.number_results.size() : 0));
+        EXPECT_EQ(program.outputs.size(),
+                  segment.tensor_results.size() + (with_numbers ? segment.number_results.size() : 0));
       }
     }
   }
