@@ -35,11 +35,13 @@ CacheKey key_of(const Deciding& d, const Hash& graph) {
 }  // namespace
 
 void read_kept_decision(Deciding& d) {
+  if (auto bytes = write_region(d.prepared->graph); bytes.ok()) read_kept_decision(d, bytes->hash);
+}
+
+void read_kept_decision(Deciding& d, const Hash& what) {
   Cache* cache = d.session.runtime.cache();
   if (!cache || !cache->usable() || !d.session.options.verify || !d.session.options.force.empty()) return;
-  auto bytes = write_region(d.prepared->graph);
-  if (!bytes.ok()) return;
-  d.ledger_key = key_of(d, bytes->hash);
+  d.ledger_key = key_of(d, what);
   std::string stale;
   d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d), &stale);
 }

@@ -10,6 +10,8 @@ namespace keirin {
 
 // Fills ledger_key and ledger; neither where there is no cache, or nothing may be taken from it.
 void read_kept_decision(Deciding& d);
+// The same of what has no graph of its own: `what` tells it from everything else that is decided.
+void read_kept_decision(Deciding& d, const Hash& what);
 // Loads the plan that an earlier process chose, publishes it and fills the report. False where the race has to run; the time of
 // loading is then noted all the same, for `measure_again`.
 bool start_from_kept_decision(Deciding& d);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "abi/planted.h"
+#include "core/api/chain.h"
 #include "core/api/decide.h"
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
@@ -126,6 +127,9 @@ std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::
   return out;
 }
 
+Session::Impl::Impl(Runtime& runtime, Options options) : runtime(runtime), options(std::move(options)) {}
+Session::Impl::~Impl() = default;
+
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
   const auto now = table.now();
   for (const auto& decision : *now)
@@ -159,6 +163,14 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
   std::lock_guard lock(report_mutex);
   for (size_t i = reports.size(); i-- > 0;)
     if (reports[i].inputs == texts) return reports[i].reasons.push_back(reason);
+}
+
+bool Session::Impl::in_segments(const std::vector<TensorRef>& inputs) const {
+  if (!chain || options.force == "eager") return false;
+  if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return false;  // `decide` says which
+  std::vector<TensorSpec> specs;
+  for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
+  return !import_graph(model->program, weights, specs, device).ok();
 }
 
 Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes) {
@@ -206,7 +218,11 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
   KRN_TRY_LET(impl->rules, read_init_rules(impl->file));
   KRN_TRY_LET(WeightTable on_cpu, load_weights(*impl->model, impl->rules, runtime.tensors()));
   KRN_TRY_LET(impl->weights, on_cpu.to_device(runtime.tensors(), impl->device));
-  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device));
+  impl->segments = pt2::find_segments(impl->model->program);
+  const bool in_segments = impl->segments.needed() && !impl->segments.all.empty();
+  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device,
+                                              in_segments ? &impl->segments : nullptr));
+  if (in_segments) impl->chain = std::make_unique<Chain>(*impl, impl->segments);
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -221,7 +237,7 @@ std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   std::lock_guard lock(impl_->compile_mutex);
   if (impl_->options.background) keep_freed_memory();
-  Result<ModelReport> report = decide(*impl_, inputs);
+  Result<ModelReport> report = impl_->in_segments(inputs) ? impl_->chain->decide(inputs) : decide(*impl_, inputs);
   impl_->runtime.plugins().release_devices();
   if (impl_->options.background) give_back_memory();
   if (!report.ok()) return report;
@@ -230,31 +246,41 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   return report;
 }
 
-Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
-  std::shared_ptr<const Decision> decision = impl_->find(inputs);
-  if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
-  if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
-  PlanGuard& guard = *decision->guard;
+Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, const std::vector<TensorRef>& inputs,
+                                                     const std::shared_ptr<const void>& keep) {
+  PlanGuard& guard = *decision.guard;
   // LibTorch tells a thread how many threads it may use when it first asks. Libraries that a plan calls do not ask: without this, a
   // thread's first call would run on all processors, and sum in another order than its second.
-  (void)impl_->runtime.tensors().num_threads();
-  Result<std::vector<TensorRef>> outputs = decision->call(inputs);
+  (void)runtime.tensors().num_threads();
+  Result<std::vector<TensorRef>> outputs = decision.call(inputs);
   if (outputs.ok()) {
     guard.breaker.succeeded();
-    if (guard.takes_sample()) impl_->checker.submit(decision->guard, inputs, *outputs, impl_->runtime.tensors());
+    if (guard.takes_sample()) {
+      using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<PlanGuard>>;
+      const std::shared_ptr<PlanGuard> watched(std::make_shared<Kept>(keep, decision.guard), &guard);
+      checks->submit(watched, inputs, *outputs, runtime.tensors());
+    }
     return outputs;
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
   const bool final = is_final(outputs.status().code());
   if (final && !guard.revoked.exchange(true))
-    impl_->revoke(decision->admits, "a call of the plan failed: " + outputs.status().message().what);
+    revoke(decision.admits, "a call of the plan failed: " + outputs.status().message().what);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
-  Result<std::vector<TensorRef>> answer = impl_->eager->run(inputs);
+  Result<std::vector<TensorRef>> answer = eager->run(inputs);
   if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
   else if (!final && guard.breaker.failed(std::chrono::steady_clock::now()))
-    impl_->add_reason(decision->admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
+    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
                       " times, last with: " + outputs.status().message().what);
   return answer;
+}
+
+Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
+  std::shared_ptr<const Decision> decision = impl_->find(inputs);
+  if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
+  if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
+  if (decision->is_chain) return decision->call(inputs);
+  return impl_->answer(*decision, inputs);
 }
 
 Result<std::vector<TensorRef>> Session::call_eager(const std::vector<TensorRef>& inputs) { return impl_->eager->run(inputs); }
@@ -305,6 +331,12 @@ std::vector<ModelReport> Session::reports() const {
   if (!impl_->reports.empty())  // nobody else says that a call hangs
     for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));
   if (!impl_->reports.empty()) impl_->reports.back().calls_unadmitted = impl_->calls_unadmitted.load(std::memory_order_relaxed);
+  if (impl_->chain && !impl_->reports.empty()) {
+    ModelReport& last = impl_->reports.back();
+    for (std::string& reason : impl_->chain->take_reasons()) last.reasons.push_back(std::move(reason));
+    last.segments_answered = impl_->chain->answered();
+    last.segments_unadmitted = impl_->chain->unadmitted();
+  }
   return impl_->reports;
 }
 

@@ -15,6 +15,7 @@
 #include "core/api/plan_table.h"
 #include "core/api/session.h"
 #include "core/capture/pt2/read_pt2.h"
+#include "core/capture/pt2/segments.h"
 #include "core/eager/init_rules.h"
 #include "core/eager/program.h"
 #include "core/eager/weights.h"
@@ -28,10 +29,14 @@ struct Decision {
   CallGuard admits;                // the calls that it was made for
   CallFn call;                     // empty: eager
   std::shared_ptr<PlanGuard> guard;  // watches `call`; null with it
+  bool is_chain = false;           // an error of `call` is eager's own, and what came before it was written
 };
 
+class Chain;
+
 struct Session::Impl {
-  Impl(Runtime& runtime, Options options) : runtime(runtime), options(std::move(options)) {}
+  Impl(Runtime& runtime, Options options);
+  ~Impl();
 
   Runtime& runtime;
   Options options;
@@ -43,6 +48,9 @@ struct Session::Impl {
   std::optional<InitRules> rules;
   WeightTable weights;                // on `device`; shared by eager and every plan
   std::unique_ptr<EagerProgram> eager;
+  size_t must_vary = SIZE_MAX;        // JudgeOptions::must_vary, of a segment's own session: less than its outputs
+  pt2::Segments segments;             // of the program; of a segment's own session: none
+  std::unique_ptr<Chain> chain;       // null where the program may be captured as one graph
 
   // Immutable once published; a call takes a reference and uses it to the end.
   PlanTable<Decision> table;
@@ -52,9 +60,13 @@ struct Session::Impl {
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
-  CallChecker checker;                // last: its thread uses everything above
+  CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
+  // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
+  // long as the answer may be checked.
+  Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
+                                        const std::shared_ptr<const void>& keep = nullptr);
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);
@@ -65,8 +77,12 @@ struct Session::Impl {
   // Input shapes for which a plan has kernels of another structure than for these: a free size of 1, two free sizes that are
   // equal; where these are of that kind, one that is not. Empty for a model of fixed sizes.
   std::vector<std::vector<TensorSpec>> other_structures(const std::vector<TensorSpec>& specs) const;
+  // Whether calls like one with these inputs are decided in segments, because no one graph holds them.
+  bool in_segments(const std::vector<TensorRef>& inputs) const;
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
+
+  CallChecker checker;                // last: its thread uses everything above
 };
 
 }  // namespace keirin

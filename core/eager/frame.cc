@@ -99,22 +99,47 @@ Status Frame::add_argument(OperandList& operands, const pt2::Argument& arg) {
 }
 
 Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const DeviceMap& devices,
-                                           const std::set<std::string>& written_after, const std::string& prefix) {
+                                           const std::set<std::string>& written_after, const pt2::Segments* segments,
+                                           const std::string& prefix) {
   auto frame = std::unique_ptr<Frame>(new Frame);
   for (const pt2::Argument& input : graph.inputs) {
     const std::vector<std::string> names = input.names();
     frame->define(names.size() == 1 ? names[0] : std::string());
   }
   frame->num_inputs_ = graph.inputs.size();
-  const Making making{graph, devices, prefix, LaterWrites(graph, written_after)};
+  const Making making{graph, devices, prefix, segments, LaterWrites(graph, written_after)};
   for (size_t i = 0; i < graph.nodes.size(); ++i) KRN_TRY(frame->add_node(i, making));
   for (const pt2::Argument& output : graph.outputs) {
     const size_t before = frame->outputs_.size();
     KRN_TRY(frame->add_argument(frame->outputs_, output));
     if (frame->outputs_.size() != before + 1) return Status(Code::k_unsupported, "an output of the graph is a list");
   }
+  KRN_TRY(frame->add_stretches(making));
   frame->mark_last_uses();
   return frame;
+}
+
+Status Frame::add_stretches(const Making& making) {
+  if (making.segments == nullptr) return {};
+  for (size_t i = 0; i < making.segments->all.size(); ++i) {
+    const pt2::Segment& segment = making.segments->all[i];
+    if (segment.graph != &making.graph) continue;
+    Stretch stretch{i, segment.first, segment.end, {}, {}, {}, {}, {}};
+    const auto add = [&](const std::vector<std::string>& names, std::vector<uint32_t>& slots) -> Status {
+      for (const std::string& name : names) {
+        const auto slot = slot_of_.find(name);
+        if (slot == slot_of_.end()) return Status(Code::k_corrupt, "value \"" + name + "\" is not defined");
+        slots.push_back(slot->second);
+      }
+      return {};
+    };
+    KRN_TRY(add(segment.tensors, stretch.tensors));
+    KRN_TRY(add(segment.numbers, stretch.numbers));
+    KRN_TRY(add(segment.tensor_results, stretch.tensor_results));
+    KRN_TRY(add(segment.number_results, stretch.number_results));
+    stretches_.push_back(std::move(stretch));
+  }
+  return {};
 }
 
 Status Frame::add_node(size_t number, const Making& making) {
@@ -159,6 +184,7 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
     num_bodies = 2;
   } else if (name == "while_loop") {
     step.kind = Kind::kWhile;
+    loops_ = true;
     num_bodies = 2;
   } else if (name == "wrap_with_set_grad_enabled") {
     step.kind = Kind::kNoScope;  // gradients are off for the whole run
@@ -179,7 +205,9 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
           for (std::string& inner : each.names())
             if (written_outside) written_after.insert(std::move(inner));
       KRN_TRY_LET(auto frame,
-                  Frame::make(*body->graph, making.devices, written_after, making.prefix + node.name + "/"));
+                  Frame::make(*body->graph, making.devices, written_after, making.segments,
+                              making.prefix + node.name + "/"));
+      loops_ = loops_ || frame->loops();
       step.bodies.push_back(std::move(frame));
     } else if (const auto* type = input.arg.get<std::string>();
                step.kind == Kind::kAutocast && first && type != nullptr) {
@@ -225,7 +253,11 @@ Status Frame::add_results(const pt2::Node& node, Step& step) {
 void Frame::mark_last_uses() {
   std::set<uint32_t> live;
   outputs_.visit_slots([&](Operand& operand) { live.insert(operand.index); });
+  auto stretch = stretches_.rbegin();
   for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    const auto number = static_cast<size_t>(steps_.rend() - step) - 1;
+    while (stretch != stretches_.rend() && number < stretch->first) ++stretch;
+    const bool inside = stretch != stretches_.rend() && number < stretch->end;
     for (ResultSlots& result : step->results) {
       for (uint32_t& slot : result.slots) {
         if (!live.contains(slot)) slot = kUnused;
@@ -233,25 +265,68 @@ void Frame::mark_last_uses() {
     }
     step->operands.visit_slots([&](Operand& operand) {
       const bool last = live.insert(operand.index).second;
+      if (last && inside) stretch->dead.push_back(operand.index);
       if (last && operand.kind != Operand::Kind::kWrap) operand.kind = Operand::Kind::kTake;  // a number needs no emptying
     });
   }
 }
 
-std::vector<IValue> Frame::run(std::vector<IValue> inputs, std::string* at, OperatorRunner* runner) const {
+std::vector<IValue> Frame::run(std::vector<IValue> inputs, const Running& running) const {
   Slots slots = std::move(inputs);
   slots.resize(num_slots_);
   torch::jit::Stack stack;
   stack.reserve(16);
-  for (const Step& step : steps_) run_step(step, slots, stack, at, runner);
+  auto stretch = running.segments != nullptr ? stretches_.begin() : stretches_.end();
+  for (size_t i = 0; i < steps_.size();) {
+    if (stretch == stretches_.end() || i < stretch->first) {
+      run_step(steps_[i++], slots, stack, running);
+      continue;
+    }
+    if (!run_stretch(*stretch, slots, running)) {
+      for (; i < stretch->end; ++i) run_step(steps_[i], slots, stack, running);
+      running.segments->called(stretch->number);
+    }
+    i = (stretch++)->end;
+  }
   std::vector<IValue> outputs;
   outputs.reserve(outputs_.size());
   outputs_.push_all(slots, outputs);
   return outputs;
 }
 
-void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) const {
-  *at = step.origin;
+bool Frame::run_stretch(const Stretch& stretch, Slots& slots, const Running& running) const {
+  if (!running.segments->wants(stretch.number)) return false;
+  SegmentInputs inputs;
+  inputs.tensors.reserve(stretch.tensors.size());
+  for (const uint32_t slot : stretch.tensors) {
+    if (!slots[slot].isTensor() || !slots[slot].toTensor().defined()) return false;
+    inputs.tensors.push_back(from_at(slots[slot].toTensor()));
+  }
+  for (const uint32_t slot : stretch.numbers) {
+    const IValue& value = slots[slot];
+    if (value.isInt()) inputs.numbers.emplace_back(value.toInt());
+    else if (value.isDouble()) inputs.numbers.emplace_back(value.toDouble());
+    else if (value.isBool()) inputs.numbers.emplace_back(value.toBool());
+    else
+      return false;
+  }
+  *running.at = steps_[stretch.first].origin;
+  SegmentResults results;
+  Result<bool> answered = running.segments->answer(stretch.number, inputs, results);
+  if (!answered.ok()) throw SegmentFailed{answered.status()};
+  if (!*answered) return false;
+  TORCH_CHECK(results.tensors.size() == stretch.tensor_results.size(), "a segment returned other tensors");
+  TORCH_CHECK(results.numbers.size() == stretch.number_results.size(), "a segment returned other numbers");
+  inputs = {};
+  for (const uint32_t slot : stretch.dead) slots[slot] = {};
+  for (size_t i = 0; i < results.tensors.size(); ++i) slots[stretch.tensor_results[i]] = to_at(results.tensors[i]);
+  for (size_t i = 0; i < results.numbers.size(); ++i)
+    std::visit([&](auto number) { slots[stretch.number_results[i]] = number; }, results.numbers[i]);
+  return true;
+}
+
+void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, const Running& running) const {
+  *running.at = step.origin;
   stack.clear();
   step.operands.push_all(slots, stack);
   const auto tail = [&](size_t from) {
@@ -259,7 +334,7 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   };
   switch (step.kind) {
     case Kind::kOperator:
-      if (runner != nullptr) runner->run(*step.site, stack);
+      if (running.operators != nullptr) running.operators->run(*step.site, stack);
       else
         step.site->call(stack);
       break;
@@ -268,17 +343,21 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
       stack.assign(1, std::move(value));
       break;
     }
-    case Kind::kCond:
-      stack = step.bodies[truth_of(stack[0]) ? 0 : 1]->run(tail(1), at, runner);
+    case Kind::kCond: {
+      const bool taken = truth_of(stack[0]);
+      if (running.segments != nullptr && running.segments->wants_other_branch())
+        run_other_branch(step, taken, stack, running);
+      stack = step.bodies[taken ? 0 : 1]->run(tail(1), running);
       break;
+    }
     case Kind::kWhile:
-      run_while(step, stack, at, runner);
+      run_while(step, stack, running);
       break;
     case Kind::kNoScope:
-      stack = step.bodies[0]->run(std::move(stack), at, runner);
+      stack = step.bodies[0]->run(std::move(stack), running);
       break;
     case Kind::kAutocast:
-      run_autocast(step, stack, at, runner);
+      run_autocast(step, stack, running);
       break;
   }
   TORCH_CHECK(stack.size() >= step.results.size(), "the operator returned ", stack.size(), " values, the file names ",
@@ -298,16 +377,25 @@ void Frame::run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, s
   }
 }
 
-void Frame::run_while(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) {
+void Frame::run_other_branch(const Step& step, bool taken, const torch::jit::Stack& stack, const Running& running) {
+  const Frame& other = *step.bodies[taken ? 1 : 0];
+  if (other.writes() || other.loops()) return;  // a loop may find no end on such data
+  try {
+    other.run(std::vector<IValue>(stack.begin() + 1, stack.end()), running);
+  } catch (...) {  // data that the branch is not for
+  }
+}
+
+void Frame::run_while(const Step& step, torch::jit::Stack& stack, const Running& running) {
   const size_t carried = step.bodies[1]->num_outputs();
-  while (truth_of(step.bodies[0]->run(stack, at, runner).at(0))) {
-    std::vector<IValue> next = step.bodies[1]->run(stack, at, runner);
+  while (truth_of(step.bodies[0]->run(stack, running).at(0))) {
+    std::vector<IValue> next = step.bodies[1]->run(stack, running);
     std::move(next.begin(), next.end(), stack.begin());
   }
   stack.resize(carried);
 }
 
-void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) {
+void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, const Running& running) {
   const auto device = c10::Device(stack[0].toStringRef()).type();
   const at::ScalarType dtype = stack[1].isNone() ? at::autocast::get_autocast_dtype(device) : stack[1].toScalarType();
   const bool enabled = stack[2].toBool();
@@ -329,7 +417,7 @@ void Frame::run_autocast(const Step& step, torch::jit::Stack& stack, std::string
   };
   std::vector<IValue> operands(stack.begin() + 4, stack.end());
   const Scope scope(device, dtype, enabled);
-  stack = step.bodies[0]->run(std::move(operands), at, runner);
+  stack = step.bodies[0]->run(std::move(operands), running);
 }
 
 }  // namespace keirin

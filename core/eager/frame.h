@@ -12,6 +12,7 @@
 
 #include "core/eager/boxed_call.h"
 #include "core/eager/later_writes.h"
+#include "core/eager/segment_runner.h"
 #include "core/eager/symbol_ops.h"
 
 namespace keirin {
@@ -40,20 +41,34 @@ class OperatorRunner {
   virtual void run(const OperatorSite& site, torch::jit::Stack& stack) = 0;
 };
 
+// What a run of a Frame and of those inside it has in common. At most one of the runners is there.
+struct Running {
+  std::string* at = nullptr;  // is told where the run is, for errors
+  OperatorRunner* operators = nullptr;
+  SegmentRunner* segments = nullptr;
+};
+
+// A segment's runner ended the run.
+struct SegmentFailed {
+  Status status;
+};
+
 class Frame {
  public:
   // Slots 0 .. graph.inputs.size() - 1 are the graph's inputs in order; their names are `input_slot`'s keys. `prefix`
-  // stands before the names of an inner graph. `written_after`: LaterWrites.
+  // stands before the names of an inner graph. `written_after`: LaterWrites. `segments` of the whole program, may be
+  // null; only read here.
   static Result<std::unique_ptr<Frame>> make(const pt2::Graph& graph, const DeviceMap& devices,
-                                             const std::set<std::string>& written_after,
+                                             const std::set<std::string>& written_after, const pt2::Segments* segments,
                                              const std::string& prefix = {});
 
   size_t num_inputs() const { return num_inputs_; }
   size_t num_outputs() const { return outputs_.size(); }
   bool writes() const { return writes_; }
-  // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw; `at` then says where.
-  // Operators are called, or handed to `runner`.
-  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, std::string* at, OperatorRunner* runner = nullptr) const;
+  bool loops() const { return loops_; }
+  // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw, and SegmentFailed; `at`
+  // then says where.
+  std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, const Running& running) const;
 
  private:
   enum class Kind : uint8_t { kOperator, kSymbol, kCond, kWhile, kNoScope, kAutocast };
@@ -76,24 +91,36 @@ class Frame {
     const pt2::Graph& graph;
     const DeviceMap& devices;
     const std::string& prefix;
+    const pt2::Segments* segments;
     LaterWrites later;
+  };
+  // Steps [first, end) as one, if somebody answers them.
+  struct Stretch {
+    size_t number = 0;  // of the segment in the program
+    size_t first = 0, end = 0;
+    std::vector<uint32_t> tensors, numbers, tensor_results, number_results;  // slots
+    std::vector<uint32_t> dead;  // that nobody reads behind it
   };
   Status add_node(size_t number, const Making& making);
   Status add_higher_order(size_t number, const Making& making, Step& step);
   Status add_results(const pt2::Node& node, Step& step);
   Status add_argument(OperandList& operands, const pt2::Argument& arg);
+  Status add_stretches(const Making& making);
   void mark_last_uses();
   uint32_t define(const std::string& name);
 
-  void run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner) const;
-  static void run_while(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner);
-  static void run_autocast(const Step& step, torch::jit::Stack& stack, std::string* at, OperatorRunner* runner);
+  void run_step(const Step& step, Slots& slots, torch::jit::Stack& stack, const Running& running) const;
+  bool run_stretch(const Stretch& stretch, Slots& slots, const Running& running) const;
+  static void run_other_branch(const Step& step, bool taken, const torch::jit::Stack& stack, const Running& running);
+  static void run_while(const Step& step, torch::jit::Stack& stack, const Running& running);
+  static void run_autocast(const Step& step, torch::jit::Stack& stack, const Running& running);
 
   size_t num_inputs_ = 0, num_slots_ = 0;
   std::map<std::string, uint32_t, std::less<>> slot_of_;
-  std::vector<Step> steps_;
+  std::vector<Step> steps_;  // one for each node, in order
+  std::vector<Stretch> stretches_;  // ascending
   OperandList outputs_;
-  bool writes_ = false;
+  bool writes_ = false, loops_ = false;  // itself or a graph inside
 };
 
 }  // namespace keirin

@@ -37,7 +37,7 @@ struct EagerProgram::Impl {
   Status check(const std::vector<TensorRef>& given) const;
   // One call on `sources`, a value for each graph input in order; operators are called, or handed to `runner`.
   std::vector<IValue> sources_of(const std::vector<TensorRef>& given) const;
-  std::vector<at::Tensor> call(std::vector<IValue> sources, std::string* at, OperatorRunner* runner) const;
+  std::vector<at::Tensor> call(std::vector<IValue> sources, const Running& running) const;
 
   InputRules rules;
   Device device;
@@ -145,12 +145,12 @@ std::vector<IValue> EagerProgram::Impl::sources_of(const std::vector<TensorRef>&
   return sources;
 }
 
-std::vector<at::Tensor> EagerProgram::Impl::call(std::vector<IValue> sources, std::string* at, OperatorRunner* runner) const {
+std::vector<at::Tensor> EagerProgram::Impl::call(std::vector<IValue> sources, const Running& running) const {
   std::vector<at::Tensor> targets;  // of the mutation outputs
   for (const Output& output : outputs)
     if (!output.is_user) targets.push_back(sources[output.target].toTensor());
-  std::vector<IValue> results = frame->run(std::move(sources), at, runner);
-  *at = "the outputs";
+  std::vector<IValue> results = frame->run(std::move(sources), running);
+  *running.at = "the outputs";
   std::vector<std::pair<at::Tensor, at::Tensor>> updates;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!outputs[i].is_user) updates.emplace_back(targets[updates.size()], results[i].toTensor());
@@ -183,7 +183,7 @@ EagerProgram::EagerProgram(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 EagerProgram::~EagerProgram() = default;
 
 Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& program, const WeightTable& weights,
-                                                         Device device) {
+                                                         Device device, const pt2::Segments* segments) {
   auto impl = std::make_unique<Impl>(program);
   impl->device = device;
   KRN_TRY(impl->bind_inputs(program, weights));
@@ -194,7 +194,7 @@ Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& pro
     for (const Impl::Output& output : impl->outputs)
       if (!output.is_user)
         for (std::string& name : program.inputs[output.target].arg.names()) written_after.insert(std::move(name));
-    auto frame = Frame::make(program.graph, make_device_map(program.graph, device), written_after);
+    auto frame = Frame::make(program.graph, make_device_map(program.graph, device), written_after, segments);
     if (frame.ok()) {
       impl->frame = std::move(*frame);
     } else {
@@ -223,14 +223,20 @@ std::vector<TensorRef> refs(std::vector<at::Tensor> tensors) {
 
 }  // namespace
 
-Result<std::vector<TensorRef>> EagerProgram::run(const std::vector<TensorRef>& flat_inputs) const {
+Result<std::vector<TensorRef>> EagerProgram::run(const std::vector<TensorRef>& flat_inputs, SegmentRunner* segments) const {
   KRN_TRY(impl_->check(flat_inputs));
   std::vector<TensorRef> returned;
   std::string at;
+  Status failed;
   Status status = catch_torch([&] {
     const BelowAutograd scope;
-    returned = refs(impl_->call(impl_->sources_of(flat_inputs), &at, nullptr));
+    try {
+      returned = refs(impl_->call(impl_->sources_of(flat_inputs), {&at, nullptr, segments}));
+    } catch (SegmentFailed& segment) {
+      failed = std::move(segment.status);
+    }
   });
+  if (!failed.ok()) return failed;
   if (!status.ok()) return std::move(status).at(at);
   return returned;
 }
@@ -252,7 +258,7 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
     for (const Impl::Output& output : impl_->outputs)
       if (!output.is_user) observer.note_write(sources[output.target].toTensor());
     try {
-      returned = refs(impl_->call(std::move(sources), &at, &observer));
+      returned = refs(impl_->call(std::move(sources), {&at, &observer, nullptr}));
     } catch (...) {
       observer.put_back();
       throw;
@@ -285,7 +291,7 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
       if (is_copied(impl_->inputs[i])) sources[i] = copies.of(sources[i].toTensor());
     RefereeRunner runner(impl_->device);
     for (int call = 0; call < num_calls; ++call) {
-      std::vector<at::Tensor> outputs = impl_->call(sources, &at, &runner);
+      std::vector<at::Tensor> outputs = impl_->call(sources, {&at, &runner, nullptr});
       for (at::Tensor& output : outputs)
         if (output.defined()) output = wide(output).clone();  // the next call may write it
       run.outputs.push_back(refs(std::move(outputs)));

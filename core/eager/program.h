@@ -15,6 +15,7 @@
 #include "core/capture/pt2/schema.h"
 #include "core/eager/input_rules.h"
 #include "core/eager/observed.h"
+#include "core/eager/segment_runner.h"
 #include "core/eager/weights.h"
 
 namespace keirin {
@@ -24,14 +25,16 @@ class EagerProgram {
   // Resolves and binds everything; `unsupported` names the first node that this process cannot run. `program` must
   // outlive nothing: what is needed is copied. The tensors of `weights` must be on `device` already
   // (WeightTable::to_device) and are shared: what the model writes is seen through the table.
+  // With `segments` of this very program, `run` may be given who answers them.
   static Result<std::unique_ptr<EagerProgram>> make(const pt2::Program& program, const WeightTable& weights,
-                                                    Device device);
+                                                    Device device, const pt2::Segments* segments = nullptr);
   ~EagerProgram();
 
   // Inputs and outputs are flat, in the file's order. An input that is a number is a 0-d i64 tensor, and so is such an
   // output; an output that is None is null. Inputs on another device are refused, not moved. Several threads may run at
   // once if the model writes nothing.
-  Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs) const;
+  // `segments` may answer some of its segments; what it says no to, and the rest, is called as the file says.
+  Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs, SegmentRunner* segments = nullptr) const;
 
   // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are worth their
   // sizes, strides and addresses; where they are views of what was written, not their values.

@@ -86,6 +86,10 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const StepReport& s : r.steps)
     steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", s.microseconds},
                      {"reason", s.reason}, {"note", s.note}});
+  nlohmann::json segments = nlohmann::json::array();
+  for (const SegmentReport& s : r.segments)
+    segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
+                        {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
   nlohmann::json stages = nlohmann::json::object();
   for (const auto& [name, seconds] : r.stage_seconds) stages[name] = seconds;
   const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
@@ -101,6 +105,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"call_overhead_us", r.call_overhead_us},
           {"calls_unadmitted", r.calls_unadmitted},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
+          {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"stages", stages}};
 }
 
@@ -187,6 +192,14 @@ std::string explain_text(const ModelReport& r) {
       steps.push_back({s.name, s.choice, std::to_string(s.ops),
                        s.microseconds > 0 ? fmt::format("{:.1f}", s.microseconds) : "-", s.reason, s.note});
     out += render(steps);
+  }
+  if (!r.segments.empty()) {
+    out += "segments, between which sizes or branches depend on data:\n";
+    std::vector<std::vector<std::string>> segments = {{"segment", "sizes", "runs", "share", "compiled", "speedup", "choice", "note"}};
+    for (const SegmentReport& s : r.segments)
+      segments.push_back({s.name, s.sizes.empty() ? "-" : s.sizes, std::to_string(s.runs), fmt::format("{:.1f} %", s.share * 100),
+                          fmt::format("{}/{}", s.nodes_compiled, s.nodes), fmt::format("{:.2f}x", s.speedup), s.choice, s.note});
+    out += render(segments);
   }
   for (const std::string& reason : r.reasons) out += "  " + reason + "\n";
   return out;

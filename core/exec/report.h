@@ -37,6 +37,19 @@ struct StepReport {
   std::string note;
 };
 
+// A segment of a model whose sizes or branches depend on data, at one set of sizes; segments that no decision was made for have one
+// row too.
+struct SegmentReport {
+  std::string name;          // "linear .. gt": its first and its last node
+  std::string sizes;         // of what it reads: "f32[12,16], 12"; empty: nothing was decided
+  std::string choice;        // what its own race chose
+  int nodes = 0, nodes_compiled = 0;
+  int runs = 0;              // in one call
+  double share = 0;          // of eager's time for a call, all its runs
+  double speedup = 1;        // of its own race
+  std::string note;
+};
+
 // A size of the inputs that the export left free.
 struct SizeReport {
   std::string name;          // "x[0]": the input and the dimension where it stands first
@@ -67,6 +80,9 @@ struct ModelReport {
   std::vector<CandidateReport> candidates;
   std::vector<StepReport> steps;
   std::string steps_of;               // the candidate that they are of
+  std::vector<SegmentReport> segments;  // empty: the model is one graph
+  uint64_t segments_answered = 0;     // of the session so far: by their plans
+  uint64_t segments_unadmitted = 0;   // by eager, because nothing was decided for their sizes
   std::vector<std::pair<std::string, double>> stage_seconds;  // capture, pass names, compile, verify, race
 };
 

@@ -501,6 +501,65 @@ def rows():
     yield "batch_norm_trains", "", [Q(4, 3)], """
         return F.batch_norm(x0, self.m, self.v, training=True)""", {"m": Q(3), "v": Q(3, first=1.0)}
 
+    # --- sizes and branches that depend on data: a plan ends there and another begins ---
+    yield "data_nonzero", "how many there are is a size of what follows", [Q(4, 3)], """
+        h = x0 * 2
+        at = (h.sum(1) > 0).nonzero().squeeze(-1)
+        return h.index_select(0, at) * 3 + 1, at"""
+    yield "data_nonzero_of_none", "", [Q(4, 3)], """
+        h = x0 * 2
+        at = (h.sum(1) > 100).nonzero().squeeze(-1)
+        return h.index_select(0, at) * 3 + 1, at * 2, h + 1"""
+    yield "data_masked", "two masks of one count", [Q(6), Q(6)], """
+        m = x0 > 0
+        a = x0[m] * 2
+        b = x1[m] + a
+        return torch.masked_select(x1 * 3, m) - a, b * 2"""
+    yield "data_view_then_write", "a view from before, written behind", [Q(4, 3)], """
+        h = x0 + 1
+        v = h[1:]
+        at = (x0.sum(1) > 0).nonzero().squeeze(-1)
+        h.mul_(2)
+        v.t()[0].sub_(1)
+        return h.index_select(0, at) + 1, v * 2, h * 3"""
+    yield "data_write_then_read", "written before, through a view; read behind", [Q(4, 3)], """
+        h = x0 + 1
+        h.view(-1)[2:5].mul_(3)
+        n = h[h > 1]
+        h.t()[1].add_(1)
+        return n * 2 + 1, h * 2"""
+    yield "data_input_written", "the input is written on both sides", [Q(4, 3), Q(4, 3)], """
+        x0.add_(1)
+        at = (x0.sum(1) > 2).nonzero().squeeze(-1)
+        x0.mul_(2)
+        return x1 * 2 + x0, x0.index_select(0, at) - 1"""
+    yield "data_buffer_written", "so is a buffer, and the second call reads it", [Q(3)], """
+        self.m.add_(x0)
+        n = self.m[self.m > 0] * 2
+        self.m.mul_(0.5)
+        return n + 1, self.m * 3 + x0""", {"m": Q(3)}
+    yield "data_put_by_mask", "", [Q(4, 3)], """
+        h = x0 * 2
+        m = h > 1
+        h[m] = h[m] * 3 + 1
+        h[h < -1] = 0
+        return h + 1, h.t() * 2"""
+    yield "data_outputs_are_views", "of what was made before, behind and given", [Q(4, 3)], """
+        h = x0 * 2
+        at = (h.sum(1) > 0).nonzero().squeeze(-1)
+        y = h.index_select(0, at) + 1
+        return h.t(), x0[1:], y.view(-1), y"""
+    yield "data_item", "a number out of a tensor is a length", [Q(6), Q(2, dtype=I64)], """
+        h = x0 + 1
+        n = (x1.sum() + 6).item()
+        torch._check(n >= 0)
+        torch._check(n <= 6)
+        return h.narrow(0, 0, n) * 2 + 1, torch.full((n, 2), 3.0) * h.sum()"""
+    yield "data_unique", "", [Q(6)], """
+        h = (x0 * 2).round()
+        values, back = torch.unique(h, return_inverse=True)
+        return values * 2 + 1, back + 1, h + values.sum()"""
+
 
 def main() -> int:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where programs are cut, and what a segment is as a program, on the files of tests/data/segments, which torch.export
+// wrote.
+#include "core/capture/pt2/segments.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/capture/pt2/check_program.h"
+#include "core/capture/pt2/read_pt2.h"
+
+namespace keirin::pt2 {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+struct Cut {
+  Pt2File file;
+  const Program* program = nullptr;
+  Segments segments;
+
+  Strings names() const {
+    Strings out;
+    for (const Segment& segment : segments.all) out.push_back(segment.name);
+    return out;
+  }
+  const Segment& at(const std::string& name) const {
+    for (const Segment& segment : segments.all)
+      if (segment.name == name) return segment;
+    ADD_FAILURE() << "no segment " << name;
+    return segments.all.front();
+  }
+};
+
+Cut cut(const std::string& name, const std::string& folder = "segments") {
+  Cut out;
+  Result<Pt2File> file = read_pt2(std::string(KEIRIN_SOURCE_DIR) + "/tests/data/" + folder + "/" + name + ".pt2");
+  EXPECT_TRUE(file.ok()) << file.status().text();
+  if (!file.ok()) return out;
+  out.file = std::move(*file);
+  out.program = &(*out.file.model())->program;
+  out.segments = find_segments(*out.program);
+  return out;
+}
+
+TEST(Segments, AModelOfKnownSizesIsOneAndNeedsNone) {
+  for (const char* name : {"mlp", "tied", "lstm"}) {
+    const Cut model = cut(name, "pt2");
+    EXPECT_FALSE(model.segments.needed()) << name;
+    EXPECT_EQ(model.segments.borders, 0) << name;
+    EXPECT_EQ(model.segments.all.size(), 1u) << name;
+  }
+}
+
+TEST(Segments, ANumberThatIsAnInputNeedsThem) {
+  const Cut model = cut("guarded", "pt2");
+  EXPECT_TRUE(model.segments.takes_numbers);
+  EXPECT_TRUE(model.segments.needed());
+}
+
+TEST(Segments, EndWhereACountComesFromData) {
+  const Cut model = cut("select");
+  EXPECT_TRUE(model.segments.needed());
+  EXPECT_EQ(model.names(), (Strings{"linear .. gt", "squeeze_1 .. layer_norm_1", "add .. unsqueeze", "mul .. add_1"}));
+  // nonzero and masked_select make counts; index by a mask has one that the file knows already.
+  EXPECT_EQ(model.segments.borders, 3);
+  const Segment& expert = model.at("squeeze_1 .. layer_norm_1");
+  EXPECT_EQ(expert.tensors, (Strings{"nonzero", "layer_norm"}));
+  EXPECT_EQ(expert.numbers, Strings());
+  EXPECT_EQ(expert.targets, (Strings{"expert.0.weight", "expert.0.bias", "expert.2.weight", "expert.2.bias",
+                                     "expert.3.weight", "expert.3.bias"}));
+  EXPECT_EQ(expert.tensor_results, (Strings{"layer_norm_1", "squeeze_1"}));  // an index is no float, and the last
+  EXPECT_EQ(expert.varying_results, 1u);
+  const Segment& first = model.at("linear .. gt");
+  EXPECT_EQ(first.tensor_results, (Strings{"layer_norm", "gt"}));
+  EXPECT_EQ(first.operators, 6);
+  EXPECT_EQ(model.segments.operators, 22);
+}
+
+TEST(Segments, KnownCountsAreCutOnceEach) {
+  EXPECT_EQ(cut("gat").segments.borders, 2);
+  EXPECT_EQ(cut("gat").segments.all.size(), 3u);
+  // Three masks of two counts, nms, and the last mask's three readers.
+  EXPECT_EQ(cut("detector").segments.borders, 6);
+}
+
+TEST(Segments, BranchesAndBodiesHaveTheirOwn) {
+  const Cut model = cut("branch");
+  EXPECT_EQ(model.names(), (Strings{"linear .. gt", "cond/sum_1 .. gt", "cond/cond/linear .. clone",
+                                    "cond/cond/linear .. add_1", "cond/sigmoid .. sub", "mul .. linear_1"}));
+  EXPECT_EQ(model.segments.borders, 2);
+  // What is passed down as an operand is still known as a weight.
+  EXPECT_EQ(model.at("cond/cond/linear .. clone").targets, (Strings{"yes.weight", "yes.bias", "shift"}));
+  EXPECT_EQ(model.at("cond/cond/linear .. clone").tensors, Strings{"add"});
+
+  const Cut loop = cut("loop");
+  const Segment& body = loop.at("while_loop/add .. add_1");
+  EXPECT_EQ(body.tensors, (Strings{"arg0_1", "arg1_1"}));  // carried
+  EXPECT_EQ(body.targets.size(), 6u);
+  EXPECT_EQ(loop.at("while_loop/lt .. all_1").targets, Strings());
+}
+
+TEST(Segments, NumbersArePartOfWhatIsRead) {
+  const Cut model = cut("sized");
+  EXPECT_EQ(model.names(), (Strings{"linear .. max_1", "narrow .. mul_2"}));
+  const Segment& last = model.at("narrow .. mul_2");
+  EXPECT_EQ(last.numbers, Strings{"item"});
+  EXPECT_EQ(last.tensors, Strings{"add"});
+}
+
+TEST(Segments, AutocastIsABorderAndIsNotCut) {
+  const Cut model = cut("control", "import");
+  ASSERT_GT(model.segments.borders, 0);
+  for (const Segment& segment : model.segments.all)
+    EXPECT_EQ(segment.name.find("autocast/"), std::string::npos) << segment.name;
+}
+
+// Every value that a segment's program names is defined in it, and the signature is that of its graph: what the reader
+// checks of a file.
+TEST(Segments, AreProgramsThemselves) {
+  for (const char* name : {"branch", "loop", "select", "sized", "written", "gat", "detector"}) {
+    const Cut model = cut(name);
+    for (const Segment& segment : model.segments.all) {
+      std::vector<TensorSpec> specs(segment.tensors.size(), TensorSpec{DType::k_f32, {5, 7}, {7, 1}, {}});
+      const std::vector<Number> numbers(segment.numbers.size(), int64_t{5});
+      for (const bool with_numbers : {true, false}) {
+        const Program program = segment_program(*model.program, segment, specs, numbers, {}, with_numbers);
+        const Status status = check_program(program);
+        EXPECT_TRUE(status.ok()) << name << ": " << segment.name << ": " << status.text();
+        EXPECT_EQ(program.inputs.size(), segment.weights.size() + segment.tensors.size());
+        EXPECT_EQ(program.outputs.size(),
+                  segment.tensor_results.size() + (with_numbers ? segment.number_results.size() : 0));
+      }
+    }
+  }
+}
+
+TEST(Segments, SizesAndNumbersAreWrittenDown) {
+  const Cut model = cut("sized");
+  const Segment& last = model.at("narrow .. mul_2");
+  const std::vector<TensorSpec> specs = {{DType::k_f32, {64, 32}, {32, 1}, {}}};
+  const std::vector<Number> numbers = {int64_t{9}};
+  const Named<KnownSizes> known = {{"narrow", {{9, 32}, {32, 1}}}};
+  const Program program = segment_program(*model.program, last, specs, numbers, known, true);
+  ASSERT_FALSE(program.graph.nodes.empty());
+  bool found = false;
+  for (const NamedArgument& input : program.graph.nodes.front().inputs) {
+    const auto* length = input.arg.get<SymIntArg>();
+    if (input.name != "length" || length == nullptr) continue;
+    found = true;
+    EXPECT_FALSE(length->is_name());
+    EXPECT_EQ(length->value, 9);
+  }
+  EXPECT_TRUE(found);
+  const TensorMeta& narrow = program.graph.tensor_values.at("narrow");
+  ASSERT_EQ(narrow.sizes.size(), 2u);
+  EXPECT_TRUE(narrow.sizes[0].is_literal());
+  EXPECT_EQ(narrow.sizes[0].value, 9);
+  EXPECT_FALSE(program.graph.tensor_values.at("linear_1").sizes[0].is_literal());  // nobody said it
+  EXPECT_EQ(program.graph.tensor_values.at("add").sizes[0].value, 64);
+}
+
+}  // namespace
+}  // namespace keirin::pt2
