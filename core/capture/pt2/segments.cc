@@ -64,6 +64,14 @@ bool counts_values(const Node& node) {
          op == "aten.repeat_interleave.Tensor" || op == "aten.repeat_interleave.self_Tensor";
 }
 
+// Operators that pick by order. Where two values are nearly equal another dtype picks another one, and all that is made
+// of it is another matter: a referee in fp64 has nothing to say about the nodes on both sides of one together. No reason
+// to cut a program that is one graph, but a place to cut one that is not.
+bool picks_by_order(const Node& node) {
+  const std::string_view op = operator_name(node);
+  return is_any_of(op.substr(0, op.rfind('.')), {"aten.topk", "aten.sort", "aten.argsort"});
+}
+
 void add_symbols(const SymInt& size, Names& to) {
   if (!size.is_literal()) to.insert(size.expr->symbols.begin(), size.expr->symbols.end());
 }
@@ -122,7 +130,11 @@ class Cutter {
     for (const Argument& input : graph.inputs)
       for (const std::string& name : input.names()) symbols.merge(symbols_of(name, graph));
     std::vector<bool> borders;
-    for (const Node& node : graph.nodes) borders.push_back(is_border(node, graph, symbols));
+    for (const Node& node : graph.nodes) {
+      const bool hard = is_border(node, graph, symbols);
+      out_.borders += hard;
+      borders.push_back(hard || picks_by_order(node));
+    }
     for (size_t first = 0; first < graph.nodes.size();) {
       size_t end = first;
       while (end < graph.nodes.size() && !borders[end]) ++end;
@@ -179,7 +191,6 @@ class Cutter {
 
   void add_border(const Node& node, const Graph& graph, const Named<std::string>& weights, const Names& symbols,
                   const std::string& prefix) {
-    ++out_.borders;
     const std::string inner = prefix + node.name + "/";
     if (!node.target.starts_with(kHigherOrder)) {
       out_.operators += count_operators(std::span(&node, 1), graph);
