@@ -5,10 +5,8 @@
 #include "core/api/chain.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -25,6 +23,8 @@ using Tensors = std::vector<TensorRef>;
 // A segment of less than this share of a call is left to eager: what it could gain is no part of what a race can see,
 // and each one costs a decision.
 constexpr double kLeastShare = 0.005;
+constexpr int kTimedRuns = 10;
+constexpr double kTimedSeconds = 0.5;
 // New sizes of one segment that one run decides for: a loop may meet another one in each round.
 constexpr size_t kMostNewSizes = 4;
 
@@ -67,13 +67,6 @@ WeightTable weights_of(const WeightTable& all, const std::vector<std::string>& t
     own.add_view(weight.name, weight.tensor, storage, weight.byte_offset);
   }
   return own;
-}
-
-int64_t process_bytes(const Session::Impl& s) {
-  if (s.device.kind != Device::kCpu) return (int64_t{512} << 20) + s.weights.storage_bytes();
-  int64_t pages = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> pages >> resident;
-  return resident * sysconf(_SC_PAGE_SIZE);
 }
 
 }  // namespace
@@ -342,15 +335,22 @@ class Chain::Contest {
         KRN_TRY_LET(input, d_.services.clone(input));
       }
     KRN_TRY(s_.eager->observe(apart, d_.seen).status());
-    d_.eager_process_bytes = process_bytes(s_);
+    d_.eager_process_bytes = resident_bytes(s_);
     KRN_TRY(d_.trials.save());
+    // The least of some runs after one that warms up: which segments are worth a decision has to come out alike in every process.
     Timing timing(chain_);
-    for (int i = 0; i < 2; ++i) {  // the first one warms up
+    const double begin = now_s();
+    std::vector<double> least(chain_.parts_.size());
+    for (int i = 0; i <= kTimedRuns && (i < 2 || now_s() - begin < kTimedSeconds); ++i) {
       for (const auto& part : chain_.parts_) part->seconds = 0, part->runs = 0;
       const double start = now_s();
       KRN_TRY(run_eager(timing));
-      call_seconds_ = now_s() - start;
+      const double seconds = now_s() - start;
+      call_seconds_ = i < 2 ? seconds : std::min(call_seconds_, seconds);
+      for (size_t k = 0; k < least.size(); ++k)
+        least[k] = i < 2 ? chain_.parts_[k]->seconds : std::min(least[k], chain_.parts_[k]->seconds);
     }
+    for (size_t k = 0; k < least.size(); ++k) chain_.parts_[k]->seconds = least[k];
     return {};
   }
 
@@ -591,16 +591,7 @@ class Chain::Contest {
 
 Result<ModelReport> Chain::decide(const Tensors& inputs) {
   KRN_TRY_LET(ModelReport report, Contest(*this, inputs).run());
-  const int eager = report.nodes - report.nodes_compiled;
-  if (eager > 0 && whole_.options.fallback != Fallback::kAllow) {
-    const std::string what = fmt::format("{} of {} operators run eagerly, {:.0f} % of a call's time", eager,
-                                         report.nodes, report.eager_share * 100);
-    const std::string why = report.reasons.empty() ? std::string() : report.reasons.front();
-    if (whole_.options.fallback == Fallback::kForbid)
-      return Status(Code::k_unsupported,
-                    {"fallback is forbidden and " + what, whole_.name, "calls are answered as before", why});
-    report.reasons.insert(report.reasons.begin(), "warning: " + what + (why.empty() ? "" : ": " + why));
-  }
+  KRN_TRY(keep_fallback_rule(whole_, report));
   for (std::string& incident : whole_.runtime.plugins().take_incidents()) report.reasons.push_back(std::move(incident));
   return report;
 }

@@ -3,10 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <utility>
-
-#include <unistd.h>
 
 #include "abi/planted.h"
 #include "core/api/contest.h"
@@ -27,17 +24,6 @@ const char* reason_of(const Status& status) {
   if (status.message().what.rfind("quarantined", 0) == 0) return "quarantined";
   if (status.code() == Code::k_timeout) return "deadline";
   return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
-}
-
-// The process between calls: on the CPU as the kernel counts it; on a device the weights and what its context takes.
-int64_t resident_bytes(const Deciding& d) {
-  constexpr int64_t kDeviceContextBytes = int64_t{512} << 20;
-  if (d.session.device.kind == Device::kCpu) {
-    int64_t pages = 0, resident = 0;
-    std::ifstream("/proc/self/statm") >> pages >> resident;
-    return resident * sysconf(_SC_PAGE_SIZE);
-  }
-  return kDeviceContextBytes + d.session.weights.storage_bytes();
 }
 
 void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
@@ -106,7 +92,7 @@ Status prepare(Deciding& d) {
       KRN_TRY_LET(input, d.services.clone(input));
     }
   KRN_TRY_LET(const Tensors first, d.session.eager->observe(apart, d.seen));
-  d.eager_process_bytes = resident_bytes(d);
+  d.eager_process_bytes = resident_bytes(d.session);
   d.forms = forms_of(first, apart, d.session.weights);
   KRN_TRY(d.trials.save());
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
@@ -343,21 +329,26 @@ Result<ModelReport> run(Deciding& d) {
 
 }  // namespace
 
+Status keep_fallback_rule(const Session::Impl& session, ModelReport& report) {
+  const bool falls_back = report.nodes_compiled < report.nodes || report.nodes == 0;
+  if (!falls_back || session.options.fallback == Fallback::kAllow) return {};
+  const std::string why = report.reasons.empty() ? std::string() : report.reasons.front();
+  const int eager = report.nodes - report.nodes_compiled;
+  const std::string which = report.nodes == 0 ? "all" : std::to_string(eager) + " of " + std::to_string(report.nodes);
+  const std::string share = std::to_string(std::lround(report.eager_share * 100));
+  const std::string what = which + " operators run eagerly, " + share + " % of a call's time";
+  if (session.options.fallback == Fallback::kForbid)
+    return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
+  report.reasons.insert(report.reasons.begin(), "warning: " + what + (why.empty() ? "" : ": " + why));
+  return {};
+}
+
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
   if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return session.eager->run(inputs).status();  // says which
   Deciding d(session, inputs);
   Result<ModelReport> report = run(d);
   if (!report.ok()) return report;
-  const bool falls_back = report->nodes_compiled < report->nodes || report->nodes == 0;
-  if (falls_back && session.options.fallback != Fallback::kAllow) {
-    const std::string why = report->reasons.empty() ? std::string() : report->reasons.front();
-    const std::string which = report->nodes == 0 ? std::string("all") : std::to_string(report->nodes - report->nodes_compiled) + " of " + std::to_string(report->nodes);
-    const std::string what = which + " operators run eagerly, " + std::to_string(std::lround(report->eager_share * 100)) + " % of a call's time";
-    const std::string because = why.empty() ? "" : ": " + why;
-    if (session.options.fallback == Fallback::kForbid)
-      return Status(Code::k_unsupported, {"fallback is forbidden and " + what, session.name, "calls are answered as before", why});
-    report->reasons.insert(report->reasons.begin(), "warning: " + what + because);
-  }
+  KRN_TRY(keep_fallback_rule(session, *report));
   for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;
 }

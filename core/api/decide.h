@@ -15,4 +15,7 @@ namespace keirin {
 // or a rule of the options that cannot be kept.
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
 
+// Eager steps of what was chosen under the option `fallback`: an error where they are forbidden, a line of the report for `warn`.
+Status keep_fallback_rule(const Session::Impl& session, ModelReport& report);
+
 }  // namespace keirin

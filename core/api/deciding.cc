@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+
+#include <unistd.h>
 
 #include "core/base/overlap.h"
 #include "core/eager/library_settings.h"
@@ -11,6 +14,14 @@
 namespace keirin {
 
 using Tensors = Deciding::Tensors;
+
+int64_t resident_bytes(const Session::Impl& session) {
+  constexpr int64_t kDeviceContextBytes = int64_t{512} << 20;
+  if (session.device.kind != Device::kCpu) return kDeviceContextBytes + session.weights.storage_bytes();
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGE_SIZE);
+}
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 

@@ -78,4 +78,7 @@ struct Deciding {
 
 double now_s();
 
+// The process between calls: on the CPU as the kernel counts it; on a device the weights and what its context takes.
+int64_t resident_bytes(const Session::Impl& session);
+
 }  // namespace keirin
