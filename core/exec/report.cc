@@ -91,7 +91,7 @@ nlohmann::json to_json(const ModelReport& r) {
     segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
                         {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
   nlohmann::json stages = nlohmann::json::object();
-  for (const auto& [name, seconds] : r.stage_seconds) stages[name] = seconds;
+  for (const auto& [name, seconds] : r.stage_seconds) stages[name] = stages.value(name, 0.0) + seconds;  // one may come again
   const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
   return {{"model", r.model}, {"sizes", sizes}, {"inputs", r.inputs}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode},
           {"threads", r.threads}, {"disturbed", r.disturbed},
