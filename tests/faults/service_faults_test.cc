@@ -62,7 +62,8 @@ class ServiceFaults : public testing::Test {
     std::unique_ptr<Session> session;
     std::vector<TensorRef> inputs, expected;
   };
-  Service serve(const Options& o, const std::string& model = "bench/zoo/models/small/mlp.pt2") {
+  static constexpr const char* kMlp = "bench/zoo/models/small/mlp.pt2";
+  Service serve(const Options& o, const std::string& model = kMlp) {
     Service s;
     auto runtime = Runtime::open(o);
     EXPECT_TRUE(runtime.ok()) << runtime.status().text();
@@ -73,6 +74,20 @@ class ServiceFaults : public testing::Test {
     s.inputs = *s.session->example_inputs(1);
     s.expected = *s.session->call_eager(s.inputs);
     return s;
+  }
+
+  // What is decided with that plugin alone and forced; calls are then answered right.
+  ModelReport decide_for(const std::string& fault, const std::string& model = kMlp, bool leave_one_out = false) {
+    Options o = options(fault);
+    o.force = "compiled";
+    o.threads = 1;
+    o.leave_one_out = leave_one_out;
+    Service s = serve(o, model);
+    const auto report = s.session->compile(s.inputs);
+    EXPECT_TRUE(report.ok()) << report.status().text();
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    return report.ok() ? *report : ModelReport();
   }
 
   static bool right(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& expected) {
@@ -368,89 +383,59 @@ INSTANTIATE_TEST_SUITE_P(All, RefusedRegion, testing::Values("refuses_unsupporte
 
 // A plugin that is wrong for one kind of operator loses those: they run eagerly, the rest stays compiled, and whoever comes next knows.
 TEST_F(ServiceFaults, AWrongOperatorCostsItself) {
-  Options o = options("wrong_relu");
-  o.force = "compiled";
   for (const bool again : {false, true}) {
     SCOPED_TRACE(again ? "the next start" : "the first start");
-    Service s = serve(o);
-    const auto report = s.session->compile(s.inputs);
-    ASSERT_TRUE(report.ok()) << report.status().text();
-    const std::string text = explain_text(*report);
-    EXPECT_EQ(report->plugin, "wrong_relu") << text;
-    EXPECT_TRUE(report->verified) << text;
-    EXPECT_GT(report->nodes_compiled, 0) << text;
-    EXPECT_LT(report->nodes_compiled, report->nodes) << text;
+    const ModelReport report = decide_for("wrong_relu");
+    const std::string text = explain_text(report);
+    EXPECT_EQ(report.plugin, "wrong_relu") << text;
+    EXPECT_TRUE(report.verified) << text;
+    EXPECT_GT(report.nodes_compiled, 0) << text;
+    EXPECT_LT(report.nodes_compiled, report.nodes) << text;
     int found = 0;
-    for (const std::string& reason : report->reasons) found += has(reason, "wrong_relu is wrong for relu");
+    for (const std::string& reason : report.reasons) found += has(reason, "wrong_relu is wrong for relu");
     EXPECT_EQ(found, again ? 0 : 1) << text;
     EXPECT_FALSE(has(text, "operators together")) << text;
-    for (const StepReport& step : report->steps) EXPECT_EQ(step.choice == "eager", step.name == "relu") << text;
-    const auto outputs = s.session->call(s.inputs);
-    ASSERT_TRUE(outputs.ok());
-    EXPECT_TRUE(right(*outputs, s.expected));
+    for (const StepReport& step : report.steps) EXPECT_EQ(step.choice == "eager", step.name == "relu") << text;
   }
 }
 
 // Operators that are right alone and wrong together are taken apart.
 TEST_F(ServiceFaults, WhatIsWrongTogetherIsTakenApart) {
-  Options o = options("wrong_together");
-  o.force = "compiled";
   for (const bool again : {false, true}) {
     SCOPED_TRACE(again ? "the next start" : "the first start");
-    Service s = serve(o);
-    const auto report = s.session->compile(s.inputs);
-    ASSERT_TRUE(report.ok()) << report.status().text();
-    const std::string text = explain_text(*report);
-    EXPECT_EQ(report->plugin, "wrong_together") << text;
-    EXPECT_TRUE(report->verified) << text;
-    EXPECT_GT(report->nodes_compiled, 1) << text;
+    const ModelReport report = decide_for("wrong_together");
+    const std::string text = explain_text(report);
+    EXPECT_EQ(report.plugin, "wrong_together") << text;
+    EXPECT_TRUE(report.verified) << text;
+    EXPECT_GT(report.nodes_compiled, 1) << text;
     EXPECT_EQ(has(text, "operators together, from"), !again) << text;
     EXPECT_FALSE(has(text, "answered wrong before")) << text;
     int regions = 0;
-    for (const StepReport& step : report->steps) {
+    for (const StepReport& step : report.steps) {
       regions += step.choice == "wrong_together";
       EXPECT_EQ(step.ops, 1) << text;
     }
     EXPECT_GT(regions, 1) << text;
-    const auto outputs = s.session->call(s.inputs);
-    ASSERT_TRUE(outputs.ok());
-    EXPECT_TRUE(right(*outputs, s.expected));
   }
 }
 
 // What is wrong in a region is found although no output of the model shows it; here nothing is left of the plans.
 TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
-  Options o = options("wrong_linear");
-  o.force = "compiled";
-  Service s = serve(o, "tests/data/import/hidden_relu.pt2");
-  const auto report = s.session->compile(s.inputs);
-  ASSERT_TRUE(report.ok()) << report.status().text();
-  const std::string text = explain_text(*report);
+  const ModelReport report = decide_for("wrong_linear", "tests/data/import/hidden_relu.pt2");
+  const std::string text = explain_text(report);
   EXPECT_TRUE(has(text, "wrong_linear is wrong for linear")) << text;
-  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay") << text;
-  for (const CandidateReport& c : report->candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
-  const auto outputs = s.session->call(s.inputs);
-  ASSERT_TRUE(outputs.ok());
-  EXPECT_TRUE(right(*outputs, s.expected));
+  EXPECT_TRUE(report.chosen == "eager" || report.chosen == "replay") << text;
+  for (const CandidateReport& c : report.candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
 }
 
-// A plan that is faster without one of its regions loses it, and the next process begins with what was found.
+// A plan that is faster without one of its regions loses it.
 TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
-  Options o = options("slow_region");
-  o.leave_one_out = true;
-  o.threads = 1;
-  o.force = "compiled";
-  Service s = serve(o);
-  const auto report = s.session->compile(s.inputs);
-  ASSERT_TRUE(report.ok()) << report.status().text();
-  const std::string text = explain_text(*report);
-  EXPECT_TRUE(has(report->chosen, "-r1")) << text;
-  EXPECT_TRUE(report->verified) << text;
-  EXPECT_GT(report->nodes_compiled, 0) << text;
-  EXPECT_LT(report->chosen_ms, 20) << text;
-  const auto outputs = s.session->call(s.inputs);
-  ASSERT_TRUE(outputs.ok());
-  EXPECT_TRUE(right(*outputs, s.expected));
+  const ModelReport report = decide_for("slow_region", kMlp, true);
+  const std::string text = explain_text(report);
+  EXPECT_TRUE(has(report.chosen, "-r1")) << text;
+  EXPECT_TRUE(report.verified) << text;
+  EXPECT_GT(report.nodes_compiled, 0) << text;
+  EXPECT_LT(report.chosen_ms, 20) << text;
 }
 
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
