@@ -17,7 +17,7 @@ namespace keirin::cuda {
 namespace {
 
 // NVRTC opens its builtins by bare name: in a folder that no search path names (a Python wheel's) it does not find them, unless
-// they are open already. Not to find them here is no error: NVRTC may know better.
+// they are open already. If they are not here, NVRTC may still find them.
 void open_builtins(void* nvrtc) {
   auto* version = reinterpret_cast<int (*)(int*, int*)>(dlsym(nvrtc, "nvrtcVersion"));
   int major = 0, minor = 0;

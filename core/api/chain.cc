@@ -20,7 +20,7 @@ namespace {
 
 using Tensors = std::vector<TensorRef>;
 
-// A segment of less than this share of a call is left to eager: what it could gain is no part of what a race can see,
+// A segment of less than this share of a call is left to eager: a race could not see what it gains,
 // and each one costs a decision.
 constexpr double kLeastShare = 0.005;
 constexpr int kTimedRuns = 10;
@@ -219,7 +219,7 @@ Result<std::shared_ptr<Chain::Sized>> Chain::at_sizes(size_t number, const Segme
       sized->number_results.push_back(*result);
     }
     for (size_t i = 0; i < segment.tensor_results.size(); ++i)
-      if (!outputs[i]) return Status(Code::k_unsupported, "a result is no tensor");
+      if (!outputs[i]) return Status(Code::k_unsupported, "a result is not a tensor");
   }
   Options options = whole_.options;
   options.fallback = Fallback::kAllow;  // asked of the model as a whole
@@ -285,9 +285,9 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
 bool is_compiled(const ModelReport& report) { return report.chosen.rfind("eager", 0) != 0; }
 
 // The chain as a candidate beside eager: what decides about it.
-class Chain::Contest {
+class Chain::Choosing {
  public:
-  Contest(Chain& chain, const Tensors& inputs) : chain_(chain), s_(chain.whole_), d_(chain.whole_, inputs) {}
+  Choosing(Chain& chain, const Tensors& inputs) : chain_(chain), s_(chain.whole_), d_(chain.whole_, inputs) {}
 
   Result<ModelReport> run() {
     Candidate eager;
@@ -448,24 +448,9 @@ class Chain::Contest {
     if (!d_.ledger || s_.options.measure_again || (d_.ledger->choice == "segments" && !has_plans_)) return false;
     ModelReport& report = d_.report;
     report.candidates.clear();
-    for (const LedgerCandidate& known : d_.ledger->candidates) {
-      CandidateReport c{known.name,
-                        "",
-                        known.reason,
-                        known.note,
-                        known.verified,
-                        known.max_error,
-                        known.eager_error,
-                        known.milliseconds,
-                        known.gain,
-                        known.gain_low,
-                        known.gain_high,
-                        known.blocks,
-                        known.compile_seconds,
-                        known.peak_bytes};
+    for (const LedgerCandidate& known : d_.ledger->candidates)
       for (Candidate& candidate : d_.candidates)
-        if (candidate.report.name == c.name) candidate.report = c;
-    }
+        if (candidate.report.name == known.name) candidate.report = report_of(known);
     report.warm_start_seconds = seconds;
     report.pays_back_after_calls = d_.ledger->pays_back_after_calls;
     finish(d_.ledger->choice == "segments" ? 1 : 0);
@@ -590,7 +575,7 @@ class Chain::Contest {
 };
 
 Result<ModelReport> Chain::decide(const Tensors& inputs) {
-  KRN_TRY_LET(ModelReport report, Contest(*this, inputs).run());
+  KRN_TRY_LET(ModelReport report, Choosing(*this, inputs).run());
   KRN_TRY(keep_fallback_rule(whole_, report));
   for (std::string& incident : whole_.runtime.plugins().take_incidents()) report.reasons.push_back(std::move(incident));
   return report;

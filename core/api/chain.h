@@ -41,7 +41,7 @@ class Chain {
   class Timing;
   class Asking;
   class Serving;
-  class Contest;
+  class Choosing;
 
   Result<std::shared_ptr<Sized>> at_sizes(size_t segment, const SegmentInputs& inputs);
   void decide_segment(size_t segment, const SegmentInputs& inputs);

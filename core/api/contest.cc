@@ -182,6 +182,7 @@ Result<size_t> race_candidates(Deciding& d) {
   if (d.session.options.force == "compiled")
     for (size_t r = 0; r < of_runner.size(); ++r)
       if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
+  if (runners.size() == 2) options.one_must_race.push_back(1);  // one look that others disturbed would decide
   KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
   d.keeps_decision = sheet.disturbed.empty();
   for (size_t r = 0; r < sheet.rows.size(); ++r) {

@@ -306,10 +306,12 @@ Result<ModelReport> run(Deciding& d) {
       ++wrong_winners;
       continue;
     }
-    start = now_s();
-    const bool more = d.session.options.leave_one_out && d.step([&] { return leave_one_out(d, fastest); });
-    d.stage("leave_one_out", now_s() - start);
-    if (more) continue;
+    if (d.session.options.leave_one_out) {
+      start = now_s();
+      const bool more = d.step([&] { return leave_one_out(d, fastest); });
+      d.stage("leave_one_out", now_s() - start);
+      if (more) continue;
+    }
     winner = fastest;
     break;
   }

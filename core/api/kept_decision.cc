@@ -84,9 +84,6 @@ bool start_from_kept_decision(Deciding& d) {
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
   d.report.eager_share = d.ledger->eager_share;
   for (const LedgerCandidate& known : d.ledger->candidates) {
-    CandidateReport report{known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error,
-                           known.milliseconds, known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds,
-                           known.peak_bytes};
     if (known.name == "eager") d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
     if (known.name == d.ledger->choice) {
       d.report.chosen_ms = known.milliseconds, d.report.peak_bytes = known.peak_bytes;
@@ -94,13 +91,18 @@ bool start_from_kept_decision(Deciding& d) {
       if (known.gain > 0) d.report.speedup = known.gain, d.report.speedup_low = known.gain_low, d.report.speedup_high = known.gain_high;
       if (built.plan) d.report.compiled_ms = known.milliseconds, d.report.compile_seconds = known.compile_seconds;
     }
-    d.report.candidates.push_back(std::move(report));
+    d.report.candidates.push_back(report_of(known));
   }
   d.report.reasons.push_back("decided by an earlier process; bench measures again");
   for (const std::string& refusal : built.refusals) d.report.reasons.push_back("eager: " + refusal);
   std::shared_ptr<PlanGuard> guard = chosen ? service_guard(d, d.ledger->choice, built.plugin) : nullptr;
   d.publish(d.in_eagers_forms(std::move(chosen), !built.plan || d.strides_may_differ(*built.plan)), std::move(guard));
   return true;
+}
+
+CandidateReport report_of(const LedgerCandidate& known) {
+  return {known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error, known.milliseconds,
+          known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds, known.peak_bytes};
 }
 
 void keep_decision(Deciding& d) {

@@ -8,7 +8,7 @@
 
 namespace keirin {
 
-// Fills ledger_key and ledger; neither where there is no cache, or nothing may be taken from it.
+// Fills ledger_key and ledger, where there is a cache and something may be taken from it.
 void read_kept_decision(Deciding& d);
 // The same of what has no graph of its own: `what` tells it from everything else that is decided.
 void read_kept_decision(Deciding& d, const Hash& what);
@@ -16,5 +16,7 @@ void read_kept_decision(Deciding& d, const Hash& what);
 // loading is then noted all the same, for `measure_again`.
 bool start_from_kept_decision(Deciding& d);
 void keep_decision(Deciding& d);
+// What was measured then, as a row of a report.
+CandidateReport report_of(const LedgerCandidate& known);
 
 }  // namespace keirin

@@ -2,7 +2,6 @@
 #include "core/host/contained_device.h"
 
 #include "abi/planted.h"
-
 #include "core/host/executable.h"
 #include "core/host/remote_executable.h"
 #include "core/host/worker_words.h"

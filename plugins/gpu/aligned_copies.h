@@ -18,7 +18,7 @@ class AlignedCopies {
   ~AlignedCopies();
   AlignedCopies(const AlignedCopies&) = delete;
 
-  // Enqueues. False where there is no memory.
+  // Enqueues. False if memory ran out.
   bool make(const std::vector<const ConvTensor*>& tensors);
   bool give_back(size_t result) const;
   std::span<void* const> addresses() const { return all_; }

@@ -13,22 +13,14 @@
 
 #include "core/api/session.h"
 #include "tests/support/others.h"
+#include "tests/support/shared_runtime.h"
 
 namespace keirin {
 namespace {
 
 using Tensors = std::vector<TensorRef>;
 
-Runtime& runtime() {
-  static std::unique_ptr<Runtime> instance = [] {
-    Options options;
-    options.use_cache = false;
-    auto opened = Runtime::open(options);
-    EXPECT_TRUE(opened.ok()) << opened.status().text();
-    return std::move(*opened);
-  }();
-  return *instance;
-}
+using test::shared_runtime;
 
 test::Others nobody;
 
@@ -42,7 +34,7 @@ Options forced() {
 
 std::unique_ptr<Session> open(const std::string& name, const Options& options) {
   auto session =
-      Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/" + name + ".pt2", options);
+      Session::open(shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/" + name + ".pt2", options);
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
 }
@@ -57,7 +49,7 @@ int64_t count_of(const Tensor& t) {
 template <class T, class Value>
 TensorRef make(DType dtype, std::vector<int64_t> sizes, Value&& value) {
   TensorSpec spec{dtype, std::move(sizes), {}, {}};
-  TensorRef t = *runtime().tensors().allocate(spec);
+  TensorRef t = *shared_runtime().tensors().allocate(spec);
   for (int64_t i = 0; i < count_of(*t); ++i) static_cast<T*>(t->data())[i] = static_cast<T>(value(i));
   return t;
 }
@@ -72,7 +64,7 @@ TensorRef whole(std::vector<int64_t> values) {
 
 Tensors copies(const Tensors& tensors) {
   Tensors out;
-  for (const TensorRef& t : tensors) out.push_back(*runtime().tensors().clone(t));
+  for (const TensorRef& t : tensors) out.push_back(*shared_runtime().tensors().clone(t));
   return out;
 }
 
@@ -83,12 +75,12 @@ void expect_same(const Tensors& ours, const Tensors& eager, bool bits, const std
     const Tensor &a = *ours[k], &b = *eager[k];
     const std::string at = what + ", output " + std::to_string(k);
     ASSERT_EQ(spec_text(spec_of(a)), spec_text(spec_of(b))) << at;
-    const TensorRef x = *runtime().tensors().cast(ours[k], DType::k_f64),
-                    y = *runtime().tensors().cast(eager[k], DType::k_f64);
+    const TensorRef x = *shared_runtime().tensors().cast(ours[k], DType::k_f64),
+                    y = *shared_runtime().tensors().cast(eager[k], DType::k_f64);
     double largest = 0, difference = 0;
     const auto dense = [&](const TensorRef& t) {
-      TensorRef to = *runtime().tensors().allocate({DType::k_f64, {t->sizes(), t->sizes() + t->rank()}, {}, {}});
-      EXPECT_TRUE(runtime().tensors().copy(to, t).ok());
+      TensorRef to = *shared_runtime().tensors().allocate({DType::k_f64, {t->sizes(), t->sizes() + t->rank()}, {}, {}});
+      EXPECT_TRUE(shared_runtime().tensors().copy(to, t).ok());
       return to;
     };
     const TensorRef p = dense(x), q = dense(y);

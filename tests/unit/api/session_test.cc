@@ -15,30 +15,21 @@
 
 #include "core/api/guard.h"
 #include "tests/support/others.h"
+#include "tests/support/shared_runtime.h"
 
 namespace keirin {
 namespace {
 
 std::string zoo(const std::string& name) { return std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/" + name + ".pt2"; }
 
-// One runtime for the program: plugins are probed and opened once.
-Runtime& runtime() {
-  static std::unique_ptr<Runtime> instance = [] {
-    Options options;
-    options.use_cache = false;
-    auto opened = Runtime::open(options);
-    EXPECT_TRUE(opened.ok()) << opened.status().text();
-    return std::move(*opened);
-  }();
-  return *instance;
-}
+using test::shared_runtime;
 
 // Races here are told that they have the machine alone: other tests run beside them.
 test::Others nobody;
 
 std::unique_ptr<Session> open(const std::string& name, Options options = {}) {
   if (!options.interference) options.interference = &nobody;
-  auto session = Session::open(runtime(), zoo(name), options);
+  auto session = Session::open(shared_runtime(), zoo(name), options);
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
 }
@@ -169,7 +160,9 @@ TEST(Session, AForcedPlanIsMeasured) {
   ASSERT_FALSE(report->plugin.empty());
   if (!report->disturbed.empty()) GTEST_SKIP() << "the machine is not quiet: " << report->disturbed;
   for (const CandidateReport& c : report->candidates)
-    if (c.name == report->chosen) EXPECT_GE(c.blocks, 10) << explain_text(*report);
+    if (c.name == report->chosen) {
+      EXPECT_GE(c.blocks, 10) << explain_text(*report);
+    }
   EXPECT_LT(report->speedup_low, report->speedup_high);
   EXPECT_EQ(report->steps_of, report->chosen);
   const auto baseline = std::find_if(report->candidates.begin(), report->candidates.end(),
@@ -268,7 +261,7 @@ TEST(Session, ABadIndexEndsInEagersErrorAndCostsNoPlan) {
   ASSERT_TRUE(report.ok()) << report.status().text();
   ASSERT_FALSE(report->plugin.empty()) << explain_text(*report);
   std::vector<TensorRef> bad;
-  for (const TensorRef& input : *inputs) bad.push_back(*runtime().tensors().clone(input));
+  for (const TensorRef& input : *inputs) bad.push_back(*shared_runtime().tensors().clone(input));
   int spoilt = 0;
   for (const TensorRef& t : bad)
     if (t->dtype() == DType::k_i64 && spoilt++ == 0) static_cast<int64_t*>(t->data())[0] = int64_t{1} << 40;
@@ -289,8 +282,8 @@ TEST(Session, ABadIndexEndsInEagersErrorAndCostsNoPlan) {
 
 // A thread's first call runs on as many threads as all others do, also inside of libraries: its sums have the same bits.
 TEST(Session, TheFirstCallOfAThreadIsLikeAllOthers) {
-  const int threads = runtime().tensors().num_threads();
-  runtime().tensors().set_num_threads(1);
+  const int threads = shared_runtime().tensors().num_threads();
+  shared_runtime().tensors().set_num_threads(1);
   Options options;
   options.force = "compiled";
   options.race_seconds = 0.1;
@@ -307,7 +300,7 @@ TEST(Session, TheFirstCallOfAThreadIsLikeAllOthers) {
         EXPECT_EQ(largest_difference((*outputs)[0], (*expected)[0]), 0) << "call " << call << " of a thread";
       }
     }).join();
-  runtime().tensors().set_num_threads(threads);
+  shared_runtime().tensors().set_num_threads(threads);
 }
 
 TEST(Session, EightThreadsCallWhileADecisionIsMade) {
@@ -341,7 +334,7 @@ TEST(Session, ATornFileIsRefusedWithItsName) {
   std::ifstream whole(zoo("mlp"), std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(whole)), {});
   std::ofstream(torn, std::ios::binary) << bytes.substr(0, bytes.size() / 2);
-  auto session = Session::open(runtime(), torn.string(), {});
+  auto session = Session::open(shared_runtime(), torn.string(), {});
   std::filesystem::remove(torn);
   ASSERT_FALSE(session.ok());
   EXPECT_EQ(session.status().code(), Code::k_corrupt);
@@ -351,9 +344,9 @@ TEST(Session, ATornFileIsRefusedWithItsName) {
 TEST(Session, ADeviceThatIsNotThereIsAnError) {
   Options options;
   options.device = "cuda:99";
-  EXPECT_FALSE(Session::open(runtime(), zoo("mlp"), options).ok());
+  EXPECT_FALSE(Session::open(shared_runtime(), zoo("mlp"), options).ok());
   options.device = "tpu";
-  auto session = Session::open(runtime(), zoo("mlp"), options);
+  auto session = Session::open(shared_runtime(), zoo("mlp"), options);
   ASSERT_FALSE(session.ok());
   EXPECT_EQ(session.status().code(), Code::k_invalid_input);
 }
