@@ -308,22 +308,16 @@ class Bench {
   CUstream stream() const { return native(timer_.stream()); }
   std::span<void* const> addresses() const { return addresses_; }
 
-  // Whether the first and the last element of y are not finite when x is not. An engine was seen to write 0 for -infinity; those
-  // that run groups as one product make it NaN.
+  // Whether a plan of a convolution is right where x is full of one value.
   template <class Run>
-  bool passes_infinity_on(const ConvTensor& x, const ConvTensor& y, const Run& run) {
-    const bool wide = x.dtype == kit::kDType_f32;
-    const uint32_t plus = wide ? 0x7f800000u : x.dtype == kit::kDType_f16 ? 0x7c007c00u : 0x7f807f80u;
-    for (const uint32_t infinity : {plus, plus | (wide ? 0x80000000u : 0x80008000u)}) {
-      gpu_driver().fill_words(timer_.stream(), addresses_[0], infinity, static_cast<size_t>(gpu::bytes_of(x) + 3) / 4);
-      if (run() != KRN_STATUS_ok) return false;
-      const int64_t size = wide ? 4 : 2;
-      for (const int64_t at : {int64_t{0}, gpu::bytes_of(y) - size}) {
-        uint32_t bits = 0;
-        gpu_driver().copy_out(timer_.stream(), &bits, static_cast<char*>(addresses_[2]) + at, static_cast<size_t>(size));
-        const uint32_t exponent = wide ? plus : plus & 0xffffu;
-        if (gpu_driver().wait(timer_.stream()) != 0 || (bits & exponent) != exponent) return false;
-      }
+  bool answers(const gpu::EdgeCase& edge, const ConvTensor& x, const ConvTensor& y, const Run& run) {
+    gpu_driver().fill_words(timer_.stream(), addresses_[0], edge.bits(x.dtype), static_cast<size_t>(gpu::bytes_of(x) + 3) / 4);
+    if (run() != KRN_STATUS_ok) return false;
+    const int64_t size = y.dtype == kit::kDType_f32 ? 4 : 2;
+    for (const int64_t at : {int64_t{0}, gpu::bytes_of(y) - size}) {
+      uint32_t bits = 0;
+      gpu_driver().copy_out(timer_.stream(), &bits, static_cast<char*>(addresses_[2]) + at, static_cast<size_t>(size));
+      if (gpu_driver().wait(timer_.stream()) != 0 || !edge.shown_by(bits, y.dtype)) return false;
     }
     return true;
   }
@@ -402,6 +396,7 @@ void GraphPlan<Problem>::choose() {
   const Handle handle;
   if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
   const std::vector<const ConvTensor*> tensors = gpu::tensors_of(problem_);
+  const std::vector<gpu::EdgeCase> edges = gpu::edge_cases(problem_);
   try {
     Bench bench(tensors);
     fe::detail::set_stream(handle.get(), bench.stream());
@@ -411,14 +406,15 @@ void GraphPlan<Problem>::choose() {
       const auto run = [&] { return execute(handle.get(), i, bench.addresses(), workspace, ignored); };
       const double seconds = bench.seconds_of(run);
       if (seconds <= 0 || (chosen_ >= 0 && seconds >= seconds_)) continue;
-      if (gpu::passes_infinity_on(problem_) && !bench.passes_infinity_on(*tensors[0], *tensors[2], run)) continue;
+      const auto right = [&](const gpu::EdgeCase& edge) { return bench.answers(edge, *tensors[0], *tensors[2], run); };
+      if (!std::all_of(edges.begin(), edges.end(), right)) continue;
       chosen_ = i, seconds_ = seconds;
     }
   } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
     if (chosen_ < 0) chosen_ = built_[0];
   }
   fe::detail::set_stream(handle.get(), nullptr);
-  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and passes infinities on");
+  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and is right for infinities, NaN and large numbers");
   const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
   gpu::code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
   if (const std::string text = graph_.text_of(chosen_); text.size() >= kHoldsCode)
@@ -454,7 +450,12 @@ bool supports(const Problem& problem, std::string& why_not) {
 class Cudnn final : public gpu::PlanLibrary {
  public:
   const char* name() const override { return "cudnn"; }
-  bool supports(const ConvProblem& problem, std::string& why_not) const override { return cuda::supports(problem, why_not); }
+  bool supports(const ConvProblem& problem, std::string& why_not) const override {
+    // Engine 0 of cuDNN 9.19, often the only one that fuses it.
+    if (std::any_of(problem.stages.begin(), problem.stages.end(), [](const ConvStage& s) { return s.op == ConvStage::kTanh; }))
+      return why_not = "cuDNN's fused tanh of a large number is NaN", false;
+    return cuda::supports(problem, why_not);
+  }
   bool supports(const HeadsProblem& problem, std::string& why_not) const override { return cuda::supports(problem, why_not); }
   void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const override {
     if (!cudnn_missing().empty()) return;

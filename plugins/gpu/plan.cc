@@ -55,14 +55,48 @@ int64_t bytes_of(const ConvTensor& t) {
   return (last + 1) * (t.dtype == kit::kDType_f32 ? 4 : 2);
 }
 
-bool passes_infinity_on(const ConvProblem& p) {
-  for (size_t d = 0; d < p.stride.size(); ++d) {  // each window holds something of x
-    const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
-    if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return false;
+namespace {
+
+struct FloatBits {
+  uint32_t exponent, mantissa, sign, large, nan;  // of one element; what is large keeps its products with 0x3c3c... finite in f32
+  bool wide;
+};
+
+FloatBits bits_of(uint8_t dtype) {
+  switch (dtype) {
+    case kit::kDType_f32: return {0x7f800000u, 0x007fffffu, 0x80000000u, 0x46464646u, 0x7fc00000u, true};
+    case kit::kDType_f16: return {0x7c00u, 0x03ffu, 0x8000u, 0x6464u, 0x7e00u, false};
+    default: return {0x7f80u, 0x007fu, 0x8000u, 0x4646u, 0x7fc0u, false};
   }
-  return std::all_of(p.stages.begin(), p.stages.end(),
-                     [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; });
 }
-bool passes_infinity_on(const HeadsProblem&) { return false; }
+
+}  // namespace
+
+uint32_t EdgeCase::bits(uint8_t dtype) const {
+  const FloatBits b = bits_of(dtype);
+  const uint32_t element = (value == kLarge ? b.large : value == kInfinity ? b.exponent : b.nan) | (negative ? b.sign : 0);
+  return b.wide ? element : element << 16 | element;
+}
+
+bool EdgeCase::shown_by(uint32_t element, uint8_t dtype) const {
+  const FloatBits b = bits_of(dtype);
+  const bool finite = (element & b.exponent) != b.exponent;
+  const bool is_nan = !finite && (element & b.mantissa) != 0;
+  return shows == kNoNan ? !is_nan : shows == kNotFinite ? !finite : is_nan;
+}
+
+std::vector<EdgeCase> edge_cases(const ConvProblem& p) {
+  std::vector<EdgeCase> out{{EdgeCase::kLarge, false, EdgeCase::kNoNan}, {EdgeCase::kLarge, true, EdgeCase::kNoNan}};
+  for (size_t d = 0; d < p.stride.size(); ++d) {
+    const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
+    if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return out;  // a window may hold nothing of x
+  }
+  out.push_back({EdgeCase::kNan, false, EdgeCase::kIsNan});
+  if (std::all_of(p.stages.begin(), p.stages.end(),
+                  [](const ConvStage& s) { return s.op == ConvStage::kAdd || s.op == ConvStage::kMul; }))
+    for (bool negative : {false, true}) out.push_back({EdgeCase::kInfinity, negative, EdgeCase::kNotFinite});
+  return out;
+}
+std::vector<EdgeCase> edge_cases(const HeadsProblem&) { return {}; }
 
 }  // namespace keirin::gpu

@@ -80,8 +80,19 @@ size_t result_of(const HeadsProblem& problem);
 // From the first element to the last.
 int64_t bytes_of(const ConvTensor& tensor);
 
-// Whether x full of infinities must show in the first and the last element of y, all other numbers being positive.
-bool passes_infinity_on(const ConvProblem& problem);
-bool passes_infinity_on(const HeadsProblem& problem);
+// x full of one value, all other numbers being small and positive, and what the first and the last element of y are
+// then. Libraries' plans were seen that write 0 for -infinity, and NaN for the tanh or sigmoid of a large number.
+struct EdgeCase {
+  enum Value : uint8_t { kLarge, kInfinity, kNan };
+  enum Shows : uint8_t { kNoNan, kNotFinite, kIsNan };
+  Value value;
+  bool negative;
+  Shows shows;
+
+  uint32_t bits(uint8_t dtype) const;                      // a word of x, of f32, f16 or bf16
+  bool shown_by(uint32_t element, uint8_t dtype) const;  // the bits of an element of y
+};
+std::vector<EdgeCase> edge_cases(const ConvProblem& problem);
+std::vector<EdgeCase> edge_cases(const HeadsProblem& problem);  // none
 
 }  // namespace keirin::gpu
