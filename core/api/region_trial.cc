@@ -5,6 +5,7 @@
 
 #include "abi/planted.h"
 #include "core/eager/graph_calls.h"
+#include "core/eager/library_settings.h"
 #include "core/ir/rows.h"
 #include "core/tune/verify.h"
 
@@ -212,7 +213,7 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
       for (size_t r = 0; r < step.results.size() && r < results.size(); ++r) values[step.results[r]] = results[r];
     } else {
       const Graph& part = region->cut.graph;
-      RegionVerdict verdict{static_cast<size_t>(region - plan.regions.begin()), {}, {}};
+      RegionVerdict verdict{static_cast<size_t>(region - plan.regions.begin()), {}, true, {}};
       Tensors border;
       for (ValueId v : part.inputs) border.push_back(values[region->cut.values[v]]);
       Answers answers;
@@ -224,6 +225,9 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
         verdict.wrong = ours.status().message().what;
       } else {
         answers.ours = std::move(*ours);
+        const Nearness nearness{eager_bound(part, allows_tf32(d.session.device)), false};
+        KRN_TRY_LET(const std::string far, find_difference(answers.referee, answers.eager, d.services, nearness));
+        verdict.decisive = far.empty();
         KRN_TRY_LET(verdict.wrong, judge_part(d, part, std::move(answers), all_outputs));
       }
       if (!verdict.wrong.empty()) verdict.inputs = border;

@@ -13,6 +13,7 @@ namespace keirin {
 struct RegionVerdict {
   size_t region = 0;      // of BuiltPlan::regions
   std::string wrong;      // in words; empty: right
+  bool decisive = true;   // eager itself is near fp64 here, so that right means something
   std::vector<TensorRef> inputs;  // of a wrong one, as eager had them, in the order of its graph's inputs
 };
 

@@ -273,7 +273,8 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
 }
 
 Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorRef>& flat_inputs,
-                                                       const std::vector<size_t>& written_weights, int num_calls) const {
+                                                       const std::vector<size_t>& written_weights, int num_calls,
+                                                       const Roundings& roundings) const {
   KRN_TRY(impl_->check(flat_inputs));
   RefereeRun run;
   std::string at;
@@ -289,7 +290,7 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
       if (is_copied(impl_->inputs[i])) copies.add(sources[i].toTensor());
     for (size_t i = 0; i < sources.size(); ++i)
       if (is_copied(impl_->inputs[i])) sources[i] = copies.of(sources[i].toTensor());
-    RefereeRunner runner(impl_->device);
+    RefereeRunner runner(impl_->device, roundings);
     for (int call = 0; call < num_calls; ++call) {
       std::vector<at::Tensor> outputs = impl_->call(sources, {&at, &runner, nullptr});
       for (at::Tensor& output : outputs)
