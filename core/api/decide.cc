@@ -18,7 +18,6 @@ using Tensors = Deciding::Tensors;
 
 constexpr int kMostWinners = 3;      // that turn out to be wrong in a region; then eager answers
 constexpr size_t kMostLeftOut = 3;   // regions, one after another
-constexpr int kMostRounds = 4;       // of building a plan again without what cannot be shown to be right
 
 // The reason code of a plan that could not be built.
 const char* reason_of(const Status& status) {
@@ -179,43 +178,13 @@ void finish(Deciding& d) {
 }
 
 // For a plan whose answers show nothing, because roundings alone move them as far: each region has to be right by itself, on what
-// eager computes there. One in which eager is far from fp64 shows nothing either, and is left out.
+// eager computes there, and small enough for eager to be near fp64 in it.
 Status prove_by_regions(Deciding& d, size_t number) {
   Candidate& candidate = d.candidates[number];
-  const auto out = [&](const std::string& why) {
-    candidate.call = candidate.own = nullptr;
-    candidate.report.verified = false;
-    candidate.report.reason = "not_verified";
-    candidate.report.note = why;
-    return Status();
-  };
-  for (int round = 0; round < kMostRounds; ++round) {
-    if (!candidate.call || !candidate.report.verified) return {};
-    const auto verdicts = d.step([&] { return try_regions(d, candidate.built, d.inputs, false); });
-    if (!verdicts.ok()) return out("its regions cannot be tried: " + verdicts.status().message().what);
-    PlanChoice choice = candidate.built.choice;
-    bool wrong = false;
-    for (const RegionVerdict& verdict : *verdicts) {
-      wrong |= !verdict.wrong.empty();
-      if (verdict.wrong.empty() && !verdict.decisive) choice.left_out.push_back(candidate.built.regions[verdict.region].number);
-    }
-    const size_t num_left_out = choice.left_out.size() - candidate.built.choice.left_out.size();
-    if (!wrong && num_left_out == 0) return {};
-    if (wrong) {
-      if (!d.step([&] { return repair(d, candidate, d.inputs, false); })) return {};
-    } else {
-      std::sort(choice.left_out.begin(), choice.left_out.end());
-      Result<BuiltPlan> rest = d.step([&] { return build_plan(d.session, *d.prepared, choice); });
-      if (!rest.ok()) return out("eager itself is far from fp64 in all of its regions: nothing can be shown");
-      candidate.built = std::move(*rest);
-      candidate.report.name = candidate.built.name;
-      d.make_calls(candidate);
-      d.report.reasons.push_back(candidate.built.name + ": " + std::to_string(num_left_out) + " regions stay eager, in which eager is far from fp64");
-    }
-    candidate.report.verified = true;
-    KRN_TRY(verify(d, {number}));
-  }
-  return out("its regions were not right after " + std::to_string(kMostRounds) + " repairs");
+  if (!candidate.call || !candidate.report.verified) return {};
+  const bool another = d.step([&] { return repair(d, candidate, d.inputs, {false, true}); });
+  if (!another) return {};
+  return verify(d, {number});
 }
 
 // A plan that is wrong as a whole loses what is wrong in it, and is judged again.
@@ -226,7 +195,7 @@ Status verify_and_repair(Deciding& d) {
     if (candidate.wrong_set < 0 || !candidate.is_plan()) continue;
     const bool repaired = d.step([&] {
       const Result<Tensors> inputs = d.input_set(candidate.wrong_set);
-      return inputs.ok() && repair(d, candidate, *inputs, true);
+      return inputs.ok() && repair(d, candidate, *inputs, {true, false});
     });
     if (!repaired) continue;
     candidate.wrong_set = -1;
@@ -260,7 +229,7 @@ bool regions_are_right(Deciding& d, size_t winner) {
   drop_recordings(d);
   for (size_t i = 0; i < d.candidates.size(); ++i) {
     Candidate& candidate = d.candidates[i];
-    if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, false)) continue;
+    if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, {false, false})) continue;
     if (const Status status = verify(d, {i}); !status.ok() || !candidate.report.verified) candidate.call = nullptr;
   }
   return false;

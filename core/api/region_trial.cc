@@ -14,7 +14,7 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-constexpr int kMostRounds = 4;        // of building again: each finds what the one before hid
+constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid, or halves
 constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
@@ -240,10 +240,11 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
   return verdicts;
 }
 
-bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_outputs) {
+bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
   const double end = now_s() + kMostSeconds;
   const std::string name = candidate.built.name;
   bool changed = false;
+  size_t num_halved = 0;
   const auto give_up = [&](const std::string& why) {
     candidate.call = candidate.own = nullptr;
     candidate.report.verified = false;
@@ -262,12 +263,19 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
   if (candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong)
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   for (int round = 0; round < kMostRounds; ++round) {
-    Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, all_outputs);
+    Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, options.all_outputs);
     if (!verdicts.ok()) return changed && give_up("its regions cannot be tried: " + verdicts.status().message().what);
     bool wrong = false;
     for (const RegionVerdict& verdict : *verdicts) {
-      if (verdict.wrong.empty()) continue;
+      const bool shows_nothing = options.decisive && !verdict.decisive;
+      if (verdict.wrong.empty() && !shows_nothing) continue;
       wrong = true;
+      if (shows_nothing) {
+        const Graph& whole = candidate.built.regions[verdict.region].cut.graph;
+        candidate.built.choice.device->judged_wrong(judged_hash(whole, d.session), "eager itself is far from fp64 in it: not to be judged");
+        ++num_halved;
+        continue;
+      }
       const BuiltRegion& region = candidate.built.regions[verdict.region];
       auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
       const std::string& step = candidate.built.plan->steps()[region.step].name;
@@ -279,7 +287,11 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
                                    "; it is left out of the plan (`keirin cache forgive` lets it try again)");
       }
     }
-    if (!wrong) return changed;
+    if (!wrong) {
+      if (num_halved > 0)
+        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) + " regions were halved, because eager itself is far from fp64 in them");
+      return changed;
+    }
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   }
   return give_up("it was wrong again after " + std::to_string(kMostRounds) + " repairs");

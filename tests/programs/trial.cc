@@ -218,6 +218,7 @@ class Trial {
       if (!variant.calls[0].raises) differs("compile", where, report.status().text());
       return;
     }
+    for (const auto& [stage, seconds] : report->stage_seconds) outcome_.seconds[stage] += seconds;
     for (const CandidateReport& candidate : report->candidates) {
       if (first && candidate.name == report->chosen && !candidate.plugin.empty()) outcome_.compiled = true;
       if (candidate.reason == "wrong_result" && candidate.note.find("output is constant") == std::string::npos)
