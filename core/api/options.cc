@@ -183,7 +183,7 @@ Status check_word(const OptionRow& row, const std::string& word) {
     case OptionValues::kNumber: return check_number(row, word);
     case OptionValues::kPath: return check_path(row, word);
     case OptionValues::kDevice:
-      return device_from_name(word) ? Status() : check_among(row, word, {"cpu", "cuda"}, allowed_text(row));
+      return device_from_name(word) ? Status() : check_among(row, word, {"cpu", "cuda", "rocm"}, allowed_text(row));
   }
   return {};
 }

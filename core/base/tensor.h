@@ -22,9 +22,9 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-// "cpu", "cuda:0".
+// "cpu", "cuda:0", "rocm:0": what LibTorch's ROCm build calls cuda is rocm here.
 std::string device_name(const Device& device);
-// The way back, and "cuda" for "cuda:0"; nothing for any other word.
+// The way back, and "cuda" for "cuda:0", "rocm" for "rocm:0"; nothing for any other word.
 std::optional<Device> device_from_name(std::string_view name);
 
 class Tensor {

@@ -3,6 +3,10 @@
 // The conversions of at_tensor.h.
 #include "core/eager/at_tensor.h"
 
+#include <c10/core/impl/alloc_cpu.h>
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <new>
 
 namespace keirin {
@@ -49,14 +53,21 @@ at::ScalarType scalar_type_of(DType dtype) {
   return at::ScalarType::Undefined;
 }
 
+std::string torch_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(&c10::alloc_cpu), &info) == 0 || info.dli_fname == nullptr) return {};
+  const std::string path = info.dli_fname;
+  return path.substr(0, path.rfind('/') + 1);
+}
+
+bool torch_is_rocm() {
+  static const bool rocm = ::access((torch_folder() + "libtorch_hip.so").c_str(), F_OK) == 0;
+  return rocm;
+}
+
 Device device_of(const at::Device& device) {
   if (device.is_cpu()) return {};
-#ifdef USE_ROCM
-  const int32_t gpu = Device::kHip;
-#else
-  const int32_t gpu = Device::kCuda;
-#endif
-  return {device.is_cuda() ? gpu : static_cast<int32_t>(Device::kHip), device.has_index() ? device.index() : 0};
+  return {device.is_cuda() && !torch_is_rocm() ? static_cast<int32_t>(Device::kCuda) : static_cast<int32_t>(Device::kHip), device.has_index() ? device.index() : 0};
 }
 
 at::Device at_device(const Device& device) {

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include <span>
+#include <string>
 
 #include "core/base/status.h"
 #include "core/base/tensor.h"
@@ -37,6 +38,10 @@ class AtTensor final : public Tensor {
 DType dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
 Device device_of(const at::Device& device);
+// Whether this process runs on a ROCm build of LibTorch, which calls its devices cuda as well. Any thread.
+bool torch_is_rocm();
+// The folder of the LibTorch that this process runs on.
+std::string torch_folder();
 at::Device at_device(const Device& device);
 
 // Null for an undefined tensor.

@@ -242,14 +242,6 @@ class AtServices final : public TensorServices {
   }
 };
 
-// The folder of the LibTorch that this process runs on.
-std::string torch_folder() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(&c10::alloc_cpu), &info) == 0 || info.dli_fname == nullptr) return {};
-  const std::string path = info.dli_fname;
-  return path.substr(0, path.rfind('/') + 1);
-}
-
 }  // namespace
 
 Status ensure_device(Device device) {
@@ -257,6 +249,13 @@ Status ensure_device(Device device) {
   static std::array<std::atomic<bool>, 64> ready{};  // every allocation asks
   const bool known = device.index >= 0 && static_cast<size_t>(device.index) < ready.size();
   if (known && ready[static_cast<size_t>(device.index)].load(std::memory_order_acquire)) return {};
+  if ((device.kind == Device::kHip) != torch_is_rocm()) {
+    const bool rocm = device.kind == Device::kHip;
+    return Status(Code::k_unsupported,
+                  Message{"device " + device_name(device) + " needs a " + (rocm ? "ROCm" : "CUDA") + " build of LibTorch, and this is " +
+                              (rocm ? "not one" : "a ROCm build, whose devices are called rocm"),
+                          torch_folder(), {}, "set KEIRIN_TORCH to one, or choose another device"});
+  }
   static std::once_flag once;
   static std::string failure;
   std::call_once(once, [] {

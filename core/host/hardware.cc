@@ -218,9 +218,13 @@ std::vector<size_t> visible_order(const std::vector<NvidiaGpu>& gpus, const char
   return order;
 }
 
-// GPUs of other vendors: shown to plugins by their PCI numbers, without a claim that LibTorch drives them.
+// GPUs of other vendors: shown to plugins by their PCI numbers. LibTorch drives AMD's where their kernel driver is there, in PCI order
+// (should a variable hide some, the uid tells them apart), and a LibTorch that does not says so itself; of others nothing is claimed.
 void find_other_gpus(const std::string& root, std::vector<HardwareItem>* items) {
   const std::string devices = root + "/sys/bus/pci/devices";
+  struct stat st {};
+  const bool amd_driver = ::stat((root + "/dev/kfd").c_str(), &st) == 0;
+  int32_t num_amd = 0;
   for (const std::string& address : folder_names(devices)) {
     const std::string at = devices + "/" + address;
     const uint32_t class_code = read_hex(at + "/class") >> 16;
@@ -232,6 +236,10 @@ void find_other_gpus(const std::string& root, std::vector<HardwareItem>* items) 
     item.vendor_id = vendor;
     item.device_id = read_hex(at + "/device");
     item.description = "PCI device";
+    if (vendor == 0x1002 && amd_driver) {
+      item.driver = trimmed("amdgpu " + read_text(root + "/sys/module/amdgpu/version"));
+      item.torch_device = Device{Device::kHip, num_amd++};
+    }
     items->push_back(std::move(item));
   }
 }

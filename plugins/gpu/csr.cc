@@ -12,13 +12,14 @@
 
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/code_store.h"
+#include "plugins/gpu/text.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {
 namespace {
 
-constexpr int kThreads = 1024;  // of a block, as the vendor's text has them
+constexpr int kThreads = 1024;  // of a block, as the text has them
 
 // The kept copy and what was made of it, in device memory of their own.
 class Slot {
@@ -71,7 +72,7 @@ class CsrStep final : public codegen::Step {
     wide_ = csr.index_dtype == kit::kDType_i64;
     blocks_ = std::clamp<int64_t>((csr.num_edges + kThreads - 1) / kThreads, 1, gpu.facts.num_units);
     const std::string name = csr_code_name(target);
-    code_store().compile_text(name, std::string(driver_.words().rows), target);
+    code_store().compile_text(name, csr_text(driver_), target);
     if (load) function_ = code_store().load_function(driver_, name, "csr_rows");
   }
 
@@ -141,7 +142,11 @@ class CsrStep final : public codegen::Step {
 
 }  // namespace
 
-std::string csr_code_name(const CodeTarget& target) { return "csr 2 " + target.identity(); }
+std::string csr_code_name(const CodeTarget& target) { return "csr 3 " + target.identity(); }
+
+std::string csr_text(const Driver& driver) {
+  return codegen::print_prelude(driver.words().dialect) + std::string(driver.words().rows) + std::string(text::rows);
+}
 
 std::unique_ptr<codegen::Step> make_csr_step(const codegen::Csr& csr, const Gpu& gpu, const CodeTarget& target, bool load) {
   return std::make_unique<CsrStep>(csr, gpu, target, load);

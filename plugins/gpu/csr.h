@@ -15,6 +15,7 @@ namespace keirin::gpu {
 std::unique_ptr<codegen::Step> make_csr_step(const codegen::Csr& csr, const Gpu& gpu, const CodeTarget& target,
                                              bool load);
 // Its code's name in the store, which artifacts carry.
+std::string csr_text(const Driver& driver);
 std::string csr_code_name(const CodeTarget& target);
 
 }  // namespace keirin::gpu

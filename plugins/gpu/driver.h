@@ -52,7 +52,7 @@ struct Words {
   std::string_view stream;       // krn_stream16: sixteen bytes that nobody reads again (text/gemv.krn)
   std::string_view recur;        // what one block tells another (text/recur.krn)
   std::string_view tiles;        // attention on matrix units, over text/attention.krn; empty: none
-  std::string_view rows;         // the whole text of csr.h
+  std::string_view rows;         // what lanes, blocks and atomics say to each other (text/rows.krn)
 };
 
 struct Launch {

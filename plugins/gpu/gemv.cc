@@ -17,8 +17,7 @@ using codegen::TensorDesc;
 
 constexpr int64_t kMostRows = 2;  // with four, the library's matrix units are faster
 constexpr int64_t kSmallestMatrix = 1 << 16;  // elements; a smaller one is the library's
-constexpr int kWaves = 4;                     // of a block
-constexpr int kWave = 32;                     // threads, as the text has them
+constexpr int kThreads = 128;                 // of a block, as the text has them
 
 const char* epilogue_text(uint32_t op) {
   switch (op) {
@@ -92,7 +91,6 @@ bool gemv_alike(const AnchorDesc& a, const AnchorDesc& b) {
 }
 
 std::optional<TextKernel> gemv_kernel(std::span<const AnchorDesc* const> anchors, const Gpu& gpu, std::string& why_not) {
-  if (gpu.wave != kWave) return why_not = "products of a few rows need waves of 32", std::nullopt;
   TextKernel out;
   out.pointers = {anchors[0]->operands[0]};
   int64_t pairs = 0;
@@ -107,16 +105,17 @@ std::optional<TextKernel> gemv_kernel(std::span<const AnchorDesc* const> anchors
     out.early &= anchor->operands[1].weight != codegen::TensorDesc().weight;  // read before the kernels before have ended
   }
   const uint8_t dtype = anchors[0]->operands[0].dtype;
+  const int waves = kThreads / gpu.wave;
   // Many short blocks even the load out.
   int64_t share = 1;
-  while (share < kWaves && t->depth >= share * 2 * kWave * (16 / float_bytes(dtype))) share *= 2;
+  while (share < waves && t->depth >= share * 2 * gpu.wave * (16 / float_bytes(dtype))) share *= 2;
   // But all at once, where two waves a pair fill the device.
-  if (share == kWaves && pairs / 2 <= int64_t{gpu.facts.num_units} * 8 && pairs / 2 >= int64_t{gpu.facts.num_units} * 6) share = 2;
+  if (waves == 4 && share == waves && pairs / 2 <= int64_t{gpu.facts.num_units} * 8 && pairs / 2 >= int64_t{gpu.facts.num_units} * 6) share = 2;
   out.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define ROWS " + std::to_string(t->rows) + "\n#define SHARE " +
              std::to_string(share) + "\n#define BIAS " + (t->bias.present() ? "1" : "0") + "\n#define TABLES " + std::to_string(anchors.size()) +
              "\n#define EPILOGUE " + t->epilogue + "\n" + std::string(gpu.driver->words().stream) + std::string(text::gemv);
-  const int64_t per_block = kWaves / share;
-  out.launches = {{"gemv", (pairs + per_block - 1) / per_block, kWave * kWaves}};
+  const int64_t per_block = waves / share;
+  out.launches = {{"gemv", (pairs + per_block - 1) / per_block, kThreads}};
   out.what = "gemv [" + std::to_string(t->rows) + "x" + std::to_string(t->depth) + "]x" + std::to_string(2 * pairs) + " of " +
              std::to_string(anchors.size()) + ", share " + std::to_string(share);
   return out;

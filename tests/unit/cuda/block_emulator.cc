@@ -24,6 +24,7 @@ struct KrnHost {
   int thread, block, blocks, rank;
   void (*sync)();
   void* (*exchange)(const void* value, int bytes, int distance);
+  void* (*fetch)(const void* value, int bytes, int thread);
 };
 
 using Function = void (*)(const void* sizes, const void* pointers);
@@ -40,6 +41,7 @@ struct Block {
   };
   std::vector<Slot> sent = std::vector<Slot>(kMaxThreads), received = std::vector<Slot>(kMaxThreads);
   KrnHost* host = nullptr;
+  int wave = 32;
   Function function = nullptr;
   const void *sizes = nullptr, *pointers = nullptr;
 };
@@ -54,15 +56,19 @@ void yield() {
   swapcontext(&b.fibres[b.self], &b.scheduler);
 }
 
-void* exchange(const void* value, int bytes, int distance) {
+// What a thread of the block gives; nothing to be had from another wave, which a wrong result then shows.
+void* fetch(const void* value, int bytes, int thread) {
   Block& b = block();
-  const int self = b.self;
+  const int self = b.self, own = b.host->thread, other = self - own + thread;
   std::memcpy(b.sent[self].bytes, value, bytes);
   yield();
-  std::memcpy(b.received[self].bytes, b.sent[self ^ distance].bytes, bytes);
+  if (own / b.wave == thread / b.wave) std::memcpy(b.received[self].bytes, b.sent[other].bytes, bytes);
+  else std::memset(b.received[self].bytes, 0xa5, bytes);
   yield();
   return b.received[self].bytes;
 }
+
+void* exchange(const void* value, int bytes, int distance) { return fetch(value, bytes, block().host->thread ^ distance); }
 
 void body() {
   Block& b = block();
@@ -127,10 +133,13 @@ std::string HostModule::launch(const std::string& symbol, int64_t blocks, int th
   Block& b = block();
   b.host = static_cast<KrnHost*>(dlsym(library_, "krn_host"));
   b.function = reinterpret_cast<Function>(dlsym(library_, symbol.c_str()));
-  if (!b.host || !b.function) return "no symbol " + symbol;
+  const auto* wave = static_cast<const int*>(dlsym(library_, "krn_wave"));
+  if (!b.host || !b.function || !wave) return "no symbol " + symbol;
   if (threads * cluster > kMaxThreads || blocks % cluster != 0) return "a block of " + std::to_string(threads) + " threads";
   b.host->sync = yield;
   b.host->exchange = exchange;
+  b.host->fetch = fetch;
+  b.wave = *wave;
   b.host->blocks = static_cast<int>(blocks);
   b.sizes = sizes, b.pointers = pointers;
   for (int64_t i = 0; i < blocks; i += cluster) {

@@ -18,6 +18,37 @@
 
 namespace keirin::test {
 
+// What plugins/gpu/text/rows.krn asks of a vendor, for one emulated block.
+inline constexpr std::string_view kHostRows = R"(
+#define KRN_APART static
+template <class T> KRN_FN T krn_of(T v, int lane) {
+  T out;
+  __builtin_memcpy(&out, krn_host.fetch(&v, sizeof v, KRN_THREAD / KRN_WAVE * KRN_WAVE + lane), sizeof v);
+  return out;
+}
+KRN_FN int krn_up(int v, int d) { return krn_of(v, KRN_THREAD % KRN_WAVE < d ? KRN_THREAD % KRN_WAVE : KRN_THREAD % KRN_WAVE - d); }
+typedef unsigned long long KrnVotes;
+KRN_FN KrnVotes krn_votes(bool x) {
+  KrnVotes votes = 0;
+  for (int lane = 0; lane < KRN_WAVE; ++lane) votes |= (KrnVotes)krn_of(x, lane) << lane;
+  return votes;
+}
+#define krn_count(votes) __builtin_popcountll(votes)
+KRN_FN bool krn_sync_or(bool x) {
+  static bool any;
+  krn_sync();
+  if (KRN_THREAD == 0) any = false;
+  krn_sync();
+  if (x) any = true;
+  krn_sync();
+  return any;
+}
+template <class T> KRN_FN T krn_add_to(T* p, T v) { const T former = *p; *p += v; return former; }
+template <class T> KRN_FN T krn_or_to(T* p, T v) { const T former = *p; *p |= v; return former; }
+#define krn_fence()
+#define krn_look(p) (*(volatile unsigned*)(p))
+)";
+
 class HostDriver final : public gpu::Driver {
  public:
   struct Launched {
@@ -34,8 +65,7 @@ class HostDriver final : public gpu::Driver {
   gpu::Result refuses = 0;  // what every allocation answers
 
   const gpu::Words& words() const override {
-    static const std::string rows = std::string(codegen::kHostDialect.prelude) + "extern \"C\" void csr_rows() {}\n";
-    static const gpu::Words words{codegen::kHostDialect, ".cc", "", "", "", rows};
+    static const gpu::Words words{codegen::kHostDialect, ".cc", "", "", "", kHostRows};
     return words;
   }
   std::vector<char> compile(const std::string& text, const gpu::CodeTarget&) const override {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rocm/driver.h"
+
+#include <dlfcn.h>
+
+#include <cctype>
+#include <cstring>
+#include <vector>
+
+#include "abi/plugin.h"
+
+namespace keirin::rocm {
+namespace {
+
+struct OpenedDriver {
+  DriverApi table;
+  std::string why_not;
+  bool ok = false;
+
+  OpenedDriver() {
+    void* library = open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
+    if (!library) return;
+#define KRN_LOAD(name, ...)                                                         \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name));       \
+  if (!table.name) {                                                                \
+    why_not = "this libamdhip64 is too old: it lacks " #name;                       \
+    return;                                                                         \
+  }
+    KRN_HIP(KRN_LOAD)
+#undef KRN_LOAD
+    table.hipModuleLaunchCooperativeKernel = reinterpret_cast<decltype(table.hipModuleLaunchCooperativeKernel)>(
+        dlsym(library, "hipModuleLaunchCooperativeKernel"));
+    for (const char* name : {"hipGetDevicePropertiesR0600", "hipGetDeviceProperties"})
+      if (!table.properties) table.properties = reinterpret_cast<decltype(table.properties)>(dlsym(library, name));
+    int version = 0;
+    table.hipRuntimeGetVersion(&version);
+    table.version = version / 10000000 * 100 + version / 100000 % 100;
+    ok = true;
+  }
+};
+
+bool loses_device(int result) {
+  switch (result) {
+    case kEccUncorrectable:
+    case kIllegalAddress:
+    case kLaunchTimeOut:
+    case kContextDestroyed:
+    case kAssert:
+    case kLaunchFailure: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+void* open_first(std::initializer_list<const char*> names, std::string& why_not) {
+  for (int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
+    for (const char* name : names)
+      if (name && *name)
+        if (void* library = dlopen(name, flags)) return library;
+  const char* text = dlerror();
+  why_not = text ? text : "not found";
+  return nullptr;
+}
+
+const DriverApi* DriverApi::get(std::string& why_not) {
+  static const OpenedDriver opened;
+  why_not = opened.why_not;
+  return opened.ok ? &opened.table : nullptr;
+}
+
+const DriverApi* DriverApi::with_device(std::string& why_not) {
+  const DriverApi* table = get(why_not);
+  if (!table) return nullptr;
+  static const int started = table->hipInit(0);
+  int count = 0;
+  if (started == kSuccess && table->hipGetDeviceCount(&count) == kSuccess && count > 0) return table;
+  why_not = "libamdhip64 finds no AMD GPU (the amdgpu kernel driver, and the right to open /dev/kfd, are needed)";
+  return nullptr;
+}
+
+// The layout of the properties has changed between releases; the only text in them that begins so is the instruction set.
+std::string gcn_name(const DriverApi& driver, int device) {
+  std::vector<char> bytes(16384);
+  if (!driver.properties || driver.properties(bytes.data(), device) != kSuccess) return "";
+  for (size_t i = 1; i + 64 < bytes.size(); ++i)
+    if (std::memcmp(&bytes[i], "gfx", 3) == 0 && bytes[i - 1] == 0 && std::isdigit(static_cast<unsigned char>(bytes[i + 3])))
+      return std::string(&bytes[i], strnlen(&bytes[i], 64));
+  return "";
+}
+
+int32_t code_of(int result) {
+  if (result == kSuccess) return KRN_STATUS_ok;
+  if (result == kOutOfMemory) return KRN_STATUS_exhausted;
+  return loses_device(result) ? KRN_STATUS_device_lost : KRN_STATUS_internal;
+}
+
+}  // namespace keirin::rocm

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HIP and hipRTC behind plugins/gpu's seam, and the kernel words that only AMD's compiler knows.
+#pragma once
+
+#include "plugins/gpu/driver.h"
+
+namespace keirin::rocm {
+
+// For waves of 32 or 64 threads; never destroyed. Compiles where there is hipRTC; the rest needs a device.
+const gpu::Driver& gpu_driver(int wave);
+
+}  // namespace keirin::rocm
