@@ -84,17 +84,20 @@ int wave_of(const std::string& arch) {
   return target ? target->wave : 32;
 }
 
-std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not) {
-  const DriverApi* driver = DriverApi::get(why_not);
-  if (!driver) {
+bool could_look(std::string& why_not) {
+  if (!DriverApi::get(why_not)) {
     why_not = "no HIP runtime: " + why_not + "; install ROCm's hip-runtime-amd (Debian: libamdhip64-5)";
-    return nullptr;
+    return false;
   }
-  if (!Hiprtc::get(why_not)) {
-    why_not = "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
-    return nullptr;
-  }
-  if (!DriverApi::with_device(why_not)) return nullptr;
+  if (Hiprtc::get(why_not)) return true;
+  why_not = "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
+  return false;
+}
+
+std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not) {
+  if (!could_look(why_not)) return nullptr;
+  const DriverApi* driver = DriverApi::with_device(why_not);
+  if (!driver) return nullptr;
   auto gpu = std::make_unique<gpu::Gpu>();
   gpu->index = find_index(*driver, pci, index);
   if (gpu->index < 0 || driver->hipDeviceGet(&gpu->device, gpu->index) != kSuccess) {

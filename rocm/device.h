@@ -23,6 +23,8 @@ std::span<const Target> targets();
 const Target* target_named(const std::string& arch);  // null: no row
 int wave_of(const std::string& arch);                  // 32 for what has no row
 
+// Whether HIP and hipRTC are installed, be there a GPU or not; else what is missing and how to get it, in one line.
+bool could_look(std::string& why_not);
 // The device of that PCI address, or else of that number; null with the reason, in one line that says what to install.
 std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not);
 // A device that is not there, for all that compiles without one. Throws kit::Error for what has no row.

@@ -16,7 +16,8 @@ class RocmPlugin : public kit::Plugin {
  public:
   std::unique_ptr<kit::Device> enumerate(const krn_hw& hardware, std::string& why_not) override {
     if (hardware.torch_type != kTorchHip && hardware.vendor_id != kAmd) {
-      why_not = "not an AMD GPU";
+      if (could_look(why_not)) why_not.clear();
+      why_not = "not an AMD GPU" + (why_not.empty() ? "" : "; " + why_not);
       return nullptr;
     }
     std::string pci = kit::text(hardware.uid);

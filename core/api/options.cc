@@ -162,7 +162,7 @@ std::string allowed_text(const OptionRow& row) {
     case OptionValues::kWords: return joined(v.words);
     case OptionValues::kNumber:
       return fmt::format("a number {} {:g} to {:g}", v.above_least ? "above" : "from", v.least, v.most);
-    case OptionValues::kDevice: return "cpu, cuda, cuda:N";
+    case OptionValues::kDevice: return "cpu, cuda, cuda:N, rocm, rocm:N";
     case OptionValues::kPass: return joined(pass_names());
     case OptionValues::kPlugin: return "the name of a plugin that `keirin plugins` lists";
     case OptionValues::kPath: return v.must_exist ? "an absolute path to what is there" : "an absolute path";

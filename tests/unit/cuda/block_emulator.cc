@@ -148,6 +148,12 @@ std::string HostModule::launch(const std::string& symbol, int64_t blocks, int th
   return "";
 }
 
+const codegen::Dialect& host_dialect(int wave) {
+  static const std::string text = "#define KRN_WAVE 64\n" + std::string(codegen::kHostDialect.prelude);
+  static const codegen::Dialect wide = {"host", 64, text};
+  return wave == 64 ? wide : codegen::kHostDialect;
+}
+
 std::vector<char> pack_sizes(const codegen::Kernel& kernel, const codegen::Schedule& schedule) {
   std::vector<int64_t> all = codegen::size_arguments(kernel);
   all.insert(all.end(), {schedule.splits, schedule.split_length, 0});

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/codegen/c_printer.h"
 #include "plugins/codegen/schedule.h"
 
 namespace keirin::test {
@@ -25,6 +26,8 @@ class HostModule {
   void* library_ = nullptr;
 };
 
+// The host dialect with waves of that many threads.
+const codegen::Dialect& host_dialect(int wave);
 // Sizes in the form a kernel takes them: i32 or i64, splits behind.
 std::vector<char> pack_sizes(const codegen::Kernel& kernel, const codegen::Schedule& schedule);
 

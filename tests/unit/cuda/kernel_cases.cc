@@ -310,7 +310,9 @@ class Cases {
 
 std::vector<KernelCase> kernel_cases(int64_t n) { return Cases(n).out; }
 
-std::vector<Schedule> schedules_for(const Kernel& k, bool clusters) {
+std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave) {
+  GpuFacts facts;
+  facts.wave = wave;
   std::vector<Schedule> out;
   std::vector<std::string> keys;
   auto add = [&](const Schedule& s) {
@@ -319,9 +321,9 @@ std::vector<Schedule> schedules_for(const Kernel& k, bool clusters) {
     keys.push_back(key);
     out.push_back(s);
   };
-  const Schedule large = choose_schedule(k, {});
+  const Schedule large = choose_schedule(k, facts);
   add(large);
-  GpuFacts tiny;
+  GpuFacts tiny = facts;
   tiny.num_units = 2, tiny.threads_per_unit = 32, tiny.max_row_threads = 64;
   add(choose_schedule(k, tiny));
   Schedule wide = large;

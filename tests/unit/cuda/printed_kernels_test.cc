@@ -32,21 +32,24 @@ std::string run(HostModule& module, const KernelCase& c, const Schedule& s, cons
   return wrong.empty() ? buffers.difference(c) : wrong;
 }
 
-class PrintedKernels : public testing::TestWithParam<int64_t> {};
+// By length and threads of a wave.
+class PrintedKernels : public testing::TestWithParam<std::tuple<int64_t, int>> {};
 
 TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
-  const std::vector<KernelCase> cases = kernel_cases(GetParam());
-  std::string text = print_prelude(kHostDialect);
+  const auto [length, wave] = GetParam();
+  const std::vector<KernelCase> cases = kernel_cases(length);
+  const Dialect& dialect = host_dialect(wave);
+  std::string text = print_prelude(dialect);
   int number = 0;
   for (const KernelCase& c : cases)
-    for (const Schedule& s : schedules_for(c.kernel)) text += print_kernel(c.kernel, s, kHostDialect, "k" + std::to_string(number++));
+    for (const Schedule& s : schedules_for(c.kernel, true, wave)) text += print_kernel(c.kernel, s, dialect, "k" + std::to_string(number++));
   std::string error;
   HostModule module(text, error);
   ASSERT_TRUE(error.empty()) << error;
   int splits = 0, kept = 0, shapes[4] = {};
   number = 0;
   for (const KernelCase& c : cases) {
-    for (const Schedule& s : schedules_for(c.kernel)) {
+    for (const Schedule& s : schedules_for(c.kernel, true, wave)) {
       EXPECT_EQ(run(module, c, s, "k" + std::to_string(number++)), "") << c.name << ": " << describe_schedule(c.kernel, s);
       splits += s.split, kept += s.chunks > 1, ++shapes[static_cast<int>(s.shape)];
     }
@@ -55,7 +58,10 @@ TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
               kept, shapes[2], shapes[3], splits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, PrintedKernels, testing::Values(5, 515), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Lengths, PrintedKernels, testing::Combine(testing::Values(5, 515), testing::Values(32, 64)),
+                         [](const auto& info) {
+                           return std::to_string(std::get<0>(info.param)) + "_wave" + std::to_string(std::get<1>(info.param));
+                         });
 
 TEST(PrintedKernels, NanWinsMaximumAndFirstNanWinsArgmax) {
   KernelMaker m;

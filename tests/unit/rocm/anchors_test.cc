@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hand-written kernels on emulated waves of 64 and of 32, as the AMD targets get them.
+#include <gtest/gtest.h>
+
+#include "plugins/codegen/c_printer.h"
+#include "tests/unit/cuda/block_emulator.h"
+#include "tests/unit/rocm/kernel_texts.h"
+
+namespace keirin::test {
+namespace {
+
+std::string emulate(const AnchorCase& c, const gpu::TextKernel& kernel, int wave) {
+  std::string error;
+  HostModule module(codegen::print_prelude(host_dialect(wave)) + kernel.text, error);
+  if (!error.empty()) return error;
+  AnchorCase run = c;
+  std::vector<void*> pointers;
+  for (const codegen::TensorDesc& t : kernel.pointers)
+    pointers.push_back(t.present() ? static_cast<char*>(run.buffers[t.buffer].data()) + t.offset * element_bytes(t.dtype) : nullptr);
+  std::vector<char> workspace(static_cast<size_t>(kernel.workspace_bytes) + 16, char(0xa5));
+  pointers.push_back(workspace.data());
+  for (const auto& launch : kernel.launches) {
+    const std::string wrong = module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data());
+    if (!wrong.empty()) return wrong;
+  }
+  return c.difference(run.buffers[c.result]);
+}
+
+class RocmAnchors : public testing::TestWithParam<const char*> {};
+
+TEST_P(RocmAnchors, AgreeOnEmulatedWaves) {
+  const std::string arch = GetParam();
+  int run = 0, refused = 0;
+  for (const AnchorCase& c : anchor_cases()) {
+    std::string why_not;
+    const auto kernel = own_kernel_for(c, arch, why_not);
+    EXPECT_EQ(kernel.has_value(), !c.matrix_units) << c.name << ": " << why_not;
+    refused += !kernel;
+    if (!kernel) continue;
+    EXPECT_EQ(emulate(c, *kernel, arch == std::string("gfx942") ? 64 : 32), "") << c.name;
+    ++run;
+  }
+  EXPECT_GE(run, 9);
+  std::printf("%s: %d kernels agree, %d are refused for want of matrix units\n", arch.c_str(), run, refused);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, RocmAnchors, testing::Values("gfx942", "gfx1100"), [](const auto& info) { return std::string(info.param); });
+
+// The emulator has to notice a text that takes a wave of 64 for one of 32.
+TEST(RocmAnchorsAreJudged, ATextOfAnotherWaveIsWrong) {
+  for (const AnchorCase& c : anchor_cases()) {
+    std::string why_not;
+    auto kernel = own_kernel_for(c, "gfx942", why_not);
+    const size_t at = kernel ? kernel->text.find("krn_join<m_sum, KRN_WAVE>") : std::string::npos;
+    if (at == std::string::npos) continue;
+    EXPECT_EQ(emulate(c, *kernel, 64), "") << c.name;
+    kernel->text.replace(kernel->text.find("KRN_WAVE", at), 8, "32");
+    EXPECT_NE(emulate(c, *kernel, 64), "") << c.name;
+    return;
+  }
+  FAIL() << "no product of few rows among the cases";
+}
+
+}  // namespace
+}  // namespace keirin::test

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/rocm/kernel_texts.h"
+
+#include "plugins/codegen/c_printer.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/gpu/csr.h"
+#include "plugins/gpu/stem.h"
+#include "plugins/kit/tables.h"
+#include "rocm/device.h"
+#include "rocm/gpu_driver.h"
+
+namespace keirin::test {
+namespace {
+
+constexpr size_t kKernelsOfModule = 8;
+
+codegen::AnchorDesc first_convolution(uint8_t dtype) {
+  codegen::AnchorDesc a;
+  a.op = kit::kOp_conv;
+  const auto dense = [&](uint32_t buffer, std::vector<int64_t> sizes) {
+    codegen::TensorDesc t;
+    t.buffer = buffer, t.dtype = dtype, t.strides.assign(sizes.size(), 1), t.sizes = std::move(sizes);
+    for (size_t i = t.sizes.size() - 1; i-- > 0;) t.strides[i] = t.strides[i + 1] * t.sizes[i + 1];
+    return t;
+  };
+  a.operands = {dense(0, {2, 3, 32, 32}), dense(1, {8, 3, 7, 7}), codegen::TensorDesc{}};
+  a.results = {dense(2, {2, 8, 13, 13})};
+  a.results[0].strides = {8 * 169, 1, 8 * 13, 8};
+  a.stride = {2, 2}, a.padding = {0, 0}, a.dilation = {1, 1};
+  return a;
+}
+
+}  // namespace
+
+std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all) {
+  const gpu::Gpu gpu = rocm::imagine_gpu(arch);
+  if (!all) return {codegen::choose_schedule(kernel, gpu.facts)};
+  return schedules_for(kernel, false, gpu.wave);
+}
+
+std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all) {
+  const codegen::Dialect& dialect = rocm::gpu_driver(rocm::wave_of(arch)).words().dialect;
+  std::vector<ModuleText> out;
+  int number = 0;
+  for (const KernelCase& c : kernel_cases(length))
+    for (const codegen::Schedule& s : rocm_schedules(c.kernel, arch, all)) {
+      if (out.empty() || out.back().symbols.size() >= kKernelsOfModule) out.push_back({codegen::print_prelude(dialect), {}, true});
+      out.back().symbols.push_back("k" + std::to_string(number++));
+      out.back().text += codegen::print_kernel(c.kernel, s, dialect, out.back().symbols.back());
+    }
+  return out;
+}
+
+std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not) {
+  return gpu::own_kernel(c.anchor, rocm::imagine_gpu(arch), KRN_NUMERICS_DEFAULT, why_not);
+}
+
+std::vector<ModuleText> own_texts(const std::string& arch) {
+  const gpu::Driver& driver = rocm::gpu_driver(rocm::wave_of(arch));
+  std::vector<ModuleText> out;
+  const auto add = [&](const gpu::TextKernel& kernel) {
+    out.push_back({gpu::whole_text(kernel, driver), {}, false});
+    for (const auto& launch : kernel.launches) out.back().symbols.push_back(launch.symbol);
+  };
+  std::string why_not;
+  for (const AnchorCase& c : anchor_cases())
+    if (const auto kernel = own_kernel_for(c, arch, why_not)) add(*kernel);
+  for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
+    if (const auto stem = gpu::stem_of(first_convolution(dtype), KRN_NUMERICS_DEFAULT)) add(stem->regroup);
+  out.push_back({gpu::csr_text(driver), {"csr_rows"}, false});
+  return out;
+}
+
+}  // namespace keirin::test

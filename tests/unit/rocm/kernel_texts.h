@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the rocm plugin would compile for a device that is imagined: generated kernels of the cases that the emulated and the real devices
+// run, and the kernels written by hand.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugins/gpu/text_step.h"
+#include "tests/unit/cuda/anchor_cases.h"
+#include "tests/unit/cuda/kernel_cases.h"
+
+namespace keirin::test {
+
+struct ModuleText {
+  std::string text;  // with the prelude
+  std::vector<std::string> symbols;
+  bool generated = false;
+};
+
+// `all`: every schedule that a kernel may get, else the one it gets.
+std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all);
+std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all);
+// Attention, products of few rows, bags, the copy of a first convolution, rows of a scatter: those that the target takes.
+std::vector<ModuleText> own_texts(const std::string& arch);
+std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);
+
+}  // namespace keirin::test

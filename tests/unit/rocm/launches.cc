@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/unit/rocm/launches.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "plugins/codegen/c_printer.h"
+#include "plugins/gpu/csr.h"
+#include "rocm/device.h"
+#include "rocm/gpu_driver.h"
+#include "tests/unit/cuda/block_emulator.h"
+#include "tests/unit/cuda/case_runner.h"
+#include "tests/unit/rocm/kernel_texts.h"
+#include "tests/unit/rocm/object_compiler.h"
+
+namespace keirin::test {
+namespace {
+
+using nlohmann::json;
+
+const char* type_name(uint8_t dtype) {
+  switch (dtype) {
+    case kBool: case kU8: return "u8";
+    case kI8: return "i8";
+    case kI16: return "i16";
+    case kI32: return "i32";
+    case kI64: return "i64";
+    case kF16: return "f16";
+    case kBf16: return "bf16";
+    case kF32: return "f32";
+    default: return "f64";
+  }
+}
+
+double tolerance(uint8_t dtype, double loosen) {
+  if (!is_real(dtype)) return 0;
+  return loosen * (dtype == kBf16 ? 1.0 / 128 : dtype == kF16 ? 1.0 / 1024 : dtype == kF64 ? 1e-9 : 5e-6);
+}
+
+std::string hex_of(const void* data, size_t bytes) {
+  static const char digits[] = "0123456789abcdef";
+  std::string out;
+  for (size_t i = 0; i < bytes; ++i) out += digits[static_cast<const uint8_t*>(data)[i] >> 4], out += digits[static_cast<const uint8_t*>(data)[i] & 15];
+  return out;
+}
+
+class Writer {
+ public:
+  Writer(std::filesystem::path folder, std::string arch) : folder_(std::move(folder)), arch_(std::move(arch)) {
+    std::filesystem::create_directories(folder_);
+    std::string why_not;
+    compiler_ = object_compiler(arch_, why_not);
+    if (compiler_.empty()) throw std::runtime_error(arch_ + ": " + why_not);
+  }
+  const std::string& arch() const { return arch_; }
+
+  std::string code(const std::string& text) {
+    const std::string name = "m" + std::to_string(num_modules_++) + ".co";
+    if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty()) throw std::runtime_error(wrong);
+    return name;
+  }
+  std::string file(const void* data, size_t bytes) {
+    const std::string name = "b" + std::to_string(num_files_++) + ".bin";
+    std::ofstream(folder_ / name, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+    return name;
+  }
+  json& launch(const std::string& code, const std::string& symbol, const std::string& label, int64_t blocks, int threads) {
+    launches_.push_back({{"code", code}, {"arch", arch_}, {"kernel", symbol}, {"label", label}, {"grid", {blocks, 1, 1}},
+                         {"block", {threads, 1, 1}}, {"lds_bytes", 0}, {"args", json::array()}, {"expect", json::array()}});
+    return launches_.back();
+  }
+  void finish() { std::ofstream(folder_ / "launches.json") << json{{"launches", launches_}}.dump(1) << "\n"; }
+  size_t size() const { return launches_.size(); }
+
+ private:
+  std::filesystem::path folder_;
+  std::string arch_, compiler_;
+  json launches_ = json::array();
+  int num_modules_ = 0, num_files_ = 0;
+};
+
+json pointers_of(const std::vector<json>& pointers) { return {{"struct", pointers}}; }
+
+void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, const std::string& code, const std::string& symbol) {
+  CaseBuffers buffers(c);
+  std::vector<json> pointers;
+  std::vector<json> expected;
+  for (size_t b = 0; b < buffers.got.size(); ++b) {
+    Storage &got = buffers.got[b], &want = buffers.want[b];
+    const size_t bytes = static_cast<size_t>(got.elements()) * element_bytes(got.dtype());
+    const std::string name = out.file(got.data(), std::max<size_t>(bytes, 1));
+    pointers.push_back({{"buffer", name}, {"offset", 0}});
+    if (!c.kernel.buffers[b].written || bytes == 0) continue;
+    expected.push_back({{"buffer", name}, {"file", out.file(want.data(), bytes)}, {"dtype", type_name(got.dtype())},
+                        {"tol", tolerance(got.dtype(), c.loosen)}});
+  }
+  if (c.kernel.has_csr)
+    for (const auto* rows : {&c.rows, &c.order}) pointers.push_back({{"buffer", out.file(rows->data(), std::max<size_t>(4 * rows->size(), 4))}, {"offset", 0}});
+  if (s.split) pointers.push_back({{"buffer", symbol + " workspace"}, {"bytes", s.workspace_bytes}});
+  const std::vector<char> sizes = pack_sizes(c.kernel, s);
+  const auto arguments = [&](json& launch) {
+    launch["args"].push_back({{"raw", hex_of(sizes.data(), sizes.size())}});
+    launch["args"].push_back(pointers_of(pointers));
+  };
+  const std::string label = c.name + ": " + codegen::describe_schedule(c.kernel, s);
+  json& first = out.launch(code, symbol, label, s.blocks, s.threads);
+  arguments(first);
+  if (!s.split) return void(first["expect"] = expected);
+  json& second = out.launch(code, symbol + "_finish", label + " finish", s.finish_blocks, s.threads);
+  arguments(second);
+  second["expect"] = expected;
+}
+
+void add_cases(Writer& out, int64_t length) {
+  const codegen::Dialect& dialect = rocm::gpu_driver(rocm::wave_of(out.arch())).words().dialect;
+  const std::vector<KernelCase> cases = kernel_cases(length);
+  int number = 0;
+  for (const KernelCase& c : cases) {
+    const std::vector<codegen::Schedule> schedules = rocm_schedules(c.kernel, out.arch(), true);
+    std::string text = codegen::print_prelude(dialect);
+    std::vector<std::string> symbols;
+    for (const codegen::Schedule& s : schedules) {
+      symbols.push_back("k" + std::to_string(length) + "_" + std::to_string(number++));
+      text += codegen::print_kernel(c.kernel, s, dialect, symbols.back());
+    }
+    const std::string code = out.code(text);
+    for (size_t i = 0; i < schedules.size(); ++i) add_case(out, c, schedules[i], code, symbols[i]);
+  }
+}
+
+void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel) {
+  AnchorCase run = c;
+  std::vector<std::string> names;
+  for (Storage& b : run.buffers) names.push_back(out.file(b.data(), static_cast<size_t>(b.elements()) * element_bytes(b.dtype())));
+  std::vector<json> pointers;
+  for (const codegen::TensorDesc& t : kernel.pointers) {
+    if (t.present()) pointers.push_back({{"buffer", names[t.buffer]}, {"offset", t.offset * element_bytes(t.dtype)}});
+    else pointers.push_back({{"null", 0}});
+  }
+  // The parameter has room for the workspace only where the text has it; what is beyond is cut by the kernel's own size.
+  if (kernel.workspace_bytes > 0 || kernel.text.find("KRN_KERNEL(128) split") != std::string::npos)
+    pointers.push_back({{"buffer", c.name + " workspace"}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
+  const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
+  for (const auto& l : kernel.launches) {
+    json& launch = out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads);
+    launch["args"].push_back({{"raw", hex_of(kernel.sizes.data(), kernel.sizes.size() * 8)}});
+    launch["args"].push_back(pointers_of(pointers));
+    if (&l != &kernel.launches.back()) continue;
+    Storage& result = run.buffers[c.result];
+    double largest = 0;
+    for (double x : c.expected) largest = std::isnan(x) ? largest : std::max(largest, std::fabs(x));
+    // Where nothing may be written the buffer keeps what it had.
+    Storage want = result;
+    for (size_t e = 0; e < c.expected.size(); ++e)
+      if (!std::isnan(c.expected[e])) write_element(want.data(), static_cast<int64_t>(e), want.dtype(), c.expected[e], 0);
+    const size_t bytes = static_cast<size_t>(want.elements()) * element_bytes(want.dtype());
+    launch["expect"].push_back({{"buffer", names[c.result]}, {"file", out.file(want.data(), bytes)}, {"dtype", type_name(want.dtype())},
+                                {"tol", c.relative * std::max(largest, 1.0)}});
+  }
+}
+
+// Two launches: the second finds the rows that the first made.
+void add_scatter(Writer& out, int rows, int edges, bool wide) {
+  std::mt19937 random(11);
+  std::vector<int64_t> index(edges);
+  std::vector<int32_t> narrow, start(rows + 1), order;
+  for (int64_t& r : index) r = random() % 3 == 0 ? 7 : static_cast<int64_t>(random() % (rows + 6)) - 3;
+  for (int r = 0; r < rows; ++r) {
+    for (int e = 0; e < edges; ++e)
+      if (index[e] == r) order.push_back(e);
+    start[r + 1] = static_cast<int32_t>(order.size());
+  }
+  narrow.assign(index.begin(), index.end());
+  std::vector<char> zeros(64), other(8 * edges, 1);
+  const std::string name = "scatter" + std::to_string(wide) + " ";
+  const std::string code = out.code(gpu::csr_text(rocm::gpu_driver(rocm::wave_of(out.arch()))));
+  const std::string from = wide ? out.file(index.data(), 8 * index.size()) : out.file(narrow.data(), 4 * narrow.size());
+  const json arrays = {{"struct", {{{"buffer", out.file(zeros.data(), 16)}}, {{"buffer", out.file(other.data(), (wide ? 8 : 4) * index.size())}},
+                                   {{"buffer", name + "rows"}, {"bytes", 4 * rows + 4}}, {{"buffer", name + "order"}, {"bytes", 4 * edges}},
+                                   {{"buffer", name + "next"}, {"bytes", 4 * rows}}, {{"buffer", name + "unordered"}, {"bytes", 4 * edges}}}}};
+  for (int turn = 0; turn < 2; ++turn) {
+    json& launch = out.launch(code, "csr_rows", name + std::to_string(turn), 5, 1024);
+    launch["args"] = {{{"buffer", from}}, {{"i32", wide}}, {{"i32", edges}}, {{"i32", rows}}, arrays};
+    launch["args"][1]["i32"] = wide ? 1 : 0;
+    launch["expect"] = {{{"buffer", name + "rows"}, {"file", out.file(start.data(), 4 * start.size())}, {"dtype", "i32"}, {"tol", 0}},
+                        {{"buffer", name + "order"}, {"file", out.file(order.data(), 4 * order.size())}, {"dtype", "i32"}, {"tol", 0},
+                         {"count", order.size()}}};
+  }
+}
+
+}  // namespace
+
+int write_launches(const std::string& folder, const std::string& arch) try {
+  Writer out(folder, arch);
+  for (int64_t length : {5, 515}) add_cases(out, length);
+  std::string why_not;
+  for (const AnchorCase& c : anchor_cases())
+    if (const auto kernel = own_kernel_for(c, arch, why_not)) add_anchor(out, c, *kernel);
+  for (bool wide : {false, true}) add_scatter(out, 300, 5000, wide);
+  out.finish();
+  std::printf("%zu launches for %s in %s\n", out.size(), arch.c_str(), folder.c_str());
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
+
+}  // namespace keirin::test

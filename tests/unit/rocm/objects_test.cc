@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Generated and hand-written kernels become code objects of each target, without spills; a sample (bench's rocm_table compiles all).
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "rocm/device.h"
+#include "rocm/gpu_driver.h"
+#include "rocm/hiprtc.h"
+#include "tests/unit/rocm/kernel_texts.h"
+#include "tests/unit/rocm/object_compiler.h"
+
+namespace keirin::test {
+namespace {
+
+class RocmObjects : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("keirin-objects-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_P(RocmObjects, CompileWithoutSpills) {
+  const std::string arch = GetParam();
+  std::string why_not;
+  const std::string compiler = object_compiler(arch, why_not);
+  if (compiler.empty()) GTEST_SKIP() << arch << ": " << why_not;
+  std::vector<ModuleText> modules = generated_texts(arch, 515, false);
+  for (ModuleText& own : own_texts(arch)) modules.push_back(std::move(own));
+  const std::string path = folder_ / "module.co";
+  int kernels = 0, most_registers = 0, parked = 0;
+  for (const ModuleText& m : modules) {
+    ASSERT_EQ(compile_object_file(m.text, arch, compiler, path), "") << m.symbols[0];
+    std::set<std::string> missing(m.symbols.begin(), m.symbols.end());
+    for (const KernelFacts& f : facts_of(path)) {
+      missing.erase(f.symbol.substr(0, f.symbol.rfind('.')));
+      EXPECT_EQ(f.wave, rocm::wave_of(arch)) << f.symbol;
+      EXPECT_EQ(f.spills, 0) << f.symbol;
+      EXPECT_LE(f.shared_bytes, 64 << 10) << f.symbol;
+      EXPECT_TRUE(!m.generated || f.scratch_bytes == 0) << f.symbol;
+      most_registers = std::max(most_registers, f.vgprs);
+      parked += f.parked > 0;
+      ++kernels;
+    }
+    EXPECT_TRUE(missing.empty()) << *missing.begin() << " has no metadata";
+  }
+  EXPECT_GT(kernels, 40);
+  EXPECT_LE(parked, 3) << "only the cases with every function of one kind have so many constants";
+  std::printf("%s by %s: %d kernels, at most %d vector registers, at least %d waves a unit, %d park scalars\n", arch.c_str(), compiler.c_str(), kernels,
+              most_registers, waves_by_registers(arch, most_registers), parked);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, RocmObjects, testing::Values("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(RocmObjectsAreJudged, ATextThatIsWrongIsRefused) {
+  std::string why_not;
+  const std::string compiler = object_compiler("gfx90a", why_not);
+  if (compiler.empty()) GTEST_SKIP() << why_not;
+  const std::string path = std::filesystem::temp_directory_path() / ("keirin-wrong-" + std::to_string(getpid()) + ".co");
+  EXPECT_NE(compile_object_file("extern \"C\" __attribute__((global)) void k() { nobody(); }", "gfx90a", compiler, path), "");
+  for (const char* ending : {"", ".hip", ".log"}) std::filesystem::remove(path + ending);
+}
+
+TEST(RocmTargets, EachSaysItsWaveAndWhoCompilesIt) {
+  EXPECT_EQ(rocm::targets().size(), 6u);
+  for (const rocm::Target& target : rocm::targets()) {
+    const gpu::Gpu gpu = rocm::imagine_gpu(target.arch);
+    EXPECT_EQ(gpu.wave, target.wave);
+    EXPECT_EQ(gpu.facts.wave, target.wave);
+    EXPECT_EQ(gpu.driver->words().dialect.wave, target.wave);
+    EXPECT_EQ(gpu.arch, target.arch);
+  }
+  EXPECT_ANY_THROW(rocm::imagine_gpu("gfx803"));
+  std::string why_not;
+  EXPECT_FALSE(rocm::compiles_for("gfx803", why_not));
+  EXPECT_NE(why_not.find("gfx803"), std::string::npos);
+}
+
+TEST(RocmTargets, WhatIsNotThereIsNamedInOneLine) {
+  std::string why_not;
+  if (rocm::look_at_gpu("", 0, why_not)) GTEST_SKIP() << "there is an AMD GPU";
+  EXPECT_FALSE(why_not.empty());
+  EXPECT_EQ(why_not.find('\n'), std::string::npos) << why_not;
+}
+
+}  // namespace
+}  // namespace keirin::test
