@@ -107,6 +107,7 @@ void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, cons
   };
   const std::string label = c.name + ": " + codegen::describe_schedule(c.kernel, s);
   json& first = out.launch(code, symbol, label, s.blocks, s.threads);
+  first["lds_bytes"] = s.shared_bytes;
   arguments(first);
   if (!s.split) return void(first["expect"] = expected);
   json& second = out.launch(code, symbol + "_finish", label + " finish", s.finish_blocks, s.threads);
