@@ -281,6 +281,8 @@ class Trial {
                                    const std::string& prefix, const std::string& where) {
     if (call.error.find("view size is not compatible") == std::string::npos)
       return differs(prefix + "no_error", where, "it answers where Python raises " + call.error);
+    // What is read by its place in memory is other elements there.
+    if (program_.source.find("as_strided") != std::string::npos) return;
     const Variant& first = program_.variants.front();
     if (variant.name != "transposed" || number >= first.calls.size() || first.calls[number].raises) return;
     const Call& told = first.calls[number];
