@@ -249,6 +249,8 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
   Status status = catch_torch([&] {
     const BelowAutograd scope;
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    for (IValue& source : sources)  // the caller's own keep their sizes and strides, whatever the model does to its inputs'
+      if (source.isTensor()) source = source.toTensor().alias();
     Observer observer(seen);
     for (size_t i = 0; i < sources.size(); ++i) {
       const Impl::Input& input = impl_->inputs[i];

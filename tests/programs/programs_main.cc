@@ -13,6 +13,7 @@
 // With --contiguous-only a program is compiled for its first layout only, though still called with all of them. --list
 // writes a line for each program that is wrong or was refused. Ends with 1 if a program is wrong or crashed.
 #include <dirent.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -72,7 +73,18 @@ std::vector<std::pair<std::string, std::string>> plugins_of(const Arguments& a) 
 
 // --- the child: runs the cases of a batch in this process ---
 
+// Where a crash was, as offsets into this program and its libraries.
+void tell_where(int number) {
+  void* frames[64];
+  const char text[] = "programs: crashed at\n";
+  (void)!::write(STDERR_FILENO, text, sizeof text - 1);
+  ::backtrace_symbols_fd(frames, ::backtrace(frames, 64), STDERR_FILENO);
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
+
 int run_batch(const Arguments& a) {
+  for (int number : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) ::signal(number, tell_where);
   std::ofstream results(a.results, std::ios::app);
   Settings settings;
   Options& options = settings.options;
