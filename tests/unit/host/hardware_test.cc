@@ -102,5 +102,21 @@ TEST_F(Hardware, GpusOfOthersAreListedWithoutLibTorch) {
   EXPECT_FALSE(items[1].torch_device);
 }
 
+TEST_F(Hardware, AmdGpusWithTheirDriverAreRocmInPciOrder) {
+  for (const char* address : {"0000:01:00.0", "0000:05:00.0"}) {
+    write("/sys/bus/pci/devices/" + std::string(address) + "/class", "0x030000\n");
+    write("/sys/bus/pci/devices/" + std::string(address) + "/vendor", "0x1002\n");
+    write("/sys/bus/pci/devices/" + std::string(address) + "/device", "0x744c\n");
+  }
+  write("/sys/module/amdgpu/version", "6.8.5\n");
+  write("/dev/kfd", "");
+  const auto items = find_hardware(root_, nullptr);
+  ASSERT_EQ(items.size(), 3u);
+  EXPECT_EQ(items[1].torch_device, (Device{Device::kHip, 0}));
+  EXPECT_EQ(items[2].torch_device, (Device{Device::kHip, 1}));
+  EXPECT_EQ(items[2].uid, "pci:0000:05:00.0");
+  EXPECT_EQ(items[1].driver, "amdgpu 6.8.5");
+}
+
 }  // namespace
 }  // namespace keirin
