@@ -14,7 +14,8 @@ namespace keirin::rocm {
 namespace {
 
 constexpr Target kTargets[] = {
-#define KRN_TARGET(arch, wave, matrix, f32, matrix_rate, special, since) {#arch, wave, matrix, f32, matrix_rate, special, since},
+#define KRN_TARGET(arch, wave, matrix, f32, matrix_rate, special, since) \
+  {#arch, wave, matrix, f32, matrix_rate, special, since},
 #include "rocm/target.def"
 #undef KRN_TARGET
 };
@@ -90,7 +91,8 @@ bool could_look(std::string& why_not) {
     return false;
   }
   if (Hiprtc::get(why_not)) return true;
-  why_not = "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
+  why_not =
+      "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
   return false;
 }
 
@@ -114,10 +116,12 @@ std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::st
   const int units = std::max(1, attribute(*driver, gpu->device, kNumUnits));
   const double clock = 1e3 * attribute(*driver, gpu->device, kClockRate);
   // Two transfers a clock; nine tenths of that is what a copy gets. Some drivers state no clock: then a prior.
-  const double memory = 0.9 * 2 * 1e3 * attribute(*driver, gpu->device, kMemoryClockRate) * attribute(*driver, gpu->device, kMemoryBusWidth) / 8.0;
+  const double memory = 0.9 * 2 * 1e3 * attribute(*driver, gpu->device, kMemoryClockRate) *
+                        attribute(*driver, gpu->device, kMemoryBusWidth) / 8.0;
   set_rates(*gpu, *target, units, clock > 0 ? clock : 1.5e9, memory > 0 ? memory : 1e12);
   if (const int wave = attribute(*driver, gpu->device, kWave); wave != 0 && wave != target->wave) {
-    why_not = "the device has waves of " + std::to_string(wave) + ", " + target->arch + " is compiled for " + std::to_string(target->wave);
+    why_not = "the device has waves of " + std::to_string(wave) + ", " + target->arch + " is compiled for " +
+              std::to_string(target->wave);
     return nullptr;
   }
   set_measures(*gpu, *driver);

@@ -21,7 +21,7 @@ struct Target {
 
 std::span<const Target> targets();
 const Target* target_named(const std::string& arch);  // null: no row
-int wave_of(const std::string& arch);                  // 32 for what has no row
+int wave_of(const std::string& arch);                 // 32 for what has no row
 
 // Whether HIP and hipRTC are installed, be there a GPU or not; else what is missing and how to get it, in one line.
 bool could_look(std::string& why_not);

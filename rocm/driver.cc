@@ -20,11 +20,11 @@ struct OpenedDriver {
   OpenedDriver() {
     void* library = open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
     if (!library) return;
-#define KRN_LOAD(name, ...)                                                         \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name));       \
-  if (!table.name) {                                                                \
-    why_not = "this libamdhip64 is too old: it lacks " #name;                       \
-    return;                                                                         \
+#define KRN_LOAD(name, ...)                                                   \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
+  if (!table.name) {                                                          \
+    why_not = "this libamdhip64 is too old: it lacks " #name;                 \
+    return;                                                                   \
   }
     KRN_HIP(KRN_LOAD)
 #undef KRN_LOAD
@@ -46,8 +46,10 @@ bool loses_device(int result) {
     case kLaunchTimeOut:
     case kContextDestroyed:
     case kAssert:
-    case kLaunchFailure: return true;
-    default: return false;
+    case kLaunchFailure:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -79,12 +81,14 @@ const DriverApi* DriverApi::with_device(std::string& why_not) {
   return nullptr;
 }
 
-// The layout of the properties has changed between releases; the only text in them that begins so is the instruction set.
+// The layout of the properties has changed between releases; the only text in them that begins so is the instruction
+// set.
 std::string gcn_name(const DriverApi& driver, int device) {
   std::vector<char> bytes(16384);
   if (!driver.properties || driver.properties(bytes.data(), device) != kSuccess) return "";
   for (size_t i = 1; i + 64 < bytes.size(); ++i)
-    if (std::memcmp(&bytes[i], "gfx", 3) == 0 && bytes[i - 1] == 0 && std::isdigit(static_cast<unsigned char>(bytes[i + 3])))
+    if (std::memcmp(&bytes[i], "gfx", 3) == 0 && bytes[i - 1] == 0 &&
+        std::isdigit(static_cast<unsigned char>(bytes[i + 3])))
       return std::string(&bytes[i], strnlen(&bytes[i], 64));
   return "";
 }

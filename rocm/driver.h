@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The HIP driver functions as a table opened at run time and declared in our own words: a machine without ROCm builds and loads this
-// plugin, which then says why it offers nothing. What it is not: the part of HIP that needs its compiler; kernels come by hipRTC.
+// The HIP driver functions as a table opened at run time and declared in our own words: a machine without ROCm builds
+// and loads this plugin, which then says why it offers nothing. What it is not: the part of HIP that needs its
+// compiler; kernels come by hipRTC.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@
 
 namespace keirin::rocm {
 
-// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with the reason.
+// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with
+// the reason.
 void* open_first(std::initializer_list<const char*> names, std::string& why_not);
 
 using HipStream = struct hip_stream_opaque*;
@@ -49,42 +51,42 @@ enum HipFlag : unsigned { kStreamNonBlocking = 1, kEventDisableTiming = 2 };
 enum HipCapture : int { kNotCapturing = 0, kRelaxed = 2 };
 
 // name, type: every release since 5.2 has these.
-#define KRN_HIP(X)                                                                                              \
-  X(hipInit, int (*)(unsigned))                                                                                 \
-  X(hipRuntimeGetVersion, int (*)(int*))                                                                        \
-  X(hipGetDeviceCount, int (*)(int*))                                                                           \
-  X(hipDeviceGet, int (*)(int*, int))                                                                           \
-  X(hipDeviceGetName, int (*)(char*, int, int))                                                                 \
-  X(hipDeviceGetAttribute, int (*)(int*, int, int))                                                             \
-  X(hipDeviceTotalMem, int (*)(size_t*, int))                                                                   \
-  X(hipDeviceGetPCIBusId, int (*)(char*, int, int))                                                             \
-  X(hipDevicePrimaryCtxRetain, int (*)(HipContext*, int))                                                       \
-  X(hipDevicePrimaryCtxRelease, int (*)(int))                                                                   \
-  X(hipCtxGetCurrent, int (*)(HipContext*))                                                                     \
-  X(hipCtxSetCurrent, int (*)(HipContext))                                                                      \
-  X(hipGetErrorString, const char* (*)(int))                                                                    \
-  X(hipModuleLoadData, int (*)(HipModule*, const void*))                                                        \
-  X(hipModuleGetFunction, int (*)(HipFunction*, HipModule, const char*))                                        \
-  X(hipModuleLaunchKernel, int (*)(HipFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,     \
-                                   unsigned, HipStream, void**, void**))                                        \
-  X(hipMalloc, int (*)(void**, size_t))                                                                         \
-  X(hipFree, int (*)(void*))                                                                                    \
-  X(hipMallocAsync, int (*)(void**, size_t, HipStream))                                                         \
-  X(hipFreeAsync, int (*)(void*, HipStream))                                                                    \
-  X(hipMemsetD8Async, int (*)(void*, unsigned char, size_t, HipStream))                                         \
-  X(hipMemsetD32Async, int (*)(void*, int, size_t, HipStream))                                                  \
-  X(hipMemcpyDtoDAsync, int (*)(void*, void*, size_t, HipStream))                                               \
-  X(hipMemcpyDtoHAsync, int (*)(void*, void*, size_t, HipStream))                                               \
-  X(hipStreamCreateWithFlags, int (*)(HipStream*, unsigned))                                                    \
-  X(hipStreamDestroy, int (*)(HipStream))                                                                       \
-  X(hipStreamSynchronize, int (*)(HipStream))                                                                   \
-  X(hipStreamIsCapturing, int (*)(HipStream, int*))                                                             \
-  X(hipThreadExchangeStreamCaptureMode, int (*)(int*))                                                          \
-  X(hipEventCreateWithFlags, int (*)(HipEvent*, unsigned))                                                      \
-  X(hipEventDestroy, int (*)(HipEvent))                                                                         \
-  X(hipEventRecord, int (*)(HipEvent, HipStream))                                                               \
-  X(hipEventQuery, int (*)(HipEvent))                                                                           \
-  X(hipEventSynchronize, int (*)(HipEvent))                                                                     \
+#define KRN_HIP(X)                                                                                                    \
+  X(hipInit, int (*)(unsigned))                                                                                       \
+  X(hipRuntimeGetVersion, int (*)(int*))                                                                              \
+  X(hipGetDeviceCount, int (*)(int*))                                                                                 \
+  X(hipDeviceGet, int (*)(int*, int))                                                                                 \
+  X(hipDeviceGetName, int (*)(char*, int, int))                                                                       \
+  X(hipDeviceGetAttribute, int (*)(int*, int, int))                                                                   \
+  X(hipDeviceTotalMem, int (*)(size_t*, int))                                                                         \
+  X(hipDeviceGetPCIBusId, int (*)(char*, int, int))                                                                   \
+  X(hipDevicePrimaryCtxRetain, int (*)(HipContext*, int))                                                             \
+  X(hipDevicePrimaryCtxRelease, int (*)(int))                                                                         \
+  X(hipCtxGetCurrent, int (*)(HipContext*))                                                                           \
+  X(hipCtxSetCurrent, int (*)(HipContext))                                                                            \
+  X(hipGetErrorString, const char* (*)(int))                                                                          \
+  X(hipModuleLoadData, int (*)(HipModule*, const void*))                                                              \
+  X(hipModuleGetFunction, int (*)(HipFunction*, HipModule, const char*))                                              \
+  X(hipModuleLaunchKernel, int (*)(HipFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+                                   HipStream, void**, void**))                                                        \
+  X(hipMalloc, int (*)(void**, size_t))                                                                               \
+  X(hipFree, int (*)(void*))                                                                                          \
+  X(hipMallocAsync, int (*)(void**, size_t, HipStream))                                                               \
+  X(hipFreeAsync, int (*)(void*, HipStream))                                                                          \
+  X(hipMemsetD8Async, int (*)(void*, unsigned char, size_t, HipStream))                                               \
+  X(hipMemsetD32Async, int (*)(void*, int, size_t, HipStream))                                                        \
+  X(hipMemcpyDtoDAsync, int (*)(void*, void*, size_t, HipStream))                                                     \
+  X(hipMemcpyDtoHAsync, int (*)(void*, void*, size_t, HipStream))                                                     \
+  X(hipStreamCreateWithFlags, int (*)(HipStream*, unsigned))                                                          \
+  X(hipStreamDestroy, int (*)(HipStream))                                                                             \
+  X(hipStreamSynchronize, int (*)(HipStream))                                                                         \
+  X(hipStreamIsCapturing, int (*)(HipStream, int*))                                                                   \
+  X(hipThreadExchangeStreamCaptureMode, int (*)(int*))                                                                \
+  X(hipEventCreateWithFlags, int (*)(HipEvent*, unsigned))                                                            \
+  X(hipEventDestroy, int (*)(HipEvent))                                                                               \
+  X(hipEventRecord, int (*)(HipEvent, HipStream))                                                                     \
+  X(hipEventQuery, int (*)(HipEvent))                                                                                 \
+  X(hipEventSynchronize, int (*)(HipEvent))                                                                           \
   X(hipEventElapsedTime, int (*)(float*, HipEvent, HipEvent))
 
 struct DriverApi {
@@ -92,8 +94,8 @@ struct DriverApi {
   KRN_HIP(KRN_MEMBER)
 #undef KRN_MEMBER
   // Of newer releases; null in older ones.
-  int (*hipModuleLaunchCooperativeKernel)(HipFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, HipStream,
-                                          void**) = nullptr;
+  int (*hipModuleLaunchCooperativeKernel)(HipFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                          unsigned, HipStream, void**) = nullptr;
   // Fills a struct whose layout depends on the release (gcn_name).
   int (*properties)(void*, int) = nullptr;
   int version = 0;  // of the runtime: 100 * major + minor

@@ -62,7 +62,8 @@ class HipDriver final : public gpu::Driver {
     return api().hipModuleLoadData(reinterpret_cast<HipModule*>(&module), code.data());
   }
   Result find(gpu::Module module, const std::string& symbol, Function& function) const override {
-    return api().hipModuleGetFunction(reinterpret_cast<HipFunction*>(&function), reinterpret_cast<HipModule>(module), symbol.c_str());
+    return api().hipModuleGetFunction(reinterpret_cast<HipFunction*>(&function), reinterpret_cast<HipModule>(module),
+                                      symbol.c_str());
   }
   // A block may have all that there is without asking.
   Result allow_shared(Function, int64_t) const override { return kSuccess; }
@@ -71,9 +72,11 @@ class HipDriver final : public gpu::Driver {
     const auto blocks = static_cast<unsigned>(l.blocks), threads = static_cast<unsigned>(l.threads),
                shared = static_cast<unsigned>(l.shared_bytes);
     if (!l.together)
-      return api().hipModuleLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, native(stream), arguments, nullptr);
+      return api().hipModuleLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, native(stream), arguments,
+                                         nullptr);
     if (!api().hipModuleLaunchCooperativeKernel) return kNotSupported;
-    return api().hipModuleLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, shared, native(stream), arguments);
+    return api().hipModuleLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, shared, native(stream),
+                                                  arguments);
   }
 
   Result allocate(size_t bytes, void*& memory) const override { return api().hipMalloc(&memory, bytes); }
@@ -117,7 +120,9 @@ class HipDriver final : public gpu::Driver {
     return api().hipEventCreateWithFlags(reinterpret_cast<HipEvent*>(&event), timed ? 0 : kEventDisableTiming);
   }
   void end_event(Event event) const override { api().hipEventDestroy(native(event)); }
-  Result record(Event event, Stream stream) const override { return api().hipEventRecord(native(event), native(stream)); }
+  Result record(Event event, Stream stream) const override {
+    return api().hipEventRecord(native(event), native(stream));
+  }
   Result wait(Event event) const override { return api().hipEventSynchronize(native(event)); }
   Result milliseconds(Event start, Event stop, float& ms) const override {
     return api().hipEventElapsedTime(&ms, native(start), native(stop));

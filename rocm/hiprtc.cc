@@ -21,8 +21,8 @@ struct OpenedHiprtc {
 
   OpenedHiprtc() {
     // Before 5.3 hipRTC is a part of libamdhip64.
-    void* library = open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so",
-                                "libamdhip64.so.5", "libamdhip64.so"},
+    void* library = open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
+                                "libhiprtc.so", "libamdhip64.so.5", "libamdhip64.so"},
                                why_not);
     if (!library) return;
 #define KRN_LOAD(name, ...)                                                   \
@@ -41,8 +41,8 @@ const Hiprtc& hiprtc() {
   std::string why_not;
   const Hiprtc* table = Hiprtc::get(why_not);
   if (!table)
-    throw kit::Error(KRN_STATUS_unsupported,
-                     "no hipRTC to compile kernels with: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to its path");
+    throw kit::Error(KRN_STATUS_unsupported, "no hipRTC to compile kernels with: " + why_not +
+                                                 "; install ROCm's hiprtc or set KEIRIN_HIPRTC to its path");
   return *table;
 }
 
@@ -91,8 +91,8 @@ std::vector<char> compile_object(const std::string& text, const gpu::CodeTarget&
     api.hiprtcGetProgramLogSize(program, &size);
     std::string log(size, '\0');
     if (size) api.hiprtcGetProgramLog(program, log.data());
-    throw kit::Error(KRN_STATUS_internal, "hipRTC refused generated text for " + target.arch + ": " + api.hiprtcGetErrorString(result) +
-                                              "\n" + log.substr(0, 4000));
+    throw kit::Error(KRN_STATUS_internal, "hipRTC refused generated text for " + target.arch + ": " +
+                                              api.hiprtcGetErrorString(result) + "\n" + log.substr(0, 4000));
   }
   size_t size = 0;
   if (api.hiprtcGetCodeSize(program, &size) != 0 || size == 0)
@@ -108,8 +108,8 @@ bool compiles_for(const std::string& arch, std::string& why_not) {
   const DriverApi* driver = DriverApi::get(why_not);
   if (!driver) return false;
   if (driver->version >= target->since) return true;
-  why_not = "hipRTC " + hip_version() + " does not know " + arch + "; HIP " + std::to_string(target->since / 100) + "." +
-            std::to_string(target->since % 100) + " and later do";
+  why_not = "hipRTC " + hip_version() + " does not know " + arch + "; HIP " + std::to_string(target->since / 100) +
+            "." + std::to_string(target->since % 100) + " and later do";
   return false;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text to code objects: hipRTC makes them for one instruction set, no device needed. A release that does not know a set ends the process
-// when asked for it, so it is asked only for those that target.def gives to its release.
+// Text to code objects: hipRTC makes them for one instruction set, no device needed. A release that does not know a set
+// ends the process when asked for it, so it is asked only for those that target.def gives to its release.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 namespace keirin::rocm {
 
 using HiprtcProgram = struct hiprtc_program_opaque*;
-#define KRN_HIPRTC(X)                                                                                              \
-  X(hiprtcVersion, int (*)(int*, int*))                                                                            \
-  X(hiprtcCreateProgram, int (*)(HiprtcProgram*, const char*, const char*, int, const char**, const char**))       \
-  X(hiprtcCompileProgram, int (*)(HiprtcProgram, int, const char**))                                               \
-  X(hiprtcGetProgramLogSize, int (*)(HiprtcProgram, size_t*))                                                      \
-  X(hiprtcGetProgramLog, int (*)(HiprtcProgram, char*))                                                            \
-  X(hiprtcGetCodeSize, int (*)(HiprtcProgram, size_t*))                                                            \
-  X(hiprtcGetCode, int (*)(HiprtcProgram, char*))                                                                  \
-  X(hiprtcDestroyProgram, int (*)(HiprtcProgram*))                                                                 \
+#define KRN_HIPRTC(X)                                                                                        \
+  X(hiprtcVersion, int (*)(int*, int*))                                                                      \
+  X(hiprtcCreateProgram, int (*)(HiprtcProgram*, const char*, const char*, int, const char**, const char**)) \
+  X(hiprtcCompileProgram, int (*)(HiprtcProgram, int, const char**))                                         \
+  X(hiprtcGetProgramLogSize, int (*)(HiprtcProgram, size_t*))                                                \
+  X(hiprtcGetProgramLog, int (*)(HiprtcProgram, char*))                                                      \
+  X(hiprtcGetCodeSize, int (*)(HiprtcProgram, size_t*))                                                      \
+  X(hiprtcGetCode, int (*)(HiprtcProgram, char*))                                                            \
+  X(hiprtcDestroyProgram, int (*)(HiprtcProgram*))                                                           \
   X(hiprtcGetErrorString, const char* (*)(int))
 
 struct Hiprtc {
@@ -30,8 +30,8 @@ struct Hiprtc {
   KRN_HIPRTC(KRN_MEMBER)
 #undef KRN_MEMBER
 
-  // The process's table, or null with the reason. Looks at $KEIRIN_HIPRTC, among the libraries already loaded (LibTorch brings one), then
-  // at the loader's path. Any thread.
+  // The process's table, or null with the reason. Looks at $KEIRIN_HIPRTC, among the libraries already loaded (LibTorch
+  // brings one), then at the loader's path. Any thread.
   static const Hiprtc* get(std::string& why_not);
 };
 

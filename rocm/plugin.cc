@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The AMD plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too, because the store of
-// code locks itself. All work is done in LibTorch's primary context.
+// The AMD plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too, because
+// the store of code locks itself. All work is done in LibTorch's primary context.
 #include "plugins/kit/plugin.h"
 
 #include "rocm/device.h"

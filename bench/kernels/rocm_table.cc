@@ -2,12 +2,13 @@
 //
 // What the AMD plugin's kernels become without an AMD GPU.
 //
-//   rocm_table                           a table: every case under every schedule and every hand-written kernel, for each target
-//   rocm_table --launches DIR ARCH     the same as launches with expected results, for a simulator of the instruction set
+//   rocm_table                           a table: every case under every schedule and every hand-written kernel, for
+//   each target rocm_table --launches DIR ARCH     the same as launches with expected results, for a simulator of the
+//   instruction set
 //                                        (docs/launches.md); of the generated kernels those of two lengths
 //
-// `parked` counts kernels that hold scalar registers in lanes of vector registers; spills are words in memory. Ends with 1 if a generated
-// kernel has one.
+// `parked` counts kernels that hold scalar registers in lanes of vector registers; spills are words in memory. Ends
+// with 1 if a generated kernel has one.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,8 +49,8 @@ struct Row {
 };
 
 int table(const std::filesystem::path& folder) {
-  std::printf("%-8s %-11s %-13s %7s %9s %9s %7s %7s %8s %7s %6s\n", "target", "compiler", "kernels", "number", "registers", "most", "spills",
-              "parked", "scratch", "shared", "waves");
+  std::printf("%-8s %-11s %-13s %7s %9s %9s %7s %7s %8s %7s %6s\n", "target", "compiler", "kernels", "number",
+              "registers", "most", "spills", "parked", "scratch", "shared", "waves");
   int failures = 0;
   for (const rocm::Target& target : rocm::targets()) {
     const std::string arch = target.arch;
@@ -82,7 +83,8 @@ int table(const std::filesystem::path& folder) {
 int main(int argc, char** argv) {
   using namespace keirin::test;
   if (argc == 4 && std::string(argv[1]) == "--launches") return write_launches(argv[2], argv[3]);
-  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("keirin-table-" + std::to_string(getpid()));
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("keirin-table-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   const int result = table(folder);
   std::filesystem::remove_all(folder);

@@ -17,11 +17,13 @@ std::string emulate(const AnchorCase& c, const gpu::TextKernel& kernel, int wave
   AnchorCase run = c;
   std::vector<void*> pointers;
   for (const codegen::TensorDesc& t : kernel.pointers)
-    pointers.push_back(t.present() ? static_cast<char*>(run.buffers[t.buffer].data()) + t.offset * element_bytes(t.dtype) : nullptr);
+    pointers.push_back(
+        t.present() ? static_cast<char*>(run.buffers[t.buffer].data()) + t.offset * element_bytes(t.dtype) : nullptr);
   std::vector<char> workspace(static_cast<size_t>(kernel.workspace_bytes) + 16, char(0xa5));
   pointers.push_back(workspace.data());
   for (const auto& launch : kernel.launches) {
-    const std::string wrong = module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data());
+    const std::string wrong =
+        module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data());
     if (!wrong.empty()) return wrong;
   }
   return c.difference(run.buffers[c.result]);
@@ -45,7 +47,8 @@ TEST_P(RocmAnchors, AgreeOnEmulatedWaves) {
   std::printf("%s: %d kernels agree, %d are refused for want of matrix units\n", arch.c_str(), run, refused);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, RocmAnchors, testing::Values("gfx942", "gfx1100"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Targets, RocmAnchors, testing::Values("gfx942", "gfx1100"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // The emulator has to notice a text that takes a wave of 64 for one of 32.
 TEST(RocmAnchorsAreJudged, ATextOfAnotherWaveIsWrong) {

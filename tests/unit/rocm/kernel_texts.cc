@@ -44,7 +44,8 @@ std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length,
   int number = 0;
   for (const KernelCase& c : kernel_cases(length))
     for (const codegen::Schedule& s : rocm_schedules(c.kernel, arch, all)) {
-      if (out.empty() || out.back().symbols.size() >= kKernelsOfModule) out.push_back({codegen::print_prelude(dialect), {}, true});
+      if (out.empty() || out.back().symbols.size() >= kKernelsOfModule)
+        out.push_back({codegen::print_prelude(dialect), {}, true});
       out.back().symbols.push_back("k" + std::to_string(number++));
       out.back().text += codegen::print_kernel(c.kernel, s, dialect, out.back().symbols.back());
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the rocm plugin would compile for a device that is imagined: generated kernels of the cases that the emulated and the real devices
-// run, and the kernels written by hand.
+// What the rocm plugin would compile for a device that is imagined: generated kernels of the cases that the emulated
+// and the real devices run, and the kernels written by hand.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,8 @@ struct ModuleText {
 // `all`: every schedule that a kernel may get, else the one it gets.
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all);
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all);
-// Attention, products of few rows, bags, the copy of a first convolution, rows of a scatter: those that the target takes.
+// Attention, products of few rows, bags, the copy of a first convolution, rows of a scatter: those that the target
+// takes.
 std::vector<ModuleText> own_texts(const std::string& arch);
 std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);
 

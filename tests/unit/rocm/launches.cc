@@ -23,15 +23,25 @@ using nlohmann::json;
 
 const char* type_name(uint8_t dtype) {
   switch (dtype) {
-    case kBool: case kU8: return "u8";
-    case kI8: return "i8";
-    case kI16: return "i16";
-    case kI32: return "i32";
-    case kI64: return "i64";
-    case kF16: return "f16";
-    case kBf16: return "bf16";
-    case kF32: return "f32";
-    default: return "f64";
+    case kBool:
+    case kU8:
+      return "u8";
+    case kI8:
+      return "i8";
+    case kI16:
+      return "i16";
+    case kI32:
+      return "i32";
+    case kI64:
+      return "i64";
+    case kF16:
+      return "f16";
+    case kBf16:
+      return "bf16";
+    case kF32:
+      return "f32";
+    default:
+      return "f64";
   }
 }
 
@@ -43,7 +53,8 @@ double tolerance(uint8_t dtype, double loosen) {
 std::string hex_of(const void* data, size_t bytes) {
   static const char digits[] = "0123456789abcdef";
   std::string out;
-  for (size_t i = 0; i < bytes; ++i) out += digits[static_cast<const uint8_t*>(data)[i] >> 4], out += digits[static_cast<const uint8_t*>(data)[i] & 15];
+  for (size_t i = 0; i < bytes; ++i)
+    out += digits[static_cast<const uint8_t*>(data)[i] >> 4], out += digits[static_cast<const uint8_t*>(data)[i] & 15];
   return out;
 }
 
@@ -59,17 +70,27 @@ class Writer {
 
   std::string code(const std::string& text) {
     const std::string name = "m" + std::to_string(num_modules_++) + ".co";
-    if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty()) throw std::runtime_error(wrong);
+    if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty())
+      throw std::runtime_error(wrong);
     return name;
   }
   std::string file(const void* data, size_t bytes) {
     const std::string name = "b" + std::to_string(num_files_++) + ".bin";
-    std::ofstream(folder_ / name, std::ios::binary).write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+    std::ofstream(folder_ / name, std::ios::binary)
+        .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
     return name;
   }
-  json& launch(const std::string& code, const std::string& symbol, const std::string& label, int64_t blocks, int threads) {
-    launches_.push_back({{"code", code}, {"arch", arch_}, {"kernel", symbol}, {"label", label}, {"grid", {blocks, 1, 1}},
-                         {"block", {threads, 1, 1}}, {"lds_bytes", 0}, {"args", json::array()}, {"expect", json::array()}});
+  json& launch(const std::string& code, const std::string& symbol, const std::string& label, int64_t blocks,
+               int threads) {
+    launches_.push_back({{"code", code},
+                         {"arch", arch_},
+                         {"kernel", symbol},
+                         {"label", label},
+                         {"grid", {blocks, 1, 1}},
+                         {"block", {threads, 1, 1}},
+                         {"lds_bytes", 0},
+                         {"args", json::array()},
+                         {"expect", json::array()}});
     return launches_.back();
   }
   void finish() { std::ofstream(folder_ / "launches.json") << json{{"launches", launches_}}.dump(1) << "\n"; }
@@ -84,7 +105,8 @@ class Writer {
 
 json pointers_of(const std::vector<json>& pointers) { return {{"struct", pointers}}; }
 
-void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, const std::string& code, const std::string& symbol) {
+void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, const std::string& code,
+              const std::string& symbol) {
   CaseBuffers buffers(c);
   std::vector<json> pointers;
   std::vector<json> expected;
@@ -94,11 +116,14 @@ void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, cons
     const std::string name = out.file(got.data(), std::max<size_t>(bytes, 1));
     pointers.push_back({{"buffer", name}, {"offset", 0}});
     if (!c.kernel.buffers[b].written || bytes == 0) continue;
-    expected.push_back({{"buffer", name}, {"file", out.file(want.data(), bytes)}, {"dtype", type_name(got.dtype())},
+    expected.push_back({{"buffer", name},
+                        {"file", out.file(want.data(), bytes)},
+                        {"dtype", type_name(got.dtype())},
                         {"tol", tolerance(got.dtype(), c.loosen)}});
   }
   if (c.kernel.has_csr)
-    for (const auto* rows : {&c.rows, &c.order}) pointers.push_back({{"buffer", out.file(rows->data(), std::max<size_t>(4 * rows->size(), 4))}, {"offset", 0}});
+    for (const auto* rows : {&c.rows, &c.order})
+      pointers.push_back({{"buffer", out.file(rows->data(), std::max<size_t>(4 * rows->size(), 4))}, {"offset", 0}});
   if (s.split) pointers.push_back({{"buffer", symbol + " workspace"}, {"bytes", s.workspace_bytes}});
   const std::vector<char> sizes = pack_sizes(c.kernel, s);
   const auto arguments = [&](json& launch) {
@@ -135,13 +160,17 @@ void add_cases(Writer& out, int64_t length) {
 void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel) {
   AnchorCase run = c;
   std::vector<std::string> names;
-  for (Storage& b : run.buffers) names.push_back(out.file(b.data(), static_cast<size_t>(b.elements()) * element_bytes(b.dtype())));
+  for (Storage& b : run.buffers)
+    names.push_back(out.file(b.data(), static_cast<size_t>(b.elements()) * element_bytes(b.dtype())));
   std::vector<json> pointers;
   for (const codegen::TensorDesc& t : kernel.pointers) {
-    if (t.present()) pointers.push_back({{"buffer", names[t.buffer]}, {"offset", t.offset * element_bytes(t.dtype)}});
-    else pointers.push_back({{"null", 0}});
+    if (t.present())
+      pointers.push_back({{"buffer", names[t.buffer]}, {"offset", t.offset * element_bytes(t.dtype)}});
+    else
+      pointers.push_back({{"null", 0}});
   }
-  // The parameter has room for the workspace only where the text has it; what is beyond is cut by the kernel's own size.
+  // The parameter has room for the workspace only where the text has it; what is beyond is cut by the kernel's own
+  // size.
   if (kernel.workspace_bytes > 0 || kernel.text.find("KRN_KERNEL(128) split") != std::string::npos)
     pointers.push_back({{"buffer", c.name + " workspace"}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
   const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
@@ -156,9 +185,12 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
     // Where nothing may be written the buffer keeps what it had.
     Storage want = result;
     for (size_t e = 0; e < c.expected.size(); ++e)
-      if (!std::isnan(c.expected[e])) write_element(want.data(), static_cast<int64_t>(e), want.dtype(), c.expected[e], 0);
+      if (!std::isnan(c.expected[e]))
+        write_element(want.data(), static_cast<int64_t>(e), want.dtype(), c.expected[e], 0);
     const size_t bytes = static_cast<size_t>(want.elements()) * element_bytes(want.dtype());
-    launch["expect"].push_back({{"buffer", names[c.result]}, {"file", out.file(want.data(), bytes)}, {"dtype", type_name(want.dtype())},
+    launch["expect"].push_back({{"buffer", names[c.result]},
+                                {"file", out.file(want.data(), bytes)},
+                                {"dtype", type_name(want.dtype())},
                                 {"tol", c.relative * std::max(largest, 1.0)}});
   }
 }
@@ -179,16 +211,24 @@ void add_scatter(Writer& out, int rows, int edges, bool wide) {
   const std::string name = "scatter" + std::to_string(wide) + " ";
   const std::string code = out.code(gpu::csr_text(rocm::gpu_driver(rocm::wave_of(out.arch()))));
   const std::string from = wide ? out.file(index.data(), 8 * index.size()) : out.file(narrow.data(), 4 * narrow.size());
-  const json arrays = {{"struct", {{{"buffer", out.file(zeros.data(), 16)}}, {{"buffer", out.file(other.data(), (wide ? 8 : 4) * index.size())}},
-                                   {{"buffer", name + "rows"}, {"bytes", 4 * rows + 4}}, {{"buffer", name + "order"}, {"bytes", 4 * edges}},
-                                   {{"buffer", name + "next"}, {"bytes", 4 * rows}}, {{"buffer", name + "unordered"}, {"bytes", 4 * edges}}}}};
+  const json arrays = {{"struct",
+                        {{{"buffer", out.file(zeros.data(), 16)}},
+                         {{"buffer", out.file(other.data(), (wide ? 8 : 4) * index.size())}},
+                         {{"buffer", name + "rows"}, {"bytes", 4 * rows + 4}},
+                         {{"buffer", name + "order"}, {"bytes", 4 * edges}},
+                         {{"buffer", name + "next"}, {"bytes", 4 * rows}},
+                         {{"buffer", name + "unordered"}, {"bytes", 4 * edges}}}}};
   for (int turn = 0; turn < 2; ++turn) {
     json& launch = out.launch(code, "csr_rows", name + std::to_string(turn), 5, 1024);
     launch["args"] = {{{"buffer", from}}, {{"i32", wide}}, {{"i32", edges}}, {{"i32", rows}}, arrays};
     launch["args"][1]["i32"] = wide ? 1 : 0;
-    launch["expect"] = {{{"buffer", name + "rows"}, {"file", out.file(start.data(), 4 * start.size())}, {"dtype", "i32"}, {"tol", 0}},
-                        {{"buffer", name + "order"}, {"file", out.file(order.data(), 4 * order.size())}, {"dtype", "i32"}, {"tol", 0},
-                         {"count", order.size()}}};
+    launch["expect"] = {
+        {{"buffer", name + "rows"}, {"file", out.file(start.data(), 4 * start.size())}, {"dtype", "i32"}, {"tol", 0}},
+        {{"buffer", name + "order"},
+         {"file", out.file(order.data(), 4 * order.size())},
+         {"dtype", "i32"},
+         {"tol", 0},
+         {"count", order.size()}}};
   }
 }
 

@@ -7,7 +7,8 @@
 
 namespace keirin::test {
 
-// Kernel cases of two lengths under each schedule, hand-written kernels, rows of a scatter. 0, or 1 with words on standard error.
+// Kernel cases of two lengths under each schedule, hand-written kernels, rows of a scatter. 0, or 1 with words on
+// standard error.
 int write_launches(const std::string& folder, const std::string& arch);
 
 }  // namespace keirin::test

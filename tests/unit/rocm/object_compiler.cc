@@ -24,8 +24,9 @@ struct Isa {
   const char *arch, *library;
   int registers, granule, most_waves;  // of a lane, of an allocation, of a vector unit
 };
-constexpr Isa kIsas[] = {{"gfx90a", "90a", 512, 8, 8},    {"gfx942", "940", 512, 8, 8},    {"gfx950", "940", 512, 8, 8},
-                         {"gfx1030", "1030", 1024, 8, 16}, {"gfx1100", "1030", 1536, 24, 16}, {"gfx1201", "1030", 1536, 24, 16}};
+constexpr Isa kIsas[] = {{"gfx90a", "90a", 512, 8, 8},      {"gfx942", "940", 512, 8, 8},
+                         {"gfx950", "940", 512, 8, 8},      {"gfx1030", "1030", 1024, 8, 16},
+                         {"gfx1100", "1030", 1536, 24, 16}, {"gfx1201", "1030", 1536, 24, 16}};
 
 const Isa* isa_of(const std::string& arch) {
   for (const Isa& isa : kIsas)
@@ -34,7 +35,8 @@ const Isa* isa_of(const std::string& arch) {
 }
 
 std::string device_library() {
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu/amdgcn/bitcode", "/opt/rocm/amdgcn/bitcode", "/usr/lib/llvm-19/lib/clang/19/amdgcn/bitcode"})
+  for (const char* folder : {"/usr/lib/x86_64-linux-gnu/amdgcn/bitcode", "/opt/rocm/amdgcn/bitcode",
+                             "/usr/lib/llvm-19/lib/clang/19/amdgcn/bitcode"})
     if (std::filesystem::exists(std::string(folder) + "/ocml.bc")) return folder;
   return "";
 }
@@ -55,15 +57,18 @@ std::string read(const std::string& path) {
 std::string by_clang(const std::string& text, const std::string& arch, const std::string& path) {
   const std::string source = path + ".hip", log = path + ".log", library = device_library();
   std::ofstream(source) << text;
-  std::string command = "clang-19 -x hip --cuda-device-only --no-gpu-bundle-output -nogpuinc -nogpulib --offload-arch=" + arch;
+  std::string command =
+      "clang-19 -x hip --cuda-device-only --no-gpu-bundle-output -nogpuinc -nogpulib --offload-arch=" + arch;
   for (const std::string& option : rocm::options_of(target_of(arch))) command += " " + option;
   const std::string wide = rocm::wave_of(arch) == 64 ? "on" : "off";
-  for (const std::string& part : {std::string("ocml"), std::string("ockl"), std::string("oclc_daz_opt_off"), std::string("oclc_unsafe_math_off"),
-                                  std::string("oclc_finite_only_off"), std::string("oclc_correctly_rounded_sqrt_on"),
-                                  "oclc_wavefrontsize64_" + wide, "oclc_isa_version_" + std::string(isa_of(arch)->library),
-                                  std::string("oclc_abi_version_500")})
+  for (const std::string& part :
+       {std::string("ocml"), std::string("ockl"), std::string("oclc_daz_opt_off"), std::string("oclc_unsafe_math_off"),
+        std::string("oclc_finite_only_off"), std::string("oclc_correctly_rounded_sqrt_on"),
+        "oclc_wavefrontsize64_" + wide, "oclc_isa_version_" + std::string(isa_of(arch)->library),
+        std::string("oclc_abi_version_500")})
     command += " -Xclang -mlink-builtin-bitcode -Xclang " + library + "/" + part + ".bc";
-  if (std::system((command + " -o " + path + " " + source + " 2> " + log).c_str()) != 0) return "clang-19: " + read(log).substr(0, 2000);
+  if (std::system((command + " -o " + path + " " + source + " 2> " + log).c_str()) != 0)
+    return "clang-19: " + read(log).substr(0, 2000);
   return "";
 }
 
@@ -93,12 +98,14 @@ std::string object_compiler(const std::string& arch, std::string& why_not) {
   if (rocm::Hiprtc::get(why_not) && rocm::compiles_for(arch, why_not)) return "hiprtc " + rocm::hip_version();
   if (std::system("clang-19 --version > /dev/null 2>&1") != 0) return why_not += "; clang-19 is not installed", "";
   if (device_library().empty()) return why_not += "; no device library (package rocm-device-libs)", "";
-  const std::string probe = "clang-19 --target=amdgcn-amd-amdhsa -nogpulib -mcpu=" + arch + " -x c -c /dev/null -o /dev/null > /dev/null 2>&1";
+  const std::string probe = "clang-19 --target=amdgcn-amd-amdhsa -nogpulib -mcpu=" + arch +
+                            " -x c -c /dev/null -o /dev/null > /dev/null 2>&1";
   if (std::system(probe.c_str()) != 0) return why_not += "; clang-19 does not know it either", "";
   return "clang-19";
 }
 
-std::string compile_object_file(const std::string& text, const std::string& arch, const std::string& compiler, const std::string& path) {
+std::string compile_object_file(const std::string& text, const std::string& arch, const std::string& compiler,
+                                const std::string& path) {
   return compiler == "clang-19" ? by_clang(text, arch, path) : by_hiprtc(text, arch, path);
 }
 

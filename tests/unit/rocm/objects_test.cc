@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Generated and hand-written kernels become code objects of each target, without spills; a sample (bench's rocm_table compiles all).
+// Generated and hand-written kernels become code objects of each target, without spills; a sample (bench's rocm_table
+// compiles all).
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -53,19 +54,23 @@ TEST_P(RocmObjects, CompileWithoutSpills) {
   }
   EXPECT_GT(kernels, 40);
   EXPECT_LE(parked, 3) << "only the cases with every function of one kind have so many constants";
-  std::printf("%s by %s: %d kernels, at most %d vector registers, at least %d waves a unit, %d park scalars\n", arch.c_str(), compiler.c_str(), kernels,
-              most_registers, waves_by_registers(arch, most_registers), parked);
+  std::printf("%s by %s: %d kernels, at most %d vector registers, at least %d waves a unit, %d park scalars\n",
+              arch.c_str(), compiler.c_str(), kernels, most_registers, waves_by_registers(arch, most_registers),
+              parked);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, RocmObjects, testing::Values("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"),
+INSTANTIATE_TEST_SUITE_P(Targets, RocmObjects,
+                         testing::Values("gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(RocmObjectsAreJudged, ATextThatIsWrongIsRefused) {
   std::string why_not;
   const std::string compiler = object_compiler("gfx90a", why_not);
   if (compiler.empty()) GTEST_SKIP() << why_not;
-  const std::string path = std::filesystem::temp_directory_path() / ("keirin-wrong-" + std::to_string(getpid()) + ".co");
-  EXPECT_NE(compile_object_file("extern \"C\" __attribute__((global)) void k() { nobody(); }", "gfx90a", compiler, path), "");
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("keirin-wrong-" + std::to_string(getpid()) + ".co");
+  EXPECT_NE(
+      compile_object_file("extern \"C\" __attribute__((global)) void k() { nobody(); }", "gfx90a", compiler, path), "");
   for (const char* ending : {"", ".hip", ".log"}) std::filesystem::remove(path + ending);
 }
 
