@@ -57,9 +57,13 @@ static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, const 
 }
 
 bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device, std::string& why_not) {
-  if (anchor.op == kit::kOp_conv && has_device && !gpu.plans) return why_not = "no library of convolutions", false;
+  // Without a device too: what is claimed here is compiled here.
+  if (anchor.op == kit::kOp_conv && !gpu.plans) return why_not = "no library of convolutions", false;
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
-  const auto has_products = [&] { return !has_device || (gpu.products ? gpu.products->usable(why_not) : (why_not = "no library of products", false)); };
+  const auto has_products = [&] {
+    if (!gpu.products) return why_not = "no library of products", false;
+    return !has_device || gpu.products->usable(why_not);
+  };
   if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
   if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
   return is_product(anchor) && has_products() && product_taken(anchor, why_not);

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <set>
 
+#include "plugins/gpu/choose.h"
+#include "plugins/kit/tables.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"
 #include "rocm/hiprtc.h"
@@ -87,6 +89,20 @@ TEST(RocmTargets, EachSaysItsWaveAndWhoCompilesIt) {
   std::string why_not;
   EXPECT_FALSE(rocm::compiles_for("gfx803", why_not));
   EXPECT_NE(why_not.find("gfx803"), std::string::npos);
+}
+
+// Neither with a device nor without: what a compile child claims it must be able to compile.
+TEST(RocmTargets, WithoutLibrariesProductsAndConvolutionsAreRefused) {
+  const gpu::Gpu gpu = rocm::imagine_gpu("gfx1100");
+  codegen::AnchorDesc product;
+  for (uint32_t op : {kit::kOp_matmul, kit::kOp_conv}) {
+    product.op = op;
+    for (bool has_device : {false, true}) {
+      std::string why_not;
+      EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, has_device, why_not));
+      EXPECT_NE(why_not.find("no library of"), std::string::npos) << why_not;
+    }
+  }
 }
 
 TEST(RocmTargets, WhatIsNotThereIsNamedInOneLine) {
