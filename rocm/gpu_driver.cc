@@ -117,7 +117,8 @@ class HipDriver final : public gpu::Driver {
   void restore_permission(int former) const override { api().hipThreadExchangeStreamCaptureMode(&former); }
 
   Result make_event(Event& event, bool timed) const override {
-    return api().hipEventCreateWithFlags(reinterpret_cast<HipEvent*>(&event), timed ? 0u : unsigned{kEventDisableTiming});
+    return api().hipEventCreateWithFlags(reinterpret_cast<HipEvent*>(&event),
+                                         timed ? 0u : unsigned{kEventDisableTiming});
   }
   void end_event(Event event) const override { api().hipEventDestroy(native(event)); }
   Result record(Event event, Stream stream) const override {
