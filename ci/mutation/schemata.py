@@ -19,6 +19,8 @@ def mutated(text: bytes, site: Site) -> str:
 
 def alone(text: bytes, site: Site) -> bytes:
     """The source with this mutant and no switch."""
+    if site.how == "text":
+        return text[:site.start] + site.new.encode() + text[site.end:]
     start, end = site.outer
     return text[:start] + mutated(text, site).encode() + text[end:]
 

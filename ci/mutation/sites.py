@@ -7,6 +7,8 @@ import re
 kFlips = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*", "&&": "||", "||": "&&",
           "<<": ">>", ">>": "<<", "&": "|", "|": "&"}
 kOrdered = {"-", "/", "%", "<", "<=", ">", ">="}
+kBinds = {sign: strength for strength, signs in enumerate(("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<=>", "<< >>", "+ -", "* / %"), 3)
+          for sign in signs.split()}
 kAssigns = {"+=": "-=", "-=": "+=", "*=": "+=", "|=": "&=", "&=": "|="}
 kSkippedCalls = re.compile(r"(^|[.:>])(reserve|printf|fprintf|puts|Status|Message|LOG|warn|shrink_to_fit|KRN_PLANTED)$")
 kSkippedNodes = {"static_assert_declaration", "comment", "string_literal", "raw_string_literal", "char_literal", "attribute_declaration",
@@ -15,7 +17,8 @@ kSkippedNodes = {"static_assert_declaration", "comment", "string_literal", "raw_
 
 class Site(collections.namedtuple("Site", "path kind start end old new line outer how constants")):
     """`old` at start..end becomes `new`. `outer` is the range of the expression or statement that can be chosen as a whole, `how` says
-    as what: a "value", a "truth" or a "statement". `constants` are the words `constexpr` around it, with what stands there where its
+    as what: a "value", a "truth" or a "statement", or "text" where the parser got the precedence wrong and only the change itself is
+    sure. `constants` are the words `constexpr` around it, with what stands there where its
     value is no constant any more: (start, end, text)."""
 
     def key(self, ordinal: int, around: str) -> str:
@@ -30,12 +33,30 @@ def sites_of(path: str, text: bytes) -> list[Site]:
     tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language())).parse(text)
     found: list[Site] = []
     constants: list[tuple[int, int, str]] = []  # of the declarations that the visit is in
+    unsure: list[bool] = []  # one for each misread expression that it is in
+
+    def strength(node) -> int:
+        if node.type == "binary_expression":
+            return kBinds.get(source(node.child_by_field_name("operator")), 0)
+        return {"conditional_expression": 2, "assignment_expression": 1}.get(node.type, 99)
+
+    def misread(node) -> bool:
+        """Whether an operand binds more loosely than its operator, or `a < b ? c : d >> e` was taken for a template's arguments."""
+        if node.type == "binary_expression":
+            if source(node.child_by_field_name("left")).endswith(">"):
+                return True
+            own = strength(node)
+            return strength(node.child_by_field_name("left")) < own or strength(node.child_by_field_name("right")) <= own
+        if node.type == "conditional_expression":
+            return strength(node.child_by_field_name("condition")) <= 2
+        return node.type in ("unary_expression", "pointer_expression", "cast_expression") and any(strength(n) < 99 for n in node.named_children)
 
     def note(kind: str, start: int, end: int, new: str, outer, how: str) -> None:
         old = text[start:end].decode()
         if old != new:
             line = text.count(b"\n", 0, start) + 1
-            found.append(Site(path, kind, start, end, old, new, line, (outer.start_byte, outer.end_byte), how, tuple(constants)))
+            found.append(Site(path, kind, start, end, old, new, line, (outer.start_byte, outer.end_byte),
+                              "text" if unsure and how != "statement" else how, tuple(constants)))
 
     def source(node) -> str:
         return text[node.start_byte:node.end_byte].decode()
@@ -56,6 +77,14 @@ def sites_of(path: str, text: bytes) -> list[Site]:
         return '"' in source(node) or "to_string" in source(node)
 
     def visit(node) -> None:
+        if misread(node):
+            unsure.append(True)
+            visit_read(node)
+            unsure.pop()
+        else:
+            visit_read(node)
+
+    def visit_read(node) -> None:
         kind = node.type
         if kind in kSkippedNodes or kind.startswith("preproc_") and kind not in ("preproc_if", "preproc_ifdef", "preproc_else"):
             return
