@@ -210,5 +210,31 @@ TEST(Infer, BagsOfAnyRanksAndDtypes) {
   EXPECT_EQ(good, 2 + 2 * 2);
 }
 
+// Each weight of each layer has its own size: one that has another's is refused, whichever it is.
+TEST(Infer, RecurrentWeightsFitOneByOne) {
+  const int64_t in = 5, hidden = 3, batch = 2, steps = 4;
+  const std::vector<Type> right = {f32({steps, batch, in}),      f32({2, batch, hidden}),       f32({2, batch, hidden}),
+                                   f32({4 * hidden, in}),        f32({4 * hidden, hidden}),     f32({4 * hidden}), f32({4 * hidden}),
+                                   f32({4 * hidden, hidden}),    f32({4 * hidden, hidden}),     f32({4 * hidden}), f32({4 * hidden})};
+  const auto emit = [](std::vector<Type> operands) {
+    Graph g;
+    std::vector<ValueId> ids;
+    for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
+    return Builder(g).emit(OpCode::k_lstm, ids,
+                           {{AttrKey::k_layers, int64_t{2}}, {AttrKey::k_bidirectional, false}, {AttrKey::k_batch_first, false}, {AttrKey::k_has_biases, true}});
+  };
+  ASSERT_TRUE(emit(right).ok());
+  for (size_t k = 3; k < right.size(); ++k)
+    for (size_t d = 0; d < right[k].sizes.size(); ++d) {
+      std::vector<Type> wrong = right;
+      Dims sizes = right[k].sizes;
+      sizes[d] += 1;
+      wrong[k] = f32(sizes);
+      const auto r = emit(wrong);
+      ASSERT_FALSE(r.ok()) << "operand " << k << " axis " << d;
+      EXPECT_NE(r.status().text().find("weights of layer " + std::to_string((k - 3) / 4) + " do not fit"), std::string::npos) << r.status().text();
+    }
+}
+
 }  // namespace
 }  // namespace keirin
