@@ -222,7 +222,7 @@ TEST(Aten, TakingAlongAnAxisKeepsTheLengthOfTheIndices) {
 
 TEST(Aten, ShufflesOnlyChannelsThatGroupsDivide) {
   Call good;
-  EXPECT_EQ(good.tensor("self", DType::k_f32, {2, 4, 3}).with("groups", int64_t{2}).rows("aten::channel_shuffle"), "reshape transpose reshape");
+  EXPECT_EQ(good.tensor("self", DType::k_f32, {2, 4, 3}).with("groups", int64_t{2}).rows("aten::channel_shuffle"), "reshape permute reshape");
   const std::pair<Dims, int64_t> refused[] = {{{2, 4}, 2}, {{2, 4, 3}, 0}, {{2, 4, 3}, -2}, {{2, 4, 3}, 3}};
   for (const auto& [sizes, groups] : refused) {
     Call c;
