@@ -241,6 +241,21 @@ TEST(Aten, ResizingKnowsTheFactorOfEachAxis) {
   EXPECT_EQ(row.ints(AttrKey::k_scales), (Dims{std::bit_cast<int64_t>(2.0), std::bit_cast<int64_t>(3.0)}));
 }
 
+TEST(Aten, AttentionIsOfOneRankFromThreeOn) {
+  const Dims shapes[] = {{4, 8}, {2, 4, 8}, {1, 2, 4, 8}};
+  for (const Dims& q : shapes)
+    for (const Dims& k : shapes)
+      for (const Dims& v : shapes) {
+        Call c;
+        c.tensor("query", DType::k_f32, q).tensor("key", DType::k_f32, k).tensor("value", DType::k_f32, v);
+        if (q.size() >= 3 && q.size() == k.size() && q.size() == v.size()) {
+          EXPECT_NE(c.rows("aten::scaled_dot_product_attention"), "opaque") << c.why;
+        } else {
+          expect_opaque(c, "aten::scaled_dot_product_attention", "attention below 3-d or of mixed ranks");
+        }
+      }
+}
+
 TEST(Aten, UnboundArgumentsAreAnError) {
   Call c;
   auto r = c.lower("aten::relu");
