@@ -17,9 +17,8 @@ kSkippedNodes = {"static_assert_declaration", "comment", "string_literal", "raw_
 
 class Site(collections.namedtuple("Site", "path kind start end old new line outer how constants")):
     """`old` at start..end becomes `new`. `outer` is the range of the expression or statement that can be chosen as a whole, `how` says
-    as what: a "value", a "truth" or a "statement", or "text" where the parser got the precedence wrong and only the change itself is
-    sure. `constants` are the words `constexpr` around it, with what stands there where its
-    value is no constant any more: (start, end, text)."""
+    as what: a "value", a "truth" or a "statement", or "text" where the parser misread the place and only the change itself is sure.
+    `constants` are the words `constexpr` around it, with what stands there where its value is no constant any more: (start, end, text)."""
 
     def key(self, ordinal: int, around: str) -> str:
         """The same while the line and the change are the same, wherever the line stands."""
@@ -140,7 +139,8 @@ def sites_of(path: str, text: bytes) -> list[Site]:
             inner = node.named_children[0]
             call = inner.child_by_field_name("function") if inner.type == "call_expression" else None
             if call is None or not kSkippedCalls.search(source(call)):
-                add("remove", node, ";", node, "statement")
+                # A macro that the parser takes for a statement may be half a switch: nothing can stand in front of it.
+                add("remove", node, ";", node, "statement" if source(node).endswith(";") else "text")
         elif kind in ("continue_statement", "break_statement"):
             add("remove", node, ";", node, "statement")
         word = constant_word(node)
