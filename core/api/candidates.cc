@@ -304,6 +304,9 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
   auto start = std::chrono::steady_clock::now();
   Prepared prepared;
   KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
+  for (Value& value : prepared.captured.graph.values)
+    if (value.kind == ValueKind::kConstant && std::count(session.written_elsewhere.begin(), session.written_elsewhere.end(), size_t{value.index}) > 0)
+      value.kind = ValueKind::kState;
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
   prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{session.device, std::nullopt});

@@ -13,6 +13,7 @@
 #include "core/api/contest.h"
 #include "core/api/decide.h"
 #include "core/api/kept_decision.h"
+#include "core/eager/later_writes.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {
@@ -151,6 +152,19 @@ class Chain::Serving final : public SegmentRunner {
 
 Chain::Chain(Session::Impl& whole, const pt2::Segments& segments) : whole_(whole), segments_(segments) {
   for (size_t i = 0; i < segments.all.size(); ++i) parts_.push_back(std::make_unique<Part>());
+  const pt2::Program& program = whole.model->program;
+  const LaterWrites writes(program.graph, {});
+  std::set<uint32_t> storages;
+  for (const pt2::InputSpec& input : program.inputs) {
+    const auto position = input.target.empty() ? std::nullopt : whole.weights.find(input.target);
+    for (const std::string& name : input.arg.names())
+      if (position && writes.ever_of(name)) storages.insert(whole.weights[*position].storage);
+  }
+  for (const pt2::OutputSpec& output : program.outputs)
+    if (const auto position = output.is_mutation() ? whole.weights.find(output.target) : std::nullopt)
+      storages.insert(whole.weights[*position].storage);
+  for (size_t i = 0; i < whole.weights.size(); ++i)
+    if (storages.contains(whole.weights[i].storage)) written_.insert(whole.weights[i].name);
 }
 Chain::~Chain() = default;
 
@@ -236,6 +250,8 @@ Result<std::shared_ptr<Chain::Sized>> Chain::at_sizes(size_t number, const Segme
   session.file.models["segment"].program = pt2::segment_program(program, segment, specs, inputs.numbers, known, false);
   session.model = &session.file.models["segment"];
   session.weights = std::move(weights);
+  for (size_t i = 0; i < session.weights.size(); ++i)
+    if (written_.contains(session.weights[i].name)) session.written_elsewhere.push_back(i);
   KRN_TRY_LET(session.eager, EagerProgram::make(session.model->program, session.weights, whole_.device));
   return sized;
 }
@@ -517,7 +533,12 @@ class Chain::Choosing {
     CandidateReport &eager = d_.candidates[0].report, &chain = d_.candidates[1].report;
     chain.max_error = judgement.max_error;
     chain.eager_error = eager.eager_error = eager.max_error = judgement.eager_error;
-    return judgement.right ? Status() : wrong(judgement.reason);
+    if (judgement.right) return {};
+    // Or as far from fp64 as roundings alone may take it, where a ranking or a limit makes much of little.
+    const Result<std::vector<Movement>> moved = trials.movements(d_.inputs, referee);
+    if (judging.strict || !moved.ok()) return wrong(judgement.reason);
+    KRN_TRY_LET(const std::string why, unexplained(referee, ours.numbers, *moved, d_.services));
+    return why.empty() ? Status() : wrong(judgement.reason + "; " + why);
   }
 
   static bool same_sizes(const Tensor& a, const Tensor& b) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ class Chain {
 
   Session::Impl& whole_;
   const pt2::Segments& segments_;
+  std::set<std::string> written_;  // weights that a call may write
   std::vector<std::unique_ptr<Part>> parts_;  // parallel to segments_.all
   std::atomic<uint64_t> answered_{0}, unadmitted_{0};
 };

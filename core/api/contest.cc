@@ -154,7 +154,27 @@ void measure_memory(Deciding& d) {
   (void)d.trials.restore();
 }
 
+// Without a race: eager, or where compiled code is forced one of the plans that are right, another one for another model.
+size_t choose_untimed(Deciding& d) {
+  std::vector<size_t> plans;
+  std::string hashes;
+  for (size_t i = 0; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    if (!candidate.call || !candidate.report.verified) continue;
+    candidate.report.reason = i == 0 ? "baseline" : "not_raced";
+    if (candidate.report.plugin.empty()) continue;
+    plans.push_back(i);
+    for (const std::string& hash : candidate.built.hashes()) hashes += hash;
+  }
+  d.keeps_decision = false;
+  if (d.session.options.force != "compiled" || plans.empty()) return 0;
+  const size_t chosen = plans[sha256(hashes.data(), hashes.size())[0] % plans.size()];
+  d.candidates[chosen].report.reason = "forced";
+  return chosen;
+}
+
 Result<size_t> race_candidates(Deciding& d) {
+  if (d.session.options.race_seconds <= 0) return choose_untimed(d);
   KRN_TRY_LET(d.raced, d.trials.own_copies(d.inputs));
   std::vector<Runner> runners;
   std::vector<size_t> of_runner;

@@ -25,6 +25,7 @@ struct Candidate {
   CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records
   BuiltPlan built;             // without a plan for eager and the replay of the graph
   int wrong_set = -1;          // of inputs, that it answered wrong; -1: none
+  bool by_regions = false;     // as far from fp64 as roundings explain: right if each of its regions is, by itself
   bool is_recording = false;   // another candidate's launches
   bool baseline = false;       // eager and eager with launch replay: nothing to verify against but themselves
 
@@ -68,6 +69,7 @@ struct Deciding {
   ObservedRun seen;                    // eager's first call
   Trials trials{session, seen};
   OutputForms forms;                   // of eager's outputs
+  bool sensitive = false;              // so is eager: nothing is shown by the model's answers alone
   bool keeps_decision = true;          // every candidate had its race, and none was disturbed
   size_t launch_replay = 0;            // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key;  // none: no cache, or a graph without bytes

@@ -5,6 +5,7 @@
 
 #include "abi/planted.h"
 #include "core/eager/graph_calls.h"
+#include "core/eager/library_settings.h"
 #include "core/ir/rows.h"
 #include "core/tune/verify.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-constexpr int kMostRounds = 4;        // of building again: each finds what the one before hid
+constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid, or halves
 constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
@@ -64,6 +65,16 @@ struct Answers {
   Tensors eager, referee, ours;
 };
 
+// The same elements in the strides of `like`; itself where sizes or dtype are others.
+Result<TensorRef> laid_out_as(const Tensor& like, const TensorRef& tensor, TensorServices& services) {
+  const TensorSpec spec = spec_of(like);
+  const TensorSpec own = spec_of(*tensor);
+  if (own.sizes != spec.sizes || own.dtype != spec.dtype || own.strides == spec.strides) return tensor;
+  KRN_TRY_LET(TensorRef out, services.allocate(spec));
+  KRN_TRY(services.copy(out, tensor));
+  return out;
+}
+
 // What is wrong with the answers to one graph, in words; empty if nothing is.
 Result<std::string> judge_part(Deciding& d, const Graph& graph, Answers answers, bool all_outputs) {
   JudgeOptions judging = judge_options(graph, d.session.options.numerics, d.session.options.error_budget);
@@ -72,9 +83,11 @@ Result<std::string> judge_part(Deciding& d, const Graph& graph, Answers answers,
   for (size_t k = 0; k < graph.outputs.size(); ++k) {
     if (!all_outputs && !is_float(graph.type(graph.outputs[k].value).dtype)) continue;
     if (!answers.eager[k]) continue;
+    // Strides inside a plan are its own affair; what a caller sees of them is judged with the whole.
+    KRN_TRY_LET(TensorRef ours, laid_out_as(*answers.eager[k], answers.ours[k], d.services));
     compared.eager.push_back(std::move(answers.eager[k]));
     compared.referee.push_back(std::move(answers.referee[k]));
-    compared.ours.push_back(std::move(answers.ours[k]));
+    compared.ours.push_back(std::move(ours));
     judging.names.push_back("its output " + std::to_string(k));
   }
   KRN_TRY_LET(const Judgement judgement, judge(compared.referee, compared.eager, compared.ours, d.services, judging));
@@ -212,7 +225,7 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
       for (size_t r = 0; r < step.results.size() && r < results.size(); ++r) values[step.results[r]] = results[r];
     } else {
       const Graph& part = region->cut.graph;
-      RegionVerdict verdict{static_cast<size_t>(region - plan.regions.begin()), {}, {}};
+      RegionVerdict verdict{static_cast<size_t>(region - plan.regions.begin()), {}, true, {}};
       Tensors border;
       for (ValueId v : part.inputs) border.push_back(values[region->cut.values[v]]);
       Answers answers;
@@ -224,6 +237,9 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
         verdict.wrong = ours.status().message().what;
       } else {
         answers.ours = std::move(*ours);
+        const Nearness nearness{eager_bound(part, allows_tf32(d.session.device)), false};
+        KRN_TRY_LET(const std::string far, find_difference(answers.referee, answers.eager, d.services, nearness));
+        verdict.decisive = far.empty();
         KRN_TRY_LET(verdict.wrong, judge_part(d, part, std::move(answers), all_outputs));
       }
       if (!verdict.wrong.empty()) verdict.inputs = border;
@@ -236,10 +252,11 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
   return verdicts;
 }
 
-bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_outputs) {
+bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
   const double end = now_s() + kMostSeconds;
   const std::string name = candidate.built.name;
   bool changed = false;
+  size_t num_halved = 0;
   const auto give_up = [&](const std::string& why) {
     candidate.call = candidate.own = nullptr;
     candidate.report.verified = false;
@@ -258,12 +275,19 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
   if (candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong)
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   for (int round = 0; round < kMostRounds; ++round) {
-    Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, all_outputs);
+    Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, options.all_outputs);
     if (!verdicts.ok()) return changed && give_up("its regions cannot be tried: " + verdicts.status().message().what);
     bool wrong = false;
     for (const RegionVerdict& verdict : *verdicts) {
-      if (verdict.wrong.empty()) continue;
+      const bool shows_nothing = options.decisive && !verdict.decisive;
+      if (verdict.wrong.empty() && !shows_nothing) continue;
       wrong = true;
+      if (shows_nothing) {
+        const Graph& whole = candidate.built.regions[verdict.region].cut.graph;
+        candidate.built.choice.device->judged_wrong(judged_hash(whole, d.session), "eager itself is far from fp64 in it: not to be judged");
+        ++num_halved;
+        continue;
+      }
       const BuiltRegion& region = candidate.built.regions[verdict.region];
       auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
       const std::string& step = candidate.built.plan->steps()[region.step].name;
@@ -275,7 +299,11 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, bool all_o
                                    "; it is left out of the plan (`keirin cache forgive` lets it try again)");
       }
     }
-    if (!wrong) return changed;
+    if (!wrong) {
+      if (num_halved > 0)
+        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) + " regions were halved, because eager itself is far from fp64 in them");
+      return changed;
+    }
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   }
   return give_up("it was wrong again after " + std::to_string(kMostRounds) + " repairs");

@@ -13,6 +13,7 @@ namespace keirin {
 struct RegionVerdict {
   size_t region = 0;      // of BuiltPlan::regions
   std::string wrong;      // in words; empty: right
+  bool decisive = true;   // eager itself is near fp64 here, so that right means something
   std::vector<TensorRef> inputs;  // of a wrong one, as eager had them, in the order of its graph's inputs
 };
 
@@ -20,8 +21,13 @@ struct RegionVerdict {
 // the rounding of a float that was compared with another one may turn; else floats alone.
 Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& plan, const std::vector<TensorRef>& inputs, bool all_outputs);
 
+struct RepairOptions {
+  bool all_outputs = false;  // as in try_regions
+  bool decisive = false;     // regions in which nothing is shown are halved, until something is
+};
+
 // Builds the candidate's plan without what is wrong in it on these inputs, and says so in the report. True if its plan is another
 // one now, which nobody has judged; false if no region alone is wrong, or nothing was left of it (then the candidate is out).
-bool repair(Deciding& d, Candidate& candidate, const std::vector<TensorRef>& inputs, bool all_outputs);
+bool repair(Deciding& d, Candidate& candidate, const std::vector<TensorRef>& inputs, const RepairOptions& options);
 
 }  // namespace keirin

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/overlap.h"
+#include "core/eager/library_settings.h"
 
 namespace keirin {
 namespace {
@@ -173,8 +174,8 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
   return trial;
 }
 
-Result<RefereeAnswer> Trials::referee(const Tensors& inputs) {
-  KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls()));
+Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& roundings) {
+  KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls(), roundings));
   KRN_TRY(restore());
   RefereeAnswer answer;
   Tensors& numbers = answer.numbers;
@@ -185,6 +186,14 @@ Result<RefereeAnswer> Trials::referee(const Tensors& inputs) {
   answer.first_weights = std::move(run.weights.front());
   answer.has_own_dtype = !run.own_dtype.empty();
   return answer;
+}
+
+Result<std::vector<Movement>> Trials::movements(const Tensors& inputs, const Tensors& referee) {
+  const bool tf32 = allows_tf32(s_.device);
+  return keirin::movements(referee, s_.runtime.tensors(), [&](uint32_t seed) -> Result<Tensors> {
+    KRN_TRY_LET(RefereeAnswer answer, this->referee(inputs, {seed, tf32}));
+    return std::move(answer.numbers);
+  });
 }
 
 Tensors Trials::contents(const Tensors& inputs) const {

@@ -14,6 +14,7 @@
 #include "core/api/session_impl.h"
 #include "core/eager/observed.h"
 #include "core/eager/tensor_services.h"
+#include "core/tune/sensitivity.h"
 #include "core/tune/verify.h"
 
 namespace keirin {
@@ -74,7 +75,9 @@ class Trials {
 
   Result<std::vector<TensorRef>> own_copies(const std::vector<TensorRef>& inputs);  // of what is written; the others themselves
   Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs);
-  Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs);
+  Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs, const Roundings& roundings = {});
+  // How far its numbers move where every operator rounds.
+  Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee);
   // What the inputs and weights at the end of the list held before the calls.
   std::vector<TensorRef> contents(const std::vector<TensorRef>& inputs) const;
   // What each number is called, for a model of so many outputs.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/api/repro.h"
+#include "core/eager/library_settings.h"
 #include "core/ir/bytes.h"
 #include "core/tune/elements.h"
 #include "core/tune/verify.h"
@@ -77,6 +78,12 @@ Status verify_eager(Deciding& d, const Tensors& referee, const Tensors& eager, c
   return Status(Code::k_wrong_result, "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
 }
 
+// Whether the judge saw nothing but numbers that are too far away: not another dtype or form.
+bool only_numbers_differ(const Judgement& judgement, const JudgeOptions& judging) {
+  return !judgement.right && !judging.strict && !judgement.outputs.empty() &&
+         std::all_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.right || v.worst_index >= 0; });
+}
+
 Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector<size_t>& only) {
   Tensors referee;
   {
@@ -101,10 +108,25 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     }
     return {};
   };
+  std::optional<std::vector<Movement>> moved;  // asked for only where something is far from fp64
+  const auto why_unexplained = [&](const Tensors& numbers) -> std::string {
+    if (!moved) {
+      Result<std::vector<Movement>> found = d.trials.movements(inputs, referee);
+      if (!found.ok()) return found.status().message().what;
+      moved = std::move(*found);
+    }
+    const Result<std::string> why = unexplained(referee, numbers, *moved, d.services);
+    return why.ok() ? *why : why.status().message().what;
+  };
   {
     Tensors theirs = referee, own = eager.numbers;
     KRN_TRY(where_written({&theirs, &own}));
-    KRN_TRY(verify_eager(d, theirs, own, judging.names));
+    if (Status far = verify_eager(d, theirs, own, judging.names); !far.ok()) {
+      if (const std::string why = why_unexplained(eager.numbers); !why.empty())
+        return Status(far.code(), far.message().what + "; " + why);
+      if (!std::exchange(d.sensitive, true))
+        d.report.reasons.push_back("roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
+    }
   }
   // What the model returns as None is nothing to judge.
   const auto without_absent = [&](Tensors tensors) {
@@ -129,12 +151,17 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       continue;
     }
     Judgement judgement;
+    const Tensors answered = trial->numbers;  // before they are cut to where somebody wrote
     if (trial->numbers.size() != eager.numbers.size()) {
       judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
     } else {
       Tensors theirs = referee, own = eager.numbers;
       KRN_TRY(where_written({&theirs, &own, &trial->numbers}));
       KRN_TRY_LET(judgement, judge(without_absent(std::move(theirs)), without_absent(std::move(own)), without_absent(trial->numbers), d.services, judging));
+      if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) {
+        judgement.right = candidate.by_regions = true;
+        judgement.verified = std::none_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.vacuous; });
+      }
     }
     if (const std::string difference = d.trials.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
       judgement.right = judgement.verified = false;
@@ -186,9 +213,18 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
     auto referee = s.eager->referee(inputs, {}, 1);
     auto eager = s.eager->run(inputs);
     if (!referee.ok() || !eager.ok()) return {};
-    auto judgement = judge(referee->outputs[0], *eager, outputs, services,
-                           judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget));
+    const JudgeOptions judging = judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget);
+    auto judgement = judge(referee->outputs[0], *eager, outputs, services, judging);
     if (!judgement.ok() || judgement->right) return {};
+    const auto with_errors = [&](uint32_t seed) -> Result<Tensors> {
+      KRN_TRY_LET(EagerProgram::RefereeRun run, s.eager->referee(inputs, {}, 1, {seed, allows_tf32(s.device)}));
+      return std::move(run.outputs[0]);
+    };
+    if (only_numbers_differ(*judgement, judging)) {
+      const auto moved = movements(referee->outputs[0], services, with_errors);
+      const auto why = moved.ok() ? unexplained(referee->outputs[0], outputs, *moved, services) : Result<std::string>(moved.status());
+      if (why.ok() && why->empty()) return {};
+    }
     return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
   };
   PluginDevice* device = nullptr;

@@ -111,4 +111,6 @@ bool LaterWrites::of(const std::string& value, size_t node) const {
   return last != last_write_.end() && last->second > node + 1;
 }
 
+bool LaterWrites::ever_of(const std::string& input) const { return last_write_.contains(root(input)); }
+
 }  // namespace keirin

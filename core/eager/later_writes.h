@@ -25,6 +25,8 @@ class LaterWrites {
   LaterWrites(const pt2::Graph& graph, const std::set<std::string>& written_after);
   // Whether a node behind the `node`th, or whoever comes after the graph, may write memory that `value` shares.
   bool of(const std::string& value, size_t node) const;
+  // Whether any node may, of an input of the graph.
+  bool ever_of(const std::string& input) const;
 
  private:
   void read(const pt2::Node& node, size_t number);

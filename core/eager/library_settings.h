@@ -21,5 +21,9 @@ struct Tf32Settings {
   bool convolutions = false, products = false;
 };
 Tf32Settings tf32_settings(Device device);
+inline bool allows_tf32(Device device) {
+  const Tf32Settings tf32 = tf32_settings(device);
+  return tf32.convolutions || tf32.products;
+}
 
 }  // namespace keirin

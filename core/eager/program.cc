@@ -249,6 +249,8 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
   Status status = catch_torch([&] {
     const BelowAutograd scope;
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    for (IValue& source : sources)  // the caller's own keep their sizes and strides, whatever the model does to its inputs'
+      if (source.isTensor()) source = source.toTensor().alias();
     Observer observer(seen);
     for (size_t i = 0; i < sources.size(); ++i) {
       const Impl::Input& input = impl_->inputs[i];
@@ -273,7 +275,8 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
 }
 
 Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorRef>& flat_inputs,
-                                                       const std::vector<size_t>& written_weights, int num_calls) const {
+                                                       const std::vector<size_t>& written_weights, int num_calls,
+                                                       const Roundings& roundings) const {
   KRN_TRY(impl_->check(flat_inputs));
   RefereeRun run;
   std::string at;
@@ -289,7 +292,7 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
       if (is_copied(impl_->inputs[i])) copies.add(sources[i].toTensor());
     for (size_t i = 0; i < sources.size(); ++i)
       if (is_copied(impl_->inputs[i])) sources[i] = copies.of(sources[i].toTensor());
-    RefereeRunner runner(impl_->device);
+    RefereeRunner runner(impl_->device, roundings);
     for (int call = 0; call < num_calls; ++call) {
       std::vector<at::Tensor> outputs = impl_->call(sources, {&at, &runner, nullptr});
       for (at::Tensor& output : outputs)

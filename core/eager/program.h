@@ -20,6 +20,14 @@
 
 namespace keirin {
 
+// Errors that a referee's run is given on purpose, as eager's own dtypes make them (Monte Carlo arithmetic: Parker, 1997): what an
+// operator computes is off by as much as rounding it to the file's dtype is, up or down at random; what rounds to itself stays.
+// How far the answer moves is how far eager may be from fp64 with no error of meaning.
+struct Roundings {
+  uint32_t seed = 0;  // of the directions; 0: no errors
+  bool tf32 = false;  // products of f32 round their operands to 10 bits
+};
+
 class EagerProgram {
  public:
   // Resolves and binds everything; `unsupported` names the first node that this process cannot run. `program` must
@@ -50,7 +58,8 @@ class EagerProgram {
     std::vector<std::vector<TensorRef>> outputs, inputs, weights;
     std::vector<std::string> own_dtype;
   };
-  Result<RefereeRun> referee(const std::vector<TensorRef>& flat_inputs, const std::vector<size_t>& written_weights, int num_calls) const;
+  Result<RefereeRun> referee(const std::vector<TensorRef>& flat_inputs, const std::vector<size_t>& written_weights, int num_calls,
+                             const Roundings& roundings = {}) const;
 
   const InputRules& rules() const;
   size_t num_outputs() const;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/eager/frame.h"
+#include "core/eager/program.h"
 
 namespace keirin {
 
@@ -37,7 +38,7 @@ class WideCopies {
 
 class RefereeRunner final : public OperatorRunner {
  public:
-  explicit RefereeRunner(Device device) : device_(device) {}
+  RefereeRunner(Device device, Roundings roundings) : device_(device), roundings_(roundings) {}
   void run(const OperatorSite& site, torch::jit::Stack& stack) override;
   // Operators that ran in the file's dtype, each once.
   std::vector<std::string> own_dtype() const { return {own_dtype_.begin(), own_dtype_.end()}; }
@@ -47,8 +48,11 @@ class RefereeRunner final : public OperatorRunner {
   bool draws(const OperatorSite& site, const torch::jit::Stack& stack);
   void run_own(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
   void settle_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
+  void round_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& untouched);
 
   Device device_;
+  const Roundings roundings_;
+  uint32_t num_rounded_ = 0;
   std::set<std::string> own_dtype_;
   std::vector<at::Storage> cut_off_;  // results that eager has as views of an operand, and this has not
 };

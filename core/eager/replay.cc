@@ -68,10 +68,13 @@ bool copied_at_once(const Tensor& to, const Tensor& from) {
   return to.device() == from.device();
 }
 
-// Whether a recorded copy that reads what `spec` says can read `from` as it lies; asked by every call.
+// Whether a recorded copy that reads what `spec` says can read `from` as it lies; asked by every call. Along one element there is
+// no stride.
 bool lies_alike(const TensorSpec& spec, const Tensor& from) {
-  return from.dtype() == spec.dtype && from.rank() == static_cast<int64_t>(spec.strides.size()) &&
-         std::equal(spec.strides.begin(), spec.strides.end(), from.strides()) && from.device() == spec.device;
+  if (from.dtype() != spec.dtype || from.rank() != static_cast<int64_t>(spec.strides.size()) || !(from.device() == spec.device)) return false;
+  for (size_t d = 0; d < spec.strides.size(); ++d)
+    if (spec.strides[d] != from.strides()[d] && spec.sizes[d] != 1) return false;
+  return true;
 }
 
 }  // namespace
@@ -145,13 +148,14 @@ LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
 }
 
 // Before a replay: what the recording will read is the caller's, or a copy in the recording's strides.
-Status LaunchReplay::bring(Border& border, const TensorRef& from) {
+Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<TensorRef>& kept) {
   std::string ignored;
   if (border.copy < 0) return from->data() == border.own->data() ? Status() : services_.copy(border.own, from);
   TensorRef dense = from;
   if (!lies_alike(border.spec, *from)) {
     KRN_TRY_LET(dense, services_.allocate(border.spec));
     KRN_TRY(services_.copy(dense, from));
+    kept.push_back(dense);
   }
   if (dense->data() == border.outside) return {};
   if (library(ignored)->redirect(recording_, border.copy, border.own->data(), dense->data()) != 0)
@@ -178,7 +182,8 @@ Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& i
   if (inputs.size() != inputs_.size())
     return Status(Code::k_invalid_input, "the recording takes " + std::to_string(inputs_.size()) + " inputs");
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < inputs.size(); ++i) KRN_TRY(bring(inputs_[i], inputs[i]));
+  std::vector<TensorRef> kept;  // until the replay is enqueued: memory that is given back before may be the next input's
+  for (size_t i = 0; i < inputs.size(); ++i) KRN_TRY(bring(inputs_[i], inputs[i], kept));
   std::vector<TensorRef> outputs;
   outputs.reserve(outputs_.size());
   for (Border& border : outputs_) {

@@ -41,7 +41,7 @@ class LaunchReplay {
 
   LaunchReplay(TensorServices& services, Device device) : services_(services), device_(device) {}
   Border border_of(const TensorRef& own) const;
-  Status bring(Border& border, const TensorRef& from);
+  Status bring(Border& border, const TensorRef& from, std::vector<TensorRef>& kept);
   Result<TensorRef> take(Border& border);
 
   TensorServices& services_;

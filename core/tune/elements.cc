@@ -184,4 +184,18 @@ int64_t largest_integer(DType dtype) {
   }
 }
 
+bool same_sizes(const Tensor& a, const Tensor& b) {
+  return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
+}
+
+Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services) {
+  TensorRef host = tensor;
+  if (tensor->device().kind != Device::kCpu) {
+    KRN_TRY_LET(host, services.to_device(tensor, Device{}));
+  }
+  std::vector<double> values(static_cast<size_t>(num_elements(*host)));
+  each_element(*host, [&](int64_t i, void* at) { values[static_cast<size_t>(i)] = load_element(host->dtype(), at); });
+  return values;
+}
+
 }  // namespace keirin

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "core/base/dtype.h"
+#include "core/base/services.h"
+#include "core/base/status.h"
 #include "core/base/tensor.h"
 
 namespace keirin {
@@ -23,6 +25,11 @@ double load_element(DType dtype, const void* at);
 double ulp_at(DType dtype, double magnitude);
 
 int64_t num_elements(const Tensor& tensor);
+
+bool same_sizes(const Tensor& a, const Tensor& b);
+
+// All of them in row-major order, from whatever device.
+Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services);
 
 // fn(index, address) for each element in row-major order. The tensor lies in host memory.
 template <class Fn>

@@ -47,6 +47,17 @@ Domain domain_of(OpCode code) {
   }
 }
 
+// Operators outside the table that check the numbers they are given: on a GPU by an assertion, which ends the process's use of the
+// device. What reaches them is computed, so no input of a model that has one is drawn.
+bool refuses_numbers(const Op& op) {
+  if (op.code != OpCode::kOpaque) return false;
+  const std::string& name = op.s(AttrKey::k_aten);
+  for (const char* known : {"binary_cross_entropy", "multinomial", "bernoulli", "poisson", "nll_loss", "cross_entropy_loss", "ctc_loss"})
+    if (name.find(std::string("::") + known) != std::string::npos || name.find(std::string("::_") + known) != std::string::npos)
+      return name.find("with_logits") == std::string::npos;
+  return false;
+}
+
 InputHint integers(double low, double high, std::string why) {
   return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why), false};
 }
@@ -256,6 +267,12 @@ std::vector<InputHint> infer_inputs(const Graph& graph) {
   const Facts facts(graph);
   std::vector<InputHint> hints;
   for (const ValueId v : graph.inputs) hints.push_back(facts.hint(v));
+  const auto strict = std::find_if(graph.ops.begin(), graph.ops.end(), refuses_numbers);
+  if (strict == graph.ops.end()) return hints;
+  for (InputHint& hint : hints) {
+    hint.unknown_meaning = true;
+    hint.why = "the model has " + strict->s(AttrKey::k_aten) + ", which refuses numbers outside of its domain";
+  }
   return hints;
 }
 

@@ -30,7 +30,9 @@ struct InputHint {
   Kind kind = kNormal;
   double a = 0, b = 1;
   std::string why;  // the fact it comes from, for reports
-  bool unknown_meaning = false;  // integers read by an operator outside the table: pivots, lengths; drawn ones may be illegal
+  // Integers read by an operator outside the table (pivots, lengths), or any input of a model with an operator that refuses
+  // numbers: drawn ones may be illegal.
+  bool unknown_meaning = false;
 };
 
 // One hint per user input, by position.

@@ -36,10 +36,6 @@ Result<Elements> read_elements(const TensorRef& tensor, TensorServices& services
   return out;
 }
 
-bool same_sizes(const Tensor& a, const Tensor& b) {
-  return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
-}
-
 std::string name_of(const std::vector<std::string>& names, size_t i) {
   return i < names.size() ? names[i] : "output " + std::to_string(i);
 }

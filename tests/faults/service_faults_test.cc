@@ -428,6 +428,14 @@ TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
   for (const CandidateReport& c : report.candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
 }
 
+// Roundings alone move this model's answer everywhere, so the whole shows nothing: its regions do.
+TEST_F(ServiceFaults, AWrongOperatorOfASensitiveModelIsFound) {
+  const ModelReport report = decide_for("wrong_linear", "tests/data/sensitive/iterated.pt2");
+  const std::string text = explain_text(report);
+  EXPECT_TRUE(has(text, "roundings alone move")) << text;
+  EXPECT_TRUE(has(text, "wrong_linear is wrong for linear")) << text;
+}
+
 // A plan that is faster without one of its regions loses it.
 TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   const ModelReport report = decide_for("slow_region", kMlp, true);

@@ -8,11 +8,12 @@
 //   [--first=N]
 //            [--count=N] [--every=N] [--jobs=N] [--threads=N] [--contiguous-only] [--wrapped] [--shown=N] [--kind=NAME]
 //            [--list=FILE]
-//            [--table] [--explain]
+//            [--table] [--explain] [--times]
 //
 // With --contiguous-only a program is compiled for its first layout only, though still called with all of them. --list
 // writes a line for each program that is wrong or was refused. Ends with 1 if a program is wrong or crashed.
 #include <dirent.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -46,7 +47,7 @@ struct Arguments {
   std::string cases, cpu, reference, cuda, device = "cpu", only, first = "0", count = "1000000", every = "1",
                                            jobs = "1", threads = "1", shown = "10", kind = "programs", list, batch,
                                            results;
-  bool contiguous_only = false, wrapped = false, table = false, explain = false;
+  bool contiguous_only = false, wrapped = false, table = false, explain = false, times = false;
 };
 
 bool read_option(const std::string& arg, const std::string& key, std::string& to) {
@@ -72,7 +73,18 @@ std::vector<std::pair<std::string, std::string>> plugins_of(const Arguments& a) 
 
 // --- the child: runs the cases of a batch in this process ---
 
+// Where a crash was, as offsets into this program and its libraries.
+void tell_where(int number) {
+  void* frames[64];
+  const char text[] = "programs: crashed at\n";
+  (void)!::write(STDERR_FILENO, text, sizeof text - 1);
+  ::backtrace_symbols_fd(frames, ::backtrace(frames, 64), STDERR_FILENO);
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
+
 int run_batch(const Arguments& a) {
+  for (int number : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) ::signal(number, tell_where);
   std::ofstream results(a.results, std::ios::app);
   Settings settings;
   Options& options = settings.options;
@@ -81,7 +93,7 @@ int run_batch(const Arguments& a) {
   options.use_cache = false;
   options.compile_in = "process";
   options.force = "compiled";
-  options.race_seconds = 1e-3;
+  options.race_seconds = 0;  // what is right is asked, not what is fast
   options.sample_rate = 0;     // the samples' judge would hide what is to be seen here
   options.memory_limit = 100;  // a tensor of 64 elements is small whatever a plan takes
   for (const auto& [name, folder] : plugins_of(a))
@@ -106,6 +118,7 @@ int run_batch(const Arguments& a) {
     for (const std::string& refused : outcome.refused)
       results << "refused\t" << name << '\t' << one_line(refused) << '\n';
     for (const std::string& reason : outcome.reasons) results << "reason\t" << name << '\t' << one_line(reason) << '\n';
+    for (const auto& [stage, seconds] : outcome.seconds) results << "seconds\t" << name << '\t' << stage << '\t' << seconds << '\n';
     if (outcome.other_eager > 0) results << "other\t" << name << '\t' << outcome.other_eager << '\n';
     results << "end\t" << name << '\t' << outcome.compiled << '\t' << outcome.nodes << '\t' << outcome.nodes_compiled
             << std::endl;
@@ -249,6 +262,8 @@ class Parent {
         told.refused.push_back(words[2]);
       else if (words[0] == "reason")
         told.reasons.push_back(words[2]);
+      else if (words[0] == "seconds")
+        seconds_[words[2]] += std::atof(words[3].c_str());
       else if (words[0] == "other")
         told.other_eager = std::atoi(words[2].c_str());
       else if (words[0] == "end") {
@@ -350,6 +365,11 @@ class Parent {
     for (const auto& [kind, count] : kinds) std::printf("%6zu programs: %s\n", count, kind.c_str());
     if (a_.table) print_table(names);
     std::printf("whole: %zu programs ran without an eager operator\n", whole);
+    if (a_.times) {
+      std::printf("seconds of compiling:");
+      for (const auto& [stage, seconds] : seconds_) std::printf(" %s %.1f", stage.c_str(), seconds);
+      std::printf("\n");
+    }
     if (other > 0)
       std::printf("other: %zu programs have layouts that PyTorch itself answers otherwise on this device than on the CPU\n", other);
     if (num_known > 0) std::printf("known: %zu programs of tests/programs/known.txt are answered otherwise\n", num_known);
@@ -431,6 +451,7 @@ class Parent {
   std::string folder_;
   size_t batches_ = 0;
   std::map<std::string, Told> told_;
+  std::map<std::string, double> seconds_;  // of compiling, by stage, all processes together
 };
 
 int run(int argc, char** argv) {
@@ -445,6 +466,8 @@ int run(int argc, char** argv) {
       a.table = true;
     else if (arg == "--explain")
       a.explain = true;
+    else if (arg == "--times")
+      a.times = true;
     else if (!read_option(arg, "cases", a.cases) && !read_option(arg, "cpu", a.cpu) &&
              !read_option(arg, "reference", a.reference) && !read_option(arg, "cuda", a.cuda) &&
              !read_option(arg, "device", a.device) && !read_option(arg, "only", a.only) &&

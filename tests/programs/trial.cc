@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -34,6 +35,14 @@ std::string text_of(double value) {
 at::Tensor told_tensor(const Told& told) {
   const at::Tensor t = to_at(told.value);
   return told.complex ? at::view_as_complex(t) : t;
+}
+
+// The recorder measures none for complex numbers, which libraries compute in another order on another processor.
+double tolerance_of(const Told& told) {
+  if (!told.complex || told.tolerance > 0) return told.tolerance;
+  constexpr double kUlps = 16;
+  const at::Tensor parts = to_at(told.value);
+  return parts.numel() == 0 ? 0 : kUlps * std::numeric_limits<float>::epsilon() * parts.abs().nan_to_num(0, 0, 0).max().item<double>();
 }
 
 // Along one element, or in a tensor of none, there is no stride.
@@ -218,6 +227,7 @@ class Trial {
       if (!variant.calls[0].raises) differs("compile", where, report.status().text());
       return;
     }
+    for (const auto& [stage, seconds] : report->stage_seconds) outcome_.seconds[stage] += seconds;
     for (const CandidateReport& candidate : report->candidates) {
       if (first && candidate.name == report->chosen && !candidate.plugin.empty()) outcome_.compiled = true;
       if (candidate.reason == "wrong_result" && candidate.note.find("output is constant") == std::string::npos)
@@ -267,7 +277,7 @@ class Trial {
                                          [&](const Share& s) { return s.left == me && s.right[0] != 'o'; });
         if (foreign || !kept[k][i] || !variant.calls[k].outputs[i]) continue;
         const Told& told = *variant.calls[k].outputs[i];
-        if (std::string what = value_difference(to_at(kept[k][i]), told_tensor(told), told.tolerance); !what.empty())
+        if (std::string what = value_difference(to_at(kept[k][i]), told_tensor(told), tolerance_of(told)); !what.empty())
           differs(prefix + "kept", how,
                   "output " + std::to_string(i) + " of call " + std::to_string(k + 1) +
                       " was changed by a later call: " + what);
@@ -280,13 +290,15 @@ class Trial {
                                    const std::string& prefix, const std::string& where) {
     if (call.error.find("view size is not compatible") == std::string::npos)
       return differs(prefix + "no_error", where, "it answers where Python raises " + call.error);
+    // What is read by its place in memory is other elements there.
+    if (program_.source.find("as_strided") != std::string::npos) return;
     const Variant& first = program_.variants.front();
     if (variant.name != "transposed" || number >= first.calls.size() || first.calls[number].raises) return;
     const Call& told = first.calls[number];
     for (size_t i = 0; i < outputs.size() && i < told.outputs.size(); ++i) {
       if (!outputs[i] || !told.outputs[i]) continue;
       if (std::string what =
-              value_difference(to_at(outputs[i]), told_tensor(*told.outputs[i]), told.outputs[i]->tolerance);
+              value_difference(to_at(outputs[i]), told_tensor(*told.outputs[i]), tolerance_of(*told.outputs[i]));
           !what.empty())
         differs(prefix + "values", where, "output " + std::to_string(i) + ", of a view that is a copy: " + what);
     }
@@ -314,7 +326,7 @@ class Trial {
       else if (got.sizes() != wanted.sizes())
         differs(prefix + "sizes", where,
                 me + " has sizes " + text_of(got.sizes().vec()) + ", Python's " + text_of(wanted.sizes().vec()));
-      else if (std::string what = value_difference(got, wanted, call.outputs[i]->tolerance); !what.empty())
+      else if (std::string what = value_difference(got, wanted, tolerance_of(*call.outputs[i])); !what.empty())
         differs(prefix + "values", where, me + ": " + what);
       else if (telling_strides(got) != call.outputs[i]->strides)
         differs(prefix + "strides", where,
@@ -323,7 +335,7 @@ class Trial {
     }
     for (size_t i = 0; i < call.storages.size(); ++i)
       if (std::string what =
-              value_difference(inputs.storages[i], told_tensor(call.storages[i]), call.storages[i].tolerance);
+              value_difference(inputs.storages[i], told_tensor(call.storages[i]), tolerance_of(call.storages[i]));
           !what.empty())
         differs(prefix + "inputs", where, "storage " + std::to_string(i) + " afterwards: " + what);
     const size_t num_outputs = named.size();
@@ -337,7 +349,7 @@ class Trial {
         continue;
       }
       named.emplace_back("b:" + name, to_at(found->live));
-      if (std::string what = value_difference(to_at(found->live), told_tensor(told), told.tolerance); !what.empty())
+      if (std::string what = value_difference(to_at(found->live), told_tensor(told), tolerance_of(told)); !what.empty())
         differs(prefix + "state", where, name + " afterwards: " + what);
     }
     std::map<std::pair<std::string, std::string>, int64_t> wanted;

@@ -5,6 +5,7 @@
 // leave in inputs and state, and who shares memory with whom. It knows nothing of our importer, passes or plugins.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct Outcome {
   int other_eager = 0;
   int nodes = 0, nodes_compiled = 0;
   std::vector<Difference> differences;
+  std::map<std::string, double> seconds;  // of all that was compiled, by stage
   std::vector<std::string> refused;  // candidates that the judge found wrong
   std::vector<std::string> reasons;  // of the report: why not more was compiled
 };

@@ -72,6 +72,15 @@ bool picks_by_order(const Node& node) {
   return is_any_of(op.substr(0, op.rfind('.')), {"aten.topk", "aten.sort", "aten.argsort"});
 }
 
+// Operators that give the tensor itself other sizes or strides. What is read behind a segment has to be what it was
+// before it, or another value.
+bool changes_form(const Node& node) {
+  const std::string_view op = operator_name(node);
+  return is_any_of(op.substr(0, op.rfind('.')),
+                   {"aten.transpose_", "aten.swapaxes_", "aten.swapdims_", "aten.t_", "aten.squeeze_", "aten.unsqueeze_",
+                    "aten.as_strided_", "aten.resize_", "aten.resize_as_", "aten.set_"});
+}
+
 void add_symbols(const SymInt& size, Names& to) {
   if (!size.is_literal()) to.insert(size.expr->symbols.begin(), size.expr->symbols.end());
 }
@@ -133,7 +142,7 @@ class Cutter {
     for (const Node& node : graph.nodes) {
       const bool hard = is_border(node, graph, symbols);
       out_.borders += hard;
-      borders.push_back(hard || picks_by_order(node));
+      borders.push_back(hard || picks_by_order(node) || changes_form(node));
     }
     for (size_t first = 0; first < graph.nodes.size();) {
       size_t end = first;

@@ -74,6 +74,39 @@ TEST(ViewsOfOtherStrides, AreCopiesWithTheSameValues) {
   }
 }
 
+// Errors on purpose are those of rounding: small, another seed's are others, and what is exact has none.
+TEST(Roundings, MoveWhatEagerRounds) {
+  LoadedModel loaded("mlp");
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  const auto run = [&](uint32_t seed) {
+    auto made = (*program)->referee(loaded.inputs(), {}, 1, {seed, false});
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    return made->outputs[0][0];
+  };
+  const TensorRef exact = run(0), first = run(1), second = run(2);
+  EXPECT_EQ(loaded.largest_difference(exact, run(0)), 0);
+  EXPECT_EQ(loaded.largest_difference(first, run(1)), 0);
+  EXPECT_GT(loaded.largest_difference(exact, first), 1e-9);
+  EXPECT_LT(loaded.largest_difference(exact, first), 1e-4);
+  EXPECT_GT(loaded.largest_difference(first, second), 1e-9);
+}
+
+TEST(Roundings, LeaveWhatIsExact) {
+  LoadedModel loaded("views");
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  std::vector<TensorRef> inputs = loaded.inputs();
+  const TensorRef whole = *loaded.services->allocate(spec_of(*inputs[0]));
+  auto* at = static_cast<float*>(whole->data());
+  for (int64_t i = 0; i < whole->storage_bytes() / 4; ++i) at[i] = static_cast<float>(i % 16 - 8);
+  inputs[0] = whole;
+  auto exact = (*program)->referee(inputs, {}, 1), moved = (*program)->referee(inputs, {}, 1, {3, false});
+  ASSERT_TRUE(exact.ok() && moved.ok());
+  for (size_t i = 0; i < 5; ++i)
+    EXPECT_EQ(loaded.largest_difference(exact->outputs[0][i], moved->outputs[0][i]), 0) << "output " << i;
+}
+
 // Where somebody writes what the view shares, a copy would be another program: the error is eager's.
 TEST(ViewsOfOtherStrides, AreRefusedWhereTheyAreWritten) {
   for (const char* name : {"written_view", "written_base"}) {

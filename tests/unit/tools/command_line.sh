@@ -26,7 +26,7 @@ expect 2 'nearest is "default"' run mlp --mode defualt
 expect 2 'default, reduce-overhead, max-autotune, max-performance' run mlp --mode turbo
 expect 2 'nearest is "forbid"' run mlp --fallback forbidd
 expect 2 'a number from 0 to 4096' run mlp --threads -3
-expect 2 'a number above 0' run mlp --race-limit 0
+expect 2 'a number above 0' run mlp --run-deadline 0
 expect 2 'a number from 0' run mlp --budget nan
 expect 2 'nearest is "merge_siblings"' run mlp --disable-pass merge_sibling
 expect 2 'does not exist' run mlp --plugin /nope.so

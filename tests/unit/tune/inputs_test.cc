@@ -146,6 +146,15 @@ TEST(Inputs, IntegersOfAnOpaqueOperatorAreSmall) {
   EXPECT_EQ(hints[1].kind, InputHint::kNormal);
 }
 
+TEST(Inputs, OfAModelThatRefusesNumbersAreTheCallers) {
+  for (const auto& [name, drawn] : {std::pair("aten::binary_cross_entropy", false), std::pair("aten::binary_cross_entropy_with_logits", true)}) {
+    Builder b;
+    const ValueId x = b.input(DType::k_f32, {4});
+    b.op(OpCode::kOpaque, {x}, {{AttrKey::k_aten, std::string(name)}}, type(DType::k_f32, {}));
+    EXPECT_EQ(infer_inputs(b.graph)[0].unknown_meaning, !drawn) << name;
+  }
+}
+
 TEST(Inputs, TheSameSeedGivesTheSameBytesAndAnotherSetOthers) {
   Builder b;
   b.input(DType::k_f32, {1000});
