@@ -256,6 +256,33 @@ TEST(Aten, AttentionIsOfOneRankFromThreeOn) {
       }
 }
 
+TEST(Aten, ARangeIsOfIntegersWhereAllBoundsAre) {
+  for (int fractions = 0; fractions < 8; ++fractions) {
+    Call c;
+    const char* const names[] = {"start", "end", "step"};
+    const int64_t bounds[] = {1, 7, 2};
+    for (int i = 0; i < 3; ++i) fractions >> i & 1 ? c.with(names[i], static_cast<double>(bounds[i])) : c.with(names[i], bounds[i]);
+    const auto r = c.lower("aten::arange.start_step");
+    ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+    EXPECT_EQ(c.graph.type((**r)[0]).dtype, fractions == 0 ? DType::k_i64 : DType::k_f32) << fractions;
+    EXPECT_EQ(c.graph.type((**r)[0]).sizes, Dims{3});
+  }
+}
+
+TEST(Aten, ListsOfTensorsAreCarriedIfOneOfThemIs) {
+  for (size_t complex = 0; complex < 4; ++complex) {
+    Call c;
+    AtenArg::Values values;
+    for (size_t i = 0; i < 3; ++i) values.push_back(c.input(i == complex ? DType::k_c64 : DType::k_f32, {2}));
+    c.with("tensors", values).with("dim", int64_t{0});
+    if (complex == 3) {
+      EXPECT_EQ(c.rows("aten::cat"), "cat") << c.why;
+    } else {
+      expect_opaque(c, "aten::cat", "carried");
+    }
+  }
+}
+
 TEST(Aten, UnboundArgumentsAreAnError) {
   Call c;
   auto r = c.lower("aten::relu");

@@ -210,6 +210,31 @@ TEST(Infer, BagsOfAnyRanksAndDtypes) {
   EXPECT_EQ(good, 2 + 2 * 2);
 }
 
+// A list that names an axis too few or too many, and numbers out of range, one at a time.
+TEST(Infer, WindowsNameEachAxisAndStayInRange) {
+  const AttrKey lists[] = {AttrKey::k_stride, AttrKey::k_padding, AttrKey::k_dilation, AttrKey::k_output_padding};
+  const auto conv = [&](size_t wrong, size_t length, bool transposed) {
+    std::vector<Attr> attrs = {{AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, transposed}};
+    for (size_t i = 0; i < 4; ++i) attrs.push_back({lists[i], Dims(i == wrong ? length : 2, i % 2 == 0 ? 1 : 0)});
+    return one(OpCode::k_conv, {f32({1, 3, 8, 8}), f32({3, 3, 3, 3})}, attrs);
+  };
+  for (const bool transposed : {false, true}) {
+    ASSERT_TRUE(conv(9, 0, transposed).ok());
+    for (size_t wrong = 0; wrong < (transposed ? 4u : 3u); ++wrong)
+      for (const size_t length : {0, 1, 3}) EXPECT_REFUSED(conv(wrong, length, transposed), "do not name each spatial axis");
+  }
+  const auto pool = [](Dims kernel, Dims stride, Dims padding, Dims dilation) {
+    return one(OpCode::k_max_pool, {f32({1, 3, 8, 8})},
+               {{AttrKey::k_kernel, kernel}, {AttrKey::k_stride, stride}, {AttrKey::k_padding, padding}, {AttrKey::k_dilation, dilation}, {AttrKey::k_ceil_mode, false}});
+  };
+  ASSERT_TRUE(pool({2, 3}, {1, 1}, {1, 1}, {1, 1}).ok());
+  EXPECT_REFUSED(pool({2, 0}, {1, 1}, {0, 0}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 0}, {0, 0}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, -1}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, 2}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, 0}, {1, 0}), "out of range");
+}
+
 // Each weight of each layer has its own size: one that has another's is refused, whichever it is.
 TEST(Infer, RecurrentWeightsFitOneByOne) {
   const int64_t in = 5, hidden = 3, batch = 2, steps = 4;
