@@ -396,7 +396,10 @@ class Preparer {
     }
     std::vector<int> anchor_results;
     for (AnchorPlan& plan : p_.anchors) anchor_results.push_back(r_.nodes[plan.node].results[0]);
-    r_.tidy();
+    // What names the rows of an update is an operand of what the update stands for, which nobody else may read.
+    std::vector<int> updated;
+    std::copy_if(p_.shown_by.begin(), p_.shown_by.end(), std::back_inserter(updated), [](int t) { return t >= 0; });
+    r_.tidy(updated);
     p_.absorbed.assign(r_.nodes.size(), false);
     for (int t : results) p_.absorbed[r_.tensors[t].producer] = true;
     for (size_t i = 0; i < p_.anchors.size(); ++i) p_.anchors[i].node = r_.tensors[anchor_results[i]].producer;

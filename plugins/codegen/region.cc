@@ -217,7 +217,7 @@ int Region::constant(double value, uint8_t dtype, Dims sizes) {
   return add(kOp_full, {}, dtype, std::move(sizes), a);
 }
 
-void Region::tidy() {
+void Region::tidy(std::span<const int> kept) {
   std::vector<TensorNode> ordered;
   std::vector<int> place(nodes.size(), -1);
   std::function<void(int)> visit = [&](int tensor) {
@@ -231,6 +231,7 @@ void Region::tidy() {
     ordered.push_back(nodes[node]);
   };
   for (const RegionOutput& out : outputs) visit(out.tensor);
+  for (int tensor : kept) visit(tensor);
   nodes = std::move(ordered);
   for (Tensor& t : tensors) t.readers.clear(), t.producer = -1;
   for (int n = 0; n < static_cast<int>(nodes.size()); ++n) {

@@ -81,8 +81,8 @@ class Region {
   const TensorNode* producer(int tensor) const {
     return tensors[tensor].producer < 0 ? nullptr : &nodes[tensors[tensor].producer];
   }
-  // Recomputes readers, drops nodes that no output needs, and puts the rest in topological order.
-  void tidy();
+  // Recomputes readers, drops nodes that neither an output nor `kept` needs, and puts the rest in topological order.
+  void tidy(std::span<const int> kept = {});
 };
 
 Dims row_major(const Dims& sizes);

@@ -408,6 +408,21 @@ TEST(Fusion, RowOfAnInputIsWrittenInPlace) { row_update(true, false); }
 TEST(Fusion, RowOfACopyIsChosen) { row_update(false, false); }
 TEST(Fusion, RowOfAnInputThatIsAnOutputTooIsChosen) { row_update(true, true); }
 
+// Nobody reads the whole afterwards, and the index is made in the region: both are still needed.
+TEST(Fusion, RowsThatNobodyReadsAreWrittenWhereAComputedIndexSays) {
+  for (bool computed : {false, true}) {
+    RegionBuilder g;
+    int cache = g.input(kF32, {5, 3}), at = g.input(kDType_i64, {2}), row = g.input(kF32, {2, 3});
+    if (computed) at = g.binary(kOp_add, at, at);
+    g.output(g.op(kOp_index_reduce, {cache, at, row}, kF32, {5, 3},
+                  {{kAttr_dim, int64_t{0}}, {kAttr_reduce, std::string("none")}, {kAttr_include_self, true}}), 0);
+    g.output(g.unary(kOp_neg, row));
+    InterpBackend backend;
+    backend.info.updates_rows = true;
+    check(g, backend, {Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}, Values{2, 1}, Values{-1, -2, -3, -4, -5, -6}});
+  }
+}
+
 TEST(Fusion, UpdateThatPermutesItsInput) {
   RegionBuilder g;
   int x = g.input(kF32, {5, 5});
