@@ -444,6 +444,23 @@ class Parent {
     }
     std::printf("%zu operators: %zu compiled wholly in all cases, %zu in some or in part, %zu eager\n", rows.size(),
                 whole, partly, rows.size() - whole - partly);
+    print_missing(names);
+  }
+
+  // Operators that are not in the table, as the reports name them: "eager: 2 x aten::erfinv: not in the operator table".
+  void print_missing(const std::vector<std::string>& names) {
+    static constexpr std::string_view kOutside = ": not in the operator table";
+    std::map<std::string, size_t> cases;
+    for (const std::string& name : names)
+      for (const std::string& reason : told_[name].reasons) {
+        const size_t from = reason.find(" x "), to = reason.find(kOutside);
+        if (from != std::string::npos && to != std::string::npos && from < to) ++cases[reason.substr(from + 3, to - from - 3)];
+      }
+    std::vector<std::pair<size_t, std::string>> sorted;
+    for (const auto& [name, count] : cases) sorted.emplace_back(count, name);
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+    std::printf("\n| not in the operator table | cases |\n|---|---|\n");
+    for (const auto& [count, name] : sorted) std::printf("| `%s` | %zu |\n", name.c_str(), count);
   }
 
   Arguments a_;
