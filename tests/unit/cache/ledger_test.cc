@@ -105,6 +105,14 @@ TEST(Ledger, AnotherStackMakesItStale) {
   stack["threads"] = "16";
   EXPECT_FALSE(read_ledger(cache, key, stack, &stale));
   EXPECT_EQ(stale, "threads: 2 -> 16");
+  stack = sample().fingerprints;
+  stack["new"] = "1";
+  EXPECT_FALSE(read_ledger(cache, key, stack, &stale));
+  EXPECT_EQ(stale, "new: nothing -> 1");
+  stack = sample().fingerprints;
+  stack.erase("threads");
+  EXPECT_FALSE(read_ledger(cache, key, stack, &stale));
+  EXPECT_EQ(stale, "a fingerprint is gone");
   cache.publish(EntryKind::kLedger, key, "{}");
   EXPECT_FALSE(read_ledger(cache, key, sample().fingerprints, &stale));
   EXPECT_TRUE(cache.list().empty()) << "a record that does not parse is deleted";

@@ -318,6 +318,26 @@ TEST(Fusion, NarrowIntegersWrapBetweenOperators) {
   }
 }
 
+// A number is true where it is not zero: less than one, and with nothing but zeros in its last byte, too.
+TEST(Fusion, WhatIsNotZeroIsTrue) {
+  struct Case {
+    uint8_t dtype;
+    Values x;
+  };
+  for (const Case& c : {Case{kF32, {0.5, -0.25, 0, -0.0, 1, 256}}, Case{kDType_bf16, {0.5, -0.25, 0, -0.0, 1, 256}},
+                        Case{kDType_i64, {256, -256, 0, 0, 1, 4294967296.0}}, Case{kDType_i32, {256, -256, 0, 0, 1, 65536}}, Case{kDType_u8, {128, 255, 0, 0, 1, 2}}}) {
+    RegionBuilder g;
+    const int x = g.input(c.dtype, {6}), truth = g.cast(x, kDType_bool);
+    g.output(truth);
+    g.output(g.cast(truth, kDType_i64));
+    g.output(g.where(truth, x, g.scalar(7, x)));
+    const Checked checked = check(g, {c.x});
+    EXPECT_EQ(checked.outputs[0], (Values{1, 1, 0, 0, 1, 1}));
+    EXPECT_EQ(checked.outputs[1], (Values{1, 1, 0, 0, 1, 1}));
+    EXPECT_EQ(checked.outputs[2], (Values{c.x[0], c.x[1], 7, 7, c.x[4], c.x[5]}));
+  }
+}
+
 TEST(Fusion, EmptyAndScalarTensors) {
   RegionBuilder g;
   int e = g.input(kF32, {0, 4}), s = g.input(kF32, {}), x = g.input(kF32, {3, 0});

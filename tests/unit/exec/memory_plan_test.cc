@@ -16,6 +16,14 @@ TEST(MemoryPlan, SharesBytesOnlyBetweenDisjointLifetimes) {
   EXPECT_EQ(plan.total_bytes, 2048);
 }
 
+// Every other value is gone at the time 5 and leaves a gap.
+TEST(MemoryPlan, TakesTheSmallestGapAndOfEqualOnesTheFirst) {
+  const MemoryPlan smallest = plan_memory({{8192, 0, 1}, {8192, 0, 9}, {4096, 0, 1}, {4096, 0, 9}, {1024, 5, 5}});
+  EXPECT_EQ(smallest.offsets[4], smallest.offsets[2]);
+  const MemoryPlan equal = plan_memory({{4096, 0, 1}, {4096, 0, 9}, {4096, 0, 1}, {4096, 0, 9}, {1024, 5, 5}});
+  EXPECT_EQ(equal.offsets[4], equal.offsets[0]);
+}
+
 TEST(MemoryPlan, RandomLifetimesNeverOverlap) {
   std::mt19937 rng(7);
   for (int round = 0; round < 200; ++round) {

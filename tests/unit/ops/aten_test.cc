@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "core/ir/rows.h"
 #include "core/ops/promote.h"
@@ -195,6 +196,91 @@ TEST(Aten, OpaqueLeavesNoTraceAndSaysWhy) {
   Call late;  // fails after rows were emitted
   expect_opaque(late.tensor("self", DType::k_bf16, {3}).tensor("other", DType::k_f32, {4}), "aten::add.Tensor",
                 "broadcast");
+}
+
+TEST(Aten, SpansThatAreWholeRowsHaveRows) {
+  for (const int64_t step : {int64_t{1}, int64_t{2}}) {
+    Call c;
+    c.tensor("self", DType::k_f32, {8}).tensor("src", DType::k_f32, {4 / step}).with("dim", int64_t{0}).with("start", int64_t{2});
+    c.with("end", int64_t{6}).with("step", step);
+    EXPECT_NE(c.rows("aten::slice_scatter"), "opaque") << "step " << step << ": " << c.why;
+  }
+  Call none;
+  none.tensor("self", DType::k_f32, {8}).tensor("src", DType::k_f32, {4}).with("dim", int64_t{0}).with("start", int64_t{2});
+  expect_opaque(none.with("end", int64_t{6}).with("step", int64_t{0}), "aten::slice_scatter", "a step below 1");
+}
+
+TEST(Aten, TakingAlongAnAxisKeepsTheLengthOfTheIndices) {
+  for (const Dims& indices : {Dims{3, 2}, Dims{1, 2}, Dims{3, 7}}) {
+    Call c;
+    c.tensor("self", DType::k_f32, {3, 4}).tensor("indices", DType::k_i64, indices).with("dim", int64_t{1});
+    const auto r = c.lower("aten::take_along_dim");
+    ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+    EXPECT_EQ(c.graph.type((**r)[0]).sizes, (Dims{3, indices[1]}));
+  }
+}
+
+TEST(Aten, ShufflesOnlyChannelsThatGroupsDivide) {
+  Call good;
+  EXPECT_EQ(good.tensor("self", DType::k_f32, {2, 4, 3}).with("groups", int64_t{2}).rows("aten::channel_shuffle"), "reshape permute reshape");
+  const std::pair<Dims, int64_t> refused[] = {{{2, 4}, 2}, {{2, 4, 3}, 0}, {{2, 4, 3}, -2}, {{2, 4, 3}, 3}};
+  for (const auto& [sizes, groups] : refused) {
+    Call c;
+    expect_opaque(c.tensor("self", DType::k_f32, sizes).with("groups", groups), "aten::channel_shuffle", "groups that do not divide");
+  }
+}
+
+// Which factor belongs to which axis, in the spelling with one argument an axis.
+TEST(Aten, ResizingKnowsTheFactorOfEachAxis) {
+  Call c;
+  c.tensor("self", DType::k_f32, {1, 1, 4, 6}).with("output_size", Dims{8, 18}).with("scales_h", 2.0).with("scales_w", 3.0);
+  const auto r = c.lower("aten::upsample_nearest2d");
+  ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+  const Op& row = c.graph.ops.back();
+  ASSERT_EQ(row.code, OpCode::k_upsample_nearest);
+  EXPECT_EQ(row.ints(AttrKey::k_scales), (Dims{std::bit_cast<int64_t>(2.0), std::bit_cast<int64_t>(3.0)}));
+}
+
+TEST(Aten, AttentionIsOfOneRankFromThreeOn) {
+  const Dims shapes[] = {{4, 8}, {2, 4, 8}, {1, 2, 4, 8}};
+  for (const Dims& q : shapes)
+    for (const Dims& k : shapes)
+      for (const Dims& v : shapes) {
+        Call c;
+        c.tensor("query", DType::k_f32, q).tensor("key", DType::k_f32, k).tensor("value", DType::k_f32, v);
+        if (q.size() >= 3 && q.size() == k.size() && q.size() == v.size()) {
+          EXPECT_NE(c.rows("aten::scaled_dot_product_attention"), "opaque") << c.why;
+        } else {
+          expect_opaque(c, "aten::scaled_dot_product_attention", "attention below 3-d or of mixed ranks");
+        }
+      }
+}
+
+TEST(Aten, ARangeIsOfIntegersWhereAllBoundsAre) {
+  for (int fractions = 0; fractions < 8; ++fractions) {
+    Call c;
+    const char* const names[] = {"start", "end", "step"};
+    const int64_t bounds[] = {1, 7, 2};
+    for (int i = 0; i < 3; ++i) fractions >> i & 1 ? c.with(names[i], static_cast<double>(bounds[i])) : c.with(names[i], bounds[i]);
+    const auto r = c.lower("aten::arange.start_step");
+    ASSERT_TRUE(r.ok() && r->has_value()) << c.why;
+    EXPECT_EQ(c.graph.type((**r)[0]).dtype, fractions == 0 ? DType::k_i64 : DType::k_f32) << fractions;
+    EXPECT_EQ(c.graph.type((**r)[0]).sizes, Dims{3});
+  }
+}
+
+TEST(Aten, ListsOfTensorsAreCarriedIfOneOfThemIs) {
+  for (size_t complex = 0; complex < 4; ++complex) {
+    Call c;
+    AtenArg::Values values;
+    for (size_t i = 0; i < 3; ++i) values.push_back(c.input(i == complex ? DType::k_c64 : DType::k_f32, {2}));
+    c.with("tensors", values).with("dim", int64_t{0});
+    if (complex == 3) {
+      EXPECT_EQ(c.rows("aten::cat"), "cat") << c.why;
+    } else {
+      expect_opaque(c, "aten::cat", "carried");
+    }
+  }
 }
 
 TEST(Aten, UnboundArgumentsAreAnError) {

@@ -210,5 +210,56 @@ TEST(Infer, BagsOfAnyRanksAndDtypes) {
   EXPECT_EQ(good, 2 + 2 * 2);
 }
 
+// A list that names an axis too few or too many, and numbers out of range, one at a time.
+TEST(Infer, WindowsNameEachAxisAndStayInRange) {
+  const AttrKey lists[] = {AttrKey::k_stride, AttrKey::k_padding, AttrKey::k_dilation, AttrKey::k_output_padding};
+  const auto conv = [&](size_t wrong, size_t length, bool transposed) {
+    std::vector<Attr> attrs = {{AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, transposed}};
+    for (size_t i = 0; i < 4; ++i) attrs.push_back({lists[i], Dims(i == wrong ? length : 2, i % 2 == 0 ? 1 : 0)});
+    return one(OpCode::k_conv, {f32({1, 3, 8, 8}), f32({3, 3, 3, 3})}, attrs);
+  };
+  for (const bool transposed : {false, true}) {
+    ASSERT_TRUE(conv(9, 0, transposed).ok());
+    for (size_t wrong = 0; wrong < (transposed ? 4u : 3u); ++wrong)
+      for (const size_t length : {0, 1, 3}) EXPECT_REFUSED(conv(wrong, length, transposed), "do not name each spatial axis");
+  }
+  const auto pool = [](Dims kernel, Dims stride, Dims padding, Dims dilation) {
+    return one(OpCode::k_max_pool, {f32({1, 3, 8, 8})},
+               {{AttrKey::k_kernel, kernel}, {AttrKey::k_stride, stride}, {AttrKey::k_padding, padding}, {AttrKey::k_dilation, dilation}, {AttrKey::k_ceil_mode, false}});
+  };
+  ASSERT_TRUE(pool({2, 3}, {1, 1}, {1, 1}, {1, 1}).ok());
+  EXPECT_REFUSED(pool({2, 0}, {1, 1}, {0, 0}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 0}, {0, 0}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, -1}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, 2}, {1, 1}), "out of range");
+  EXPECT_REFUSED(pool({2, 2}, {1, 1}, {0, 0}, {1, 0}), "out of range");
+}
+
+// Each weight of each layer has its own size: one that has another's is refused, whichever it is.
+TEST(Infer, RecurrentWeightsFitOneByOne) {
+  const int64_t in = 5, hidden = 3, batch = 2, steps = 4;
+  const std::vector<Type> right = {f32({steps, batch, in}),      f32({2, batch, hidden}),       f32({2, batch, hidden}),
+                                   f32({4 * hidden, in}),        f32({4 * hidden, hidden}),     f32({4 * hidden}), f32({4 * hidden}),
+                                   f32({4 * hidden, hidden}),    f32({4 * hidden, hidden}),     f32({4 * hidden}), f32({4 * hidden})};
+  const auto emit = [](std::vector<Type> operands) {
+    Graph g;
+    std::vector<ValueId> ids;
+    for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
+    return Builder(g).emit(OpCode::k_lstm, ids,
+                           {{AttrKey::k_layers, int64_t{2}}, {AttrKey::k_bidirectional, false}, {AttrKey::k_batch_first, false}, {AttrKey::k_has_biases, true}});
+  };
+  ASSERT_TRUE(emit(right).ok());
+  for (size_t k = 3; k < right.size(); ++k)
+    for (size_t d = 0; d < right[k].sizes.size(); ++d) {
+      std::vector<Type> wrong = right;
+      Dims sizes = right[k].sizes;
+      sizes[d] += 1;
+      wrong[k] = f32(sizes);
+      const auto r = emit(wrong);
+      ASSERT_FALSE(r.ok()) << "operand " << k << " axis " << d;
+      EXPECT_NE(r.status().text().find("weights of layer " + std::to_string((k - 3) / 4) + " do not fit"), std::string::npos) << r.status().text();
+    }
+}
+
 }  // namespace
 }  // namespace keirin

@@ -77,6 +77,18 @@ TEST(DropConstantMasks, OfConstantsOnlyWhatShowsTheSameScores) {
   EXPECT_GT(replaced, 300) << "else the pass does nothing";
 }
 
+// One row more than is read, and one that is read: both hide nothing.
+TEST(DropConstantMasks, AMaskThatIsTooLargeToReadStays) {
+  for (const int64_t queries : {2048, 2049}) {
+    Attended a(queries, 2048);
+    a.evaluator.table.push_back(std::vector<double>(static_cast<size_t>(queries * 2048), 0.0));
+    const ValueId mask = a.graph.add_constant(typed(DType::k_f32, {queries, 2048}), 0, ValueKind::kConstant);
+    const auto wide = Builder(a.graph).expand_to(mask, {1, 2, queries, 2048});
+    ASSERT_TRUE(wide.ok());
+    EXPECT_EQ(a.after(*wide).first, queries > 2048);
+  }
+}
+
 // The same masks as a model writes them: compared numbers of rows and columns.
 TEST(DropConstantMasks, OfComparedIotasOnlyWhatShowsTheSameScores) {
   int replaced = 0;

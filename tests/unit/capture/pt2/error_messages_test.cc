@@ -49,6 +49,7 @@ constexpr Case kCases[] = {
     {"signature_differs", "mlp", kModel, "{\"user_input\": {\"arg\": {\"as_tensor\": {\"name\": \"x\"}}}}",
      "{\"user_input\": {\"arg\": {\"as_tensor\": {\"name\": \"relu\"}}}}"},
     {"token_input", "mlp", kModel, "{\"user_input\": {", "{\"token\": {"},
+    {"output_of_no_kind", "mlp", kModel, "{\"user_output\": {", "{\"nobodys_output\": {"},
     {"custom_object", "mlp", kModel, "{\"user_input\": {", "{\"custom_obj\": {"},
     {"mutation_of_nothing", "counter_core", kModel, "\"buffer_name\": \"n\"}}, {\"user_output\"",
      "\"buffer_name\": \"m\"}}, {\"user_output\""},

@@ -203,6 +203,25 @@ TEST(ReadPt2, MemoryReadsLikeAFile) {
   EXPECT_EQ(only(*file).payload.weights.size(), 4u);
 }
 
+TEST(ReadPt2, ADeviceHasAnIndexOrNone) {
+  std::vector<test::ZipItem> items = test::unzip(test::file_text(test::data_file("mlp")));
+  test::ZipItem* model = test::find(items, "models/model.json");
+  ASSERT_NE(model, nullptr);
+  const std::string from = "\"device\": {\"type\": \"cpu\", \"index\": null}", before = model->content;
+  const size_t at = before.find(from);
+  ASSERT_NE(at, std::string::npos);
+  for (const int64_t index : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{0x7FFF}, int64_t{0x8000}}) {
+    std::string to = from;
+    model->content = before;
+    model->content.replace(at, from.size(), to.replace(to.find("null"), 4, std::to_string(index)));
+    const std::string bytes = test::write_zip(items);
+    const Result<Pt2File> file = read_pt2(std::as_bytes(std::span(bytes)));
+    ASSERT_EQ(file.ok(), index >= 0 && index <= 0x7FFF) << index << (file.ok() ? "" : file.status().text());
+    const std::string told = file.ok() ? "a device index is " + std::to_string(index) : file.status().text();
+    EXPECT_NE(told.find("a device index is " + std::to_string(index)), std::string::npos) << told;
+  }
+}
+
 // Sizes x strides x offset x dtype x length of the record: taken if and only if the last byte of the furthest element, found by
 // walking over all of them, lies in the record.
 TEST(ReadPt2, AWeightLiesInItsRecordToTheLastElement) {
