@@ -114,6 +114,36 @@ TEST(CudaConvProblem, StrictMeansNoTf32) {
   EXPECT_TRUE(conv_problem(conv(kit::kDType_f32, false), KRN_NUMERICS_FAST, why_not)->tf32);
 }
 
+// What a library's plan is tried on: numbers of f32, f16 and bf16 that are what they are called, and what counts as right.
+TEST(CudaConvProblem, PlansAreTriedOnLargeNumbersInfinitiesAndNan) {
+  std::string why_not;
+  AnchorDesc a = conv(kit::kDType_bf16, true);
+  EXPECT_EQ(edge_cases(*conv_problem(a, KRN_NUMERICS_DEFAULT, why_not)).size(), 5u);
+  a.post_ops = {{kit::kOp_relu, {}}};
+  const auto after_relu = edge_cases(*conv_problem(a, KRN_NUMERICS_DEFAULT, why_not));
+  EXPECT_EQ(after_relu.size(), 3u) << "what is negative becomes 0 there";
+  for (const EdgeCase& edge : after_relu) EXPECT_NE(edge.value, EdgeCase::kInfinity);
+  struct Row {
+    uint8_t dtype;
+    uint32_t large, infinity, nan;  // elements
+  };
+  for (const Row& r : {Row{kit::kDType_f32, 0x46464646, 0x7f800000, 0x7fc00000}, Row{kit::kDType_f16, 0x6464, 0x7c00, 0x7e00},
+                       Row{kit::kDType_bf16, 0x4646, 0x7f80, 0x7fc0}}) {
+    const bool wide = r.dtype == kit::kDType_f32;
+    const auto word = [&](uint32_t element) { return wide ? element : element << 16 | element; };
+    EXPECT_EQ((EdgeCase{EdgeCase::kLarge, false, EdgeCase::kNoNan}.bits(r.dtype)), word(r.large));
+    EXPECT_EQ((EdgeCase{EdgeCase::kInfinity, true, EdgeCase::kNotFinite}.bits(r.dtype)), word(r.infinity | (wide ? 0x80000000u : 0x8000u)));
+    EXPECT_EQ((EdgeCase{EdgeCase::kNan, false, EdgeCase::kIsNan}.bits(r.dtype)), word(r.nan));
+    const auto shown = [&](EdgeCase::Shows shows, uint32_t element) { return EdgeCase{EdgeCase::kNan, false, shows}.shown_by(element, r.dtype); };
+    for (uint32_t number : {0u, r.large, r.infinity}) EXPECT_TRUE(shown(EdgeCase::kNoNan, number));
+    EXPECT_FALSE(shown(EdgeCase::kNoNan, r.nan));
+    for (uint32_t number : {r.nan, r.infinity}) EXPECT_TRUE(shown(EdgeCase::kNotFinite, number));
+    EXPECT_FALSE(shown(EdgeCase::kNotFinite, r.large));
+    EXPECT_TRUE(shown(EdgeCase::kIsNan, r.nan));
+    for (uint32_t number : {0u, r.large, r.infinity}) EXPECT_FALSE(shown(EdgeCase::kIsNan, number));
+  }
+}
+
 TEST(CudaConvProblem, Epilogues) {
   const AnchorDesc a = conv(kit::kDType_bf16, true);
   const Dims own = a.results[0].strides, per_channel{0, 1, 0, 0}, row_major{560, 35, 7, 1};

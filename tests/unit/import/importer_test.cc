@@ -178,7 +178,8 @@ TEST(PreparedCall, RunsOneOp) {
     ASSERT_TRUE(status.ok()) << status.text();
     for (size_t i = 0; i < results.size(); ++i) values[graph.ops[id].results[i]] = results[i];
   }
-  EXPECT_TRUE(loaded.same_bits(values[graph.outputs[0].value], loaded.expected(0, 0)));
+  // Recorded on another processor, whose library may take a sum in another order.
+  EXPECT_LT(loaded.largest_difference(values[graph.outputs[0].value], loaded.expected(0, 0)), 1e-6);
 }
 
 }  // namespace
