@@ -52,7 +52,7 @@ struct LoadedModel {
   const pt2::Model* model = nullptr;
   WeightTable weights;
   std::map<std::string, TensorRef> golden;
-  bool has_convolution = false;
+  bool has_products = false;  // a library takes sums in it
 
   explicit LoadedModel(const std::string& name, const std::string& folder = "import") {
     auto read = pt2::read_pt2(data_path(name + ".pt2", folder));
@@ -60,7 +60,9 @@ struct LoadedModel {
     if (!read.ok()) return;
     file = std::move(*read);
     model = *file.model();
-    for (const pt2::Node& node : model->program.graph.nodes) has_convolution |= node.target.find("conv") != std::string::npos;
+    for (const pt2::Node& node : model->program.graph.nodes)
+      for (const char* product : {".conv", ".linear", ".matmul", "mm.", ".einsum"})
+        has_products |= node.target.find(product) != std::string::npos;
     auto loaded = load_weights(*model, std::nullopt, *services);
     EXPECT_TRUE(loaded.ok()) << loaded.status().text();
     weights = std::move(*loaded);
@@ -82,7 +84,7 @@ struct LoadedModel {
     return found == golden.end() ? nullptr : found->second;
   }
 
-  // Equal dtype, sizes and bits, whatever the strides. Of a model with a convolution, numbers within 1e-6 of the largest: the order of
+  // Equal dtype, sizes and bits, whatever the strides. Of a model with a product, numbers within 1e-6 of the largest: the order of
   // its sums is the library's, which has another one for each kind of processor.
   ::testing::AssertionResult same_bits(const TensorRef& got, const TensorRef& wanted) const {
     if (got == nullptr || wanted == nullptr) return ::testing::AssertionFailure() << "a tensor is missing";
@@ -94,7 +96,7 @@ struct LoadedModel {
     const TensorRef dense = *services->allocate({wanted->dtype(), sizes_of(*wanted), {}, {}});
     if (!services->copy(dense, got).ok()) return ::testing::AssertionFailure() << "the result cannot be copied";
     const int64_t bytes = num_elements(*wanted) * dtype_bytes(wanted->dtype());
-    const bool sums_differ = has_convolution && wanted->dtype() == DType::k_f32 && largest_difference(dense, wanted) <= 1e-6 * largest(wanted);
+    const bool sums_differ = has_products && wanted->dtype() == DType::k_f32 && largest_difference(dense, wanted) <= 1e-6 * largest(wanted);
     if (bytes != 0 && !sums_differ && std::memcmp(dense->data(), wanted->data(), static_cast<size_t>(bytes)) != 0) {
       return ::testing::AssertionFailure()
              << "bits differ, first element " << first(*dense) << " against " << first(*wanted)
