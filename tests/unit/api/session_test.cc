@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "core/api/guard.h"
+#include "core/host/plugins.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
 
@@ -33,6 +34,16 @@ std::unique_ptr<Session> open(const std::string& name, Options options = {}) {
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
 }
+
+// The name of a plugin that compiles nothing for the CPU, so that everything stays eager and deciding is quick; empty in a build
+// without one.
+std::string plugin_of_gpus() {
+  for (const PluginReport& report : shared_runtime().plugins().reports())
+    if (report.name == "cuda" || report.name == "rocm") return report.name;
+  return {};
+}
+#define SKIP_WITHOUT_A_PLUGIN_OF_GPUS() \
+  if (plugin_of_gpus().empty()) GTEST_SKIP() << "this build has no plugin of GPUs to leave everything eager with"
 
 double largest_difference(const TensorRef& a, const TensorRef& b) {
   EXPECT_EQ(a->dtype(), DType::k_f32);
@@ -70,9 +81,10 @@ TEST(Session, DecidesAVerifiedPlanAndReportsIt) {
 }
 
 TEST(Session, FallbackIsWarnedOfOrForbidden) {
+  SKIP_WITHOUT_A_PLUGIN_OF_GPUS();
   Options options;
   options.race_seconds = 0.2;
-  options.plugins = {"cuda"};  // which has nothing on the CPU: everything stays eager
+  options.plugins = {plugin_of_gpus()};
   options.fallback = Fallback::kWarn;
   auto session = open("mlp", options);
   auto inputs = session->example_inputs(1);
@@ -205,9 +217,10 @@ TEST(Session, SizesAreNamedAndCheckedAgainstTheExport) {
 }
 
 TEST(Session, TheOldestDecisionGoesAndItsReportSaysSo) {
+  SKIP_WITHOUT_A_PLUGIN_OF_GPUS();
   Options options;
   options.race_seconds = 0.05;
-  options.plugins = {"cuda"};  // which has nothing on the CPU: deciding is quick
+  options.plugins = {plugin_of_gpus()};
   options.max_shapes = 2;
   auto session = open("bert_dynamic", options);
   const std::vector<std::vector<int64_t>> sizes = {{2, 4}, {3, 6}, {4, 8}};
@@ -225,9 +238,10 @@ TEST(Session, TheOldestDecisionGoesAndItsReportSaysSo) {
 }
 
 TEST(Session, NoPluginIsTheFirstReason) {
+  SKIP_WITHOUT_A_PLUGIN_OF_GPUS();
   Options options;
   options.race_seconds = 0.05;
-  options.plugins = {"cuda"};
+  options.plugins = {plugin_of_gpus()};
   auto session = open("mlp", options);
   auto report = session->compile(*session->example_inputs(1));
   ASSERT_TRUE(report.ok()) << report.status().text();
