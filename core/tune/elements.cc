@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 namespace keirin {
@@ -186,6 +187,12 @@ int64_t largest_integer(DType dtype) {
 
 bool same_sizes(const Tensor& a, const Tensor& b) {
   return a.rank() == b.rank() && std::equal(a.sizes(), a.sizes() + a.rank(), b.sizes());
+}
+
+std::string number_text(double x) {
+  char text[32];
+  snprintf(text, sizeof text, "%.3g", x);
+  return text;
 }
 
 Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -27,6 +28,7 @@ double ulp_at(DType dtype, double magnitude);
 int64_t num_elements(const Tensor& tensor);
 
 bool same_sizes(const Tensor& a, const Tensor& b);
+std::string number_text(double x);  // three digits, for sentences
 
 // All of them in row-major order, from whatever device.
 Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services);

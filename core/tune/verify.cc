@@ -46,12 +46,6 @@ std::string dims_text(const int64_t* dims, int64_t rank) {
   return text + "]";
 }
 
-std::string number(double x) {
-  char text[32];
-  snprintf(text, sizeof(text), "%.3g", x);
-  return text;
-}
-
 // One output under judgement.
 class OutputJudge {
  public:
@@ -84,7 +78,7 @@ class OutputJudge {
       }
     const auto at = static_cast<size_t>(first);
     wrong(first, std::to_string(different) + " of " + std::to_string(e_.size()) + " elements differ from eager, first at " +
-                     std::to_string(first) + ": " + number(c_[at]) + ", eager " + number(e_[at]));
+                     std::to_string(first) + ": " + number_text(c_[at]) + ", eager " + number_text(e_[at]));
   }
 
   // Whether the element is settled by what is not finite; sets `wrong` if it is settled badly.
@@ -95,8 +89,8 @@ class OutputJudge {
     if (same(e, c) || same(r, c) || (KRN_PLANTED(judge_takes_nan) && std::isnan(c))) return true;
     if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return false;  // better than eager: judged by its error
     if (verdict_.right)
-      wrong(static_cast<int64_t>(i), "element " + std::to_string(i) + " is " + number(c) + ", eager has " + number(e) +
-                                         ", fp64 " + number(r));
+      wrong(static_cast<int64_t>(i), "element " + std::to_string(i) + " is " + number_text(c) + ", eager has " + number_text(e) +
+                                         ", fp64 " + number_text(r));
     return true;
   }
 
@@ -140,11 +134,11 @@ class OutputJudge {
     const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, rms_r) + one_sum;
     if (worst_beyond > k * worst_e + summation) {
       const auto i = static_cast<size_t>(verdict_.worst_index);
-      wrong(verdict_.worst_index, "element " + std::to_string(i) + " is " + number(c_[i]) + ", fp64 has " + number(r_[i]) +
-                                      ": error " + number(std::abs(c_[i] - r_[i])) + ", eager's worst is " + number(worst_e));
+      wrong(verdict_.worst_index, "element " + std::to_string(i) + " is " + number_text(c_[i]) + ", fp64 has " + number_text(r_[i]) +
+                                      ": error " + number_text(std::abs(c_[i] - r_[i])) + ", eager's worst is " + number_text(worst_e));
     } else if (std::sqrt(sum_c / n) > rms_allowed) {
-      wrong(verdict_.worst_index, "the root mean square error is " + number(std::sqrt(sum_c / n)) + ", eager's is " +
-                                      number(std::sqrt(sum_e / n)));
+      wrong(verdict_.worst_index, "the root mean square error is " + number_text(std::sqrt(sum_c / n)) + ", eager's is " +
+                                      number_text(std::sqrt(sum_e / n)));
     }
   }
 
@@ -165,7 +159,7 @@ class OutputJudge {
     // A single number varies with the inputs, not within the output: only a zero proves nothing.
     if (!constant || (r_.size() == 1 && r_[0] != 0 && std::isfinite(r_[0]))) return;
     verdict_.vacuous = true;
-    verdict_.reason = "not verified: the referee's output is constant (" + number(r_[0]) + ")";
+    verdict_.reason = "not verified: the referee's output is constant (" + number_text(r_[0]) + ")";
   }
 
   const JudgeOptions& options_;
@@ -247,8 +241,8 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
       const bool finite = std::isfinite(a) && std::isfinite(b);
       const bool same = a == b || (std::isnan(a) && std::isnan(b));
       if (same || (finite && std::abs(a - b) <= allowed) || (!finite && !nearness.exact_rest)) continue;
-      return where + "element " + std::to_string(k) + " is " + number(b) + ", not " + number(a) +
-             (floats && finite ? " (" + number(std::abs(a - b) / (scale > 0 ? scale : 1)) + " of the largest; " + number(nearness.bound) + " would be allowed)" : "");
+      return where + "element " + std::to_string(k) + " is " + number_text(b) + ", not " + number_text(a) +
+             (floats && finite ? " (" + number_text(std::abs(a - b) / (scale > 0 ? scale : 1)) + " of the largest; " + number_text(nearness.bound) + " would be allowed)" : "");
     }
   }
   return std::string();
