@@ -55,6 +55,11 @@ std::string functional_name(const c10::OperatorHandle& op) {
   return overload.empty() ? name : name + "." + overload;
 }
 
+// A clone keeps the strides of what is dense; what is expanded, or has gaps, comes out otherwise.
+Dims strides_of_clone(const Type& type) {
+  return at::empty_strided(type.sizes, type.strides, at::TensorOptions(at::kMeta)).clone().strides().vec();
+}
+
 class Importer {
  public:
   Importer(const pt2::Program& program, const WeightTable& weights, Device device, const ObservedRun* seen)
@@ -564,6 +569,7 @@ class Importer {
       opaque.cloned.push_back(slot->second);
       opaque.results.push_back({OpaqueCall::Source::Kind::kClone, slot->second, 0});
       Type type = captured_.graph.type(operands[slot->second]);
+      type.strides = strides_of_clone(type);
       types.push_back(std::move(type));
     }
     const std::string name = full_name(call.op);
