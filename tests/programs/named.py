@@ -560,6 +560,33 @@ def rows():
         values, back = torch.unique(h, return_inverse=True)
         return values * 2 + 1, back + 1, h + values.sum()"""
 
+    yield "out_into_filled", "out= takes the place of one number that fills a tensor: it has room for all of them", [Q(3, 4)], """
+        self.m[...] = 2
+        torch.add(self.n.view(torch.int64), 2, out=self.m)
+        return x0 + 1, self.m[1:2] ^ self.m[1:2], self.m * 2""", {"m": Q(3, 4, dtype=I64), "n": Q(3, 4, dtype=I64)}
+    yield "row_written_and_not_read", "rows that an index names are written into an input, and nobody reads it afterwards", [Q(3, 3), Q(3, 3)], """
+        v = x0 + 1
+        x1.index_put_((torch.tensor([0]),), torch.tensor(-1.0))
+        torch.neg(v, out=x0)
+        return x0, torch.arange(6, dtype=torch.float32).abs_()"""
+    yield "two_inputs_laid_out_again", "a recording made for other strides reads copies of both, at once", [Q(1, 4, 3), Q(1, 4, 3), Q(1, 4, 3)], """
+        v = x0 - 0.5
+        x1.sub_(0.5)
+        x2.add_(x1)
+        return x0 * 3, v + x1, x2 * 2"""
+    yield "data_between_buffer_and_write", "what is read before a place where the host looks at data is written behind it", [Q(5)], """
+        before = self.m.index_put((torch.tensor([4, 4, 0]),), torch.tensor(-1.0), accumulate=True)
+        v = x0 * 2
+        v[v < 0] = 0
+        self.m[0] = 1.5
+        return before, before.detach(), v + 1""", {"m": Q(5)}
+    yield "data_then_transposed_in_place", "behind such a place a tensor is given another form itself", [Q(2, 3)], """
+        v = (torch.ones(1, 5).abs() + 1).reciprocal()
+        v[v > 0.25] = 1.5
+        w = v * 2
+        v.transpose_(0, -1)
+        return v.narrow(0, 1, 4) + x0.sum(), w * 3, v.trunc()"""
+
 
 def main() -> int:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
