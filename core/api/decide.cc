@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "abi/planted.h"
@@ -182,9 +183,15 @@ void finish(Deciding& d) {
 Status prove_by_regions(Deciding& d, size_t number) {
   Candidate& candidate = d.candidates[number];
   if (!candidate.call || !candidate.report.verified) return {};
-  const bool another = d.step([&] { return repair(d, candidate, d.inputs, {false, true}); });
+  const bool another = d.step([&] { return repair(d, candidate, d.inputs, {.decisive = true}); });
   if (!another) return {};
   return verify(d, {number});
+}
+
+Status prove_sensitive(Deciding& d, const std::vector<size_t>& numbers) {
+  for (size_t i : numbers)
+    if (d.candidates[i].is_plan() && (d.sensitive || d.candidates[i].by_regions)) KRN_TRY(prove_by_regions(d, i));
+  return {};
 }
 
 // A plan that is wrong as a whole loses what is wrong in it, and is judged again.
@@ -195,7 +202,7 @@ Status verify_and_repair(Deciding& d) {
     if (candidate.wrong_set < 0 || !candidate.is_plan()) continue;
     const bool repaired = d.step([&] {
       const Result<Tensors> inputs = d.input_set(candidate.wrong_set);
-      return inputs.ok() && repair(d, candidate, *inputs, {true, false});
+      return inputs.ok() && repair(d, candidate, *inputs, {.all_outputs = true});
     });
     if (!repaired) continue;
     candidate.wrong_set = -1;
@@ -204,9 +211,9 @@ Status verify_and_repair(Deciding& d) {
     candidate.report.note.clear();
     KRN_TRY(verify(d, {i}));
   }
-  for (size_t i = 0; i < d.candidates.size(); ++i)
-    if (d.candidates[i].is_plan() && (d.sensitive || d.candidates[i].by_regions)) KRN_TRY(prove_by_regions(d, i));
-  return {};
+  std::vector<size_t> all(d.candidates.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return prove_sensitive(d, all);
 }
 
 // They are made again of what is right then.
@@ -229,8 +236,9 @@ bool regions_are_right(Deciding& d, size_t winner) {
   drop_recordings(d);
   for (size_t i = 0; i < d.candidates.size(); ++i) {
     Candidate& candidate = d.candidates[i];
-    if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, {false, false})) continue;
-    if (const Status status = verify(d, {i}); !status.ok() || !candidate.report.verified) candidate.call = nullptr;
+    if (candidate.built.plan != plan || !repair(d, candidate, d.inputs, {})) continue;
+    const Status status = verify(d, {i});
+    if (!status.ok() || !prove_sensitive(d, {i}).ok() || !candidate.report.verified) candidate.call = nullptr;
   }
   return false;
 }
@@ -256,7 +264,7 @@ bool leave_one_out(Deciding& d, size_t winner) {
     add_plan(d, std::move(plan), name);
     d.candidates.back().report.verified = true;  // unless the judge finds otherwise
   }
-  if (d.session.options.verify && !verify(d, added).ok())
+  if (d.session.options.verify && !(verify(d, added).ok() && prove_sensitive(d, added).ok()))
     for (size_t i : added) d.candidates[i].report.verified = false;
   return true;
 }

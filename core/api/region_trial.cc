@@ -276,7 +276,8 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
   for (int round = 0; round < kMostRounds; ++round) {
     Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, options.all_outputs);
-    if (!verdicts.ok()) return changed && give_up("its regions cannot be tried: " + verdicts.status().message().what);
+    // Where the whole shows nothing, what cannot be tried is not shown at all.
+    if (!verdicts.ok()) return (changed || options.decisive) && give_up("its regions cannot be tried: " + verdicts.status().message().what);
     bool wrong = false;
     for (const RegionVerdict& verdict : *verdicts) {
       const bool shows_nothing = options.decisive && !verdict.decisive;
