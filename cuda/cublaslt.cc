@@ -46,6 +46,8 @@ const gpu::lt::Vendor kCublasLt = {
 
 }  // namespace
 
+const gpu::lt::Vendor& cublaslt() { return kCublasLt; }
+
 const gpu::ProductLibrary& cublas_products() {
   static const auto* products = new gpu::LtProducts(kCublasLt);
   return *products;
