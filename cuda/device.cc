@@ -5,10 +5,10 @@
 #include <cctype>
 
 #include "abi/plugin.h"
+#include "cuda/cublaslt.h"
 #include "cuda/cudnn.h"
 #include "cuda/driver.h"
 #include "cuda/gpu_driver.h"
-#include "cuda/matmul.h"
 #include "cuda/nvrtc.h"
 #include "plugins/kit/error.h"
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "abi/plugin.h"
+#include "plugins/gpu/driver.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -15,7 +16,7 @@ struct OpenedDriver {
   bool ok = false;
 
   OpenedDriver() {
-    void* library = open_first({"libcuda.so.1"}, why_not);
+    void* library = gpu::open_first({"libcuda.so.1"}, why_not);
     if (!library) return;
 #define KRN_LOAD(name, symbol)                                                        \
   table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, symbol));        \
@@ -53,16 +54,6 @@ bool loses_device(CUresult result) {
 }
 
 }  // namespace
-
-void* open_first(std::initializer_list<const char*> names, std::string& why_not) {
-  for (int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
-    for (const char* name : names)
-      if (name && *name)
-        if (void* library = dlopen(name, flags)) return library;
-  const char* text = dlerror();
-  why_not = text ? text : "not found";
-  return nullptr;
-}
 
 const DriverApi* DriverApi::get(std::string& why_not) {
   static const OpenedDriver opened;

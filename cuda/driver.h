@@ -7,14 +7,10 @@
 
 #include <cuda.h>
 
-#include <initializer_list>
 #include <string>
 #include <type_traits>
 
 namespace keirin::cuda {
-
-// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with the reason.
-void* open_first(std::initializer_list<const char*> names, std::string& why_not);
 
 // name(result, symbol in the library). The _v2 symbols are what cuda.h maps the plain names to.
 #define KRN_CUDA_DRIVER(X)                                  \

@@ -1,41 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call of the driver for each function of the seam, and nothing decided here but how a launch states its
-// attributes.
+// The functions of the seam by their names in the driver, and how a launch states its attributes.
 #include "cuda/gpu_driver.h"
-
-#include <memory>
 
 #include "abi/plugin.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "cuda/text.h"
+#include "plugins/gpu/table_driver.h"
 
 namespace keirin::cuda {
 namespace {
 
-using gpu::Event;
 using gpu::Function;
 using gpu::Result;
 using gpu::Stream;
 
 CUstream native(Stream s) { return reinterpret_cast<CUstream>(s); }
-CUevent native(Event e) { return reinterpret_cast<CUevent>(e); }
 CUfunction native(Function f) { return reinterpret_cast<CUfunction>(f); }
-CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
-// Looked up once: launches come through here. Without a driver a table of nothing, which nobody calls (`usable`).
-const DriverApi& api() {
-  static const DriverApi none;
-  static const DriverApi& table = [&]() -> const DriverApi& {
-    std::string ignored;
-    const DriverApi* found = DriverApi::get(ignored);
-    return found ? *found : none;
-  }();
-  return table;
-}
+struct Calls {
+  using Table = DriverApi;
+  static constexpr auto retain = &DriverApi::cuDevicePrimaryCtxRetain;
+  static constexpr auto release = &DriverApi::cuDevicePrimaryCtxRelease;
+  static constexpr auto current = &DriverApi::cuCtxGetCurrent;
+  static constexpr auto make_current = &DriverApi::cuCtxSetCurrent;
+  static constexpr auto load = &DriverApi::cuModuleLoadData;
+  static constexpr auto find = &DriverApi::cuModuleGetFunction;
+  static constexpr auto allocate = &DriverApi::cuMemAlloc;
+  static constexpr auto free = &DriverApi::cuMemFree;
+  static constexpr auto allocate_on = &DriverApi::cuMemAllocAsync;
+  static constexpr auto free_on = &DriverApi::cuMemFreeAsync;
+  static constexpr auto fill = &DriverApi::cuMemsetD8Async;
+  static constexpr auto fill_words = &DriverApi::cuMemsetD32Async;
+  static constexpr auto copy = &DriverApi::cuMemcpyDtoDAsync;
+  static constexpr auto copy_out = &DriverApi::cuMemcpyDtoHAsync;
+  static constexpr auto make_stream = &DriverApi::cuStreamCreate;
+  static constexpr auto end_stream = &DriverApi::cuStreamDestroy;
+  static constexpr auto wait_stream = &DriverApi::cuStreamSynchronize;
+  static constexpr auto is_capturing = &DriverApi::cuStreamIsCapturing;
+  static constexpr auto exchange_mode = &DriverApi::cuThreadExchangeStreamCaptureMode;
+  static constexpr auto make_event = &DriverApi::cuEventCreate;
+  static constexpr auto end_event = &DriverApi::cuEventDestroy;
+  static constexpr auto record = &DriverApi::cuEventRecord;
+  static constexpr auto wait_event = &DriverApi::cuEventSynchronize;
+  static constexpr auto elapsed = &DriverApi::cuEventElapsedTime;
+  static constexpr auto query = &DriverApi::cuEventQuery;
+  static constexpr int kStreamOfItsOwn = CU_STREAM_NON_BLOCKING, kUntimed = CU_EVENT_DISABLE_TIMING;
+  static constexpr int kNotCapturing = CU_STREAM_CAPTURE_STATUS_NONE, kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+  static constexpr int kNotReady = CUDA_ERROR_NOT_READY;
+};
 
-class CudaDriver final : public gpu::Driver {
+class CudaDriver final : public gpu::TableDriver<Calls> {
  public:
   const gpu::Words& words() const override {
     static const gpu::Words words{
@@ -55,24 +71,6 @@ class CudaDriver final : public gpu::Driver {
     return words ? words : "unknown error";
   }
 
-  Result retain(int device, gpu::ContextHandle& context) const override {
-    return api().cuDevicePrimaryCtxRetain(reinterpret_cast<CUcontext*>(&context), device);
-  }
-  void release(int device) const override { api().cuDevicePrimaryCtxRelease(device); }
-  Result current(gpu::ContextHandle& context) const override {
-    return api().cuCtxGetCurrent(reinterpret_cast<CUcontext*>(&context));
-  }
-  Result make_current(gpu::ContextHandle context) const override {
-    return api().cuCtxSetCurrent(reinterpret_cast<CUcontext>(context));
-  }
-
-  Result load(const std::vector<char>& code, gpu::Module& module) const override {
-    return api().cuModuleLoadData(reinterpret_cast<CUmodule*>(&module), code.data());
-  }
-  Result find(gpu::Module module, const std::string& symbol, Function& function) const override {
-    return api().cuModuleGetFunction(reinterpret_cast<CUfunction*>(&function), reinterpret_cast<CUmodule>(module),
-                                     symbol.c_str());
-  }
   // More than the 48 KB that every kernel may have must be asked for.
   Result allow_shared(Function function, int64_t bytes) const override {
     return api().cuFuncSetAttribute(native(function), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -100,66 +98,6 @@ class CudaDriver final : public gpu::Driver {
     config.sharedMemBytes = shared;
     config.hStream = native(stream);
     return api().cuLaunchKernelEx(&config, native(l.function), arguments, nullptr);
-  }
-
-  Result allocate(size_t bytes, void*& memory) const override {
-    return api().cuMemAlloc(reinterpret_cast<CUdeviceptr*>(&memory), bytes);
-  }
-  Result free(void* memory) const override { return api().cuMemFree(address(memory)); }
-  Result allocate_on(Stream stream, size_t bytes, void*& memory) const override {
-    return api().cuMemAllocAsync(reinterpret_cast<CUdeviceptr*>(&memory), bytes, native(stream));
-  }
-  Result free_on(Stream stream, void* memory) const override {
-    return api().cuMemFreeAsync(address(memory), native(stream));
-  }
-  Result fill(Stream stream, void* memory, unsigned char value, size_t bytes) const override {
-    return api().cuMemsetD8Async(address(memory), value, bytes, native(stream));
-  }
-  Result fill_words(Stream stream, void* memory, uint32_t value, size_t words) const override {
-    return api().cuMemsetD32Async(address(memory), value, words, native(stream));
-  }
-  Result copy(Stream stream, void* to, const void* from, size_t bytes) const override {
-    return api().cuMemcpyDtoDAsync(address(to), address(from), bytes, native(stream));
-  }
-  Result copy_out(Stream stream, void* to, const void* from, size_t bytes) const override {
-    return api().cuMemcpyDtoHAsync(to, address(from), bytes, native(stream));
-  }
-
-  Result make_stream(Stream& stream) const override {
-    return api().cuStreamCreate(reinterpret_cast<CUstream*>(&stream), CU_STREAM_NON_BLOCKING);
-  }
-  void end_stream(Stream stream) const override { api().cuStreamDestroy(native(stream)); }
-  Result wait(Stream stream) const override { return api().cuStreamSynchronize(native(stream)); }
-  Result is_recording(Stream stream, bool& recording) const override {
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    const CUresult result = api().cuStreamIsCapturing(native(stream), &capture);
-    recording = capture != CU_STREAM_CAPTURE_STATUS_NONE;
-    return result;
-  }
-  int permit_allocation() const override {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the mode before
-    api().cuThreadExchangeStreamCaptureMode(&mode);
-    return mode;
-  }
-  void restore_permission(int former) const override {
-    auto mode = static_cast<CUstreamCaptureMode>(former);
-    api().cuThreadExchangeStreamCaptureMode(&mode);
-  }
-
-  Result make_event(Event& event, bool timed) const override {
-    return api().cuEventCreate(reinterpret_cast<CUevent*>(&event), timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
-  }
-  void end_event(Event event) const override { api().cuEventDestroy(native(event)); }
-  Result record(Event event, Stream stream) const override {
-    return api().cuEventRecord(native(event), native(stream));
-  }
-  Result wait(Event event) const override { return api().cuEventSynchronize(native(event)); }
-  Result milliseconds(Event start, Event stop, float& ms) const override {
-    return api().cuEventElapsedTime(&ms, native(start), native(stop));
-  }
-  bool is_lost(Event probe) const override {
-    const CUresult result = api().cuEventQuery(native(probe));
-    return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
   }
 };
 

@@ -34,7 +34,7 @@ struct OpenedNvrtc {
   bool ok = false;
 
   OpenedNvrtc() {
-    void* library = open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
+    void* library = gpu::open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
     if (!library) return;
     open_builtins(library);
 #define KRN_LOAD(name, ...)                                              \

@@ -8,6 +8,7 @@
 #include "plugins/kit/error.h"
 #include "rocm/driver.h"
 #include "rocm/gpu_driver.h"
+#include "rocm/hipblaslt.h"
 #include "rocm/hiprtc.h"
 
 namespace keirin::rocm {
@@ -44,6 +45,7 @@ int find_index(const DriverApi& driver, const std::string& pci, int index) {
 // What is known without a device.
 void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, double bytes_per_s) {
   gpu.driver = &gpu_driver(target.wave);
+  gpu.products = &hip_products();
   gpu.wave = gpu.facts.wave = target.wave;
   gpu.arch = target.arch;
   gpu.info.vector_bytes = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "abi/plugin.h"
+#include "plugins/gpu/driver.h"
 
 namespace keirin::rocm {
 namespace {
@@ -18,7 +19,7 @@ struct OpenedDriver {
   bool ok = false;
 
   OpenedDriver() {
-    void* library = open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
+    void* library = gpu::open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
     if (!library) return;
 #define KRN_LOAD(name, ...)                                                   \
   table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
@@ -54,16 +55,6 @@ bool loses_device(int result) {
 }
 
 }  // namespace
-
-void* open_first(std::initializer_list<const char*> names, std::string& why_not) {
-  for (int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
-    for (const char* name : names)
-      if (name && *name)
-        if (void* library = dlopen(name, flags)) return library;
-  const char* text = dlerror();
-  why_not = text ? text : "not found";
-  return nullptr;
-}
 
 const DriverApi* DriverApi::get(std::string& why_not) {
   static const OpenedDriver opened;

@@ -7,15 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <type_traits>
 
 namespace keirin::rocm {
-
-// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with
-// the reason.
-void* open_first(std::initializer_list<const char*> names, std::string& why_not);
 
 using HipStream = struct hip_stream_opaque*;
 using HipEvent = struct hip_event_opaque*;

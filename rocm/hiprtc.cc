@@ -21,7 +21,7 @@ struct OpenedHiprtc {
 
   OpenedHiprtc() {
     // Before 5.3 hipRTC is a part of libamdhip64.
-    void* library = open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
+    void* library = gpu::open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
                                 "libhiprtc.so", "libamdhip64.so.5", "libamdhip64.so"},
                                why_not);
     if (!library) return;

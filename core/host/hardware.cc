@@ -267,7 +267,10 @@ std::vector<HardwareItem> find_hardware(const std::string& root, const char* vis
   return items;
 }
 
-std::vector<HardwareItem> find_hardware() { return find_hardware("", ::getenv("CUDA_VISIBLE_DEVICES")); }
+std::vector<HardwareItem> find_hardware() {
+  const char* root = ::secure_getenv("KEIRIN_HARDWARE_ROOT");
+  return find_hardware(root ? root : "", ::getenv("CUDA_VISIBLE_DEVICES"));
+}
 
 std::optional<bool> has_cpu_feature(const HardwareItem& cpu, std::string_view name) {
   for (const CpuFeature& f : kFeatures)

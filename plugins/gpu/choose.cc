@@ -69,7 +69,8 @@ bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numer
   };
   if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
   if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
-  return is_product(anchor) && has_products() && product_taken(anchor, why_not);
+  return is_product(anchor) && has_products() && product_taken(anchor, why_not) &&
+         (!has_device || gpu.products->takes(anchor.operands[0].dtype, why_not));
 }
 
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A failed call as an error of the kit, with the vendor's words.
+// Opening what the vendor has, and a failed call as an error of the kit, with the vendor's words.
 #include "plugins/gpu/driver.h"
+
+#include <dlfcn.h>
 
 #include "plugins/kit/error.h"
 
 namespace keirin::gpu {
+
+void* open_first(const std::vector<const char*>& names, std::string& why_not) {
+  for (int flags : {RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD, RTLD_NOW | RTLD_LOCAL})
+    for (const char* name : names)
+      if (name && *name)
+        if (void* library = dlopen(name, flags)) return library;
+  const char* text = dlerror();
+  why_not = text ? text : "not found";
+  return nullptr;
+}
 
 void check(const Driver& driver, Result result, const char* what) {
   if (result != 0) throw kit::Error(driver.status_of(result), std::string(what) + ": " + driver.words_of(result));

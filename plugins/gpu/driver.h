@@ -123,6 +123,9 @@ class Driver {
 
 inline std::string CodeTarget::identity() const { return driver->identity(*this); }
 
+// The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with the reason.
+void* open_first(const std::vector<const char*>& names, std::string& why_not);
+
 // Throws kit::Error with the driver's own words unless `result` is success.
 void check(const Driver& driver, Result result, const char* what);
 

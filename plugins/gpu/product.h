@@ -31,6 +31,8 @@ class ProductLibrary {
   virtual ~ProductLibrary() = default;
   // Opens the library. The device's context must be current. Any thread.
   virtual bool usable(std::string& why_not) const = 0;
+  // Whether it is usable and has products of operands of that float type on the current device.
+  virtual bool takes(uint8_t dtype, std::string& why_not) const = 0;
   // `tf32`: f32 operands may be rounded to it. `raced`: the library's guesses are timed, else its first is taken, so that equal problems
   // get equal algorithms in every process. `seconds`: what the choice took with cold caches, 0 if it was not timed.
   // Operands of 16 bits may have a result in f32. Throws kit::Error; `unsupported` if the library has none.

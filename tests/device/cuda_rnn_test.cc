@@ -43,7 +43,7 @@ class CudaRnn : public testing::Test {
   void SetUp() override {
     if (!machine().context) GTEST_SKIP() << "no GPU to run on: " << machine().why_not;
     std::string why_not;
-    if (!CublasLt::get(why_not)) GTEST_SKIP() << why_not;
+    if (!cublas_products().usable(why_not)) GTEST_SKIP() << why_not;
     machine().gpu->driver->make_current(machine().context->handle());
   }
 };

@@ -11,6 +11,9 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "plugins/codegen/backend.h"
+#ifdef KEIRIN_ROCM_STANDIN
+#include "rocm/device.h"
+#endif
 
 namespace keirin::cuda {
 
@@ -27,7 +30,11 @@ struct Machine {
   Machine() {
     driver = DriverApi::get(why_not);
     if (!driver) return;
+#ifdef KEIRIN_ROCM_STANDIN  // the AMD plugin's, whose calls the stand-ins take to the same context (tests/standin)
+    gpu = rocm::look_at_gpu("", 0, why_not);
+#else
     gpu = look_at_gpu("", 0, why_not);
+#endif
     if (!gpu) return;
     context = std::make_unique<Context>(*gpu);
     gpu->driver->make_current(context->handle());

@@ -4,8 +4,8 @@
 // Python's eager module answered. Cases run in child processes, a batch each: one that crashes or hangs is named, and
 // costs no other.
 //
-//   programs --cases=FOLDER|ARCHIVE --cpu=FOLDER | --reference=FOLDER | --cuda=FOLDER [--device=cpu|cuda] [--only=NAME]
-//   [--first=N]
+//   programs --cases=FOLDER|ARCHIVE --cpu=FOLDER | --reference=FOLDER | --cuda=FOLDER | --rocm=FOLDER [--device=cpu|cuda|rocm]
+//   [--only=NAME] [--first=N]
 //            [--count=N] [--every=N] [--jobs=N] [--threads=N] [--contiguous-only] [--wrapped] [--shown=N] [--kind=NAME]
 //            [--list=FILE]
 //            [--table] [--explain] [--times]
@@ -44,7 +44,7 @@ constexpr size_t kBatch = 48;
 constexpr unsigned kMostSeconds = 120;  // of one case; a hang is a crash
 
 struct Arguments {
-  std::string cases, cpu, reference, cuda, device = "cpu", only, first = "0", count = "1000000", every = "1",
+  std::string cases, cpu, reference, cuda, rocm, device = "cpu", only, first = "0", count = "1000000", every = "1",
                                            jobs = "1", threads = "1", shown = "10", kind = "programs", list, batch,
                                            results;
   bool contiguous_only = false, wrapped = false, table = false, explain = false, times = false;
@@ -66,7 +66,7 @@ std::string one_line(std::string text) {
 std::vector<std::pair<std::string, std::string>> plugins_of(const Arguments& a) {
   std::vector<std::pair<std::string, std::string>> out;
   for (const auto& [name, folder] :
-       {std::pair{"cpu", a.cpu}, std::pair{"reference", a.reference}, std::pair{"cuda", a.cuda}})
+       {std::pair{"cpu", a.cpu}, std::pair{"reference", a.reference}, std::pair{"cuda", a.cuda}, std::pair{"rocm", a.rocm}})
     if (!folder.empty()) out.emplace_back(name, folder);
   return out;
 }
@@ -486,7 +486,7 @@ int run(int argc, char** argv) {
     else if (arg == "--times")
       a.times = true;
     else if (!read_option(arg, "cases", a.cases) && !read_option(arg, "cpu", a.cpu) &&
-             !read_option(arg, "reference", a.reference) && !read_option(arg, "cuda", a.cuda) &&
+             !read_option(arg, "reference", a.reference) && !read_option(arg, "cuda", a.cuda) && !read_option(arg, "rocm", a.rocm) &&
              !read_option(arg, "device", a.device) && !read_option(arg, "only", a.only) &&
              !read_option(arg, "first", a.first) && !read_option(arg, "count", a.count) &&
              !read_option(arg, "every", a.every) && !read_option(arg, "jobs", a.jobs) &&

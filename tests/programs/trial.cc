@@ -165,7 +165,7 @@ struct Inputs {
 class Trial {
  public:
   Trial(const Case& program, Runtime& runtime, const Settings& settings)
-      : program_(program), runtime_(runtime), settings_(settings), device_(settings.options.device) {}
+      : program_(program), runtime_(runtime), settings_(settings), device_(at_device(*device_from_name(settings.options.device))) {}
 
   Outcome run() {
     if (!open()) return outcome_;

@@ -346,6 +346,20 @@ Values attention(const Region& r, const TensorNode& node, const std::vector<Valu
   return out;
 }
 
+// Rows of x[0] named by x[1], summed from one offset of x[2] to the next.
+Values bags(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
+  if (node.attrs.mode != "sum" || node.attrs.include_last_offset || x.size() > 3) throw std::runtime_error("no oracle for this embedding_bag");
+  const int64_t width = r.tensors[node.results[0]].sizes[1];
+  Values out(r.tensors[node.results[0]].numel(), 0);
+  for (size_t bag = 0; bag < x[2].size(); ++bag) {
+    const double end = bag + 1 < x[2].size() ? x[2][bag + 1] : static_cast<double>(x[1].size());
+    for (double i = x[2][bag]; i < end; ++i)
+      for (int64_t d = 0; d < width; ++d)
+        out[static_cast<int64_t>(bag) * width + d] += x[0][static_cast<int64_t>(x[1][static_cast<size_t>(i)]) * width + d];
+  }
+  return out;
+}
+
 }  // namespace
 
 double evaluate_scalar(uint32_t op, const double* operands) { return scalar_row(op, operands); }
@@ -362,6 +376,7 @@ Values evaluate_anchor(const Region& r, const TensorNode& node, const std::vecto
     case kOp_adaptive_avg_pool: return pool(r, node, x[0]);
     case kOp_upsample_nearest: return upsample_nearest(r, node, x[0]);
     case kOp_attention: return attention(r, node, x);
+    case kOp_embedding_bag: return bags(r, node, x);
     default: throw std::runtime_error("no oracle for " + std::string(op_name(node.op)));
   }
 }

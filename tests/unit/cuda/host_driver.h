@@ -49,7 +49,7 @@ template <class T> KRN_FN T krn_or_to(T* p, T v) { const T former = *p; *p |= v;
 #define krn_look(p) (*(volatile unsigned*)(p))
 )";
 
-class HostDriver final : public gpu::Driver {
+class HostDriver : public gpu::Driver {
  public:
   struct Launched {
     std::string symbol;

@@ -2,8 +2,6 @@
 #include "tests/unit/rocm/launches.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -14,94 +12,13 @@
 #include "tests/unit/cuda/block_emulator.h"
 #include "tests/unit/cuda/case_runner.h"
 #include "tests/unit/rocm/kernel_texts.h"
-#include "tests/unit/rocm/object_compiler.h"
+#include "tests/unit/rocm/launch_writer.h"
 
 namespace keirin::test {
 namespace {
 
 using nlohmann::json;
-
-const char* type_name(uint8_t dtype) {
-  switch (dtype) {
-    case kBool:
-    case kU8:
-      return "u8";
-    case kI8:
-      return "i8";
-    case kI16:
-      return "i16";
-    case kI32:
-      return "i32";
-    case kI64:
-      return "i64";
-    case kF16:
-      return "f16";
-    case kBf16:
-      return "bf16";
-    case kF32:
-      return "f32";
-    default:
-      return "f64";
-  }
-}
-
-double tolerance(uint8_t dtype, double loosen) {
-  if (!is_real(dtype)) return 0;
-  return loosen * (dtype == kBf16 ? 1.0 / 128 : dtype == kF16 ? 1.0 / 1024 : dtype == kF64 ? 1e-9 : 5e-6);
-}
-
-std::string hex_of(const void* data, size_t bytes) {
-  static const char digits[] = "0123456789abcdef";
-  std::string out;
-  for (size_t i = 0; i < bytes; ++i)
-    out += digits[static_cast<const uint8_t*>(data)[i] >> 4], out += digits[static_cast<const uint8_t*>(data)[i] & 15];
-  return out;
-}
-
-class Writer {
- public:
-  Writer(std::filesystem::path folder, std::string arch) : folder_(std::move(folder)), arch_(std::move(arch)) {
-    std::filesystem::create_directories(folder_);
-    std::string why_not;
-    compiler_ = object_compiler(arch_, why_not);
-    if (compiler_.empty()) throw std::runtime_error(arch_ + ": " + why_not);
-  }
-  const std::string& arch() const { return arch_; }
-
-  std::string code(const std::string& text) {
-    const std::string name = "m" + std::to_string(num_modules_++) + ".co";
-    if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty())
-      throw std::runtime_error(wrong);
-    return name;
-  }
-  std::string file(const void* data, size_t bytes) {
-    const std::string name = "b" + std::to_string(num_files_++) + ".bin";
-    std::ofstream(folder_ / name, std::ios::binary)
-        .write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-    return name;
-  }
-  json& launch(const std::string& code, const std::string& symbol, const std::string& label, int64_t blocks,
-               int threads) {
-    launches_.push_back({{"code", code},
-                         {"arch", arch_},
-                         {"kernel", symbol},
-                         {"label", label},
-                         {"grid", {blocks, 1, 1}},
-                         {"block", {threads, 1, 1}},
-                         {"lds_bytes", 0},
-                         {"args", json::array()},
-                         {"expect", json::array()}});
-    return launches_.back();
-  }
-  void finish() { std::ofstream(folder_ / "launches.json") << json{{"launches", launches_}}.dump(1) << "\n"; }
-  size_t size() const { return launches_.size(); }
-
- private:
-  std::filesystem::path folder_;
-  std::string arch_, compiler_;
-  json launches_ = json::array();
-  int num_modules_ = 0, num_files_ = 0;
-};
+using Writer = LaunchWriter;
 
 json pointers_of(const std::vector<json>& pointers) { return {{"struct", pointers}}; }
 
@@ -118,8 +35,8 @@ void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, cons
     if (!c.kernel.buffers[b].written || bytes == 0) continue;
     expected.push_back({{"buffer", name},
                         {"file", out.file(want.data(), bytes)},
-                        {"dtype", type_name(got.dtype())},
-                        {"tol", tolerance(got.dtype(), c.loosen)}});
+                        {"dtype", simulator_type(got.dtype())},
+                        {"tol", simulator_tolerance(got.dtype(), c.loosen)}});
   }
   if (c.kernel.has_csr)
     for (const auto* rows : {&c.rows, &c.order})
@@ -190,7 +107,7 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
     const size_t bytes = static_cast<size_t>(want.elements()) * element_bytes(want.dtype());
     launch["expect"].push_back({{"buffer", names[c.result]},
                                 {"file", out.file(want.data(), bytes)},
-                                {"dtype", type_name(want.dtype())},
+                                {"dtype", simulator_type(want.dtype())},
                                 {"tol", c.relative * std::max(largest, 1.0)}});
   }
 }

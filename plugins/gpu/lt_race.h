@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of cuBLASLt's algorithms a product gets. The library's first guess is often not its best for small or odd products, so
+// Which of the library's algorithms a product gets. The library's first guess is often not its best for small or odd products, so
 // its guesses are timed once, on scratch memory and a stream of our own, with cold caches as weights are met in a model. What it
 // is not: a search of our own; only what the library proposes takes part. A choice is remembered by problem in the process's
 // store of code and travels with artifacts, so that a warm start times nothing.
@@ -9,9 +9,9 @@
 #include <span>
 #include <string>
 
-#include "cuda/cublaslt.h"
+#include "plugins/gpu/lt_library.h"
 
-namespace keirin::cuda {
+namespace keirin::gpu {
 
 struct Product {
   lt::Desc desc = nullptr;
@@ -29,6 +29,6 @@ struct Choice {
 
 // `key` names the problem for good: everything that the library's answer depends on but its version, which is added.
 // `timed` false, or no memory for scratch: the library's first guess.
-Choice choose_algorithm(const CublasLt& api, const std::string& key, const Product& product, std::span<const lt::Heuristic> found, bool timed);
+Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found, bool timed);
 
-}  // namespace keirin::cuda
+}  // namespace keirin::gpu

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/matmul_race.h"
+#include "plugins/gpu/lt_race.h"
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
-#include "cuda/gpu_driver.h"
 #include "plugins/gpu/code_store.h"
 #include "plugins/gpu/timer.h"
 
-namespace keirin::cuda {
+namespace keirin::gpu {
 namespace {
 
 constexpr int kRuns = 3;                          // timed; the best counts
@@ -19,8 +18,8 @@ constexpr size_t kColdBytes = size_t{128} << 20;  // more than any second-level 
 
 class Race {
  public:
-  Race(const CublasLt& api, const Product& product, size_t workspace_bytes)
-      : api_(api), product_(product), timer_(gpu_driver()), workspace_bytes_(workspace_bytes) {
+  Race(const lt::Table& api, const Product& product, size_t workspace_bytes)
+      : api_(api), product_(product), driver_(api.vendor->driver()), timer_(driver_), workspace_bytes_(workspace_bytes) {
     a_ = timer_.memory(product.a_bytes);
     b_ = timer_.memory(product.b_bytes);
     d_ = timer_.memory(product.d_bytes);
@@ -29,16 +28,16 @@ class Race {
     cold_ = timer_.memory(kColdBytes);
     // The address is part of the descriptor; every run of the step sets its own.
     if (void* bias = timer_.memory(product.bias_bytes))
-      api_.cublasLtMatmulDescSetAttribute(product.desc, lt::kDescBiasPointer, &bias, sizeof bias);
+      api_.MatmulDescSetAttribute(product.desc, api.vendor->bias_address, &bias, sizeof bias);
   }
   bool ready() const { return timer_.ok(); }
 
   // Microseconds of the best run, or a negative number if it does not run.
-  float time(const lt::Heuristic& guess) {
+  float time(const lt::Guess& guess) {
     if (guess.workspace_bytes > workspace_bytes_ || !run(guess)) return -1;  // the first also loads the library's code
     float best = -1;
     for (int r = 0; r < kRuns; ++r) {
-      gpu_driver().fill(timer_.stream(), cold_, kCold, kColdBytes);
+      driver_.fill(timer_.stream(), cold_, kCold, kColdBytes);
       const float ms = timer_.milliseconds_of([&] { return run(guess); });
       if (ms < 0) return -1;
       best = best < 0 ? ms * 1000 : std::min(best, ms * 1000);
@@ -47,32 +46,33 @@ class Race {
   }
 
  private:
-  bool run(const lt::Heuristic& guess) {
+  bool run(const lt::Guess& guess) {
     const float one = 1, zero = 0;
     const double one64 = 1, zero64 = 0;
     const void* alpha = product_.f64 ? static_cast<const void*>(&one64) : &one;
     const void* none = product_.f64 ? static_cast<const void*>(&zero64) : &zero;
-    return api_.cublasLtMatmul(api_.handle, product_.desc, alpha, a_, product_.a, b_, product_.b, product_.c_bytes ? alpha : none, c_, product_.c, d_,
+    return api_.Matmul(api_.handle, product_.desc, alpha, a_, product_.a, b_, product_.b, product_.c_bytes ? alpha : none, c_, product_.c, d_,
                                product_.d, &guess.algo, workspace_, guess.workspace_bytes, timer_.stream()) == 0;
   }
 
-  const CublasLt& api_;
+  const lt::Table& api_;
   const Product& product_;
-  gpu::Timer timer_;
+  const Driver& driver_;
+  Timer timer_;
   void *a_, *b_, *c_, *d_, *workspace_, *cold_;
   size_t workspace_bytes_;
 };
 
-Choice first_guess(std::span<const lt::Heuristic> found) { return {found[0].algo, found[0].workspace_bytes, 0, 0}; }
+Choice first_guess(std::span<const lt::Guess> found) { return {found[0].algo, found[0].workspace_bytes, 0, 0}; }
 
-Choice run_race(const CublasLt& api, const Product& product, std::span<const lt::Heuristic> found) {
+Choice run_race(const lt::Table& api, const Product& product, std::span<const lt::Guess> found) {
   std::string ignored;
   Choice best = first_guess(found);
-  if (!gpu_driver().usable(ignored) || found.size() == 1) return best;
+  if (!api.vendor->driver().usable(ignored) || found.size() == 1) return best;
   static std::mutex one_at_a_time;  // races on one device would time each other
   std::lock_guard lock(one_at_a_time);
   size_t workspace = 0;
-  for (const lt::Heuristic& guess : found) workspace = std::max(workspace, guess.workspace_bytes);
+  for (const lt::Guess& guess : found) workspace = std::max(workspace, guess.workspace_bytes);
   Race race(api, product, workspace);
   if (!race.ready()) return best;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -86,19 +86,19 @@ Choice run_race(const CublasLt& api, const Product& product, std::span<const lt:
 
 }  // namespace
 
-Choice choose_algorithm(const CublasLt& api, const std::string& key, const Product& product, std::span<const lt::Heuristic> found, bool timed) {
+Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found, bool timed) {
   if (!timed) return first_guess(found);
-  const std::string name = gpu::kChoicePrefix + std::to_string(api.cublasLtGetVersion()) + " " + key;
+  const std::string name = kChoicePrefix + api.version + " " + key;
   Choice choice;
-  const std::vector<char> known = gpu::code_store().recall(name);
+  const std::vector<char> known = code_store().recall(name);
   if (known.size() == sizeof choice) {
     std::memcpy(&choice, known.data(), sizeof choice);
     return choice;
   }
   choice = run_race(api, product, found);
   const char* bytes = reinterpret_cast<const char*>(&choice);
-  gpu::code_store().remember(name, std::vector<char>(bytes, bytes + sizeof choice));
+  code_store().remember(name, std::vector<char>(bytes, bytes + sizeof choice));
   return choice;
 }
 
-}  // namespace keirin::cuda
+}  // namespace keirin::gpu
