@@ -286,6 +286,16 @@ typedef struct krn_device_desc {
   uint64_t num_peaks;
 } krn_device_desc;
 
+/* What the driver tells of a device at this moment; what it does not tell stays as the host set it, 0. */
+typedef struct krn_condition {
+  krn_hdr hdr;
+  uint32_t clock_mhz;      /* of the units that compute */
+  uint32_t flags;          /* KRN_CONDITION_* */
+  uint32_t others_percent; /* of the time of the last second in which other processes had work on it */
+  uint32_t reserved;
+} krn_condition;
+#define KRN_CONDITION_SLOWED 1u /* heat or the power supply holds its clocks down; a power limit that it works at does not count */
+
 typedef void(KRN_CALL* krn_emit_device)(void* ctx, uint32_t hw_index, krn_dev* dev_or_null, krn_str why_not);
 
 typedef struct krn_device_table {
@@ -298,6 +308,8 @@ typedef struct krn_device_table {
   void(KRN_CALL* close)(krn_dev* dev);
   /* ok or device_lost. Never waits for the device. Any thread, any time. */
   krn_code(KRN_CALL* health)(krn_dev* dev);
+  /* Takes microseconds and waits for nothing on the device. Any thread. A plugin may leave it out. */
+  krn_code(KRN_CALL* condition)(krn_dev* dev, krn_condition* out);
 } krn_device_table;
 
 /* ---------------------------------------------------------------------------------------------- "krn.compile" */

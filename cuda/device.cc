@@ -9,6 +9,7 @@
 #include "cuda/cudnn.h"
 #include "cuda/driver.h"
 #include "cuda/gpu_driver.h"
+#include "cuda/nvml.h"
 #include "cuda/nvrtc.h"
 #include "plugins/kit/error.h"
 
@@ -124,6 +125,8 @@ std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::st
   size_t bytes = 0;
   driver->cuDeviceTotalMem(&bytes, gpu->device);
   gpu->memory_bytes = bytes;
+  char address[32] = {};
+  if (driver->cuDeviceGetPCIBusId(address, sizeof address, gpu->device) == CUDA_SUCCESS) gpu->condition = condition_of(address);
   int version = 0;
   driver->cuDriverGetVersion(&version);
   gpu->fingerprint = "cuda " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + " nvrtc " + nvrtc_version() +

@@ -50,7 +50,7 @@ def synchronize(device: str) -> None:
 
 def load(model: str, size: str, device: str):
     """The module that was exported, and inputs as the file draws them, on the device."""
-    case = (export.kFull if size == "full" else export.kSmall)[model]()
+    case = {"small": export.kSmall, "full": export.kFull, "others": export.others.kOthers}[size][model]()
     torch.manual_seed(0)
     torch.set_default_dtype(case.dtype)
     with torch.no_grad(), torch.device(device):
@@ -355,7 +355,7 @@ def machine_of(options) -> dict:
 
 def cold(options) -> dict:
     """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
-    models = options.models or FAMILIES
+    models = options.models or (list(export.others.kOthers) if options.size == "others" else FAMILIES)
     rows = {model: {"model": model, "build_s": {}, "failed": {}} for model in models}
     out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "machine": machine_of(options), "rows": list(rows.values())}
     with tempfile.TemporaryDirectory() as folder:
@@ -401,9 +401,9 @@ def cold_markdown(out: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="names of the zoo; the 14 families by default")
+    parser.add_argument("models", nargs="*", help="names of the zoo; by default the 14 families, or all of --size others")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--size", choices=["small", "full"], default="small")
+    parser.add_argument("--size", choices=["small", "full", "others"], default="small")
     parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
     parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti,onnxruntime,openvino")
@@ -442,7 +442,7 @@ def main() -> int:
     if options.alone:
         Path(options.alone).write_text(json.dumps(measure_alone(options.models[0], options)))
         return 0
-    models = options.models or FAMILIES
+    models = options.models or (list(export.others.kOthers) if options.size == "others" else FAMILIES)
     before = Path(options.json) if options.append and options.json else None
     rows = [r for r in json.loads(before.read_text())["rows"] if r["model"] not in models] if before and before.exists() else []
     machine = machine_of(options)

@@ -197,6 +197,9 @@ Result<size_t> race_candidates(Deciding& d) {
   options.between = pass_gate;
   ProcessInterference interference(!runs_in_worker(d));
   options.interference = d.session.options.interference ? d.session.options.interference : &interference;
+  for (PluginDevice* device : d.session.runtime.plugins().devices())
+    if (d.session.device.kind != Device::kCpu && device->torch_device() == d.session.device && device->condition().clock_mhz > 0)
+      options.condition = [device] { return device->condition(); };
   d.progress("race", 0.5);
   if (d.session.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
   if (d.session.options.force == "compiled")

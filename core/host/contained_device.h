@@ -46,6 +46,7 @@ class ContainedDevice final : public PluginDevice {
   Status begin_recording(uint64_t stream) override { return inner_.begin_recording(stream); }
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override { return inner_.end_recording(stream); }
   Status health() override { return inner_.health(); }
+  DeviceCondition condition() override { return inner_.condition(); }
   void quarantine(const Hash& region, const std::string& what) override;
   void judged_wrong(const Hash& region, const std::string& what) override;
   std::set<std::string> known_wrong() const override { return quarantine_->judged_wrong(plugin_guid(), plugin_build_id()); }

@@ -317,6 +317,14 @@ Result<std::shared_ptr<Recording>> UsedDevice::end_recording(uint64_t stream) {
   return std::shared_ptr<Recording>(std::make_shared<UsedRecording>(plugin_->shared_from_this(), this, replay));
 }
 
+DeviceCondition UsedDevice::condition() {
+  krn_condition told{};
+  told.hdr.size = sizeof(told);
+  const auto ask = plugin_->tables().device.condition;
+  if (lost() || !ask || ask(dev_, &told) != KRN_STATUS_ok) return {};
+  return {told.clock_mhz, (told.flags & KRN_CONDITION_SLOWED) != 0, told.others_percent};
+}
+
 Status UsedDevice::health() {
   if (!lost() && plugin_->tables().device.health && plugin_->tables().device.health(dev_) == KRN_STATUS_device_lost)
     lost_ = true;

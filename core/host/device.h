@@ -100,6 +100,7 @@ class UsedDevice final : public PluginDevice {
   Status begin_recording(uint64_t stream) override;
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override;
   Status health() override;
+  DeviceCondition condition() override;
   void quarantine(const Hash&, const std::string&) override {}
   void judged_wrong(const Hash&, const std::string&) override {}
   std::set<std::string> known_wrong() const override { return {}; }

@@ -41,4 +41,11 @@ std::optional<bool> has_cpu_feature(const HardwareItem& cpu, std::string_view na
 // "linux-x86_64", "linux-aarch64": the os_arch of manifests for this build.
 std::string_view host_os_arch();
 
+// What a device's driver tells of it at one moment; 0: not told.
+struct DeviceCondition {
+  uint32_t clock_mhz = 0;       // of the units that compute
+  bool slowed = false;          // heat or the power supply holds its clocks down
+  uint32_t others_percent = 0;  // of the last second, in which other processes had work on it
+};
+
 }  // namespace keirin

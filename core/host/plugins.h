@@ -188,6 +188,7 @@ class PluginDevice {
   virtual Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) = 0;
 
   virtual Status health() = 0;  // ok or device_lost, which is sticky; never waits
+  virtual DeviceCondition condition() = 0;  // now; takes microseconds and waits for nothing
   // The plugin is not given this region again, in this process and the next ones. `what`: "answered wrong in service".
   virtual void quarantine(const Hash& region, const std::string& what) = 0;
   // The plugin's code for this region ran to its end and the judge found its answer wrong: remembered for this process and the next

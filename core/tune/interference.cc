@@ -24,6 +24,9 @@
 namespace keirin {
 namespace {
 
+constexpr uint32_t kMostOfOthers = 5;      // percent
+constexpr double kMostClockChange = 1.25;  // under a power limit clocks move by a tenth with the work itself
+
 constexpr uint64_t kSwitchNs =
     1'000'000;  // what one involuntary switch costs at least, where only their number is known
 
@@ -49,6 +52,16 @@ uint64_t involuntary_switches(int who) {
 }
 
 }  // namespace
+
+std::string what_disturbed(const DeviceCondition& before, const DeviceCondition& after) {
+  const uint32_t others = std::max(before.others_percent, after.others_percent);
+  if (others > kMostOfOthers) return "other processes had work on the device in " + std::to_string(others) + " % of the time";
+  if (before.slowed || after.slowed) return "heat or the power supply held the device's clocks down";
+  const auto [low, high] = std::minmax(before.clock_mhz, after.clock_mhz);
+  if (low > 0 && high > low * kMostClockChange)
+    return "the device's clock went from " + std::to_string(before.clock_mhz) + " to " + std::to_string(after.clock_mhz) + " MHz";
+  return {};
+}
 
 ProcessInterference::ProcessInterference(bool sees_waits)
     : sees_waits_(sees_waits), only_this_thread_(giving_way() != GiveWay::kNot) {

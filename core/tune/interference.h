@@ -7,11 +7,17 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
+
+#include "core/host/hardware.h"
 
 namespace keirin {
 
 // A timed stretch is disturbed if threads waited for more than this share of it, all their waits together.
 inline constexpr double kDisturbedShare = 0.05;
+
+// What disturbed a device between two readings of its condition, in words; empty: nothing that its driver tells.
+std::string what_disturbed(const DeviceCondition& before, const DeviceCondition& after);
 
 // Totals that only grow; the difference of two readings is what happened between them. One thread at a time.
 class Interference {

@@ -96,6 +96,7 @@ class Timer {
     return true;
   }
   Interference& interference() { return *options_.interference; }
+  DeviceCondition condition() const { return options_.condition ? options_.condition() : DeviceCondition(); }
 
   // Nanoseconds of one call, whatever else goes on: the first one may build something, and is not there twice.
   Result<double> first_call(const Runner& runner) {
@@ -339,7 +340,9 @@ class Race {
     for (int races = 1;; ++races) {
       const Slots before = timer_.slots();
       const uint64_t stolen = interference.stolen_ns(), used = interference.used_ns(), begin = timer_.now();
+      const DeviceCondition condition = timer_.condition();
       KRN_TRY(run_blocks(a, group));
+      const std::string device = what_disturbed(condition, timer_.condition());
       const Slots slots = timer_.slots() - before;
       const auto had = static_cast<double>(std::max<uint64_t>(interference.used_ns() - used, 1));
       const uint64_t lost = interference.stolen_ns() - stolen;
@@ -349,6 +352,8 @@ class Race {
         why = others_had(slots);
       else if (taken_away > kStolenShare)
         why = "the hypervisor took " + percent(taken_away) + " as much time as this process had";
+      else if (!device.empty())
+        why = device;
       else if (deviation > kUnsteady && races < kMostRaces && timer_.now() - begin < options_.limit_ns / kMostRaces && timer_.wait_out(kBetweenRacesNs))
         continue;
       break;
@@ -538,6 +543,7 @@ class Race {
     base.samples.clear();
     winner.samples.clear();
     const Slots before = timer_.slots();
+    const DeviceCondition condition = timer_.condition();
     for (int i = 0; i < kConfirmation.blocks && !timer_.cancelled(); ++i) {
       timer_.rest(static_cast<uint64_t>(rest_ns));
       for (const Entry* e : {&base, &winner})
@@ -558,8 +564,11 @@ class Race {
       row.outcome = RaceOutcome::kAccept;
       const Slots slots = timer_.slots() - before;
       const double half = (shift.high - shift.low) / 2;
+      const std::string device = what_disturbed(condition, timer_.condition());
       if (slots.too_many())
         disturb(w, others_had(slots));
+      else if (!device.empty())
+        disturb(w, device);
       else if (half > kPublished && !timer_.interference().knows_all())
         disturb(
             w, "blocks spread over " + seconds(spread_ns) + " tell the gain to " + percent(std::expm1(half)) + " only");

@@ -37,6 +37,7 @@ struct RaceOptions {
   std::function<uint64_t()> now_ns;      // null: the monotonic clock
   std::function<void(uint64_t)> pause;   // sleeps that many ns before a disturbed stretch is taken again; null: does so
   Interference* interference = nullptr;  // null: the process's, as the kernel counts it
+  std::function<DeviceCondition()> condition;  // of the device that works; null: nobody tells
   uint64_t patience_ns = 3'000'000'000;  // of all pauses of a race together; never more than a tenth of limit_ns
   // The winner is measured once more against the baseline, in blocks spread over so many ns, and has to win again: a
   // race of short calls is over in a moment, and a machine is not the same a second later (where a hypervisor puts

@@ -4,6 +4,7 @@
 // uses too, and never makes a second.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +34,7 @@ struct Gpu {
   uint64_t memory_bytes = 0;
   double matrix_flops_per_s = 0;
   int64_t block_shared_bytes = 0;  // the most that a block may ask for
+  std::function<void(krn_condition&)> condition;  // what the driver tells of it now; empty: nothing
   codegen::TargetInfo info;
   codegen::GpuFacts facts;
 };
@@ -84,6 +86,9 @@ class PluginDevice final : public shell::Device {
   void open() override { (void)held(); }
   void close() override;
   krn_code health() const override;
+  void condition(krn_condition& out) const override {
+    if (gpu_->condition) gpu_->condition(out);
+  }
 
  protected:
   const shell::Traits& traits() const override;

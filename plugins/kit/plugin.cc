@@ -153,8 +153,15 @@ void KRN_CALL close_device(krn_dev* dev) {
   (void)barrier(nullptr, [&] { dev->device->close(); });
 }
 krn_code KRN_CALL health(krn_dev* dev) { return dev->device->health(); }
+krn_code KRN_CALL condition(krn_dev* dev, krn_condition* out) {
+  return barrier(nullptr, [&] {
+    auto told = init<krn_condition>();
+    dev->device->condition(told);
+    write(out, told);
+  });
+}
 
-const krn_device_table kDeviceTable = {{sizeof(krn_device_table), 1, 0}, enumerate, describe_device, open_device, close_device, health};
+const krn_device_table kDeviceTable = {{sizeof(krn_device_table), 1, 0}, enumerate, describe_device, open_device, close_device, health, condition};
 
 // ---- krn.compile
 

@@ -65,6 +65,7 @@ class Device {
   virtual void open() {}
   virtual void close() {}
   virtual krn_code health() const { return KRN_STATUS_ok; }
+  virtual void condition(krn_condition& /*out*/) const {}  // nothing is told
   virtual void claim(const Region& region, const krn_policy& policy, ClaimSink& sink) = 0;
   virtual std::unique_ptr<Executable> compile(const Region& region, const krn_policy& policy, const krn_options& options) = 0;
   virtual uint32_t check(std::string_view token) const;  // KRN_VERDICT_*; default: reject

@@ -45,6 +45,7 @@ class NamedDevice final : public PluginDevice {
   Status begin_recording(uint64_t) override { return none(); }
   Result<std::shared_ptr<Recording>> end_recording(uint64_t) override { return none(); }
   Status health() override { return {}; }
+  DeviceCondition condition() override { return {}; }
   void quarantine(const Hash&, const std::string&) override {}
   void judged_wrong(const Hash&, const std::string&) override {}
   std::set<std::string> known_wrong() const override { return {}; }

@@ -222,6 +222,29 @@ TEST(Race, StolenTimeIsNoMeasurement) {
   EXPECT_NE(sheet->disturbed.find("hypervisor"), std::string::npos);
 }
 
+// A device that others use, or that is not the same at the end, measured nothing. One that was not told of did.
+TEST(Race, TheDevicesOwnDisturbanceIsSeen) {
+  const auto run = [](std::vector<DeviceCondition> told) {
+    FakeMachine m(12, kQuiet);
+    RaceOptions o = m.options();
+    size_t asked = 0;
+    o.condition = [&] { return told[std::min(asked++, told.size() - 1)]; };
+    auto sheet = race({m.runner("eager", 1e6), m.runner("fast", 0.5e6)}, 0, o);
+    EXPECT_TRUE(sheet.ok());
+    return std::move(*sheet);
+  };
+  EXPECT_EQ(run({{}}).winner, 1u);
+  EXPECT_EQ(run({{1980, false, 0}, {1755, false, 3}}).winner, 1u) << "as under any load";
+  const std::vector<std::pair<DeviceCondition, std::string>> bad{
+      {{345, false, 0}, "from 1980 to 345 MHz"}, {{1980, true, 0}, "held the device's clocks down"}, {{1980, false, 40}, "other processes had work on the device"}};
+  for (const auto& [after, why] : bad) {
+    const RaceSheet sheet = run({{1980, false, 0}, after});
+    EXPECT_EQ(sheet.winner, 0u);
+    EXPECT_EQ(sheet.rows[1].outcome, RaceOutcome::kDisturbed);
+    EXPECT_NE(sheet.disturbed.find(why), std::string::npos) << sheet.disturbed;
+  }
+}
+
 // What no counter shows: the baseline takes twice the time in every other stretch of the race. Its gain is no figure then; who is faster
 // than it at either time is, and who is only at one of them is not.
 TEST(Race, ABaselineThatIsTwoThingsGivesNoFigure) {
