@@ -70,7 +70,6 @@ class Claimer {
   }
 
   std::string move(const krn_gnode& node) const {
-    if (node.op == kOp_cumsum) return "no scan kernel";
     Attrs a = read_attrs(g_, node);
     if (node.op == kOp_slice_scatter && a.step != 1) return "slice_scatter with a step";
     if (node.op == kOp_take || node.op == kOp_gather) {
@@ -78,7 +77,7 @@ class Claimer {
       if (a.dim < 0 || a.dim >= x.rank || krn_graph_sizes(&g_, &x)[a.dim] == 0) return "a gather from an empty axis";
     }
     if (node.op == kOp_index_reduce && a.reduce == "none" && !backend_.target().updates_rows) return "rows of an index are not written here";
-    return node.op == kOp_scatter || node.op == kOp_index_reduce ? generated(node) : "";
+    return node.op == kOp_scatter || node.op == kOp_index_reduce || node.op == kOp_cumsum ? generated(node) : "";
   }
 
   std::string body(const krn_gnode& node, int depth) {

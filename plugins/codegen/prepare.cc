@@ -53,7 +53,7 @@ class Preparer {
     int given = static_cast<int>(r_.nodes.size()), given_tensors = static_cast<int>(r_.tensors.size());
     for (int n = 0; n < static_cast<int>(r_.nodes.size()); ++n) {
       uint32_t op = r_.nodes[n].op;
-      bool reduces = op == kOp_index_reduce || op == kOp_scatter;
+      bool reduces = op == kOp_index_reduce || op == kOp_scatter || op == kOp_cumsum;
       if ((!is_anchor(op) && !reduces) || updates_rows(n)) continue;
       std::string refused, why;
       if (is_anchor(op) && backend_.takes_anchor(describe_anchor(r_, r_.nodes[n]), refused)) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One function for each op that can be rewritten. A pooling window is a view with guards, so that pooling is a reduction of it;
-// a scatter is a reduction over the edges of a CSR row.
+// a scatter is a reduction over the edges of a CSR row, a short scan one over all that lies before.
 #include "plugins/codegen/rewrite.h"
 
 #include <algorithm>
@@ -16,6 +16,7 @@ namespace keirin::codegen {
 namespace {
 
 constexpr int64_t kTinyMatmul = 1 << 16;  // multiply-adds that a generated loop may do where a library refuses
+constexpr int64_t kLongestScan = 512, kMostScanned = 1 << 22;  // elements of a row; additions of all rows
 constexpr int64_t kMostBagTests = 1 << 24;  // positions times bags: every position is compared with every bag's start
 
 class Writer {
@@ -43,6 +44,8 @@ class Writer {
         return segment(node_.operands[1]);
       case kOp_scatter:
         return scatter();
+      case kOp_cumsum:
+        return cumsum();
       case kOp_matmul:
       case kOp_linear:
         return matmul();
@@ -154,6 +157,18 @@ class Writer {
       kernel.push_back(in / out);
     }
     return average(kernel, kernel, Dims(k, 0));
+  }
+
+  std::string cumsum() {
+    const int x = node_.operands[0];
+    const int64_t dim = node_.attrs.dim, n = t(x).rank() > 0 ? t(x).sizes[dim] : 0;
+    if (t(x).numel() == 0 || n == 0) return "a scan of nothing or of one number";
+    if (n > kLongestScan || t(x).numel() > kMostScanned / n) return "a long scan runs in eager's kernel";
+    Dims once = t(x).sizes, all = t(x).sizes;  // [.., result, operand, ..]
+    once.insert(once.begin() + dim, 1), all.insert(all.begin() + dim, n);
+    const int terms = expand(reshape(x, once), all);
+    const int later = r_.add(kOp_gt, {coordinate(all, dim + 1), coordinate(all, dim)}, kDType_bool, all);
+    return result(reduce(kOp_sum, r_.add(kOp_select, {later, constant_like(0, terms), terms}, t(x).dtype, all), {dim + 1}));
   }
 
   // Positions in the input of the result's positions along one axis: floor(i * ratio), at most in - 1.

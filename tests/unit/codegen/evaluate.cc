@@ -135,6 +135,12 @@ class Evaluator {
       case kOp_flip:
         for (int64_t d : a.dims) p[d] = sizes(x)[d] - 1 - p[d];
         return at(x, p);
+      case kOp_cumsum: {
+        const int64_t last = p[a.dim];
+        double sum = 0;
+        for (p[a.dim] = 0; p[a.dim] <= last; ++p[a.dim]) sum += at(x, p);
+        return sum;
+      }
       case kOp_cat:
         for (int y : n.operands) {
           if (p[a.dim] < sizes(y)[a.dim]) return at(y, p);

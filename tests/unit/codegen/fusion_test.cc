@@ -245,6 +245,18 @@ TEST(Fusion, ConcatenationIsWrittenInPlace) {
   EXPECT_EQ(c.executable->workspace_bytes(), 0);
 }
 
+// As positions are counted over a mask: the scan, what it reads and what is made of it are one kernel.
+TEST(Fusion, AShortScanIsAReductionOfWhatLiesBefore) {
+  for (const int64_t dim : {0, 1, 2}) {
+    RegionBuilder g;
+    int x = g.input(kF32, {3, 5, 7});
+    int scan = g.op(kOp_cumsum, {g.unary(kOp_relu, x)}, kF32, {3, 5, 7}, {{kAttr_dim, dim}});
+    g.output(g.binary(kOp_mul, scan, x));
+    const Checked c = check(g);
+    EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+  }
+}
+
 // More inputs than kernels are merged for: it is one kernel all the same, also when it is loaded.
 TEST(Fusion, AConcatenationOfVeryManyIsOneKernel) {
   RegionBuilder g;
