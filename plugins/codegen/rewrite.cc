@@ -470,7 +470,7 @@ class Writer {
     bool linear = node_.op == kOp_linear;
     Dims rows = t(a).sizes;
     int64_t k = rows.back(), n = t(out_).sizes.back();
-    if (t(out_).numel() * k > kTinyMatmul) return "a matmul that the library refuses and that is too large to generate";
+    if (t(out_).numel() * k > kTinyMatmul) return on_copies(linear ? 1 : 2);
     Dims all = rows;
     all.push_back(n);
     Dims left = rows;
@@ -490,6 +490,20 @@ class Writer {
     Dims thin(t(out_).sizes.size(), 1);
     thin.back() = n;
     return result(scalar(kOp_add, {out, expand(reshape(node_.operands[2], thin), t(out_).sizes)}));
+  }
+
+  // The same product, with the first operands laid out in rows: a library may refuse only how they lie. Where it refuses that too,
+  // there is nothing left to copy.
+  std::string on_copies(size_t count) {
+    std::vector<int> operands = node_.operands;
+    bool copied = false;
+    for (size_t i = 0; i < count; ++i) {
+      if (t(operands[i]).strides == row_major(t(operands[i]).sizes)) continue;
+      operands[i] = r_.add(kOp_relayout, {operands[i]}, t(operands[i]).dtype, t(operands[i]).sizes);
+      copied = true;
+    }
+    if (!copied) return "a matmul that the library refuses and that is too large to generate";
+    return result(r_.add(node_.op, operands, t(out_).dtype, t(out_).sizes, node_.attrs));
   }
 
   Region& r_;

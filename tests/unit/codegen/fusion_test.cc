@@ -606,6 +606,17 @@ TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
   EXPECT_EQ(check(g, backend).executable->num_anchors(), 0u);
 }
 
+// Attention over windows: queries and keys lie in a way that no library reads. They are copied, in one kernel with what makes them.
+TEST(Fusion, AProductOfOperandsThatLieApartRunsOnCopies) {
+  RegionBuilder g;
+  int a = g.input(kF32, {2, 64, 48}, {64 * 96, 96, 2}), b = g.input(kF32, {2, 48, 64}, {48 * 192, 192, 3});
+  g.output(g.matmul(g.unary(kOp_tanh, a), b));
+  InterpBackend backend;
+  backend.only_dense_lines = true;
+  const Checked c = check(g, backend);
+  EXPECT_EQ(c.executable->num_anchors(), 1u) << c.executable->describe();
+}
+
 TEST(Fusion, CompositesAreInlinedFromTheirBodies) {
   RegionBuilder body;
   body.output(body.softmax(body.input(kF32, {3, 10}), 1));

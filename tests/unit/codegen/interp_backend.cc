@@ -304,6 +304,10 @@ bool InterpBackend::takes_anchor(const AnchorDesc& a, std::string& why_not) cons
   bool pool = a.op == kOp_max_pool || a.op == kOp_avg_pool || a.op == kOp_adaptive_avg_pool;
   why_not = "the test backend does not take it";
   if (contraction && only_dense_rows && a.results[0].strides.back() != 1) return false;
+  for (size_t i = 0; contraction && only_dense_lines && i < 2; ++i) {
+    const Dims& strides = a.operands[i].strides;
+    if (strides.back() != 1 && strides[strides.size() - 2] != 1) return false;
+  }
   return (contraction && take_anchors) || (pool && take_pools);
 }
 

@@ -18,6 +18,8 @@ class InterpBackend : public Backend {
   bool take_every_post_op = false;  // whatever scalar row is offered: its first operand is the product
   bool only_dense_rows = false;  // a contraction's result has its last axis dense, and anything else is an error when lowered
 
+  bool only_dense_lines = false;  // a contraction's operands have one of their last two axes dense
+
   const TargetInfo& target() const override { return info; }
   bool supports(uint32_t, uint8_t, std::string&) const override { return true; }
   bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const override;
