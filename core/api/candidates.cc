@@ -130,6 +130,13 @@ Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepar
   return CompiledPart{std::move(*made), bytes.inputs, bytes.hash, is_candidate};
 }
 
+// LibTorch may round products, but its libraries choose by the sizes whether they do: one that was judged wrong with rounded operands is
+// compiled without, before it is left eager.
+void keep_precision(const Session::Impl& session, Graph& graph, const std::set<std::string>& wrong) {
+  for (OpId id = 0; id < graph.ops.size() && !wrong.empty(); ++id)
+    if (may_round(session, graph, id) && wrong.count(hex(judged_hash(graph, id, session)))) graph.ops[id].set(AttrKey::k_ieee, true);
+}
+
 // What a plugin answers for one region leaves the others what they are; only what ends all work ends the plan.
 bool costs_one_region(const Status& status) {
   return status.code() != Code::k_device_lost && status.code() != Code::k_cancelled;
@@ -358,6 +365,15 @@ Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {
   return judged_hash(extract_region(graph, {op}, escapes, {}).graph, session);
 }
 
+bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
+  const Op& op = graph.ops[id];
+  const bool conv = op.code == OpCode::k_conv;
+  if (!conv && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
+  if (op.b(AttrKey::k_ieee) || graph.type(op.operands[0]).dtype != DType::k_f32) return false;
+  const PolicyOptions policy = policy_of(session);
+  return policy.numerics == KRN_NUMERICS_FAST || (conv ? policy.tf32_convolutions : policy.tf32_products);
+}
+
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {
   PluginDevice& device = *choice.device;
   const uint32_t candidate = choice.candidate;
@@ -367,6 +383,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.name = choice.name();
   built.choice = choice;
   built.num_known_wrong = device.known_wrong().size();
+  if (!session.tries_known_wrong) keep_precision(session, prepared.graph, device.known_wrong());
 
   KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));

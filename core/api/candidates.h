@@ -93,6 +93,9 @@ Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, P
 Hash judged_hash(const Graph& region, const Session::Impl& session);
 Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session);
 
+// Whether the numerics let a plugin round the op's f32 operands, and nothing forbids it for this op (AttrKey::k_ieee).
+bool may_round(const Session::Impl& session, const Graph& graph, OpId op);
+
 // The plans worth racing: each cut by each device that may compile for this session, and another way of compiling the largest.
 // `take` gets each with its name, the failed ones too.
 void build_plans(Session::Impl& session, Prepared& prepared, const std::function<void(Result<BuiltPlan>, const std::string&)>& take);

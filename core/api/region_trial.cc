@@ -107,6 +107,7 @@ class Search {
   struct Culprit {
     Hash hash{};             // judged_hash
     std::string what;        // "relu (layer1.act): its output 0: ..."; empty: a smaller part of it is in the list
+    bool rounds = false;     // a product that is tried again with its operands as they are
   };
 
   // `whole` is what is wrong with the region. Empty if the time was too short.
@@ -157,7 +158,7 @@ class Search {
   // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
   Result<bool> narrow(const std::vector<OpId>& ops, const std::string& why) {
     if (ops.size() == 1) {
-      add({judged_hash(graph_, ops[0], d_.session), name_of(ops[0]) + ": " + why});
+      add({judged_hash(graph_, ops[0], d_.session), name_of(ops[0]) + ": " + why, may_round(d_.session, graph_, ops[0])});
       return true;
     }
     const std::vector<OpId> first(ops.begin(), ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2));
@@ -173,6 +174,10 @@ class Search {
       }
     if (alone) return true;
     // Wrong together, and so they are with more around them: a plan begins with the largest part.
+    const size_t found = found_.size();
+    for (OpId op : ops)
+      if (may_round(d_.session, graph_, op)) add({judged_hash(graph_, op, d_.session), name_of(op) + " with others: " + why, true});
+    if (found_.size() > found) return false;
     const std::string range = std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
     add({judged_hash(part_of(ops).graph, d_.session), found_.size() == before ? range + ": " + why : std::string()});
     return false;
@@ -297,7 +302,8 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
         candidate.built.choice.device->judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
         if (culprit.what.empty()) continue;
         d.report.reasons.push_back(name + ": " + candidate.built.plugin + " is wrong for " + culprit.what +
-                                   "; it is left out of the plan (`keirin cache forgive` lets it try again)");
+                                   (culprit.rounds ? "; its operands are not rounded any more" : "; it is left out of the plan") +
+                                   " (`keirin cache forgive` lets it try again)");
       }
     }
     if (!wrong) {

@@ -205,7 +205,23 @@ Values mse_loss(Lowering& w) {
   return {w.reduce(reduction == 1 ? OpCode::k_mean : OpCode::k_sum, squared, all, false)};
 }
 
+// v * (g / |v|), a length for each index along `dim`.
+Values weight_norm(Lowering& w) {
+  ValueId v = w.tensor("v"), g = w.tensor("g");
+  const DType out = w.dtype_of(v), compute = compute_dtype(out);
+  const int64_t rank = w.rank(v), dim = w.integer("dim", 0);
+  if (!is_float(out) || dim < 0 || dim >= rank) return w.decline("a weight norm over all axes"), Values{};
+  Dims others;
+  for (int64_t d = 0; d < rank; ++d)
+    if (d != dim) others.push_back(d);
+  v = w.cast(v, compute), g = w.cast(g, compute);
+  ValueId length = w.row(OpCode::k_sqrt, {w.reduce(OpCode::k_sum, w.binary(OpCode::k_mul, v, v), others, true)});
+  ValueId factor = w.pointwise(OpCode::k_div, {w.as_operand(g), w.as_operand(length)}, compute);
+  return {w.cast(w.pointwise(OpCode::k_mul, {w.as_operand(v), w.as_operand(factor)}, compute), out)};
+}
+
 constexpr RecipeRow kRecipes[] = {
+    {"aten::_weight_norm", weight_norm},
     {"aten::batch_norm", batch_norm},
     {"aten::_native_batch_norm_legit_no_training", native_batch_norm},
     {"aten::native_batch_norm", native_batch_norm},

@@ -87,7 +87,7 @@ struct AnchorDesc {
   std::vector<int64_t> stride, padding, dilation, output_padding, kernel, sizes;
   int64_t groups = 1, layers = 1, divisor = 0;
   bool transposed = false, causal = false, gqa = false, bidirectional = false, batch_first = false, has_biases = false,
-       ceil_mode = false, count_include_pad = true, align_corners = false, include_last_offset = false;
+       ceil_mode = false, count_include_pad = true, align_corners = false, include_last_offset = false, ieee = false;
   double scale = 0;
   std::string mode;
   bool packed = true;                // candidate: keep constant weights in the library's own layout

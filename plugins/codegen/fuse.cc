@@ -67,7 +67,9 @@ class Fuser {
     for (const auto& results : known) {
       Group g;
       if (std::any_of(results.begin(), results.end(), [&](int t) { return writer_[t] >= 0; })) unknown();
-      if (results.empty() || !build({results.begin(), results.end()}, g) || !veto(g.kernel, target_).empty()) unknown();
+      if (results.empty() || !build({results.begin(), results.end()}, g)) unknown();
+      // One result alone is computed whatever it takes, as add_kernel() does.
+      if (results.size() > 1 && !veto(g.kernel, target_).empty()) unknown();
       add(std::move(g));
     }
     return ordered();

@@ -163,6 +163,7 @@ Attrs read_attrs(const krn_graph& g, const krn_gnode& node) {
       case kAttr_count_include_pad: out.count_include_pad = number; break;
       case kAttr_align_corners: out.align_corners = number; break;
       case kAttr_include_last_offset: out.include_last_offset = number; break;
+      case kAttr_ieee: out.ieee = number; break;
       case kAttr_reduce: out.reduce = chars(); break;
       case kAttr_mode: out.mode = chars(); break;
       case kAttr_encoding: out.encoding = chars(); break;

@@ -49,7 +49,7 @@ struct Attrs {
   double value_d = 0, scale = 0, eps = 0;
   bool keepdim = false, include_self = true, transposed = false, causal = false, gqa = false, bidirectional = false,
        batch_first = false, has_biases = false, ceil_mode = false, count_include_pad = true, align_corners = false,
-       include_last_offset = false;
+       include_last_offset = false, ieee = false;
   std::string reduce, mode, encoding;
   Monoid monoid = Monoid::kSum;  // kOpSegmentReduce
   bool operator==(const Attrs&) const = default;

@@ -511,6 +511,7 @@ AnchorDesc describe_anchor(const Region& region, const TensorNode& node) {
   d.transposed = a.transposed, d.causal = a.causal, d.gqa = a.gqa, d.bidirectional = a.bidirectional;
   d.batch_first = a.batch_first, d.has_biases = a.has_biases, d.ceil_mode = a.ceil_mode;
   d.count_include_pad = a.count_include_pad, d.align_corners = a.align_corners, d.include_last_offset = a.include_last_offset;
+  d.ieee = a.ieee;
   d.scale = a.scale, d.mode = a.mode;
   return d;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of a few rows, attention, bags and the steps of recurrent layers by kernels of our own, other products, convolutions and
+// Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other products, convolutions and
 // attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few channels and a stride
 // regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
@@ -8,6 +8,7 @@
 #include "plugins/gpu/attention.h"
 #include "plugins/gpu/bags.h"
 #include "plugins/gpu/conv.h"
+#include "plugins/gpu/depthwise.h"
 #include "plugins/gpu/gemv.h"
 #include "plugins/gpu/plan.h"
 #include "plugins/gpu/product.h"
@@ -31,6 +32,7 @@ std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gp
   switch (anchor.op) {
     case kit::kOp_linear:
     case kit::kOp_embedding_bag: return joined_kernel(one, gpu, why_not);
+    case kit::kOp_conv: return depthwise_kernel(anchor, gpu, why_not);
     case kit::kOp_attention:
       if (numerics.strict) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu, why_not);
@@ -57,6 +59,7 @@ static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, const 
 }
 
 bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device, std::string& why_not) {
+  if (anchor.op == kit::kOp_conv && own_kernel(anchor, gpu, numerics, why_not)) return true;
   // Without a device too: what is claimed here is compiled here.
   if (anchor.op == kit::kOp_conv && !gpu.plans) return why_not = "no library of convolutions", false;
   if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
@@ -71,15 +74,15 @@ bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numer
 }
 
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {
-  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
-  if (!is_product(anchor)) return false;
   std::string ignored;
-  if (own_kernel(anchor, gpu, numerics, ignored)) {  // it stays with the kernel it has
+  const bool own = (anchor.op == kit::kOp_conv || is_product(anchor)) && own_kernel(anchor, gpu, numerics, ignored);
+  if (own) {  // it stays with the kernel it has
     codegen::AnchorDesc longer = anchor;
     longer.post_ops.push_back(post);
     return own_kernel(longer, gpu, numerics, ignored).has_value();
   }
-  return product_takes_post_op(anchor, post);
+  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
+  return is_product(anchor) && product_takes_post_op(anchor, post);
 }
 
 // One whose image is large enough for another launch to pay.
@@ -94,6 +97,7 @@ void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gp
   std::string ignored;
   for (const codegen::AnchorDesc* anchor : anchors) {
     if (anchor->op == kit::kOp_conv) {
+      if (own_kernel(*anchor, gpu, numerics, ignored)) continue;
       if (auto p = conv_problem(*anchor, numerics, ignored)) convs.push_back(std::move(*p));
       if (auto stem = worthy_stem(*anchor, numerics)) convs.push_back(std::move(stem->conv));
     } else if (by_library(*anchor, gpu, numerics, true)) {
@@ -133,6 +137,9 @@ static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& con
 std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target,
                                                 const Numerics& numerics, bool load) {
   const bool raced = !numerics.deterministic;
+  std::string why_not;
+  const auto own = own_kernel(anchor, gpu, numerics, why_not);
+  if (anchor.op == kit::kOp_conv && own) return make_text_step(*own, target, load);
   if (anchor.op == kit::kOp_conv) {
     double conv_seconds = 0;
     auto step = make_conv(anchor, numerics, *gpu.plans, &conv_seconds);
@@ -143,8 +150,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
   }
   if (by_library(anchor, gpu, numerics, load)) return make_heads(anchor, *gpu.plans);
   if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, raced, load);
-  std::string why_not;
-  if (auto own = own_kernel(anchor, gpu, numerics, why_not)) return make_text_step(*own, target, load);
+  if (own) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
   return make_product(anchor, gpu, numerics.tf32_products, raced);
 }

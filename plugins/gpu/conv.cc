@@ -135,7 +135,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
   if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
   if (anchor.transposed) return why_not = "a transposed convolution runs in eager's library", std::nullopt;
   if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's library", std::nullopt;
-  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions};
+  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions && !anchor.ieee};
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
   const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
@@ -158,6 +158,7 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   };
   AnchorDesc out;
   out.op = kit::kOp_linear;
+  out.ieee = anchor.ieee;
   out.operands = {matrix(anchor.operands[0], rows, p->x.sizes[1]), matrix(anchor.operands[1], p->y.sizes[1], p->x.sizes[1]),
                   anchor.operands.size() > 2 ? anchor.operands[2] : TensorDesc{}};
   if (out.operands[2].present() && out.operands[2].dtype != anchor.results[0].dtype) return std::nullopt;

@@ -19,19 +19,6 @@ constexpr int64_t kMostRows = 2;  // with four, the library's matrix units are f
 constexpr int64_t kSmallestMatrix = 1 << 16;  // elements; a smaller one is the library's
 constexpr int kThreads = 128;                 // of a block, as the text has them
 
-const char* epilogue_text(uint32_t op) {
-  switch (op) {
-    case kit::kOp_add: return "v += STORAGE::get(((const Stored*)p.v[4 + 4 * table])[r * sizes[3] + column + c]);";
-    case kit::kOp_relu: return "v = krn_max(v, 0.0f);";
-    case kit::kOp_sigmoid: return "v = 1.0f / (1.0f + expf(-v));";
-    case kit::kOp_tanh: return "v = tanhf(v);";
-    case kit::kOp_silu: return "v = v / (1.0f + expf(-v));";
-    case kit::kOp_gelu: return "v = 0.5f * v * (1.0f + krn_erf(v * 0.707106781f));";
-    case kit::kOp_gelu_tanh: return "v = 0.5f * v * (1.0f + tanhf(0.797884561f * (v + 0.044715f * v * v * v)));";
-    default: return nullptr;
-  }
-}
-
 // All axes but the last as rows of equal stride, elements dense.
 bool rows_of(const TensorDesc& t, int64_t& rows, int64_t& stride) {
   const size_t rank = t.sizes.size();
@@ -70,8 +57,8 @@ std::optional<Table> table_of(const AnchorDesc& anchor, std::string& why_not) {
   if (anchor.operands.size() > 2) t.bias = anchor.operands[2];
   if (t.bias.present() && (t.bias.dtype != x.dtype || (t.bias.strides[0] != 1 && t.columns > 1))) return no("a bias of another dtype or with gaps");
   for (const PostOp& post : anchor.post_ops) {
-    const char* text = epilogue_text(post.op);
-    if (!text || (post.op == kit::kOp_add && t.residual.present())) return no("an epilogue without a form here");
+    const std::string text = epilogue_text(post);
+    if (text.empty() || (post.op == kit::kOp_add && t.residual.present())) return no("an epilogue without a form here");
     t.epilogue += text;
     if (post.op != kit::kOp_add) continue;
     t.residual = post.operand;

@@ -149,7 +149,7 @@ bool product_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
 std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, bool tf32, bool raced, double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
-  return gpu.products->make(anchor, *problem, tf32, raced, seconds);
+  return gpu.products->make(anchor, *problem, tf32 && !anchor.ieee, raced, seconds);
 }
 
 }  // namespace keirin::gpu

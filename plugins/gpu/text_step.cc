@@ -97,6 +97,20 @@ std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const Co
   return std::make_unique<TextStep>(kernel, target, load);
 }
 
+std::string epilogue_text(const codegen::PostOp& post) {
+  switch (post.op) {
+    case kit::kOp_add: return "v += RESIDUAL;";
+    case kit::kOp_relu: return "v = krn_max(v, 0.0f);";
+    case kit::kOp_sigmoid: return "v = 1.0f / (1.0f + expf(-v));";
+    case kit::kOp_tanh: return "v = tanhf(v);";
+    case kit::kOp_silu: return "v = v / (1.0f + expf(-v));";
+    case kit::kOp_hardswish: return "v = v * krn_min(krn_max(v + 3.0f, 0.0f), 6.0f) / 6.0f;";
+    case kit::kOp_gelu: return "v = 0.5f * v * (1.0f + krn_erf(v * 0.707106781f));";
+    case kit::kOp_gelu_tanh: return "v = 0.5f * v * (1.0f + tanhf(0.797884561f * (v + 0.044715f * v * v * v)));";
+    default: return {};
+  }
+}
+
 int float_bytes(uint8_t dtype) { return float_storage(dtype) ? (dtype == kit::kDType_f32 ? 4 : 2) : 0; }
 
 const char* float_storage(uint8_t dtype) {

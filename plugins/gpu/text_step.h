@@ -43,6 +43,9 @@ std::string whole_text(const TextKernel& kernel, const Driver& driver);
 // Compiles it unless it is known. `load` false: for machines without the device.
 std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const CodeTarget& target, bool load);
 
+// What a post-op does to the f32 `v` of a text, as statements; an addition adds the text's RESIDUAL. Empty: it has no form.
+std::string epilogue_text(const codegen::PostOp& post);
+
 // Bytes of a dtype that hand-written kernels take, and its storage class in the prelude's words ("d_bf16"); 0 and null for others.
 int float_bytes(uint8_t dtype);
 const char* float_storage(uint8_t dtype);

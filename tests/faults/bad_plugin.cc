@@ -70,6 +70,7 @@
 #define FAULT_wrong_together 46
 #define FAULT_wrong_linear 47
 #define FAULT_slow_region 48
+#define FAULT_coarse_linear 49
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -78,6 +79,7 @@
 // One operator of a region; values are the region's.
 struct Step {
   bool linear;
+  bool ieee;                // the attribute
   uint32_t x, w, b, y;      // b: KRN_NONE for none
   int64_t rows, depth, columns;  // relu: rows elements
 };
@@ -215,7 +217,7 @@ krn_code KRN_CALL open_device(krn_dev*, krn_err* err) {
 
 // ---- krn.compile and krn.exec
 
-constexpr uint32_t kRelu = 21, kLinear = 401;
+constexpr uint32_t kRelu = 21, kLinear = 401, kIeee = 41;
 
 int64_t count_of(const krn_graph& graph, uint32_t value) {
   const krn_gtype* type = krn_graph_value_type(&graph, value);
@@ -241,6 +243,8 @@ krn_exec* read_steps(krn_span bytes) {
     if (!takes(graph, *node)) return nullptr;
     Step step{};
     step.linear = node->op == kLinear;
+    const krn_gattr* ieee = krn_graph_find_attr(&graph, node, kIeee);
+    step.ieee = ieee && ieee->bits;
     step.x = krn_graph_operand(&graph, node, 0);
     step.y = node->first_result;
     step.rows = count_of(graph, step.y);
@@ -338,11 +342,21 @@ void KRN_CALL relu_slice(void* ctx, int64_t begin, int64_t end, int32_t) {
   for (int64_t i = begin; i < end; ++i) s->to[i] = s->from[i] <= 0 ? 0 : s->from[i];
 }
 
+// To 7 bits, where rounding is not forbidden.
+float operand(const Step& s, float x) {
+  if (!IS(coarse_linear) || s.ieee) return x;
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof(bits));
+  bits &= 0xffff0000u;
+  memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
 void run_linear(const Step& s, const float* x, const float* w, const float* b, float* y) {
   for (int64_t r = 0; r < s.rows; ++r)
     for (int64_t c = 0; c < s.columns; ++c) {
       double sum = b ? b[c] : 0;
-      for (int64_t k = 0; k < s.depth; ++k) sum += static_cast<double>(x[r * s.depth + k]) * w[c * s.depth + k];
+      for (int64_t k = 0; k < s.depth; ++k) sum += static_cast<double>(operand(s, x[r * s.depth + k])) * operand(s, w[c * s.depth + k]);
       y[r * s.columns + c] = static_cast<float>(sum);
     }
 }

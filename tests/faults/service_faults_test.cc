@@ -436,6 +436,34 @@ TEST_F(ServiceFaults, AWrongOperatorOfASensitiveModelIsFound) {
   EXPECT_TRUE(has(text, "wrong_linear is wrong for linear")) << text;
 }
 
+// Products whose rounded operands are too coarse are compiled without rounding, and stay compiled. So they are when the decision is read
+// again, and when it is made again.
+TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
+  Options o = options("coarse_linear");
+  o.force = "compiled";
+  o.threads = 1;
+  o.numerics = Numerics::kFast;
+  o.error_budget = 1e-4;
+  for (const bool again : {false, true}) {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    const std::string text = explain_text(*report);
+    EXPECT_EQ(has(text, "its operands are not rounded any more"), !again) << text;
+    EXPECT_FALSE(has(text, "left out of the plan")) << text;
+    EXPECT_EQ(report->plugin, "coarse_linear") << text;
+    EXPECT_TRUE(report->verified) << text;
+    EXPECT_EQ(report->nodes_compiled, report->nodes) << text;
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+  }
+  o.numerics = Numerics::kDefault;
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_EQ(report->chosen, "eager") << "who rounds where it may not is left out: " << explain_text(*report);
+}
+
 // A plan that is faster without one of its regions loses it.
 TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   const ModelReport report = decide_for("slow_region", kMlp, true);

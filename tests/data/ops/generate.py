@@ -306,6 +306,7 @@ def layers():
     for mode in (0, 1, 2):
         case(f, "embedding_bag", w, at, off, False, mode)
     case(f, "embedding_bag", w, at, torch.tensor([0, 2, 7]), False, 0, False, None, True)
+    case(f, "_weight_norm", t(4, 3, 5), pos(4, 1, 1), 0); case(f, "_weight_norm", t(4, 3, 5), pos(1, 1, 5), 2); case(f, "_weight_norm", t(3, 4, dtype=torch.bfloat16), pos(3, 1, dtype=torch.bfloat16), 0)
 
 
 for write in (pointwise, reductions, views, indexing, factories, contractions, layers):

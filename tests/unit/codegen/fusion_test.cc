@@ -245,6 +245,16 @@ TEST(Fusion, ConcatenationIsWrittenInPlace) {
   EXPECT_EQ(c.executable->workspace_bytes(), 0);
 }
 
+// More inputs than kernels are merged for: it is one kernel all the same, also when it is loaded.
+TEST(Fusion, AConcatenationOfVeryManyIsOneKernel) {
+  RegionBuilder g;
+  std::vector<int> pieces;
+  for (int i = 0; i < 40; ++i) pieces.push_back(g.input(kF32, {2, 3}));
+  g.output(g.binary(kOp_add, g.cat(pieces, 1), g.input(kF32, {2, 120})));
+  const Checked c = check(g);
+  EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
 TEST(Fusion, Views) {
   RegionBuilder g;
   int x = g.input(kF32, {4, 6, 5});

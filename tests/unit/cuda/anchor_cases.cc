@@ -191,6 +191,55 @@ AnchorCase bags(const std::string& name, uint8_t dtype, int64_t rows, int64_t wi
   return out;
 }
 
+struct Depthwise {
+  std::string name;
+  uint8_t dtype;
+  int64_t images, channels, height, width, taps_h, taps_w, stride, padding, dilation;
+  bool bias, residual;
+  uint32_t activation;
+};
+
+AnchorCase depthwise(const Depthwise& d) {
+  Maker m(d.name);
+  AnchorDesc a;
+  a.op = kOp_conv;
+  a.groups = d.channels;
+  a.stride = {d.stride, d.stride}, a.padding = {d.padding, d.padding}, a.dilation = {d.dilation, d.dilation};
+  const auto results = [&](int64_t size, int64_t taps) { return (size + 2 * d.padding - d.dilation * (taps - 1) - 1) / d.stride + 1; };
+  const int64_t rows = results(d.height, d.taps_h), columns = results(d.width, d.taps_w);
+  const auto image = [&](int64_t h, int64_t w) { return Dims{h * w * d.channels, 1, w * d.channels, d.channels}; };
+  const TensorDesc x = m.tensor(d.dtype, {d.images, d.channels, d.height, d.width}, image(d.height, d.width));
+  const TensorDesc w = m.tensor(d.dtype, {d.channels, 1, d.taps_h, d.taps_w});
+  a.operands = {x, w, d.bias ? m.tensor(d.dtype, {d.channels}) : TensorDesc{}};
+  TensorDesc z;
+  if (d.residual) z = m.tensor(d.dtype, {d.images, d.channels, rows, columns}, image(rows, columns));
+  if (d.residual) a.post_ops.push_back({kOp_add, z, 0, 0});
+  if (d.activation) a.post_ops.push_back({d.activation, {}, 0, 0});
+  const TensorDesc y = m.result(d.dtype, {d.images, d.channels, rows, columns}, image(rows, columns));
+  a.results = {y};
+  for (int64_t n = 0; n < d.images; ++n)
+    for (int64_t c = 0; c < d.channels; ++c)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t q = 0; q < columns; ++q) {
+          double sum = d.bias ? m.get(a.operands[2], {c}) : 0;
+          for (int64_t i = 0; i < d.taps_h; ++i)
+            for (int64_t j = 0; j < d.taps_w; ++j) {
+              const int64_t at_h = r * d.stride - d.padding + i * d.dilation, at_w = q * d.stride - d.padding + j * d.dilation;
+              if (at_h < 0 || at_h >= d.height || at_w < 0 || at_w >= d.width) continue;
+              sum += m.get(x, {n, c, at_h, at_w}) * m.get(w, {c, 0, i, j});
+            }
+          if (d.residual) sum += m.get(z, {n, c, r, q});
+          if (d.activation == kOp_relu) sum = std::max(sum, 0.0);
+          if (d.activation == kOp_silu) sum /= 1 + std::exp(-sum);
+          if (d.activation == kOp_hardswish) sum *= std::clamp(sum + 3, 0.0, 6.0) / 6;
+          m.expect(y, {n, c, r, q}, sum);
+        }
+  AnchorCase out = std::move(m.made());
+  out.anchor = a;
+  out.relative = d.dtype == kF32 ? 1e-6 : 1.0 / 200;
+  return out;
+}
+
 }  // namespace
 
 std::string AnchorCase::difference(Storage got) const {
@@ -225,6 +274,14 @@ std::vector<AnchorCase> anchor_cases() {
   out.push_back(few_rows("one row + bias + residual", kF16, 1, 520, 131, true, true, 0));
   out.push_back(few_rows("two rows + bias + gelu", kF32, 2, 516, 130, true, false, kOp_gelu));
   out.push_back(few_rows("two rows + silu", kBf16, 2, 264, 250, false, false, kOp_silu));
+  for (const Depthwise& d : std::vector<Depthwise>{
+           {"depthwise", kF32, 2, 40, 9, 11, 3, 3, 1, 1, 1, false, false, 0},
+           {"depthwise, bias, hardswish", kF32, 1, 24, 14, 14, 5, 5, 2, 2, 1, true, false, kOp_hardswish},
+           {"depthwise, residual, relu", kBf16, 3, 16, 7, 7, 7, 7, 1, 3, 1, true, true, kOp_relu},
+           {"depthwise, apart", kF16, 1, 136, 12, 10, 3, 3, 1, 2, 2, false, false, kOp_silu},
+           {"depthwise, one line, even", kF32, 1, 8, 1, 50, 1, 4, 1, 0, 1, false, false, 0},
+           {"depthwise, many channels, far apart", kF32, 1, 516, 8, 8, 3, 5, 2, 6, 4, true, false, 0}})
+    out.push_back(depthwise(d));
   out.push_back(bags("bags", kF32, 50, 64, 90, 33, false, false));
   out.push_back(bags("bags, mean, last offset", kBf16, 20, 24, 60, 21, true, true));
   return out;
