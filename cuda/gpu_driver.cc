@@ -21,31 +21,15 @@ CUfunction native(Function f) { return reinterpret_cast<CUfunction>(f); }
 
 struct Calls {
   using Table = DriverApi;
-  static constexpr auto retain = &DriverApi::cuDevicePrimaryCtxRetain;
-  static constexpr auto release = &DriverApi::cuDevicePrimaryCtxRelease;
-  static constexpr auto current = &DriverApi::cuCtxGetCurrent;
-  static constexpr auto make_current = &DriverApi::cuCtxSetCurrent;
-  static constexpr auto load = &DriverApi::cuModuleLoadData;
-  static constexpr auto find = &DriverApi::cuModuleGetFunction;
-  static constexpr auto allocate = &DriverApi::cuMemAlloc;
-  static constexpr auto free = &DriverApi::cuMemFree;
-  static constexpr auto allocate_on = &DriverApi::cuMemAllocAsync;
-  static constexpr auto free_on = &DriverApi::cuMemFreeAsync;
-  static constexpr auto fill = &DriverApi::cuMemsetD8Async;
-  static constexpr auto fill_words = &DriverApi::cuMemsetD32Async;
-  static constexpr auto copy = &DriverApi::cuMemcpyDtoDAsync;
-  static constexpr auto copy_out = &DriverApi::cuMemcpyDtoHAsync;
-  static constexpr auto make_stream = &DriverApi::cuStreamCreate;
-  static constexpr auto end_stream = &DriverApi::cuStreamDestroy;
-  static constexpr auto wait_stream = &DriverApi::cuStreamSynchronize;
-  static constexpr auto is_capturing = &DriverApi::cuStreamIsCapturing;
-  static constexpr auto exchange_mode = &DriverApi::cuThreadExchangeStreamCaptureMode;
-  static constexpr auto make_event = &DriverApi::cuEventCreate;
-  static constexpr auto end_event = &DriverApi::cuEventDestroy;
-  static constexpr auto record = &DriverApi::cuEventRecord;
-  static constexpr auto wait_event = &DriverApi::cuEventSynchronize;
-  static constexpr auto elapsed = &DriverApi::cuEventElapsedTime;
-  static constexpr auto query = &DriverApi::cuEventQuery;
+  KRN_SEAM(retain, cuDevicePrimaryCtxRetain) KRN_SEAM(release, cuDevicePrimaryCtxRelease)
+  KRN_SEAM(current, cuCtxGetCurrent) KRN_SEAM(make_current, cuCtxSetCurrent) KRN_SEAM(load, cuModuleLoadData)
+  KRN_SEAM(find, cuModuleGetFunction) KRN_SEAM(allocate, cuMemAlloc) KRN_SEAM(free, cuMemFree)
+  KRN_SEAM(allocate_on, cuMemAllocAsync) KRN_SEAM(free_on, cuMemFreeAsync) KRN_SEAM(fill, cuMemsetD8Async)
+  KRN_SEAM(fill_words, cuMemsetD32Async) KRN_SEAM(copy, cuMemcpyDtoDAsync) KRN_SEAM(copy_out, cuMemcpyDtoHAsync)
+  KRN_SEAM(make_stream, cuStreamCreate) KRN_SEAM(end_stream, cuStreamDestroy) KRN_SEAM(wait_stream, cuStreamSynchronize)
+  KRN_SEAM(is_capturing, cuStreamIsCapturing) KRN_SEAM(exchange_mode, cuThreadExchangeStreamCaptureMode)
+  KRN_SEAM(make_event, cuEventCreate) KRN_SEAM(end_event, cuEventDestroy) KRN_SEAM(record, cuEventRecord)
+  KRN_SEAM(wait_event, cuEventSynchronize) KRN_SEAM(elapsed, cuEventElapsedTime) KRN_SEAM(query, cuEventQuery)
   static constexpr int kStreamOfItsOwn = CU_STREAM_NON_BLOCKING, kUntimed = CU_EVENT_DISABLE_TIMING;
   static constexpr int kNotCapturing = CU_STREAM_CAPTURE_STATUS_NONE, kRelaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
   static constexpr int kNotReady = CUDA_ERROR_NOT_READY;

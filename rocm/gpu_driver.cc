@@ -20,31 +20,16 @@ HipStream native(Stream s) { return reinterpret_cast<HipStream>(s); }
 
 struct Calls {
   using Table = DriverApi;
-  static constexpr auto retain = &DriverApi::hipDevicePrimaryCtxRetain;
-  static constexpr auto release = &DriverApi::hipDevicePrimaryCtxRelease;
-  static constexpr auto current = &DriverApi::hipCtxGetCurrent;
-  static constexpr auto make_current = &DriverApi::hipCtxSetCurrent;
-  static constexpr auto load = &DriverApi::hipModuleLoadData;
-  static constexpr auto find = &DriverApi::hipModuleGetFunction;
-  static constexpr auto allocate = &DriverApi::hipMalloc;
-  static constexpr auto free = &DriverApi::hipFree;
-  static constexpr auto allocate_on = &DriverApi::hipMallocAsync;
-  static constexpr auto free_on = &DriverApi::hipFreeAsync;
-  static constexpr auto fill = &DriverApi::hipMemsetD8Async;
-  static constexpr auto fill_words = &DriverApi::hipMemsetD32Async;
-  static constexpr auto copy = &DriverApi::hipMemcpyDtoDAsync;
-  static constexpr auto copy_out = &DriverApi::hipMemcpyDtoHAsync;
-  static constexpr auto make_stream = &DriverApi::hipStreamCreateWithFlags;
-  static constexpr auto end_stream = &DriverApi::hipStreamDestroy;
-  static constexpr auto wait_stream = &DriverApi::hipStreamSynchronize;
-  static constexpr auto is_capturing = &DriverApi::hipStreamIsCapturing;
-  static constexpr auto exchange_mode = &DriverApi::hipThreadExchangeStreamCaptureMode;
-  static constexpr auto make_event = &DriverApi::hipEventCreateWithFlags;
-  static constexpr auto end_event = &DriverApi::hipEventDestroy;
-  static constexpr auto record = &DriverApi::hipEventRecord;
-  static constexpr auto wait_event = &DriverApi::hipEventSynchronize;
-  static constexpr auto elapsed = &DriverApi::hipEventElapsedTime;
-  static constexpr auto query = &DriverApi::hipEventQuery;
+  KRN_SEAM(retain, hipDevicePrimaryCtxRetain) KRN_SEAM(release, hipDevicePrimaryCtxRelease)
+  KRN_SEAM(current, hipCtxGetCurrent) KRN_SEAM(make_current, hipCtxSetCurrent) KRN_SEAM(load, hipModuleLoadData)
+  KRN_SEAM(find, hipModuleGetFunction) KRN_SEAM(allocate, hipMalloc) KRN_SEAM(free, hipFree)
+  KRN_SEAM(allocate_on, hipMallocAsync) KRN_SEAM(free_on, hipFreeAsync) KRN_SEAM(fill, hipMemsetD8Async)
+  KRN_SEAM(fill_words, hipMemsetD32Async) KRN_SEAM(copy, hipMemcpyDtoDAsync) KRN_SEAM(copy_out, hipMemcpyDtoHAsync)
+  KRN_SEAM(make_stream, hipStreamCreateWithFlags) KRN_SEAM(end_stream, hipStreamDestroy)
+  KRN_SEAM(wait_stream, hipStreamSynchronize) KRN_SEAM(is_capturing, hipStreamIsCapturing)
+  KRN_SEAM(exchange_mode, hipThreadExchangeStreamCaptureMode) KRN_SEAM(make_event, hipEventCreateWithFlags)
+  KRN_SEAM(end_event, hipEventDestroy) KRN_SEAM(record, hipEventRecord) KRN_SEAM(wait_event, hipEventSynchronize)
+  KRN_SEAM(elapsed, hipEventElapsedTime) KRN_SEAM(query, hipEventQuery)
   static constexpr int kStreamOfItsOwn = kStreamNonBlocking, kUntimed = kEventDisableTiming;
   static constexpr int kNotCapturing = rocm::kNotCapturing, kRelaxed = rocm::kRelaxed, kNotReady = rocm::kNotReady;
 };

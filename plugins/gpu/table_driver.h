@@ -6,14 +6,15 @@
 //
 //   struct Calls {
 //     using Table = DriverApi;                            // with `static const Table* get(std::string& why_not)`
-//     static constexpr auto retain = &DriverApi::cuDevicePrimaryCtxRetain;
-//     ..
+//     KRN_SEAM(retain, cuDevicePrimaryCtxRetain) ..
 //   };
 #pragma once
 
 #include <type_traits>
 
 #include "plugins/gpu/driver.h"
+
+#define KRN_SEAM(call, function) static constexpr auto call = &Table::function;
 
 namespace keirin::gpu {
 

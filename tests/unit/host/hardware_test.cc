@@ -116,6 +116,9 @@ TEST_F(Hardware, AmdGpusWithTheirDriverAreRocmInPciOrder) {
   EXPECT_EQ(items[2].torch_device, (Device{Device::kHip, 1}));
   EXPECT_EQ(items[2].uid, "pci:0000:05:00.0");
   EXPECT_EQ(items[1].driver, "amdgpu 6.8.5");
+  ::setenv("KEIRIN_HARDWARE_ROOT", root_.c_str(), 1);
+  EXPECT_EQ(find_hardware(), items) << "the variable names the folder as well";
+  ::unsetenv("KEIRIN_HARDWARE_ROOT");
 }
 
 }  // namespace
