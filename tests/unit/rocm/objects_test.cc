@@ -9,6 +9,7 @@
 #include <set>
 
 #include "plugins/gpu/choose.h"
+#include "plugins/gpu/product.h"
 #include "plugins/kit/tables.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"
@@ -92,17 +93,36 @@ TEST(RocmTargets, EachSaysItsWaveAndWhoCompilesIt) {
 }
 
 // Neither with a device nor without: what a compile child claims it must be able to compile.
+codegen::TensorDesc dense(uint32_t buffer, std::vector<int64_t> sizes) {
+  codegen::TensorDesc out;
+  out.buffer = buffer, out.dtype = kit::kDType_f32, out.strides.assign(sizes.size(), 1), out.sizes = std::move(sizes);
+  for (size_t d = out.sizes.size() - 1; d-- > 0;) out.strides[d] = out.strides[d + 1] * out.sizes[d + 1];
+  return out;
+}
+
 TEST(RocmTargets, WithoutLibrariesProductsAndConvolutionsAreRefused) {
-  const gpu::Gpu gpu = rocm::imagine_gpu("gfx1100");
-  codegen::AnchorDesc product;
-  for (uint32_t op : {kit::kOp_matmul, kit::kOp_conv}) {
-    product.op = op;
-    for (bool has_device : {false, true}) {
-      std::string why_not;
-      EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, has_device, why_not));
-      EXPECT_NE(why_not.find("no library of"), std::string::npos) << why_not;
-    }
+  gpu::Gpu gpu = rocm::imagine_gpu("gfx1100");
+  codegen::AnchorDesc product, conv;
+  product.op = kit::kOp_matmul, conv.op = kit::kOp_conv;
+  product.operands = {dense(0, {33, 64}), dense(1, {64, 40})};
+  product.results = {dense(2, {33, 40})};
+  conv.operands = {dense(0, {1, 8, 16, 16}), dense(1, {8, 8, 3, 3}), codegen::TensorDesc{}};
+  conv.results = {dense(2, {1, 8, 14, 14})};
+  conv.stride = conv.dilation = {1, 1}, conv.padding = {0, 0};
+  std::string why_not;
+  for (bool has_device : {false, true}) {
+    EXPECT_FALSE(gpu::anchor_taken(conv, gpu, KRN_NUMERICS_DEFAULT, has_device, why_not));
+    EXPECT_NE(why_not.find("no library of"), std::string::npos) << why_not;
   }
+  EXPECT_TRUE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
+  if (!gpu.products->usable(why_not)) {
+    EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
+    EXPECT_TRUE(why_not.starts_with("no hipblaslt: ") && why_not.ends_with("; install ROCm's hipblaslt")) << why_not;
+    EXPECT_EQ(why_not.find('\n'), std::string::npos) << why_not;
+  }
+  gpu.products = nullptr;
+  EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
+  EXPECT_EQ(why_not, "no library of products");
 }
 
 TEST(RocmTargets, WhatIsNotThereIsNamedInOneLine) {
