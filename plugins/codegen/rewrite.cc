@@ -159,8 +159,9 @@ class Writer {
     return average(kernel, kernel, Dims(k, 0));
   }
 
+  // f32 is summed in f64, as LibTorch does on the CPU: a running sum keeps every rounding of those before.
   std::string cumsum() {
-    const int x = node_.operands[0];
+    const int given = node_.operands[0], x = t(given).dtype == kDType_f32 ? cast(given, kDType_f64) : given;
     const int64_t dim = node_.attrs.dim, n = t(x).rank() > 0 ? t(x).sizes[dim] : 0;
     if (t(x).numel() == 0 || n == 0) return "a scan of nothing or of one number";
     if (n > kLongestScan || t(x).numel() > kMostScanned / n) return "a long scan runs in eager's kernel";
@@ -168,7 +169,8 @@ class Writer {
     once.insert(once.begin() + dim, 1), all.insert(all.begin() + dim, n);
     const int terms = expand(reshape(x, once), all);
     const int later = r_.add(kOp_gt, {coordinate(all, dim + 1), coordinate(all, dim)}, kDType_bool, all);
-    return result(reduce(kOp_sum, r_.add(kOp_select, {later, constant_like(0, terms), terms}, t(x).dtype, all), {dim + 1}));
+    const int sums = reduce(kOp_sum, r_.add(kOp_select, {later, constant_like(0, terms), terms}, t(x).dtype, all), {dim + 1});
+    return result(cast(sums, t(given).dtype));
   }
 
   // Positions in the input of the result's positions along one axis: floor(i * ratio), at most in - 1.
