@@ -169,5 +169,46 @@ TEST(Segments, SizesAndNumbersAreWrittenDown) {
   EXPECT_EQ(program.graph.tensor_values.at("add").sizes[0].value, 64);
 }
 
+// However a number or a tensor is handed over: in a list, alone, nested.
+TEST(Arguments, OfEveryKindNameWhatTheyRead) {
+  const auto names = [](auto value) {
+    Argument arg;
+    arg.value = std::move(value);
+    return arg.names();
+  };
+  EXPECT_EQ(names(TensorArg{"a"}), Strings{"a"});
+  EXPECT_EQ(names(TensorsArg{{"a", "b"}}), (Strings{"a", "b"}));
+  EXPECT_EQ(names(OptionalTensorsArg{{"a", std::nullopt, "b"}}), (Strings{"a", "b"}));
+  EXPECT_EQ(names(NestedTensorsArg{{{"a", "b"}, {}, {"c"}}}), (Strings{"a", "b", "c"}));
+  EXPECT_EQ(names(SymIntArg{"n", 0}), Strings{"n"});
+  EXPECT_EQ(names(SymIntArg{"", 3}), Strings());
+  EXPECT_EQ(names(SymFloatArg{"n", 0}), Strings{"n"});
+  EXPECT_EQ(names(SymBoolArg{"n", false}), Strings{"n"});
+  EXPECT_EQ(names(std::vector<SymIntArg>{{"n", 0}, {"", 3}, {"m", 0}}), (Strings{"n", "m"}));
+  EXPECT_EQ(names(int64_t{3}), Strings());
+}
+
+TEST(Segments, NumbersOfEveryKindAreWrittenDown) {
+  Cut model = cut("sized");
+  Program changed = *model.program;
+  const Segment& last = model.at("narrow .. mul_2");
+  NamedArgument whole, real, truth, all;
+  whole.name = "whole", whole.arg.value = SymIntArg{"item", 0};
+  real.name = "real", real.arg.value = SymFloatArg{"item", 0};
+  truth.name = "truth", truth.arg.value = SymBoolArg{"item", false};
+  all.name = "all", all.arg.value = std::vector<SymIntArg>{{"item", 0}, {"", 4}};
+  for (NamedArgument* each : {&whole, &real, &truth, &all}) changed.graph.nodes[last.first].inputs.push_back(*each);
+  const Program program = segment_program(changed, last, {{DType::k_f32, {64, 32}, {32, 1}, {}}}, {int64_t{9}}, {}, true);
+  int found = 0;
+  for (const NamedArgument& input : program.graph.nodes.front().inputs) {
+    if (input.name == "whole") EXPECT_EQ(input.arg.get<SymIntArg>()->value, 9), ++found;
+    if (input.name == "real") EXPECT_EQ(input.arg.get<SymFloatArg>()->value, 9), ++found;
+    if (input.name == "truth") EXPECT_TRUE(input.arg.get<SymBoolArg>()->value), ++found;
+    if (input.name == "all") EXPECT_EQ(input.arg.get<std::vector<SymIntArg>>()->front().value, 9), ++found;
+    EXPECT_EQ(std::count(input.arg.names().begin(), input.arg.names().end(), "item"), 0) << input.name;
+  }
+  EXPECT_EQ(found, 4);
+}
+
 }  // namespace
 }  // namespace keirin::pt2
