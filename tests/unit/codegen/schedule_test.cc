@@ -63,7 +63,8 @@ TEST(Schedule, TurnedLoadsGoThroughTilesThatCoverAll) {
       EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile) * ((length + s.tile - 1) / s.tile)) << "one for each tile, " << rows << " x " << length;
     }
   KernelMaker looked_up = turned(kF32, 64, 64);  // where an index decides the address, neighbours lie nowhere
-  looked_up.k.accesses[0].indirects.push_back({looked_up.load(kI64, {0, 1, 0}), 64, 8});
+  const int32_t index = looked_up.load(kI64, {0, 1, 0});
+  looked_up.k.accesses[0].indirects.push_back({index, 64, 8});
   EXPECT_NE(choose_schedule(looked_up.k, {}).shape, GpuShape::kTile);
 }
 

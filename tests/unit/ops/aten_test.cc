@@ -387,8 +387,8 @@ TEST(Aten, SamePaddingIsEvenOnEveryAxis) {
     Dims x{2, 4}, w{6, 4};
     for (int64_t k : kernel) x.push_back(9), w.push_back(k);
     c.tensor("input", DType::k_f32, x).tensor("weight", DType::k_f32, w).with("padding", std::string("same"));
-    EXPECT_EQ(c.rows("conv" + std::to_string(kernel.size()) + "d.padding"), even ? "conv" : "opaque") << kernel.size();
-    if (!even) continue;
+    EXPECT_EQ(c.rows("aten::conv" + std::to_string(kernel.size()) + "d.padding"), even ? "conv" : "opaque") << kernel.size() << c.why;
+    if (!even || c.graph.ops.empty()) continue;
     Dims want;
     for (int64_t k : kernel) want.push_back(k / 2);
     EXPECT_EQ(c.graph.ops[0].ints(AttrKey::k_padding), want);
@@ -402,12 +402,12 @@ TEST(Aten, AFactoryWithoutADtypeHasThatOfItsResult) {
     Call c;
     c.with("size", Dims{2, 3});
     const std::vector<Type> results = {Type{dtype, {2, 3}, {3, 1}}};
-    const auto lowered = lower_aten(c.builder, {"zeros", &c.args, &c.names, &results}, &c.why);
+    const auto lowered = lower_aten(c.builder, {"aten::zeros", &c.args, &c.names, &results}, &c.why);
     ASSERT_TRUE(lowered.ok() && lowered->has_value()) << c.why;
     EXPECT_EQ(c.graph.type((**lowered)[0]).dtype, dtype);
   }
   Call c;
-  EXPECT_EQ(c.with("size", Dims{2, 3}).rows("zeros"), "full") << c.why;
+  EXPECT_EQ(c.with("size", Dims{2, 3}).rows("aten::zeros"), "full") << c.why;
   EXPECT_EQ(c.graph.values.back().type.dtype, DType::k_f32);
 }
 

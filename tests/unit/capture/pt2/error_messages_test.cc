@@ -155,5 +155,21 @@ TEST(ErrorMessages, OfEveryDtypeNumber) {
   }
 }
 
+// An update is of something that the program has: a buffer by its name, an input by its own.
+TEST(ErrorMessages, OfUpdatesOfNothing) {
+  const auto updating = [](const std::string& kind) {
+    Items items = test::unzip(test::file_text(test::data_file("counter_core")));
+    std::string& model = test::find(items, kModel)->content;
+    const std::string from = "{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"n\"}}";
+    EXPECT_NE(model.find(from), std::string::npos);
+    model.replace(model.find(from), from.size(), kind);
+    return message(test::write_zip(items));
+  };
+  EXPECT_EQ(updating("{\"user_input_mutation\": {\"arg\": {\"name\": \"add\"}, \"user_input_name\": \"x\"}}"), "ok\n");
+  EXPECT_NE(updating("{\"user_input_mutation\": {\"arg\": {\"name\": \"add\"}, \"user_input_name\": \"n\"}}"), "ok\n");
+  EXPECT_EQ(updating("{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"k\"}}"), "ok\n");
+  EXPECT_NE(updating("{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"x\"}}"), "ok\n");
+}
+
 }  // namespace
 }  // namespace keirin::pt2

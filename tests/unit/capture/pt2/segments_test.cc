@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/capture/pt2/check_program.h"
 #include "core/capture/pt2/read_pt2.h"
@@ -198,16 +199,19 @@ TEST(Segments, NumbersOfEveryKindAreWrittenDown) {
   truth.name = "truth", truth.arg.value = SymBoolArg{"item", false};
   all.name = "all", all.arg.value = std::vector<SymIntArg>{{"item", 0}, {"", 4}};
   for (NamedArgument* each : {&whole, &real, &truth, &all}) changed.graph.nodes[last.first].inputs.push_back(*each);
-  const Program program = segment_program(changed, last, {{DType::k_f32, {64, 32}, {32, 1}, {}}}, {int64_t{9}}, {}, true);
-  int found = 0;
-  for (const NamedArgument& input : program.graph.nodes.front().inputs) {
-    if (input.name == "whole") EXPECT_EQ(input.arg.get<SymIntArg>()->value, 9), ++found;
-    if (input.name == "real") EXPECT_EQ(input.arg.get<SymFloatArg>()->value, 9), ++found;
-    if (input.name == "truth") EXPECT_TRUE(input.arg.get<SymBoolArg>()->value), ++found;
-    if (input.name == "all") EXPECT_EQ(input.arg.get<std::vector<SymIntArg>>()->front().value, 9), ++found;
-    EXPECT_EQ(std::count(input.arg.names().begin(), input.arg.names().end(), "item"), 0) << input.name;
+  const std::vector<TensorSpec> specs = {{DType::k_f32, {64, 32}, {32, 1}, {}}};
+  const std::vector<Number> numbers = {int64_t{9}};
+  const Program program = segment_program(changed, last, specs, numbers, {}, true);
+  std::map<std::string, const Argument*> by_name;
+  for (const NamedArgument& input : program.graph.nodes.front().inputs) by_name[input.name] = &input.arg;
+  for (const char* name : {"whole", "real", "truth", "all"}) {
+    ASSERT_TRUE(by_name.count(name)) << name;
+    EXPECT_EQ(by_name[name]->names(), Strings()) << name;
   }
-  EXPECT_EQ(found, 4);
+  EXPECT_EQ(by_name["whole"]->get<SymIntArg>()->value, 9);
+  EXPECT_EQ(by_name["real"]->get<SymFloatArg>()->value, 9);
+  EXPECT_TRUE(by_name["truth"]->get<SymBoolArg>()->value);
+  EXPECT_EQ(by_name["all"]->get<std::vector<SymIntArg>>()->front().value, 9);
 }
 
 }  // namespace
