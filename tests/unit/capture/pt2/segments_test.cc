@@ -190,9 +190,12 @@ TEST(Arguments, OfEveryKindNameWhatTheyRead) {
 }
 
 TEST(Segments, NumbersOfEveryKindAreWrittenDown) {
-  Cut model = cut("sized");
+  const Cut model = cut("sized");
   Program changed = *model.program;
-  const Segment& last = model.at("narrow .. mul_2");
+  const Segments segments = find_segments(changed);
+  const auto found = std::find_if(segments.all.begin(), segments.all.end(), [](const Segment& s) { return s.name == "narrow .. mul_2"; });
+  ASSERT_NE(found, segments.all.end());
+  const Segment& last = *found;
   NamedArgument whole, real, truth, all;
   whole.name = "whole", whole.arg.value = SymIntArg{"item", 0};
   real.name = "real", real.arg.value = SymFloatArg{"item", 0};
