@@ -8,8 +8,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <functional>
 
 #include "core/api/session.h"
@@ -92,37 +90,6 @@ TEST_F(KeptDecision, IsThatOfTheSameOptionsOnly) {
     }
     EXPECT_TRUE(!row.decides || taken(plain_)) << "after " << row.name;
   }
-}
-
-// Whoever takes it over reports the figures of the race that made it.
-TEST_F(KeptDecision, BringsItsFiguresAlong) {
-  const auto decide = [&](const char* model) {
-    const std::unique_ptr<Runtime> runtime = open(plain_);
-    auto session = Session::open(*runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/" + model + ".pt2", plain_);
-    auto report = (*session)->compile(*(*session)->example_inputs(1));
-    EXPECT_TRUE(report.ok()) << report.status().text();
-    return *report;
-  };
-  int faster = 0;
-  for (const char* model : {"mlp", "resnet", "bert"}) {
-    const ModelReport made = decide(model), taken_over = decide(model);
-    if (made.chosen == "replay" || explain_text(taken_over).find("decided by an earlier process") == std::string::npos) continue;  // raced again
-    EXPECT_EQ(taken_over.chosen, made.chosen) << model;
-    EXPECT_EQ(taken_over.plugin, made.plugin) << model;
-    EXPECT_EQ(taken_over.verified, made.verified) << model;
-    const auto expect_near = [&](double got, double want, const char* what) { EXPECT_NEAR(got, want, 1e-6 * std::abs(want)) << model << ": " << what; };
-    expect_near(taken_over.chosen_ms, made.chosen_ms, "milliseconds");
-    expect_near(taken_over.eager_ms, made.eager_ms, "milliseconds of eager");
-    expect_near(static_cast<double>(taken_over.peak_bytes), static_cast<double>(made.peak_bytes), "peak bytes");
-    expect_near(taken_over.eager_share, made.eager_share, "share of eager");
-    expect_near(taken_over.max_error, made.max_error, "largest error");
-    expect_near(taken_over.speedup, made.speedup, "speedup");
-    expect_near(taken_over.speedup_low, made.speedup_low, "lower end of the speedup");
-    expect_near(taken_over.speedup_high, made.speedup_high, "upper end of the speedup");
-    EXPECT_GT(taken_over.chosen_ms, 0) << model;
-    faster += made.chosen != "eager";
-  }
-  std::printf("%d of 3 models are faster compiled\n", faster);
 }
 
 TEST_F(KeptDecision, IsNotMadeByADisturbedRace) {

@@ -72,6 +72,7 @@ TEST(Model, WhatIsNoTensorIsThrown) {
   EXPECT_NE(words([](TensorView& v) { v.device = "gpu"; }).find("input 0 is on the unknown device gpu"), std::string::npos);
   EXPECT_NE(words([](TensorView&) {}), "nothing was refused") << "sizes that the model does not take";
   EXPECT_NE(words([](TensorView& v) { v.strides = {1}; }), "nothing was refused") << "not a stride for each axis";
+  EXPECT_NE(words([](TensorView& v) { v.sizes = {-2, 2}; }), "nothing was refused");
 }
 
 }  // namespace
