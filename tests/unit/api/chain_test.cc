@@ -319,20 +319,12 @@ TEST(Chain, OfSizesThatOnlyDataKnowsSoManyAreKept) {
 TEST(Chain, AnswersEagerlyWhereItIsToldToOrTheRaceToldNothing) {
   Options options = forced();
   options.force = "eager";
-  std::vector<double> done;
-  options.progress = [&](const std::string&, double share, double) { done.push_back(share); };
   auto eager = open("select", options);
   const Tensors inputs = {floats({256, 64}), floats({1}, 0, 0)};
   auto report = eager->compile(inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->chosen, "eager");
-  EXPECT_TRUE(report->verified) << "eager is right by definition";
-  const std::string text = explain_text(*report);
-  EXPECT_NE(text.find("sizes or branches depend on data: 4 segments between 3 places"), std::string::npos) << text;
-  EXPECT_FALSE(done.empty());
-  for (const double share : done) EXPECT_TRUE(share >= 0 && share <= 1) << share;
 
-  options.progress = nullptr;
   test::Others others;
   others.each_time = 1e12;
   options.force = "";
