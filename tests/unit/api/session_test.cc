@@ -73,10 +73,6 @@ TEST(Session, DecidesAVerifiedPlanAndReportsIt) {
   auto report = session->compile(*inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_TRUE(report->verified) << explain_text(*report);
-  std::vector<std::string> stages;
-  for (const auto& [name, seconds] : report->stage_seconds) stages.push_back(name);
-  for (const char* name : {"capture", "passes", "compile", "verify", "race"})
-    EXPECT_EQ(std::count(stages.begin(), stages.end(), name), 1) << name << " is among the stages that took time";
   EXPECT_GT(report->nodes, 0);
   EXPECT_GT(report->eager_ms, 0);
   auto compiled = session->call(*inputs), eager = session->call_eager(*inputs);
