@@ -267,5 +267,23 @@ TEST(PrintedKernels, LongReductionsAreSplit) {
   }
 }
 
+// Padding along inner: a piece may lie half outside, and what is outside is neither read nor written.
+TEST(PrintedKernels, PiecesThatReachOutsideAreTakenByElements) {
+  for (int64_t length : {64, 61}) {
+    KernelMaker padded;
+    padded.outer(3).inner(length);
+    const uint32_t in = padded.access(padded.buffer(kF32), {length - 3, 1}, -1);
+    padded.k.accesses[in].guards.push_back({{-1, {0, 1}}, length - 3});
+    padded.k.accesses[in].fill = 7;
+    padded.store(padded.load_access(in), kF32, {length, 1});
+    EXPECT_EQ(run_alone({"padded", padded.k, 0, {}, {}, 0, false}, choose_schedule(padded.k, few_threads())), "") << length;
+    KernelMaker part;
+    part.outer(3).inner(length);
+    const uint32_t out = part.store(part.load(kF32, {length, 1}), kF32, {length, 1});
+    part.k.accesses[out].guards.push_back({{-2, {0, 1}}, length - 5});
+    EXPECT_EQ(run_alone({"part", part.k, 0, {}, {}, 0, false}, choose_schedule(part.k, few_threads())), "") << length;
+  }
+}
+
 }  // namespace
 }  // namespace keirin::test

@@ -213,5 +213,17 @@ TEST(SymbolOps, PowersOfWholeNumbersAreWhole) {
   EXPECT_DOUBLE_EQ(of(2.0, 0.5).toDouble(), std::sqrt(2.0));
 }
 
+TEST(Services, ATensorWithoutAStorageHasNoBytes) { EXPECT_EQ(from_at(at::eye(3).to_sparse())->storage_bytes(), 0); }
+
+TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
+  const auto services = make_tensor_services();
+  int threads = 0;
+  std::thread([&] {
+    services->keep_to_this_thread();
+    threads = at::get_num_threads();
+  }).join();
+  EXPECT_EQ(threads, 1);
+}
+
 }  // namespace
 }  // namespace keirin
