@@ -2,6 +2,7 @@
 //
 // The services over LibTorch: memory that is counted, copies that convert, threads that are really used.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <any>
