@@ -18,6 +18,7 @@
 #include <malloc.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -93,6 +94,10 @@ class AtServices final : public TensorServices {
 
   Result<TensorRef> wrap(const TensorSpec& spec, void* data, std::shared_ptr<void> owner) override {
     KRN_TRY(ensure_device(spec.device));
+    // LibTorch ends the process for these: what makes a tensor of given memory may not throw.
+    if ((!spec.strides.empty() && spec.strides.size() != spec.sizes.size()) ||
+        std::any_of(spec.sizes.begin(), spec.sizes.end(), [](int64_t size) { return size < 0; }))
+      return Status(Code::k_invalid_input, "a tensor has a negative size, or not one stride for each axis");
     return make([&] {
       const auto release = [owner = std::move(owner)](void*) {};
       // The device is stated: asking the driver for it costs a call, and memory of no elements is nowhere.

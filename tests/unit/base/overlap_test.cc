@@ -110,5 +110,15 @@ TEST(Overlap, TensorsWithoutElementsShareNothing) {
   EXPECT_FALSE(shares_elements(all, none));
 }
 
+// The fewer elements are looked for among the more, whichever is asked for first: of very many none are.
+TEST(Overlap, TheFewerAreLookedForInTheMore) {
+  const Strided many(DType::k_f32, {300, 300}, {400, 1}, memory), gaps(DType::k_f32, {700}, {400}, memory + 4 * 350),
+      inside(DType::k_f32, {700}, {400}, memory + 4 * 20);
+  EXPECT_FALSE(shares_elements(many, gaps));
+  EXPECT_FALSE(shares_elements(gaps, many));
+  EXPECT_TRUE(shares_elements(many, inside));
+  EXPECT_TRUE(shares_elements(inside, many));
+}
+
 }  // namespace
 }  // namespace keirin

@@ -43,6 +43,40 @@ TEST(Claim, NamesWhatItRefuses) {
   EXPECT_EQ(result.refused[1].why, "the test backend does not take it");
 }
 
+// Whole numbers are computed with, but for what may stop the program: division, and powers that divide.
+TEST(Claim, TakesArithmeticOfWholeNumbers) {
+  for (uint8_t dtype : {uint8_t{kDType_i64}, uint8_t{kDType_i32}, uint8_t{kDType_u8}, kF32}) {
+    RegionBuilder g;
+    const int x = g.input(dtype, {4, 8}), y = g.input(dtype, {4, 8});
+    for (uint32_t op : {kOp_add, kOp_sub, kOp_mul, kOp_minimum, kOp_maximum, kOp_div, kOp_fmod, kOp_pow}) g.output(g.binary(op, x, y));
+    const std::vector<uint8_t> bytes = g.bytes();
+    krn_graph graph;
+    ASSERT_EQ(krn_graph_open(bytes.data(), bytes.size(), &graph), 0);
+    InterpBackend backend;
+    const ClaimResult result = claim(graph, backend);
+    EXPECT_EQ(result.claimed.nodes.size(), dtype == kF32 ? 8u : 5u) << int{dtype};
+    for (const auto& refused : result.refused) EXPECT_EQ(refused.why, "integer division can raise");
+  }
+}
+
+// The estimate of what a node costs counts each of its operands once, whatever stands behind it.
+TEST(Claim, CostsWhatItReadsAndWrites) {
+  const auto cost = [](int copies, bool others) {
+    RegionBuilder g;
+    const int x = g.input(kF32, {1 << 10, 1 << 10});
+    for (int i = 0; i < copies; ++i) g.output(g.unary(kOp_exp, x));
+    if (others) g.output(g.binary(kOp_add, x, x));
+    const std::vector<uint8_t> bytes = g.bytes();
+    krn_graph graph;
+    EXPECT_EQ(krn_graph_open(bytes.data(), bytes.size(), &graph), 0);
+    InterpBackend backend;
+    return claim(graph, backend).claimed.cost_ns;
+  };
+  EXPECT_GT(cost(1, false), 0);
+  EXPECT_DOUBLE_EQ(cost(2, false), 2 * cost(1, false));
+  EXPECT_DOUBLE_EQ(cost(1, true), 2.5 * cost(1, false)) << "two are read and one is written";
+}
+
 TEST(Artifact, WarmLoadGeneratesNothing) {
   RegionBuilder g = norm_region();
   std::vector<uint8_t> bytes = g.bytes();
@@ -68,6 +102,12 @@ TEST(Artifact, WarmLoadGeneratesNothing) {
     damaged[i] ^= 0x10;
     krn_code code = code_of(damaged, hash);
     EXPECT_TRUE(code == KRN_STATUS_corrupt || (i >= 12 && i < 16)) << "byte " << i;  // 12..15 are reserved
+  }
+  // Two neighbours at once: damage comes in bursts.
+  for (size_t i = 16; i + 1 < body.size(); ++i) {
+    std::vector<uint8_t> damaged = body;
+    damaged[i] ^= 0x80, damaged[i + 1] ^= 0x80;
+    EXPECT_EQ(code_of(damaged, hash), KRN_STATUS_corrupt) << "bytes " << i << " and the next";
   }
   body.resize(body.size() - 1);
   EXPECT_EQ(code_of(body, hash), KRN_STATUS_corrupt);

@@ -360,6 +360,30 @@ TEST(Fusion, WhatIsNotZeroIsTrue) {
   }
 }
 
+TEST(Fusion, WhatSurroundsNothingIsTheFill) {
+  for (uint8_t dtype : {kF32, uint8_t{kDType_i64}, uint8_t{kDType_bool}}) {
+    RegionBuilder g;
+    const int e = g.input(dtype, {2, 0}), x = g.input(dtype, {2, 3});
+    g.output(g.pad(e, {0, 2}, {0, 1}, 1));
+    g.output(g.cat({e, x, e}, 1));
+    g.output(g.pad(g.cat({e, e}, 1), {0, 0}, {1, 3}, 0));
+    check(g);
+  }
+}
+
+// A flipped view that a product, a reshape or an output reads in place.
+TEST(Fusion, FlippedViewsAreReadFromTheirEnd) {
+  RegionBuilder g;
+  const int x = g.input(kF32, {5, 6}), w = g.input(kF32, {6, 4});
+  const int turned = g.flip(x, {0});
+  g.output(g.matmul(turned, w));
+  g.output(g.matmul(g.flip(x, {1}), w));
+  g.output(g.matmul(g.flip(x, {0, 1}), g.flip(w, {0})));
+  g.output(g.matmul(g.slice(turned, 0, 1, 5, 2), w));
+  g.output(g.reshape(turned, {30}));
+  check(g);
+}
+
 TEST(Fusion, EmptyAndScalarTensors) {
   RegionBuilder g;
   int e = g.input(kF32, {0, 4}), s = g.input(kF32, {}), x = g.input(kF32, {3, 0});

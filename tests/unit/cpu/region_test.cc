@@ -371,5 +371,30 @@ TEST(CpuRegions, RunsBesideOtherLlvms) {
   printf("compiled and ran beside %d other LLVMs\n", beside);
 }
 
+TEST(CpuRegions, CodeThatWasMadeIsCounted) {
+  RegionBuilder g;
+  const int x = g.input(kDType_f32, {6, 31});
+  g.output(g.softmax(g.unary(kOp_cos, x), 1));
+  const Ran ran = check_both(g, Options());
+  EXPECT_GE(ran.info.num_kernels, 1u);
+  EXPECT_GE(ran.info.num_codegen, 1u);
+}
+
+TEST(CpuRegions, WhatIsNoProcessorIsRefusedByName) {
+  const LoadedPlugin& loaded = plugin(false);
+  krn_config config = kit::init<krn_config>();
+  krn_plugin* made = nullptr;
+  ASSERT_EQ(loaded.table<krn_plugin_table>("krn.plugin")->initialize(&config, &made, nullptr), KRN_STATUS_ok);
+  krn_hw hw = kit::init<krn_hw>();
+  hw.torch_type = 2;  // CUDA
+  const krn_array list{&hw, 1, sizeof hw};
+  std::string why = "not asked";
+  loaded.table<krn_device_table>("krn.device")->enumerate(made, &list, [](void* to, uint32_t, krn_dev* dev, krn_str text) {
+    EXPECT_EQ(dev, nullptr);
+    static_cast<std::string*>(to)->assign(text.data, text.size);
+  }, &why, nullptr);
+  EXPECT_EQ(why, "not a CPU");
+}
+
 }  // namespace
 }  // namespace keirin::codegen::test

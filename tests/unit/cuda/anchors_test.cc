@@ -131,6 +131,17 @@ TEST(Anchors, RefusalsSayWhy) {
   codegen::AnchorDesc wide = a;
   for (codegen::TensorDesc* t : {&wide.operands[0], &wide.operands[1], &wide.operands[2], &wide.results[0]}) t->sizes[3] = 192;
   EXPECT_NE(refusal(wide).find("width"), std::string::npos);
+  for (codegen::TensorDesc* t : {&wide.operands[0], &wide.operands[1], &wide.operands[2], &wide.results[0]}) t->sizes[3] = 128;
+  std::string why_not;
+  EXPECT_TRUE(own_kernel(wide, gpu, KRN_NUMERICS_DEFAULT, why_not)) << "the widest heads that have one: " << why_not;
+  codegen::AnchorDesc doubles = a;
+  for (codegen::TensorDesc* t : {&doubles.operands[0], &doubles.operands[1], &doubles.operands[2], &doubles.results[0]}) t->dtype = kit::kDType_f64;
+  EXPECT_NE(refusal(doubles).find("that is not f32, bf16 or f16"), std::string::npos);
+  for (size_t i : {0, 1, 2}) {
+    codegen::AnchorDesc mixed = a;
+    mixed.operands[i].dtype = a.operands[i].dtype == kit::kDType_f16 ? kit::kDType_bf16 : kit::kDType_f16;
+    EXPECT_NE(refusal(mixed).find("that is not f32, bf16 or f16"), std::string::npos) << "operand " << i << " of another dtype";
+  }
   codegen::AnchorDesc lengthy = a;
   for (size_t i : {1, 2}) lengthy.operands[i].sizes[2] = 4096;
   EXPECT_NE(refusal(lengthy).find("flash"), std::string::npos);

@@ -78,6 +78,20 @@ TEST(CudaConvProblem, AxesOfSizeOneFollowTheLayout) {
   EXPECT_EQ(p->w.strides, (Dims{8, 1, 8, 8}));
 }
 
+// An image of one channel lies in both orders: what comes out decides.
+TEST(CudaConvProblem, AnImageOfOneChannelFollowsTheResult) {
+  for (bool last : {true, false}) {
+    AnchorDesc a = conv(kit::kDType_bf16, last);
+    a.operands[0] = tensor(kit::kDType_bf16, {a.operands[0].sizes[0], 1, 5, 7}, {35, 35, 7, 1});
+    a.operands[1] = tensor(kit::kDType_bf16, {a.operands[1].sizes[0], 1, 3, 3}, {9, 9, 3, 1});
+    std::string why_not;
+    const auto p = conv_problem(a, KRN_NUMERICS_DEFAULT, why_not);
+    ASSERT_TRUE(p) << why_not;
+    EXPECT_EQ(p->x.strides, last ? (Dims{35, 1, 7, 1}) : (Dims{35, 35, 7, 1}));
+    EXPECT_EQ(p->w.strides, last ? (Dims{9, 1, 3, 1}) : (Dims{9, 9, 3, 1}));
+  }
+}
+
 TEST(CudaConvProblem, OneAxisBecomesTwo) {
   AnchorDesc a;
   a.op = kit::kOp_conv;
@@ -123,6 +137,13 @@ TEST(CudaConvProblem, PlansAreTriedOnLargeNumbersInfinitiesAndNan) {
   const auto after_relu = edge_cases(*conv_problem(a, KRN_NUMERICS_DEFAULT, why_not));
   EXPECT_EQ(after_relu.size(), 3u) << "what is negative becomes 0 there";
   for (const EdgeCase& edge : after_relu) EXPECT_NE(edge.value, EdgeCase::kInfinity);
+  // Where a window may lie beside the image, zeros are right too: only numbers are tried. The image is 5 high.
+  for (int64_t high : {5, 6, 7}) {
+    AnchorDesc tall = conv(kit::kDType_bf16, true);
+    tall.operands[1] = tensor(kit::kDType_bf16, {16, 8, high, 3}, {24 * high, 1, 24, 8});
+    tall.padding = {2, 1};
+    EXPECT_EQ(edge_cases(*conv_problem(tall, KRN_NUMERICS_DEFAULT, why_not)).size(), high == 5 ? 5u : 2u) << high;
+  }
   struct Row {
     uint8_t dtype;
     uint32_t large, infinity, nan;  // elements

@@ -181,21 +181,63 @@ TEST(PrintedKernels, ShortRowsGoThroughSharedMemory) {
   }
 }
 
-// A pool of row-major images loads each line once.
+// A pool of row-major images loads each line once, under windows of any shape.
 TEST(PrintedKernels, WindowsAlongInnerSlide) {
+  for (auto [high, wide] : {std::pair<int64_t, int64_t>{3, 3}, {2, 3}, {3, 2}, {1, 4}}) {
+    KernelMaker m;
+    m.outer(64).outer(8).serial(high).serial(wide).inner(8);
+    m.k.column = true;
+    const uint32_t in = m.access(m.buffer(kBf16), {256, 32, 16, 1, 2}, -17);
+    m.k.accesses[in].guards.push_back({{-1, {0, 2, 1, 0, 0}}, 16});
+    m.k.accesses[in].guards.push_back({{-1, {0, 0, 0, 1, 2}}, 16});
+    m.k.accesses[in].fill = -INFINITY;
+    m.store(m.reduce(Monoid::kMax, m.load_access(in)), kBf16, {64, 8, 0, 0, 1});
+    const KernelCase c{"max_pool", m.k, 0, {}, {}, 1, false};
+    const Schedule s = choose_schedule(m.k, few_threads());
+    EXPECT_EQ(s.slide, 2);
+    EXPECT_EQ(s.skew, 7) << "a column of padding before the word";
+    EXPECT_EQ(run_alone(c, s), "") << high << " x " << wide << ": " << describe_schedule(m.k, s);
+  }
+}
+
+// Sizes of small windows are compiled in, those of other serial axes are arguments.
+TEST(PrintedKernels, SmallWindowsAreWalkedWithoutADivision) {
+  for (int64_t wide : {3, 11}) {
+    KernelMaker m;
+    m.outer(512).serial(wide).inner(64);
+    m.k.column = true;
+    m.store(m.reduce(Monoid::kMax, m.load(kF32, {64 * wide, 64, 1})), kF32, {64, 0, 1});
+    const Schedule s = choose_schedule(m.k, few_threads());
+    const std::string text = print_kernel(m.k, s, kHostDialect, "k");
+    EXPECT_EQ(text.find("size1 = " + std::to_string(wide) + ";") != std::string::npos, wide == 3) << text;
+    EXPECT_EQ(run_alone({"window", m.k, 0, {}, {}, 1, false}, s), "") << describe_schedule(m.k, s);
+  }
+}
+
+// Beside 1 the error of the fast erf does not count; alone it does.
+TEST(PrintedKernels, TheFastErfStandsBesideOne) {
+  const auto uses_it = [](bool one_first, double added, bool stored) {
+    KernelMaker m;
+    m.outer(4).inner(64);
+    const int32_t x = m.load(kF32, {64, 1}), erf = m.op(Prim::kErf, x), one = m.real(added);
+    m.store(m.op(Prim::kMul, x, one_first ? m.op(Prim::kAdd, one, erf) : m.op(Prim::kAdd, erf, one)), kF32, {64, 1});
+    if (stored) m.store(erf, kF32, {64, 1});
+    return print_kernel(m.k, choose_schedule(m.k, {}), kHostDialect, "k").find("krn_erf(") != std::string::npos;
+  };
+  for (bool one_first : {true, false}) {
+    EXPECT_TRUE(uses_it(one_first, 1, false));
+    EXPECT_FALSE(uses_it(one_first, 1, true)) << "its own value is a result";
+    EXPECT_FALSE(uses_it(one_first, 0, false));
+  }
+}
+
+TEST(PrintedKernels, NumbersBelowZeroStandWhereverNumbersDo) {
   KernelMaker m;
-  m.outer(64).outer(8).serial(3).serial(3).inner(8);
-  m.k.column = true;
-  const uint32_t in = m.access(m.buffer(kBf16), {256, 32, 16, 1, 2}, -17);
-  m.k.accesses[in].guards.push_back({{-1, {0, 2, 1, 0, 0}}, 16});
-  m.k.accesses[in].guards.push_back({{-1, {0, 0, 0, 1, 2}}, 16});
-  m.k.accesses[in].fill = -INFINITY;
-  m.store(m.reduce(Monoid::kMax, m.load_access(in)), kBf16, {64, 8, 0, 0, 1});
-  const KernelCase c{"max_pool", m.k, 0, {}, {}, 1, false};
-  const Schedule s = choose_schedule(m.k, few_threads());
-  EXPECT_EQ(s.slide, 2);
-  EXPECT_EQ(s.skew, 7) << "a column of padding before the word";
-  EXPECT_EQ(run_alone(c, s), "") << describe_schedule(m.k, s);
+  m.outer(2).inner(9);
+  const int32_t x = m.load(kF32, {9, 1});
+  m.store(m.op(Prim::kSub, m.op(Prim::kNeg, m.real(-0.25)), m.op(Prim::kSub, x, m.real(-1.5))), kF32, {9, 1});
+  m.store(m.op(Prim::kSub, m.convert(x, Kind::kF64), m.real(-2.5, Kind::kF64)), kF64, {9, 1});
+  EXPECT_EQ(run_alone({"below_zero", m.k, 0, {}, {}, 1, false}, choose_schedule(m.k, {})), "");
 }
 
 // Full reductions and reductions of few long columns are cut over blocks.
@@ -222,6 +264,24 @@ TEST(PrintedKernels, LongReductionsAreSplit) {
     HostModule module(print_prelude(kHostDialect) + print_kernel(c.kernel, s, kHostDialect, "k"), error);
     ASSERT_TRUE(error.empty()) << error;
     EXPECT_EQ(run(module, c, s, "k"), "") << c.name << ": " << describe_schedule(c.kernel, s);
+  }
+}
+
+// Padding along inner: a piece may lie half outside, and what is outside is neither read nor written.
+TEST(PrintedKernels, PiecesThatReachOutsideAreTakenByElements) {
+  for (int64_t length : {64, 61}) {
+    KernelMaker padded;
+    padded.outer(3).inner(length);
+    const uint32_t in = padded.access(padded.buffer(kF32), {length - 3, 1}, -1);
+    padded.k.accesses[in].guards.push_back({{-1, {0, 1}}, length - 3});
+    padded.k.accesses[in].fill = 7;
+    padded.store(padded.load_access(in), kF32, {length, 1});
+    EXPECT_EQ(run_alone({"padded", padded.k, 0, {}, {}, 0, false}, choose_schedule(padded.k, few_threads())), "") << length;
+    KernelMaker part;
+    part.outer(3).inner(length);
+    const uint32_t out = part.store(part.load(kF32, {length, 1}), kF32, {length, 1});
+    part.k.accesses[out].guards.push_back({{-2, {0, 1}}, length - 5});
+    EXPECT_EQ(run_alone({"part", part.k, 0, {}, {}, 0, false}, choose_schedule(part.k, few_threads())), "") << length;
   }
 }
 

@@ -292,6 +292,31 @@ TEST_P(Refereed, InFp64IsPythonsAnswerCallAfterCallAndLeavesNoMark) {
   }
 }
 
+// After each call the referee hands over what eager would leave: inputs and weights that the program writes.
+TEST_P(Refereed, WritesWhatEagerWrites) {
+  LoadedModel loaded(GetParam());
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  ObservedRun seen;
+  ASSERT_TRUE((*program)->observe(loaded.inputs(), seen).ok());
+  const auto run = (*program)->referee(loaded.inputs(), seen.written_weights, 2);
+  ASSERT_TRUE(run.ok()) << run.status().text();
+  const std::vector<TensorRef> own = loaded.inputs();
+  for (size_t call = 0; call < 2; ++call) {
+    ASSERT_TRUE((*program)->run(own).ok());
+    ASSERT_EQ(run->inputs[call].size(), own.size());
+    ASSERT_EQ(run->weights[call].size(), seen.written_weights.size());
+    const auto expect_near = [&](const TensorRef& got, const TensorRef& wanted, const std::string& what) {
+      ASSERT_NE(got, nullptr) << what;
+      ASSERT_EQ(testing::sizes_of(*got), testing::sizes_of(*wanted)) << what;
+      EXPECT_LT(loaded.largest_difference(got, wanted), wanted->dtype() == DType::k_bf16 ? 0.3 : 1e-4) << what << " after call " << call;
+    };
+    for (size_t i = 0; i < own.size(); ++i) expect_near(run->inputs[call][i], own[i], "input " + std::to_string(i));
+    for (size_t i = 0; i < seen.written_weights.size(); ++i)
+      expect_near(run->weights[call][i], loaded.weights[seen.written_weights[i]].tensor, "weight " + std::to_string(seen.written_weights[i]));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Refereed,
                          ::testing::Values("mlp", "in_place", "counter", "counter_functional", "writes_input", "opaque", "scope", "dynamic",
                                            "conv", "train_norm", "tied", "opaque_in_place", "swap", "inside"),

@@ -63,6 +63,12 @@ TEST(Safetensors, RefusesHostileFiles) {
     EXPECT_EQ(read.status().code(), Code::k_corrupt) << header;
     EXPECT_NE(read.status().text().find(words), std::string::npos) << read.status().text();
   }
+  for (const int64_t length : {int64_t{3}, int64_t{100}, int64_t{1} << 24}) {  // never asked for memory that the file cannot fill
+    write_raw(path, "{}", "", length);
+    const Status status = read_safetensors(path, *services).status();
+    EXPECT_EQ(status.code(), Code::k_corrupt);
+    EXPECT_NE(status.text().find("the table is longer than the file"), std::string::npos) << status.text();
+  }
   write_raw(path, "{}", "", int64_t{1} << 40);
   EXPECT_EQ(read_safetensors(path, *services).status().code(), Code::k_corrupt);
   EXPECT_EQ(read_safetensors(temporary("absent"), *services).status().code(), Code::k_invalid_input);

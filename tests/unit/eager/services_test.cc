@@ -2,16 +2,22 @@
 //
 // The services over LibTorch: memory that is counted, copies that convert, threads that are really used.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <any>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include "core/eager/at_tensor.h"
+#include "core/eager/fold_evaluator.h"
+#include "core/eager/referee.h"
+#include "core/eager/symbol_ops.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {
@@ -134,6 +140,90 @@ TEST(Services, AbsentDeviceIsRefused) {
   auto tensor = services->allocate({DType::k_f32, {2}, {}, {Device::kCuda, 63}});
   ASSERT_FALSE(tensor.ok());
   EXPECT_EQ(tensor.status().code(), Code::k_unsupported);
+}
+
+TEST(Constants, ScalingMultipliesSlicesAndLeavesTheOriginal) {
+  const auto services = make_tensor_services();
+  for (const DType dtype : {DType::k_f32, DType::k_f64})
+    for (const bool turned : {false, true}) {
+      const at::ScalarType type = dtype == DType::k_f32 ? at::kFloat : at::kDouble;
+      at::Tensor weight = at::arange(24, at::TensorOptions(type)).reshape({2, 3, 4});
+      if (turned) weight = at::arange(24, at::TensorOptions(type)).reshape({4, 3, 2}).permute({2, 1, 0});
+      const at::Tensor before = weight.clone();
+      std::vector<TensorRef> constants = {from_at(weight)};
+      FoldEvaluator fold(constants, *services, {});
+      const std::vector<double> factors = {2, -1, 0.5};
+      const auto made = fold.scale(0, {dtype, {2, 3, 4}, weight.strides().vec()}, 1, factors);
+      ASSERT_TRUE(made.ok()) << made.status().text();
+      ASSERT_EQ(constants.size(), 2u);
+      EXPECT_EQ(made->index, 1u);
+      const at::Tensor want = before * at::tensor(factors, type).reshape({1, 3, 1});
+      EXPECT_TRUE(at::equal(to_at(constants[1]), want));
+      EXPECT_TRUE(at::equal(weight, before));
+    }
+}
+
+TEST(Constants, FoldedOnesJoinTheTableAndAreReadInOrder) {
+  const auto services = make_tensor_services();
+  std::vector<TensorRef> constants = {from_at(at::arange(6, at::kFloat).reshape({2, 3}).t())};
+  FoldEvaluator fold(constants, *services, {});
+  EXPECT_EQ(*fold.read(0), (std::vector<double>{0, 3, 1, 4, 2, 5}));
+  const auto stored = fold.store({1.5, -2}, DType::k_f32, {2, 1});
+  ASSERT_TRUE(stored.ok());
+  EXPECT_EQ(stored->index, 1u);
+  EXPECT_EQ(*fold.read(1), (std::vector<double>{1.5, -2}));
+}
+
+// Copies for the referee: in fp64, and tied where the originals are.
+TEST(WideCopies, ShareWhatTheOriginalsShare) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble, at::kLong}) {
+    const at::Tensor base = at::arange(12, at::kLong).to(type).reshape({3, 4}), row = base.select(0, 1), turned = base.t(),
+                     other = at::arange(5, at::kLong).to(type), none = at::empty({0, 4}, at::TensorOptions(type));
+    WideCopies copies;
+    for (const at::Tensor& each : {base, row, turned, other, none}) copies.add(each);
+    const at::Tensor b = copies.of(base), r = copies.of(row), t = copies.of(turned), o = copies.of(other), n = copies.of(none);
+    const at::ScalarType wide_type = type == at::kLong ? at::kLong : at::kDouble;
+    EXPECT_EQ(b.scalar_type(), wide_type);
+    EXPECT_EQ(n.scalar_type(), wide_type);
+    EXPECT_EQ(n.sizes(), none.sizes());
+    EXPECT_TRUE(at::equal(b, base.to(wide_type)) && at::equal(r, row.to(wide_type)) && at::equal(t, turned.to(wide_type)) && at::equal(o, other.to(wide_type)));
+    EXPECT_EQ(b.storage().nbytes(), size_t{12 * 8}) << "of the originals' memory and nothing beyond";
+    EXPECT_TRUE(b.is_alias_of(r) && b.is_alias_of(t));
+    EXPECT_FALSE(b.is_alias_of(o));
+    EXPECT_FALSE(b.is_alias_of(base));
+    r.fill_(7);
+    EXPECT_TRUE(at::equal(t.select(1, 1), r)) << "what one writes the others show";
+  }
+}
+
+TEST(SymbolOps, PowersOfWholeNumbersAreWhole) {
+  const SymbolOp power = find_symbol_op("_operator.pow");
+  ASSERT_NE(power, nullptr);
+  const auto of = [&](c10::IValue base, c10::IValue exponent) { return power(std::array<c10::IValue, 2>{std::move(base), std::move(exponent)}); };
+  for (int64_t base = -3; base <= 3; ++base)
+    for (int64_t exponent = 0; exponent <= 5; ++exponent) {
+      int64_t want = 1;
+      for (int64_t i = 0; i < exponent; ++i) want *= base;
+      EXPECT_EQ(of(base, exponent).toInt(), want) << base << " to the " << exponent;
+    }
+  EXPECT_EQ(of(int64_t{2}, int64_t{62}).toInt(), int64_t{1} << 62);
+  EXPECT_THROW(of(int64_t{2}, int64_t{64}), c10::Error) << "it does not wrap";
+  EXPECT_EQ(of(int64_t{1}, int64_t{1} << 60).toInt(), 1);
+  EXPECT_EQ(of(int64_t{0}, int64_t{1} << 60).toInt(), 0);
+  EXPECT_DOUBLE_EQ(of(int64_t{2}, int64_t{-1}).toDouble(), 0.5);
+  EXPECT_DOUBLE_EQ(of(2.0, 0.5).toDouble(), std::sqrt(2.0));
+}
+
+TEST(Services, ATensorWithoutAStorageHasNoBytes) { EXPECT_EQ(from_at(at::eye(3).to_sparse())->storage_bytes(), 0); }
+
+TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
+  const auto services = make_tensor_services();
+  int threads = 0;
+  std::thread([&] {
+    services->keep_to_this_thread();
+    threads = at::get_num_threads();
+  }).join();
+  EXPECT_EQ(threads, 1);
 }
 
 }  // namespace

@@ -45,6 +45,17 @@ TEST_F(Hardware, TheProcessorIsFirst) {
   EXPECT_EQ(items[0].torch_device, Device{});
 #if defined(__x86_64__)
   EXPECT_EQ(has_cpu_feature(items[0], "sse3"), __builtin_cpu_supports("sse3") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "ssse3"), __builtin_cpu_supports("ssse3") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "sse4.1"), __builtin_cpu_supports("sse4.1") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "sse4.2"), __builtin_cpu_supports("sse4.2") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "popcnt"), __builtin_cpu_supports("popcnt") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx"), __builtin_cpu_supports("avx") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "bmi1"), __builtin_cpu_supports("bmi") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "bmi2"), __builtin_cpu_supports("bmi2") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512dq"), __builtin_cpu_supports("avx512dq") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512cd"), __builtin_cpu_supports("avx512cd") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512bw"), __builtin_cpu_supports("avx512bw") != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "avx512vl"), __builtin_cpu_supports("avx512vl") != 0);
   EXPECT_EQ(has_cpu_feature(items[0], "avx2"), __builtin_cpu_supports("avx2") != 0);
   EXPECT_EQ(has_cpu_feature(items[0], "fma"), __builtin_cpu_supports("fma") != 0);
   EXPECT_EQ(has_cpu_feature(items[0], "avx512f"), __builtin_cpu_supports("avx512f") != 0);

@@ -116,6 +116,7 @@ struct Seen {
   std::vector<int> times = std::vector<int>(1000);
   std::atomic<int> inside[16] = {};
   std::atomic<bool> clash{false};
+  std::atomic<int> slices{0};
   std::set<int> threads;
 };
 
@@ -128,6 +129,7 @@ TEST(HostTables, ParallelForCoversOnceWithDistinctThreads) {
   Seen seen;
   const auto fn = [](void* ctx, int64_t begin, int64_t end, int32_t thread) {
     auto* s = static_cast<Seen*>(ctx);
+    ++s->slices;
     if (thread < 0 || thread >= 4 || s->inside[thread]++ != 0) s->clash = true;
     for (int64_t i = begin; i < end; ++i) ++s->times[static_cast<size_t>(i)];
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -140,6 +142,12 @@ TEST(HostTables, ParallelForCoversOnceWithDistinctThreads) {
   for (const int t : seen.times) EXPECT_EQ(t, 1);
   EXPECT_GT(seen.threads.size(), 1u);
   threads->parallel_for(&host, 0, 1, fn, nullptr);
+  for (const int64_t grain : {-1, 0, 1}) {  // what is no grain is the smallest
+    Seen two;
+    threads->parallel_for(&host, 2, grain, fn, &two);
+    EXPECT_EQ(two.slices, 2) << grain;
+    EXPECT_EQ(two.times[0] + two.times[1], 2);
+  }
   host.services = nullptr;
   Seen alone;
   threads->parallel_for(&host, 1000, 10, fn, &alone);

@@ -76,5 +76,12 @@ TEST(Graph, UsesCountReadsAndOutputs) {
   EXPECT_EQ(g.count_uses(), (std::vector<uint32_t>{4, 0}));
 }
 
+TEST(Graph, InputsAndConstantsKeepTheirNames) {
+  Graph g;
+  const ValueId x = g.add_input(f32({2}), 0, "tokens"), w = g.add_constant(f32({2}), 3, ValueKind::kConstant, "layer.weight");
+  EXPECT_EQ(g.values[x].name, "tokens");
+  EXPECT_EQ(g.values[w].name, "layer.weight");
+}
+
 }  // namespace
 }  // namespace keirin

@@ -380,5 +380,36 @@ TEST(Aten, KnowsTheZoo) {
   EXPECT_EQ(std::adjacent_find(known.begin(), known.end()), known.end());
 }
 
+// padding="same" is a number for each axis where it is even, of one, two and three axes.
+TEST(Aten, SamePaddingIsEvenOnEveryAxis) {
+  for (const auto& [kernel, even] : {std::pair<Dims, bool>{{3}, true}, {{4}, false}, {{3, 5}, true}, {{3, 2}, false}, {{3, 5, 7}, true}, {{3, 5, 2}, false}}) {
+    Call c;
+    Dims x{2, 4}, w{6, 4};
+    for (int64_t k : kernel) x.push_back(9), w.push_back(k);
+    c.tensor("input", DType::k_f32, x).tensor("weight", DType::k_f32, w).with("padding", std::string("same"));
+    EXPECT_EQ(c.rows("aten::conv" + std::to_string(kernel.size()) + "d.padding"), even ? "conv" : "opaque") << kernel.size() << c.why;
+    if (!even || c.graph.ops.empty()) continue;
+    Dims want;
+    for (int64_t k : kernel) want.push_back(k / 2);
+    EXPECT_EQ(c.graph.ops[0].ints(AttrKey::k_padding), want);
+    EXPECT_EQ(c.graph.type(c.graph.ops[0].results[0]).sizes[2], 9);
+  }
+}
+
+// Where a factory names no dtype, the default at the time of the export decides: the file knows its results.
+TEST(Aten, AFactoryWithoutADtypeHasThatOfItsResult) {
+  for (DType dtype : {DType::k_f64, DType::k_f32, DType::k_bf16}) {
+    Call c;
+    c.with("size", Dims{2, 3});
+    const std::vector<Type> results = {Type{dtype, {2, 3}, {3, 1}}};
+    const auto lowered = lower_aten(c.builder, {"aten::zeros", &c.args, &c.names, &results}, &c.why);
+    ASSERT_TRUE(lowered.ok() && lowered->has_value()) << c.why;
+    EXPECT_EQ(c.graph.type((**lowered)[0]).dtype, dtype);
+  }
+  Call c;
+  EXPECT_EQ(c.with("size", Dims{2, 3}).rows("aten::zeros"), "full") << c.why;
+  EXPECT_EQ(c.graph.values.back().type.dtype, DType::k_f32);
+}
+
 }  // namespace
 }  // namespace keirin

@@ -261,5 +261,29 @@ TEST(Infer, RecurrentWeightsFitOneByOne) {
     }
 }
 
+TEST(Infer, OperandsThatMayBeAbsentMustFitWhereTheyAreThere) {
+  const Type x = f32({2, 5, 8}), w = f32({3, 8});
+  EXPECT_TYPE(one(OpCode::k_linear, {x, w, f32({3})}), DType::k_f32, ({2, 5, 3}), ({15, 3, 1}));
+  EXPECT_REFUSED(one(OpCode::k_linear, {x, w, f32({8})}), "the bias does not fit the weight");
+  EXPECT_REFUSED(one(OpCode::k_linear, {x, w, f32({1, 3})}), "the bias does not fit the weight");
+  const Type q = f32({2, 4, 8}), k = f32({2, 6, 8});
+  const std::vector<Attr> attrs = {{AttrKey::k_causal, false}, {AttrKey::k_gqa, false}, {AttrKey::k_scale, 1.0}};
+  const auto with_mask = [&](Type mask) { return one(OpCode::k_attention, {q, k, k, std::move(mask)}, attrs); };
+  EXPECT_TYPE(with_mask(f32({2, 4, 6})), DType::k_f32, ({2, 4, 8}), ({32, 8, 1}));
+  EXPECT_TYPE(with_mask(typed(DType::k_bool, {2, 4, 6})), DType::k_f32, ({2, 4, 8}), ({32, 8, 1}));
+  EXPECT_REFUSED(with_mask(f32({2, 6, 4})), "mask");
+  EXPECT_REFUSED(with_mask(f32({4, 6})), "mask");
+  EXPECT_REFUSED(with_mask(typed(DType::k_i64, {2, 4, 6})), "the mask is neither bool nor of q's dtype");
+}
+
+// Axes of one element leave open which order a tensor has: row-major is what eager takes it for.
+TEST(Infer, RowMajorWinsWhereBothOrdersFit) {
+  const auto neg = [](Dims sizes, Dims strides) { return one(OpCode::k_neg, {Type{DType::k_f32, std::move(sizes), std::move(strides)}}); };
+  EXPECT_TYPE(neg({2, 1, 4, 5}, {20, 20, 5, 1}), DType::k_f32, ({2, 1, 4, 5}), ({20, 20, 5, 1}));
+  EXPECT_TYPE(neg({2, 1, 4, 5}, {20, 1, 5, 1}), DType::k_f32, ({2, 1, 4, 5}), ({20, 20, 5, 1}));
+  EXPECT_TYPE(neg({2, 1, 3}, {3, 7, 1}), DType::k_f32, ({2, 1, 3}), ({3, 3, 1}));
+  EXPECT_TYPE(neg({2, 3, 4, 5}, {60, 1, 15, 3}), DType::k_f32, ({2, 3, 4, 5}), ({60, 1, 15, 3}));
+}
+
 }  // namespace
 }  // namespace keirin

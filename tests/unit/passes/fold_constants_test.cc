@@ -3,6 +3,8 @@
 // The numbers behind folding: conv followed by batch norm equals the folded conv, and the limits hold.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/ir/text.h"
 #include "core/passes/check.h"
 #include "core/passes/pass.h"
@@ -136,6 +138,44 @@ TEST(FoldConstants, WithoutAnEvaluatorOrAfterItsErrorNothingChanges) {
   ASSERT_TRUE(passes::fold_constants(g, context).ok());
   EXPECT_EQ(g.ops.size(), 2u);
   EXPECT_FALSE(context.notes.empty());
+}
+
+// A second copy of weights is made only as far as there is room for it, over all that are merged.
+TEST(MergeSiblings, WeightsAreCopiedAsFarAsThereIsRoom) {
+  const auto merged = [](int64_t room) {
+    Graph g = parsed(R"(graph {
+      %x = input 0 : f32[2,2]
+      %a = constant 0 : f32[1,2]
+      %b = constant 1 : f32[1,2]
+      %y = input 1 : f32[2,2]
+      %p = linear(%x, %a, _) : f32[2,1]
+      %q = linear(%x, %b, _) : f32[2,1]
+      %r = linear(%y, %a, _) : f32[2,1]
+      %s = linear(%y, %b, _) : f32[2,1]
+      output %p
+      output %q
+      output %r
+      output %s
+    })");
+    testing::FakeEvaluator e;
+    e.table = {{3, -5}, {1, 2}};
+    PassContext context;
+    context.evaluator = &e;
+    context.extra_weight_bytes = room;
+    EXPECT_TRUE(passes::merge_siblings(g, context).ok());
+    EXPECT_TRUE(check(g).ok()) << check(g).text();
+    const auto linears = std::count_if(g.ops.begin(), g.ops.end(), [](const Op& op) { return op.code == OpCode::k_linear; });
+    const auto refused = std::count_if(context.notes.begin(), context.notes.end(), [](const std::string& note) {
+      return note.find("a second copy of their weights needs 16 bytes") != std::string::npos;
+    });
+    EXPECT_EQ(linears, 2 + refused) << print(g);
+    return 2 - refused;
+  };
+  EXPECT_EQ(merged(1), 0);
+  EXPECT_EQ(merged(15), 0);
+  EXPECT_EQ(merged(16), 1);
+  EXPECT_EQ(merged(31), 1);
+  EXPECT_EQ(merged(32), 2);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/ir/text.h"
 #include "core/passes/facts.h"
 #include "core/passes/pass.h"
 #include "tests/unit/passes/drawn_graph.h"
@@ -49,6 +50,28 @@ TEST(Infer, WhatIsKnownOfAValueHoldsForEveryElement) {
                       OpCode::k_argmax, OpCode::k_take, OpCode::k_cast, OpCode::k_full})
     EXPECT_GT(known[code], 10) << find_row(code)->name;
   for (OpCode code : {OpCode::k_full, OpCode::k_expand, OpCode::k_slice, OpCode::k_cast}) EXPECT_GT(splats[code], 10) << find_row(code)->name;
+}
+
+// Nothing is known of what no element gave, and that is no reason to stop.
+TEST(Infer, ReductionsOfNothingAndOfOne) {
+  Result<Graph> g = parse(R"(graph {
+    %x = input 0 : f32[0,4]
+    %y = input 1 : f32[3,0]
+    %one = full() {sizes=[1], value_d=2.5, dtype=f32} : f32[1]
+    %a = amax(%x) {dims=[1], keepdim=false} : f32[0]
+    %b = sum(%y) {dims=[1], keepdim=false} : f32[3]
+    %c = amax(%one) {dims=[0], keepdim=false} : f32[]
+    output %a
+    output %b
+    output %c
+  })");
+  ASSERT_TRUE(g.ok()) << g.status().text();
+  PassContext context;
+  ASSERT_TRUE(passes::infer(*g, context).ok());
+  const std::optional<Range> range = g->values[g->outputs[2].value].range;
+  ASSERT_TRUE(range.has_value()) << "one element is its own maximum";
+  EXPECT_EQ(range->low, 2.5);
+  EXPECT_EQ(range->high, 2.5);
 }
 
 }  // namespace

@@ -150,5 +150,17 @@ TEST(ReferencePlugin, RefusesCorruptBytesAndASecondCandidate) {
   EXPECT_EQ(exec, nullptr);
 }
 
+TEST(ReferencePlugin, SaysWhatItsCodeIsLike) {
+  Graph g;
+  const ValueId x = g.add_input(typed(DType::k_f32, {2, 3}), 0);
+  Builder builder(g);
+  const ValueId y = builder.emit1(OpCode::k_exp, {builder.emit1(OpCode::k_neg, {x}).value()}).value();
+  g.outputs.push_back({y, kNone, kNone});
+  const krn_exec_info info = ReferencePlugin::get().info(g);
+  EXPECT_EQ(info.num_kernels, 2u) << "one for each node";
+  EXPECT_TRUE(info.flags & KRN_EXEC_CONCURRENT);
+  EXPECT_TRUE(info.flags & KRN_EXEC_INPUTS_INTACT);
+}
+
 }  // namespace
 }  // namespace keirin

@@ -222,6 +222,24 @@ ReferencePlugin::ReferencePlugin() {
   if (device_ == nullptr) fail("the reference plugin has no device");
 }
 
+krn_exec_info ReferencePlugin::info(const Graph& graph) {
+  krn_exec_info info{};
+  info.hdr.size = sizeof info;
+  const Result<RegionBytes> bytes = write_region(graph);
+  if (!bytes.ok()) return info;
+  const auto* compile = reinterpret_cast<const krn_compile_table*>(table("krn.compile"));
+  krn_region region{};
+  region.hdr.size = sizeof region;
+  region.graph = {bytes->bytes.data(), bytes->bytes.size()};
+  int sink = 0;
+  auto* err = reinterpret_cast<krn_err*>(&sink);
+  krn_exec* handle = nullptr;
+  if (compile->compile(device_, &region, nullptr, nullptr, &handle, err) != KRN_STATUS_ok) return info;
+  reinterpret_cast<const krn_exec_table*>(table("krn.exec"))->info(handle, &info, err);
+  compile->release(handle);
+  return info;
+}
+
 Result<std::vector<HostTensor>> ReferencePlugin::run(const Graph& graph, std::vector<HostTensor> inputs) {
   KRN_TRY_LET(RegionBytes bytes, write_region(graph));
   const auto* compile = reinterpret_cast<const krn_compile_table*>(table("krn.compile"));

@@ -32,6 +32,8 @@ class ReferencePlugin {
 
   // Inputs by the graph's input number. Outputs get the graph's own strides.
   Result<std::vector<HostTensor>> run(const Graph& graph, std::vector<HostTensor> inputs);
+  // What it says of the code that it made for the graph; zeros where it made none.
+  krn_exec_info info(const Graph& graph);
 
  private:
   ReferencePlugin();

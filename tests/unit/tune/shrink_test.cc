@@ -90,5 +90,21 @@ TEST(Shrink, TriesNoMoreThanItMay) {
   }
 }
 
+// What may only go once something else went is looked at again, also where no size can shrink.
+TEST(Shrink, LooksAgainAtWhatItHadToKeep) {
+  const Result<Graph> g = parse(R"(graph {
+    %x = input 0 : i64[1]
+    %a = abs(%x) : i64[1]
+    %b = neg(%a) : i64[1]
+    %c = mul(%b, %b) : i64[1]
+    output %c
+  })");
+  ASSERT_TRUE(g.ok()) << g.status().text();
+  const Graph small = shrink(*g, [](const Graph& each) {
+    return holds(each, OpCode::k_mul) && (!holds(each, OpCode::k_abs) || holds(each, OpCode::k_neg));
+  });
+  EXPECT_EQ(small.ops.size(), 1u) << print(small);
+}
+
 }  // namespace
 }  // namespace keirin

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <set>
 
 #include "core/capture/pt2/read_pt2.h"
 #include "tests/unit/capture/pt2/zip_writer.h"
@@ -131,6 +133,42 @@ TEST(ErrorMessages, OfAMissingFile) {
   Result<Pt2File> file = read_pt2(std::string("no/such/file.pt2"));
   ASSERT_FALSE(file.ok());
   compare("no_file", file.status().text() + "\n");
+}
+
+// Every number of the file format: a dtype of ours is read, one of torch's alone is refused by its name, and no other has a meaning.
+TEST(ErrorMessages, OfEveryDtypeNumber) {
+  const std::map<int, std::string> others = {{0, "unknown"}, {9, "complex32"}, {31, "float8_e4m3fnuz"}, {32, "float8_e5m2fnuz"}, {33, "float8_e8m0fnu"}};
+  const std::set<int> ours = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 28, 29, 30, 34, 35};
+  for (int number = 0; number < 40; ++number) {
+    Items items = test::unzip(test::file_text(test::data_file("mlp")));
+    std::string& model = test::find(items, kModel)->content;
+    const std::string from = "\"dtype\": 7";
+    model.replace(model.find(from), from.size(), "\"dtype\": " + std::to_string(number));
+    const std::string got = message(test::write_zip(items));
+    const auto other = others.find(number);
+    EXPECT_EQ(got.find("tensors of dtype") != std::string::npos, other != others.end()) << got;
+    if (other != others.end()) {
+      EXPECT_NE(got.find("tensors of dtype " + other->second + " are not supported"), std::string::npos) << got;
+    } else {
+      EXPECT_EQ(got.find("dtype number") != std::string::npos, !ours.count(number)) << number << ": " << got;
+    }
+  }
+}
+
+// An update is of something that the program has: a buffer by its name, an input by its own.
+TEST(ErrorMessages, OfUpdatesOfNothing) {
+  const auto updating = [](const std::string& kind) {
+    Items items = test::unzip(test::file_text(test::data_file("counter_core")));
+    std::string& model = test::find(items, kModel)->content;
+    const std::string from = "{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"n\"}}";
+    EXPECT_NE(model.find(from), std::string::npos);
+    model.replace(model.find(from), from.size(), kind);
+    return message(test::write_zip(items));
+  };
+  EXPECT_EQ(updating("{\"user_input_mutation\": {\"arg\": {\"name\": \"add\"}, \"user_input_name\": \"x\"}}"), "ok\n");
+  EXPECT_NE(updating("{\"user_input_mutation\": {\"arg\": {\"name\": \"add\"}, \"user_input_name\": \"n\"}}"), "ok\n");
+  EXPECT_EQ(updating("{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"k\"}}"), "ok\n");
+  EXPECT_NE(updating("{\"buffer_mutation\": {\"arg\": {\"name\": \"add\"}, \"buffer_name\": \"x\"}}"), "ok\n");
 }
 
 }  // namespace

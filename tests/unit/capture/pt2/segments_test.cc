@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "core/capture/pt2/check_program.h"
 #include "core/capture/pt2/read_pt2.h"
@@ -167,6 +168,53 @@ TEST(Segments, SizesAndNumbersAreWrittenDown) {
   EXPECT_EQ(narrow.sizes[0].value, 9);
   EXPECT_FALSE(program.graph.tensor_values.at("linear_1").sizes[0].is_literal());  // nobody said it
   EXPECT_EQ(program.graph.tensor_values.at("add").sizes[0].value, 64);
+}
+
+// However a number or a tensor is handed over: in a list, alone, nested.
+TEST(Arguments, OfEveryKindNameWhatTheyRead) {
+  const auto names = [](auto value) {
+    Argument arg;
+    arg.value = std::move(value);
+    return arg.names();
+  };
+  EXPECT_EQ(names(TensorArg{"a"}), Strings{"a"});
+  EXPECT_EQ(names(TensorsArg{{"a", "b"}}), (Strings{"a", "b"}));
+  EXPECT_EQ(names(OptionalTensorsArg{{"a", std::nullopt, "b"}}), (Strings{"a", "b"}));
+  EXPECT_EQ(names(NestedTensorsArg{{{"a", "b"}, {}, {"c"}}}), (Strings{"a", "b", "c"}));
+  EXPECT_EQ(names(SymIntArg{"n", 0}), Strings{"n"});
+  EXPECT_EQ(names(SymIntArg{"", 3}), Strings());
+  EXPECT_EQ(names(SymFloatArg{"n", 0}), Strings{"n"});
+  EXPECT_EQ(names(SymBoolArg{"n", false}), Strings{"n"});
+  EXPECT_EQ(names(std::vector<SymIntArg>{{"n", 0}, {"", 3}, {"m", 0}}), (Strings{"n", "m"}));
+  EXPECT_EQ(names(int64_t{3}), Strings());
+}
+
+TEST(Segments, NumbersOfEveryKindAreWrittenDown) {
+  const Cut model = cut("sized");
+  Program changed = *model.program;
+  const Segments segments = find_segments(changed);
+  const auto found = std::find_if(segments.all.begin(), segments.all.end(), [](const Segment& s) { return s.name == "narrow .. mul_2"; });
+  ASSERT_NE(found, segments.all.end());
+  const Segment& last = *found;
+  NamedArgument whole, real, truth, all;
+  whole.name = "whole", whole.arg.value = SymIntArg{"item", 0};
+  real.name = "real", real.arg.value = SymFloatArg{"item", 0};
+  truth.name = "truth", truth.arg.value = SymBoolArg{"item", false};
+  all.name = "all", all.arg.value = std::vector<SymIntArg>{{"item", 0}, {"", 4}};
+  for (NamedArgument* each : {&whole, &real, &truth, &all}) changed.graph.nodes[last.first].inputs.push_back(*each);
+  const std::vector<TensorSpec> specs = {{DType::k_f32, {64, 32}, {32, 1}, {}}};
+  const std::vector<Number> numbers = {int64_t{9}};
+  const Program program = segment_program(changed, last, specs, numbers, {}, true);
+  std::map<std::string, const Argument*> by_name;
+  for (const NamedArgument& input : program.graph.nodes.front().inputs) by_name[input.name] = &input.arg;
+  for (const char* name : {"whole", "real", "truth", "all"}) {
+    ASSERT_TRUE(by_name.count(name)) << name;
+    EXPECT_EQ(by_name[name]->names(), Strings()) << name;
+  }
+  EXPECT_EQ(by_name["whole"]->get<SymIntArg>()->value, 9);
+  EXPECT_EQ(by_name["real"]->get<SymFloatArg>()->value, 9);
+  EXPECT_TRUE(by_name["truth"]->get<SymBoolArg>()->value);
+  EXPECT_EQ(by_name["all"]->get<std::vector<SymIntArg>>()->front().value, 9);
 }
 
 }  // namespace

@@ -4,6 +4,10 @@
 #include "core/capture/pt2/zip_archive.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "tests/unit/capture/pt2/zip_writer.h"
 
@@ -99,6 +103,29 @@ TEST(ZipArchive, ReadsZip64Ends) {
 TEST(ZipArchive, KnowsTheChecksumOfTheStandard) {
   std::string text = "123456789";
   EXPECT_EQ(crc32(std::as_bytes(std::span(text))), 0xCBF43926u);
+}
+
+TEST(ZipArchive, ReadsSizesFromZip64FieldsBehindOthers) {
+  const std::string other("\x77\x77\x03\x00" "abc", 7), empty("\x77\x77\x00\x00", 4);
+  for (const std::string& before : {std::string(), empty, other, other + empty + other})
+    EXPECT_EQ(verdict(test::write_zip({{"m/a", "hello"}, {"m/b", "world", 0, 0, 0, 0, 0, "", before, true}})), "ok") << before.size();
+  EXPECT_EQ(verdict(test::write_zip({{"m/a", "x", 0, 0, 0, 0, 0, "", other}})), "ok") << "a field that means nothing to us";
+  EXPECT_EQ(verdict(test::write_zip({{"m/a", "x", 0, 0, 0, 0, 0, "", std::string("\x77\x77\x04\x00" "abc", 7)}})),
+            "an extra field of a zip record is longer than its space");
+}
+
+TEST(ZipArchive, AFileThatBecomesShorterIsSaidToBe) {
+  const std::string path = ::testing::TempDir() + "/keirin_zip_archive_shorter";
+  std::ofstream(path, std::ios::binary) << std::string(5000, 'x');
+  auto source = open_file(path);
+  ASSERT_TRUE(source.ok()) << source.status().text();
+  ASSERT_EQ(::truncate(path.c_str(), 100), 0);
+  std::vector<std::byte> into(1000);
+  ASSERT_TRUE((*source)->read(0, std::span(into).first(100)).ok());
+  const Status status = (*source)->read(50, into);
+  EXPECT_EQ(status.code(), Code::k_corrupt);
+  EXPECT_EQ(status.message().what, "the file became shorter while it was read");
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ struct ZipItem {
   int64_t size_error = 0;       // added to the size in the directory
   int64_t offset_error = 0;     // added to the header offset in the directory
   std::string local_name = {};  // other than `name`
+  std::string extra = {};       // fields of the directory entry
+  bool in_64 = false;           // sizes and offset stand in a zip64 field, which is put behind `extra`
 };
 
 inline void put(std::string& out, uint64_t value, int bytes) {
@@ -40,12 +42,18 @@ inline std::string write_zip(const std::vector<ZipItem>& items) {
     out += local + item.content;
     uint64_t size = item.content.size() + static_cast<uint64_t>(item.size_error);
     put(directory, 0x02014b50, 4), put(directory, 20, 2), put(directory, 20, 2), put(directory, item.flags, 2);
+    offset += static_cast<uint64_t>(item.offset_error);
+    std::string extra = item.extra;
+    if (item.in_64) {
+      put(extra, 1, 2), put(extra, 24, 2), put(extra, size, 8), put(extra, size, 8), put(extra, offset, 8);
+      size = offset = 0xffffffff;
+    }
     put(directory, item.method, 2), put(directory, 0, 4), put(directory, crc, 4), put(directory, size, 4),
         put(directory, size, 4);
-    put(directory, item.name.size(), 2), put(directory, 0, 2), put(directory, 0, 2), put(directory, 0, 2),
+    put(directory, item.name.size(), 2), put(directory, extra.size(), 2), put(directory, 0, 2), put(directory, 0, 2),
         put(directory, 0, 2);
-    put(directory, 0, 4), put(directory, offset + static_cast<uint64_t>(item.offset_error), 4);
-    directory += item.name;
+    put(directory, 0, 4), put(directory, offset, 4);
+    directory += item.name + extra;
   }
   uint64_t start = out.size();
   out += directory;

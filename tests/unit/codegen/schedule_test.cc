@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every schedule of a GPU kernel must keep, whatever the sizes: lanes that fit the row, threads that have work, blocks that cover
+// it, and nothing of a device that it does not have. And which kernels may share their code.
+#include "plugins/codegen/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/unit/cpu/kernel_maker.h"
+
+namespace keirin::test {
+namespace {
+
+using namespace codegen;
+
+KernelMaker copy_of(uint8_t dtype, int64_t rows, int64_t length) {
+  KernelMaker m;
+  m.outer(rows).inner(length);
+  m.store(m.load(dtype, {length, 1}), dtype, {length, 1});
+  return m;
+}
+
+TEST(Schedule, LanesFitTheRow) {
+  for (uint8_t dtype : {kU8, kBf16, kF32, kF64})
+    for (int64_t length = 1; length < 200; ++length) {
+      const Schedule s = choose_schedule(copy_of(dtype, 1 << 20, length).k, {});
+      ASSERT_GE(s.vec, 1) << length;
+      EXPECT_EQ(s.vec & (s.vec - 1), 0) << "a power of two, " << length;
+      EXPECT_LE(s.vec * element_bytes(dtype), 16) << length;
+      EXPECT_TRUE(s.vec == 1 || length % s.vec == 0 || length >= 8 * s.vec) << "short rows have no long tails, " << length << " by " << s.vec;
+      EXPECT_EQ(s.whole, length % s.vec == 0) << length;
+    }
+}
+
+// A thread takes less at once before most of the device stands still.
+TEST(Schedule, ShortTensorsAreSharedByMoreThreads) {
+  GpuFacts facts;
+  facts.num_units = 10, facts.threads_per_unit = 1024;
+  const int64_t wanted = 10 * 1024;
+  for (int64_t length = 4; length < 16 * wanted; length += 4 + length / 50) {
+    const Schedule s = choose_schedule(copy_of(kF32, 1, length / 4 * 4).k, facts);
+    const int64_t pieces = (length / 4 * 4 + s.vec - 1) / s.vec;
+    EXPECT_TRUE(s.vec == 1 || 8 * pieces >= wanted / 8 * 8) << length << " elements by " << s.vec;
+    EXPECT_GE(s.blocks * s.threads, std::min<int64_t>(pieces, 10 * 32 * s.threads)) << length;
+  }
+}
+
+KernelMaker turned(uint8_t dtype, int64_t rows, int64_t length) {
+  KernelMaker m;  // [2, rows, length] of what lies as [2, length, rows]
+  m.outer(2).outer(rows).inner(length);
+  m.store(m.load(dtype, {rows * length, 1, rows}), dtype, {rows * length, length, 1});
+  return m;
+}
+
+TEST(Schedule, TurnedLoadsGoThroughTilesThatCoverAll) {
+  for (uint8_t dtype : {kBf16, kF32})
+    for (auto [rows, length] : {std::pair<int64_t, int64_t>{200, 300}, {33, 64}, {64, 31}, {70, 1000}}) {
+      const Schedule s = choose_schedule(turned(dtype, rows, length).k, {});
+      ASSERT_EQ(s.shape, GpuShape::kTile) << rows << " x " << length;
+      EXPECT_EQ(s.tile_axis, 1);
+      EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile) * ((length + s.tile - 1) / s.tile)) << "one for each tile, " << rows << " x " << length;
+    }
+  KernelMaker looked_up = turned(kF32, 64, 64);  // where an index decides the address, neighbours lie nowhere
+  const int32_t index = looked_up.load(kI64, {0, 1, 0});
+  looked_up.k.accesses[0].indirects.push_back({index, 64, 8});
+  EXPECT_NE(choose_schedule(looked_up.k, {}).shape, GpuShape::kTile);
+}
+
+// A row that fills a block of 1024, of two operands: two blocks share it where blocks can.
+TEST(Schedule, BlocksShareARowOnlyWhereTheDeviceLetsThem) {
+  KernelMaker m;
+  m.outer(300).inner(16384);
+  const int32_t x = m.op(Prim::kAdd, m.load(kF32, {16384, 1}), m.load(kF32, {16384, 1}));
+  m.store(m.op(Prim::kSub, x, m.reduce(Monoid::kMax, x)), kF32, {16384, 1});
+  GpuFacts facts;
+  for (int most : {1, 2, 8}) {
+    facts.max_cluster = most;
+    EXPECT_EQ(choose_schedule(m.k, facts).cluster, std::min(most, 2)) << most;
+    for (int64_t length : {100, 5000, 40000, 200000}) {
+      KernelMaker n;
+      n.outer(300).inner(length);
+      const int32_t y = n.load(kF32, {length, 1});
+      n.store(n.op(Prim::kSub, y, n.reduce(Monoid::kMax, y)), kF32, {length, 1});
+      EXPECT_LE(choose_schedule(n.k, facts).cluster, most) << length;
+    }
+  }
+}
+
+TEST(Schedule, AColumnIsSharedByAWaveAtMost) {
+  for (int64_t width : {1, 3, 33, 1000})
+    for (int64_t length : {1, 8, 100, 5000, 1000000}) {
+      KernelMaker m;
+      m.outer(1).serial(length).inner(width);
+      m.k.column = true;
+      m.store(m.reduce(Monoid::kSum, m.load(kF32, {0, width, 1})), kF32, {0, 0, 1});
+      const Schedule s = choose_schedule(m.k, {});
+      EXPECT_EQ(s.shape, GpuShape::kColumn);
+      EXPECT_LE(s.group, 32) << width << " x " << length;
+      EXPECT_EQ(s.threads % s.group, 0) << width << " x " << length;
+      EXPECT_TRUE(s.group == 1 || length / s.group >= 4) << "each of them has something to add, " << width << " x " << length;
+      if (s.split) {
+        EXPECT_GE(s.splits * s.split_length, length) << width << " x " << length;
+      }
+    }
+}
+
+// One line under all windows of a piece serves only where the edge of the image moves with the windows.
+TEST(Schedule, WindowsSlideWithTheirEdge) {
+  const auto pool = [](int64_t step, Linear edge) {
+    KernelMaker m;
+    m.outer(64).serial(3).inner(8);
+    m.k.column = true;
+    const uint32_t in = m.access(m.buffer(kF32), {32, 1, step});
+    m.k.accesses[in].guards.push_back({std::move(edge), 16});
+    m.store(m.reduce(Monoid::kMax, m.load_access(in)), kF32, {8, 0, 1});
+    return m.k;
+  };
+  const auto slide = [](const Kernel& k) { return slides(k, k.accesses[0]); };
+  EXPECT_TRUE(slide(pool(2, {-1, {0, 1, 2}})));
+  EXPECT_TRUE(slide(pool(1, {-1, {0, 1, 1}})));
+  EXPECT_TRUE(slide(pool(2, {-1, {1, 0, 0}}))) << "an edge of the other axis is the same for the whole line";
+  EXPECT_FALSE(slide(pool(2, {-1, {0, 1, 1}}))) << "the edge moves half as fast";
+  EXPECT_FALSE(slide(pool(2, {-1, {0, 2, 2}})));
+  EXPECT_FALSE(slide(pool(2, {-1, {0, 0, 2}})));
+  EXPECT_FALSE(slide(pool(1, {-1, {1, 0, 0}}))) << "an ordinary contiguous load";
+}
+
+// Equal keys share code: what is compiled in must be told apart, what is an argument must not.
+TEST(Structure, WhatIsCompiledInTellsKernelsApart) {
+  const auto padded = [](int64_t length, double fill, bool guarded) {
+    KernelMaker m;
+    m.outer(3).inner(length);
+    const uint32_t in = m.access(m.buffer(kF32), {length, 1}, -1);
+    if (guarded) m.k.accesses[in].guards.push_back({{-1, {0, 1}}, length - 2});
+    m.k.accesses[in].fill = fill;
+    m.store(m.load_access(in), kF32, {length, 1});
+    return structure_key(m.k);
+  };
+  EXPECT_NE(padded(10, 0, true), padded(10, -INFINITY, true)) << "what stands outside";
+  EXPECT_NE(padded(10, 0, true), padded(10, 0, false));
+  EXPECT_EQ(padded(10, 0, true), padded(12, 0, true)) << "sizes are arguments";
+  EXPECT_EQ(padded(10, 0, false), padded(10, 1, false)) << "nothing is outside";
+}
+
+}  // namespace
+}  // namespace keirin::test
