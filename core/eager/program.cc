@@ -154,13 +154,11 @@ std::vector<at::Tensor> EagerProgram::Impl::call(std::vector<IValue> sources, co
   std::vector<std::pair<at::Tensor, at::Tensor>> updates;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!outputs[i].is_user) updates.emplace_back(targets[updates.size()], results[i].toTensor());
-  for (auto& [to, value] : updates) {  // a value may be a view of a target that another update overwrites
-    for (const auto& [other, unused] : updates) {
-      if (!value.is_same(other) && value.is_alias_of(other)) {
-        value = value.clone();
-        break;
-      }
-    }
+  for (auto& [to, value] : updates) {  // a value may be a target that another update overwrites, or a view of one
+    const bool overwritten = !value.is_same(to) && std::any_of(updates.begin(), updates.end(), [&](const auto& update) {
+      return value.is_alias_of(update.first);
+    });
+    if (overwritten) value = value.clone();
   }
   for (const auto& [to, value] : updates) to.copy_(value);
   std::vector<at::Tensor> returned;

@@ -112,6 +112,21 @@ class Inside(nn.Module):
         return x @ self.low + 1, x @ self.high.t(), x * 0.3 + torch.ones(3, dtype=torch.int64) * 2.5
 
 
+class Exchange(nn.Module):
+    """Without writes in place the second buffer's new content is the first buffer itself, which is written as well, and before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("a", torch.arange(3.0))
+        self.register_buffer("b", torch.arange(3.0) + 10)
+
+    def forward(self, x):
+        old = self.b.clone()
+        self.b.copy_(self.a)
+        self.a.copy_(old)
+        return x + self.a - 2 * self.b
+
+
 class Swap(nn.Module):
     """Writes that read each other's old content, and an input that is returned."""
 
@@ -343,6 +358,7 @@ def main():
     torch.manual_seed(0)
     if len(sys.argv) > 2:
         return
+    write(folder, "exchange_functional", Exchange().eval(), (torch.ones(3),), None, 3, functional=True)
     write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
 
 
