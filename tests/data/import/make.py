@@ -112,6 +112,13 @@ class Inside(nn.Module):
         return x @ self.low + 1, x @ self.high.t(), x * 0.3 + torch.ones(3, dtype=torch.int64) * 2.5
 
 
+class Kept(nn.Module):
+    """A flag that decides the answer's sizes; in the file it is a number of the kind that may come from data."""
+
+    def forward(self, x):
+        return x.sum(1, keepdim=True) * x
+
+
 class Exchange(nn.Module):
     """Without writes in place the second buffer's new content is the first buffer itself, which is written as well, and before."""
 
@@ -358,6 +365,8 @@ def main():
     torch.manual_seed(0)
     if len(sys.argv) > 2:
         return
+    write(folder, "kept", Kept().eval(), (torch.rand(3, 4),), None, 1)
+    rewrite(folder / "kept.pt2", ('"as_bool": true', '"as_sym_bool": {"as_bool": true}'))
     write(folder, "exchange_functional", Exchange().eval(), (torch.ones(3),), None, 3, functional=True)
     write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
 

@@ -339,6 +339,49 @@ TEST(Race, AWinnerIsConfirmedOverTime) {
   EXPECT_NE(changing.disturbed.find("spread over 4 s"), std::string::npos) << changing.disturbed;
 }
 
+// The confirmation lasts as long as it says: what the blocks take is not rested for.
+TEST(Race, AConfirmationOfShortCallsLastsAsLongAsItSays) {
+  const auto lasts = [](uint64_t confirm_ns) {
+    FakeMachine m(15, kQuiet);
+    RaceOptions o = m.options();
+    o.confirm_ns = confirm_ns;
+    const double begin = m.now_ns();
+    EXPECT_EQ(race({m.runner("eager", 2e4), m.runner("fast", 1e4)}, 0, o)->winner, 1u);
+    return m.now_ns() - begin;
+  };
+  EXPECT_NEAR(lasts(4'000'000'000) - lasts(0), 4e9, 4e7);
+}
+
+// A race that tells nothing leaves the patience to the next one, to its last pause.
+TEST(Race, WhatTellsNothingCostsNoPatience) {
+  FakeMachine m(12, kQuiet);
+  Runner eager = m.runner("eager", 1e6), first = m.runner("first", 0.5e6), second = m.runner("second", 0.52e6);
+  bool stolen = true;
+  const auto takes = [&m, &stolen](const std::function<Status()>& call) {
+    m.others.used += 1e8;
+    m.others.stolen += stolen ? 3e7 : 0;
+    return call();
+  };
+  first.call = [&, call = first.call] { return takes(call); };
+  second.call = [&, call = second.call] {
+    stolen = false;
+    return takes(call);
+  };
+  RaceOptions o = m.options();
+  o.patience_ns = 2'000'000;  // one pause
+  int raced = 0;
+  first.call = [&, call = first.call] {
+    ++raced;
+    stolen = true;
+    return call();
+  };
+  const auto sheet = race({eager, first, second}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(outcome(sheet, 1), RaceOutcome::kDisturbed);
+  EXPECT_EQ(outcome(sheet, 2), RaceOutcome::kAccept) << sheet->rows[2].note;
+  EXPECT_GT(raced, 0);
+}
+
 // Forced is forced: its figures are those of a race, whatever the screen says.
 TEST(Race, WhatMustRaceIsNotScreenedOut) {
   for (const double call_ns : {1e6, 5e7}) {

@@ -26,6 +26,18 @@ bool holds_pair(const Graph& g, OpCode first, OpCode second) {
   return false;
 }
 
+// Whether somebody reads what each op computes.
+bool all_read(const Graph& g) {
+  std::vector<bool> read(g.values.size(), false);
+  for (const Op& op : g.ops)
+    for (ValueId v : op.operands)
+      if (v != kNone) read[v] = true;
+  for (const Output& output : g.outputs) read[output.value] = true;
+  return std::all_of(g.ops.begin(), g.ops.end(), [&](const Op& op) {
+    return std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return read[v]; });
+  });
+}
+
 int64_t largest_axis(const Graph& g) {
   int64_t most = 0;
   for (const Value& v : g.values)
@@ -52,6 +64,7 @@ TEST(Shrink, LeavesTheReasonAndNothingElse) {
       const Fails fails = [&](const Graph& each) {
         ++asked;
         EXPECT_TRUE(verify(each).ok()) << verify(each).text() << print(each);
+        EXPECT_TRUE(all_read(each)) << "a try costs what it computes" << print(each);
         return holds(each, code);
       };
       const Graph small = shrink(g, fails);
