@@ -119,6 +119,13 @@ class Kept(nn.Module):
         return x.sum(1, keepdim=True) * x
 
 
+class Strided(nn.Module):
+    """An explicit offset counts from the beginning of the storage, which is the operand's own here."""
+
+    def forward(self, x):
+        return (x + 1).as_strided((4, 4), (4, 1), 0) * 3
+
+
 class Exchange(nn.Module):
     """Without writes in place the second buffer's new content is the first buffer itself, which is written as well, and before."""
 
@@ -365,6 +372,7 @@ def main():
     torch.manual_seed(0)
     if len(sys.argv) > 2:
         return
+    write(folder, "strided", Strided().eval(), (torch.rand(16),), None, 1)
     write(folder, "kept", Kept().eval(), (torch.rand(3, 4),), None, 1)
     rewrite(folder / "kept.pt2", ('"as_bool": true', '"as_sym_bool": {"as_bool": true}'))
     write(folder, "exchange_functional", Exchange().eval(), (torch.ones(3),), None, 3, functional=True)

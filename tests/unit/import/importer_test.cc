@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/eager/graph_calls.h"
+#include "core/eager/program.h"
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {
@@ -92,6 +93,20 @@ TEST(Importer, KnowsWhatStaysOpaque) {
                                        << (other->opaque.empty() ? ""
                                                                  : other->opaque[0].aten + ": " + other->opaque[0].why);
   }
+}
+
+// A value knows nothing of the storage around it: the run says whether there is any.
+TEST(Importer, AnExplicitOffsetIsReadOnlyWhereTheOperandIsItsWholeStorage) {
+  LoadedModel loaded("strided");
+  const auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok());
+  ObservedRun seen;
+  ASSERT_TRUE((*program)->observe(loaded.inputs(), seen).ok());
+  const auto captured = import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()), {}, &seen);
+  EXPECT_TRUE(captured.ok()) << captured.status().text();
+  const auto unseen = capture(loaded);
+  ASSERT_FALSE(unseen.ok()) << "without a run nobody knows";
+  EXPECT_NE(unseen.status().text().find("beyond its operand"), std::string::npos) << unseen.status().text();
 }
 
 TEST(Importer, StateAndUpdatesAreDeclared) {
