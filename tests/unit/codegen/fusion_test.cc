@@ -257,6 +257,17 @@ TEST(Fusion, AShortScanIsAReductionOfWhatLiesBefore) {
   }
 }
 
+// Eight readers of parts of it: each computes its part, and what was read is stored nowhere. With nine it is stored.
+TEST(Fusion, WhatFewReadersShareIsComputedByEach) {
+  for (const int64_t readers : {8, 9}) {
+    RegionBuilder g;
+    int x = g.unary(kOp_relu, g.input(kF32, {100, 64}));
+    for (int64_t i = 0; i < readers; ++i) g.output(g.reduce(kOp_sum, g.slice(x, 0, 10 * i, 10 * i + 3 + i, 1), {1}, false));
+    const Checked c = check(g);
+    EXPECT_EQ(c.kernels(), static_cast<uint32_t>(readers == 8 ? 8 : 10)) << c.executable->describe();
+  }
+}
+
 // More inputs than kernels are merged for: it is one kernel all the same, also when it is loaded.
 TEST(Fusion, AConcatenationOfVeryManyIsOneKernel) {
   RegionBuilder g;

@@ -199,6 +199,37 @@ TEST(Plan, AWorkspaceOfAnySizeIsThereAndApart) {
     }
 }
 
+// What eager steps answer is memory of LibTorch's: nobody holds it once its last reader has run.
+TEST(Plan, WhatAnEagerStepAnswersGoesAfterItsLastReader) {
+  const Type type{DType::k_f32, {1}, {1}};
+  Graph g;
+  const ValueId x = g.add_input(type, 0);
+  const ValueId first = g.ops[g.add_op(OpCode::k_neg, {x}, {}, {type})].results[0];
+  const ValueId second = g.ops[g.add_op(OpCode::k_exp, {first}, {}, {type})].results[0];
+  const ValueId third = g.ops[g.add_op(OpCode::k_relu, {second}, {}, {type})].results[0];
+  g.outputs.push_back({third, kNone, kNone});
+  std::vector<std::weak_ptr<const Tensor>> made;
+  std::vector<bool> first_is_there;
+  std::vector<PlanStep> steps(3);
+  for (size_t s = 0; s < 3; ++s) {
+    steps[s].name = "eager";
+    steps[s].eager = [&](std::span<const TensorRef>, std::vector<TensorRef>& results) {
+      if (!made.empty()) first_is_there.push_back(!made[0].expired());
+      results.push_back(test::tensor_of<float>(DType::k_f32, {1}, {2}));
+      made.emplace_back(results.back());
+      return Status();
+    };
+    steps[s].operands = {s == 0 ? x : s == 1 ? first : second};
+    steps[s].results = {s == 0 ? first : s == 1 ? second : third};
+  }
+  test::HeapServices services;
+  auto plan = Plan::make(g, std::move(steps), {}, services, {});
+  ASSERT_TRUE(plan.ok()) << plan.status().text();
+  const auto outputs = (*plan)->run({test::tensor_of<float>(DType::k_f32, {1}, {1})});
+  ASSERT_TRUE(outputs.ok()) << outputs.status().text();
+  EXPECT_EQ(first_is_there, (std::vector<bool>{true, false}));
+}
+
 TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {
   TwoRegions regions(false);
   Result<std::vector<TensorRef>> first = regions.plan->run({regions.x});
