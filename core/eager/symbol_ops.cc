@@ -80,6 +80,21 @@ IValue negate(Operands v) {
   return arithmetic<Exact::kSub>(std::array<IValue, 2>{int64_t{0}, v[0]});
 }
 
+IValue unchanged(Operands v) { return v[0]; }
+
+IValue shift_left(Operands v) {
+  int64_t result = 0;
+  TORCH_CHECK(whole(v[1]) >= 0, "negative shift count");
+  TORCH_CHECK(whole(v[0]) == 0 || (whole(v[1]) < 63 && !__builtin_mul_overflow(whole(v[0]), int64_t{1} << whole(v[1]), &result)),
+              "a size overflows 64 bits");
+  return result;
+}
+
+IValue shift_right(Operands v) {
+  TORCH_CHECK(whole(v[1]) >= 0, "negative shift count");
+  return whole(v[0]) >> std::min<int64_t>(whole(v[1]), 63);
+}
+
 template <template <class> class Compare>
 IValue compare(Operands v) {
   if (integral(v[0]) && integral(v[1])) return Compare<int64_t>()(whole(v[0]), whole(v[1]));
@@ -120,6 +135,9 @@ constexpr Row kRows[] = {
     {"_operator.mod", 2, modulo},
     {"_operator.pow", 2, power},
     {"_operator.neg", 1, negate},
+    {"_operator.pos", 1, unchanged},
+    {"_operator.lshift", 2, shift_left},
+    {"_operator.rshift", 2, shift_right},
     {"_operator.eq", 2, compare<std::equal_to>},
     {"_operator.ne", 2, compare<std::not_equal_to>},
     {"_operator.lt", 2, compare<std::less>},

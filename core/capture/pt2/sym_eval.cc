@@ -142,6 +142,11 @@ Value shift(const Value& a, const Value& count, bool left) {
   return left ? multiply(a, factor) : floor_divide(a, factor);
 }
 
+Value bitwise(ExprOp op, const Value& a, const Value& b) {
+  if (!a.is_integer() || !b.is_integer()) return Value::error("bits are asked of what is no integer");
+  return Value::exact(op == ExprOp::kBitwiseFn_bitwise_and ? a.num & b.num : a.num | b.num);
+}
+
 // -1, 0, 1; 2 for unordered. The range of the parts leaves room for one cross multiplication only of int64 size.
 Value compare(const Value& a, const Value& b, ExprOp op) {
   int order = 0;
@@ -201,6 +206,10 @@ class Evaluator {
         return symbol(node);
       case ExprOp::kWhere:
         return where(node);
+      case ExprOp::kExprCondPair:
+        return Value::error("a case stands outside a choice");  // kPiecewise looks behind it
+      case ExprOp::kPiecewise:
+        return piecewise(node);
       case ExprOp::kAnd:
         return all(node, true);
       case ExprOp::kOr:
@@ -227,6 +236,19 @@ class Evaluator {
     if (condition.is_error()) return condition;
     if (condition.kind != Value::Kind::kBool) return Value::error("a number stands where a condition belongs");
     return arg(node, condition.num != 0 ? 1 : 2);
+  }
+
+  // The value of the first case whose condition holds.
+  Value piecewise(const ExprNode& node) const {
+    for (const uint32_t i : node.args) {
+      const ExprNode& pair = expr_.nodes[i];
+      if (pair.op != ExprOp::kExprCondPair) return Value::error("a choice holds what is no case");
+      const Value& condition = arg(pair, 1);
+      if (condition.is_error()) return condition;
+      if (condition.kind != Value::Kind::kBool) return Value::error("a number stands where a condition belongs");
+      if (condition.num != 0) return arg(pair, 0);
+    }
+    return Value::error("no case of a choice holds");
   }
 
   // Python's order: the first part that decides hides the errors behind it.
@@ -263,6 +285,8 @@ class Evaluator {
         return Value::floating(a.as_real());
       case ExprOp::kTruncToFloat:
         return Value::floating(std::trunc(a.as_real()));
+      case ExprOp::kOpaqueUnaryFn_sqrt:
+        return Value::floating(std::sqrt(a.as_real()));
       default:
         return a;  // Identity, and Add, Mul, Max, Min of one argument
     }
@@ -301,6 +325,9 @@ class Evaluator {
         return shift(a, b, true);
       case ExprOp::kRShift:
         return shift(a, b, false);
+      case ExprOp::kBitwiseFn_bitwise_and:
+      case ExprOp::kBitwiseFn_bitwise_or:
+        return bitwise(node.op, a, b);
       case ExprOp::kIntTrueDiv:
       case ExprOp::kFloatTrueDiv:
         return b.as_real() == 0 ? Value::error("division by zero") : Value::floating(a.as_real() / b.as_real());

@@ -119,6 +119,18 @@ class Kept(nn.Module):
         return x.sum(1, keepdim=True) * x
 
 
+class ComputedSizes(nn.Module):
+    """Numbers that are computed from a size in all the ways that a file can hold; in it a flag is known that came from data."""
+
+    def forward(self, x):
+        n = x.shape[0]
+        chosen = torch.sym_ite(torch.sym_not(n < 3), n, n * 2)
+        either = torch.sym_ite(n > 100, n, n + n)
+        root = torch.sym_int(torch._sym_sqrt(n))
+        return (x * chosen, x.new_ones(either), x.new_ones(n >> 1), x.new_ones(n << 2), x.new_ones(n | 1), x.new_ones((n & 3) + 1),
+                x.new_ones(root + 1), x * n**-0.5, x * (n / 3))
+
+
 class Strided(nn.Module):
     """An explicit offset counts from the beginning of the storage, which is the operand's own here."""
 
@@ -375,6 +387,8 @@ def main():
     write(folder, "strided", Strided().eval(), (torch.rand(16),), None, 1)
     write(folder, "kept", Kept().eval(), (torch.rand(3, 4),), None, 1)
     rewrite(folder / "kept.pt2", ('"as_bool": true', '"as_sym_bool": {"as_bool": true}'))
+    write(folder, "computed_sizes", ComputedSizes().eval(), (torch.rand(6, 4),), {"x": {0: torch.export.Dim.AUTO}}, 1)
+    rewrite(folder / "computed_sizes.pt2", ('{"as_sym_bool": {"as_name": "lt"}}', '{"as_sym_bool": {"as_bool": false}}'))
     write(folder, "exchange_functional", Exchange().eval(), (torch.ones(3),), None, 3, functional=True)
     write(folder, "counter_functional", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 2, functional=True)
 

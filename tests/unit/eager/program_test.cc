@@ -36,7 +36,7 @@ TEST_P(Verbatim, EqualsPython) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
-                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "writes_input", "opaque",
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "computed_sizes", "writes_input", "opaque",
                                            "control", "scope", "dynamic", "conv", "train_norm", "tied",
                                            "opaque_in_place", "unknown_view", "swap", "views", "written_view",
                                            "written_base", "moved"),
@@ -318,7 +318,7 @@ TEST_P(Refereed, WritesWhatEagerWrites) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Refereed,
-                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "writes_input", "opaque", "scope", "dynamic",
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "computed_sizes", "writes_input", "opaque", "scope", "dynamic",
                                            "conv", "train_norm", "tied", "opaque_in_place", "swap", "inside"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -76,7 +76,7 @@ TEST_P(Imported, RefereeIsCloseAndWritesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Imported,
-                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "writes_input", "opaque",
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "computed_sizes", "writes_input", "opaque",
                                            "scope", "dynamic", "conv", "train_norm", "tied", "opaque_in_place", "swap", "inside"),
                          [](const auto& info) { return std::string(info.param); });
 
