@@ -99,6 +99,34 @@ TEST(HostDriver, HandWrittenKernelsRunAsSteps) {
   EXPECT_GE(count, 9);
 }
 
+// A bag's kernel writes whole 16-byte words: where its place in a concatenation does not lie so, it is copied there.
+TEST(HostDriver, ABagIsWrittenIntoAConcatenationWhereItsRowsLieAtWholeWords) {
+  const HostDriver driver;
+  const Gpu gpu = test::host_gpu(driver);
+  const Context context(gpu);
+  GpuBackend backend(gpu, &context, nullptr);
+  struct Case {
+    int64_t before, after;
+    bool in_place;
+  };
+  for (const Case c : {Case{4, 4, true}, Case{1, 3, false}, Case{4, 3, false}}) {
+    SCOPED_TRACE("columns before and after the bag: " + std::to_string(c.before) + ", " + std::to_string(c.after));
+    RegionBuilder g;
+    const int table = g.input(codegen::kDType_f32, {20, 16}), index = g.input(codegen::kDType_i64, {30}),
+              offsets = g.input(codegen::kDType_i64, {7}), before = g.input(codegen::kDType_f32, {7, c.before}),
+              after = g.input(codegen::kDType_f32, {7, c.after});
+    const int bags = g.op(codegen::kOp_embedding_bag, {table, index, offsets}, codegen::kDType_f32, {7, 16},
+                          {{codegen::kAttr_mode, std::string("sum")}, {codegen::kAttr_include_last_offset, false}});
+    g.output(g.cat({before, bags, after}, 1));
+    std::vector<codegen::test::Values> inputs = codegen::test::random_inputs(codegen::read_region(g.bytes()), 3, 20);
+    inputs[2] = {0, 3, 3, 9, 14, 20, 29};
+    const auto checked = codegen::test::check(g, backend, inputs);
+    const int64_t copied = 7 * 16 * static_cast<int64_t>(sizeof(float));
+    if (c.in_place) EXPECT_LT(checked.executable->workspace_bytes(), copied) << checked.executable->describe();
+    else EXPECT_GE(checked.executable->workspace_bytes(), copied) << checked.executable->describe();
+  }
+}
+
 // Products of a few rows are a matter of the wave; recurrent layers are not.
 TEST(HostDriver, WavesOf64HaveProductsOfFewRowsAndNoRecurrentLayers) {
   const HostDriver driver;
