@@ -44,7 +44,7 @@ constexpr Case kCases[] = {
     {"value_twice", "mlp", kModel, "\"outputs\": [{\"as_tensor\": {\"name\": \"relu\"}}]",
      "\"outputs\": [{\"as_tensor\": {\"name\": \"x\"}}]"},
     {"unknown_function", "mlp", kModel, "Symbol('s77', positive=True, integer=True)",
-     "OpaqueUnaryFn_sqrt(Symbol('s77'))"},
+     "OpaqueUnaryFn_sinh(Symbol('s77'))"},
     {"damaged_expression", "mlp", kModel, "Symbol('s77', positive=True, integer=True)", "__import__('os')"},
     {"empty_range", "mlp", kModel, "\"max_val\": 64", "\"max_val\": 1"},
     {"duplicate_key", "mlp", kModel, "\"opset_version\"", "\"schema_version\""},

@@ -85,6 +85,13 @@ TEST(SymExpr, ComputesEveryIntegerFunction) {
   EXPECT_EQ(integer("TruncToInt(FloatTrueDiv(Symbol('s'), Float('-2.0', precision=53)))", s), -3);
   EXPECT_EQ(integer("RoundToInt(Float('2.5', precision=53))"), 2);
   EXPECT_EQ(integer("RoundToInt(Rational(7, 2))"), 4);
+  EXPECT_EQ(integer("BitwiseFn_bitwise_and(Symbol('s'), Integer(-4))", s), 4);
+  EXPECT_EQ(integer("BitwiseFn_bitwise_or(Symbol('s'), Integer(8))", s), 15);
+  const std::string choice = "Piecewise(ExprCondPair(Integer(1), StrictLessThan(Symbol('s'), Integer(7))), "
+                             "ExprCondPair(Integer(2), Equality(Symbol('s'), Integer(7))), ExprCondPair(Integer(3), true))";
+  EXPECT_EQ(integer(choice, {{"s", 6}}), 1);
+  EXPECT_EQ(integer(choice, s), 2);
+  EXPECT_EQ(integer(choice, {{"s", 8}}), 3);
 }
 
 TEST(SymExpr, ComputesEveryFloatAndBooleanFunction) {
@@ -92,6 +99,7 @@ TEST(SymExpr, ComputesEveryFloatAndBooleanFunction) {
   EXPECT_EQ(real("FloatTrueDiv(Float('7.0', precision=53), Float('2.0', precision=53))"), 3.5);
   EXPECT_EQ(real("FloatPow(Float('2.0', precision=53), Float('0.5', precision=53))"), std::sqrt(2.0));
   EXPECT_EQ(real("ToFloat(Integer(3))"), 3.0);
+  EXPECT_EQ(real("OpaqueUnaryFn_sqrt(Integer(2))"), std::sqrt(2.0));
   EXPECT_EQ(real("TruncToFloat(Float('-3.7', precision=53))"), -3.0);
   EXPECT_EQ(real("RoundDecimal(Float('2.345', precision=53), Integer(1))"), 2.3);
   for (const auto& [op, less, equal, greater] : {std::tuple{"Equality", false, true, false},
@@ -131,10 +139,10 @@ TEST(SymExpr, TheBranchNotTakenMayFail) {
 }
 
 TEST(SymExpr, RefusesWhatItDoesNotKnow) {
-  Result<ExprPtr> e = parse_srepr("OpaqueUnaryFn_sqrt(Integer(4))");
+  Result<ExprPtr> e = parse_srepr("OpaqueUnaryFn_sinh(Integer(4))");
   ASSERT_FALSE(e.ok());
   EXPECT_EQ(e.status().code(), Code::k_unsupported);
-  EXPECT_EQ(e.status().message().what, "a size uses the unknown function \"OpaqueUnaryFn_sqrt\"");
+  EXPECT_EQ(e.status().message().what, "a size uses the unknown function \"OpaqueUnaryFn_sinh\"");
   for (const char* text :
        {"", "Add", "Add(", "Add()", "Add(Integer(1)", "Integer(1))", "Integer(1.5)", "Integer(9223372036854775808)",
         "Rational(1, 0)", "Symbol('s", "Symbol(s)", "Symbol('s', positive)", "Pow(Integer(1))", "-Integer(1)",
