@@ -117,7 +117,10 @@ IValue to_float(Operands v) { return real(v[0]); }
 IValue floor_of(Operands v) { return integral(v[0]) ? whole(v[0]) : narrow(std::floor(real(v[0]))); }
 IValue ceil_of(Operands v) { return integral(v[0]) ? whole(v[0]) : narrow(std::ceil(real(v[0]))); }
 IValue round_of(Operands v) { return integral(v[0]) ? whole(v[0]) : narrow(std::nearbyint(real(v[0]))); }
-IValue square_root(Operands v) { return std::sqrt(real(v[0])); }
+IValue square_root(Operands v) {
+  TORCH_CHECK(!(real(v[0]) < 0), "the square root of a negative number");  // Python raises, std::sqrt gives NaN
+  return std::sqrt(real(v[0]));
+}
 IValue choose(Operands v) { return truth(v[0]) ? v[1] : v[2]; }
 
 struct Row {

@@ -143,7 +143,7 @@ Value shift(const Value& a, const Value& count, bool left) {
 }
 
 Value bitwise(ExprOp op, const Value& a, const Value& b) {
-  if (!a.is_integer() || !b.is_integer()) return Value::error("bits are asked of what is no integer");
+  if (!a.is_integer() || !b.is_integer()) return Value::error("a bitwise operation on a number that is not an integer");
   return Value::exact(op == ExprOp::kBitwiseFn_bitwise_and ? a.num & b.num : a.num | b.num);
 }
 
@@ -207,7 +207,7 @@ class Evaluator {
       case ExprOp::kWhere:
         return where(node);
       case ExprOp::kExprCondPair:
-        return Value::error("a case stands outside a choice");  // kPiecewise looks behind it
+        return Value::error("an ExprCondPair stands outside a Piecewise");  // kPiecewise looks behind it
       case ExprOp::kPiecewise:
         return piecewise(node);
       case ExprOp::kAnd:
@@ -215,10 +215,8 @@ class Evaluator {
       case ExprOp::kOr:
         return all(node, false);
       case ExprOp::kNot: {
-        const Value& a = arg(node, 0);
-        if (a.is_error()) return a;
-        return a.kind == Value::Kind::kBool ? Value::truth(a.num == 0)
-                                            : Value::error("a number stands where a condition belongs");
+        const Value a = condition(node, 0);
+        return a.is_error() ? a : Value::truth(a.num == 0);
       }
       default:
         return strict(node);
@@ -231,32 +229,35 @@ class Evaluator {
     return it == symbols_.end() ? Value::error("the symbol " + name + " has no value") : Value::exact(it->second);
   }
 
+  // A truth value, or an error.
+  Value condition(const ExprNode& node, size_t i) const {
+    const Value& a = arg(node, i);
+    if (a.is_error() || a.kind == Value::Kind::kBool) return a;
+    return Value::error("a number stands where a condition belongs");
+  }
+
   Value where(const ExprNode& node) const {
-    const Value& condition = arg(node, 0);
-    if (condition.is_error()) return condition;
-    if (condition.kind != Value::Kind::kBool) return Value::error("a number stands where a condition belongs");
-    return arg(node, condition.num != 0 ? 1 : 2);
+    const Value choice = condition(node, 0);
+    return choice.is_error() ? choice : arg(node, choice.num != 0 ? 1 : 2);
   }
 
   // The value of the first case whose condition holds.
   Value piecewise(const ExprNode& node) const {
     for (const uint32_t i : node.args) {
       const ExprNode& pair = expr_.nodes[i];
-      if (pair.op != ExprOp::kExprCondPair) return Value::error("a choice holds what is no case");
-      const Value& condition = arg(pair, 1);
-      if (condition.is_error()) return condition;
-      if (condition.kind != Value::Kind::kBool) return Value::error("a number stands where a condition belongs");
-      if (condition.num != 0) return arg(pair, 0);
+      if (pair.op != ExprOp::kExprCondPair) return Value::error("an argument of Piecewise is not an ExprCondPair");
+      const Value holds = condition(pair, 1);
+      if (holds.is_error()) return holds;
+      if (holds.num != 0) return arg(pair, 0);
     }
-    return Value::error("no case of a choice holds");
+    return Value::error("no condition of a Piecewise is true");
   }
 
   // Python's order: the first part that decides hides the errors behind it.
   Value all(const ExprNode& node, bool neutral) const {
     for (size_t i = 0; i < node.args.size(); ++i) {
-      const Value& part = arg(node, i);
+      const Value part = condition(node, i);
       if (part.is_error()) return part;
-      if (part.kind != Value::Kind::kBool) return Value::error("a number stands where a condition belongs");
       if ((part.num != 0) != neutral) return Value::truth(!neutral);
     }
     return Value::truth(neutral);
@@ -286,7 +287,7 @@ class Evaluator {
       case ExprOp::kTruncToFloat:
         return Value::floating(std::trunc(a.as_real()));
       case ExprOp::kOpaqueUnaryFn_sqrt:
-        return Value::floating(std::sqrt(a.as_real()));
+        return a.as_real() < 0 ? Value::error("the square root of a negative number") : Value::floating(std::sqrt(a.as_real()));
       default:
         return a;  // Identity, and Add, Mul, Max, Min of one argument
     }

@@ -129,6 +129,12 @@ TEST(SymExpr, IsExactOrAnError) {
   EXPECT_EQ(failure("LShift(Integer(1), Integer(-1))"), "a shift is out of range");
   EXPECT_EQ(failure("Add(true, Integer(1))"), "a condition stands where a number belongs");
   EXPECT_EQ(failure("Not(Integer(1))"), "a number stands where a condition belongs");
+  EXPECT_EQ(failure("OpaqueUnaryFn_sqrt(Integer(-1))"), "the square root of a negative number");
+  EXPECT_EQ(failure("BitwiseFn_bitwise_or(Rational(1, 2), Integer(1))"), "a bitwise operation on a number that is not an integer");
+  EXPECT_EQ(failure("Piecewise(Integer(1))"), "an argument of Piecewise is not an ExprCondPair");
+  EXPECT_EQ(failure("Piecewise(ExprCondPair(Integer(1), Integer(1)))"), "a number stands where a condition belongs");
+  EXPECT_EQ(failure("Piecewise(ExprCondPair(Integer(1), false))"), "no condition of a Piecewise is true");
+  EXPECT_EQ(failure("Add(ExprCondPair(Integer(1), true), Integer(1))"), "an ExprCondPair stands outside a Piecewise");
 }
 
 TEST(SymExpr, TheBranchNotTakenMayFail) {
