@@ -2,12 +2,8 @@
 #include "cpu/device.h"
 
 #include <cpuid.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 
 namespace keirin::cpu {
 namespace {
@@ -48,26 +44,12 @@ std::string brand() {
   return name.empty() ? "x86-64" : name;
 }
 
-struct Row {
-  const char* cpu;
-  const char* features;
-  int lanes;
-  bool masks_narrow;
-  uint32_t needs;
-  double gflops, special, bytes_per_s;
-};
-
-const Row kRows[] = {
-#define KRN_TARGET(name, cpu, features, lanes, masks_narrow, needs, gflops, special, bytes_per_s) \
-  {cpu, features, lanes, masks_narrow, needs, gflops, special, bytes_per_s},
+constexpr processor::Level kLevels[] = {
+#define KRN_LEVEL(name, cpu, features, lanes, masks, needs, gflops, special, bytes_per_s) \
+  {name, cpu, features, lanes, codegen::native::Masks::masks, needs, gflops, special, bytes_per_s},
 #include "cpu/target.def"
-#undef KRN_TARGET
+#undef KRN_LEVEL
 };
-
-int usable_cores() {
-  const long n = sysconf(_SC_NPROCESSORS_ONLN);
-  return n > 0 ? static_cast<int>(n) : 1;
-}
 
 }  // namespace
 
@@ -76,30 +58,17 @@ uint32_t usable_features() {
   return found;
 }
 
-std::unique_ptr<Machine> look_at_machine(uint32_t features, std::string& why_not) {
-  for (const Row& row : kRows) {
-    if ((features & row.needs) != row.needs) continue;
-    auto m = std::make_unique<Machine>();
-    m->name = brand();
-    m->arch = row.cpu;
-    m->features = features;
-    m->fingerprint = features & kAmx ? "amx bf16" : features & kBf16 ? "bf16" : "none";
-    m->memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    m->code = {"x86_64-unknown-linux-gnu", row.cpu, row.features, row.lanes, row.masks_narrow, true};
-    m->info.vector_bytes = 4 * row.lanes;
-    m->info.num_threads = usable_cores();
-    m->info.bytes_per_s = row.bytes_per_s * std::min(m->info.num_threads, 4);
-    m->info.flops_per_s = row.gflops * 1e9 * m->info.num_threads;
-    m->info.special_per_s = row.special * m->info.num_threads;
-    m->info.launch_ns = 2000;
-    m->info.max_score_bytes = 8 << 20;
-    const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    if (l2 > 0) m->info.cache_bytes = l2;
-    return m;
-  }
-  why_not = "this CPU lacks AVX2, FMA or F16C, or the operating system does not save their registers";
-  return nullptr;
+const processor::Isa& isa() {
+  static const processor::Isa x86{.triple = "x86_64-unknown-linux-gnu",
+                                  .levels = kLevels,
+                                  .none = "this CPU lacks AVX2, FMA or F16C, or the operating system does not save their registers",
+                                  .bf16 = kBf16};
+  return x86;
 }
 
+processor::Found look() {
+  const uint32_t features = usable_features();
+  return {.features = features, .name = brand(), .fingerprint = features & kAmx ? "amx bf16" : features & kBf16 ? "bf16" : "none"};
+}
 
 }  // namespace keirin::cpu

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "abi/planted.h"
+#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cpu {
@@ -32,8 +33,6 @@ Packs& packs() {
 constexpr uint64_t kAlign = 64;
 
 uint64_t rounded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-int64_t element_bytes(const codegen::TensorDesc& t) { return t.dtype == 8 ? 2 : 4; }
 
 }  // namespace
 
@@ -77,7 +76,7 @@ std::shared_ptr<const PackedWeight> pack_weight(const codegen::TensorDesc& weigh
                                                 const dnnl::memory::desc& layout, const codegen::CompileContext& context) {
   const ConstantView values(weight.weight, context);
   if (!values.data()) return nullptr;
-  char* start = static_cast<char*>(values.data()) + weight.offset * element_bytes(weight);
+  char* start = static_cast<char*>(values.data()) + weight.offset * codegen::dtype_bytes(weight.dtype);
   std::lock_guard lock(packs().mutex);
   auto [first, last] = packs().by_address.equal_range(start);
   for (auto it = first; it != last;) {

@@ -390,6 +390,25 @@ std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codeg
   return step;
 }
 
+class OneDnn final : public processor::Library {
+ public:
+  OneDnn(bool native_bf16, bool packed, bool drops_nan) : native_bf16_(native_bf16), packed_(packed), drops_nan_(drops_nan) {}
+
+  bool takes(const AnchorDesc& anchor, std::string& why_not) const override { return vendor_takes(anchor, native_bf16_, why_not); }
+  bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override {
+    return (drops_nan_ || !vendor_drops_nan(post)) && vendor_takes_post_op(anchor, post);
+  }
+  std::unique_ptr<codegen::Step> make_step(const AnchorDesc& anchor, const codegen::CompileContext& context) const override {
+    AnchorDesc wanted = anchor;
+    wanted.packed = packed_;
+    return make_vendor_step(wanted, context);
+  }
+  std::string token() const override { return std::string(packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
+
+ private:
+  const bool native_bf16_, packed_, drops_nan_;
+};
+
 }  // namespace
 
 const dnnl::engine& vendor_engine() {
@@ -453,6 +472,10 @@ std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codeg
     throw kit::Error(e.status == dnnl_out_of_memory ? KRN_STATUS_exhausted : KRN_STATUS_unsupported,
                      std::string("oneDNN cannot make this anchor: ") + e.what() + "; leave the node to eager");
   }
+}
+
+std::unique_ptr<const processor::Library> make_onednn(const processor::Machine& machine, const krn_policy& policy, bool packed) {
+  return std::make_unique<OneDnn>(machine.native_bf16, packed, policy.numerics == KRN_NUMERICS_FAST);
 }
 
 }  // namespace keirin::cpu

@@ -8,7 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "plugins/codegen/backend.h"
+#include "plugins/processor/library.h"
+#include "plugins/processor/machine.h"
 
 namespace keirin::cpu {
 
@@ -25,6 +26,10 @@ bool vendor_drops_nan(const codegen::PostOp& post);
 
 // Creates the primitive, and the packed weights where the anchor asks for them and the host has them. Throws kit::Error.
 std::unique_ptr<codegen::Step> make_vendor_step(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context);
+
+// These as the seam has them. `packed`: constant weights may be kept in oneDNN's own layouts. Under fast numerics a NaN may become
+// a number in an epilogue.
+std::unique_ptr<const processor::Library> make_onednn(const processor::Machine& machine, const krn_policy& policy, bool packed);
 
 // Bytes held by packs that are alive in this process.
 int64_t packed_weight_bytes();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/vendor_step.h"
 
+#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cpu {
@@ -8,15 +9,13 @@ namespace {
 
 constexpr uint32_t kNoBuffer = 0xffffffffu;
 
-int64_t element_bytes(const codegen::TensorDesc& t) { return t.dtype == 8 ? 2 : 4; }
-
 }  // namespace
 
 VendorStep::VendorStep(dnnl::primitive primitive, const dnnl::memory::desc& scratchpad, std::string description)
     : primitive_(std::move(primitive)), scratchpad_(scratchpad), description_(std::move(description)) {}
 
 void VendorStep::bind(int argument, const dnnl::memory::desc& desc, const codegen::TensorDesc& tensor) {
-  bindings_.push_back({argument, desc, tensor.buffer, tensor.offset * element_bytes(tensor), nullptr});
+  bindings_.push_back({argument, desc, tensor.buffer, tensor.offset * codegen::dtype_bytes(tensor.dtype), nullptr});
 }
 
 int64_t VendorStep::constant_bytes() const {

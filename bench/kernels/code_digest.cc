@@ -24,7 +24,8 @@
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
 #include "core/partition/partition.h"
-#include "cpu/backend.h"
+#include "cpu/device.h"
+#include "cpu/vendor.h"
 #include "cuda/device.h"
 #include "cuda/gpu_driver.h"
 #include "cuda/nvrtc.h"
@@ -38,6 +39,7 @@
 #include "plugins/gpu/stem.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
+#include "plugins/processor/backend.h"
 #include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/kernel_cases.h"
 
@@ -105,6 +107,8 @@ class WithoutLibraries final : public codegen::Backend {
     if (!device_) return std::make_unique<NoStep>(left_out);
     std::string why_not;
     if (only_texts) return text_of(gpu::own_kernel(a, *device_, context.policy->numerics, why_not), left_out);
+    // Its library wants a device before it says no.
+    if (a.op == kit::kOp_conv && !gpu::own_kernel(a, *device_, context.policy->numerics, why_not)) return std::make_unique<NoStep>(left_out);
     try {
       return inner_.lower_anchor(a, context);
     } catch (const kit::Error&) {
@@ -205,12 +209,14 @@ bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numeri
 }
 
 void digest_cpu(const std::vector<Model>& models) {
-  for (const auto& [target, features] :
-       {std::pair{"x86-64-v3", uint32_t{cpu::kAvx2}}, {"x86-64-v4", uint32_t{cpu::kAvx2 | cpu::kAvx512}}}) {
+  const krn_policy policy{};
+  for (const char* target : {"x86-64-v3", "x86-64-v4"}) {
     std::string why_not;
-    const auto machine = cpu::look_at_machine(features, why_not);
+    processor::Found found;
+    found.features = cpu::kAvx2 | cpu::kAvx512;
+    const auto machine = processor::make_machine(cpu::isa(), found, target, why_not);
     for (const Model& model : models) {
-      cpu::CpuBackend backend(*machine, nullptr);
+      processor::Backend backend(*machine, nullptr, cpu::make_onednn(*machine, policy, true));
       digest_model(model, backend, KRN_NUMERICS_DEFAULT, target, nullptr,
                    [](const codegen::Executable& made, const codegen::Backend& with, const std::string& name) {
                      for (const codegen::Kernel& kernel : made.kernels()) {

@@ -64,9 +64,9 @@ bool KernelEmitter::has_serial() const {
   });
 }
 
-// A masked access of 8 or 16 bits that the CPU has no instruction for: tails run one element at a time then.
-bool KernelEmitter::narrow_access(const Stage& stage) const {
-  if (target_.masks_narrow) return false;
+// A masked access that the CPU has no instruction for: tails run one element at a time then.
+bool KernelEmitter::unmasked_tail(const Stage& stage) const {
+  if (target_.masks != Masks::kWide) return target_.masks == Masks::kNone;
   auto narrow = [&](const Access& a) { return storage_bytes(a.dtype) < 4; };
   std::vector<bool> in = cone(kernel_, stage);
   for (size_t n = 0; n < in.size(); ++n) {
@@ -93,6 +93,10 @@ llvm::Function* KernelEmitter::emit(const std::string& name) {
   if (!target_.features.empty()) function_->addFnAttr("target-features", target_.features);
   function_->addFnAttr("prefer-vector-width", std::to_string(32 * target_.lanes));
   function_->addFnAttr("min-legal-vector-width", std::to_string(32 * target_.lanes));
+  if (target_.scale > 0) {
+    const auto scale = static_cast<unsigned>(target_.scale);
+    function_->addFnAttr(llvm::Attribute::getWithVScaleRangeArgs(module_.getContext(), scale, scale));
+  }
   function_->addFnAttr(llvm::Attribute::NoUnwind);
   for (unsigned i : {0u, 1u, 4u}) function_->addParamAttr(i, llvm::Attribute::NoAlias);
   auto* entry = llvm::BasicBlock::Create(module_.getContext(), "entry", function_);

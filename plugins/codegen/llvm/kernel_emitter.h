@@ -52,7 +52,7 @@ class KernelEmitter {
   // Analysis.
   void find_levels();
   Level access_level(const Access& access, bool without_inner) const;
-  bool narrow_access(const Stage& stage) const;
+  bool unmasked_tail(const Stage& stage) const;
   int unroll(const Stage& stage) const;
 
   // Loops (kernel_loops.cc).

@@ -52,7 +52,7 @@ void KernelEmitter::vector_loops(Place& outer, const Stage& stage, Value* begin,
   loop(begin, main_end, i64(lanes * count), [&](Value* i) {
     for (int u = 0; u < count; ++u) at(u ? b_.CreateAdd(i, i64(u * lanes)) : i, lanes, nullptr, u);
   });
-  if (narrow_access(stage)) {
+  if (unmasked_tail(stage)) {
     if (count > 1) {
       Value* vectors_end = b_.CreateSub(end, b_.CreateSRem(length, i64(lanes)));
       loop(main_end, vectors_end, i64(lanes), [&](Value* i) { at(i, lanes, nullptr, 0); });
@@ -167,7 +167,7 @@ void KernelEmitter::emit_reduce_stage(Place& row, size_t number, Value* begin, V
   const Stage& stage = kernel_.stages[number];
   std::vector<Accumulator> accumulators;
   for (int u = 0; u < unroll(stage); ++u) accumulators.push_back(make_accumulator(stage, target_.lanes));
-  const bool scalar_tail = narrow_access(stage);
+  const bool scalar_tail = unmasked_tail(stage);
   Accumulator tail = make_accumulator(stage, 1);
   prepare(stage, row);
   auto body = [&](Place& outer) {
@@ -197,7 +197,7 @@ void KernelEmitter::emit_columns(Place& row, Value* begin, Value* end) {
   bool narrow = false;
   for (const Stage& stage : kernel_.stages) {
     count = std::min(count, unroll(stage));
-    narrow |= narrow_access(stage);
+    narrow |= unmasked_tail(stage);
   }
   Value* length = b_.CreateSub(end, begin);
   Value* main_end = b_.CreateSub(end, b_.CreateSRem(length, i64(lanes * count)));

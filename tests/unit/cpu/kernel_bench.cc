@@ -54,8 +54,8 @@ const char* g_only = "";  // kernels whose name contains it
 void measure(const char* name, const std::function<Kernel(int64_t rows, int64_t n)>& make, int64_t n) {
   if (!std::strstr(name, g_only)) return;
   const bool wide = __builtin_cpu_supports("avx512bw");
-  std::vector<native::CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, false, true}};
-  if (wide) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, true, true});
+  std::vector<native::CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}};
+  if (wide) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll});
   native::CodeCache cache;
   for (const native::CpuTarget& target : targets) {
     double rates[2];

@@ -16,8 +16,8 @@ using namespace codegen;
 using native::CodeCache;
 using native::CpuTarget;
 
-CpuTarget avx2() { return {"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, false, true}; }
-CpuTarget avx512() { return {"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, true, true}; }
+CpuTarget avx2() { return {"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}; }
+CpuTarget avx512() { return {"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll}; }
 
 std::vector<CpuTarget> targets() {
   std::vector<CpuTarget> out{avx2()};

@@ -83,8 +83,8 @@ struct LoadedPlugin {
 };
 
 LoadedPlugin& plugin(bool avx2) {
-  static auto* full = new LoadedPlugin("all");
-  static auto* small = new LoadedPlugin("avx2");
+  static auto* full = new LoadedPlugin("");
+  static auto* small = new LoadedPlugin("x86-64-v3");
   return avx2 ? *small : *full;
 }
 

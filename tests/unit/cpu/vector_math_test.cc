@@ -100,8 +100,8 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
   for (const Function& f : kFunctions) {
     const Kernel k = kernel_of(f.prim);
     uint32_t generated = 0;
-    const CpuTarget target = has_avx512() ? CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, true, true}
-                                          : CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, false, true};
+    const CpuTarget target = has_avx512() ? CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll}
+                                          : CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide};
     auto code = cache.get({&k, 1}, target, generated)[0];
     Worst halves[2];
     std::thread other([&] { halves[1] = sweep(f, code, k, 1, 2, count / 2); });
@@ -117,8 +117,8 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
 TEST(VectorMath, SpecialValuesOnBothWidths) {
   const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-40f, -1e-40f, 1.0f, -1.0f, 88.7228f, 88.73f,
                             -87.4f, -103.97f, -104.1f, 127.99f, 128.0f, -149.0f, -150.1f, 3.4e38f, -3.4e38f, 1e30f, 0x1p30f, -0x1p31f, 0.5f, 2.0f, 10.0f};
-  std::vector<CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, false, true}};
-  if (has_avx512()) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, true, true});
+  std::vector<CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}};
+  if (has_avx512()) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll});
   native::CodeCache cache;
   for (const CpuTarget& target : targets) {
     for (const Function& f : kFunctions) {

@@ -8,9 +8,9 @@
 #include "plugins/codegen/backend.h"
 #include "plugins/codegen/llvm/arguments.h"
 
-namespace keirin::cpu {
+namespace keirin::processor {
 
 std::unique_ptr<codegen::Step> make_kernel_step(const codegen::Kernel& kernel, codegen::native::KernelFunction function,
                                                 const codegen::TargetInfo& target);
 
-}  // namespace keirin::cpu
+}  // namespace keirin::processor

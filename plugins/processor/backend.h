@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The x86 backend of the code generator: kernels by LLVM, anchors by oneDNN. One for a device; the code cache is the process's.
+// A processor's backend of the code generator: kernels by LLVM, anchors by a library. One for a device; the code cache is the
+// process's.
 #pragma once
 
 #include <memory>
 
-#include "cpu/device.h"
 #include "plugins/codegen/backend.h"
 #include "plugins/codegen/llvm/code_cache.h"
+#include "plugins/processor/library.h"
+#include "plugins/processor/machine.h"
 
-namespace keirin::cpu {
+namespace keirin::processor {
 
 // Generated code of the process. Never destroyed: executables may outlive everything.
 codegen::native::CodeCache& code_cache();
@@ -17,10 +19,10 @@ codegen::native::CodeCache& code_cache();
 // What code for a policy must be like: contraction of a multiply and an add is off under strict numerics.
 codegen::native::CpuTarget code_target(const Machine& machine, const krn_policy* policy);
 
-class CpuBackend : public codegen::Backend {
+class Backend final : public codegen::Backend {
  public:
-  // `packed`: constant weights of anchors may be kept in oneDNN's own layouts.
-  CpuBackend(const Machine& machine, const krn_policy* policy, bool packed = true);
+  // `library` null: there is none, and products, convolutions and recurrent cells are left to eager. `machine` outlives this.
+  Backend(const Machine& machine, const krn_policy* policy, std::unique_ptr<const Library> library);
 
   const codegen::TargetInfo& target() const override { return machine_.info; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
@@ -34,13 +36,12 @@ class CpuBackend : public codegen::Backend {
   // Target, features that code may use, contraction.
   std::string code_identity() const;
   uint64_t code_bytes() const override { return code_cache().code_bytes(); }
-  std::string token() const override { return code_identity() + (packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
+  std::string token() const override { return code_identity() + (library_ ? library_->token() : std::string()); }
 
  private:
   const Machine& machine_;
   codegen::native::CpuTarget code_;
-  bool packed_ = true;
-  bool drops_nan_ = false;  // fast numerics: a NaN may become a number in an epilogue
+  std::unique_ptr<const Library> library_;
 };
 
-}  // namespace keirin::cpu
+}  // namespace keirin::processor

@@ -2,7 +2,7 @@
 //
 // How a kernel is cut into units of work is decided here, once, from its sizes; how many units a thread takes is decided at each
 // run by the host's pool. Results do not depend on either: a reduction never crosses a unit.
-#include "cpu/launch.h"
+#include "plugins/processor/launch.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,7 @@
 #include "plugins/codegen/llvm/spills.h"
 #include "plugins/kit/error.h"
 
-namespace keirin::cpu {
+namespace keirin::processor {
 namespace {
 
 namespace native = codegen::native;
@@ -164,4 +164,4 @@ std::unique_ptr<codegen::Step> make_kernel_step(const Kernel& kernel, native::Ke
   return std::make_unique<KernelStep>(kernel, function, target);
 }
 
-}  // namespace keirin::cpu
+}  // namespace keirin::processor
