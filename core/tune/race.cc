@@ -274,6 +274,7 @@ class Race {
         entries_[0].row->outcome = RaceOutcome::kReject;
         entries_[0].row->note = "eager with replay is faster";
         entries_[replay].row->note = "won its own race against eager";
+        entries_[replay].row->baseline_ns = 0;  // that was eager's
       }
       sheet_.baseline_disturbed = entries_[replay].row->outcome == RaceOutcome::kDisturbed;
     }

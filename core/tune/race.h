@@ -66,7 +66,7 @@ struct RaceRow {
   std::string name;
   RaceOutcome outcome = RaceOutcome::kUndecided;
   double ns = 0;           // median of its samples under the hint; of the screen if it was not raced; 0: disturbed
-  double baseline_ns = 0;  // the baseline's in the same race; 0: not raced
+  double baseline_ns = 0;  // the baseline's in the same race; 0: not raced against it, or the baseline
   double gain = 1, gain_low = 1, gain_high = 1;  // baseline's time over its own; 1 = equal
   int blocks = 0;
   double first_over_steady = 0;  // first call over the warmed-up one: above 3, something was compiled or built on the way

@@ -67,6 +67,9 @@ TEST(Race, ReplayIsTheBaselineOnlyIfItWins) {
     ASSERT_TRUE(sheet.ok());
     EXPECT_EQ(sheet->baseline, 1u);
     EXPECT_EQ(sheet->winner, 1u) << "faster than eager is not enough";
+    EXPECT_NEAR(sheet->rows[1].ns, 0.7e6, 0.02e6);
+    EXPECT_EQ(sheet->rows[1].baseline_ns, 0) << "eager's time would be shown as replay's";
+    EXPECT_NEAR(sheet->rows[2].baseline_ns, 0.7e6, 0.02e6);
     EXPECT_EQ(outcome(sheet, 0), RaceOutcome::kReject);
     EXPECT_EQ(outcome(sheet, 2), RaceOutcome::kReject);
   }
