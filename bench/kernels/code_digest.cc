@@ -6,11 +6,11 @@
 // out.
 //
 //   KEIRIN_DUMP=dir keirin explain model.pt2     writes dir/11-write_bodies.ir, the graph as plugins see it
-//   code_digest [--texts] GRAPH.ir ...
+//   code_digest [--texts] [--processors] GRAPH.ir ...
 //
 // Lines begin with `code` (a code object by kernel), `text` (what the compiler got), `own` (a kernel written by hand)
 // or `plan` (the steps of a region). --texts leaves the compilers out: equal texts for one compiler are equal code, in
-// seconds. Objects hold several kernels, as many as the machine's cores make sensible: compare on one machine.
+// seconds. --processors leaves GPUs out. Objects hold several kernels, as many as the machine's cores make sensible: compare on one machine.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -48,6 +48,7 @@ namespace {
 
 std::set<std::string> lines;  // sorted, each once
 bool only_texts = false;
+bool only_processors = false;
 
 void digest(const std::string& what, const void* bytes, size_t size) {
   lines.insert(what + " " + std::to_string(size) + " " + hex(sha256(bytes, size)));
@@ -362,6 +363,10 @@ int main(int argc, char** argv) {
       only_texts = true;
       continue;
     }
+    if (std::string_view(argv[i]) == "--processors") {
+      only_processors = true;
+      continue;
+    }
     std::ifstream file(argv[i], std::ios::binary);
     Result<Graph> graph = parse(std::string(std::istreambuf_iterator<char>(file), {}));
     if (!graph.ok()) return ok(graph.status(), argv[i]), 1;
@@ -370,12 +375,15 @@ int main(int argc, char** argv) {
   }
   if (!only_texts) digest_cpu(models);
   std::string why_not;
-  if (!cuda::Nvrtc::get(why_not)) return std::fprintf(stderr, "no NVRTC: %s (set KEIRIN_NVRTC)\n", why_not.c_str()), 1;
+  if (!only_processors && !cuda::Nvrtc::get(why_not))
+    return std::fprintf(stderr, "no NVRTC: %s (set KEIRIN_NVRTC)\n", why_not.c_str()), 1;
   try {
-    digest_cuda("sm_90", KRN_NUMERICS_DEFAULT, models);
-    digest_cuda("sm_80", KRN_NUMERICS_DEFAULT, models);
-    digest_cuda("sm_90", KRN_NUMERICS_STRICT, models);
-    digest_store();
+    if (!only_processors) {
+      digest_cuda("sm_90", KRN_NUMERICS_DEFAULT, models);
+      digest_cuda("sm_80", KRN_NUMERICS_DEFAULT, models);
+      digest_cuda("sm_90", KRN_NUMERICS_STRICT, models);
+      digest_store();
+    }
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "%s\n", error.what()), 1;
   }

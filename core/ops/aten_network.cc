@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/ops/decompose.h"
 #include "core/ops/lowering.h"
 
 namespace keirin {
@@ -15,16 +16,27 @@ Values trimmed(Values operands) {
   return operands;
 }
 
+bool trains(Lowering& w) { return w.given("training") ? w.flag("training") : w.flag("train"); }
+
 Values batch_norm(Lowering& w) {
-  bool training = w.given("training") ? w.flag("training") : w.flag("train");
-  if (training || !w.given("running_mean") || !w.given("running_var")) w.decline("batch norm in training");
+  const bool has_statistics = w.given("running_mean") && w.given("running_var");
+  if (trains(w) && !w.given("running_mean") && !w.given("running_var")) {
+    ValueId x = w.tensor("input");
+    if (w.rank(x) < 2) w.decline("batch norm below 2-d");
+    if (w.failed()) return {};
+    return {bodies::batch_norm_of_batch(w, x, w.tensor_or_none("weight"), w.tensor_or_none("bias"), w.real("eps", 1e-5))};
+  }
+  if (trains(w) || !has_statistics) w.decline("batch norm that updates its statistics, or has one of the two");
   return {w.row(OpCode::k_batch_norm,
                 {w.tensor("input"), w.tensor_or_none("weight"), w.tensor_or_none("bias"), w.tensor("running_mean"),
                  w.tensor("running_var")},
                 {{AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
-Values native_batch_norm(Lowering& w) { return {batch_norm(w)[0], kNone, kNone}; }
+Values native_batch_norm(Lowering& w) {
+  if (trains(w)) w.decline("batch norm that answers the statistics of its batch");
+  return w.failed() ? Values{} : Values{batch_norm(w)[0], kNone, kNone};
+}
 
 Values instance_norm(Lowering& w) {
   ValueId x = w.tensor("input");

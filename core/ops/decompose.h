@@ -9,6 +9,8 @@
 namespace keirin::bodies {
 
 ValueId batch_norm(Lowering& w, const Op& op, const Values& operands);
+// By the statistics of the batch itself, which is in training without running ones.
+ValueId batch_norm_of_batch(Lowering& w, ValueId x, ValueId weight, ValueId bias, double eps);
 ValueId layer_norm(Lowering& w, const Op& op, const Values& operands);
 ValueId group_norm(Lowering& w, const Op& op, const Values& operands);
 ValueId rms_norm(Lowering& w, const Op& op, const Values& operands);

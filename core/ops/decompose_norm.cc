@@ -50,6 +50,14 @@ ValueId batch_norm(Lowering& w, const Op& op, const Values& operands) {
   return w.cast(scaled(w, distance, scale, operands[2], 1), out);
 }
 
+ValueId batch_norm_of_batch(Lowering& w, ValueId x, ValueId weight, ValueId bias, double eps) {
+  const DType out = w.dtype_of(x);
+  Dims dims = trailing(w.rank(x), w.rank(x) - 1);
+  dims[0] = 0;  // all axes but that of the channels
+  x = standardised(w, w.cast(x, compute_dtype(out)), dims, eps);
+  return w.cast(scaled(w, x, weight, bias, 1), out);
+}
+
 ValueId layer_norm(Lowering& w, const Op& op, const Values& operands) {
   DType out = w.dtype_of(operands[0]);
   ValueId x = w.cast(operands[0], compute_dtype(out));

@@ -2,7 +2,7 @@
 //
 // Pass 4: computes at load what depends on constants alone, and folds batch norm into the convolution before it (16-bit ones keep
 // their weights and get a scale and a shift). What the model's table of constants gains is at most twice what it is made from;
-// views of constants cost nothing and stay views.
+// views of constants cost nothing and stay views, but for reshapes of what is computed here.
 #include <algorithm>
 #include <cmath>
 #include <unordered_set>
@@ -181,7 +181,7 @@ class FoldPlan {
       const Op& op = graph_.ops[i];
       bool read = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return needed_[v]; });
       if (foldable_[i] && !read) continue;
-      bool real = find_row(op.code)->kind != RowKind::kFactory && !is_view(op.code);
+      bool real = find_row(op.code)->kind != RowKind::kFactory && (!is_view(op.code) || reshapes_computed(op));
       if (foldable_[i] && real && result_bytes(op) <= 2 * leaf_bytes(op)) {
         for (ValueId v : op.results)
           if (needed_[v]) targets_.push_back(v);
@@ -191,6 +191,15 @@ class FoldPlan {
         if (v != kNone) needed_[v] = 1;
     }
     std::reverse(targets_.begin(), targets_.end());
+  }
+
+  // A reshape of what is computed anyway: the constant has the sizes in which it is read.
+  bool reshapes_computed(const Op& op) const {
+    if (op.code != OpCode::k_reshape) return false;
+    const OpId producer = graph_.values[op.operands[0]].producer;
+    if (producer == kNone) return false;
+    const Op& below = graph_.ops[producer];
+    return is_view(below.code) ? reshapes_computed(below) : find_row(below.code)->kind != RowKind::kFactory;
   }
 
   int64_t result_bytes(const Op& op) const {

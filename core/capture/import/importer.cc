@@ -346,8 +346,10 @@ class Importer {
     std::vector<size_t> written;
     bool hidden = false;  // by no mark of the schema
     for (const size_t i : written_arguments(schema, is_true)) {
-      hidden = hidden || schema.arguments()[i].alias_info() == nullptr;
-      if (call.args[i].kind == BoundArg::Kind::kName) written.push_back(i);
+      if (call.args[i].kind == BoundArg::Kind::kName) {
+        written.push_back(i);
+        hidden = hidden || schema.arguments()[i].alias_info() == nullptr;
+      }
       if (call.args[i].kind == BoundArg::Kind::kList) return Status(Code::k_unsupported, "the operator writes a list of tensors");
     }
     if (seen_ != nullptr && seen_->overlapping_writes.contains(prefix_ + node.name))

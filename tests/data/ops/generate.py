@@ -307,6 +307,9 @@ def layers():
         case(f, "embedding_bag", w, at, off, False, mode)
     case(f, "embedding_bag", w, at, torch.tensor([0, 2, 7]), False, 0, False, None, True)
     case(f, "_weight_norm", t(4, 3, 5), pos(4, 1, 1), 0); case(f, "_weight_norm", t(4, 3, 5), pos(1, 1, 5), 2); case(f, "_weight_norm", t(3, 4, dtype=torch.bfloat16), pos(3, 1, dtype=torch.bfloat16), 0)
+    batch = [None, None, True, 0.1, 1e-5, False]  # statistics of the batch
+    case(f, "batch_norm", t(2, 4, 3, 3), pos(4), t(4), *batch); case(f, "batch_norm", t(1, 6, 4), None, None, *batch); case(f, "batch_norm", t(5, 3), pos(3), None, *batch)
+    case(f, "batch_norm", cl(2, 4, 3, 2), pos(4), t(4), *batch); case(f, "batch_norm", t(3, 2, 4, dtype=torch.bfloat16), pos(2), t(2), *batch); case(f, "batch_norm", t(1, 2, 3, 2, 2, dtype=torch.float64), None, None, *batch)
 
 
 for write in (pointwise, reductions, views, indexing, factories, contractions, layers):

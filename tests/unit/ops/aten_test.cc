@@ -184,7 +184,10 @@ TEST(Aten, OpaqueLeavesNoTraceAndSaysWhy) {
   expect_opaque(dropout.tensor("input", DType::k_f32, {3}).with("p", 0.5).with("train", true), "aten::dropout",
                 "random");
   Call training;
-  expect_opaque(training.tensor("input", DType::k_f32, {2, 3}).with("training", true), "aten::batch_norm", "training");
+  expect_opaque(training.tensor("input", DType::k_f32, {2, 3}).tensor("running_mean", DType::k_f32, {3}).with("training", true),
+                "aten::batch_norm", "updates");
+  Call statistics;
+  expect_opaque(statistics.tensor("input", DType::k_f32, {2, 3}).with("training", true), "aten::native_batch_norm", "answers");
   Call mask;
   ValueId x = mask.input(DType::k_f32, {3}), m = mask.input(DType::k_bool, {3});
   expect_opaque(mask.with("self", AtenArg::Value{x, false}).with("indices", AtenArg::Values{m}), "aten::index.Tensor",

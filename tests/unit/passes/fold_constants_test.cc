@@ -128,6 +128,37 @@ TEST(FoldConstants, NarrowBatchNormBecomesAScaleAndAShift) {
       EXPECT_NEAR(conv * scale[k] + shift[k], (conv - e.table[4][k]) / std::sqrt(e.table[5][k] + 1e-5) * e.table[2][k] + e.table[3][k], 1e-5);
 }
 
+// Weights that are normed and then reshaped (weight standardisation): the convolution reads a constant, not a view of one. A reshape of
+// what the file holds stays a view.
+TEST(FoldConstants, WhatIsComputedIsKeptInTheSizesItIsReadIn) {
+  Graph g = parsed(R"(graph {
+  %x = input 0 : f32[1,1,2,2]
+  %w = constant 0 : f32[2,1,1,1]
+  %v = constant 1 : f32[2]
+  %flat = reshape(%w) {sizes=[1,2]} : f32[1,2]
+  %row = reshape(%v) {sizes=[1,2]} : f32[1,2]
+  %m = mul(%flat, %row) : f32[1,2]
+  %r = reshape(%m) {sizes=[1,2,1]} : f32[1,2,1]
+  %back = reshape(%r) {sizes=[2,1,1,1]} : f32[2,1,1,1]
+  %c = conv(%x, %back, %v) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]} : f32[1,2,2,2]
+  %whole = reshape(%w) {sizes=[2,1,1,1]} : f32[2,1,1,1]
+  %d = conv(%x, %whole, %v) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]} : f32[1,2,2,2]
+  output %c
+  output %d
+})");
+  testing::FakeEvaluator e;
+  e.table = {{3, -5}, {2, 4}};
+  PassContext context;
+  context.evaluator = &e;
+  ASSERT_TRUE(passes::fold_constants(g, context).ok());
+  ASSERT_TRUE(check(g).ok()) << check(g).text();
+  ASSERT_EQ(g.ops.size(), 3u) << print(g);
+  const Value& weight = g.values[g.ops[g.values[g.outputs[0].value].producer].operands[1]];
+  EXPECT_EQ(weight.kind, ValueKind::kConstant) << print(g);
+  EXPECT_EQ(weight.type.sizes, (Dims{2, 1, 1, 1}));
+  EXPECT_EQ(e.table[weight.index], (std::vector<double>{6, -20}));
+}
+
 TEST(FoldConstants, WithoutAnEvaluatorOrAfterItsErrorNothingChanges) {
   Graph g = parsed(kConvNorm), before = g;
   PassContext context;
