@@ -41,6 +41,16 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# A cross compiler takes `ld.lld` only from a folder of its own; with -B/usr/bin it would take the build machine's assembler as well.
+find_program(KEIRIN_LLD ld.lld)
+if(KEIRIN_LLD)
+  set(_linker "${CMAKE_BINARY_DIR}/linker")
+  file(MAKE_DIRECTORY "${_linker}")
+  file(CREATE_LINK "${KEIRIN_LLD}" "${_linker}/ld.lld" SYMBOLIC)
+  foreach(_kind EXE SHARED MODULE)
+    set(CMAKE_${_kind}_LINKER_FLAGS_INIT "-B${_linker}")
+  endforeach()
+endif()
 set(LLVM_DIR "${KEIRIN_AARCH64_SYSROOT}/usr/lib/llvm-19/lib/cmake/llvm" CACHE PATH "")
 
 # QEMU_CPU chooses the processor (neoverse-n1; max,sve128=on). A library path is not needed: the loader looks in the sysroot first,
