@@ -7,6 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/base/half.h"
+
 namespace keirin {
 namespace {
 
@@ -142,7 +144,7 @@ Status fill_any(TensorServices& services, Tensor& tensor, int64_t n, const Gener
       fill<int64_t>(services, data, n, generator);
       break;
     case DType::k_f16:
-      fill<_Float16>(services, data, n, generator);
+      fill<Float16>(services, data, n, generator);
       break;
     case DType::k_bf16:
       fill<uint16_t>(services, data, n, generator, [](double v) { return bf16_bits(static_cast<float>(v)); });

@@ -31,7 +31,9 @@
 namespace keirin {
 namespace {
 
-// Counts live and peak bytes of tensors on the CPU. Blocks tell their own size, so the count needs no table.
+// Counts live and peak bytes of tensors on the CPU. Blocks tell their own size, so the count needs no table: on x86-64 LibTorch's are
+// glibc's. On AArch64 they are of a mimalloc that LibTorch keeps to itself, so there we put the size before what we hand out, in as
+// many bytes as keep it aligned.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& instance() {
@@ -40,8 +42,14 @@ class CountingAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = c10::alloc_cpu(bytes);
-    if (data != nullptr) add(static_cast<int64_t>(malloc_usable_size(data)));
+    void* data = c10::alloc_cpu(bytes == 0 ? 0 : bytes + kHead);
+    if (data != nullptr) {
+      if constexpr (kHead > 0) {
+        *static_cast<size_t*>(data) = bytes + kHead;
+        data = static_cast<char*>(data) + kHead;
+      }
+      add(size_of(data));
+    }
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -51,10 +59,17 @@ class CountingAllocator final : public c10::Allocator {
   void reset_peak() { peak_.store(live_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
 
  private:
+#if defined(__x86_64__)
+  static constexpr size_t kHead = 0;
+  static int64_t size_of(void* data) { return static_cast<int64_t>(malloc_usable_size(data)); }
+#else
+  static constexpr size_t kHead = 64;
+  static int64_t size_of(void* data) { return static_cast<int64_t>(*reinterpret_cast<size_t*>(static_cast<char*>(data) - kHead)); }
+#endif
   static void release(void* data) {
     if (data == nullptr) return;
-    instance().live_.fetch_sub(static_cast<int64_t>(malloc_usable_size(data)), std::memory_order_relaxed);
-    c10::free_cpu(data);
+    instance().live_.fetch_sub(size_of(data), std::memory_order_relaxed);
+    c10::free_cpu(static_cast<char*>(data) - kHead);
   }
   void add(int64_t bytes) {
     const int64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;

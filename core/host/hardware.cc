@@ -2,6 +2,7 @@
 #include "core/host/hardware.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -13,6 +14,7 @@
 #include <cpuid.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 namespace keirin {
@@ -109,9 +111,13 @@ constexpr CpuFeature kFeatures[] = {
 };
 #elif defined(__aarch64__)
 constexpr CpuFeature kFeatures[] = {
-    {"asimd", 0, 1, 0},   {"aes", 0, 3, 0},     {"atomics", 0, 8, 0}, {"fphp", 0, 9, 0}, {"asimdhp", 0, 10, 0},
-    {"asimddp", 0, 20, 0}, {"sve", 0, 22, 0},   {"sve2", 1, 1, 0},    {"i8mm", 1, 13, 0}, {"bf16", 1, 14, 0},
+    {"asimd", 0, 1, 0},    {"aes", 0, 3, 0},      {"atomics", 0, 8, 0}, {"fphp", 0, 9, 0},  {"asimdhp", 0, 10, 0},
+    {"fp16", 0, 10, 0},  // LLVM's name; a processor has the scalar and the vector half or neither
+    {"asimddp", 0, 20, 0}, {"dotprod", 0, 20, 0}, {"sve", 0, 22, 0},    {"sve2", 1, 1, 0},  {"i8mm", 1, 13, 0},
+    {"bf16", 1, 14, 0},
 };
+constexpr uint64_t kSve = 1ull << 22, kSve2 = 1ull << 1;
+constexpr uint64_t kIdentifies = 1ull << 11;  // AT_HWCAP: the kernel answers reads of the registers that identify a processor
 #else
 constexpr CpuFeature kFeatures[] = {{"none", 0, 0, 0}};
 #endif
@@ -139,8 +145,54 @@ std::array<uint64_t, 4> cpu_features() {
 #elif defined(__aarch64__)
   words[0] = ::getauxval(AT_HWCAP);
   words[1] = ::getauxval(AT_HWCAP2);
+  // The length is a setting of the process, anything from 16 to 256 bytes, and may be below what the processor can.
+  if (words[0] & kSve) {
+    const int length = ::prctl(PR_SVE_GET_VL);
+    if (length > 0) words[2] = static_cast<uint64_t>(length) & PR_SVE_VL_LEN_MASK;
+  }
+  if (words[2] == 0) {
+    words[0] &= ~kSve;
+    words[1] &= ~kSve2;
+  }
 #endif
   return words;
+}
+
+uint64_t read_number(const std::string& text) { return ::strtoull(text.c_str(), nullptr, 0); }
+
+// MIDR_EL1 of the first processor, as far as somebody tells it; 0 on processors that have none.
+uint64_t find_midr(const std::string& root, const std::string& cpuinfo) {
+  const uint64_t told = read_number(read_text(root + "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"));
+  if (told) return told;
+  const std::string implementer = field(cpuinfo, "CPU implementer");
+  if (!implementer.empty()) return read_number(implementer) << 24 | read_number(field(cpuinfo, "CPU part")) << 4;
+#if defined(__aarch64__)
+  // Under an emulator both files are those of the machine beneath.
+  if (root.empty() && ::getauxval(AT_HWCAP) & kIdentifies) {
+    uint64_t midr;
+    __asm__("mrs %0, midr_el1" : "=r"(midr));
+    return midr;
+  }
+#endif
+  return 0;
+}
+
+std::string name_of_midr(uint64_t midr) {
+  struct Core {
+    uint32_t implementer, part;
+    const char* name;
+  };
+  constexpr uint32_t kAnyPart = 0x1000;
+  constexpr Core kCores[] = {
+      {0x41, 0xd08, "Arm Cortex-A72"},  {0x41, 0xd0b, "Arm Cortex-A76"},  {0x41, 0xd0c, "Arm Neoverse N1"}, {0x41, 0xd40, "Arm Neoverse V1"},
+      {0x41, 0xd49, "Arm Neoverse N2"}, {0x41, 0xd4f, "Arm Neoverse V2"}, {0x61, kAnyPart, "Apple processor"},
+  };
+  const uint32_t implementer = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
+  for (const Core& core : kCores)
+    if (core.implementer == implementer && (core.part == part || core.part == kAnyPart)) return core.name;
+  char text[64];
+  ::snprintf(text, sizeof text, "AArch64 processor (implementer 0x%02x, part 0x%03x)", implementer, part);
+  return text;
 }
 
 HardwareItem find_cpu(const std::string& root) {
@@ -149,7 +201,11 @@ HardwareItem find_cpu(const std::string& root) {
   cpu.torch_device = Device{};
   cpu.cpu_features = cpu_features();
   const std::string info = read_text(root + "/proc/cpuinfo");
-  cpu.description = field(info, "model name");
+  const uint64_t midr = find_midr(root, info);
+#if defined(__aarch64__)
+  cpu.cpu_features[3] = midr;
+#endif
+  cpu.description = midr ? name_of_midr(midr) : field(info, "model name");
   if (cpu.description.empty()) cpu.description = std::string(host_os_arch()) + " processor";
   return cpu;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What hardware this machine has, found without any vendor's library: processor features from cpuid, GPUs from what the kernel
-// shows in /proc and /sys. Plugins get this list and say which items they can drive.
+// What hardware this machine has, found without any vendor's library: processor features from cpuid or the auxiliary
+// vector, GPUs from what the kernel shows in /proc and /sys. Plugins get this list and say which items they can drive.
 #pragma once
 
 #include <array>
@@ -25,7 +25,8 @@ struct HardwareItem {
   // Usable features: the processor has them and the operating system saves their registers. On x86-64:
   //   [0] leaf 1:     ecx | edx << 32       [1] leaf 7.0: ebx | ecx << 32
   //   [2] leaf 7.0 edx | leaf 7.1 eax << 32 [3] leaf 0x80000001: ecx | edx << 32
-  // On AArch64: [0] AT_HWCAP, [1] AT_HWCAP2. Else zero.
+  // On AArch64: [0] AT_HWCAP, [1] AT_HWCAP2, [2] bytes of one of SVE's registers, as this process has them; [3] MIDR_EL1.
+  // Else zero, and where something is not told.
   std::array<uint64_t, 4> cpu_features{};
   bool operator==(const HardwareItem&) const = default;
 };
@@ -35,7 +36,7 @@ struct HardwareItem {
 std::vector<HardwareItem> find_hardware(const std::string& root, const char* visible_devices);
 std::vector<HardwareItem> find_hardware();
 
-// Whether the named feature ("avx2", "avx512f", "asimd", ...) is usable; nothing for a name that is not known here.
+// Whether the named feature ("avx2", "avx512f", "asimd", "sve", ...) is usable; nothing for a name that is not known here.
 std::optional<bool> has_cpu_feature(const HardwareItem& cpu, std::string_view name);
 
 // "linux-x86_64", "linux-aarch64": the os_arch of manifests for this build.

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include "core/base/half.h"
+
 namespace keirin::conformance {
 namespace {
 
@@ -131,7 +133,7 @@ void put_double(DType dtype, double v, void* at) {
   if (dtype == DType::k_f64) return write(at, v);
   const auto f = static_cast<float>(v);
   if (dtype == DType::k_f32) return write(at, f);
-  if (dtype == DType::k_f16) return write(at, static_cast<_Float16>(f));
+  if (dtype == DType::k_f16) return write(at, static_cast<Float16>(f));
   write(at, static_cast<uint16_t>(read<uint32_t>(&f) >> 16 | (std::isnan(v) ? 0x40 : 0)));
 }
 
@@ -144,7 +146,7 @@ double get_double(DType dtype, const void* at) {
   switch (dtype) {
     case DType::k_f64: return read<double>(at);
     case DType::k_f32: return read<float>(at);
-    case DType::k_f16: return static_cast<double>(static_cast<float>(read<_Float16>(at)));
+    case DType::k_f16: return static_cast<double>(static_cast<float>(read<Float16>(at)));
     case DType::k_bf16: {
       const uint32_t bits = static_cast<uint32_t>(read<uint16_t>(at)) << 16;
       return read<float>(&bits);

@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 
+#include "core/base/half.h"
+
 namespace keirin::test {
 namespace {
 
@@ -276,7 +278,7 @@ Number read_element(const void* base, int64_t i, uint8_t dtype) {
     case kDtype_i16: return {0, at<int16_t>(base, i)};
     case kDtype_i32: return {0, at<int32_t>(base, i)};
     case kDtype_i64: return {0, at<int64_t>(base, i)};
-    case kDtype_f16: return {static_cast<double>(at<_Float16>(base, i)), 0};
+    case kDtype_f16: return {static_cast<double>(at<Float16>(base, i)), 0};
     case kDtype_bf16: return {of_bf16(at<uint16_t>(base, i)), 0};
     case kDtype_f32: return {at<float>(base, i), 0};
     default: return {at<double>(base, i), 0};
@@ -290,7 +292,7 @@ void write_element(void* base, int64_t i, uint8_t dtype, double real, int64_t wh
     case kDtype_i16: return put(base, i, static_cast<int16_t>(whole));
     case kDtype_i32: return put(base, i, static_cast<int32_t>(whole));
     case kDtype_i64: return put(base, i, whole);
-    case kDtype_f16: return put(base, i, static_cast<_Float16>(static_cast<float>(real)));
+    case kDtype_f16: return put(base, i, static_cast<Float16>(static_cast<float>(real)));
     case kDtype_bf16: return put(base, i, bf16_of(static_cast<float>(real)));
     case kDtype_f32: return put(base, i, static_cast<float>(real));
     default: return put(base, i, real);

@@ -6,6 +6,11 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 #include <filesystem>
 #include <fstream>
 
@@ -62,7 +67,48 @@ TEST_F(Hardware, TheProcessorIsFirst) {
   EXPECT_EQ(has_cpu_feature(items[0], "avx512vnni"), __builtin_cpu_supports("avx512vnni") != 0);
   EXPECT_EQ(has_cpu_feature(items[0], "avx512bf16"), __builtin_cpu_supports("avx512bf16") != 0);
 #endif
+#if defined(__aarch64__)
+  EXPECT_EQ(has_cpu_feature(items[0], "asimd"), (::getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "fp16"), (::getauxval(AT_HWCAP) & HWCAP_ASIMDHP) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "fphp"), has_cpu_feature(items[0], "asimdhp"));
+  EXPECT_EQ(has_cpu_feature(items[0], "dotprod"), (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "bf16"), (::getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "i8mm"), (::getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "sve"), (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0);
+  EXPECT_EQ(has_cpu_feature(items[0], "sve2"), (::getauxval(AT_HWCAP2) & HWCAP2_SVE2) != 0);
+  uint64_t sve_bytes = 0;
+  if (has_cpu_feature(items[0], "sve").value()) __asm__(".inst 0x04bf5020\n\tmov %0, x0" : "=r"(sve_bytes) : : "x0");  // rdvl x0, #1
+  EXPECT_EQ(items[0].cpu_features[2], sve_bytes) << "what the processor itself says";
+#endif
   EXPECT_EQ(has_cpu_feature(items[0], "avx9"), std::nullopt);
+}
+
+TEST_F(Hardware, ArmProcessorsHaveTheNameOfTheirPart) {
+  struct Row {
+    const char *midr, *implementer, *part, *name;
+  };
+  const Row rows[] = {
+      {"0x00000000413fd0c1\n", "0x41", "0xd0c", "Arm Neoverse N1"},
+      {"0x00000000411fd401\n", "0x41", "0xd40", "Arm Neoverse V1"},
+      {"0x00000000410fd490\n", "0x41", "0xd49", "Arm Neoverse N2"},
+      {"0x00000000410fd4f0\n", "0x41", "0xd4f", "Arm Neoverse V2"},
+      {"0x00000000611f0221\n", "0x61", "0x022", "Apple processor"},
+      {"0x00000000480fd010\n", "0x48", "0xd01", "AArch64 processor (implementer 0x48, part 0xd01)"},
+  };
+  const std::string file = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1";
+  for (const Row& row : rows) {
+    write(file, row.midr);
+    write("/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0x999\n");
+    EXPECT_EQ(find_hardware(root_, nullptr)[0].description, row.name) << "by the register, which is asked first";
+    fs::remove(root_ + file);
+    write("/proc/cpuinfo", std::string("processor\t: 0\nCPU implementer\t: ") + row.implementer + "\nCPU variant\t: 0x1\nCPU part\t: " +
+                               row.part + "\nCPU revision\t: 1\n");
+    const HardwareItem cpu = find_hardware(root_, nullptr)[0];
+    EXPECT_EQ(cpu.description, row.name) << "by what /proc says";
+#if defined(__aarch64__)
+    EXPECT_EQ(cpu.cpu_features[3] >> 4 & 0xfff, std::stoul(row.part, nullptr, 16));
+#endif
+  }
 }
 
 TEST_F(Hardware, GpusThatThisProcessMayOpen) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/base/half.h"
 #include "core/ir/bytes.h"
 
 namespace keirin::testing {
@@ -57,7 +58,7 @@ uint16_t half_bits(double v, DType dtype) {  // v is representable: the tests' v
   uint32_t bits;
   std::memcpy(&bits, &f, 4);
   if (dtype == DType::k_bf16) return static_cast<uint16_t>(bits >> 16);
-  _Float16 h = static_cast<_Float16>(f);
+  Float16 h = static_cast<Float16>(f);
   uint16_t out;
   std::memcpy(&out, &h, 2);
   return out;
@@ -70,7 +71,7 @@ double from_half(uint16_t h, DType dtype) {
     std::memcpy(&f, &bits, 4);
     return f;
   }
-  _Float16 f;
+  Float16 f;
   std::memcpy(&f, &h, 2);
   return static_cast<double>(f);
 }
