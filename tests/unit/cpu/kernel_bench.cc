@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/unit/cpu/kernel_maker.h"
+#include "tests/unit/cpu/levels.h"
 
 namespace keirin::test {
 namespace {
@@ -53,11 +54,8 @@ const char* g_only = "";  // kernels whose name contains it
 
 void measure(const char* name, const std::function<Kernel(int64_t rows, int64_t n)>& make, int64_t n) {
   if (!std::strstr(name, g_only)) return;
-  const bool wide = __builtin_cpu_supports("avx512bw");
-  std::vector<native::CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}};
-  if (wide) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll});
   native::CodeCache cache;
-  for (const native::CpuTarget& target : targets) {
+  for (const native::CpuTarget& target : levels()) {
     double rates[2];
     for (int big = 0; big < 2; ++big) {
       const int64_t rows = (big ? (8 << 20) : (16 << 10)) / n;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Generated kernels against the plain interpreter: each class of kernel, each dtype, each kind of access, tails at every length
-// up to 70, for AVX2 and, where the machine has it, AVX-512. Stores outside a buffer are caught by red zones.
+// up to 70, for every level of the instruction set that the machine has. Stores outside a buffer are caught by red zones.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "tests/unit/cpu/kernel_maker.h"
+#include "tests/unit/cpu/levels.h"
 
 namespace keirin::test {
 namespace {
@@ -15,17 +17,6 @@ namespace {
 using namespace codegen;
 using native::CodeCache;
 using native::CpuTarget;
-
-CpuTarget avx2() { return {"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}; }
-CpuTarget avx512() { return {"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll}; }
-
-std::vector<CpuTarget> targets() {
-  std::vector<CpuTarget> out{avx2()};
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    out.push_back(avx512());
-  }
-  return out;
-}
 
 CodeCache& cache() {
   static auto* cache = new CodeCache;
@@ -70,7 +61,7 @@ struct Conditions {
 
 void check(const Kernel& k, const std::string& where, const Conditions& conditions = {}) {
   const std::vector<int64_t> elements = extents(k, 1);
-  for (const CpuTarget& target : targets()) {
+  for (const CpuTarget& target : levels()) {
     std::mt19937 random(7);
     std::vector<Storage> got, want;
     for (size_t i = 0; i < k.buffers.size(); ++i) {
@@ -237,7 +228,7 @@ TEST(Kernels, EveryMonoidOverRowsAndColumns) {
 }
 
 TEST(Kernels, NanWinsMaximumAndFirstNanWinsArgmax) {
-  for (const CpuTarget& target : targets()) {
+  for (const CpuTarget& target : levels()) {
     KernelMaker m;
     m.outer(1).inner(45);
     const int32_t x = m.load(kF32, {45, 1});
@@ -367,14 +358,14 @@ TEST(Kernels, EqualStructuresShareCodeAndObjectsLoadWithoutCompiling) {
   CodeCache first, second;
   const Kernel kernels[] = {make(100), make(7)};
   uint32_t generated = 0;
-  auto functions = first.get(kernels, avx2(), generated);
+  auto functions = first.get(kernels, levels().front(), generated);
   EXPECT_EQ(generated, 1u);
   EXPECT_EQ(functions[0], functions[1]);
   std::vector<uint8_t> bytes;
-  first.save(kernels, avx2(), bytes);
+  first.save(kernels, levels().front(), bytes);
   ASSERT_TRUE(second.load(bytes));
   generated = 0;
-  auto loaded = second.get(kernels, avx2(), generated);
+  auto loaded = second.get(kernels, levels().front(), generated);
   EXPECT_EQ(generated, 0u);
   std::vector<float> x(14, 1.0f), y(14);
   run_generated(kernels[1], loaded[0], {x.data(), y.data()}, nullptr, nullptr, 64);
@@ -384,6 +375,7 @@ TEST(Kernels, EqualStructuresShareCodeAndObjectsLoadWithoutCompiling) {
 }
 
 TEST(Kernels, CompileTime) {
+  if (std::getenv("QEMU_CPU")) GTEST_SKIP() << "emulated: time means nothing";
   using Clock = std::chrono::steady_clock;
   auto layer_norm = [](int64_t n, double eps) {
     KernelMaker m;
@@ -395,7 +387,7 @@ TEST(Kernels, CompileTime) {
     m.store(m.op(Prim::kMul, centred, m.op(Prim::kRsqrt, m.op(Prim::kAdd, variance, m.real(eps)))), kF32, {n, 1});
     return m.k;
   };
-  for (const CpuTarget& target : targets()) {
+  for (const CpuTarget& target : levels()) {
     CodeCache fresh;
     std::vector<double> ms;
     for (int i = 0; i < 6; ++i) {

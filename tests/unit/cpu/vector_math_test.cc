@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/unit/cpu/kernel_maker.h"
+#include "tests/unit/cpu/levels.h"
 
 namespace keirin::test {
 namespace {
@@ -47,8 +48,6 @@ Kernel kernel_of(Prim prim) {
   m.store(m.op(prim, m.load(kF32, {kChunk, 1})), kF32, {kChunk, 1});
   return m.k;
 }
-
-bool has_avx512() { return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"); }
 
 double ulps(float got, double want) {
   const auto rounded = static_cast<float>(want);
@@ -100,9 +99,7 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
   for (const Function& f : kFunctions) {
     const Kernel k = kernel_of(f.prim);
     uint32_t generated = 0;
-    const CpuTarget target = has_avx512() ? CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll}
-                                          : CpuTarget{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide};
-    auto code = cache.get({&k, 1}, target, generated)[0];
+    auto code = cache.get({&k, 1}, levels().back(), generated)[0];
     Worst halves[2];
     std::thread other([&] { halves[1] = sweep(f, code, k, 1, 2, count / 2); });
     halves[0] = sweep(f, code, k, 0, 2, count / 2);
@@ -114,13 +111,11 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
   }
 }
 
-TEST(VectorMath, SpecialValuesOnBothWidths) {
+TEST(VectorMath, SpecialValuesOnEveryLevel) {
   const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-40f, -1e-40f, 1.0f, -1.0f, 88.7228f, 88.73f,
                             -87.4f, -103.97f, -104.1f, 127.99f, 128.0f, -149.0f, -150.1f, 3.4e38f, -3.4e38f, 1e30f, 0x1p30f, -0x1p31f, 0.5f, 2.0f, 10.0f};
-  std::vector<CpuTarget> targets{{"x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, native::Masks::kWide}};
-  if (has_avx512()) targets.push_back({"x86_64-unknown-linux-gnu", "x86-64-v4", "", 16, native::Masks::kAll});
   native::CodeCache cache;
-  for (const CpuTarget& target : targets) {
+  for (const CpuTarget& target : levels()) {
     for (const Function& f : kFunctions) {
       const Kernel k = kernel_of(f.prim);
       uint32_t generated = 0;
