@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <type_traits>
+#include <vector>
 
 #include "plugins/gpu/driver.h"
 
@@ -20,7 +22,7 @@ struct NvmlProcess {  // nvmlProcessInfo_t of the functions that end in _v3
   unsigned long long used_bytes;
   unsigned gpu_instance, compute_instance;
 };
-struct NvmlSample {  // nvmlProcessUtilizationSample_t: percent of the time since the sample before
+struct NvmlSample {  // nvmlProcessUtilizationSample_t: percent of the time since the moment that was asked for
   unsigned pid;
   unsigned long long time_us;
   unsigned units, memory, encoder, decoder;
@@ -28,6 +30,7 @@ struct NvmlSample {  // nvmlProcessUtilizationSample_t: percent of the time sinc
 constexpr int kUnitsClock = 1;                                    // NVML_CLOCK_SM
 constexpr unsigned long long kSlowed = 0x08 | 0x20 | 0x40 | 0x80;  // a hardware brake, heat as software and as hardware sees it, a power brake
 constexpr unsigned long long kSecondUs = 1'000'000;
+constexpr int kTooSmall = 7;  // NVML_ERROR_INSUFFICIENT_SIZE: the count says what would do
 constexpr unsigned kMostProcesses = 64;
 #define KRN_NVML(X)                                                                                   \
   X(nvmlInit_v2, int (*)())                                                                           \
@@ -69,14 +72,21 @@ unsigned others_percent(const Nvml& api, NvmlDevice device) {
   unsigned count = kMostProcesses;
   if (api.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, running.data()) != 0) return 0;
   if (std::none_of(running.begin(), running.begin() + std::min(count, kMostProcesses), [&](const NvmlProcess& p) { return p.pid == own; })) return 0;
-  std::array<NvmlSample, kMostProcesses> samples;
-  count = kMostProcesses;
-  if (api.nvmlDeviceGetProcessUtilization(device, samples.data(), &count, 0) != 0) return 0;  // of each process, the last sample
-  unsigned long long latest = 0;
+  // One sample for each process that had work since then. The driver asks for room for all that it may have: 72 of them on an H200.
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const unsigned long long since_us = static_cast<unsigned long long>(now.tv_sec) * kSecondUs + static_cast<unsigned long long>(now.tv_nsec) / 1000 - kSecondUs;
+  std::vector<NvmlSample> samples(2 * kMostProcesses);
+  count = static_cast<unsigned>(samples.size());
+  int status = api.nvmlDeviceGetProcessUtilization(device, samples.data(), &count, since_us);
+  if (status == kTooSmall) {
+    samples.resize(count);
+    status = api.nvmlDeviceGetProcessUtilization(device, samples.data(), &count, since_us);
+  }
+  if (status != 0) return 0;
   unsigned sum = 0;
-  for (unsigned i = 0; i < std::min(count, kMostProcesses); ++i) latest = std::max(latest, samples[i].time_us);
-  for (unsigned i = 0; i < std::min(count, kMostProcesses); ++i)
-    if (samples[i].pid != own && samples[i].units <= 100 && samples[i].time_us + kSecondUs >= latest) sum += samples[i].units;
+  for (size_t i = 0; i < std::min<size_t>(count, samples.size()); ++i)
+    if (samples[i].pid != own && samples[i].pid != 0 && samples[i].units <= 100) sum += samples[i].units;
   return sum;
 }
 

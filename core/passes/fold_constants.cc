@@ -125,7 +125,11 @@ Status fold_batch_norms(Graph& graph, PassContext& context) {
 // Which values to compute: results of real ops over constants that an op which stays reads.
 class FoldPlan {
  public:
-  explicit FoldPlan(const Graph& graph) : graph_(graph), foldable_(graph.ops.size()), needed_(graph.values.size()) {
+  explicit FoldPlan(const Graph& graph) : graph_(graph), foldable_(graph.ops.size()), needed_(graph.values.size()), uses_(graph.values.size()) {
+    for (const Output& output : graph.outputs) ++uses_[output.value];
+    for (const Op& op : graph.ops)
+      for (ValueId v : op.operands)
+        if (v != kNone) ++uses_[v];
     find_foldable();
     find_targets();
   }
@@ -193,9 +197,9 @@ class FoldPlan {
     std::reverse(targets_.begin(), targets_.end());
   }
 
-  // A reshape of what is computed anyway: the constant has the sizes in which it is read.
+  // A reshape of what is computed anyway and read by nobody else: the constant has the sizes in which it is read.
   bool reshapes_computed(const Op& op) const {
-    if (op.code != OpCode::k_reshape) return false;
+    if (op.code != OpCode::k_reshape || uses_[op.operands[0]] != 1) return false;
     const OpId producer = graph_.values[op.operands[0]].producer;
     if (producer == kNone) return false;
     const Op& below = graph_.ops[producer];
@@ -227,6 +231,7 @@ class FoldPlan {
 
   const Graph& graph_;
   std::vector<uint8_t> foldable_, needed_;
+  std::vector<uint32_t> uses_;
   std::vector<ValueId> targets_;
 };
 
