@@ -377,7 +377,7 @@ class Writer {
     return scalar(kOp_div, {x, with_sizes(total, all)});
   }
 
-  int coordinate(const Dims& all, int64_t axis) {
+  int coordinate(Dims all, int64_t axis) {  // by value: sizes of a tensor move when one is added
     Attrs a;
     a.dtype = kDType_i64;
     Dims thin(all.size(), 1);
