@@ -91,7 +91,7 @@ class KernelStep : public codegen::Step {
       if (a.kind == AxisKind::kSerial) serial *= a.size;
       if (a.kind == AxisKind::kSegment && k.csr.num_rows > 0) serial *= std::max<int64_t>(1, k.csr.num_edges / k.csr.num_rows);
     }
-    const double element = bytes_of_element(k) * static_cast<double>(serial);
+    const double element = bytes_of_element(k) * static_cast<double>(std::max<int64_t>(serial, 1));  // sums over nothing cost something
     int64_t block = inner;
     if (native::splits_rows(k) && inner > 0) {
       const int64_t wanted_blocks = points >= 4 * num_threads_ ? 1 : (4 * num_threads_ + points - 1) / std::max<int64_t>(points, 1);
