@@ -1,47 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arm/device.h"
 
-#include <sys/auxv.h>
-#include <sys/prctl.h>
+#include <cstdio>
 
 namespace keirin::arm {
 namespace {
 
-// Bits of the auxiliary vector's words (Linux, Documentation/arch/arm64/elf_hwcaps).
+// Bits of AT_HWCAP and AT_HWCAP2 (Linux, Documentation/arch/arm64/elf_hwcaps), the first two words; then bytes of a scalable vector, and
+// MIDR_EL1: implementer in bits 31:24, part in 15:4.
 struct Bit {
   Feature feature;
-  unsigned long word, bit;
+  int word, bit;
 };
-constexpr Bit kBits[] = {{kAsimd, AT_HWCAP, 1}, {kFp16, AT_HWCAP, 10}, {kDotProduct, AT_HWCAP, 20}, {kSve, AT_HWCAP, 22},
-                         {kSve2, AT_HWCAP2, 1}, {kI8mm, AT_HWCAP2, 13}, {kBf16, AT_HWCAP2, 14}};
-constexpr unsigned long kReadsId = 1ul << 11;  // in AT_HWCAP: the kernel answers reads of identification registers
-
-// A processor by implementer and part (MIDR_EL1, bits 31:24 and 15:4), for people.
-struct Core {
-  uint32_t implementer, part;
-  const char* name;
-};
-constexpr Core kCores[] = {
-    {0x41, 0xd0c, "Neoverse N1"}, {0x41, 0xd40, "Neoverse V1"}, {0x41, 0xd49, "Neoverse N2"}, {0x41, 0xd4f, "Neoverse V2"},
-    {0x41, 0xd08, "Cortex-A72"},  {0x61, 0, "Apple"},           {0xc0, 0, "Ampere"},
-};
-
-std::string name_of_core() {
-  if (!(getauxval(AT_HWCAP) & kReadsId)) return "AArch64";
-  uint64_t id;
-  __asm__("mrs %0, MIDR_EL1" : "=r"(id));
-  const uint32_t implementer = id >> 24 & 0xff, part = id >> 4 & 0xfff;
-  for (const Core& core : kCores) {
-    if (core.implementer == implementer && (core.part == part || core.part == 0)) return core.name;
-  }
-  return "AArch64";
-}
-
-// Bytes of a scalable vector as the operating system set them for this process; 0 without SVE.
-int vector_bytes() {
-  const int length = prctl(PR_SVE_GET_VL);
-  return length < 0 ? 0 : length & PR_SVE_VL_LEN_MASK;
-}
+constexpr Bit kBits[] = {{kAsimd, 0, 1}, {kFp16, 0, 10}, {kDotProduct, 0, 20}, {kSve, 0, 22}, {kSve2, 1, 1}, {kI8mm, 1, 13}, {kBf16, 1, 14}};
+constexpr int kVectorBytes = 2, kIdentity = 3;
 
 constexpr processor::Level kLevels[] = {
 #define KRN_LEVEL(name, cpu, features, lanes, masks, needs, gflops, special, bytes_per_s) \
@@ -61,12 +33,15 @@ const processor::Isa& isa() {
   return aarch64;
 }
 
-processor::Found look() {
+processor::Found look(const krn_hw& hardware) {
+  const uint64_t* words = hardware.cpu_features;
   processor::Found found;
-  for (const Bit& b : kBits) found.features |= getauxval(b.word) >> b.bit & 1 ? uint32_t{b.feature} : 0u;
-  if (found.features & kSve) found.vector_bytes = vector_bytes();
-  if (found.vector_bytes < 16) found.features &= ~static_cast<uint32_t>(kSve | kSve2);
-  found.name = name_of_core();
+  for (const Bit& b : kBits) found.features |= words[b.word] >> b.bit & 1 ? uint32_t{b.feature} : 0u;
+  found.vector_bytes = static_cast<int>(words[kVectorBytes]);
+  const auto identity = static_cast<unsigned>(words[kIdentity]);
+  char name[64];
+  std::snprintf(name, sizeof name, "AArch64 (implementer 0x%02x, part 0x%03x)", identity >> 24 & 0xff, identity >> 4 & 0xfff);
+  found.name = name;
   found.fingerprint = found.vector_bytes ? "sve " + std::to_string(8 * found.vector_bytes) : "none";
   return found;
 }

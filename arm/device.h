@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AArch64 as data: what this machine's processor has, as the operating system lets a process use it, and the levels of target.def.
+// AArch64 as data: what the words of krn_hw say of a processor (core/host/hardware.h has their order), and the levels of target.def.
 #pragma once
 
 #include "plugins/processor/machine.h"
@@ -12,6 +12,6 @@ inline constexpr uint32_t kN1 = kAsimd | kFp16 | kDotProduct;
 inline constexpr uint32_t kV1 = kN1 | kBf16 | kI8mm | kSve;
 
 const processor::Isa& isa();
-processor::Found look();
+processor::Found look(const krn_hw& hardware);
 
 }  // namespace keirin::arm

@@ -66,7 +66,7 @@ const processor::Isa& isa() {
   return x86;
 }
 
-processor::Found look() {
+processor::Found look(const krn_hw&) {
   const uint32_t features = usable_features();
   return {.features = features, .name = brand(), .fingerprint = features & kAmx ? "amx bf16" : features & kBf16 ? "bf16" : "none"};
 }

@@ -14,6 +14,6 @@ enum Feature : uint32_t { kAvx2 = 1, kAvx512 = 2, kBf16 = 4, kAmx = 8 };
 uint32_t usable_features();
 
 const processor::Isa& isa();
-processor::Found look();
+processor::Found look(const krn_hw& hardware);
 
 }  // namespace keirin::cpu

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <type_traits>
 #include <vector>
@@ -31,7 +30,7 @@ constexpr int kUnitsClock = 1;                                    // NVML_CLOCK_
 constexpr unsigned long long kSlowed = 0x08 | 0x20 | 0x40 | 0x80;  // a hardware brake, heat as software and as hardware sees it, a power brake
 constexpr unsigned long long kSecondUs = 1'000'000;
 constexpr int kTooSmall = 7;  // NVML_ERROR_INSUFFICIENT_SIZE: the count says what would do
-constexpr unsigned kMostProcesses = 64;
+constexpr size_t kRoom = 128;
 #define KRN_NVML(X)                                                                                   \
   X(nvmlInit_v2, int (*)())                                                                           \
   X(nvmlDeviceGetHandleByPciBusId_v2, int (*)(const char*, NvmlDevice*))                              \
@@ -64,29 +63,34 @@ const Nvml& nvml() {
   return table;
 }
 
+// What a function of NVML lists; empty where it fails. It wants room for all that there may be: 72 samples on an H200, whatever there is.
+template <class T, class Ask>
+std::vector<T> list_of(Ask ask) {
+  std::vector<T> out(kRoom);
+  auto count = static_cast<unsigned>(out.size());
+  int status = ask(&count, out.data());
+  if (status == kTooSmall) {
+    out.resize(count);
+    status = ask(&count, out.data());
+  }
+  out.resize(status == 0 ? std::min<size_t>(count, out.size()) : 0);
+  return out;
+}
+
 // Of the last second, by processes that are not this one. 0 where this process is not among those that the driver shows: it counts
 // them by other numbers then (containers), and this one could not be told from others.
 unsigned others_percent(const Nvml& api, NvmlDevice device) {
   const auto own = static_cast<unsigned>(::getpid());
-  std::array<NvmlProcess, kMostProcesses> running;
-  unsigned count = kMostProcesses;
-  if (api.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, running.data()) != 0) return 0;
-  if (std::none_of(running.begin(), running.begin() + std::min(count, kMostProcesses), [&](const NvmlProcess& p) { return p.pid == own; })) return 0;
-  // One sample for each process that had work since then. The driver asks for room for all that it may have: 72 of them on an H200.
+  const auto running = list_of<NvmlProcess>([&](unsigned* count, NvmlProcess* out) { return api.nvmlDeviceGetComputeRunningProcesses_v3(device, count, out); });
+  if (std::none_of(running.begin(), running.end(), [&](const NvmlProcess& p) { return p.pid == own; })) return 0;
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   const unsigned long long since_us = static_cast<unsigned long long>(now.tv_sec) * kSecondUs + static_cast<unsigned long long>(now.tv_nsec) / 1000 - kSecondUs;
-  std::vector<NvmlSample> samples(2 * kMostProcesses);
-  count = static_cast<unsigned>(samples.size());
-  int status = api.nvmlDeviceGetProcessUtilization(device, samples.data(), &count, since_us);
-  if (status == kTooSmall) {
-    samples.resize(count);
-    status = api.nvmlDeviceGetProcessUtilization(device, samples.data(), &count, since_us);
-  }
-  if (status != 0) return 0;
-  unsigned sum = 0;
-  for (size_t i = 0; i < std::min<size_t>(count, samples.size()); ++i)
-    if (samples[i].pid != own && samples[i].pid != 0 && samples[i].units <= 100) sum += samples[i].units;
+  unsigned sum = 0;  // over one sample for each process that had work since then
+  for (const NvmlSample& sample : list_of<NvmlSample>([&](unsigned* count, NvmlSample* out) {
+         return api.nvmlDeviceGetProcessUtilization(device, out, count, since_us);
+       }))
+    if (sample.pid != own && sample.pid != 0 && sample.units <= 100) sum += sample.units;
   return sum;
 }
 

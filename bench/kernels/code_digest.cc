@@ -10,7 +10,8 @@
 //
 // Lines begin with `code` (a code object by kernel), `text` (what the compiler got), `own` (a kernel written by hand)
 // or `plan` (the steps of a region). --texts leaves the compilers out: equal texts for one compiler are equal code, in
-// seconds. --processors leaves GPUs out. Objects hold several kernels, as many as the machine's cores make sensible: compare on one machine.
+// seconds. --processors leaves GPUs out. Objects hold several kernels, as many as the machine's cores make sensible:
+// compare on one machine.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -107,9 +108,9 @@ class WithoutLibraries final : public codegen::Backend {
         "library call of op " + std::to_string(a.op) + " with " + std::to_string(a.post_ops.size()) + " more";
     if (!device_) return std::make_unique<NoStep>(left_out);
     std::string why_not;
-    if (only_texts) return text_of(gpu::own_kernel(a, *device_, context.policy->numerics, why_not), left_out);
-    // Its library wants a device before it says no.
-    if (a.op == kit::kOp_conv && !gpu::own_kernel(a, *device_, context.policy->numerics, why_not)) return std::make_unique<NoStep>(left_out);
+    const auto own = gpu::own_kernel(a, *device_, context.policy->numerics, why_not);
+    if (only_texts) return text_of(own, left_out);
+    if (a.op == kit::kOp_conv && !own) return std::make_unique<NoStep>(left_out);  // its library wants a device before it says no
     try {
       return inner_.lower_anchor(a, context);
     } catch (const kit::Error&) {

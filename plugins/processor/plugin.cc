@@ -45,21 +45,20 @@ class Device final : public shell::Device {
 
 class Plugin final : public kit::Plugin {
  public:
-  Plugin(const Vendor& vendor, std::string level) : vendor_(vendor), level_(std::move(level)), found_(vendor.look()) {}
+  Plugin(const Vendor& vendor, std::string level) : vendor_(vendor), level_(std::move(level)) {}
 
   std::unique_ptr<kit::Device> enumerate(const krn_hw& hardware, std::string& why_not) override {
     if (hardware.torch_type != kTorchCpu) {
       why_not = "not a CPU";
       return nullptr;
     }
-    std::unique_ptr<Machine> machine = make_machine(*vendor_.isa, found_, level_, why_not);
+    std::unique_ptr<Machine> machine = make_machine(*vendor_.isa, vendor_.look(hardware), level_, why_not);
     return machine ? std::make_unique<Device>(vendor_, std::move(machine)) : nullptr;
   }
 
  private:
   const Vendor& vendor_;
   std::string level_;
-  Found found_;
 };
 
 }  // namespace

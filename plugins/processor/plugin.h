@@ -14,7 +14,7 @@ namespace keirin::processor {
 
 struct Vendor {
   const Isa* isa;
-  Found (*look)();  // at this machine; called once for each plugin
+  Found (*look)(const krn_hw& hardware);  // the processor as the host found it
   // For one policy and one way of compiling, from 0; the machine outlives it. Null, or answering null: there is none.
   std::unique_ptr<const Library> (*library)(const Machine& machine, const krn_policy& policy, uint32_t candidate);
   shell::Traits traits;

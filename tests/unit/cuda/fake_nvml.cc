@@ -36,6 +36,10 @@ KRN_FAKE int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long
   return 0;
 }
 KRN_FAKE int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, Process* out) {
+  if (*count < fake_room) {
+    *count = fake_room;
+    return 7;
+  }
   for (unsigned i = 0; i < fake_num; ++i) out[i] = {fake_pids[i], 1 << 20, 0, 0};
   *count = fake_num;
   return 0;
