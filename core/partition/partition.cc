@@ -12,6 +12,8 @@
 namespace keirin {
 namespace {
 
+constexpr int kMostSweeps = 8;  // three are rare
+
 // Work of its own: neither a view nor a factory.
 bool is_real(const Op& op) { return !is_view(op.code) && find_row(op.code)->kind != RowKind::kFactory; }
 
@@ -27,9 +29,9 @@ class Cutter {
 
   Partition run() {
     find_floating();
-    // An island that goes back to eager may free its neighbours to join: one more sweep. Islands that this leaves need none,
-    // since a whole class of a level may turn eager in place.
-    for (int sweep = 0; sweep < 2; ++sweep) {
+    // An island that goes back to eager may free its neighbours to join, or leave another one alone: once more, as often as that
+    // is linear. Islands that the last sweep leaves need none, since a whole class of a level may turn eager in place.
+    for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
       levels_ = assign_levels(graph_, claimer_);
       if (!drop_islands()) break;
     }

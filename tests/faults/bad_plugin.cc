@@ -445,7 +445,7 @@ krn_code KRN_CALL load(krn_dev*, const krn_region* region, krn_span, krn_span bo
 constexpr uint32_t size_of(uint32_t full) { return IS(short_tables) ? sizeof(krn_table) + sizeof(void*) : full; }
 
 constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, nullptr};
-constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, nullptr, nullptr};
+constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, nullptr, nullptr, nullptr};
 constexpr krn_compile_table kCompile{{size_of(sizeof(krn_compile_table)), 1, 0}, claim, compile, retain, release};
 constexpr krn_exec_table kExec{{sizeof(krn_exec_table), 1, 0}, info, needs, run};
 constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save, check, load};

@@ -21,6 +21,7 @@
 #include "plugins/kit/tables.h"
 #include "tests/unit/codegen/check.h"
 #include "tests/unit/cuda/anchor_cases.h"
+#include "tests/unit/cuda/host_products.h"
 
 namespace keirin::gpu {
 namespace {
@@ -127,6 +128,52 @@ TEST(HostDriver, ABagIsWrittenIntoAConcatenationWhereItsRowsLieAtWholeWords) {
   }
 }
 
+// Sizes, leading dimensions, batches and epilogues as a library gets them, computed by one that takes them at their word.
+TEST(HostDriver, AProductIsDescribedAsItIs) {
+  using codegen::kOp_add;
+  const auto plain = [](std::initializer_list<int64_t> sizes) { return codegen::Dims(sizes); };
+  std::vector<std::pair<const char*, RegionBuilder>> cases;
+  const auto add = [&](const char* name, auto&& fill) {
+    RegionBuilder g;
+    g.output(fill(g));
+    cases.emplace_back(name, std::move(g));
+  };
+  const auto f32 = [&](RegionBuilder& g, std::initializer_list<int64_t> sizes, std::initializer_list<int64_t> strides = {}) {
+    return g.input(kDType_f32, plain(sizes), plain(strides));
+  };
+  add("linear with bias and ReLU, two axes of rows", [&](RegionBuilder& g) {
+    return g.unary(codegen::kOp_relu, g.linear(f32(g, {3, 5, 8}), f32(g, {7, 8}), f32(g, {7})));
+  });
+  add("linear, residual, tanh-GELU", [&](RegionBuilder& g) {
+    const int y = g.linear(f32(g, {9, 6}), f32(g, {5, 6}), f32(g, {5}));
+    return g.unary(codegen::kOp_gelu_tanh, g.binary(kOp_add, y, f32(g, {9, 5})));
+  });
+  add("linear of rows that are no single axis", [&](RegionBuilder& g) {
+    return g.linear(g.permute(f32(g, {4, 6, 7}), {0, 2, 1}), f32(g, {5, 6}), f32(g, {5}));
+  });
+  add("matmul over two axes of batch", [&](RegionBuilder& g) { return g.matmul(f32(g, {2, 3, 4, 5}), f32(g, {2, 3, 5, 6})); });
+  add("matmul of transposed operands", [&](RegionBuilder& g) {
+    return g.matmul(g.permute(f32(g, {3, 5, 4}), {0, 2, 1}), g.permute(f32(g, {3, 6, 5}), {0, 2, 1}));
+  });
+  add("matmul of one matrix for all of a batch", [&](RegionBuilder& g) {
+    return g.matmul(f32(g, {3, 4, 5}), g.expand(f32(g, {5, 6}), plain({3, 5, 6})));
+  });
+  add("matmul of a slice, to a result of one column", [&](RegionBuilder& g) {
+    return g.matmul(g.slice(f32(g, {4, 9, 5}), 1, 2, 6), f32(g, {4, 5, 1}));
+  });
+  for (auto& [name, region] : cases) {
+    SCOPED_TRACE(name);
+    const HostDriver driver;
+    const test::HostProducts products;
+    Gpu gpu = test::host_gpu(driver);
+    gpu.products = &products;
+    const Context context(gpu);
+    GpuBackend backend(gpu, &context, nullptr);
+    const auto checked = codegen::test::check(region, backend);
+    EXPECT_EQ(products.made, 1) << checked.executable->describe();
+  }
+}
+
 // Products of a few rows are a matter of the wave; recurrent layers are not.
 TEST(HostDriver, WavesOf64HaveProductsOfFewRowsAndNoRecurrentLayers) {
   const HostDriver driver;
@@ -167,6 +214,8 @@ TEST(HostDriver, RowsOfAScatterHaveMemoryForEachStreamAndRecording) {
     return buffers[1];
   };
   void* const first = rows_after(1);
+  EXPECT_GE(static_cast<char*>(first) - static_cast<char*>(*driver.memory.begin()), 16 + 3000 * 8) << "behind the state and the kept index";
+  EXPECT_GE(static_cast<char*>(buffers[2]) - static_cast<char*>(first), 4 * (10 + 1)) << "behind the rows' ends";
   EXPECT_EQ(rows_after(1), first);
   EXPECT_NE(rows_after(2), first);
   EXPECT_EQ(driver.memory.size(), 2u);

@@ -137,5 +137,14 @@ TEST(Stem, WhatIsNone) {
   EXPECT_FALSE(stem_of(grouped, KRN_NUMERICS_DEFAULT));
 }
 
+// A thread counts words in 32 bits, and a block begins behind the last one: 64 x 4095 x 4097 points of two words are 128 words too many.
+TEST(Stem, CountsItsWordsIn32Bits) {
+  const auto of_height = [](int64_t rows) {
+    return stem_of(anchor_of({"", kit::kDType_bf16, {64, 3, 2 * rows, 8188}, {4, 3, 7, 7}, 2, 2, 3, 3, true}), KRN_NUMERICS_DEFAULT).has_value();
+  };
+  EXPECT_TRUE(of_height(4091));
+  EXPECT_FALSE(of_height(4092));
+}
+
 }  // namespace
 }  // namespace keirin::cuda

@@ -145,6 +145,29 @@ TEST(Partition, IslandsGoBackButAnchorsStay) {
   EXPECT_EQ(p.steps.size(), 3u);
 }
 
+// Two plugins and an eager op. Without %a and %e, islands of the second plugin, %f is one; only without it too do its readers join
+// the region above.
+TEST(Partition, IslandsThatLeaveOthersAloneGoInTurn) {
+  Graph g = parsed(R"(graph {
+    %x = input 0 : f32[4]
+    %a = exp(%x) : f32[4]
+    %b = tanh(%a) : f32[4]
+    %c = opaque#0(%a) {aten="aten::foo"} : f32[4]
+    %d = add(%a, %b) : f32[4]
+    %e = sin(%d) : f32[4]
+    %f = add(%a, %c) : f32[4]
+    %g = add(%b, %f) : f32[4]
+    %h = relu(%f) : f32[4]
+    output %e
+    output %g
+    output %h
+  })");
+  Partition p = cut(g, {{0, {1, 3, 6, 7}}, {1, {0, 4, 5}}});
+  ASSERT_EQ(p.regions.size(), 1u);
+  EXPECT_EQ(p.regions[0].ops, (std::vector<OpId>{1, 3, 6, 7}));
+  check_steps(g, p);
+}
+
 TEST(Partition, ViewsOfLeavesAndFactoriesGoWithEachReader) {
   Graph g = parsed(R"(graph {
     %w = constant 0 : f32[4]
