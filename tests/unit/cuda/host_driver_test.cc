@@ -170,7 +170,7 @@ TEST(HostDriver, AProductIsDescribedAsItIs) {
     const Context context(gpu);
     GpuBackend backend(gpu, &context, nullptr);
     const auto checked = codegen::test::check(region, backend);
-    EXPECT_EQ(products.made, 1) << checked.executable->describe();
+    EXPECT_GT(products.made, 0) << checked.executable->describe();
   }
 }
 
