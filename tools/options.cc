@@ -91,8 +91,8 @@ std::vector<std::string> command_words(const Options& options) {
 void CommonOptions::add_to(CLI::App& app) {
   app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position: 0, 1, ...");
   app.add_option("--json", json, "also write the result as JSON to this file; - is standard output");
-  app.add_option("--size", size, "which zoo: small (2 cores), full, or others (breadth)")
-      ->check(CLI::IsMember({"small", "full", "others"}))
+  app.add_option("--size", size, "which zoo: small (2 cores), full, others (breadth), or tiny (an emulator)")
+      ->check(CLI::IsMember({"tiny", "small", "full", "others"}))
       ->capture_default_str();
   app.add_flag("--quiet", quiet, "no progress");
   add_options(app, runtime);

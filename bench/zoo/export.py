@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports the zoo: `python export.py` writes every model in both sizes to models/, or only the names given.
+"""Exports the zoo: `python export.py` writes every model in all its sizes to models/, or only the names given.
 
 Runs offline, with random weights that are not stored; README.md says how to make the environment. The same versions of the
 packages give the same bytes.
@@ -23,10 +23,11 @@ from case import Case
 
 kSeed = 20260
 f32, bf16 = torch.float32, torch.bfloat16
-kTiny = {"layers": 2, "width": 512, "heads": 8, "inner": 1408, "vocabulary": 8000}
+kSmallDecoder = {"layers": 2, "width": 512, "heads": 8, "inner": 1408, "vocabulary": 8000}
+kNarrowDecoder = {"layers": 2, "width": 128, "heads": 4, "inner": 352, "vocabulary": 1000}
 k7B = {"layers": 8, "width": 4096, "heads": 32, "inner": 11008, "vocabulary": 32000}
 
-# `small` is sized for two CPU cores, `full` for a data-centre GPU; `others` widens coverage and is sized as `small`.
+# `small` is sized for two CPU cores, `full` for a data-centre GPU, `tiny` for an emulated processor; `others` widens coverage and is sized as `small`.
 kSmall = {
     "mlp": lambda: tables.mlp(),
     "resnet50": lambda: vision.resnet50(8, f32),
@@ -35,9 +36,9 @@ kSmall = {
     "bert": lambda: language.bert(4, 128, 4, f32),
     "bert_dynamic": lambda: language.bert(4, 128, 4, f32, dynamic=True),
     "xlnet": lambda: language.xlnet(2, 128, 2, f32),
-    "decoder_prefill": lambda: language.decoder_prefill(1, 64, f32, **kTiny),
-    "decoder_decode": lambda: language.decoder_decode(128, 100, f32, **kTiny),
-    "decoder_generate": lambda: language.decoder_generate(128, 64, f32, **kTiny),
+    "decoder_prefill": lambda: language.decoder_prefill(1, 64, f32, **kSmallDecoder),
+    "decoder_decode": lambda: language.decoder_decode(128, 100, f32, **kSmallDecoder),
+    "decoder_generate": lambda: language.decoder_generate(128, 64, f32, **kSmallDecoder),
     "gcn": lambda: graphs.gcn(),
     "gat": lambda: graphs.gat(),
     "graph_diffusion": lambda: graphs.graph_diffusion(128, 4),
@@ -46,6 +47,23 @@ kSmall = {
     "dlrm": lambda: tables.dlrm(256, 10000, 16, (256, 64), (256, 128)),
     "lstm": lambda: tables.lstm(8, 32, 512, f32),
     "ppo_vit": lambda: vision.ppo_vit(8, 128, 4),
+}
+kTiny = {
+    "mlp": lambda: tables.mlp(),
+    "resnet50": lambda: vision.resnet50(1, f32, size=64),
+    "vit_b16": lambda: vision.vit(1, 64, f32, num_layers=4, num_heads=3, hidden_dim=192, mlp_dim=768),
+    "bert": lambda: language.bert(2, 32, 2, f32, hidden_size=128, num_attention_heads=2, intermediate_size=512),
+    "xlnet": lambda: language.xlnet(1, 32, 2, f32, width=128, heads=4),
+    "decoder_prefill": lambda: language.decoder_prefill(1, 16, f32, **kNarrowDecoder),
+    "decoder_decode": lambda: language.decoder_decode(32, 20, f32, **kNarrowDecoder),
+    "gcn": lambda: graphs.gcn(graphs.kFewNodes),
+    "gat": lambda: graphs.gat(graphs.kFewNodes),
+    "graph_diffusion": lambda: graphs.graph_diffusion(64, 2, graphs.kFewNodes),
+    "sage": lambda: graphs.sage(100, 400),
+    "unet": lambda: unet.unet(1, 16, f32, channels=32, scales=(1, 2), blocks=1, attention_from=1),
+    "dlrm": lambda: tables.dlrm(32, 1000, 16, (64, 32), (64, 32)),
+    "lstm": lambda: tables.lstm(1, 4, 64, f32),
+    "ppo_vit": lambda: vision.ppo_vit(2, 64, 2),
 }
 kFull = {
     "resnet50": lambda: vision.resnet50(128, bf16),
@@ -81,11 +99,11 @@ def export(case: Case, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="models to export; all by default")
-    parser.add_argument("--size", choices=["small", "full", "others"], help="only this folder")
+    parser.add_argument("--size", choices=["tiny", "small", "full", "others"], help="only this folder")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "models")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    for size, cases in (("small", kSmall), ("full", kFull), ("others", others.kOthers)):
+    for size, cases in (("tiny", kTiny), ("small", kSmall), ("full", kFull), ("others", others.kOthers)):
         for name, make in cases.items():
             if (options.size and size != options.size) or (options.names and name not in options.names):
                 continue

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from case import Case, edges, integers, normal, uniform
 
 kCora = {"nodes": 2708, "count": 10556, "features": 1433, "classes": 7}
+kFewNodes = {"nodes": 200, "count": 800, "features": 64, "classes": 7}
 
 
 class Gcn(nn.Module):
@@ -24,10 +25,10 @@ class Gcn(nn.Module):
         return self.conv2(F.relu(self.conv1(x, edge_index, edge_weight)), edge_index, edge_weight)
 
 
-def gcn() -> Case:
-    graph = edges(kCora["nodes"], kCora["count"], self_loops=True)
-    inputs = [normal(kCora["nodes"], kCora["features"]), graph, uniform(graph.shape[1], low=0.05, high=0.5)]
-    return Case(lambda: Gcn(kCora["features"], 16, kCora["classes"]), inputs)
+def gcn(of: dict[str, int] = kCora) -> Case:
+    graph = edges(of["nodes"], of["count"], self_loops=True)
+    inputs = [normal(of["nodes"], of["features"]), graph, uniform(graph.shape[1], low=0.05, high=0.5)]
+    return Case(lambda: Gcn(of["features"], 16, of["classes"]), inputs)
 
 
 class Gat(nn.Module):
@@ -42,9 +43,9 @@ class Gat(nn.Module):
         return self.conv2(F.elu(self.conv1(x, edge_index)), edge_index)
 
 
-def gat() -> Case:
-    graph = edges(kCora["nodes"], kCora["count"], self_loops=True)
-    return Case(lambda: Gat(kCora["features"], 8, 8, kCora["classes"]), [normal(kCora["nodes"], kCora["features"]), graph])
+def gat(of: dict[str, int] = kCora) -> Case:
+    graph = edges(of["nodes"], of["count"], self_loops=True)
+    return Case(lambda: Gat(of["features"], 8, 8, of["classes"]), [normal(of["nodes"], of["features"]), graph])
 
 
 class Sage(nn.Module):
@@ -86,7 +87,7 @@ class GraphDiffusion(nn.Module):
         return self.leave(h)
 
 
-def graph_diffusion(hidden: int, depth: int) -> Case:
-    graph = edges(kCora["nodes"], kCora["count"], self_loops=True)
-    inputs = [normal(kCora["nodes"], kCora["features"]), graph, uniform(graph.shape[1], low=0.05, high=0.5)]
-    return Case(lambda: GraphDiffusion(kCora["features"], hidden, depth), inputs + [integers(1, high=1000)])
+def graph_diffusion(hidden: int, depth: int, of: dict[str, int] = kCora) -> Case:
+    graph = edges(of["nodes"], of["count"], self_loops=True)
+    inputs = [normal(of["nodes"], of["features"]), graph, uniform(graph.shape[1], low=0.05, high=0.5)]
+    return Case(lambda: GraphDiffusion(of["features"], hidden, depth), inputs + [integers(1, high=1000)])

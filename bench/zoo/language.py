@@ -12,40 +12,40 @@ from case import Case, arange, constant, integers
 
 
 class Bert(nn.Module):
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, **shape) -> None:
         super().__init__()
         from transformers import BertConfig, BertModel
 
-        self.model = BertModel(BertConfig(num_hidden_layers=layers))
+        self.model = BertModel(BertConfig(num_hidden_layers=layers, **shape))
 
     def forward(self, input_ids, attention_mask, token_type_ids):
         out = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         return out.last_hidden_state, out.pooler_output
 
 
-def bert(batch: int, length: int, layers: int, dtype: torch.dtype, dynamic: bool = False) -> Case:
+def bert(batch: int, length: int, layers: int, dtype: torch.dtype, dynamic: bool = False, **shape) -> Case:
     shapes = None
     if dynamic:
         dims = {0: torch.export.Dim("batch", min=1, max=256), 1: torch.export.Dim("length", min=2, max=512)}
         shapes = (dims, dims, dims)
     inputs = [integers(batch, length, high=30522), constant(batch, length, value=1), integers(batch, length, high=2)]
-    return Case(lambda: Bert(layers), inputs, dtype, shapes)
+    return Case(lambda: Bert(layers, **shape), inputs, dtype, shapes)
 
 
 class Xlnet(nn.Module):
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, width: int, heads: int) -> None:
         super().__init__()
         from transformers import XLNetConfig, XLNetModel
 
-        model = XLNetModel(XLNetConfig(d_model=768, n_head=12, d_inner=3072, n_layer=layers))
+        model = XLNetModel(XLNetConfig(d_model=width, n_head=heads, d_inner=4 * width, n_layer=layers))
         self.model = model.to(torch.get_default_dtype())  # its projections are made in f32 whatever the default is
 
     def forward(self, input_ids):
         return self.model(input_ids=input_ids, use_mems=False).last_hidden_state
 
 
-def xlnet(batch: int, length: int, layers: int, dtype: torch.dtype) -> Case:
-    return Case(lambda: Xlnet(layers), [integers(batch, length, high=32000)], dtype)
+def xlnet(batch: int, length: int, layers: int, dtype: torch.dtype, width: int = 768, heads: int = 12) -> Case:
+    return Case(lambda: Xlnet(layers, width, heads), [integers(batch, length, high=32000)], dtype)
 
 
 class RmsNorm(nn.Module):

@@ -8,13 +8,19 @@ from torch.nn import functional as F
 from case import Case, normal, uniform
 
 
-def resnet50(batch: int, dtype: torch.dtype, dynamic: bool = False) -> Case:
+def resnet50(batch: int, dtype: torch.dtype, dynamic: bool = False, size: int = 224) -> Case:
     shapes = ({0: torch.export.Dim("batch", min=1, max=256)},) if dynamic else None
-    return Case(torchvision.models.resnet50, [normal(batch, 3, 224, 224, dtype=dtype)], dtype, shapes)
+    return Case(torchvision.models.resnet50, [normal(batch, 3, size, size, dtype=dtype)], dtype, shapes)
 
 
 def vit_b16(batch: int, dtype: torch.dtype) -> Case:
     return Case(torchvision.models.vit_b_16, [normal(batch, 3, 224, 224, dtype=dtype)], dtype)
+
+
+def vit(batch: int, size: int, dtype: torch.dtype, **shape) -> Case:
+    """Torchvision's vision transformer in other sizes than vit_b16's."""
+    build = lambda: torchvision.models.VisionTransformer(image_size=size, patch_size=16, **shape)
+    return Case(build, [normal(batch, 3, size, size, dtype=dtype)], dtype)
 
 
 class Block(nn.Module):

@@ -573,7 +573,7 @@ class Chain::Choosing {
     report.eager_share = chained ? std::clamp(1 - covered_, 0.0, 1.0) : 1;
     if (chained && report.disturbed.empty() && chain.gain > 0) {
       report.speedup = chain.gain, report.speedup_low = chain.gain_low, report.speedup_high = chain.gain_high;
-      if (const double saved = (report.eager_ms - report.chosen_ms) / 1e3; saved > 0)
+      if (const double saved = (report.eager_ms - report.chosen_ms) / 1e3; saved > 0 && !d_.count)
         report.pays_back_after_calls = static_cast<int64_t>(report.compile_seconds / saved) + 1;
     }
     if (!chained && report.disturbed.empty() && chain.reason != "wrong_result" && chain.reason != "not_verified")

@@ -206,7 +206,12 @@ Result<size_t> race_candidates(Deciding& d) {
     for (size_t r = 0; r < of_runner.size(); ++r)
       if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
   if (runners.size() == 2) options.one_must_race.push_back(1);  // one look that others disturbed would decide
-  KRN_TRY_LET(RaceSheet sheet, race(runners, replay_runner, options));
+  auto raced = d.count ? count_calls(runners, *d.count, kLeastGain) : race(runners, replay_runner, options);
+  if (d.count && raced.status().code() == Code::k_unsupported) {
+    d.report.reasons.insert(d.report.reasons.begin(), raced.status().message().what + ": nothing is compared");
+    return choose_untimed(d);
+  }
+  KRN_TRY_LET(const RaceSheet sheet, std::move(raced));
   d.keeps_decision = sheet.disturbed.empty();
   for (size_t r = 0; r < sheet.rows.size(); ++r) {
     const RaceRow& row = sheet.rows[r];
@@ -247,7 +252,8 @@ Result<size_t> race_candidates(Deciding& d) {
   return winner;
 }
 
-// The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed.
+// The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed. Where instructions
+// are counted, thousands of them, of one run.
 void time_steps(Deciding& d, const Candidate& candidate) {
   constexpr size_t kRuns = 5, kMostRuns = 25;
   const std::vector<PlanStep>& steps = candidate.built.plan->steps();
@@ -259,8 +265,13 @@ void time_steps(Deciding& d, const Candidate& candidate) {
     std::vector<double> step_us;
     const uint64_t waited = interference.waited_ns();
     const uint64_t start = ticks();
-    const Result<Tensors> outputs = candidate.built.plan->run_timed(d.raced, step_us);  // freeing them is the caller's time
+    const uint64_t* count = d.count ? d.count->address() : nullptr;
+    const Result<Tensors> outputs = candidate.built.plan->run_timed(d.raced, step_us, count);  // freeing them is the caller's time
     if (!outputs.ok()) return;
+    if (d.count) {
+      for (size_t s = 0; s < steps.size(); ++s) us_of_steps[s].push_back(step_us[s]);
+      break;
+    }
     const double us = static_cast<double>(ticks() - start) * microseconds_per_tick();
     const bool quiet = static_cast<double>(interference.waited_ns() - waited) <= kDisturbedShare * us * 1e3;
     if (!quiet && ++disturbed + kRuns <= kMostRuns) continue;
@@ -271,7 +282,7 @@ void time_steps(Deciding& d, const Candidate& candidate) {
     d.report.reasons.push_back("the times of steps were taken while others had the processor");
   (void)d.trials.restore();
   d.report.steps_of = candidate.report.name;
-  d.report.call_overhead_us = median(overheads);
+  if (!d.count) d.report.call_overhead_us = median(overheads);
   for (size_t s = 0; s < steps.size(); ++s)
     d.report.steps.push_back({steps[s].name, steps[s].executable ? candidate.report.plugin : "eager", steps[s].num_ops,
                              median(us_of_steps[s]), steps[s].executable ? "" : "unsupported", steps[s].note});

@@ -162,7 +162,7 @@ void finish(Deciding& d) {
       if (candidate.report.plugin == best->report.plugin) generated = std::max(generated, candidate.report.compile_seconds);
     d.report.compile_seconds = build_seconds + std::max(generated, best->report.compile_seconds);
     d.report.nodes_compiled = best->built.nodes_compiled;
-    const double saved = d.report.disturbed.empty() ? (d.report.eager_ms - d.report.chosen_ms) / 1e3 : 0;
+    const double saved = d.report.disturbed.empty() && !d.count ? (d.report.eager_ms - d.report.chosen_ms) / 1e3 : 0;
     if (d.report.chosen == best->report.name && saved > 0)
       d.report.pays_back_after_calls = static_cast<int64_t>(std::ceil(d.report.compile_seconds / saved));
     if (d.report.chosen != best->report.name) d.report.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));

@@ -31,6 +31,7 @@ Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
   report.device = device_name(session.device);
   report.mode = session.options.mode;
   report.threads = services.num_threads();
+  if (count) report.fitness = "counts";
   for (const TensorRef& t : inputs) {
     specs.push_back(spec_of(*t));
     report.inputs.push_back(spec_text(specs.back()));

@@ -15,6 +15,7 @@
 #include "core/api/trial.h"
 #include "core/cache/ledger.h"
 #include "core/host/background.h"
+#include "core/tune/instructions.h"
 
 namespace keirin {
 
@@ -62,6 +63,7 @@ struct Deciding {
 
   Session::Impl& session;
   TensorServices& services;
+  const std::optional<InstructionCount> count = InstructionCount::of_environment();  // what is compared, where times mean nothing
   Tensors inputs, raced;               // the caller's, and what is timed: clones where the model writes its inputs
   std::vector<TensorSpec> specs;       // of the inputs
   std::shared_ptr<Prepared> prepared;  // null: the model runs as a whole in eager

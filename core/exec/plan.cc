@@ -385,21 +385,22 @@ Status Plan::failed(size_t step, bool after, Status status) const {
                                            "the call is not repeated: it would update the state twice", "load the model again"});
 }
 
-Status Plan::run_steps(Context& context, std::vector<double>* step_us) {
+Status Plan::run_steps(Context& context, std::vector<double>* step_us, const uint64_t* count) {
+  const auto now = [count] { return count ? __atomic_load_n(count, __ATOMIC_RELAXED) : ticks(); };
   for (size_t s = 0; s < steps_.size(); ++s) {
-    const uint64_t start = ticks();
+    const uint64_t start = now();
     Status status = steps_[s].executable ? run_region(context, s) : run_eager(context, s);
     if (!status.ok()) return failed(s, false, std::move(status));
     if (!only_regions_)
       for (ValueId v : released_[s]) context.tensors[v].reset();
     if (!step_us) continue;
     KRN_TRY(services_.synchronize(device_));
-    step_us->push_back(static_cast<double>(ticks() - start) * microseconds_per_tick());
+    step_us->push_back(static_cast<double>(now() - start) * (count ? 1e-3 : microseconds_per_tick()));
   }
   return {};
 }
 
-Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us) {
+Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us, const uint64_t* count) {
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
   std::vector<TensorRef> outputs;
   outputs.reserve(outputs_.size());
@@ -409,7 +410,7 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
     // Before the kernels, while all of this is still in the caches.
     if (only_fresh_)
       for (const Output& output : outputs_) outputs.push_back(context->tensors[output.value]);
-    status = run_steps(*context, step_us);
+    status = run_steps(*context, step_us, count);
     if (status.ok() && !only_fresh_) {
       status = collect(*context, inputs, outputs);
       if (!status.ok() && !steps_.empty()) status = failed(steps_.size() - 1, true, std::move(status));
@@ -420,12 +421,12 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
   return outputs;
 }
 
-Result<std::vector<TensorRef>> Plan::run(const std::vector<TensorRef>& inputs) { return execute(inputs, nullptr); }
+Result<std::vector<TensorRef>> Plan::run(const std::vector<TensorRef>& inputs) { return execute(inputs, nullptr, nullptr); }
 
-Result<std::vector<TensorRef>> Plan::run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us) {
+Result<std::vector<TensorRef>> Plan::run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us, const uint64_t* count) {
   step_us.clear();
   step_us.reserve(steps_.size());
-  return execute(inputs, &step_us);
+  return execute(inputs, &step_us, count);
 }
 
 }  // namespace keirin

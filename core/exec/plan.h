@@ -53,8 +53,9 @@ class Plan {
   // Inputs by user position, of the sizes the plan was made for. Any thread; calls in flight do not share a context. No two outputs
   // share memory unless both are inputs themselves: where eager's do, the caller makes views of them.
   [[gnu::hot]] Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
-  // The same, with the microseconds of each step (device work is waited for after each).
-  [[gnu::hot]] Result<std::vector<TensorRef>> run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us);
+  // The same, with the microseconds of each step (device work is waited for after each); with `count`, thousands of what counts there.
+  [[gnu::hot]] Result<std::vector<TensorRef>> run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us,
+                                                        const uint64_t* count = nullptr);
 
   const std::vector<PlanStep>& steps() const { return steps_; }
   int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included
@@ -107,10 +108,11 @@ class Plan {
   [[gnu::hot]] Status run_region(Context& context, size_t step);
   Status run_eager(Context& context, size_t step);
   [[gnu::cold]] Status conform(Context& context, ValueId value);
-  [[gnu::hot]] Status run_steps(Context& context, std::vector<double>* step_us);
+  [[gnu::hot]] Status run_steps(Context& context, std::vector<double>* step_us, const uint64_t* count);
   Status collect(Context& context, const std::vector<TensorRef>& inputs, std::vector<TensorRef>& outputs);
   [[gnu::cold]] Status failed(size_t step, bool after, Status status) const;
-  [[gnu::hot]] Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us);
+  [[gnu::hot]] Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us,
+                                                      const uint64_t* count);
 
   // First what every call reads, on as few cache lines as may be.
   TensorServices& services_;

@@ -26,6 +26,14 @@ std::string milliseconds(double ms) {
   return ms < 1 ? fmt::format("{:.4f}", ms) : fmt::format("{:.3f}", ms);
 }
 
+bool counts_instructions(const ModelReport& r) { return r.fitness == "counts"; }
+
+// What a call takes, in the report's unit.
+std::string cost(const ModelReport& r, double ms) {
+  return counts_instructions(r) && ms > 0 ? fmt::format("{:.0f}", ms * 1e6) : milliseconds(ms);
+}
+const char* unit(const ModelReport& r) { return counts_instructions(r) ? "instructions" : "ms"; }
+
 std::string ratio(const ModelReport& r) {
   return r.disturbed.empty() ? fmt::format("{:.2f}x [{:.2f}, {:.2f}]", r.speedup, r.speedup_low, r.speedup_high) : "disturbed";
 }
@@ -34,7 +42,7 @@ std::string verdict(const ModelReport& r) {
   if (!r.verified) return r.chosen + ": not verified";
   // Eager and the replays of it ("eager+launch_replay") are no compiled code.
   if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0) return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
-  return "compiled (" + r.chosen + ")";
+  return "compiled (" + r.chosen + ")" + (counts_instructions(r) ? ", by counts" : "");
 }
 
 nlohmann::json size_json(const SizeReport& size) {
@@ -74,17 +82,23 @@ std::string model_at_sizes(const ModelReport& r) {
 }
 
 nlohmann::json to_json(const ModelReport& r) {
+  const auto timed = [&](double x) { return counts_instructions(r) ? nlohmann::json() : nlohmann::json(x); };
+  const auto counted = [&](double x, double each) {
+    return counts_instructions(r) ? nlohmann::json(std::llround(x * each)) : nlohmann::json();
+  };
   nlohmann::json sizes = nlohmann::json::array();
   for (const SizeReport& size : r.sizes) sizes.push_back(size_json(size));
   nlohmann::json candidates = nlohmann::json::array();
   for (const CandidateReport& c : r.candidates)
     candidates.push_back({{"name", c.name}, {"plugin", c.plugin}, {"reason", c.reason}, {"note", c.note},
                           {"verified", c.verified}, {"max_error", c.max_error}, {"eager_error", c.eager_error},
-                          {"ms", c.milliseconds}, {"gain", c.gain}, {"gain_ci", {c.gain_low, c.gain_high}},
+                          {"ms", timed(c.milliseconds)}, {"instructions", counted(c.milliseconds, 1e6)},
+                          {"gain", c.gain}, {"gain_ci", {c.gain_low, c.gain_high}},
                           {"blocks", c.blocks}, {"compile_s", c.compile_seconds}, {"peak_bytes", c.peak_bytes}});
   nlohmann::json steps = nlohmann::json::array();
   for (const StepReport& s : r.steps)
-    steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", s.microseconds},
+    steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", timed(s.microseconds)},
+                     {"instructions", counted(s.microseconds, 1e3)},
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json segments = nlohmann::json::array();
   for (const SegmentReport& s : r.segments)
@@ -94,9 +108,9 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const auto& [name, seconds] : r.stage_seconds) stages[name] = stages.value(name, 0.0) + seconds;  // one may come again
   const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
   return {{"model", r.model}, {"sizes", sizes}, {"inputs", r.inputs}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode},
-          {"threads", r.threads}, {"disturbed", r.disturbed},
-          {"eager_ms", r.eager_ms}, {"eager_replay_ms", r.eager_replay_ms}, {"compiled_ms", r.compiled_ms},
-          {"chosen", r.chosen}, {"chosen_ms", r.chosen_ms}, {"speedup", figure(r.speedup)},
+          {"threads", r.threads}, {"disturbed", r.disturbed}, {"fitness", r.fitness},
+          {"eager_ms", timed(r.eager_ms)}, {"eager_replay_ms", timed(r.eager_replay_ms)}, {"compiled_ms", timed(r.compiled_ms)},
+          {"chosen", r.chosen}, {"chosen_ms", timed(r.chosen_ms)}, {"speedup", figure(r.speedup)},
           {"speedup_ci", {figure(r.speedup_low), figure(r.speedup_high)}}, {"compile_s", r.compile_seconds},
           {"warm_start_s", r.warm_start_seconds}, {"peak_bytes", r.peak_bytes}, {"eager_peak_bytes", r.eager_peak_bytes},
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
@@ -127,7 +141,8 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
 }
 
 std::string bench_table(const std::vector<ModelReport>& reports) {
-  std::vector<std::vector<std::string>> rows = {{"model", "device", "eager ms", "replay ms", "compiled ms", "speedup [95 %]",
+  const std::string unit = reports.empty() ? "ms" : keirin::unit(reports.front());
+  std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]",
                                                  "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
                                                  "pays back", "verdict"}};
   double log_sum = 0;
@@ -138,8 +153,8 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
     nodes += r.nodes, compiled += r.nodes_compiled, opaque += r.nodes_opaque;
     verified += r.verified, slower += r.disturbed.empty() && r.speedup < 1, faster += r.pays_back_after_calls > 0;
     generated += r.kernels_generated, generating += r.kernels_generated > 0;
-    rows.push_back({model_at_sizes(r), r.device, milliseconds(r.eager_ms), milliseconds(r.eager_replay_ms),
-                    milliseconds(r.compiled_ms), ratio(r),
+    rows.push_back({model_at_sizes(r), r.device, cost(r, r.eager_ms), cost(r, r.eager_replay_ms),
+                    cost(r, r.compiled_ms), ratio(r),
                     fmt::format("{:.2f}", r.compile_seconds),
                     fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
@@ -174,23 +189,24 @@ std::string costs_table(const std::vector<ModelReport>& reports) {
 
 std::string explain_text(const ModelReport& r) {
   std::string out = fmt::format("{} on {}, {} threads: {}", r.model, r.device, r.threads, r.chosen);
-  out += r.disturbed.empty() ? fmt::format(" at {} ms, {} over the baseline\n", milliseconds(r.chosen_ms), ratio(r))
+  out += r.disturbed.empty() ? fmt::format(" at {} {}, {} over the baseline\n", cost(r, r.chosen_ms), unit(r), ratio(r))
                              : fmt::format("; the race was disturbed: {}\n", r.disturbed);
   for (const SizeReport& size : r.sizes)
     out += fmt::format("  {} = {}, the export allows {} to {}\n", size.name, size.value, size.min,
                        size.max > 0 ? std::to_string(size.max) : "any");
-  std::vector<std::vector<std::string>> rows = {{"candidate", "ms", "gain [95 %]", "blocks", "error (eager)", "reason", "note"}};
+  std::vector<std::vector<std::string>> rows = {{"candidate", unit(r), "gain [95 %]", "blocks", "error (eager)", "reason", "note"}};
   for (const CandidateReport& c : r.candidates)
-    rows.push_back({c.name, milliseconds(c.milliseconds),
+    rows.push_back({c.name, cost(r, c.milliseconds),
                     c.blocks ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", c.gain, c.gain_low, c.gain_high) : "-",
                     std::to_string(c.blocks), fmt::format("{:.1e} ({:.1e})", c.max_error, c.eager_error), c.reason, c.note});
   out += render(rows);
   if (!r.steps.empty()) {
     out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
-    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", "us", "reason", "note"}};
-    for (const StepReport& s : r.steps)
-      steps.push_back({s.name, s.choice, std::to_string(s.ops),
-                       s.microseconds > 0 ? fmt::format("{:.1f}", s.microseconds) : "-", s.reason, s.note});
+    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", counts_instructions(r) ? "instructions" : "us", "reason", "note"}};
+    for (const StepReport& s : r.steps) {
+      const std::string took = counts_instructions(r) ? cost(r, s.microseconds / 1e3) : fmt::format("{:.1f}", s.microseconds);
+      steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-", s.reason, s.note});
+    }
     out += render(steps);
   }
   if (!r.segments.empty()) {

@@ -20,7 +20,7 @@ struct CandidateReport {
   std::string note;          // the reason in words
   bool verified = false;
   double max_error = 0, eager_error = 0;  // largest over the outputs, relative to the referee's largest element
-  double milliseconds = 0;                // median of the race or of the screen; 0 if never timed, or disturbed
+  double milliseconds = 0;                // median of the race or of the screen; 0 if never timed, or disturbed; see ModelReport::fitness
   double gain = 0, gain_low = 0, gain_high = 0;  // time of the baseline over its own, Hodges-Lehmann, 95 % or more
   int blocks = 0;
   double compile_seconds = 0;
@@ -59,6 +59,7 @@ struct SizeReport {
 
 struct ModelReport {
   std::string model, device, plugin, mode;
+  std::string fitness = "time";       // what candidates are compared by; "counts": instructions, a million for each ms of the fields
   std::vector<SizeReport> sizes;      // empty: the export fixed them all
   std::vector<std::string> inputs;    // "f32[8,128]", by position
   int threads = 0;

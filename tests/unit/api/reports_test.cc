@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a report says of a model that is compiled in segments, and of the stages that took time; and progress, which is a share.
+// What a report says of a model that is compiled in segments, of the stages that took time, and where instructions would be counted; and
+// progress, which is a share.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include "core/api/session.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
+#include "tests/support/temp_folder.h"
 
 namespace keirin {
 namespace {
@@ -62,6 +65,19 @@ TEST(Reports, ProgressIsAShare) {
     EXPECT_FALSE(told.done.empty()) << path;
     for (const double share : told.done) EXPECT_TRUE(share >= 0 && share <= 1) << path << ": " << share;
   }
+}
+
+TEST(Reports, WhereNobodyCountsInstructionsNothingIsChosen) {
+  const test::TempFolder folder;
+  const std::string path = folder.path() + "/count";
+  test::spill(path, std::string(sizeof(uint64_t), '\0'));
+  setenv("KEIRIN_INSTRUCTIONS", path.c_str(), 1);
+  const ModelReport report = decide("/bench/zoo/models/small/mlp.pt2", "").report;
+  unsetenv("KEIRIN_INSTRUCTIONS");
+  EXPECT_EQ(report.fitness, "counts");
+  EXPECT_EQ(report.chosen, "eager");
+  ASSERT_FALSE(report.reasons.empty());
+  EXPECT_NE(report.reasons[0].find("nobody counts"), std::string::npos) << report.reasons[0];
 }
 
 }  // namespace
