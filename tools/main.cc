@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/nearest.h"
+#include "tools/matrix/words.h"
 #include "tools/options.h"
 
 int main(int argc, char** argv) try {
@@ -24,6 +25,7 @@ int main(int argc, char** argv) try {
   add_opt(app, exit_code);
   add_repro(app, exit_code);
   add_cache(app, exit_code);
+  add_matrix(app, exit_code);
   add_option_list(app);
   std::vector<std::string> words;
   for (const CLI::App* word : app.get_subcommands([](CLI::App*) { return true; })) words.push_back(word->get_name());

@@ -173,7 +173,26 @@ size_t choose_untimed(Deciding& d) {
   return chosen;
 }
 
+// The one that was asked for.
+Result<size_t> choose_named(Deciding& d) {
+  const std::string& name = d.session.options.only_candidate;
+  d.keeps_decision = false;
+  std::string names;
+  for (size_t i = 0; i < d.candidates.size(); ++i) {
+    Candidate& candidate = d.candidates[i];
+    names += (i ? ", " : "") + candidate.report.name;
+    if (candidate.report.name != name) continue;
+    if (!candidate.call || (!candidate.report.verified && !candidate.baseline))
+      return Status(candidate.report.reason == "wrong_result" ? Code::k_wrong_result : Code::k_unsupported,
+                    Message{"the candidate \"" + name + "\" cannot answer: " + candidate.report.reason, candidate.report.note, {}, {}});
+    candidate.report.reason = "forced";
+    return i;
+  }
+  return Status(Code::k_unsupported, Message{"no candidate is called \"" + name + "\"", {}, {}, "there are: " + names});
+}
+
 Result<size_t> race_candidates(Deciding& d) {
+  if (!d.session.options.only_candidate.empty()) return choose_named(d);
   if (d.session.options.race_seconds <= 0) return choose_untimed(d);
   KRN_TRY_LET(d.raced, d.trials.own_copies(d.inputs));
   std::vector<Runner> runners;

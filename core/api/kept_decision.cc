@@ -40,7 +40,9 @@ void read_kept_decision(Deciding& d) {
 
 void read_kept_decision(Deciding& d, const Hash& what) {
   Cache* cache = d.session.runtime.cache();
-  if (!cache || !cache->usable() || !d.session.options.verify || !d.session.options.force.empty()) return;
+  if (!cache || !cache->usable() || !d.session.options.verify || !d.session.options.force.empty() ||
+      !d.session.options.only_candidate.empty())
+    return;
   d.ledger_key = key_of(d, what);
   std::string stale;
   d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d), &stale);

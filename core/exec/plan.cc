@@ -2,6 +2,7 @@
 #include "core/exec/plan.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "abi/planted.h"
 #include "core/base/overlap.h"
@@ -293,8 +294,12 @@ Status Plan::run_region(Context& context, size_t s) {
   void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
   Executable& executable = *steps_[s].executable;
   context.flight.enter(executable);
+  const auto begin = KRN_PLANTED(slow_region) ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   Status status = executable.run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
                                  static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
+  if (KRN_PLANTED(slow_region))
+    for (const auto end = std::chrono::steady_clock::now() + (std::chrono::steady_clock::now() - begin) / 10; std::chrono::steady_clock::now() < end;) {
+    }
   context.flight.leave();
   return status;
 }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The project's statistics, all of them: shift of paired samples by signed ranks. No distribution is assumed, nothing is
-// random: the same numbers give the same verdict. The race and the regression matrix share it.
+// The project's statistics, all of them: shift of paired samples by signed ranks, gates and labels, many tests at once, tails,
+// change points. No distribution is assumed but where a function says so, nothing is random (the bootstrap's seed is fixed): the
+// same numbers give the same verdict, and with base and head swapped the mirrored one. The race and the regression matrix share it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace keirin {
@@ -46,5 +50,63 @@ class SequentialTest {
   double threshold_;
   std::vector<double> d_;
 };
+
+// ---- The matrix: is head slower than base? Shifts are mean log head - mean log base, one d per block: positive is slower. ----
+
+// Whole processes are started again for more blocks, so there are three looks.
+inline constexpr int kMatrixLooks[] = {12, 24, 48};
+inline constexpr int kConfirmBlocks = 24;
+inline constexpr double kIntervalMiss = 0.05;    // of a matrix interval, both sides together
+inline constexpr double kScreenLevel = 0.05;     // one-sided: a cell below it is measured once more
+inline constexpr double kFalseDiscoveries = 0.01;
+inline constexpr double kLeastGate = 0.01;       // of a ratio, as all gates
+inline constexpr double kLargestGate = 0.05;     // above, the cell only informs
+inline constexpr size_t kSittingsForGate = 8;
+
+// The exact 95 % interval; the whole range of d where so few blocks have none (fewer than 6).
+Shift paired_shift(std::span<const double> d);
+
+// Probability of ranks that speak at least as much for a shift above `bound`, if it were `bound`: exact without ties, and of tied
+// distances the smaller rank sum counts. 1 for no blocks. The other direction: negate d, keep the bound.
+double signed_rank_p(std::span<const double> d, double bound);
+
+// The largest difference of log ratios that counts as none: the larger of 1 % and three times the A/A noise, the root mean square
+// of shifts between the same binary and itself. `own` are those of the series, oldest first, of which the last 8 count; with fewer
+// `device` serves, of all series. Nothing if that holds fewer than 8 too: nothing is known of the noise.
+std::optional<double> gate_of(std::span<const double> own, std::span<const double> device);
+
+enum class Label { kRegressed, kImproved, kUnchanged, kInconclusive, kInvalid };
+std::string_view label_name(Label label);
+// By the interval alone: what lies wholly beyond a gate, or wholly between both; else inconclusive. A gate is of a ratio: 0.01.
+Label label_of(const Shift& shift, double gate);
+// "small" below 3 %, "medium" below 10 %, "large": how much it is, apart from how sure.
+std::string_view size_of_shift(double log_ratio);
+
+// Grown 12 -> 24 -> 48: whether this many blocks still need more. A look with something beyond the gate needs none either.
+bool needs_more_blocks(std::span<const double> d, double gate);
+// Whether the cell has to be measured once more in fresh processes: shown by the first stage to be beyond the gate, to either side.
+bool is_flagged(std::span<const double> d, double gate);
+// The labels of all flagged cells of one comparison, from their fresh blocks alone; parallel to `fresh`. Benjamini-Hochberg over the
+// p-values of both directions, so that one loss among a thousand cells is not one of ten by chance.
+std::vector<Label> confirmed_labels(std::span<const std::vector<double>> fresh, std::span<const double> gates);
+
+// Which of the p-values are discoveries at this rate of false ones (Benjamini-Hochberg); parallel to p.
+std::vector<bool> discoveries(std::span<const double> p, double rate);
+
+// Log ratio of a quantile, head over base, with its 95 % interval, by a bootstrap of blocks. One vector of samples per block.
+struct QuantileShift {
+  std::optional<Shift> shift;
+  std::string why_not;  // too few samples: a side needs 10 / (1 - q)
+};
+QuantileShift quantile_shift(std::span<const std::vector<double>> base, std::span<const std::vector<double>> head, double q);
+
+// Where a series steps: E-divisive splits, each kept if a t-test calls it real and it is at least `least_step` high; segments have
+// at least 5 points. The t-test assumes normal noise. Ascending; `at` is the first point of the new segment.
+struct ChangePoint {
+  size_t at = 0;
+  double step = 0;  // mean after less mean before, of the segments beside it
+  double p = 1;
+};
+std::vector<ChangePoint> change_points(std::span<const double> series, double least_step);
 
 }  // namespace keirin

@@ -29,7 +29,8 @@ inline std::string other_word(const OptionRow& row, const Options& options, cons
     case OptionValues::kPass: return "merge_siblings";
     case OptionValues::kPlugin: return "cpu";
     case OptionValues::kPath: return folder;
-    case OptionValues::kText: return row.name == "load_libraries" ? "libm.so.6" : folder;
+    case OptionValues::kText:
+      return row.name == "load_libraries" ? "libm.so.6" : row.name == "only_candidate" ? "replay" : folder;
   }
   return {};
 }

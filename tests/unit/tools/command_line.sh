@@ -33,6 +33,8 @@ expect 2 'does not exist' run mlp --plugin /nope.so
 expect 2 "$folder/nope.so" run mlp --plugin nope.so
 expect 2 'those found: ' run mlp --only-plugin nope
 expect 2 'cpu, cuda, cuda:N' run mlp --device tpu
+expect 1 'there are: eager, replay' run mlp --only-candidate nope
+expect 0 'replay at' run mlp --only-candidate replay --threads 1
 expect 2 'does not exist' repro "$folder" --plugin /nope.so
 KEIRIN_RUN_IN=wrker expect 2 'KEIRIN_RUN_IN' plugins
 KEIRIN_RUN_IN=worker expect 0 '' plugins

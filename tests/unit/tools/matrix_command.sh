@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# keirin matrix from the outside: cells and shards, refusals, and one sitting of each kind on a model of microseconds. Which label a
+# cell gets hangs on what else runs here, so that is asked only where it must not be: never a failure, always a record.
+set -uo pipefail
+keirin=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export KEIRIN_CACHE=$work/cache
+cd "$work" || exit 1
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+# exits WANTED COMMAND...: the exit code is one of the words of WANTED
+exits() {
+  local wanted=$1; shift
+  "$@" >out 2>err
+  local code=$?
+  [[ " $wanted " == *" $code "* ]] || { fail "exit $code, not $wanted: $*"; tail -5 out err; }
+}
+
+# Shards hold each cell once, and all of them.
+"$keirin" matrix run --set ci --list | sort >all
+for i in 1 2 3 4 5 6 7 8; do "$keirin" matrix run --set ci --shard $i/8 --list; done | sort >parts
+cmp -s all parts || fail "eight shards are not the set"
+[[ $(wc -l <all) -ge 30 ]] || fail "the set ci has $(wc -l <all) cells"
+grep -q '^mlp/small/f32/infer/single/default compiled:cpu$' all || fail "no cell of the plugin cpu"
+
+# What cannot be meant is refused, and nothing is written.
+exits 2 "$keirin" matrix run --set nowhere
+exits 2 "$keirin" matrix run --shard 9/8
+exits 2 "$keirin" matrix run --cases 'no such*'
+exits 2 "$keirin" matrix run --budget soon
+exits 2 "$keirin" matrix compare --base "$work/nowhere"
+exits 2 "$keirin" matrix report
+exits 2 "$keirin" matrix-worker
+echo 'mlp/small/f32/fly/single/default' >odd
+exits 2 "$keirin" matrix run --set ./odd
+grep -q 'fly' err || fail "the message does not name the part"
+[[ ! -e keirin-matrix ]] || fail "a store was made for nothing"
+# A command that is none of ours is told, not waited for.
+exits "1 3" "$keirin" matrix compare --base /bin/true --cases 'mlp*' --store other
+grep -q '/bin/true' err || fail "the message does not name the command"
+
+# A model that nobody ships is not run, which is no pass and no failure; numerics of another plugin's absence alike.
+echo 'nosuchmodel/small/f32/infer/single/default' >absent
+exits 4 "$keirin" matrix selfcheck --set ./absent --variants eager --store absent-store --quiet
+exits 0 "$keirin" matrix selfcheck --cases 'mlp*' --variants compiled:nosuch --store absent-plugin --quiet
+grep -q '1 not_run' out || { fail "a plugin that is absent is not shown as not run"; cat out; }
+
+for word in selfcheck run "compare --base $keirin"; do
+  # shellcheck disable=SC2086
+  exits "0 4" "$keirin" matrix $word --cases 'mlp*' --variants auto --threads 1 --gate 90 --store store --json report.json --md report.md --junit report.xml
+  grep -q '"schema": "keirin/matrix/1"' report.json || fail "no report of $word"
+done
+[[ $(ls store/log | wc -l) == 3 ]] || fail "three sittings left $(ls store/log | wc -l) logs"
+exits 0 "$keirin" matrix merge --into merged store store
+grep -q ' 0 skipped' out || fail "a merge skipped something"
+"$keirin" matrix report --store store --json - --text '' >first
+"$keirin" matrix report --store merged --json - --text '' >second
+cmp -s first second || fail "the merged store says something else"
+exits 0 "$keirin" matrix history --store merged
+run=$(grep -om1 '"run": "[0-9a-f]*"' first | cut -d'"' -f4)
+exits 0 "$keirin" matrix mark "$run" --as void --why 'a test' --store merged
+exits 2 "$keirin" matrix mark nothing --as void --why 'a test' --store merged
+
+# The same binary twice is not called slower (S12). In a build with planted bugs head has the one that is switched on, base has none:
+# a spin of a tenth in a region's run is found.
+printf '#!/bin/sh\nunset KEIRIN_PLANTED\nexec "%s" "$@"\n' "$keirin" >plain
+chmod +x plain
+exits "0 4" "$keirin" matrix compare --base ./plain --cases 'gcn*' --variants compiled:cpu --threads 1 --gate 3 --store twice --quiet
+cat out
+exit $failed

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stores of the matrix and what is read out of them, without a model: union law and hostile files (S11), the same
+// verdict bytes whatever the records went through (S7), labels and exit codes from records, escaped reports.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "tests/support/temp_folder.h"
+#include "tools/matrix/report.h"
+#include "tools/options.h"
+
+namespace keirin::tools::matrix {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+void write_log(const fs::path& store, const std::string& name, const std::string& bytes) {
+  fs::create_directories(store / "log");
+  std::ofstream(store / "log" / name, std::ios::binary) << bytes;
+}
+
+std::string lines_of(const std::vector<Record>& records) {
+  std::string out;
+  for (const Record& record : records) out += record.line + "\n";
+  return out;
+}
+
+Store read(const fs::path& folder) {
+  Result<Store> store = Store::read(folder.string());
+  EXPECT_TRUE(store.ok()) << store.status().text();
+  return store.ok() ? std::move(*store) : Store();
+}
+
+std::vector<std::string> ids(const Store& store) {
+  std::vector<std::string> out;
+  for (const auto& [id, record] : store.records()) out.push_back(id);
+  return out;
+}
+
+// What a sitting writes of one cell. Slots are `base_ns` with noise; head takes `ratio` times as long.
+struct Cell {
+  std::string item = "mlp/small/f32/infer/single/default", variant = "auto", status = "ok", at_fault = "",
+              sitting = "s1";
+  double ratio = 1, noise = 0.002;
+  json gate = 0.01;
+  bool confirm = true;
+};
+
+std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string& purpose = "compare",
+                               double time = 1) {
+  json planned = json::array();
+  for (const Cell& cell : cells) planned.push_back({cell.item, cell.variant});
+  std::vector<Record> out = {make_record("sitting", {{"sitting", cells[0].sitting},
+                                                     {"purpose", purpose},
+                                                     {"time", time},
+                                                     {"machine", "m"},
+                                                     {"class", "x86"},
+                                                     {"fitness", "timing"},
+                                                     {"base", "b"},
+                                                     {"head", "h"},
+                                                     {"cells", planned}})};
+  std::mt19937_64 random(static_cast<uint64_t>(time));
+  std::normal_distribution<double> normal;
+  for (const Cell& cell : cells) {
+    std::string screen;
+    for (const char* stage : {"screen", "confirm"}) {
+      if (stage == std::string("confirm") && (!cell.confirm || cell.ratio == 1 || cell.status != "ok")) continue;
+      json fields = {{"sitting", cell.sitting},
+                     {"case", cell.item},
+                     {"variant", cell.variant},
+                     {"stage", stage},
+                     {"side", "base"}};
+      const Record base = make_record("run", fields);
+      fields.update({{"side", "head"},
+                     {"base", base.id},
+                     {"status", cell.status},
+                     {"at_fault", cell.at_fault},
+                     {"gate", cell.gate},
+                     {"reasons", json::array()}});
+      if (!screen.empty()) fields["confirms"] = screen;
+      const Record head = make_record("run", fields);
+      out.push_back(base), out.push_back(head);
+      if (cell.status != "ok") continue;
+      for (int block = 0; block < (screen.empty() ? 12 : 24); ++block)
+        for (int slot = 0; slot < 4; ++slot) {
+          const bool is_base = (slot == 0 || slot == 3) == (block / 3 % 2 == 0);  // who begins changes with the launch
+          const double ns = 1e6 * std::exp(cell.noise * normal(random)) * (is_base ? 1 : cell.ratio);
+          out.push_back(make_record("sample", {{"run", is_base ? base.id : head.id},
+                                               {"launch", block / 3},
+                                               {"block", block},
+                                               {"slot", slot},
+                                               {"measure", "latency_ns"},
+                                               {"values", std::vector<int64_t>(5, static_cast<int64_t>(ns))},
+                                               {"kept", true}}));
+        }
+      screen = head.id;
+    }
+  }
+  return out;
+}
+
+Store store_of(const std::vector<Record>& records) {
+  Store store;
+  for (const Record& record : records) store.add(record);
+  return store;
+}
+
+std::string verdict_bytes(const Store& store) {
+  std::string out;
+  for (const Verdict& v : judge(store)) out += record_of(v).line + "\n";
+  return out;
+}
+
+TEST(MatrixRecords, AreCanonicalAndNamedByTheirBytes) {
+  const Record record = make_record("mark", {{"why", "b"}, {"of", "a"}});
+  EXPECT_EQ(record.line, R"({"kind":"mark","krn":"matrix/1","of":"a","why":"b"})");
+  EXPECT_EQ(record.id.size(), 64u);
+  const Result<Record> again = read_record(record.line);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->id, record.id);
+  const Result<Record> spaced = read_record(R"({"krn": "matrix/1", "kind": "mark"})");
+  ASSERT_TRUE(spaced.ok());
+  EXPECT_EQ(spaced->line, R"({"krn": "matrix/1", "kind": "mark"})") << "the bytes that it came with";
+}
+
+TEST(MatrixRecords, WhatIsNoneIsRefused) {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  for (const std::string& line :
+       {std::string("{"), std::string("[1]"), std::string("{}"), std::string(R"({"krn":"other/1"})"),
+        std::string(R"({"krn":7})"), "{\"krn\":\"matrix/1\",\"a\":" + deep + "}",
+        std::string(R"({"krn":"matrix/1","a":1e999})"), std::string("{\"krn\":\"matrix/1\",\"a\":\"\xff\"}"),
+        "{\"krn\":\"matrix/1\",\"a\":\"" + std::string(kMaxRecordBytes, 'x') + "\"}"})
+    EXPECT_EQ(read_record(line).status().code(), Code::k_corrupt) << line.substr(0, 60);
+}
+
+TEST(MatrixStore, S11UnionWhateverTheOrder) {
+  const test::TempFolder temp;
+  const fs::path root = temp.path();
+  const std::vector<Record> records = sitting_of({Cell{}});
+  const std::string unknown_kind = R"({"krn":"matrix/1","kind":"weather","rain":[1,2]})",
+                    newer = R"({"krn":"matrix/2","kind":"run","side":"head","new":true})";
+  const size_t half = records.size() / 2;
+  const std::vector<Record> first(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(half)),
+      second(records.begin() + static_cast<std::ptrdiff_t>(half) - 3, records.end());
+  write_log(root / "a", "20261124-1.jsonl", lines_of(first) + unknown_kind + "\n");
+  write_log(root / "b", "20261124-1.jsonl", lines_of(second) + newer + "\n" + R"({"krn":"matrix/1","ki)");
+  write_log(root / "c", "20261123-2.jsonl", newer + "\nnot a record\n" + records[0].line + "\n");
+  std::vector<std::string> order = {"a", "b", "c"};
+  std::vector<std::string> expected;
+  do {
+    const fs::path into = root / ("into-" + order[0] + order[1] + order[2]);
+    for (const std::string& each : order) {
+      const Result<MergeResult> merged = merge(into.string(), {(root / each).string()});
+      ASSERT_TRUE(merged.ok()) << merged.status().text();
+      EXPECT_EQ(merged->problems.size(), each == "a" ? 0u : 1u);
+    }
+    const Store store = read(into);
+    EXPECT_TRUE(store.problems().empty()) << "what is no record is not taken over";
+    if (expected.empty()) expected = ids(store);
+    EXPECT_EQ(ids(store), expected);
+    const Result<MergeResult> again =
+        merge(into.string(), {(root / "c").string(), (root / "a").string(), (root / "b").string()});
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again->added, 0u) << "twice is once";
+    EXPECT_EQ(verdict_bytes(store), verdict_bytes(store_of(records)));
+  } while (std::next_permutation(order.begin(), order.end()));
+  EXPECT_EQ(expected.size(), records.size() + 2) << "the unknown kind and the newer schema are carried through";
+}
+
+TEST(MatrixStore, S11HostileFilesAreToldAndNotRead) {
+  const test::TempFolder temp;
+  const fs::path root = temp.path();
+  write_log(root, "good.jsonl", make_record("mark", {}).line + "\n");
+  write_log(root, "torn.jsonl", make_record("mark", {{"of", "x"}}).line);
+  write_log(root, "empty.jsonl", "");
+  write_log(root, "zeros.jsonl", std::string(4096, '\0') + "\n");
+  fs::create_symlink("/etc/passwd", root / "log/link.jsonl");
+  ASSERT_EQ(::mkfifo((root / "log/pipe.jsonl").c_str(), 0600), 0);
+  fs::create_directory(root / "log/folder.jsonl");
+  write_log(root, "large.jsonl", "x");
+  fs::resize_file(root / "log/large.jsonl", kMaxLogBytes + 1);
+  const Store store = read(root);
+  EXPECT_EQ(store.records().size(), 1u);
+  std::vector<std::string> told;
+  for (const StoreProblem& problem : store.problems()) told.push_back(problem.file);
+  EXPECT_EQ(told, (std::vector<std::string>{"folder.jsonl", "large.jsonl", "link.jsonl", "pipe.jsonl", "torn.jsonl",
+                                            "zeros.jsonl"}));
+  EXPECT_EQ(Store::read((root / "nowhere").string()).status().code(), Code::k_invalid_input);
+}
+
+// A log with bytes changed at random: read, judged and reported without harm, whatever it says.
+TEST(MatrixStore, S11ChangedBytesDoNoHarm) {
+  const test::TempFolder temp;
+  const std::string bytes = lines_of(sitting_of({Cell{}}));
+  std::mt19937_64 random(11);
+  size_t skipped = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::string changed = bytes;
+    for (int i = 0; i < 1 + round % 40; ++i) {
+      const char with[] = "0-9eE.,:[]{}\"\n\\\xff\0tn";
+      changed[random() % changed.size()] = with[random() % (sizeof(with) - 1)];
+    }
+    write_log(temp.path(), "changed.jsonl", changed);
+    const Store store = read(temp.path());
+    skipped += store.problems().size();
+    (void)verdict_bytes(store);
+    if (const Result<json> report = report_json(store, ""); report.ok())
+      (void)(report_text(*report) + report_markdown(*report) + report_junit(*report));
+    (void)history_text(store, "", "");
+  }
+  EXPECT_GT(skipped, 300u) << "most changes make no record";
+  // Fields of wrong types, in records that are well formed.
+  const std::vector<json> wrong = {
+      nullptr, true, -1, 1e300, "x", json::array({1, "y", nullptr}), json::object({{"a", 1}})};
+  for (const Record& record : sitting_of({Cell{}})) {
+    if (record.is("sample") && record.whole("block") > 0) continue;
+    for (const auto& [name, unused] : record.fields.items())
+      for (const json& value : wrong) {
+        if (name == "krn") continue;
+        std::vector<Record> records = sitting_of({Cell{}});
+        json fields = record.fields;
+        fields[name] = value;
+        for (Record& each : records)
+          if (each.id == record.id) each = *read_record(fields.dump());
+        const Store store = store_of(records);
+        (void)verdict_bytes(store);
+        if (const Result<json> report = report_json(store, ""); report.ok())
+          (void)(report_text(*report) + report_markdown(*report) + report_junit(*report));
+      }
+  }
+}
+
+TEST(MatrixStore, AWriterTakesNoFileOfAnother) {
+  const test::TempFolder temp;
+  const std::string folder = temp.path() + "/store";
+  Result<LogWriter> one = LogWriter::begin(folder, "id"), two = LogWriter::begin(folder, "id");
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(two.status().code(), Code::k_exhausted);
+  ASSERT_TRUE(one->append({make_record("mark", {{"of", "1"}}), make_record("mark", {{"of", "2"}})}).ok());
+  EXPECT_EQ(read(folder).records().size(), 2u);
+}
+
+TEST(MatrixJudge, S7TheSameBytesShuffledDoubledAndSplit) {
+  const std::vector<Record> records = sitting_of(
+      {{.ratio = 1.06}, {.item = "gcn/small/f32/infer/single/default"}, {.variant = "compiled:cpu", .ratio = 0.9}});
+  const std::string expected = verdict_bytes(store_of(records));
+  EXPECT_NE(expected.find("\"regressed\""), std::string::npos);
+  EXPECT_NE(expected.find("\"improved\""), std::string::npos);
+  EXPECT_NE(expected.find("\"unchanged\""), std::string::npos);
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 5; ++round) {
+    const test::TempFolder temp;
+    std::vector<Record> shuffled = records;
+    shuffled.insert(shuffled.end(), records.begin(), records.end());
+    std::shuffle(shuffled.begin(), shuffled.end(), random);
+    for (int part = 0; part < 4; ++part) {
+      std::vector<Record> some;
+      for (size_t i = static_cast<size_t>(part); i < shuffled.size(); i += 4) some.push_back(shuffled[i]);
+      write_log(temp.path(), std::to_string(part) + ".jsonl", lines_of(some));
+    }
+    EXPECT_EQ(verdict_bytes(read(temp.path())), expected);
+  }
+}
+
+// Label and exit code of a sitting of one cell.
+std::pair<std::string, int> outcome(const Cell& cell, const std::string& purpose = "compare") {
+  const Result<json> report = report_json(store_of(sitting_of({cell}, purpose)), "");
+  EXPECT_TRUE(report.ok());
+  return {(*report)["cells"][0]["label"].get<std::string>(), exit_code(*report)};
+}
+
+TEST(MatrixJudge, LabelsAndExitCodes) {
+  using Outcome = std::pair<std::string, int>;
+  EXPECT_EQ(outcome({}), Outcome("unchanged", kOk));
+  EXPECT_EQ(outcome({.ratio = 1.06}), Outcome("regressed", kFailed));
+  EXPECT_EQ(outcome({.ratio = 0.94}), Outcome("improved", kOk));
+  EXPECT_EQ(outcome({.ratio = 1.06, .confirm = false}), Outcome("inconclusive", kUndecided))
+      << "one stage calls nothing";
+  EXPECT_EQ(outcome({.noise = 0.1}), Outcome("inconclusive", kUndecided));
+  EXPECT_EQ(outcome({.ratio = 1.5, .gate = 0.06}), Outcome("regressed", kOk)) << "a gate above 5 % only informs";
+  EXPECT_EQ(outcome({.gate = nullptr}), Outcome("inconclusive", kUndecided)) << "without a gate nothing is shown";
+  EXPECT_EQ(outcome({.status = "wrong_result", .at_fault = "head"}), Outcome("invalid", kFailed));
+  EXPECT_EQ(outcome({.status = "crashed", .at_fault = "head"}), Outcome("invalid", kFailed));
+  EXPECT_EQ(outcome({.status = "crashed", .at_fault = "base"}), Outcome("invalid", kUndecided))
+      << "not the fault of what is judged";
+  EXPECT_EQ(outcome({.status = "contended"}), Outcome("invalid", kUndecided));
+  EXPECT_EQ(outcome({.status = "not_run"}), Outcome("not_run", kOk));
+  EXPECT_EQ(outcome({.ratio = 1.06}, "run"), Outcome("regressed", kFailed)) << "auto lost to eager: G1";
+  EXPECT_EQ(outcome({.variant = "compiled:cpu", .ratio = 1.06}, "run"), Outcome("regressed", kOk))
+      << "what was not chosen may be slow";
+}
+
+TEST(MatrixJudge, AKilledSittingShowsWhatItDidNotReach) {
+  std::vector<Record> records = sitting_of({{}, {.item = "gcn/small/f32/infer/single/default"}});
+  records.resize(1 + 2 + 48);  // the first cell
+  const Result<json> report = report_json(store_of(records), "");
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ((*report)["totals"], (json{{"unchanged", 1}, {"not_run", 1}}));
+  // Another shard measured it: the cell as it was measured, whichever sitting was later.
+  for (const Record& record :
+       sitting_of({{.item = "gcn/small/f32/infer/single/default", .sitting = "s0"}}, "compare", 0.5))
+    records.push_back(record);
+  EXPECT_EQ((*report_json(store_of(records), ""))["totals"], (json{{"unchanged", 2}}));
+  EXPECT_EQ((*report_json(store_of(records), "s0"))["cells"].size(), 1u);
+  EXPECT_EQ(report_json(store_of(records), "s9").status().code(), Code::k_invalid_input);
+}
+
+TEST(MatrixJudge, GatesComeFromSelfchecksOfThisMachine) {
+  std::vector<Record> records;
+  for (int i = 0; i < 8; ++i)
+    for (const Record& record :
+         sitting_of({{.sitting = "self" + std::to_string(i), .noise = 0.02, .gate = nullptr}}, "selfcheck", i))
+      records.push_back(record);
+  const std::vector<Verdict> verdicts = judge(store_of(records));
+  const std::string item = Cell().item;
+  const std::optional<double> own = gate_from(verdicts, "m", 0, item, "auto");
+  ASSERT_TRUE(own);
+  EXPECT_GT(*own, 0.008);
+  EXPECT_LT(*own, 0.04);
+  EXPECT_EQ(gate_from(verdicts, "m", 0, "other", "auto"), own) << "the device's";
+  EXPECT_FALSE(gate_from(verdicts, "m", 2, item, "auto")) << "with other threads the noise is another";
+  EXPECT_FALSE(gate_from(verdicts, "another machine", 0, item, "auto"));
+}
+
+TEST(MatrixReport, TextsFromElsewhereAreEscaped) {
+  const std::string evil = "<script>|`x`\x1b[2J\n\"&";
+  const Store store = store_of(sitting_of({{.item = evil, .ratio = 1.06},
+                                           {.item = "a", .status = "crashed", .at_fault = "head"},
+                                           {.item = "b", .status = "not_run"}}));
+  const Result<json> report = report_json(store, "");
+  ASSERT_TRUE(report.ok());
+  const std::string text = report_text(*report), markdown = report_markdown(*report), junit = report_junit(*report);
+  for (const std::string& each : {text, markdown, junit}) EXPECT_EQ(each.find('\x1b'), std::string::npos) << each;
+  EXPECT_EQ(markdown.find("<script>"), std::string::npos);
+  EXPECT_NE(markdown.find("&lt;script&gt;\\|\\`x\\`"), std::string::npos) << markdown;
+  EXPECT_NE(junit.find("tests=\"3\" failures=\"1\" errors=\"1\" skipped=\"1\""), std::string::npos) << junit;
+  EXPECT_NE(junit.find("name=\"&lt;script&gt;"), std::string::npos);
+  EXPECT_EQ(text.find("  ! a "), text.find("  ! ")) << "worst first: " << text;
+}
+
+TEST(MatrixReport, HistoryFindsTheStep) {
+  std::vector<Record> records;
+  for (int i = 0; i < 20; ++i)
+    for (const Record& record :
+         sitting_of({{.sitting = "run" + std::to_string(i), .ratio = i < 10 ? 0.5 : 0.55}}, "run", 1e9 + 86400.0 * i))
+      records.push_back(record);
+  const std::string text = history_text(store_of(records), "", "");
+  EXPECT_NE(text.find("20 sittings, 1 steps"), std::string::npos) << text;
+  EXPECT_NE(text.find("<- step of +10.0 %"), std::string::npos) << text;
+  EXPECT_EQ(history_text(store_of(records), "nothing*", ""), "no series: keirin matrix run writes points\n");
+}
+
+}  // namespace
+}  // namespace keirin::tools::matrix

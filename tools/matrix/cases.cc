@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/cases.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/api/options.h"
+#include "core/base/sha256.h"
+
+namespace keirin::tools::matrix {
+namespace fs = std::filesystem;
+namespace {
+
+Status wrong_part(const std::string& text, const char* part, const std::string& value,
+                  const std::vector<std::string>& allowed) {
+  return Status(Code::k_invalid_input,
+                {fmt::format("\"{}\" is no {} of a case", value, part), text, "nothing was measured",
+                 fmt::format("give one of: {}", fmt::join(allowed, ", "))});
+}
+
+}  // namespace
+
+std::string Case::text() const { return fmt::format("{}/{}/{}/{}/{}/{}", model, sizes, dtype, work, scenario, mode); }
+
+Result<Case> parse_case(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, '/');) parts.push_back(part);
+  if (parts.size() != 6 || std::any_of(parts.begin(), parts.end(), [](const std::string& p) { return p.empty(); }))
+    return Status(Code::k_invalid_input, {"a case has six parts: model/sizes/dtype/work/scenario/mode", text,
+                                          "nothing was measured", "for instance bert/small/f32/infer/single/default"});
+  Case item{parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]};
+  const auto check = [&](const char* part, const std::string& value, const std::vector<std::string>& allowed) {
+    return std::find(allowed.begin(), allowed.end(), value) != allowed.end() ? Status()
+                                                                             : wrong_part(text, part, value, allowed);
+  };
+  KRN_TRY(check("sizes", item.sizes, {"small", "full", "others"}));
+  KRN_TRY(check("work", item.work, {"infer"}));
+  KRN_TRY(check("scenario", item.scenario, {"single"}));
+  KRN_TRY(check("mode", item.mode, option_row("mode").values.words));
+  return item;
+}
+
+Result<std::vector<Case>> read_case_set(const std::string& name) {
+  std::error_code error;
+  fs::path path = name;
+  if (name.find('/') == std::string::npos && !fs::exists(path, error)) {
+    path = fs::path(KEIRIN_CASES_SOURCE) / name;
+    const fs::path self = fs::read_symlink("/proc/self/exe", error);
+    if (const fs::path installed = self.parent_path().parent_path() / "share/keirin/cases" / name;
+        fs::exists(installed, error))
+      path = installed;
+  }
+  std::ifstream file(path);
+  if (!file)
+    return Status(Code::k_invalid_input, {fmt::format("no set of cases is called \"{}\"", name), path.string(),
+                                          "nothing was measured", "give smoke, ci, or the path of a file"});
+  std::vector<Case> cases;
+  for (std::string line; std::getline(file, line);) {
+    line = line.substr(0, line.find('#'));
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (line.empty()) continue;
+    Result<Case> item = parse_case(line);
+    if (!item.ok()) return std::move(item).status().at(path.string());
+    cases.push_back(std::move(*item));
+  }
+  return cases;
+}
+
+Result<Shard> parse_shard(const std::string& text) {
+  Shard shard;
+  const char* const end = text.data() + text.size();
+  const auto number = std::from_chars(text.data(), end, shard.number);
+  std::from_chars_result count{number.ptr, std::errc::invalid_argument};
+  if (number.ec == std::errc() && number.ptr != end && *number.ptr == '/')
+    count = std::from_chars(number.ptr + 1, end, shard.count);
+  if (count.ec != std::errc() || count.ptr != end || shard.number < 1 || shard.number > shard.count)
+    return Status(Code::k_invalid_input, {fmt::format("\"{}\" is no shard", text),
+                                          {},
+                                          "nothing was measured",
+                                          "give its number and how many there are, from 1/8 to 8/8"});
+  return shard;
+}
+
+bool in_shard(const Case& item, const Shard& shard) {
+  const std::string text = item.text();
+  const Hash hash = sha256(text.data(), text.size());
+  uint64_t value = 0;
+  for (size_t i = 0; i < 8; ++i) value = value << 8 | hash[i];
+  return value % shard.count == shard.number - 1;
+}
+
+bool matches(const Case& item, const std::string& pattern) {
+  return pattern.empty() || ::fnmatch(pattern.c_str(), item.text().c_str(), 0) == 0;
+}
+
+}  // namespace keirin::tools::matrix

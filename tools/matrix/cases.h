@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is measured: a case is a model under fixed conditions, written "bert/small/f32/infer/single/default". Sets of
+// cases are text files, one case a line; a shard is the part of a set whose cases' hashes fall to it, so that no list
+// has to be agreed on.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace keirin::tools::matrix {
+
+struct Case {
+  std::string model;     // of the zoo
+  std::string sizes;     // "small", "full", "others": which zoo
+  std::string dtype;     // of its floats, for people: the file fixes it
+  std::string work;      // "infer"
+  std::string scenario;  // "single": one call after the other
+  std::string mode;      // Options::mode
+  std::string text() const;
+};
+
+// `invalid_input` names the part that is not allowed.
+Result<Case> parse_case(const std::string& text);
+
+// The cases of a set that is shipped ("smoke", "ci"), or of a file. `#` begins a comment.
+Result<std::vector<Case>> read_case_set(const std::string& name);
+
+struct Shard {
+  uint64_t number = 1, count = 1;
+};
+// "3/8"; from 1.
+Result<Shard> parse_shard(const std::string& text);
+bool in_shard(const Case& item, const Shard& shard);
+
+// Shell patterns; an empty one matches all.
+bool matches(const Case& item, const std::string& pattern);
+
+}  // namespace keirin::tools::matrix

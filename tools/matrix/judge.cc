@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/judge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace keirin::tools::matrix {
+namespace {
+
+// The samples of one run, by (launch, block).
+struct Samples {
+  std::map<std::pair<int, int>, std::map<int, double>> medians;  // by slot
+  std::set<std::pair<int, int>> dropped;
+};
+
+// Values are from anywhere: what is no positive number does not count. 0 for none.
+double slot_value(const Record& sample) {
+  const auto values = sample.fields.find("values");
+  std::vector<double> ns;
+  if (values != sample.fields.end() && values->is_array())
+    for (const nlohmann::json& value : *values)
+      if (value.is_number() && value.get<double>() > 0) ns.push_back(value.get<double>());
+  return median(ns);
+}
+
+std::map<std::string, Samples> samples_by_run(const Store& store) {
+  std::map<std::string, Samples> out;
+  for (const auto& [id, record] : store.records()) {
+    if (!record.is("sample") || record.text("measure") != "latency_ns") continue;
+    const std::pair block{record.whole("launch"), record.whole("block")};
+    Samples& samples = out[record.text("run")];
+    if (!record.flag("kept", true))
+      samples.dropped.insert(block);
+    else if (const double value = slot_value(record); value > 0)
+      samples.medians[block][record.whole("slot")] = value;
+  }
+  return out;
+}
+
+struct Blocks {
+  std::vector<double> d;
+  std::vector<double> base_ns, head_ns;
+  int dropped = 0;
+};
+
+Blocks blocks_of(const Samples& base, const Samples& head) {
+  Blocks out;
+  out.dropped = static_cast<int>(std::max(base.dropped.size(), head.dropped.size()));
+  for (const auto& [block, a] : base.medians) {
+    const auto b = head.medians.find(block);
+    if (b == head.medians.end() || a.size() != 2 || b->second.size() != 2) continue;  // a torn one
+    double d = 0;
+    for (const auto& [slot, ns] : a) d -= std::log(ns) / 2, out.base_ns.push_back(ns);
+    for (const auto& [slot, ns] : b->second) d += std::log(ns) / 2, out.head_ns.push_back(ns);
+    out.d.push_back(d);
+  }
+  return out;
+}
+
+// What is said of a cell before its fresh blocks are looked at.
+struct Cell {
+  Verdict verdict;
+  std::vector<double> fresh;  // of the second stage
+};
+
+void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
+  Verdict& v = cell->verdict;
+  v.shift = paired_shift(blocks.d);
+  v.dropped = blocks.dropped;
+  v.base_ns = median(blocks.base_ns);
+  v.head_ns = median(blocks.head_ns);
+  const std::string status = run.text("status");
+  if (const auto reasons = run.fields.find("reasons"); reasons != run.fields.end() && reasons->is_array())
+    for (const auto& reason : *reasons)
+      if (reason.is_string()) v.reasons.push_back(reason.get<std::string>());
+  if (status == "not_run") {
+    v.label = "not_run";
+  } else if (status != "ok") {
+    v.label = label_name(Label::kInvalid);
+    v.head_failed =
+        run.text("at_fault") == "head" && (status == "wrong_result" || status == "crashed" || status == "timeout");
+  } else if (!v.gate) {
+    v.label = label_name(Label::kInconclusive);
+    v.reasons.push_back("no gate: nothing is known of the noise here");
+  } else {
+    v.flagged = is_flagged(blocks.d, *v.gate);
+    v.label = label_name(v.flagged ? Label::kInconclusive : label_of(v.shift, *v.gate));
+    std::vector<double> d = blocks.d;
+    if (v.shift.estimate < 0)
+      for (double& x : d) x = -x;
+    v.p = signed_rank_p(d, std::log1p(*v.gate));
+  }
+}
+
+}  // namespace
+
+bool Verdict::gated() const {
+  return fitness == "timing" && (!gate || *gate <= kLargestGate) &&
+         (purpose == "compare" || (purpose == "run" && variant == "auto"));
+}
+
+std::vector<Verdict> judge(const Store& store) {
+  const std::map<std::string, Samples> samples = samples_by_run(store);
+  const auto of = [&](const std::string& run) {
+    const auto at = samples.find(run);
+    return at == samples.end() ? Samples() : at->second;
+  };
+  std::map<std::string, const Record*> sittings;            // by their own name
+  std::map<std::string, std::vector<const Record*>> again;  // runs of the second stage, by the run that they confirm
+  std::map<std::string, std::map<std::pair<std::string, std::string>, Cell>>
+      cells;  // by sitting, then case and variant
+  for (const auto& [id, record] : store.records()) {
+    if (record.is("sitting")) sittings.emplace(record.text("sitting"), &record);
+    if (record.is("run") && record.text("stage") == "confirm") again[record.text("confirms")].push_back(&record);
+  }
+  for (const auto& [name, sitting] : sittings) {
+    const auto planned = sitting->fields.find("cells");
+    if (planned == sitting->fields.end() || !planned->is_array()) continue;
+    for (const nlohmann::json& pair : *planned) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) continue;
+      Verdict& v = cells[name][{pair[0], pair[1]}].verdict;
+      v.item = pair[0], v.variant = pair[1], v.label = "not_run", v.sitting = name;
+      v.reasons = {"no record: the sitting ended before"};
+    }
+  }
+  for (const auto& [id, run] : store.records()) {
+    if (!run.is("run") || run.text("side") != "head" || run.text("stage") != "screen") continue;
+    Cell& cell = cells[run.text("sitting")][{run.text("case"), run.text("variant")}];
+    cell = {};
+    Verdict& v = cell.verdict;
+    v.sitting = run.text("sitting"), v.item = run.text("case"), v.variant = run.text("variant");
+    v.candidate = run.text("candidate");
+    v.head_run = id, v.base_run = run.text("base");
+    if (const Record* base = store.find(v.base_run)) v.against = base->text("variant");
+    if (run.fields.contains("gate") && run.fields["gate"].is_number()) v.gate = run.number("gate");
+    conclude(&cell, run, blocks_of(of(v.base_run), of(id)));
+    for (const Record* more : again[id]) {
+      const Blocks fresh = blocks_of(of(more->text("base")), of(more->id));
+      if (more->text("at_fault") == "head" &&
+          (more->text("status") == "crashed" || more->text("status") == "timeout")) {
+        v.label = label_name(Label::kInvalid);
+        v.flagged = false;
+        v.head_failed = true;
+        v.reasons.push_back("head " + more->text("status") + " when it was measured once more");
+      }
+      if (more->text("status") != "ok" || fresh.d.size() < kConfirmBlocks || !cell.fresh.empty()) continue;
+      cell.fresh = fresh.d;
+      v.confirm = more->id;
+      v.dropped += fresh.dropped;
+      v.base_ns = median(fresh.base_ns);
+      v.head_ns = median(fresh.head_ns);
+    }
+  }
+  std::vector<Verdict> out;
+  for (auto& [name, of_sitting] : cells) {
+    std::vector<Cell*> confirmed;
+    std::vector<std::vector<double>> fresh;
+    std::vector<double> gates;
+    for (auto& [key, cell] : of_sitting) {
+      if (!cell.verdict.flagged) continue;
+      if (cell.fresh.empty()) {
+        cell.verdict.reasons.push_back("beyond the gate, and not measured once more");
+        continue;
+      }
+      confirmed.push_back(&cell), fresh.push_back(cell.fresh), gates.push_back(*cell.verdict.gate);
+    }
+    const std::vector<Label> labels = confirmed_labels(fresh, gates);
+    for (size_t i = 0; i < confirmed.size(); ++i) {
+      Verdict& v = confirmed[i]->verdict;
+      v.label = label_name(labels[i]);
+      v.shift = paired_shift(fresh[i]);
+      if (labels[i] == Label::kInconclusive && label_of(v.shift, gates[i]) != labels[i])
+        v.reasons.push_back("beyond the gate, but among the cells measured twice it may be chance");
+      if (v.shift.estimate < 0)
+        for (double& x : fresh[i]) x = -x;
+      v.p = signed_rank_p(fresh[i], std::log1p(gates[i]));
+    }
+    const auto sitting = sittings.find(name);
+    for (auto& [key, cell] : of_sitting) {
+      if (sitting != sittings.end()) {
+        const Record& s = *sitting->second;
+        cell.verdict.purpose = s.text("purpose"), cell.verdict.time = s.number("time");
+        cell.verdict.machine = s.text("machine"), cell.verdict.machine_class = s.text("class"),
+        cell.verdict.fitness = s.text("fitness"), cell.verdict.threads = s.whole("threads");
+      }
+      out.push_back(std::move(cell.verdict));
+    }
+  }
+  return out;
+}
+
+Record record_of(const Verdict& v) {
+  return make_record("verdict", {{"sitting", v.sitting},
+                                 {"case", v.item},
+                                 {"variant", v.variant},
+                                 {"against", v.against},
+                                 {"base", v.base_run},
+                                 {"head", v.head_run},
+                                 {"confirm", v.confirm},
+                                 {"method", "signed_rank/1"},
+                                 {"shift", v.shift.estimate},
+                                 {"low", v.shift.low},
+                                 {"high", v.shift.high},
+                                 {"blocks", v.shift.blocks},
+                                 {"dropped", v.dropped},
+                                 {"p", v.p},
+                                 {"label", v.label},
+                                 {"size", size_of_shift(v.shift.estimate)},
+                                 {"gate", v.gate ? nlohmann::json(*v.gate) : nlohmann::json()},
+                                 {"reasons", v.reasons}});
+}
+
+std::optional<double> gate_from(const std::vector<Verdict>& verdicts, const std::string& machine, int threads,
+                                const std::string& item, const std::string& variant) {
+  std::vector<const Verdict*> checks;
+  for (const Verdict& v : verdicts)
+    if (v.purpose == "selfcheck" && v.machine == machine && v.threads == threads && v.measured() &&
+        v.label != label_name(Label::kInvalid))
+      checks.push_back(&v);
+  std::stable_sort(checks.begin(), checks.end(), [](const Verdict* a, const Verdict* b) {
+    return std::tie(a->time, a->sitting) < std::tie(b->time, b->sitting);
+  });
+  std::vector<double> own, device;
+  for (const Verdict* v : checks) {
+    device.push_back(v->shift.estimate);
+    if (v->item == item && v->variant == variant) own.push_back(v->shift.estimate);
+  }
+  return gate_of(own, device);
+}
+
+}  // namespace keirin::tools::matrix

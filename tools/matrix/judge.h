@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the records say: one verdict per cell of a sitting, made of the raw samples by core/tune/stats.h and of nothing
+// else. The invariant: the same records give the same bytes, whatever file or order they came in, and however often.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/tune/stats.h"
+#include "tools/matrix/store.h"
+
+namespace keirin::tools::matrix {
+
+struct Verdict {
+  std::string sitting, purpose;  // purpose: compare, selfcheck, run
+  double time = 0;               // of the sitting, seconds since 1970
+  int threads = 0;
+  std::string machine, machine_class, fitness;
+  std::string item, variant, against;       // the case's text; what head and base ran
+  std::string base_run, head_run, confirm;  // ids; confirm: of head's run that was measured once more, if it was
+  std::string candidate;                    // that answered on head's side
+  Shift shift;                              // log head - log base; of the fresh blocks if there are any
+  std::optional<double> gate;
+  double p = 1;                     // of the direction that the shift has, against the gate
+  int dropped = 0;                  // blocks
+  double base_ns = 0, head_ns = 0;  // median slot
+  std::string label;                // as label_name, or "not_run"
+  bool flagged = false;             // has to be measured once more to be called
+  bool head_failed = false;         // wrong numbers, a crash or a hang of head: never a pass
+  std::vector<std::string> reasons;
+
+  bool measured() const { return shift.blocks > 0; }
+  // Whether its label decides the sitting's exit code: times count here, no gate above 5 %, and it is what the sitting
+  // asks. An unknown gate decides too: nothing was shown.
+  bool gated() const;
+};
+
+// All cells of all sittings, also those planned that no record is about ("not_run"); by sitting, case and variant.
+std::vector<Verdict> judge(const Store& store);
+
+// As a `verdict` record.
+Record record_of(const Verdict& verdict);
+
+// The gate of a series on one machine with so many threads (0: LibTorch's number), by the sittings of the same binary
+// twice that are among the verdicts.
+std::optional<double> gate_from(const std::vector<Verdict>& verdicts, const std::string& machine, int threads,
+                                const std::string& item, const std::string& variant);
+
+}  // namespace keirin::tools::matrix

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/pair.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+
+#include "core/tune/interference.h"
+
+namespace keirin::tools::matrix {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kOpenDeadline{300'000}, kWarmDeadline{60'000}, kSlotDeadline{120'000};
+constexpr int kPausesMs[] = {
+    0,  0,   4,   16,  64,
+    64, 128, 128, 256, 256};     // before a disturbed slot is taken again: longer than loads that come and go
+constexpr int kDroppedPart = 5;  // one block in so many may stay disturbed
+constexpr int kLeastTaken = 6;   // blocks, before that is asked
+constexpr int kMostRaces = 3;
+
+json open_question(const Case& item, const Way& way, int threads, bool verify) {
+  return {{"ask", "open"},      {"case", item.text()}, {"variant", way.variant}, {"candidate", way.candidate},
+          {"threads", threads}, {"cache", way.cache},  {"verify", verify}};
+}
+
+// One worker, opened and warm.
+Result<Side> launch(const Case& item, const Way& way, const PairOptions& options, Course* course) {
+  KRN_TRY_LET(Side side, Side::start(way.program));
+  KRN_TRY_LET(const json opened, side.ask(open_question(item, way, options.threads, false), kOpenDeadline));
+  course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
+  course->counts = opened.value("counts", json::object());
+  KRN_TRY_LET(const json warm, side.ask({{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline));
+  course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
+  course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
+  return side;
+}
+
+bool is_quiet(const json& slot) {
+  const double lasted = slot.value("lasted_ns", 0.0);
+  return slot.value("waited_ns", 0.0) <= kDisturbedShare * lasted &&
+         slot.value("stolen_ns", 0.0) <= kDisturbedShare * lasted;
+}
+
+// The last attempt, quiet or not.
+Result<json> take_slot(Side* side, const PairOptions& options, PairTimes* times, bool* quiet) {
+  json slot;
+  uint64_t fill_ns = options.slot_ns;
+  for (const int pause : kPausesMs) {
+    if (!slot.is_null()) {
+      ++times->retaken;
+      fill_ns = std::max(fill_ns / 2, options.slot_ns / 8);  // a shorter stretch has a better chance
+    }
+    std::this_thread::sleep_for(milliseconds(pause));
+    KRN_TRY_LET(
+        slot, side->ask({{"ask", "slot"}, {"fill_ns", fill_ns}, {"least", options.least_repetitions}}, kSlotDeadline));
+    if ((*quiet = is_quiet(slot))) break;
+  }
+  return slot;
+}
+
+// False after a failure.
+bool time_block(Side* base, Side* head, const PairOptions& options, int launch, PairTimes* times) {
+  const size_t first = times->slots.size();
+  bool kept = true;
+  for (const int slot : {0, 1, 2, 3}) {
+    const bool is_base = (slot == 0 || slot == 3) == (launch % 2 == 0);
+    bool quiet = true;
+    Result<json> taken = take_slot(is_base ? base : head, options, times, &quiet);
+    if (!taken.ok()) {
+      (is_base ? times->base : times->head).failed = std::move(taken).status();
+      times->slots.resize(first);
+      return false;
+    }
+    kept &= quiet;
+    times->slots.push_back({launch, times->taken, slot, is_base, true, taken->value("calls", uint64_t{1}),
+                            taken->value("ns", std::vector<uint64_t>())});
+  }
+  for (size_t i = first; i < times->slots.size(); ++i) times->slots[i].kept = kept;
+  ++times->taken;
+  times->dropped += !kept;
+  return true;
+}
+
+}  // namespace
+
+Result<std::string> find_candidate(const Case& item, const Way& way, int threads) {
+  std::string disturbed;
+  for (int race = 0; race < kMostRaces; ++race) {
+    KRN_TRY_LET(Side side, Side::start(way.program));
+    KRN_TRY_LET(const json opened, side.ask(open_question(item, way, threads, true), kOpenDeadline));
+    disturbed = opened.value("disturbed", "");
+    if (disturbed.empty()) return opened.value("chosen", "");
+    std::this_thread::sleep_for(milliseconds(500));
+  }
+  return Status(Code::k_exhausted, "which candidate answers was not found: " + disturbed);
+}
+
+void time_blocks(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,
+                 PairTimes* times) {
+  const int wanted = times->taken - times->dropped + blocks;
+  for (int number = times->slots.empty() ? 0 : times->slots.back().launch + 1; times->taken - times->dropped < wanted;
+       ++number) {
+    const bool head_first = number % 2 == 1;
+    std::optional<Side> sides[2];  // base, head
+    for (const bool is_head : {head_first, !head_first}) {
+      Course& course = is_head ? times->head : times->base;
+      Result<Side> side = launch(item, is_head ? head : base, options, &course);
+      if (!side.ok()) {
+        course.failed = std::move(side).status();
+        return;
+      }
+      sides[is_head].emplace(std::move(*side));
+    }
+    const int end = std::min(wanted, times->taken - times->dropped + kBlocksPerLaunch);
+    for (int tries = 0; tries < 2 * kBlocksPerLaunch && times->taken - times->dropped < end; ++tries) {
+      if (!time_block(&*sides[0], &*sides[1], options, number, times)) return;
+      if (times->taken >= kLeastTaken && times->dropped * kDroppedPart > times->taken) {
+        times->contended = "others had the processor in " + std::to_string(times->dropped) + " of " +
+                           std::to_string(times->taken) + " blocks";
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace keirin::tools::matrix

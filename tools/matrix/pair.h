@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a pair is timed: two resident worker processes of which one sleeps while the other works, blocks A B B A, three a
+// launch, fresh processes for more, because each launch has its own bias. Base is A in one launch and head in the next:
+// who starts first was 1 % slower. What it makes is records: nothing is concluded here (judge.h). A slot in which
+// others had the processor is taken again, and its block counts for nothing if it stays disturbed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/matrix/cases.h"
+#include "tools/matrix/side.h"
+
+namespace keirin::tools::matrix {
+
+inline constexpr int kBlocksPerLaunch = 3;
+
+// What one side runs.
+struct Way {
+  std::string program;
+  std::string stack;      // id of its record
+  std::string cache;      // folder
+  std::string variant;    // eager, replay, compiled:<plugin>, auto
+  std::string candidate;  // that answers; empty: not found yet
+};
+
+struct PairOptions {
+  int threads = 0;       // 0: as many as LibTorch has
+  double agree = 0.005;  // of two warm-up windows: half the gate
+  uint64_t slot_ns = 20'000'000;
+  int least_repetitions = 5;
+};
+
+// How the workers of one side did, over the launches.
+struct Course {
+  Status failed;  // the first failure; no further launch is made then
+  std::vector<uint64_t> build_ns, first_ns, calls_to_settle;
+  nlohmann::json counts = nlohmann::json::object();
+};
+
+struct TimedSlot {
+  int launch = 0, block = 0, slot = 0;  // slot: 0 to 3 of the block
+  bool is_base = true;
+  bool kept = true;  // nothing disturbed any slot of its block
+  uint64_t calls_per_value = 1;
+  std::vector<uint64_t> ns;
+};
+
+struct PairTimes {
+  Course base, head;
+  std::vector<TimedSlot> slots;
+  int taken = 0, dropped = 0;  // blocks
+  int retaken = 0;             // slots
+  std::string contended;       // why the rest was not tried; empty: it was
+};
+
+// Which candidate answers for this way: replay and eager by name, others by a race, held again if others disturbed it.
+// The model is verified here, once; its status is wrong_result if that fails.
+Result<std::string> find_candidate(const Case& item, const Way& way, int threads);
+
+// Adds this many blocks in fresh process pairs.
+void time_blocks(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,
+                 PairTimes* times);
+
+}  // namespace keirin::tools::matrix

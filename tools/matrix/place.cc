@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/place.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "core/base/sha256.h"
+#include "core/exec/report.h"
+#include "core/tune/stats.h"
+
+namespace keirin::tools::matrix {
+
+nlohmann::json machine_fields() {
+  nlohmann::json machine = machine_json();
+  std::string name(256, '\0'), id;
+  if (::gethostname(name.data(), name.size() - 1) != 0) name.clear();
+  std::ifstream("/etc/machine-id") >> id;
+  const std::string both = name.substr(0, name.find('\0')) + "/" + id;
+  machine["host"] = hex(sha256(both.data(), both.size())).substr(0, 16);
+  machine["class"] = class_of(machine);
+  return machine;
+}
+
+std::string class_of(const nlohmann::json& machine) {
+  const std::string flags = " " + machine.value("flags", "") + " ", arch = machine.value("arch", "unknown");
+  const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
+  std::string out = arch == "x86_64" ? "x86" : arch;
+  if (arch == "x86_64") out += has("avx512f") ? "-avx512" : has("avx2") ? "-avx2" : "-sse";
+  return out + fmt::format("-{}c{}", machine.value("cores", 0), has("hypervisor") ? "-vm" : "");
+}
+
+const char* fitness_name(Fitness fitness) {
+  switch (fitness) {
+    case Fitness::kTiming:
+      return "timing";
+    case Fitness::kCounts:
+      return "counts";
+  }
+  return "counts";
+}
+
+Fitness fitness_of(std::optional<double> gate, bool counts_only) {
+  return counts_only || (gate && *gate > kLargestGate) ? Fitness::kCounts : Fitness::kTiming;
+}
+
+double machine_load() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+std::string warnings_of_machine() {
+  std::string out;
+  std::string governor;
+  if (std::ifstream file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+      file >> governor && governor != "performance")
+    out += "the CPU's governor is " + governor +
+           ": times vary by several per cent (cpupower frequency-set -g performance). ";
+  if (const double load = machine_load(); load > 0.5 * static_cast<double>(::sysconf(_SC_NPROCESSORS_ONLN)))
+    out += fmt::format("the load is {:.1f}: others' work disturbs what is timed. ", load);
+  return out;
+}
+
+}  // namespace keirin::tools::matrix

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/sitting.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "core/base/sha256.h"
+#include "core/cache/cache.h"
+#include "tools/matrix/place.h"
+#include "tools/matrix/worker.h"
+
+namespace keirin::tools::matrix {
+namespace fs = std::filesystem;
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds kHelloDeadline{60'000}, kLockWait{60'000};
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const char* purpose_name(Purpose purpose) {
+  switch (purpose) {
+    case Purpose::kCompare:
+      return "compare";
+    case Purpose::kSelfcheck:
+      return "selfcheck";
+    case Purpose::kRun:
+      return "run";
+  }
+  return "run";
+}
+
+// A folder for the workers' caches that goes with the sitting: no decision of an earlier one is taken over.
+class CacheFolders {
+ public:
+  static Result<CacheFolders> make() {
+    std::string folder = (fs::temp_directory_path() / "keirin-matrix-XXXXXX").string();
+    if (!::mkdtemp(folder.data()))
+      return Status(Code::k_exhausted, {"no folder for caches could be made", folder, "nothing was measured",
+                                        "check TMPDIR and the free space"});
+    return CacheFolders(folder);
+  }
+  CacheFolders(CacheFolders&& other) noexcept : folder_(std::exchange(other.folder_, {})) {}
+  ~CacheFolders() {
+    std::error_code ignored;
+    if (!folder_.empty()) fs::remove_all(folder_, ignored);
+  }
+  // One per stack: equal stacks share what they compiled and decided.
+  std::string of(const std::string& stack) const { return folder_ + "/" + stack.substr(0, 16); }
+
+ private:
+  explicit CacheFolders(std::string folder) : folder_(std::move(folder)) {}
+  std::string folder_;
+};
+
+std::string status_word(const Status& status) {
+  switch (status.code()) {
+    case Code::k_ok:
+      return "ok";
+    case Code::k_wrong_result:
+      return "wrong_result";
+    case Code::k_crashed:
+      return "crashed";
+    case Code::k_timeout:
+      return "timeout";
+    case Code::k_unsupported:
+      return "not_run";  // absent, or offered nothing: never a pass
+    default:
+      return "failed";
+  }
+}
+
+std::string reason_of(const Status& status) {
+  return status.message().what + (status.message().where.empty() ? "" : " (" + status.message().where + ")");
+}
+
+class Sitting {
+ public:
+  // `earlier`: what the store says of other sittings.
+  Sitting(const SittingPlan& plan, std::vector<Verdict> earlier, LogWriter log, CacheFolders caches, std::string name)
+      : plan_(plan),
+        earlier_(std::move(earlier)),
+        log_(std::move(log)),
+        caches_(std::move(caches)),
+        name_(std::move(name)),
+        begin_(now_seconds()) {}
+
+  Status hold() {
+    KRN_TRY(begin());
+    for (const Case& item : plan_.cases) KRN_TRY(screen(item));
+    for (const Pair& pair : flagged_) {
+      if (out_of_budget()) break;
+      KRN_TRY(confirm(pair));
+    }
+    return conclude();
+  }
+
+ private:
+  struct Pair {
+    Case item;
+    Way base, head;
+    double gate;
+    std::string head_run;  // of the first stage
+  };
+
+  // All variants of a case, of which one may be what the next is measured against.
+  Status screen(const Case& item) {
+    const Way eager{plan_.base, base_stack_, caches_.of(base_stack_), "eager", "eager"};
+    Way baseline = eager;
+    for (const std::string& variant : plan_.variants) {
+      Way base{plan_.base, base_stack_, caches_.of(base_stack_), variant, {}};
+      if (plan_.purpose == Purpose::kRun) base = variant == "auto" ? baseline : eager;
+      Way head{plan_.head, head_stack_, caches_.of(head_stack_), variant, {}};
+      if (out_of_budget()) return {};
+      KRN_TRY_LET(const std::string run, measure_cell(item, &base, &head));
+      const Verdict v = verdict_of(item, variant);
+      tell_of(v);
+      // Replay is what auto has to beat where it is itself faster than eager.
+      const bool replay_wins = variant == "replay" && v.gate && label_of(v.shift, *v.gate) == Label::kImproved;
+      if (plan_.purpose == Purpose::kRun && replay_wins) baseline = head;
+      if (v.flagged && plan_.purpose != Purpose::kSelfcheck) flagged_.push_back({item, base, head, *v.gate, run});
+    }
+    return {};
+  }
+
+  void tell_of(const Verdict& v) const {
+    std::string figures;
+    if (v.measured())
+      figures = fmt::format(", {:.3f} [{:.3f}, {:.3f}] in {} blocks, {} dropped", std::exp(v.shift.estimate),
+                            std::exp(v.shift.low), std::exp(v.shift.high), v.shift.blocks, v.dropped);
+    plan_.tell(fmt::format("{} {}: {}{}", v.item, v.variant, v.flagged ? "beyond the gate" : v.label, figures));
+  }
+
+  Status confirm(const Pair& pair) {
+    plan_.tell(fmt::format("once more, in fresh processes: {} {}", pair.item.text(), pair.head.variant));
+    PairTimes times;
+    time_blocks(pair.item, pair.base, pair.head, timing(pair.gate), kConfirmBlocks, &times);
+    return write_runs(pair.item, pair.base, pair.head, times, pair.gate, pair.head_run).status();
+  }
+
+  // The verdicts, and a mark on what is the new level to be held.
+  Status conclude() {
+    std::vector<Record> out;
+    for (const Verdict& v : judge(mine_)) {
+      out.push_back(record_of(v));
+      if (plan_.purpose == Purpose::kCompare && v.label == label_name(Label::kImproved))
+        out.push_back(make_record("mark", {{"mark", "baseline"},
+                                           {"of", v.head_run},
+                                           {"time", now_seconds()},
+                                           {"who", "keirin matrix compare"},
+                                           {"why", "shown to be faster than what it was compared with"}}));
+    }
+    return write(std::move(out));
+  }
+
+  Status write(std::vector<Record> records) {
+    KRN_TRY(log_.append(records));
+    for (Record& record : records) mine_.add(std::move(record));
+    return {};
+  }
+
+  // Who measures what, where.
+  Status begin() {
+    const Record machine = make_record("machine", machine_fields());
+    KRN_TRY_LET(const Record base, stack_record(plan_.base));
+    KRN_TRY_LET(const Record head, plan_.head == plan_.base ? Result<Record>(base) : stack_record(plan_.head));
+    base_stack_ = base.id, head_stack_ = head.id;
+    machine_ = machine.id;
+    json cells = json::array();
+    std::optional<double> least;
+    for (const Case& item : plan_.cases)
+      for (const std::string& variant : plan_.variants) {
+        cells.push_back({item.text(), variant});
+        if (const std::optional<double> gate = gate_of_cell(item, variant))
+          least = std::min(least.value_or(*gate), *gate);
+      }
+    const Fitness fitness = fitness_of(least, plan_.counts_only);
+    std::vector<Record> records = {machine, base};
+    if (head.id != base.id) records.push_back(head);
+    for (const Case& item : plan_.cases)
+      records.push_back(make_record("case", {{"case", item.text()},
+                                             {"model", item.model},
+                                             {"sizes", item.sizes},
+                                             {"dtype", item.dtype},
+                                             {"work", item.work},
+                                             {"scenario", item.scenario},
+                                             {"mode", item.mode}}));
+    records.push_back(make_record("sitting", {{"sitting", name_},
+                                              {"purpose", purpose_name(plan_.purpose)},
+                                              {"time", begin_},
+                                              {"machine", machine.id},
+                                              {"class", machine.text("class")},
+                                              {"device", "cpu"},
+                                              {"fitness", fitness_name(fitness)},
+                                              {"base", base.id},
+                                              {"head", head.id},
+                                              {"cells", cells},
+                                              {"threads", plan_.timing.threads},
+                                              {"warnings", warnings_of_machine()}}));
+    return write(std::move(records));
+  }
+
+  Result<Record> stack_record(const std::string& program) {
+    KRN_TRY_LET(Side side, Side::start(program));
+    Result<json> hello = side.ask({{"ask", "hello"}}, kHelloDeadline);
+    if (!hello.ok())
+      return std::move(hello)
+          .status()
+          .at(program)
+          .instead("nothing was measured")
+          .advise("a keirin command that has the word `matrix` is needed");
+    if (hello->value("protocol", 0) != kProtocol)
+      return Status(Code::k_version, {"this command speaks another protocol of the matrix", program,
+                                      "nothing was measured", "build both sides from versions that have the same"});
+    return make_record("stack", {{"parts", hello->value("parts", json::object())}});
+  }
+
+  std::optional<double> gate_of_cell(const Case& item, const std::string& variant) const {
+    if (plan_.gate > 0) return plan_.gate;
+    return gate_from(earlier_, machine_, plan_.timing.threads, item.text(), variant);
+  }
+  bool out_of_budget() const { return plan_.budget_seconds > 0 && now_seconds() - begin_ > plan_.budget_seconds; }
+  PairOptions timing(std::optional<double> gate) const {
+    PairOptions options = plan_.timing;
+    options.agree = gate.value_or(kLeastGate) / 2;
+    return options;
+  }
+  Verdict verdict_of(const Case& item, const std::string& variant) const {
+    for (Verdict& v : judge(mine_))
+      if (v.item == item.text() && v.variant == variant) return std::move(v);
+    return {};
+  }
+
+  Status find(const Case& item, Way* way) const {
+    KRN_TRY_LET(way->candidate, find_candidate(item, *way, plan_.timing.threads));
+    return {};
+  }
+
+  // Finds what answers on both sides and times it. The id of head's run.
+  Result<std::string> measure_cell(const Case& item, Way* base, Way* head) {
+    const std::optional<double> gate = gate_of_cell(item, head->variant);
+    PairTimes times;
+    if (base->candidate.empty()) times.base.failed = find(item, base);
+    // Equal stacks run the same plan, so that the same binary twice is the same twice.
+    if (head->stack == base->stack && head->variant == base->variant)
+      head->candidate = base->candidate;
+    else if (times.base.failed.ok())
+      times.head.failed = find(item, head);
+    while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
+      const int have = times.taken - times.dropped;
+      const bool enough =
+          plan_.purpose == Purpose::kSelfcheck || !gate || out_of_budget() || !needs_more_blocks(shifts(times), *gate);
+      if (have >= kMatrixLooks[0] && enough) break;
+      time_blocks(item, *base, *head, timing(gate), have == 0 ? kMatrixLooks[0] : have, &times);
+    }
+    return write_runs(item, *base, *head, times, gate, {});
+  }
+
+  // The blocks so far, as the judge will see them.
+  static std::vector<double> shifts(const PairTimes& times) {
+    std::map<int, double> blocks;
+    for (const TimedSlot& slot : times.slots)
+      if (slot.kept)
+        blocks[slot.block] +=
+            (slot.is_base ? -0.5 : 0.5) * std::log(median(std::vector<double>(slot.ns.begin(), slot.ns.end())));
+    std::vector<double> d;
+    for (const auto& [number, shift] : blocks) d.push_back(shift);
+    return d;
+  }
+
+  json run_fields(const Case& item, const Way& way, const Course& course, const char* side, const char* stage) const {
+    return {{"sitting", name_},
+            {"case", item.text()},
+            {"variant", way.variant},
+            {"candidate", way.candidate},
+            {"stack", way.stack},
+            {"side", side},
+            {"stage", stage},
+            {"build_ns", course.build_ns},
+            {"first_ns", course.first_ns},
+            {"calls_to_settle", course.calls_to_settle},
+            {"counts", course.counts},
+            {"time", now_seconds()},
+            {"load", machine_load()}};
+  }
+
+  Result<std::string> write_runs(const Case& item, const Way& base, const Way& head, const PairTimes& times,
+                                 std::optional<double> gate, const std::string& confirms) {
+    const char* stage = confirms.empty() ? "screen" : "confirm";
+    const Record base_run = make_record("run", run_fields(item, base, times.base, "base", stage));
+    json fields = run_fields(item, head, times.head, "head", stage);
+    const Status& failed = times.base.failed.ok() ? times.head.failed : times.base.failed;
+    json reasons = json::array();
+    if (!failed.ok()) reasons.push_back((times.base.failed.ok() ? "head: " : "base: ") + reason_of(failed));
+    if (!times.contended.empty()) reasons.push_back(times.contended);
+    fields["base"] = base_run.id;
+    fields["status"] = !failed.ok() ? status_word(failed) : times.contended.empty() ? "ok" : "contended";
+    fields["at_fault"] = failed.ok() ? "" : times.base.failed.ok() ? "head" : "base";
+    fields["reasons"] = reasons;
+    fields["gate"] = gate ? json(*gate) : json();
+    fields["retaken"] = times.retaken;
+    if (!confirms.empty()) fields["confirms"] = confirms;
+    const Record head_run = make_record("run", std::move(fields));
+    std::vector<Record> records = {base_run, head_run};
+    for (const TimedSlot& slot : times.slots) {
+      records.push_back(make_record("sample", {{"run", slot.is_base ? base_run.id : head_run.id},
+                                               {"launch", slot.launch},
+                                               {"block", slot.block},
+                                               {"slot", slot.slot},
+                                               {"measure", "latency_ns"},
+                                               {"calls", slot.calls_per_value},
+                                               {"values", slot.ns},
+                                               {"kept", slot.kept}}));
+    }
+    KRN_TRY(write(std::move(records)));
+    return head_run.id;
+  }
+
+  const SittingPlan& plan_;
+  const std::vector<Verdict> earlier_;
+  std::vector<Pair> flagged_;
+  Store mine_;  // this sitting's records
+  LogWriter log_;
+  CacheFolders caches_;
+  const std::string name_;
+  const double begin_;
+  std::string machine_, base_stack_, head_stack_;
+};
+
+// Two that measure at a time measure each other.
+Result<FileLock> lock_device() {
+  CacheOptions options;
+  const Cache cache(std::move(options));
+  const std::string path = cache.dir() + "/lock/race-cpu";  // that of races, which bench holds too
+  if (!cache.usable())
+    return Status(Code::k_exhausted, {"no lock can be held: the cache folder cannot be used", cache.dir(),
+                                      "nothing was measured", "set KEIRIN_CACHE to a folder of yours with mode 0700"});
+  KRN_TRY_LET(std::optional<FileLock> lock, FileLock::take(path, kLockWait));
+  if (!lock)
+    return Status(Code::k_exhausted, {"another process is measuring on this device", path, "nothing was measured",
+                                      "try again when it is done"});
+  return std::move(*lock);
+}
+
+}  // namespace
+
+Result<std::string> hold_sitting(const SittingPlan& plan) {
+  KRN_TRY_LET(const FileLock lock, lock_device());
+  KRN_TRY_LET(CacheFolders caches, CacheFolders::make());
+  const std::string seed = fmt::format("{} {} {}", std::chrono::system_clock::now().time_since_epoch().count(),
+                                       ::getpid(), machine_fields().dump());
+  const std::string name = hex(sha256(seed.data(), seed.size())).substr(0, 16);
+  std::error_code error;
+  std::vector<Verdict> earlier;
+  if (fs::exists(fs::path(plan.store) / "log", error)) {
+    KRN_TRY_LET(const Store store, Store::read(plan.store));
+    earlier = judge(store);
+  }
+  KRN_TRY_LET(LogWriter log, LogWriter::begin(plan.store, name));
+  Sitting sitting(plan, std::move(earlier), std::move(log), std::move(caches), name);
+  KRN_TRY(sitting.hold());
+  return name;
+}
+
+}  // namespace keirin::tools::matrix

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One sitting: cells measured on this machine, one after the other, written to the store as they are done. Numerics
+// come first: a cell that is wrong is not timed. What the verdicts are is judge.h's question; the sitting asks it which
+// cells need more blocks, and which have to be measured once more in fresh processes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tools/matrix/cases.h"
+#include "tools/matrix/judge.h"
+#include "tools/matrix/pair.h"
+
+namespace keirin::tools::matrix {
+
+enum class Purpose {
+  kCompare,    // base against head, the same variant
+  kSelfcheck,  // the same binary twice: what is the noise here?
+  kRun         // one binary: each variant against the better of eager and replay, compiled ones against eager
+};
+
+struct SittingPlan {
+  Purpose purpose = Purpose::kCompare;
+  std::string store;
+  std::string base, head;  // commands
+  std::vector<Case> cases;
+  std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto
+  PairOptions timing;
+  double budget_seconds = 0;                     // 0: none
+  double gate = 0;                               // given by hand for all cells; 0: by the store's selfchecks
+  bool counts_only = false;                      // times inform here, and decide nothing
+  std::function<void(const std::string&)> tell;  // progress, one line each
+};
+
+// The sitting's name; its records are in the store. `exhausted` if another process measures here, or the store cannot
+// be written.
+Result<std::string> hold_sitting(const SittingPlan& plan);
+
+}  // namespace keirin::tools::matrix

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/words.h"
+
+#include <fmt/format.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "core/host/plugins.h"
+#include "tools/matrix/place.h"
+#include "tools/matrix/report.h"
+#include "tools/matrix/sitting.h"
+#include "tools/matrix/worker.h"
+#include "tools/options.h"
+
+namespace keirin::tools {
+namespace {
+
+using namespace matrix;
+namespace fs = std::filesystem;
+
+struct Words {
+  SittingPlan plan;
+  std::string set = "smoke", pattern, shard = "1/1", budget, base, head;
+  std::vector<std::string> variants;
+  bool list = false, quiet = false;
+  double gate_percent = 0;
+  // Of the words that read.
+  std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit;
+  std::string into, of, mark, why;
+  std::vector<std::string> sources;
+};
+
+// "90", "90s", "10m", "2h".
+Result<double> parse_seconds(const std::string& text) {
+  size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = used ? text.substr(used) : "?";
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (factor == 0 || value <= 0)
+    return Status(Code::k_invalid_input,
+                  {"\"" + text + "\" is no time", "--budget", "nothing was measured", "give seconds, or 10m, or 2h"});
+  return value * factor;
+}
+
+std::string own_command() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).string();
+}
+
+// compiled:<plugin> for each plugin that drives the processor here.
+Result<std::vector<std::string>> compiled_variants() {
+  Options options;
+  options.use_cache = false;
+  KRN_TRY_LET(const auto runtime, Runtime::open(options));
+  std::vector<std::string> out;
+  for (PluginDevice* device : runtime->plugins().devices())
+    if (device->torch_device().kind == Device::kCpu && device->plugin_name() != "reference")
+      out.push_back("compiled:" + device->plugin_name());
+  return out;
+}
+
+Status report(const Words& words, const std::string& sitting, int* exit) {
+  KRN_TRY_LET(const Store store, Store::read(words.store));
+  KRN_TRY_LET(const nlohmann::json report, report_json(store, sitting));
+  if (!words.text.empty()) KRN_TRY(write_text(words.text, report_text(report)));
+  if (!words.markdown.empty()) KRN_TRY(write_text(words.markdown, report_markdown(report)));
+  if (!words.json.empty()) KRN_TRY(write_text(words.json, report.dump(2) + "\n"));
+  if (!words.junit.empty()) KRN_TRY(write_text(words.junit, report_junit(report)));
+  *exit = matrix::exit_code(report);
+  return {};
+}
+
+Status measure(Words& words, Purpose purpose, int* exit) {
+  SittingPlan& plan = words.plan;
+  plan.purpose = purpose;
+  plan.store = words.store;
+  plan.gate = words.gate_percent / 100;
+  KRN_TRY_LET(const std::vector<Case> all, read_case_set(words.set));
+  KRN_TRY_LET(const Shard shard, parse_shard(words.shard));
+  for (const Case& item : all)
+    if (in_shard(item, shard) && matches(item, words.pattern)) plan.cases.push_back(item);
+  plan.variants = words.variants;
+  if (plan.variants.empty()) {
+    KRN_TRY_LET(plan.variants, compiled_variants());
+    if (purpose == Purpose::kRun) plan.variants.insert(plan.variants.begin(), "replay");
+    plan.variants.push_back("auto");
+  }
+  // auto is measured against the better of eager and replay, so replay's cell comes before.
+  std::stable_partition(plan.variants.begin(), plan.variants.end(), [](const std::string& v) { return v == "replay"; });
+  if (words.list) {
+    for (const Case& item : plan.cases)
+      for (const std::string& variant : plan.variants) fmt::print("{} {}\n", item.text(), variant);
+    return {};
+  }
+  if (plan.cases.empty() && shard.count == 1)
+    return Status(Code::k_invalid_input, {"no case of the set is called so", words.pattern, "nothing was measured",
+                                          "keirin matrix run --list"});
+  if (!words.budget.empty()) {
+    KRN_TRY_LET(plan.budget_seconds, parse_seconds(words.budget));
+  }
+  KRN_TRY_LET(plan.head, words.head.empty() ? Result<std::string>(own_command()) : find_command(words.head));
+  KRN_TRY_LET(plan.base, words.base.empty() ? Result<std::string>(plan.head) : find_command(words.base));
+  plan.tell = [&words](const std::string& line) {
+    if (!words.quiet) fmt::print(stderr, "  {}\n", line);
+  };
+  if (const std::string warnings = warnings_of_machine(); !warnings.empty()) plan.tell("warning: " + warnings);
+  KRN_TRY_LET(const std::string sitting, hold_sitting(plan));
+  return report(words, sitting, exit);
+}
+
+Status set_mark(const Words& words) {
+  KRN_TRY_LET(const Store store, Store::read(words.store));
+  if (!store.find(words.of))
+    return Status(Code::k_invalid_input, {"the store holds no record of that id", words.of, "nothing was marked",
+                                          "ids of runs are in keirin matrix report --json -"});
+  const Record mark = make_record("mark", {{"mark", words.mark},
+                                           {"of", words.of},
+                                           {"why", words.why},
+                                           {"time", static_cast<int64_t>(::time(nullptr))},
+                                           {"who", "a person"}});
+  KRN_TRY_LET(LogWriter log, LogWriter::begin(words.store, mark.id.substr(0, 16)));
+  return log.append({mark});
+}
+
+void add_reports(CLI::App& word, Words& words) {
+  word.add_option("--text", words.text, "the report as text, to this file; - is standard output")
+      ->capture_default_str();
+  word.add_option("--md", words.markdown, "as Markdown");
+  word.add_option("--json", words.json, "as JSON");
+  word.add_option("--junit", words.junit, "as JUnit's XML");
+}
+
+void add_measuring(CLI::App& word, Words& words) {
+  word.add_option("--set", words.set, "smoke, ci, or a file of cases")->capture_default_str();
+  word.add_option("--cases", words.pattern, "only those that match this shell pattern");
+  word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN; apart by commas")
+      ->delimiter(',');
+  word.add_option("--shard", words.shard, "a part of the set, as 3/8")->capture_default_str();
+  word.add_option("--threads", words.plan.timing.threads, "CPU threads; 0: as many as LibTorch has")
+      ->capture_default_str();
+  word.add_option("--budget", words.budget, "stop after this time, as 10m: what is left is shown as not run");
+  word.add_option("--gate", words.gate_percent, "per cent, for all cells, instead of what the store's selfchecks say")
+      ->check(CLI::Range(0.1, 100.0));
+  word.add_flag("--counts-only", words.plan.counts_only, "this machine is shared: times inform, and decide nothing");
+  word.add_flag("--list", words.list, "print the cells and measure nothing");
+  word.add_flag("--quiet", words.quiet, "no progress");
+  add_reports(word, words);
+}
+
+}  // namespace
+
+void add_matrix(CLI::App& app, int& exit_code) {
+  auto words = std::make_shared<Words>();
+  CLI::App* matrix = app.add_subcommand("matrix", "is what Keirin runs right, never slower, and no worse than before?");
+  matrix->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, auto run) {
+    CLI::App* word = matrix->add_subcommand(name, help);
+    word->add_option("--store", words->store, "the folder of records")->capture_default_str();
+    word->callback([words, run, &exit_code] {
+      if (const Status status = run(*words, &exit_code); !status.ok()) exit_code = fail(status);
+    });
+    return word;
+  };
+  add_measuring(
+      *add("run",
+           "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
+           [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); }),
+      *words);
+  add_measuring(*add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
+                     [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); }),
+                *words);
+  CLI::App* compare = add("compare", "measure two builds against each other",
+                          [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
+  compare->add_option("--base", words->base, "an install prefix, a build folder or a keirin command")->required();
+  compare->add_option("--head", words->head, "the same; else this command");
+  add_measuring(*compare, *words);
+  CLI::App* merged = add("merge", "put the records of other stores into one", [](Words& w, int*) -> Status {
+    KRN_TRY_LET(const MergeResult result, merge(w.store, w.sources));
+    for (const StoreProblem& problem : result.problems)
+      fmt::print(stderr, "keirin: skipped {}:{}: {}\n", problem.file, problem.line, problem.what);
+    fmt::print("{} records added, {} known before, {} skipped\n", result.added, result.known, result.problems.size());
+    return {};
+  });
+  merged->add_option("--into", words->store, "the store that takes them");
+  merged->add_option("sources", words->sources, "stores")->required();
+  CLI::App* reported = add("report", "say again what a store holds: its latest sitting, with the shards beside it",
+                           [](Words& w, int* exit) { return report(w, w.sitting, exit); });
+  reported->add_option("--sitting", words->sitting, "this one alone");
+  add_reports(*reported, *words);
+  CLI::App* history =
+      add("history", "series over sittings of `run`, with steps and marks", [](Words& w, int*) -> Status {
+        KRN_TRY_LET(const Store store, Store::read(w.store));
+        fmt::print("{}", history_text(store, w.pattern, w.machine_class));
+        return {};
+      });
+  history->add_option("--cases", words->pattern, "only those that match this shell pattern");
+  history->add_option("--class", words->machine_class, "of machines");
+  CLI::App* marked = add("mark", "leave a person's word on a record", [](Words& w, int*) { return set_mark(w); });
+  marked->add_option("id", words->of, "of the record")->required();
+  marked->add_option("--as", words->mark, "what it is")
+      ->required()
+      ->check(CLI::IsMember({"baseline", "step_accepted", "known_noise", "void"}));
+  marked->add_option("--why", words->why, "the reason")->required();
+  app.add_subcommand(kWorkerWord)->group("")->callback([&exit_code] { exit_code = serve(); });
+}
+
+}  // namespace keirin::tools

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/matrix/worker.h"
+
+#include <fcntl.h>
+#include <link.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "core/base/sha256.h"
+#include "core/host/channel.h"
+#include "core/host/plugins.h"
+#include "core/tune/interference.h"
+#include "core/tune/stats.h"
+#include "tools/matrix/cases.h"
+#include "tools/options.h"
+
+namespace keirin::tools::matrix {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kLeastValueNs = 200'000;  // shorter calls are timed in batches
+constexpr uint64_t kWakeNs = 1'000'000;      // untimed calls before a slot: this process has slept
+constexpr int kInputSets = 3;                // in rotation
+constexpr int kWindow = 5;                   // calls: two windows that agree are steady
+
+uint64_t since(Clock::time_point begin) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+std::string file_hash(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return hex(sha256(bytes.data(), bytes.size())).substr(0, 16);
+}
+
+// Libraries that this process has loaded and that decide how fast it is, by what their file is called and how large it
+// is.
+void add_libraries(json* parts) {
+  const auto add = [](dl_phdr_info* info, size_t, void* out) {
+    const std::string path = info->dlpi_name ? info->dlpi_name : "";
+    const std::string name = path.substr(path.find_last_of('/') + 1);
+    for (const char* each :
+         {"libtorch_cpu", "libtorch_cuda", "libgomp", "libmkl_core", "libcudnn", "libcublas.", "libcuda.", "libc.so"})
+      if (name.rfind(each, 0) == 0) {
+        std::ifstream file(path, std::ios::ate | std::ios::binary);
+        (*static_cast<json*>(out))["library " + name] = std::to_string(file.tellg()) + " bytes";
+      }
+    return 0;
+  };
+  dl_iterate_phdr(add, parts);
+}
+
+class Worker {
+ public:
+  Result<json> answer(const json& question) {
+    const std::string word = question.value("ask", "");
+    if (word == "hello") return hello();
+    if (word == "open") return open(question);
+    if (!session_) return Status(Code::k_invalid_input, "nothing is open");
+    if (word == "warm") return warm(question);
+    if (word == "slot") return slot(question);
+    return Status(Code::k_unsupported, "no question is called \"" + word + "\"");
+  }
+
+ private:
+  Result<json> hello() {
+    json parts = {{"keirin", KEIRIN_VERSION}, {"keirin build", file_hash("/proc/self/exe")}};
+    Options options;
+    options.use_cache = false;
+    KRN_TRY_LET(const auto runtime, Runtime::open(options));
+    for (const PluginReport& plugin : runtime->plugins().reports())
+      if (plugin.used) parts["plugin " + plugin.name] = plugin.version + " " + file_hash(plugin.library);
+    add_libraries(&parts);
+    return json{{"protocol", kProtocol}, {"parts", parts}};
+  }
+
+  Result<json> open(const json& question) {
+    KRN_TRY_LET(const Case item, parse_case(question.value("case", "")));
+    const std::string variant = question.value("variant", ""), candidate = question.value("candidate", "");
+    Options options;
+    options.mode = item.mode;
+    options.threads = question.value("threads", 0);
+    options.cache_dir = question.value("cache", "");
+    options.use_cache = !options.cache_dir.empty();
+    options.verify = question.value("verify", true);
+    options.sample_rate = 0;
+    options.only_candidate = candidate;
+    if (variant.rfind("compiled:", 0) == 0) {
+      options.plugins = {variant.substr(9)};
+      if (candidate.empty()) options.force = "compiled";
+    } else if (variant == "replay") {
+      options.only_candidate = "replay";
+    } else if (variant != "auto" && variant != "eager") {
+      return Status(Code::k_invalid_input, "no variant is called \"" + variant + "\"");
+    }
+    const Clock::time_point begin = Clock::now();
+    Options all_plugins = options;
+    all_plugins.plugins.clear();
+    KRN_TRY_LET(runtime_, Runtime::open(all_plugins));
+    for (const std::string& plugin : options.plugins) {
+      const std::vector<PluginReport> found = runtime_->plugins().reports();
+      if (std::none_of(found.begin(), found.end(),
+                       [&](const PluginReport& report) { return report.used && report.name == plugin; }))
+        return Status(Code::k_unsupported, "the plugin " + plugin + " is not here, or not usable");
+    }
+    KRN_TRY_LET(const std::string path, find_model(item.model, item.sizes));
+    KRN_TRY_LET(session_, Session::open(*runtime_, path, options));
+    for (uint64_t set = 0; set < kInputSets; ++set) {
+      KRN_TRY_LET(inputs_[set], session_->example_inputs(1 + set));
+    }
+    eager_ = variant == "eager";
+    json out = {{"chosen", "eager"}, {"disturbed", ""}, {"counts", json::object()}};
+    if (!eager_) {
+      KRN_TRY_LET(const ModelReport report, session_->compile(inputs_[0]));
+      for (const CandidateReport& each : report.candidates)
+        if (each.reason == "wrong_result" && (variant != "auto" || each.name == report.chosen))
+          return Status(Code::k_wrong_result, Message{each.name + " answers wrong", each.note, {}, {}});
+      if (options.verify && !report.verified)
+        return Status(Code::k_wrong_result, Message{"the answer of " + report.chosen + " could not be verified",
+                                                    report.reasons.empty() ? "" : report.reasons[0],
+                                                    {},
+                                                    {}});
+      if (!options.plugins.empty() && report.chosen == "eager")
+        return Status(Code::k_unsupported, Message{"plugin " + options.plugins[0] + " made nothing of it",
+                                                   report.reasons.empty() ? "" : report.reasons[0],
+                                                   {},
+                                                   {}});
+      out["chosen"] = report.chosen;
+      out["disturbed"] = report.disturbed;
+      out["counts"] = {{"nodes", report.nodes},
+                       {"nodes_compiled", report.nodes_compiled},
+                       {"nodes_opaque", report.nodes_opaque},
+                       {"steps", report.steps.size()},
+                       {"peak_bytes", report.peak_bytes}};
+    }
+    out["threads"] = runtime_->tensors().num_threads();
+    out["build_ns"] = since(begin);
+    interference_.emplace();
+    return out;
+  }
+
+  Status call() {
+    const std::vector<TensorRef>& inputs = inputs_[next_input_++ % kInputSets];
+    return (eager_ ? session_->call_eager(inputs) : session_->call(inputs)).status();
+  }
+
+  // Nanoseconds of a call, over so many.
+  Result<uint64_t> timed(uint64_t calls) {
+    const Clock::time_point begin = Clock::now();
+    for (uint64_t i = 0; i < calls; ++i) KRN_TRY(call());
+    return since(begin) / calls;
+  }
+
+  Result<json> warm(const json& question) {
+    const double agree = question.value("agree", 0.01);
+    const int most_calls = question.value("most_calls", 200);
+    const uint64_t most_ns = question.value("most_ns", uint64_t{30'000'000'000});
+    const Clock::time_point begin = Clock::now();
+    KRN_TRY_LET(const uint64_t first, timed(1));
+    std::vector<double> ns;
+    bool settled = false;
+    while (!settled && static_cast<int>(ns.size()) < most_calls && since(begin) < most_ns) {
+      KRN_TRY_LET(const uint64_t one, timed(1));
+      ns.push_back(static_cast<double>(one));
+      const size_t n = ns.size();
+      if (n < 2 * kWindow) continue;
+      const std::span<const double> all(ns);
+      settled =
+          std::abs(std::log(median(all.subspan(n - kWindow)) / median(all.subspan(n - 2 * kWindow, kWindow)))) <= agree;
+    }
+    const double steady = median(std::span<const double>(ns).last(std::min<size_t>(ns.size(), kWindow)));
+    calls_per_value_ = std::max<uint64_t>(
+        1, static_cast<uint64_t>(std::ceil(static_cast<double>(kLeastValueNs) / std::max(steady, 1.0))));
+    return json{{"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}};
+  }
+
+  Result<json> slot(const json& question) {
+    const uint64_t fill_ns = question.value("fill_ns", uint64_t{20'000'000}),
+                   least = question.value("least", uint64_t{5});
+    for (const Clock::time_point begin = Clock::now(); since(begin) < kWakeNs;) KRN_TRY(call());
+    json ns = json::array();
+    const uint64_t waited = interference_->waited_ns(), stolen = interference_->stolen_ns(),
+                   used = interference_->used_ns();
+    const Clock::time_point begin = Clock::now();
+    while (ns.size() < least || since(begin) < fill_ns) {
+      KRN_TRY_LET(const uint64_t value, timed(calls_per_value_));
+      ns.push_back(value);
+    }
+    const uint64_t lasted = since(begin);
+    return json{{"ns", ns},
+                {"calls", calls_per_value_},
+                {"lasted_ns", lasted},
+                {"waited_ns", interference_->waited_ns() - waited},
+                {"stolen_ns", interference_->stolen_ns() - stolen},
+                {"used_ns", interference_->used_ns() - used}};
+  }
+
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<Session> session_;
+  std::array<std::vector<TensorRef>, kInputSets> inputs_;
+  std::optional<ProcessInterference> interference_;
+  uint64_t next_input_ = 0, calls_per_value_ = 1;
+  bool eager_ = false;
+};
+
+}  // namespace
+
+int serve() {
+  if (::fcntl(kWorkerChannel, F_GETFD) < 0)
+    return fail(
+        Status(Code::k_invalid_input, {"this word is asked by `keirin matrix` over a channel, which there is none of",
+                                       {},
+                                       "nothing was done",
+                                       "keirin matrix --help"}));
+  Worker worker;
+  for (;;) {
+    Result<Packet> question = receive_packet(kWorkerChannel, kMaxMessageBytes, {});
+    if (!question.ok()) return kOk;  // the other side is gone, as it ends us
+    Packet answer;
+    Result<json> said = [&]() -> Result<json> {
+      try {
+        return worker.answer(question->head);
+      } catch (const json::exception& error) {
+        return Status(Code::k_invalid_input, error.what());
+      }
+    }();
+    if (said.ok())
+      answer.head = std::move(*said);
+    else
+      answer.head = {
+          {"error",
+           {{"code", code_name(said.status().code())},
+            {"what", said.status().message().what +
+                         (said.status().message().where.empty() ? "" : ": " + said.status().message().where)}}}};
+    if (!send_packet(kWorkerChannel, answer, {}).ok()) return kOk;
+  }
+}
+
+}  // namespace keirin::tools::matrix

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The words between the matrix and its workers: `keirin matrix-worker` of either side, one model in one variant per
+// process, that is asked over a channel (core/host/channel.h) and sleeps between questions. A question is {"ask": word,
+// ...}; an answer is an object, or {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a
+// field is added, never renamed.
+//
+//   hello                                          -> protocol, parts {name: version or build}
+//   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, build_ns, threads
+//          cache, verify
+//          (candidate: what answers; empty: found by the variant's race)
+//   warm   agree, most_calls, most_ns              -> first_ns, calls, settled
+//   slot   fill_ns, least                          -> ns [per call], calls (of one value), lasted_ns, waited_ns,
+//   stolen_ns, used_ns
+#pragma once
+
+#include <cstdint>
+
+namespace keirin::tools::matrix {
+
+inline constexpr int kProtocol = 1;
+inline constexpr const char* kWorkerWord = "matrix-worker";
+inline constexpr int kWorkerChannel = 3;  // descriptor of the worker's end
+inline constexpr uint64_t kMaxMessageBytes = 16 << 20;
+
+// Answers until the other side is gone. The process's exit code.
+int serve();
+
+}  // namespace keirin::tools::matrix
