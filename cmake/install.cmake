@@ -2,10 +2,12 @@
 include(CMakePackageConfigHelpers)
 set(_inc ${CMAKE_INSTALL_INCLUDEDIR}/keirin)
 
-# SDK: the contract and the optional kit. `#include "abi/plugin.h"` and `#include <keirin/abi/plugin.h>` both work.
-install(DIRECTORY abi/ DESTINATION ${_inc}/abi FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.inc" PATTERN "planted.h" EXCLUDE)
-install(DIRECTORY plugins/kit/ DESTINATION ${_inc}/plugins/kit FILES_MATCHING PATTERN "*.h" PATTERN "*.cc")
-install(DIRECTORY plugins/skeleton/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/skeleton)
+# SDK: the contract, the kit and a plugin to copy. `#include "abi/plugin.h"` and `#include <keirin/abi/plugin.h>` both work. What plugin
+# authors need and nothing else is the component `sdk`.
+install(DIRECTORY abi/ DESTINATION ${_inc}/abi COMPONENT sdk
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.inc" PATTERN "planted.h" EXCLUDE)
+install(DIRECTORY plugins/kit/ DESTINATION ${_inc}/plugins/kit COMPONENT sdk FILES_MATCHING PATTERN "*.h" PATTERN "*.cc")
+install(DIRECTORY plugins/skeleton/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/skeleton COMPONENT sdk)
 set(KEIRIN_HAS_LIBRARY OFF)
 
 if(TARGET keirin)
@@ -14,9 +16,19 @@ if(TARGET keirin)
   set_target_properties(keirin PROPERTIES INSTALL_RPATH "$ORIGIN;${KEIRIN_TORCH_ROOT}/lib")
   install(TARGETS keirin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+if(TARGET keirin_cuda_graph)
+  set_target_properties(keirin_cuda_graph PROPERTIES INSTALL_RPATH "${KEIRIN_TORCH_ROOT}/lib")
+  install(TARGETS keirin_cuda_graph LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin)
+endif()
 if(TARGET keirin_command)
   set_target_properties(keirin_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${KEIRIN_TORCH_ROOT}/lib")
   install(TARGETS keirin_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(TARGET conformance AND TARGET graphs)
+  # What `keirin certify` runs.
+  set_target_properties(conformance graphs PROPERTIES INSTALL_RPATH "${KEIRIN_TORCH_ROOT}/lib")
+  install(TARGETS conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
+  install(FILES tests/conformance/skips.txt DESTINATION libexec/keirin/certify)
 endif()
 if(TARGET keirin-worker)
   install(TARGETS keirin-worker RUNTIME DESTINATION libexec/keirin)
@@ -33,8 +45,8 @@ configure_package_config_file(cmake/keirin-config.cmake.in ${PROJECT_BINARY_DIR}
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin
                               PATH_VARS KEIRIN_INCLUDE_SUBDIR CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/keirin-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/keirin-config.cmake ${PROJECT_BINARY_DIR}/keirin-config-version.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin)
-install(FILES cmake/FindKeirinTorch.cmake cmake/keirin.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin)
+install(FILES ${PROJECT_BINARY_DIR}/keirin-config.cmake ${PROJECT_BINARY_DIR}/keirin-config-version.cmake cmake/keirin-plugin.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin COMPONENT sdk)
+install(FILES cmake/FindKeirinTorch.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/keirin)
 configure_file(cmake/keirin.pc.in ${PROJECT_BINARY_DIR}/keirin.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/keirin.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

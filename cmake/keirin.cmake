@@ -1,4 +1,5 @@
 # Small vocabulary of the build: one function per kind of target.
+include(${CMAKE_CURRENT_LIST_DIR}/keirin-plugin.cmake)
 
 set(KEIRIN_WARNINGS -Wall -Wextra)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -51,24 +52,4 @@ function(keirin_add_test)
   target_link_libraries(${A_NAME} PRIVATE ${A_LIBS} GTest::gtest GTest::gtest_main)
   add_test(NAME ${A_NAME} COMMAND ${A_NAME} ${A_ARGS})
   set_tests_properties(${A_NAME} PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${A_ENVIRONMENT}")
-endfunction()
-
-# A plugin: one exported symbol, everything else hidden, no undefined symbol, never unloaded.
-# LIBS are linked static and hidden. The manifest is configured beside the library.
-function(keirin_add_plugin name)
-  cmake_parse_arguments(A "" "MANIFEST" "SOURCES;LIBS" ${ARGN})
-  add_library(${name} MODULE ${A_SOURCES})
-  target_compile_features(${name} PRIVATE cxx_std_20)
-  target_compile_options(${name} PRIVATE ${KEIRIN_WARNINGS} -fvisibility=hidden -fvisibility-inlines-hidden
-                                         $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> -ftls-model=global-dynamic)
-  target_link_libraries(${name} PRIVATE ${A_LIBS})
-  set(map ${CMAKE_CURRENT_BINARY_DIR}/${name}.map)
-  file(WRITE ${map} "{ global: krn_plugin_entry; local: *; };\n")
-  target_link_options(${name} PRIVATE -Wl,--version-script=${map} -Wl,-z,defs,-z,now,-z,nodelete -Wl,--exclude-libs,ALL
-                                      -Wl,-Bsymbolic -Wl,--build-id=sha1)
-  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/plugins/${name}
-                                           BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
-  if(A_MANIFEST)
-    configure_file(${A_MANIFEST} ${PROJECT_BINARY_DIR}/plugins/${name}/manifest.toml @ONLY)
-  endif()
 endfunction()

@@ -21,6 +21,8 @@ int main(int argc, char** argv) try {
   add_run(app, exit_code);
   add_explain(app, exit_code);
   add_plugins(app, exit_code);
+  add_plugin(app, exit_code);
+  add_certify(app, exit_code);
   add_doctor(app, exit_code);
   add_opt(app, exit_code);
   add_repro(app, exit_code);

@@ -53,6 +53,8 @@ void add_bench(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_plugins(CLI::App& app, int& exit_code);
+void add_plugin(CLI::App& app, int& exit_code);
+void add_certify(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_opt(CLI::App& app, int& exit_code);
 void add_repro(CLI::App& app, int& exit_code);

@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which nodes the plugin claims: relu and add on contiguous f32. The first file to grow: name more ops here, then compile them.
+// And the device: its facts, and who answers the host's questions.
 #include "device.h"
 
-namespace skeleton {
+namespace skeleton_plugin {
 namespace {
 
-constexpr uint8_t kF32 = 9;  // abi/dtypes.def
-
-bool is_plain(const krn_graph& graph, uint32_t value) {
-  const krn_gtype& type = *krn_graph_value_type(&graph, value);
-  if (type.dtype != kF32) return false;
-  const int64_t* sizes = krn_graph_sizes(&graph, &type);
-  const int64_t* strides = krn_graph_strides(&graph, &type);
-  int64_t step = 1;
-  for (int d = type.rank; d-- > 0;) {
-    if (sizes[d] != 1 && strides[d] != step) return false;
-    step *= sizes[d];
-  }
-  return true;
-}
-
-class SkeletonDevice : public keirin::kit::Device {
+class Device final : public keirin::kit::Device {
  public:
-  explicit SkeletonDevice(const keirin::kit::Host& host) : host_(host) {}
-
   void describe(krn_device_desc& out) const override {
     out.name = keirin::kit::str("skeleton on the host CPU");
     out.arch = keirin::kit::str("portable");
@@ -50,15 +34,35 @@ class SkeletonDevice : public keirin::kit::Device {
   }
 
   std::unique_ptr<keirin::kit::Executable> compile(const keirin::kit::Region& region, const krn_policy&, const krn_options& options) override {
-    if (options.candidate > 0) throw keirin::kit::Error(KRN_STATUS_unsupported, "the skeleton has one way only");
-    return make_executable(skeleton::compile(region.graph));
+    if (options.candidate > 0) throw keirin::kit::Error(KRN_STATUS_unsupported, "skeleton has one way only");
+    return make_executable({skeleton_plugin::compile(region.graph), hash_of(region)});
+  }
+
+  uint32_t check(std::string_view token) const override { return token == artifact_token() ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT; }
+
+  std::unique_ptr<keirin::kit::Executable> load(const keirin::kit::Region& region, std::string_view token, std::string_view body) override {
+    if (token != artifact_token()) throw keirin::kit::Error(KRN_STATUS_version, "the artifact is of another form");
+    return make_executable(skeleton_plugin::load(body, hash_of(region)));
   }
 
  private:
-  keirin::kit::Host host_;
+  static std::string hash_of(const keirin::kit::Region& region) { return {reinterpret_cast<const char*>(region.hash), 32}; }
 };
 
 }  // namespace
+
+bool is_plain(const krn_graph& graph, uint32_t value) {
+  const krn_gtype& type = *krn_graph_value_type(&graph, value);
+  if (type.dtype != keirin::kit::kDType_f32) return false;
+  const int64_t* sizes = krn_graph_sizes(&graph, &type);
+  const int64_t* strides = krn_graph_strides(&graph, &type);
+  int64_t step = 1;
+  for (int d = type.rank; d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != step) return false;
+    step *= sizes[d];
+  }
+  return true;
+}
 
 std::string why_not(const krn_graph& graph, const krn_gnode& node) {
   if (node.op != keirin::kit::kOp_add && node.op != keirin::kit::kOp_relu) return "only relu and add";
@@ -70,6 +74,6 @@ std::string why_not(const krn_graph& graph, const krn_gnode& node) {
   return "";
 }
 
-std::unique_ptr<keirin::kit::Device> make_device(const keirin::kit::Host& host) { return std::make_unique<SkeletonDevice>(host); }
+std::unique_ptr<keirin::kit::Device> make_device() { return std::make_unique<Device>(); }
 
-}  // namespace skeleton
+}  // namespace skeleton_plugin

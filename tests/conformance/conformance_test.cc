@@ -4,8 +4,10 @@
 // prints the command that repeats it. What may fail is in skips.txt and nowhere else; what is skipped and passes fails. What the
 // plugin does not claim is counted by itself and never as passed.
 //
-//   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>]
-//               [--skips=<file>] [--worker=<program>] [--run-in=worker]
+// With --suite=bytes it damages regions and artifacts instead (bytes.h).
+//
+//   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>] [--json=<file>]
+//               [--skips=<file>] [--worker=<program>] [--run-in=worker] [--suite=bytes]
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -14,11 +16,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "core/eager/tensor_services.h"
 #include "core/ir/rows.h"
+#include "tests/conformance/bytes.h"
 #include "tests/conformance/trial.h"
 #include "tests/support/trust_count.h"
 
@@ -26,7 +30,7 @@ namespace keirin::conformance {
 namespace {
 
 struct Options {
-  std::string name = "plugin", plugin, pattern, failures;
+  std::string name = "plugin", plugin, pattern, failures, json, suite = "operators";
   std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
   std::string skips = KEIRIN_SKIPS, worker = KEIRIN_WORKER, run_in = "process";
 };
@@ -40,6 +44,7 @@ struct Skip {
 
 struct Counts {
   int64_t cases = 0, passed = 0, failed = 0, unclaimed = 0, skipped = 0;
+  std::vector<std::pair<std::string, std::string>> failures;  // the first ones: case, reason
 };
 
 class Suite {
@@ -53,10 +58,7 @@ class Suite {
 
   std::string open() {
     services_ = make_tensor_services();
-    Result<std::unique_ptr<Subject>> subject = Subject::open(options.plugin, options.worker, *services_,
-                                                             options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
-    if (!subject.ok()) return subject.status().text();
-    subject_ = std::move(subject).value();
+    if (std::string why = open_subject(); !why.empty()) return why;
     std::ifstream file(options.skips);
     std::string text;
     for (int number = 1; std::getline(file, text); ++number) {
@@ -75,12 +77,25 @@ class Suite {
   void run_row(OpCode row) {
     const std::vector<Case> cases = cases_of(row);
     EXPECT_FALSE(cases.empty()) << "the row " << op_name(row) << " has no cases: add a generator";
-    int shown = 0;
+    int shown = 0, deaths = 0;
     const size_t step = std::max<size_t>(1, std::strtoul(options.every.c_str(), nullptr, 10));
     for (size_t i = std::strtoul(options.first.c_str(), nullptr, 10); i < cases.size(); i += step) {
       const Case& c = cases[i];
       if (!options.pattern.empty() && fnmatch(options.pattern.c_str(), c.name.c_str(), 0) != 0) continue;
-      for (const Outcome& outcome : try_case(c, *subject_, *services_)) take(c, outcome, shown);
+      bool died = false;
+      for (const Outcome& outcome : options.suite == "bytes" ? damage_case(c, *subject_) : try_case(c, *subject_, *services_)) {
+        take(c, outcome, shown);
+        died = died || outcome.died;
+      }
+      if (!died) continue;
+      // What the host holds against the plugin is not to decide about other cases.
+      if (std::string why = open_subject(); !why.empty()) {
+        ADD_FAILURE() << "after a death the plugin cannot be opened again: " << why;
+        break;
+      }
+      if (++deaths < kMostDeaths) continue;
+      std::printf("%s: the plugin died %d times, so that the rest of its cases is left out\n", op_name(row).data(), deaths);
+      break;
     }
     if (shown > kShown) ADD_FAILURE() << shown - kShown << " more cases of " << op_name(row) << " failed";
   }
@@ -100,6 +115,7 @@ class Suite {
     std::printf("CONFORMANCE plugin=%s cases=%lld passed=%lld failed=%lld unclaimed=%lld skipped=%lld\n", options.name.c_str(),
                 static_cast<long long>(counts_.cases), static_cast<long long>(counts_.passed), static_cast<long long>(counts_.failed),
                 static_cast<long long>(counts_.unclaimed), static_cast<long long>(counts_.skipped));
+    if (!options.json.empty()) write_json();
     test::trust_count("conformance", counts_.passed + counts_.failed, counts_.failed);  // what is unclaimed or skipped proves nothing
   }
 
@@ -108,28 +124,51 @@ class Suite {
   const Counts& counts() const { return counts_; }
 
  private:
-  static constexpr int kShown = 3;
+  static constexpr int kShown = 3, kMostDeaths = 3;
+
+  std::string open_subject() {
+    subject_.reset();  // of one library a process has one host at a time
+    Result<std::unique_ptr<Subject>> subject =
+        Subject::open(options.plugin, options.worker, *services_, options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
+    if (!subject.ok()) return subject.status().text();
+    subject_ = std::move(subject).value();
+    return {};
+  }
+
+  // By row, for `keirin certify`.
+  void write_json() const {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const auto& [name, n] : by_row_) {
+      nlohmann::json failures = nlohmann::json::array();
+      for (const auto& [which, reason] : n.failures) failures.push_back({{"case", which}, {"reason", reason}});
+      rows.push_back({{"name", name}, {"passed", n.passed}, {"failed", n.failed}, {"unclaimed", n.unclaimed}, {"skipped", n.skipped},
+                      {"failures", failures}});
+    }
+    std::ofstream(options.json) << nlohmann::json{{"operators", rows}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
 
   void take(const Case& c, const Outcome& outcome, int& shown) {
     ++counts_.cases;
+    Counts& row = by_row_[std::string(op_name(c.row))];
     if (outcome.eager_differs) ++eager_differs_[std::string(op_name(c.row))];
     if (outcome.verdict == Outcome::kUnclaimed) {
-      ++counts_.unclaimed;
+      ++counts_.unclaimed, ++row.unclaimed;
       unclaimed_[outcome.reason].insert(std::string(op_name(c.row)));
       return;
     }
     const bool passed = outcome.verdict == Outcome::kPassed;
     if (const Skip* skip = skip_of(c, outcome)) {
-      ++counts_.skipped;
+      ++counts_.skipped, ++row.skipped;
       if (passed && !skip->reason.starts_with("either way:"))
         show(outcome, "passes, but " + options.skips + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
       return;
     }
     if (passed) {
-      ++counts_.passed;
+      ++counts_.passed, ++row.passed;
       return;
     }
-    ++counts_.failed;
+    ++counts_.failed, ++row.failed;
+    if (row.failures.size() < kShown) row.failures.emplace_back(outcome.name, outcome.reason);
     show(outcome, outcome.reason, shown);
   }
 
@@ -155,6 +194,7 @@ class Suite {
   std::unique_ptr<Subject> subject_;
   std::vector<Skip> skips_;
   Counts counts_;
+  std::map<std::string, Counts> by_row_;
   std::map<std::string, std::set<std::string>> unclaimed_;
   std::map<std::string, int64_t> eager_differs_;
   bool full_run_ = true;
@@ -211,7 +251,8 @@ int run(int argc, char** argv) {
     const std::string arg = argv[i];
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
              !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
-             !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in)) {
+             !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
+             !read_option(arg, "json", o.json) && !read_option(arg, "suite", o.suite)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
     }
@@ -220,7 +261,7 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "conformance: the plugin in '%s' cannot be tested: %s\n", o.plugin.c_str(), why.c_str());
     return 2;
   }
-  suite.set_full_run(testing::GTEST_FLAG(filter) == "*" && o.every == "1");
+  suite.set_full_run(testing::GTEST_FLAG(filter) == "*" && o.every == "1" && o.suite == "operators");
   register_rows();
   const int code = RUN_ALL_TESTS();
   suite.close();

@@ -15,6 +15,7 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const 
   options.worker = worker;
   options.services = &services;
   options.run_in = run_in;
+  options.compile_in = run_in == RunIn::kWorker ? CompileIn::kChild : CompileIn::kProcess;
   KRN_TRY_LET(subject->host_, PluginHost::open(options));
   if (const std::vector<PluginDevice*> devices = subject->host_->devices(); !devices.empty()) {
     subject->device_ = devices[0];

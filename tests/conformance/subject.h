@@ -16,7 +16,7 @@ namespace keirin::conformance {
 
 class Subject {
  public:
-  // `folder` holds one plugin; `worker` is the program of the probe child.
+  // `folder` holds one plugin; `worker` is the program of the children. With kWorker nothing of it compiles or runs here.
   static Result<std::unique_ptr<Subject>> open(const std::string& folder, const std::string& worker, TensorServices& services,
                                                RunIn run_in = RunIn::kProcess);
 
@@ -33,6 +33,7 @@ class Subject {
     const GuardedTensor* tensor = nullptr;
     const Lent* lent = nullptr;
   };
+  PluginDevice& device() { return *device_; }
   bool on_gpu() const { return device_->torch_device().kind != Device::kCpu; }
   Result<Lent> lend(const GuardedTensor& tensor) { return tensor.lend(services_, device_->torch_device()); }
   // `inputs` by value of the graph; answers what was wrong with memory, after a failed run too, or empty.

@@ -40,7 +40,7 @@ class Trial {
     if (edges && !c_.large) sets.push_back("edges");
     for (const std::string& set : sets) {
       begin(set);
-      if (Status s = try_set(set == "edges"); !s.ok()) fail(s.text());
+      if (Status s = try_set(set == "edges"); !s.ok()) fail(s);
       outcomes_.push_back(outcome_);
     }
     // A kernel on a GPU has no way to say it: there the caller's program is at fault, as with LibTorch's own.
@@ -50,7 +50,7 @@ class Trial {
       if ((feed.fill != Feed::kIndex && feed.fill != Feed::kDistinct) || c_.graph.values[feed.value].kind != ValueKind::kInput) continue;
       begin("bad_index");
       const Result<bool> tried = try_bad_index();
-      if (!tried.ok()) fail(tried.status().text());
+      if (!tried.ok()) fail(tried.status());
       else if (!*tried) continue;
       outcomes_.push_back(outcome_);
     }
@@ -58,10 +58,14 @@ class Trial {
   }
 
  private:
-  void begin(const std::string& set) { outcome_ = {c_.name + "/" + set, Outcome::kPassed, {}, false}; }
+  void begin(const std::string& set) { outcome_ = {c_.name + "/" + set, Outcome::kPassed, {}, false, false}; }
   void fail(std::string why) {
     outcome_.verdict = Outcome::kFailed;
     outcome_.reason = std::move(why);
+  }
+  void fail(const Status& status) {
+    fail(status.text());
+    outcome_.died = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt;
   }
 
   Status try_set(bool edges) {

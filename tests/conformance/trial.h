@@ -14,6 +14,7 @@ struct Outcome {
   std::string name;   // the case's name and the set of values
   enum { kPassed, kFailed, kUnclaimed } verdict = kPassed;
   std::string reason;
+  bool died = false;  // the plugin's process crashed, hung or babbled: the host gives it no more such regions
   bool eager_differs = false;  // kFormula: eager is outside the row's tolerance itself
 };
 

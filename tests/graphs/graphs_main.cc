@@ -68,7 +68,8 @@ class Runner {
     for (uint64_t seed = first; seed < first + count && failed_ < most_failures; ++seed) run_seed(seed);
     const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
     std::printf("other sizes: %llu kernels, code was made for %llu of them\n", number(kernels_of_other_), number(generated_for_other_));
-    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu\n", number(tried_), number(ops_), number(compiled_), number(failed_));
+    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu passed=%llu\n", number(tried_), number(ops_), number(compiled_), number(failed_),
+                number(passed_));
     test::trust_count("graphs", static_cast<int64_t>(tried_), static_cast<int64_t>(failed_));
     return failed_ == 0 && compiled_ > 0 ? 0 : 1;
   }
@@ -93,7 +94,10 @@ class Runner {
     const Verdict verdict = plugins_->try_graph(graph, setting);
     compiled_ += static_cast<uint64_t>(verdict.compiled);
     if (other) kernels_of_other_ += static_cast<uint64_t>(verdict.kernels), generated_for_other_ += static_cast<uint64_t>(verdict.generated);
-    if (verdict.right) return true;
+    if (verdict.right) {
+      if (verdict.compiled > 0) ++passed_;
+      return true;
+    }
     ++failed_;
     std::printf("FAILED seed %llu (%s, %s, %zu ops): %s\n  graphs", static_cast<unsigned long long>(seed), cut_name(setting.cut),
                 setting.finite ? "finite" : "specials", graph.ops.size(), verdict.reason.c_str());
@@ -129,7 +133,7 @@ class Runner {
   const Options& options_;
   const std::vector<Plugins::Source> sources_;
   std::unique_ptr<Plugins> plugins_;
-  uint64_t tried_ = 0, ops_ = 0, compiled_ = 0, failed_ = 0;
+  uint64_t tried_ = 0, ops_ = 0, compiled_ = 0, failed_ = 0, passed_ = 0;  // passed_: right, and something in it was a plugin's
   uint64_t kernels_of_other_ = 0, generated_for_other_ = 0;  // of the graphs with other sizes
 };
 

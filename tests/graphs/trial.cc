@@ -281,6 +281,7 @@ Result<std::unique_ptr<Plugins>> Plugins::open(const std::vector<Source>& source
     options.worker = worker;
     options.services = &services;
     options.run_in = run_in;
+    options.compile_in = run_in == RunIn::kWorker ? CompileIn::kChild : CompileIn::kProcess;
     KRN_TRY_LET(std::unique_ptr<PluginHost> host, PluginHost::open(options));
     if (host->devices().empty()) {
       std::string why = "no device in '" + source.folder + "'";

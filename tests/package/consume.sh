@@ -22,6 +22,9 @@ PKG_CONFIG_PATH="$lib" g++ -std=c++17 "$source/examples/plain_views/main.cc" -o 
 echo "[3/4] the installed command finds its own plugins and zoo"
 "$work/usr/bin/keirin" plugins --why
 "$work/usr/bin/keirin" run mlp --quiet
+# Where the library looks for launch replay; without it calls are only launched step by step, and nothing fails.
+[ ! -e "$build/libkeirin_cuda_graph.so" ] || [ -e "$(dirname "$(find "$work/usr" -name libkeirin.so)")/keirin/libkeirin_cuda_graph.so" ] ||
+  { echo "launch replay was built and not installed"; exit 1; }
 
 echo "[4/4] a broken file ends in a clear error"
 head -c 1000 "$model" > "$work/torn.pt2"

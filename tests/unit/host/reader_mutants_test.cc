@@ -27,7 +27,7 @@ class ReaderMutants : public testing::Test {
 };
 
 TEST_F(ReaderMutants, Manifest) {
-  const std::string good = slurp(std::string(KEIRIN_SOURCE_DIR) + "/plugins/skeleton/manifest.toml"), path = dir_ + "/manifest.toml";
+  const std::string good = slurp(std::string(KEIRIN_SOURCE_DIR) + "/plugins/skeleton/manifest.toml.in"), path = dir_ + "/manifest.toml";
   ASSERT_FALSE(good.empty());
   int refused = 0, read = 0;
   const auto judge = [&](const std::string& text) {

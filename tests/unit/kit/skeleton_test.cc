@@ -101,7 +101,7 @@ TEST_F(Skeleton, ItsBuildIdIsTheLinkers) {
 
 TEST_F(Skeleton, SaysWhyADeviceIsNotUsed) {
   open();
-  EXPECT_EQ(why_not_, "0: the skeleton runs on the CPU only");
+  EXPECT_EQ(why_not_, "0: skeleton runs on the CPU only");
   EXPECT_EQ(table<krn_plugin_table>("krn.plugin")->shutdown(plugin_, kErr), KRN_STATUS_ok);
 }
 
