@@ -334,10 +334,11 @@ typedef struct krn_policy {
 #define KRN_NUMERICS_FAST 2u
 #define KRN_POLICY_DETERMINISTIC 1u
 #define KRN_POLICY_REPLAY 2u /* the plan will be recorded: prefer replay-safe code */
-/* The framework rounds f32 operands of convolutions, of matrix products, to TF32 on this device: plans may, too, where the node
- * has no attribute ieee. Without them they may under numerics FAST only. */
+/* The framework rounds f32 operands of convolutions, of matrix products, of recurrent layers, to TF32 on this device: plans may, too,
+ * where the node has no attribute ieee. Without them they may under numerics FAST only. */
 #define KRN_POLICY_TF32_CONVOLUTIONS 4u
 #define KRN_POLICY_TF32_PRODUCTS 8u
+#define KRN_POLICY_TF32_RECURRENT 16u
 
 /* Nodes the plugin wants as one executable, and what it thinks they cost. */
 typedef struct krn_claim {

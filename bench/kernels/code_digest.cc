@@ -299,7 +299,7 @@ void digest_own(const std::string& target, const gpu::Gpu& device, const gpu::Co
         const std::string name =
             "recurrent " + std::to_string(int{dtype}) + " " + std::to_string(batch) + "x" + std::to_string(hidden);
         const bool taken = gpu::rnn_taken(a, device, KRN_NUMERICS_DEFAULT, why_not);
-        own(name, taken ? std::optional(gpu::rnn_kernel(a, 0, 0, device)) : std::nullopt, why_not);
+        own(name, taken ? std::optional(gpu::rnn_kernel(a, 0, 0, device, KRN_NUMERICS_DEFAULT)) : std::nullopt, why_not);
       }
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
     for (const auto& [channels, taps, stride] :

@@ -67,6 +67,7 @@ PolicyOptions policy_of(const Session::Impl& session) {
   const Tf32Settings tf32 = tf32_settings(session.device);
   policy.tf32_convolutions = tf32.convolutions;
   policy.tf32_products = tf32.products;
+  policy.tf32_recurrent = tf32.recurrent;
   return policy;
 }
 
@@ -354,7 +355,7 @@ Hash judged_hash(const Graph& region, const Session::Impl& session) {
   hash.update(bytes->hash.data(), bytes->hash.size());
   const PolicyOptions policy = policy_of(session);
   const std::string rule = std::to_string(policy.numerics) + " " + std::to_string(session.options.error_budget) +
-                           (policy.tf32_convolutions ? " c" : "") + (policy.tf32_products ? " p" : "");
+                           (policy.tf32_convolutions ? " c" : "") + (policy.tf32_products ? " p" : "") + (policy.tf32_recurrent ? " r" : "");
   hash.update(rule.data(), rule.size());
   return hash.finish();
 }
@@ -367,11 +368,11 @@ Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {
 
 bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
   const Op& op = graph.ops[id];
-  const bool conv = op.code == OpCode::k_conv;
-  if (!conv && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
+  const bool conv = op.code == OpCode::k_conv, recurrent = op.code == OpCode::k_lstm || op.code == OpCode::k_gru;
+  if (!conv && !recurrent && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
   if (op.b(AttrKey::k_ieee) || graph.type(op.operands[0]).dtype != DType::k_f32) return false;
   const PolicyOptions policy = policy_of(session);
-  return policy.numerics == KRN_NUMERICS_FAST || (conv ? policy.tf32_convolutions : policy.tf32_products);
+  return policy.numerics == KRN_NUMERICS_FAST || (conv ? policy.tf32_convolutions : recurrent ? policy.tf32_recurrent : policy.tf32_products);
 }
 
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {

@@ -48,6 +48,7 @@ CacheKey claims_key(const PluginDevice& device, const Hash& region, const Policy
   key.add("memory_limit_bytes", static_cast<int64_t>(policy.memory_limit_bytes));
   key.add("tf32_convolutions", policy.tf32_convolutions);
   key.add("tf32_products", policy.tf32_products);
+  key.add("tf32_recurrent", policy.tf32_recurrent);
   key.add("plugin_guid", device.plugin_guid());
   key.add("plugin_version", device.plugin_version());
   key.add("plugin_build", device.plugin_build_id());

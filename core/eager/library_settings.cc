@@ -46,7 +46,7 @@ Tf32Settings tf32_settings(Device device) {
   const auto rounds = [](at::Float32Op op) {
     return at::globalContext().float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32;
   };
-  return {rounds(at::Float32Op::CONV), rounds(at::Float32Op::MATMUL)};
+  return {rounds(at::Float32Op::CONV), rounds(at::Float32Op::MATMUL), rounds(at::Float32Op::RNN)};
 }
 
 }  // namespace keirin

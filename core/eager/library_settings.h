@@ -16,14 +16,14 @@ namespace keirin {
 // thread; the device was made usable before.
 std::map<std::string, std::string> library_settings(Device device);
 
-// Whether LibTorch may round the f32 operands of convolutions, of products, to TF32 on the device: on GPUs alone.
+// Whether LibTorch may round the f32 operands of convolutions, of products, of recurrent layers, to TF32 on the device: on GPUs alone.
 struct Tf32Settings {
-  bool convolutions = false, products = false;
+  bool convolutions = false, products = false, recurrent = false;
 };
 Tf32Settings tf32_settings(Device device);
 inline bool allows_tf32(Device device) {
   const Tf32Settings tf32 = tf32_settings(device);
-  return tf32.convolutions || tf32.products;
+  return tf32.convolutions || tf32.products || tf32.recurrent;
 }
 
 }  // namespace keirin

@@ -44,7 +44,7 @@ class MappedTensor final : public Tensor {
 
 json policy_json(const PolicyOptions& p) {
   return {{"numerics", p.numerics}, {"deterministic", p.deterministic}, {"replay", p.replay}, {"memory_limit", p.memory_limit_bytes},
-          {"tf32_convolutions", p.tf32_convolutions}, {"tf32_products", p.tf32_products}};
+          {"tf32_convolutions", p.tf32_convolutions}, {"tf32_products", p.tf32_products}, {"tf32_recurrent", p.tf32_recurrent}};
 }
 
 json options_json(const CompileOptions& o) {
@@ -159,7 +159,7 @@ Question read_question(const Packet& packet) {
   ::memcpy(q.region.hash.data(), hash.data(), std::min(hash.size(), q.region.hash.size()));
   const json& policy = packet.head.at("policy");
   q.policy = {policy.at("numerics"), policy.at("deterministic"), policy.at("replay"), policy.at("memory_limit"),
-              policy.at("tf32_convolutions"), policy.at("tf32_products")};
+              policy.at("tf32_convolutions"), policy.at("tf32_products"), policy.at("tf32_recurrent")};
   if (q.op == "claim") return q;
   const json& options = packet.head.at("options");
   q.options.candidate = options.at("candidate");

@@ -15,7 +15,8 @@ krn_policy policy_of(const PolicyOptions& options) {
   krn_policy policy = make_struct<krn_policy>();
   policy.numerics = options.numerics;
   policy.flags = (options.deterministic ? KRN_POLICY_DETERMINISTIC : 0) | (options.replay ? KRN_POLICY_REPLAY : 0) |
-                 (options.tf32_convolutions ? KRN_POLICY_TF32_CONVOLUTIONS : 0) | (options.tf32_products ? KRN_POLICY_TF32_PRODUCTS : 0);
+                 (options.tf32_convolutions ? KRN_POLICY_TF32_CONVOLUTIONS : 0) | (options.tf32_products ? KRN_POLICY_TF32_PRODUCTS : 0) |
+                 (options.tf32_recurrent ? KRN_POLICY_TF32_RECURRENT : 0);
   policy.memory_limit_bytes = options.memory_limit_bytes;
   return policy;
 }

@@ -83,7 +83,7 @@ struct PolicyOptions {
   bool deterministic = false;
   bool replay = false;  // the plan will be recorded
   uint64_t memory_limit_bytes = 0;
-  bool tf32_convolutions = false, tf32_products = false;  // eager rounds their f32 operands so
+  bool tf32_convolutions = false, tf32_products = false, tf32_recurrent = false;  // eager rounds their f32 operands so
 };
 
 struct CompileOptions {

@@ -149,7 +149,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
     return step;
   }
   if (by_library(anchor, gpu, numerics, load)) return make_heads(anchor, *gpu.plans);
-  if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, raced, load);
+  if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, numerics, load);
   if (own) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
   return make_product(anchor, gpu, numerics.tf32_products, raced);

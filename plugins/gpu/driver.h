@@ -36,11 +36,11 @@ struct CodeTarget {
 };
 
 // What matrix units do for texts written by hand: d += x y for a wave, with a lane's words of `rows` by `depth` and of
-// `depth` by `columns` 16-bit elements, laid out over lanes as text/recur.krn says for a host.
+// `depth` by `columns` 16-bit elements, or half that depth of f32, laid out over lanes as text/recur.krn says for a host.
 struct MatrixUnit {
   int rows = 0, columns = 0, depth = 0;
   int wave = 0;
-  std::string_view text;  // krn_product and krn_pair, for texts that define TYPE, "bf16" or "f16"
+  std::string_view text;  // krn_product and krn_pair, for texts that define TYPE, "bf16", "f16", or "tf32" and half the DEPTH
 
   bool is(int r, int c, int d, int w) const { return rows == r && columns == c && depth == d && wave == w; }
 };

@@ -27,9 +27,10 @@ using codegen::TensorDesc;
 constexpr int64_t kSetRows = 16;      // of a matrix instruction
 constexpr int64_t kWave = 32;         // threads, as the text has them
 constexpr int64_t kWaves = 8, kThreads = kWave * kWaves;
-constexpr int64_t kMostTurns = 8;     // pieces of 32 columns of a wave; each takes eight registers
+constexpr int64_t kPieceBytes = 64;   // of a row of the state, that a wave takes at once
+constexpr int64_t kMostTurns = 8;     // pieces of a wave; each takes eight registers
 constexpr int64_t kMostSets = 8;      // MOST_SETS of the text; beyond, a library's products are as busy
-constexpr int64_t kKeptTiles = 16;    // of 8 lines by 32 columns, that a wave has in registers
+constexpr int64_t kKeptTiles = 16;    // of 8 lines by a piece, that a wave has in registers
 constexpr int64_t kMostWorkspaceBytes = int64_t{2} << 30;
 
 int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -90,19 +91,20 @@ AnchorDesc input_product(const AnchorDesc& a, const RnnShape& s, int64_t layer, 
 
 class RnnStep final : public codegen::Step {
  public:
-  RnnStep(const AnchorDesc& a, const Gpu& gpu, const CodeTarget& target, bool raced, bool load) {
+  RnnStep(const AnchorDesc& a, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics, bool load) {
     const RnnShape s(a);
+    const RnnPrecision precision = rnn_precision(a, numerics);
     const Buffers numbers(a);
     for (const TensorDesc& t : a.operands) outer_.push_back(t.buffer);
     for (const TensorDesc& t : a.results) outer_.push_back(t.buffer);
-    const RnnLayout layout = *rnn_layout(s.gates, s.hidden, s.batch, gpu);
+    const RnnLayout layout = *rnn_layout(s.gates, s.hidden, s.batch, precision, gpu);
     // Compiled while the products are raced; what goes wrong comes again below.
     const auto compiling = std::async(std::launch::async, [&] {
-      const TextKernel k = rnn_kernel(a, 0, 0, gpu);
+      const TextKernel k = rnn_kernel(a, 0, 0, gpu, numerics);
       code_store().compile_text(text_code_name(k, target), whole_text(k, *target.driver), target);
     });
     for (int64_t layer = 0; load && layer < s.layers; ++layer)
-      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_product(input_product(a, s, layer, d), gpu, false, raced));
+      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_product(input_product(a, s, layer, d), gpu, precision.tf32, !numerics.deterministic));
     compiling.wait();
     std::array<int64_t, Buffers::kNumPieces> bytes{};
     for (auto& product : products_) {
@@ -111,14 +113,14 @@ class RnnStep final : public codegen::Step {
     }
     for (int64_t layer = 0; layer < s.layers; ++layer) {
       for (int64_t d = 0; d < s.directions; ++d) {
-        const TextKernel k = rnn_kernel(a, layer, d, gpu);
+        const TextKernel k = rnn_kernel(a, layer, d, gpu, numerics);
         recurrences_.push_back(make_text_step(k, target, load));
         recurrences_.back()->set_workspace(numbers.piece(Buffers::kStates));
         bytes[Buffers::kStates] = k.workspace_bytes;
       }
     }
     bytes[Buffers::kGates] = s.time * s.batch * s.gates * s.hidden * 4;
-    const int64_t between = s.time * s.batch * s.directions * s.hidden * 2;
+    const int64_t between = s.time * s.batch * s.directions * s.hidden * precision.bytes;
     bytes[Buffers::kBetween0] = s.layers > 1 ? between : 0, bytes[Buffers::kBetween1] = s.layers > 2 ? between : 0;
     for (size_t i = 0; i < bytes.size(); ++i) {
       pieces_[i] = workspace_bytes_;
@@ -126,7 +128,7 @@ class RnnStep final : public codegen::Step {
     }
     text_ = std::string(s.lstm ? "lstm " : "gru ") + std::to_string(s.layers) + " layers x " + std::to_string(s.directions) + " [" + std::to_string(s.time) +
             "x" + std::to_string(s.batch) + ", " + std::to_string(s.hidden) + "] " + std::to_string(layout.units) + " units, " +
-            std::to_string(layout.blocks) + "x" + std::to_string(layout.groups) + " blocks, " + std::to_string(layout.sets) + " sets";
+            std::to_string(layout.blocks) + "x" + std::to_string(layout.groups) + " blocks, " + std::to_string(layout.sets) + " sets" + (precision.tf32 ? ", tf32" : "");
   }
 
   krn_code run(const codegen::RunContext& context) const override {
@@ -161,8 +163,14 @@ class RnnStep final : public codegen::Step {
 
 }  // namespace
 
-std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const Gpu& gpu) {
-  const int64_t chunks = over(hidden, 32), turns = over(chunks, kWaves), all_sets = over(batch, kSetRows);
+RnnPrecision rnn_precision(const AnchorDesc& a, const Numerics& numerics) {
+  if (a.operands[0].dtype != kit::kDType_f32) return {};
+  const bool tf32 = numerics.tf32_recurrent && !a.ieee;
+  return {4, tf32 ? 1 : 3, tf32};
+}
+
+std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const RnnPrecision& precision, const Gpu& gpu) {
+  const int64_t chunks = over(hidden, kPieceBytes / precision.bytes), turns = over(chunks, kWaves), all_sets = over(batch, kSetRows);
   if (turns > kMostTurns) return std::nullopt;
   std::optional<RnnLayout> best;
   for (int units : {8, 16, 32}) {
@@ -176,12 +184,12 @@ std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch
     const int64_t sums = kWaves * kSetRows * line_of(lines) * 4;
     l.shared_bytes = std::max<int64_t>(0, chunks - l.kept * kWaves) * tiles * 512 + sums + l.sets * cells_of(units) * kThreads * 4;
     if (l.sets > kMostSets || l.shared_bytes > gpu.block_shared_bytes) continue;
-    // Cycles, fitted to an H200: products, whose instruction takes one of four units 8; sums, written and read at 128 bytes; the state,
-    // read by all blocks at 2,500 bytes; and the way of a state to the others, longer the more there are to wait for. With several
-    // sets a part of the way passes while another set is made.
+    // Cycles, fitted to an H200 in 16 bits: products, whose instruction takes one of four units 8; sums, written and read at 128 bytes;
+    // the state, read by all blocks at 2,500 bytes; and the way of a state to the others, longer the more there are to wait for. With
+    // several sets a part of the way passes while another set is made.
     const double rows = static_cast<double>(std::min(batch, l.sets * kSetRows)) / static_cast<double>(l.sets);
-    const double reads = rows * static_cast<double>(2 * hidden * l.blocks * l.groups) / 2500;
-    const double turn = static_cast<double>(turns * tiles * 2 * 16 + 2 * sums / 128 + 1400 + 8 * l.blocks - (l.sets > 1 ? 600 : 0)) + reads;
+    const double reads = rows * static_cast<double>(precision.bytes * hidden * l.blocks * l.groups) / 2500;
+    const double turn = static_cast<double>(turns * tiles * 2 * 16 * precision.products + 2 * sums / 128 + 1400 + 8 * l.blocks - (l.sets > 1 ? 600 : 0)) + reads;
     l.cycles = static_cast<double>(l.sets) * turn;
     if (!best || l.cycles < best->cycles) best = l;
   }
@@ -191,29 +199,30 @@ std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch
 bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, std::string& why_not) {
   auto no = [&](const char* why) { return why_not = why, false; };
   const uint8_t dtype = a.operands[0].dtype;
-  if (dtype != kit::kDType_bf16 && dtype != kit::kDType_f16) return no("recurrent layers of more than 16 bits run in eager's library");
+  if (float_bytes(dtype) == 0) return no("recurrent layers of more than 32 bits run in eager's library");
   if (numerics.strict) return no("recurrent layers under strict numerics run in eager's library");
   if (!gpu.matrix || !gpu.matrix->is(16, 8, 16, kWave) || gpu.wave != kWave) return no("recurrent layers need matrix units of 16x8x16");
   if (!codegen::rnn_is_plain(a, why_not)) return false;
   const RnnShape s(a);
-  if (s.hidden % 8 != 0) return no("recurrent layers of a width that is no multiple of 8 run in eager's library");
   if (s.time * s.batch * s.hidden * s.input == 0) return no("a recurrent layer without elements");
   for (const TensorDesc& t : a.operands)
     if (!t.present() || t.dtype != dtype) return no("a recurrent layer over tensors of several dtypes");
   for (const TensorDesc& t : a.results)
     if (!t.present() || t.dtype != dtype) return no("a recurrent layer with results of several dtypes");
   if (a.operands.size() + a.results.size() + Buffers::kNumPieces > kMostBuffers) return no("a recurrent layer of very many weights");
-  if (!rnn_layout(s.gates, s.hidden, s.batch, gpu)) return no("a recurrent layer whose matrix and batch do not fit on the device at once");
-  if (s.time * s.batch * s.hidden * (s.gates * 4 + 2) > kMostWorkspaceBytes) return no("a recurrent layer whose gates take more than 2 GiB");
+  const RnnPrecision precision = rnn_precision(a, numerics);
+  if (!rnn_layout(s.gates, s.hidden, s.batch, precision, gpu)) return no("a recurrent layer whose matrix and batch do not fit on the device at once");
+  if (s.time * s.batch * s.hidden * (s.gates * 4 + precision.bytes) > kMostWorkspaceBytes) return no("a recurrent layer whose gates take more than 2 GiB");
   for (int64_t layer = 0; layer < s.layers; ++layer)
     for (int64_t d = 0; d < s.directions; ++d)
       if (!product_taken(input_product(a, s, layer, d), why_not)) return false;
   return true;
 }
 
-TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, const Gpu& gpu) {
+TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, const Gpu& gpu, const Numerics& numerics) {
   const RnnShape s(a);
-  const RnnLayout l = *rnn_layout(s.gates, s.hidden, s.batch, gpu);
+  const RnnPrecision precision = rnn_precision(a, numerics);
+  const RnnLayout l = *rnn_layout(s.gates, s.hidden, s.batch, precision, gpu);
   const Buffers numbers(a);
   const Sequences sequences(a, s, layer);
   const auto weight = [&](size_t which) {
@@ -221,11 +230,13 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
     return moved(w, static_cast<uint32_t>(&w - a.operands.data()));
   };
   const int64_t state = (layer * s.directions + direction) * s.batch * s.hidden;  // where this one's part of h and c starts
-  const int64_t chunks = over(s.hidden, 32), state_words = l.groups * l.sets * chunks * 64, line = s.gates * s.hidden;
+  const int64_t chunks = over(s.hidden, kPieceBytes / precision.bytes), state_words = l.groups * l.sets * chunks * 64, line = s.gates * s.hidden;
   const size_t time = sequences.to_batch_first ? 1 : 0;
   TextKernel k;
-  k.text = std::string("#define STORAGE ") + float_storage(a.operands[0].dtype) + "\n#define TYPE \"" + (a.operands[0].dtype == kit::kDType_bf16 ? "bf16" : "f16") +
-           "\"\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " + std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) +
+  const uint8_t dtype = a.operands[0].dtype;
+  const char* type = dtype == kit::kDType_bf16 ? "bf16" : dtype == kit::kDType_f16 ? "f16" : "tf32\"\n#define DEPTH \"8";
+  k.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " + std::to_string(precision.products) +
+           "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " + std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) +
            "\n#define KEPT " + std::to_string(l.kept) + "\n" + std::string(gpu.matrix->text) + std::string(gpu.driver->words().recur) +
            std::string(text::recur);
   k.sizes = {s.time, s.batch, direction, l.blocks, l.sets, state_words, sequences.from_batch_first ? line : s.batch * line,
@@ -241,8 +252,8 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
   return k;
 }
 
-std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool raced, bool load) {
-  return std::make_unique<RnnStep>(anchor, gpu, target, raced, load);
+std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics, bool load) {
+  return std::make_unique<RnnStep>(anchor, gpu, target, numerics, load);
 }
 
 }  // namespace keirin::gpu

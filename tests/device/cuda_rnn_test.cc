@@ -67,7 +67,7 @@ struct Problem {
       t.buffer = static_cast<uint32_t>(tensors.size()), t.dtype = dtype, t.sizes = sizes, t.strides.assign(sizes.size(), 1);
       for (size_t i = sizes.size() - 1; i-- > 0;) t.strides[i] = t.strides[i + 1] * sizes[i + 1];
       Tensor made{t, {}, nullptr};
-      std::vector<char> bytes(static_cast<size_t>(2 * t.strides[0] * sizes[0]));
+      std::vector<char> bytes(static_cast<size_t>(float_bytes(dtype) * t.strides[0] * sizes[0]));
       for (int64_t i = 0; i < t.strides[0] * sizes[0]; ++i) {
         test::write_element(bytes.data(), i, dtype, std::normal_distribution<double>(0, scale)(random), 0);
         made.values.push_back(static_cast<float>(test::read_element(bytes.data(), i, dtype).real));
@@ -96,7 +96,7 @@ struct Problem {
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 float rounded(double v, uint8_t dtype) {
-  char bytes[2];
+  char bytes[4];
   test::write_element(bytes, 0, dtype, v, 0);
   return static_cast<float>(test::read_element(bytes, 0, dtype).real);
 }
@@ -130,10 +130,10 @@ std::vector<std::vector<float>> expected(const Problem& p, const Case& c, uint8_
             double x[4], r[4];
             for (int64_t g = 0; g < s.gates; ++g) {
               const int64_t line = g * n + j;
-              float of_x = 0, of_h = 0;
+              double of_x = 0, of_h = 0;
               const float *xs = &in[static_cast<size_t>((t * s.batch + b) * k)], *hb = &h[static_cast<size_t>(b * n)];
-              for (int64_t i = 0; i < k; ++i) of_x += xs[i] * w[line * k + i];
-              for (int64_t i = 0; i < n; ++i) of_h += hb[i] * u[line * n + i];
+              for (int64_t i = 0; i < k; ++i) of_x += static_cast<double>(xs[i]) * w[line * k + i];
+              for (int64_t i = 0; i < n; ++i) of_h += static_cast<double>(hb[i]) * u[line * n + i];
               x[g] = of_x + (s.biases ? value(s.weight(a, layer, d, 2))[line] : 0), r[g] = of_h + (s.biases ? value(s.weight(a, layer, d, 3))[line] : 0);
             }
             double& kept = state[static_cast<size_t>(b * n + j)];
@@ -169,11 +169,14 @@ struct Made {
   std::vector<void*> buffers;
 };
 
-Made make(const Problem& p) {
+// Where f32 may be rounded.
+const Numerics kRounded(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_RECURRENT);
+
+Made make(const Problem& p, const Numerics& numerics = {}) {
   Made m;
   std::string why_not;
-  if (!rnn_taken(p.anchor, *machine().gpu, KRN_NUMERICS_DEFAULT, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  m.step = make_anchor_step(p.anchor, *machine().gpu, code_target(*machine().gpu, nullptr), {}, true);
+  if (!rnn_taken(p.anchor, *machine().gpu, numerics, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  m.step = make_anchor_step(p.anchor, *machine().gpu, code_target(*machine().gpu, nullptr), numerics, true);
   for (const Tensor& t : p.tensors) m.buffers.push_back(t.memory->data());
   m.workspace = std::make_unique<DeviceMemory>(static_cast<size_t>(m.step->workspace_bytes()));
   m.step->set_workspace(static_cast<uint32_t>(m.buffers.size()));
@@ -190,17 +193,18 @@ TEST_F(CudaRnn, AgreesWithPlainLoops) {
                         {6, 35, 8, 72, 3, false, false, false},
                         {4, 20, 24, 264, 1, true, false, true, true},
                         {5, 1, 64, 1024},
+                        {4, 20, 7, 61, 2, true},
                         {3, 70, 32, 520},    // more rows than groups of blocks: sets in turn
                         {3, 64, 16, 1024}};  // most of the device's registers and shared memory
   for (const Case& c : cases) {
     for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru}) {
-      for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16}) {
+      for (const auto& [dtype, numerics] : {std::pair<uint8_t, Numerics>{kit::kDType_bf16, {}}, {kit::kDType_f16, {}}, {kit::kDType_f32, {}}, {kit::kDType_f32, kRounded}}) {
         const std::string name = std::string(op == kit::kOp_lstm ? "lstm" : "gru") + " of " + std::to_string(c.hidden) + ", batch " + std::to_string(c.batch) +
                                  ", dtype " + std::to_string(dtype);
         const Problem p(c, op, dtype);
         Made m;
         try {
-          m = make(p);
+          m = make(p, numerics);
         } catch (const kit::Error& error) {
           ADD_FAILURE() << name << ": " << error.what();
           continue;
@@ -208,12 +212,12 @@ TEST_F(CudaRnn, AgreesWithPlainLoops) {
         const auto want = expected(p, c, dtype);
         std::vector<std::vector<char>> first;
         // A state rounded the other way is off by a step of its dtype, and that goes on through the steps.
-        const double room = dtype == kit::kDType_bf16 ? 0.03 : 0.004;
+        const double room = dtype == kit::kDType_bf16 ? 0.03 : dtype == kit::kDType_f16 || numerics.tf32_recurrent ? 0.004 : 1e-5;
         for (int round = 0; round < 3; ++round) {
           ASSERT_EQ(run_step(*m.step, m.buffers), KRN_STATUS_ok) << name;
           for (size_t r = 0; r < want.size(); ++r) {
             const TensorDesc& t = p.anchor.results[r];
-            const std::vector<char> got = p.tensors[t.buffer].memory->get(want[r].size() * 2);
+            const std::vector<char> got = p.tensors[t.buffer].memory->get(want[r].size() * static_cast<size_t>(float_bytes(dtype)));
             int64_t wrong = 0, first_wrong = 0;
             for (int64_t i = static_cast<int64_t>(want[r].size()); i-- > 0;) {
               const int64_t at = i / (t.sizes[1] * t.sizes[2]) * t.strides[0] + i / t.sizes[2] % t.sizes[1] * t.strides[1] + i % t.sizes[2];
@@ -233,16 +237,22 @@ TEST_F(CudaRnn, AgreesWithPlainLoops) {
 }
 
 TEST_F(CudaRnn, SpeedOfAStep) {
-  for (const Case& c : {Case{128, 64, 1024, 1024}, Case{128, 32, 1024, 1024}, Case{128, 1, 1024, 1024}, Case{128, 64, 512, 512}, Case{128, 64, 256, 256},
-                        Case{128, 128, 1024, 1024}}) {
-    for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru}) {
-      const Problem p(c, op, kit::kDType_bf16);
-      Made m = make(p);
+  struct Kind {
+    uint8_t dtype;
+    const char* name;
+    Numerics numerics;
+  };
+  const Case cases[] = {{128, 64, 1024, 1024}, {128, 32, 1024, 1024}, {128, 1, 1024, 1024}, {128, 64, 512, 512}, {128, 64, 256, 256}, {128, 128, 1024, 1024}};
+  for (const Kind& kind : {Kind{kit::kDType_bf16, "bf16", {}}, Kind{kit::kDType_f32, "f32 in TF32", kRounded}, Kind{kit::kDType_f32, "f32", {}}}) {
+    for (int i = 0; i < 12; ++i) {
+      const Case& c = cases[i / 2];
+      const Problem p(c, i % 2 ? kit::kOp_gru : kit::kOp_lstm, kind.dtype);
+      Made m = make(p, kind.numerics);
       CUevent begin, end;
       check(machine().driver->cuEventCreate(&begin, CU_EVENT_DEFAULT), "event");
       check(machine().driver->cuEventCreate(&end, CU_EVENT_DEFAULT), "event");
       std::vector<float> ms;
-      for (int i = 0; i < 12; ++i) {
+      for (int round = 0; round < 12; ++round) {
         machine().driver->cuEventRecord(begin, machine().stream);
         ASSERT_EQ(run_step(*m.step, m.buffers), KRN_STATUS_ok);
         machine().driver->cuEventRecord(end, machine().stream);
@@ -250,7 +260,7 @@ TEST_F(CudaRnn, SpeedOfAStep) {
         machine().driver->cuEventElapsedTime(&ms.emplace_back(), begin, end);
       }
       std::sort(ms.begin(), ms.end());
-      std::printf("%-9.3f ms, %.2f us a step: %s\n", static_cast<double>(ms[6]), static_cast<double>(ms[6]) * 1e3 / static_cast<double>(c.time), m.step->describe().c_str());
+      std::printf("%-9.3f ms, %.2f us a step: %s, %s\n", static_cast<double>(ms[6]), static_cast<double>(ms[6]) * 1e3 / static_cast<double>(c.time), kind.name, m.step->describe().c_str());
     }
   }
 }

@@ -164,6 +164,7 @@ TEST_F(Keys, WhatMustMiss) {
       {"a memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 20; }},
       {"convolutions in TF32", [](Setting& s) { s.policy.tf32_convolutions = true; }},
       {"products in TF32", [](Setting& s) { s.policy.tf32_products = true; }},
+      {"recurrent layers in TF32", [](Setting& s) { s.policy.tf32_recurrent = true; }},
       {"another memory limit", [](Setting& s) { s.policy.memory_limit_bytes = 1 << 21; }},
       {"the plugin's second candidate", [](Setting& s) { s.compile.candidate = 1; }},
       {"its third", [](Setting& s) { s.compile.candidate = 2; }},
