@@ -119,5 +119,24 @@ TEST(Shrink, LooksAgainAtWhatItHadToKeep) {
   EXPECT_EQ(small.ops.size(), 1u) << print(small);
 }
 
+// Where no operand has the result's sizes, an input takes its place, and what computed it goes.
+TEST(Shrink, WhatAnInputReplacesIsNotComputed) {
+  const Result<Graph> g = parse(R"(graph {
+    %x = input 0 : f32[4,5]
+    %y = input 1 : f32[5,6]
+    %a = matmul(%x, %y) : f32[4,6]
+    %z = input 2 : f32[6,3]
+    %b = matmul(%a, %z) : f32[4,3]
+    %c = relu(%b) : f32[4,3]
+    output %c
+  })");
+  ASSERT_TRUE(g.ok()) << g.status().text();
+  const Graph small = shrink(*g, [](const Graph& each) {
+    EXPECT_TRUE(all_read(each)) << print(each);
+    return holds(each, OpCode::k_relu);
+  });
+  EXPECT_EQ(small.ops.size(), 1u) << print(small);
+}
+
 }  // namespace
 }  // namespace keirin
