@@ -40,7 +40,7 @@ repeat=$(sed -n "s/^ *repeat: keirin certify .* --case '\(.*\)'$/\1/p" out | hea
 expect 1 "FAIL $repeat: " "$faults/wrong_together" --case "$repeat"
 expect 1 'crashed in initialize' "$faults/crash_initialize" --quick
 expect 0 'bytes +[1-9][0-9]* passed, 0 failed, [1-9]' "$faults/no_artifact" --case bytes --quick
-expect 1 'nothing: no case' "$faults/good" --case operators/sin/*
+expect 1 'nothing: no case' "$faults/good" --case 'operators/sin/*'
 expect 2 'not one plugin: there is no such file' nothing.so
 expect 2 'not one plugin: several' "$faults"
 expect 2 'begins with operators, bytes or graphs' "$reference" --case nothing
