@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/matrix/worker.h"
 
-#include <fcntl.h>
 #include <link.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -213,7 +213,8 @@ class Worker {
 }  // namespace
 
 int serve() {
-  if (::fcntl(kWorkerChannel, F_GETFD) < 0)
+  struct stat channel;  // whatever another program left open there is none
+  if (::fstat(kWorkerChannel, &channel) != 0 || !S_ISSOCK(channel.st_mode))
     return fail(
         Status(Code::k_invalid_input, {"this word is asked by `keirin matrix` over a channel, which there is none of",
                                        {},

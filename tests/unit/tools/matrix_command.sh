@@ -15,7 +15,7 @@ exits() {
   local wanted=$1; shift
   "$@" >out 2>err
   local code=$?
-  [[ " $wanted " == *" $code "* ]] || { fail "exit $code, not $wanted: $*"; tail -5 out err; }
+  [[ " $wanted " == *" $code "* ]] || { fail "exit $code, not $wanted: $*"; tail -n 5 out err; }
 }
 
 # Shards hold each cell once, and all of them.
@@ -32,7 +32,8 @@ exits 2 "$keirin" matrix run --cases 'no such*'
 exits 2 "$keirin" matrix run --budget soon
 exits 2 "$keirin" matrix compare --base "$work/nowhere"
 exits 2 "$keirin" matrix report
-exits 2 "$keirin" matrix-worker
+exits 2 "$keirin" matrix-worker 3<&-
+exits 2 "$keirin" matrix-worker 3< /dev/null
 echo 'mlp/small/f32/fly/single/default' >odd
 exits 2 "$keirin" matrix run --set ./odd
 grep -q 'fly' err || fail "the message does not name the part"
