@@ -46,9 +46,9 @@ struct Operator {
 struct Group {
   std::string name;
   int64_t passed = 0, failed = 0, unclaimed = 0, skipped = 0;
-  std::string ended;  // why it did not come to its end; empty if it did
-  std::vector<Operator> operators;
-  std::vector<Failure> failures;  // the first ones of each operator
+  std::string ended{};  // why it did not come to its end; empty if it did
+  std::vector<Operator> operators{};
+  std::vector<Failure> failures{};  // the first ones of each operator
   bool right() const { return failed == 0 && ended.empty(); }
 };
 
