@@ -26,8 +26,15 @@ inline bool is_planted(const char* id) {
   return true;
 }
 
+// How much of it, where a bug has a size: what KEIRIN_PLANTED_PERCENT says, else all.
+inline double planted_share() {
+  const char* percent = getenv("KEIRIN_PLANTED_PERCENT");
+  return percent == nullptr ? 1 : atof(percent) / 100;
+}
+
 }  // namespace keirin
 
+#define KRN_PLANTED_SHARE() ::keirin::planted_share()
 #define KRN_PLANTED(id)                                      \
   ([] {                                                      \
     static const bool planted = ::keirin::is_planted(#id);   \
@@ -36,4 +43,5 @@ inline bool is_planted(const char* id) {
 
 #else
 #define KRN_PLANTED(id) false
+#define KRN_PLANTED_SHARE() 0.0
 #endif

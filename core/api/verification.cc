@@ -8,6 +8,7 @@
 #include "core/eager/library_settings.h"
 #include "core/ir/bytes.h"
 #include "core/tune/elements.h"
+#include "core/tune/inputs.h"
 #include "core/tune/verify.h"
 
 namespace keirin {
@@ -182,6 +183,30 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
   return {};
 }
 
+// Errors are answers too: where eager refuses an index, a plan has to. On a GPU LibTorch's check of it ends the context, so that
+// nothing is tried there.
+Status verify_refusals(Deciding& d, const std::vector<size_t>& only) {
+  if (d.session.device.kind != Device::kCpu) return {};
+  const std::vector<InputHint> hints = infer_inputs(d.prepared->captured.graph);
+  for (size_t i = 0; i < hints.size(); ++i) {
+    Tensors inputs = d.inputs;
+    KRN_TRY_LET(inputs[i], with_refused_index(d.inputs[i], hints[i], d.services));
+    if (!inputs[i]) continue;
+    const Result<Trial> eager = d.trials.run(d.candidates[0].call, inputs);
+    if (eager.ok()) continue;  // it reads no further than the index allows
+    for (const size_t number : only) {
+      Candidate& candidate = d.candidates[number];
+      if (candidate.baseline || !candidate.call || !candidate.report.verified) continue;
+      pass_gate();
+      if (!d.trials.run(candidate.call, inputs).ok()) continue;
+      candidate.report.verified = false;
+      candidate.report.reason = "wrong_result";
+      candidate.report.note = "it answers where eager refuses \"" + d.session.eager->rules().names().at(i) + "\": " + eager.status().message().what;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status verify(Deciding& d, const std::vector<size_t>& only) {
@@ -192,7 +217,7 @@ Status verify(Deciding& d, const std::vector<size_t>& only) {
       return verify_set(d, set, inputs, only);
     }));
   }
-  return {};
+  return d.step([&] { return verify_refusals(d, only); });
 }
 
 Status verify(Deciding& d) {

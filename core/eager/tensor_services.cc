@@ -11,6 +11,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/strides.h>
@@ -102,7 +103,10 @@ class AtServices final : public TensorServices {
     if (tensor.use_count() != 1 || typeid(any) != typeid(AtTensor)) return false;
     const at::Tensor& at = static_cast<const AtTensor&>(any).at();
     if (at.use_count() != 1 || (at.storage().use_count() != 1 && !KRN_PLANTED(detached_output_reused)) || at.storage_offset() != 0) return false;
-    if (at.unsafeGetTensorImpl()->autograd_meta() != nullptr) return false;  // no longer as it was made
+    c10::TensorImpl* const impl = at.unsafeGetTensorImpl();
+    if (impl->autograd_meta() != nullptr) return false;  // no longer as it was made
+    // Nor as it would be made now: outside of inference mode nobody may write or differentiate what was made in it.
+    if (impl->is_inference() != c10::InferenceMode::is_enabled()) return false;
     std::atomic_thread_fence(std::memory_order_acquire);  // after the last reader's release
     return true;
   }

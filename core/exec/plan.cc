@@ -297,9 +297,11 @@ Status Plan::run_region(Context& context, size_t s) {
   const auto begin = KRN_PLANTED(slow_region) ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   Status status = executable.run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
                                  static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
-  if (KRN_PLANTED(slow_region))
-    for (const auto end = std::chrono::steady_clock::now() + (std::chrono::steady_clock::now() - begin) / 10; std::chrono::steady_clock::now() < end;) {
+  if (KRN_PLANTED(slow_region)) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    while (std::chrono::steady_clock::now() - begin < took * (1 + KRN_PLANTED_SHARE())) {
     }
+  }
   context.flight.leave();
   return status;
 }

@@ -59,7 +59,7 @@ bool refuses_numbers(const Op& op) {
 }
 
 InputHint integers(double low, double high, std::string why) {
-  return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why), false};
+  return {InputHint::kIntegers, low, std::max(high, low + 1), std::move(why)};
 }
 
 class Facts {
@@ -116,10 +116,10 @@ class Facts {
   void index_of(const Op& op, ValueId index, int64_t rows, bool scatters) {
     const std::string why = "index of " + std::string(op_name(op.code)) + ": " + std::to_string(rows) + " rows";
     // Without a reduction two writes to one row have no order: every row once.
-    if (scatters && op.s(AttrKey::k_reduce) == "none")
-      add(index, Fact::kIndex, {InputHint::kArange, 0, static_cast<double>(std::max<int64_t>(rows, 1)), why});
-    else
-      add(index, Fact::kIndex, integers(0, static_cast<double>(rows), why));
+    InputHint hint = integers(0, static_cast<double>(rows), why);
+    if (scatters && op.s(AttrKey::k_reduce) == "none") hint.kind = InputHint::kArange;
+    hint.is_index = true;
+    add(index, Fact::kIndex, std::move(hint));
   }
 
   void read_op(const Op& op) {
@@ -298,6 +298,17 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
     tensors.push_back(std::move(*tensor));
   }
   return tensors;
+}
+
+Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services) {
+  const int64_t n = num_elements(*tensor);
+  if (!hint.is_index || hint.unknown_meaning || !is_int(tensor->dtype()) || n == 0) return TensorRef();
+  if (hint.b > static_cast<double>(largest_integer(tensor->dtype()))) return TensorRef();
+  KRN_TRY_LET(TensorRef out, services.clone(tensor));
+  each_element(*out, [&](int64_t i, void* at) {
+    if (i == n - 1) store_integer(out->dtype(), at, static_cast<int64_t>(hint.b));
+  });
+  return out;
 }
 
 }  // namespace keirin

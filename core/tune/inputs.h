@@ -33,6 +33,8 @@ struct InputHint {
   // Integers read by an operator outside the table (pivots, lengths), or any input of a model with an operator that refuses
   // numbers: drawn ones may be illegal.
   bool unknown_meaning = false;
+  // Picks rows below b: eager refuses b itself.
+  bool is_index = false;
 };
 
 // One hint per user input, by position.
@@ -51,5 +53,9 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
 // One tensor of that type: what make_inputs does per input, also for weights and recorded borders.
 Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
                               uint64_t seed);
+
+// `tensor` in host memory with its last element replaced by the first number that the rows its index picks from do not have. Null where it has no
+// elements, is no index, or no such number is known.
+Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services);
 
 }  // namespace keirin

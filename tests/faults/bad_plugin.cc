@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
@@ -71,6 +72,7 @@
 #define FAULT_wrong_linear 47
 #define FAULT_slow_region 48
 #define FAULT_coarse_linear 49
+#define FAULT_takes_any_index 50
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -79,9 +81,10 @@
 // One operator of a region; values are the region's.
 struct Step {
   bool linear;
+  bool take;                // of rows; an index that is past the end gives the last one
   bool ieee;                // the attribute
   uint32_t x, w, b, y;      // b: KRN_NONE for none
-  int64_t rows, depth, columns;  // relu: rows elements
+  int64_t rows, depth, columns;  // relu: rows elements; take: of `depth` rows
 };
 
 struct krn_exec {
@@ -217,7 +220,7 @@ krn_code KRN_CALL open_device(krn_dev*, krn_err* err) {
 
 // ---- krn.compile and krn.exec
 
-constexpr uint32_t kRelu = 21, kLinear = 401, kIeee = 41;
+constexpr uint32_t kRelu = 21, kTake = 207, kLinear = 401, kIeee = 41;
 
 int64_t count_of(const krn_graph& graph, uint32_t value) {
   const krn_gtype* type = krn_graph_value_type(&graph, value);
@@ -227,6 +230,7 @@ int64_t count_of(const krn_graph& graph, uint32_t value) {
 }
 
 bool takes(const krn_graph& graph, const krn_gnode& node) {
+  if (IS(takes_any_index) && node.op == kTake) return krn_graph_value_type(&graph, node.first_result)->rank == 2;
   return node.op == kRelu || (node.op == kLinear && krn_graph_value_type(&graph, node.first_result)->rank == 2);
 }
 
@@ -243,6 +247,7 @@ krn_exec* read_steps(krn_span bytes) {
     if (!takes(graph, *node)) return nullptr;
     Step step{};
     step.linear = node->op == kLinear;
+    step.take = node->op == kTake;
     const krn_gattr* ieee = krn_graph_find_attr(&graph, node, kIeee);
     step.ieee = ieee && ieee->bits;
     step.x = krn_graph_operand(&graph, node, 0);
@@ -254,6 +259,13 @@ krn_exec* read_steps(krn_span bytes) {
       const int64_t* sizes = krn_graph_sizes(&graph, krn_graph_value_type(&graph, step.w));
       step.columns = sizes[0];
       step.depth = sizes[1];
+      step.rows /= step.columns;
+    }
+    if (step.take) {
+      step.w = krn_graph_operand(&graph, node, 1);
+      const int64_t* sizes = krn_graph_sizes(&graph, krn_graph_value_type(&graph, step.x));
+      step.depth = sizes[0];
+      step.columns = sizes[1];
       step.rows /= step.columns;
     }
     exec.steps.push_back(step);
@@ -393,12 +405,18 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     if (step.y == exec->output) {
       at[step.y] = static_cast<float*>(run->outputs[0].data);
     } else {
-      between.emplace_back(static_cast<size_t>(step.linear ? step.rows * step.columns : step.rows));
+      between.emplace_back(static_cast<size_t>(step.columns ? step.rows * step.columns : step.rows));
       at[step.y] = between.back().data();
     }
     if (step.linear) {
       run_linear(step, at[step.x], at[step.w], step.b == KRN_NONE ? nullptr : at[step.b], at[step.y]);
       if (IS(wrong_linear) && step.rows > 0) at[step.y][0] += 1;
+      continue;
+    }
+    if (step.take) {
+      const auto* index = reinterpret_cast<const int64_t*>(at[step.w]);
+      for (int64_t r = 0; r < step.rows; ++r)
+        memcpy(at[step.y] + r * step.columns, at[step.x] + std::min(index[r], step.depth - 1) * step.columns, static_cast<size_t>(step.columns) * 4);
       continue;
     }
     Slice slice{at[step.x], at[step.y]};

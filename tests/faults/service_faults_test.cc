@@ -428,6 +428,15 @@ TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
   for (const CandidateReport& c : report.candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
 }
 
+// What eager refuses may not be answered: only the cut that leaves the rows to eager is right.
+TEST_F(ServiceFaults, APlanThatTakesAnyIndexIsRefused) {
+  const ModelReport report = decide_for("takes_any_index", "tests/data/import/rows.pt2");
+  const std::string text = explain_text(report);
+  EXPECT_TRUE(has(text, "it answers where eager refuses \"index\"")) << text;
+  EXPECT_EQ(report.chosen, "takes_any_index/anchors_only") << text;
+  for (const CandidateReport& c : report.candidates) EXPECT_FALSE(c.name == "takes_any_index/all" && c.verified) << text;
+}
+
 // Roundings alone move this model's answer everywhere, so the whole shows nothing: its regions do.
 TEST_F(ServiceFaults, AWrongOperatorOfASensitiveModelIsFound) {
   const ModelReport report = decide_for("wrong_linear", "tests/data/sensitive/iterated.pt2");

@@ -322,6 +322,17 @@ class HiddenRelu(nn.Module):
         return x * 2 + torch.isposinf(hidden).sum()
 
 
+class Rows(nn.Module):
+    """Rows that an index picks: one that is past the end is refused, also where nothing but its own row comes of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(10, 8), nn.Linear(8, 4)
+
+    def forward(self, index):
+        return self.out(torch.relu(self.table(index)))
+
+
 def cases():
     yield "mlp", Mlp().eval(), (torch.randn(3, 8),), {"x": {0: batch()}}, 1
     yield "in_place", InPlace().eval(), (torch.randn(3, 4),), None, 1
@@ -352,6 +363,8 @@ def cases():
     yield "moved", Moved().eval(), (torch.randn(3, 4),), None, 1
     torch.manual_seed(0)
     yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
+    torch.manual_seed(0)
+    yield "rows", Rows().eval(), (torch.tensor([1, 5, 9, 0]),), None, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

@@ -3,6 +3,7 @@
 // The services over LibTorch: memory that is counted, copies that convert, threads that are really used.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <any>
@@ -118,6 +119,22 @@ TEST(Services, MemoryIsSharedWhileAnythingOfItLives) {
   const TensorRef tensor = *services->allocate({DType::k_f32, {2, 4}, {4, 1}, {}});
   to_at(tensor).requires_grad_();
   EXPECT_FALSE(services->unshared(tensor));
+}
+
+// A tensor of inference mode is not handed to a caller outside of it, who could neither write it nor differentiate through it.
+TEST(Services, MemoryIsReusedInTheModeThatItWasMadeIn) {
+  const auto services = make_tensor_services();
+  const TensorSpec spec{DType::k_f32, {2, 4}, {4, 1}, {}};
+  const TensorRef outside = *services->allocate(spec);
+  TensorRef inside;
+  {
+    const c10::InferenceMode inference;
+    inside = *services->allocate(spec);
+    EXPECT_TRUE(services->unshared(inside));
+    EXPECT_FALSE(services->unshared(outside));
+  }
+  EXPECT_FALSE(services->unshared(inside));
+  EXPECT_TRUE(services->unshared(outside));
 }
 
 TEST(Services, ParallelForCoversTheRangeOnSeveralThreads) {
