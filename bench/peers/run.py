@@ -50,7 +50,7 @@ def synchronize(device: str) -> None:
 
 def load(model: str, size: str, device: str):
     """The module that was exported, and inputs as the file draws them, on the device."""
-    case = {"small": export.kSmall, "full": export.kFull, "others": export.others.kOthers}[size][model]()
+    case = export.kSizes[size][model]()
     torch.manual_seed(0)
     torch.set_default_dtype(case.dtype)
     with torch.no_grad(), torch.device(device):
@@ -205,7 +205,8 @@ def time_in_turns(calls: dict, device: str, seconds: float, begin) -> dict[str, 
 def keirin_row(command: str, model: str, size: str, device: str, extra: list[str]) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         try:
-            done = subprocess.run([command, "bench", model, "--size", size, "--device", device, "--quiet", "--json", out.name] + extra,
+            file = Path(export.__file__).parent / "models" / size / f"{model}.pt2"
+            done = subprocess.run([command, "bench", str(file), "--device", device, "--quiet", "--json", out.name] + extra,
                                   capture_output=True, text=True, timeout=600)
             row = json.load(open(out.name))["rows"][0]
             return {"error": f"disturbed: {row['disturbed']}"} if row.get("disturbed") else row
@@ -353,9 +354,13 @@ def machine_of(options) -> dict:
     return machine | ({"gpu": torch.cuda.get_device_name(0)} if options.device == "cuda" else {})
 
 
+def models_of(options) -> list[str]:
+    return options.models or (FAMILIES if options.size in ("small", "full") else list(export.kSizes[options.size]))
+
+
 def cold(options) -> dict:
     """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
-    models = options.models or (list(export.others.kOthers) if options.size == "others" else FAMILIES)
+    models = models_of(options)
     rows = {model: {"model": model, "build_s": {}, "failed": {}} for model in models}
     out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "machine": machine_of(options), "rows": list(rows.values())}
     with tempfile.TemporaryDirectory() as folder:
@@ -401,9 +406,9 @@ def cold_markdown(out: dict) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="names of the zoo; by default the 14 families, or all of --size others")
+    parser.add_argument("models", nargs="*", help="names of the zoo; by default the 14 families, or all of another size")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--size", choices=["small", "full", "others"], default="small")
+    parser.add_argument("--size", choices=["small", "full", "others", "strangers"], default="small")
     parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
     parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti,onnxruntime,openvino")
@@ -442,7 +447,7 @@ def main() -> int:
     if options.alone:
         Path(options.alone).write_text(json.dumps(measure_alone(options.models[0], options)))
         return 0
-    models = options.models or (list(export.others.kOthers) if options.size == "others" else FAMILIES)
+    models = models_of(options)
     before = Path(options.json) if options.append and options.json else None
     rows = [r for r in json.loads(before.read_text())["rows"] if r["model"] not in models] if before and before.exists() else []
     machine = machine_of(options)

@@ -15,6 +15,7 @@ import archive
 import graphs
 import language
 import others
+import strangers
 import tables
 import unet
 import vision
@@ -86,6 +87,10 @@ kFull = {
 }
 
 
+kSizes = {"tiny": kTiny, "small": kSmall, "full": kFull, "others": others.kOthers, "strangers": strangers.kStrangers}
+kKept = ("tiny", "small", "full", "others")  # in the repository
+
+
 def export(case: Case, path: Path) -> None:
     model, recorder = weights.build(case.build, case.dtype, kSeed)
     examples = tuple(torch.zeros(i.shape, dtype=i.dtype) for i in case.inputs)
@@ -99,13 +104,13 @@ def export(case: Case, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="models to export; all by default")
-    parser.add_argument("--size", choices=["tiny", "small", "full", "others"], help="only this folder")
+    parser.add_argument("--size", choices=["tiny", "small", "full", "others", "strangers"], help="only this folder")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "models")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
-    for size, cases in (("tiny", kTiny), ("small", kSmall), ("full", kFull), ("others", others.kOthers)):
+    for size, cases in kSizes.items():
         for name, make in cases.items():
-            if (options.size and size != options.size) or (options.names and name not in options.names):
+            if size not in ([options.size] if options.size else kKept) or (options.names and name not in options.names):
                 continue
             start = time.time()
             path = options.out / size / f"{name}.pt2"
