@@ -1,4 +1,7 @@
 # The install tree: the shared library with its headers, the SDK for plugin authors, the command, the plugins and the zoo.
+#
+# It may be moved: every RPATH begins with $ORIGIN. LibTorch is looked for in lib/keirin/torch, a link to the folder that holds its lib/
+# and include/: made here to the one that was built with, by hand where the tree came from a package (ci/package).
 include(CMakePackageConfigHelpers)
 set(_inc ${CMAKE_INSTALL_INCLUDEDIR}/keirin)
 
@@ -13,30 +16,34 @@ set(KEIRIN_HAS_LIBRARY OFF)
 if(TARGET keirin)
   set(KEIRIN_HAS_LIBRARY ON)
   install(FILES core/api/keirin.h core/eager/torch.h DESTINATION ${_inc})
-  set_target_properties(keirin PROPERTIES INSTALL_RPATH "$ORIGIN;${KEIRIN_TORCH_ROOT}/lib")
+  set_target_properties(keirin PROPERTIES INSTALL_RPATH "$ORIGIN/keirin/torch/lib")
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/link_to_torch)
+  file(CREATE_LINK ${KEIRIN_TORCH_ROOT} ${PROJECT_BINARY_DIR}/link_to_torch/torch SYMBOLIC)
+  install(FILES ${PROJECT_BINARY_DIR}/link_to_torch/torch DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin COMPONENT link_to_torch)
   install(TARGETS keirin LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 if(TARGET keirin_cuda_graph)
-  set_target_properties(keirin_cuda_graph PROPERTIES INSTALL_RPATH "${KEIRIN_TORCH_ROOT}/lib")
+  set_target_properties(keirin_cuda_graph PROPERTIES INSTALL_RPATH "$ORIGIN/torch/lib")
   install(TARGETS keirin_cuda_graph LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin)
 endif()
 if(TARGET keirin_command)
-  set_target_properties(keirin_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${KEIRIN_TORCH_ROOT}/lib")
+  set_target_properties(keirin_command PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/keirin/torch/lib")
   install(TARGETS keirin_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 if(TARGET conformance AND TARGET graphs)
   # What `keirin certify` runs.
-  set_target_properties(conformance graphs PROPERTIES INSTALL_RPATH "${KEIRIN_TORCH_ROOT}/lib")
+  set_target_properties(conformance graphs PROPERTIES INSTALL_RPATH "$ORIGIN/../../../${CMAKE_INSTALL_LIBDIR}/keirin/torch/lib")
   install(TARGETS conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
   install(FILES tests/conformance/skips.txt DESTINATION libexec/keirin/certify)
-endif()
-if(TARGET keirin-worker)
-  install(TARGETS keirin-worker RUNTIME DESTINATION libexec/keirin)
 endif()
 install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
         FILES_MATCHING PATTERN "*.so*" PATTERN "manifest.toml"
         PATTERN "codegen" EXCLUDE PATTERN "gpu" EXCLUDE PATTERN "kit" EXCLUDE PATTERN "shell" EXCLUDE
         PATTERN "CMakeFiles" EXCLUDE)
+install(FILES README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
+install(FILES cmake/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
 install(DIRECTORY bench/cases/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/cases)
 install(DIRECTORY bench/zoo/models/small DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/zoo FILES_MATCHING PATTERN "*.pt2")
 

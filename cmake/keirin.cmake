@@ -7,6 +7,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   list(APPEND KEIRIN_WARNINGS -Wno-restrict -Wno-array-bounds -Wno-maybe-uninitialized)
 endif()
 
+# A link to a file or folder of the source tree; relative, so that a checkout may be moved with its build folder.
+function(keirin_link to link)
+  get_filename_component(folder ${link} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  file(RELATIVE_PATH relative ${folder} ${to})
+  file(CREATE_LINK ${relative} ${link} SYMBOLIC)
+endfunction()
+
 # A static library of the core or of a tool, compiled with the house warnings.
 function(keirin_add_library name)
   cmake_parse_arguments(A "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})

@@ -3,13 +3,18 @@
 // keirin bench: measures models side by side with eager and prints one table over all of them.
 #include <fmt/format.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
+#include <thread>
 
 #include "tools/options.h"
 #include "tools/tensors.h"
@@ -51,11 +56,42 @@ double warm_start_seconds(const Bench& bench, const std::string& model) {
   return report.is_object() ? report.value("warm_start_s", 0.0) : 0;
 }
 
+// Calls one by one, as they come from a caller that waits for each: for half a second, at least 10 and at most 1,000.
+Result<LatencyReport> time_calls(Runtime& runtime, Session& session, const std::vector<TensorRef>& inputs) {
+  using Clock = std::chrono::steady_clock;
+  const Device device = inputs.empty() ? Device{} : inputs[0]->device();
+  const auto call = [&]() -> Result<double> {
+    const auto begin = Clock::now();
+    KRN_TRY(session.call(inputs).status());
+    KRN_TRY(runtime.tensors().synchronize(device));
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  };
+  for (int i = 0; i < 5; ++i) KRN_TRY(call().status());
+  (void)session.reports();  // waits until the first calls have been compared with eager
+  std::vector<double> ms;
+  const auto end = Clock::now() + std::chrono::milliseconds(500);
+  while (ms.size() < 10 || (ms.size() < 1000 && Clock::now() < end)) {
+    KRN_TRY_LET(const double took, call());
+    ms.push_back(took);
+  }
+  double sum = 0;
+  for (const double each : ms) sum += each;
+  std::sort(ms.begin(), ms.end());
+  const auto at = [&](size_t percent) { return ms[std::min(ms.size() - 1, ms.size() * percent / 100)]; };
+  LatencyReport out{static_cast<int>(ms.size()), at(50), at(90), at(99), static_cast<double>(ms.size()) / sum * 1e3, 0};
+  out.samples_per_s = out.calls_per_s * static_cast<double>(!inputs.empty() && inputs[0]->rank() > 0 ? inputs[0]->sizes()[0] : 1);
+  return out;
+}
+
 Result<ModelReport> bench_one(Runtime& runtime, Session& session, const Bench& bench, const std::string& path,
                               const std::string& sizes) {
   KRN_TRY_LET(const std::vector<int64_t> values, parse_sizes(sizes));
   KRN_TRY_LET(const std::vector<TensorRef> inputs, inputs_for(session, runtime, path, bench.common, values));
-  return session.compile(inputs);
+  KRN_TRY_LET(ModelReport report, session.compile(inputs));
+  if (report.fitness == "time" && report.disturbed.empty()) {
+    KRN_TRY_LET(report.latency, time_calls(runtime, session, inputs));
+  }
+  return report;
 }
 
 class Table {
@@ -64,33 +100,72 @@ class Table {
 
   // What is known is on disk after every model: a run that is cut short loses nothing.
   Status add(ModelReport report) {
+    const std::lock_guard lock(mutex_);
     if (!bench_.common.quiet)
       fmt::print(stderr, "  {}: {} {}, {}\n", model_at_sizes(report), report.chosen,
                  report.disturbed.empty() ? fmt::format("{:.2f}x", report.speedup) : "disturbed: " + report.disturbed,
                  report.verified ? "verified" : "NOT VERIFIED");
-    for (const std::string& reason : report.reasons)
-      if (reason.rfind("warning: ", 0) == 0) fmt::print(stderr, "  {}: {}\n", report.model, reason);
+    print_warnings(report);
     reports_.push_back(std::move(report));
     if (bench_.common.json.empty() || bench_.common.json == "-") return {};
     return write_text(bench_.common.json, bench_json(reports_).dump(2) + "\n");
   }
   Status print() const {
+    const std::lock_guard lock(mutex_);
     if (reports_.empty()) return {};
-    std::FILE* out = bench_.common.json == "-" ? stderr : stdout;  // what reads JSON reads nothing else
-    fmt::print(out, "{}", bench_table(reports_));
-    if (bench_.costs) fmt::print(out, "\n{}", costs_table(reports_));
+    std::FILE* out = text_out(bench_.common.json);
+    const size_t width = table_width(bench_.common.wide);
+    fmt::print(out, "{}", bench_table(reports_, width));
+    if (bench_.costs) fmt::print(out, "\n{}", costs_table(reports_, width));
     return bench_.common.json == "-" ? write_text("-", bench_json(reports_).dump(2) + "\n") : Status();
   }
 
  private:
   const Bench& bench_;
+  mutable std::mutex mutex_;
   std::vector<ModelReport> reports_;
+};
+
+// Ctrl-C: what is finished is printed, at once, by a thread that waits for it; a second one ends the process as ever.
+class Interruption {
+ public:
+  explicit Interruption(const Table& table) {
+    if (pipe2(ends_, O_CLOEXEC) != 0) return;
+    write_end_ = ends_[1];
+    struct sigaction action {};
+    action.sa_handler = [](int) { (void)!write(write_end_, "", 1); };
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    struct sigaction before {};
+    sigaction(SIGINT, &action, &before);
+    if (before.sa_handler == SIG_IGN) sigaction(SIGINT, &before, nullptr);  // a job in the background stays one
+    watcher_ = std::thread([this, &table] {
+      char byte = 0;
+      if (read(ends_[0], &byte, 1) != 1) return;  // the end of the bench closed it
+      end_progress_line();
+      fmt::print(stderr, "interrupted; what is finished:\n");
+      (void)table.print();
+      std::fflush(nullptr);
+      _exit(kInterrupted);
+    });
+  }
+  ~Interruption() {
+    signal(SIGINT, SIG_DFL);
+    close(ends_[1]);
+    if (watcher_.joinable()) watcher_.join();
+    close(ends_[0]);
+  }
+
+ private:
+  static inline int write_end_ = -1;
+  int ends_[2] = {-1, -1};
+  std::thread watcher_;
 };
 
 int run_all(const Bench& bench) {
   auto runtime = Runtime::open(bench.common.runtime);
   if (!runtime.ok()) return fail(runtime.status());
   Table table(bench);
+  const Interruption interruption(table);
   int exit_code = kOk;
   const std::vector<std::string> sizes = bench.sizes.empty() ? std::vector<std::string>{""} : bench.sizes;
   for (const std::string& model : bench.models) {

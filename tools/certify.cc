@@ -204,10 +204,10 @@ Group run_graphs(const Subject& subject, const Programs& programs, const Words& 
   return group;
 }
 
-void print(const Group& group, const std::string& library) {
-  fmt::print("{:<10} {} passed, {} failed, {} unclaimed", group.name, group.passed, group.failed, group.unclaimed);
-  fmt::print("{}\n", group.skipped ? fmt::format(", {} known to fail", group.skipped) : "");
-  if (!group.ended.empty()) fmt::print("  FAIL {}\n", group.ended);
+void print(std::FILE* out, const Group& group, const std::string& library) {
+  fmt::print(out, "{:<10} {} passed, {} failed, {} unclaimed", group.name, group.passed, group.failed, group.unclaimed);
+  fmt::print(out, "{}\n", group.skipped ? fmt::format(", {} known to fail", group.skipped) : "");
+  if (!group.ended.empty()) fmt::print(out, "  FAIL {}\n", group.ended);
   std::string claimed;
   int64_t others = 0;
   for (const Operator& one : group.operators) {
@@ -216,10 +216,10 @@ void print(const Group& group, const std::string& library) {
     else ++others;
   }
   if (!group.operators.empty())
-    fmt::print("{}{}\n", claimed, others ? fmt::format("{}  {} operators unclaimed", claimed.empty() ? "" : ";", others) : "");
+    fmt::print(out, "{}{}\n", claimed, others ? fmt::format("{}  {} operators unclaimed", claimed.empty() ? "" : ";", others) : "");
   for (const Failure& failure : group.failures) {
-    fmt::print("  FAIL {}: {}\n", failure.which, failure.reason.substr(0, failure.reason.find('\n')));
-    fmt::print("    repeat: keirin certify {} --case '{}'\n", library, failure.which);
+    fmt::print(out, "  FAIL {}: {}\n", failure.which, failure.reason.substr(0, failure.reason.find('\n')));
+    fmt::print(out, "    repeat: keirin certify {} --case '{}'\n", library, failure.which);
   }
 }
 
@@ -242,16 +242,17 @@ Status certify(const Words& words, int& exit_code) {
   std::string scratch = (fs::temp_directory_path() / "keirin-certify-XXXXXX").string();
   if (!::mkdtemp(scratch.data())) return Status(Code::k_exhausted, {"no folder could be made for what the programs print", scratch, "nothing was run", "set TMPDIR"});
   const Manifest& m = subject.manifest;
-  fmt::print("{} {}  sha256 {}{}\n", m.name, m.version, subject.sha256, words.quick ? "  (quick: a part of the cases)" : "");
+  std::FILE* out = text_out(words.json);
+  fmt::print(out, "{} {}  sha256 {}{}\n", m.name, m.version, subject.sha256, words.quick ? "  (quick: a part of the cases)" : "");
   std::vector<Group> groups;
   for (const char* name : {"operators", "bytes", "graphs"}) {
     if (!only.empty() && only != name) continue;
-    std::fflush(stdout);
+    std::fflush(out);
     // The set of values is no part of a case's name.
     const std::string pattern = which.empty() || which.ends_with("*") ? which : which.substr(0, which.rfind('/'));
     groups.push_back(std::string(name) == "graphs" ? run_graphs(subject, programs, words, which, scratch)
                                                    : run_conformance(name, subject, programs, words, pattern, scratch));
-    print(groups.back(), words.library);
+    print(out, groups.back(), words.library);
   }
   std::error_code error;
   fs::remove_all(scratch, error);
@@ -264,7 +265,7 @@ Status certify(const Words& words, int& exit_code) {
                               : !right      ? "failed"
                               : passed == 0 ? "nothing: no case of what was tried is claimed"
                               : only.empty() ? "passed" : "passed, of what was asked for";
-  fmt::print("{}: {}\n", m.name, verdict);
+  fmt::print(out, "{}: {}\n", m.name, verdict);
   exit_code = right && same && passed > 0 ? kOk : kFailed;
   if (words.json.empty()) return {};
   nlohmann::json all = nlohmann::json::array();
@@ -287,7 +288,7 @@ void add_certify(CLI::App& app, int& exit_code) {
         const std::string group = text.substr(0, text.find('/'));
         return group == "operators" || group == "bytes" || group == "graphs" ? "" : "it begins with operators, bytes or graphs";
       });
-  word->add_option("--json", words->json, "also write the result as JSON to this file");
+  word->add_option("--json", words->json, "also write the result as JSON to this file; - is standard output, which then holds nothing else");
   word->callback([words, &exit_code] {
     Status status = certify(*words, exit_code);
     if (!status.ok()) exit_code = fail(status);

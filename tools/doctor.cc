@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/cache/cache.h"
+#include "core/eager/tensor_services.h"
 #include "core/host/plugins.h"
 #include "tools/options.h"
 
@@ -39,8 +40,10 @@ double copy_rate(TensorServices& services) {
   return best;
 }
 
-std::vector<Finding> examine(Runtime& runtime) {
+std::vector<Finding> examine(Runtime& runtime, Device device) {
   std::vector<Finding> findings;
+  if (const Status status = ensure_device(device); !status.ok())
+    findings.push_back({"fail", status.message().what + (status.message().where.empty() ? "" : ": " + status.message().where), status.message().advice});
   findings.push_back({"ok", fmt::format("LibTorch with {} threads, memory copies {:.1f} GB/s", runtime.tensors().num_threads(),
                                         copy_rate(runtime.tensors())), ""});
   size_t used = 0;
@@ -66,9 +69,9 @@ Status run(CommonOptions& common) {
   common.finish();
   KRN_TRY_LET(auto runtime, Runtime::open(common.runtime));
   nlohmann::json all = nlohmann::json::array();
-  for (const Finding& finding : examine(*runtime)) {
-    fmt::print("{:<5} {}\n", finding.level, finding.text);
-    if (!finding.fix.empty()) fmt::print("      fix: {}\n", finding.fix);
+  for (const Finding& finding : examine(*runtime, *device_from_name(common.runtime.device))) {
+    fmt::print(text_out(common.json), "{:<5} {}\n", finding.level, finding.text);
+    if (!finding.fix.empty()) fmt::print(text_out(common.json), "      fix: {}\n", finding.fix);
     all.push_back({{"level", finding.level}, {"text", finding.text}, {"fix", finding.fix}});
   }
   if (!common.json.empty())
@@ -81,7 +84,7 @@ Status run(CommonOptions& common) {
 void add_doctor(CLI::App& app, int& exit_code) {
   auto common = std::make_shared<CommonOptions>();
   CLI::App* word = app.add_subcommand("doctor", "look at the machine, the plugins and the cache");
-  common->add_to(*word);
+  common->add_machine_to(*word);
   word->callback([common, &exit_code] {
     Status status = run(*common);
     if (!status.ok()) exit_code = fail(status);

@@ -24,7 +24,7 @@ Status run(Explain& explain) {
   KRN_TRY_LET(std::vector<TensorRef> inputs, inputs_for(*session, *runtime, path, explain.common));
   KRN_TRY_LET(ModelReport report, session->compile(inputs));
   end_progress_line();
-  fmt::print(explain.common.json == "-" ? stderr : stdout, "{}", explain_text(report));
+  fmt::print(text_out(explain.common.json), "{}", explain_text(report, table_width(explain.common.wide)));
   if (!explain.common.json.empty()) KRN_TRY(write_text(explain.common.json, to_json(report).dump(2) + "\n"));
   return {};
 }

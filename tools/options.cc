@@ -2,26 +2,29 @@
 #include "tools/options.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 
 namespace keirin::tools {
 namespace fs = std::filesystem;
 namespace {
 
-// Folders that may hold the zoo: named by the user, installed beside the program, or the source tree it was built from.
+// Folders that may hold the zoo: named by the user, or Keirin's own.
 std::vector<fs::path> zoo_folders(const std::string& size) {
   std::vector<fs::path> folders;
   if (const char* named = secure_getenv("KEIRIN_ZOO")) folders.push_back(fs::path(named) / size);
-  std::error_code error;
-  fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (!error) folders.push_back(self.parent_path().parent_path() / "share/keirin/zoo" / size);
-  if (!error) folders.push_back(self.parent_path().parent_path() / "bench/zoo/models" / size);
-  folders.push_back(fs::path(KEIRIN_ZOO_SOURCE) / size);
+  folders.push_back(data_folder("zoo") / size);
   return folders;
 }
 
@@ -64,7 +67,47 @@ void add_option(CLI::App& app, Options& options, const OptionRow& row, T& field)
   }
 }
 
+// A log has no line to write over: what is being done is said every 10 s, by a thread of its own, because a stage may last longer.
+class SlowProgress {
+ public:
+  void now(const std::string& stage, double done) {
+    const std::lock_guard lock(mutex_);
+    stage_ = fmt::format("{}  {:3.0f} %", stage, done * 100);
+    if (!teller_.joinable()) teller_ = std::jthread([this](std::stop_token stop) { tell(stop); });
+  }
+  // Nothing is under way until the next stage.
+  void rest() {
+    const std::lock_guard lock(mutex_);
+    stage_.clear();
+  }
+  static SlowProgress& instance() {
+    static SlowProgress progress;
+    return progress;
+  }
+
+ private:
+  void tell(const std::stop_token& stop) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, stop, std::chrono::seconds(10), [] { return false; }) && !stop.stop_requested())
+      if (!stage_.empty())
+        fmt::print(stderr, "  {}, {:.0f} s\n", stage_, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::string stage_;
+  std::jthread teller_;  // last: it uses what stands above
+};
+
 }  // namespace
+
+fs::path data_folder(const std::string& name) {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path built = self / "share/keirin" / name;
+  return fs::exists(built, error) ? built : self.parent_path() / "share/keirin" / name;
+}
 
 void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields) {
 #define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text)         \
@@ -88,14 +131,39 @@ std::vector<std::string> command_words(const Options& options) {
   return out;
 }
 
-void CommonOptions::add_to(CLI::App& app) {
-  app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position: 0, 1, ...");
-  app.add_option("--json", json, "also write the result as JSON to this file; - is standard output");
+void add_json(CLI::App& app, std::string& json) {
+  app.add_option("--json", json, "also write the result as JSON to this file; - is standard output, which then holds nothing else");
+}
+
+void add_size(CLI::App& app, std::string& size) {
   app.add_option("--size", size, "which zoo: small (2 cores), full, others (breadth), or tiny (an emulator)")
       ->check(CLI::IsMember({"tiny", "small", "full", "others"}))
       ->capture_default_str();
-  app.add_flag("--quiet", quiet, "no progress");
+}
+
+std::FILE* text_out(const std::string& json) { return json == "-" ? stderr : stdout; }
+
+size_t table_width(bool wide) {
+  if (wide) return 0;
+  if (const char* columns = std::getenv("COLUMNS"))
+    if (const long width = std::strtol(columns, nullptr, 10); width > 0 && width < 10000) return static_cast<size_t>(width);
+  winsize window{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 ? window.ws_col : 0;
+}
+
+void CommonOptions::add_to(CLI::App& app) {
+  app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position (0, 1, ...) or by the names that `keirin inspect` shows");
+  app.add_option("--input", named_inputs, "NAME=FILE: the tensor for one input, by name or position, alone in a .safetensors file; repeat it for more");
+  add_json(app, json);
+  add_size(app, size);
+  app.add_flag("--quiet", quiet, "no progress, no table of `run`: warnings and results only");
+  app.add_flag("--wide", wide, "all columns of tables, however wide the terminal is");
   add_options(app, runtime);
+}
+
+void CommonOptions::add_machine_to(CLI::App& app) {
+  add_json(app, json);
+  add_options(app, runtime, {"device", "threads", "plugin_paths", "plugins", "load_libraries", "cache_dir", "use_cache", "compile_in", "run_in"});
 }
 
 void CommonOptions::finish() {
@@ -151,7 +219,9 @@ Status write_text(const std::string& path, const std::string& text) {
 }
 
 std::function<void(const std::string&, double, double)> progress_line() {
-  if (!isatty(STDERR_FILENO)) return {};
+  if (!isatty(STDERR_FILENO)) {
+    return [](const std::string& stage, double done, double) { SlowProgress::instance().now(stage, done); };
+  }
   return [](const std::string& stage, double done, double seconds_left) {
     std::string left = seconds_left > 0 ? fmt::format("  {:.0f} s left", seconds_left) : "";
     fmt::print(stderr, "\r\033[K  {}  {:3.0f} %{}", stage, done * 100, left);
@@ -161,6 +231,7 @@ std::function<void(const std::string&, double, double)> progress_line() {
 
 void end_progress_line() {
   if (isatty(STDERR_FILENO)) fmt::print(stderr, "\r\033[K");
+  else SlowProgress::instance().rest();
 }
 
 }  // namespace keirin::tools

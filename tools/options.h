@@ -4,6 +4,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -13,27 +14,45 @@
 
 namespace keirin::tools {
 
-// Documented in README.md; scripts rely on them.
-enum Exit : int { kOk = 0, kFailed = 1, kUsage = 2, kEnvironment = 3, kUndecided = 4 };
+// Documented in docs/options.md, made of tools/exits.def; scripts rely on them.
+enum Exit : int {
+#define KRN_EXIT(name, code, text) name = code,
+#include "tools/exits.def"
+#undef KRN_EXIT
+};
 
 struct CommonOptions {
   Options runtime;
-  std::string inputs;  // .safetensors
-  std::string json;    // file to write; "-" for standard output
+  std::string inputs;                     // .safetensors
+  std::vector<std::string> named_inputs;  // NAME=FILE, beside them
+  std::string json;                       // file to write; "-" for standard output
   std::string size = "small";
-  bool quiet = false;
+  bool quiet = false, wide = false;
 
-  // Adds the options to a word of the command.
+  // Adds the options to a word of the command that runs a model.
   void add_to(CLI::App& app);
+  // Of a word that looks at the machine only: those that choose plugins, device and cache.
+  void add_machine_to(CLI::App& app);
   // Call after parsing.
   void finish();
 };
+
+void add_json(CLI::App& app, std::string& json);
+void add_size(CLI::App& app, std::string& size);
+// Where text for people goes: standard output, which belongs to JSON alone where that is asked for on it.
+std::FILE* text_out(const std::string& json);
+// How wide tables may be: $COLUMNS, else the terminal's width, else (a file, a pipe) and with `wide` no limit: 0.
+size_t table_width(bool wide);
 
 // The flags of core/api/options.def, or those of these fields only. They write to `options`, which outlives `app`, while
 // the command line is parsed.
 void add_options(CLI::App& app, Options& options, std::initializer_list<std::string_view> fields = {});
 // The flags and values that make these options: what is as it is without flags is left out.
 std::vector<std::string> command_words(const Options& options);
+
+// Where the data called `name` (zoo, cases, skeleton) lies: PREFIX/share/keirin of an installed program, share/keirin of the build
+// folder, whose links lead to the source tree. No path is compiled in, so that both may be moved.
+std::filesystem::path data_folder(const std::string& name);
 
 // A path stays a path; a zoo name becomes the file shipped with Keirin. An unknown name is an error that lists the known ones.
 Result<std::string> find_model(const std::string& name, const std::string& size);
@@ -44,7 +63,7 @@ int fail(const Status& status);
 // Writes text to a file or to standard output ("-").
 Status write_text(const std::string& path, const std::string& text);
 
-// One line of progress on a terminal; nothing when standard error is not one.
+// Progress on standard error: one line on a terminal; elsewhere a line every 10 s of what is being done.
 std::function<void(const std::string&, double, double)> progress_line();
 void end_progress_line();
 
@@ -52,6 +71,7 @@ void end_progress_line();
 void add_bench(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
+void add_inspect(CLI::App& app, int& exit_code);
 void add_plugins(CLI::App& app, int& exit_code);
 void add_plugin(CLI::App& app, int& exit_code);
 void add_certify(CLI::App& app, int& exit_code);

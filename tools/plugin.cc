@@ -41,13 +41,11 @@ Status check_name(const std::string& name) {
   return {};
 }
 
-// Installed beside the program, or of the source tree that it was built from.
 Result<fs::path> find_skeleton() {
   std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  for (const fs::path& folder : {self.parent_path().parent_path() / "share/keirin/skeleton", fs::path(KEIRIN_SKELETON_SOURCE)})
-    if (fs::is_regular_file(folder / "plugin.cc", error)) return folder;
-  return Status(Code::k_unsupported, {"the skeleton, a folder of sources, is not where it was installed", self.parent_path().parent_path() / "share/keirin/skeleton",
+  const fs::path folder = data_folder("skeleton");
+  if (fs::is_regular_file(folder / "plugin.cc", error)) return folder;
+  return Status(Code::k_unsupported, {"the skeleton, a folder of sources, is not where it was installed", folder.string(),
                                       "nothing was written", "install Keirin again: cmake --install build --component sdk"});
 }
 
@@ -103,7 +101,7 @@ Status make_new(const New& words) {
     return std::move(guid).status();
   }
   const fs::path prefix = skeleton.parent_path().parent_path().parent_path();
-  const bool installed = skeleton != fs::path(KEIRIN_SKELETON_SOURCE);
+  const bool installed = !fs::is_symlink(skeleton, error);  // a build folder's is a link to the source tree
   fmt::print("{} is a plugin with the guid {}: it claims relu and add until you change it. Next:\n", folder.string(), *guid);
   if (!installed) fmt::print("  cmake --install build --prefix PREFIX      in Keirin's source folder: plugins build against what is installed\n");
   fmt::print("  cmake -S {0} -B {0}/build -DCMAKE_PREFIX_PATH={1} && cmake --build {0}/build\n"

@@ -26,15 +26,15 @@ nlohmann::json to_json(const PluginReport& report) {
           {"quarantined", report.quarantined}, {"devices", devices}};
 }
 
-void print(const PluginReport& report, bool why) {
+void print(std::FILE* out, const PluginReport& report, bool why) {
   std::string title = report.name.empty() ? report.path : report.name + " " + report.version;
-  fmt::print("{:<20} {}\n", title, report.used ? "used" : "not used: " + report.reason);
+  fmt::print(out, "{:<20} {}\n", title, report.used ? "used" : "not used: " + report.reason);
   if (!why) return;
-  fmt::print("  {}\n", report.library.empty() ? report.path : report.library);
-  if (!report.used && !report.advice.empty()) fmt::print("  advice: {}\n", report.advice);
-  for (const std::string& region : report.quarantined) fmt::print("  quarantined: {}\n", region);
+  fmt::print(out, "  {}\n", report.library.empty() ? report.path : report.library);
+  if (!report.used && !report.advice.empty()) fmt::print(out, "  advice: {}\n", report.advice);
+  for (const std::string& region : report.quarantined) fmt::print(out, "  quarantined: {}\n", region);
   for (const DeviceReport& device : report.devices)
-    fmt::print("  {:<24} {}\n", device.hardware, device.used ? "used as " + device.name : "not used: " + device.reason);
+    fmt::print(out, "  {:<24} {}\n", device.hardware, device.used ? "used as " + device.name : "not used: " + device.reason);
 }
 
 Status run(Plugins& plugins) {
@@ -42,10 +42,10 @@ Status run(Plugins& plugins) {
   KRN_TRY_LET(auto runtime, Runtime::open(plugins.common.runtime));
   nlohmann::json all = nlohmann::json::array();
   for (const PluginReport& report : runtime->plugins().reports()) {
-    print(report, plugins.why);
+    print(text_out(plugins.common.json), report, plugins.why);
     all.push_back(to_json(report));
   }
-  if (all.empty()) fmt::print("no plugin was found: every model runs eagerly\n");
+  if (all.empty()) fmt::print(text_out(plugins.common.json), "no plugin was found: every model runs eagerly\n");
   if (!plugins.common.json.empty())
     return write_text(plugins.common.json, nlohmann::json{{"schema", "keirin/plugins/1"}, {"plugins", all}}.dump(2) + "\n");
   return {};
@@ -57,7 +57,7 @@ void add_plugins(CLI::App& app, int& exit_code) {
   auto state = std::make_shared<Plugins>();
   CLI::App* word = app.add_subcommand("plugins", "list plugins and devices");
   word->add_flag("--why", state->why, "also paths, devices and what to do about each one that is not used");
-  state->common.add_to(*word);
+  state->common.add_machine_to(*word);
   word->callback([state, &exit_code] {
     Status status = run(*state);
     if (!status.ok()) exit_code = fail(status);

@@ -32,14 +32,15 @@ Status run(Run& run) {
   if (!run.eager) {
     KRN_TRY_LET(ModelReport report, session->compile(inputs));
     end_progress_line();
-    fmt::print(stderr, "{}", explain_text(report));
+    if (!run.common.quiet) fmt::print(stderr, "{}", explain_text(report, table_width(run.common.wide)));
+    else print_warnings(report);
     if (!run.common.json.empty()) KRN_TRY(write_text(run.common.json, to_json(report).dump(2) + "\n"));
   }
   KRN_TRY_LET(std::vector<TensorRef> outputs, session->call(inputs));
-  if (!run.outputs.empty()) return write_outputs(run.outputs, outputs, runtime->tensors());
-  std::FILE* out = run.common.json == "-" ? stderr : stdout;  // what reads JSON reads nothing else
+  const Signature signature = session->signature();
+  if (!run.outputs.empty()) return write_outputs(run.outputs, signature, outputs, runtime->tensors());
   for (size_t i = 0; i < outputs.size(); ++i)
-    fmt::print(out, "{}: {}\n", i, outputs[i] ? spec_text(spec_of(*outputs[i])) : "none");
+    fmt::print(text_out(run.common.json), "{}: {}\n", output_name(signature, i), outputs[i] ? spec_text(spec_of(*outputs[i])) : "none");
   return {};
 }
 

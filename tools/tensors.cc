@@ -10,6 +10,7 @@
 
 #include <sstream>
 
+#include "core/api/signature.h"
 #include "core/eager/safetensors.h"
 
 extern char** environ;
@@ -17,18 +18,36 @@ extern char** environ;
 namespace keirin::tools {
 namespace {
 
-Result<std::vector<TensorRef>> read_inputs(const std::string& path, Runtime& runtime, const std::string& device) {
-  KRN_TRY_LET(NamedTensors named, read_safetensors(path, runtime.tensors()));
-  const Device target = device_from_name(device).value_or(Device{});  // the session refused any other word
-  std::vector<TensorRef> inputs(named.size());
-  for (auto& [name, tensor] : named) {
-    size_t position = 0;
-    for (; position < named.size() && name != std::to_string(position);) ++position;
-    if (position == named.size() || inputs[position])
-      return Status(Code::k_invalid_input, {"tensor \"" + name + "\" is not a position", path, "nothing was run",
-                                            "name the tensors by flat position: 0, 1, ..."});
-    KRN_TRY_LET(inputs[position], runtime.tensors().to_device(tensor, target));
+Result<std::vector<TensorRef>> read_inputs(const Signature& signature, const CommonOptions& common, Runtime& runtime) {
+  const Device target = device_from_name(common.runtime.device).value_or(Device{});  // the session refused any other word
+  std::vector<TensorRef> inputs(signature.inputs.size());
+  const auto take = [&](const std::string& name, const TensorRef& tensor, const std::string& path) -> Status {
+    Result<size_t> position = input_position(signature, name);
+    if (!position.ok()) return std::move(position).status().at(path);
+    if (inputs[*position])
+      return Status(Code::k_invalid_input, {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
+    KRN_TRY_LET(inputs[*position], runtime.tensors().to_device(tensor, target));
+    return {};
+  };
+  if (!common.inputs.empty()) {
+    KRN_TRY_LET(const NamedTensors named, read_safetensors(common.inputs, runtime.tensors()));
+    for (const auto& [name, tensor] : named) KRN_TRY(take(name, tensor, common.inputs));
   }
+  for (const std::string& word : common.named_inputs) {
+    const size_t equals = word.find('=');
+    const std::string path = equals == std::string::npos ? std::string() : word.substr(equals + 1);
+    if (equals == 0 || path.empty())
+      return Status(Code::k_invalid_input, {"\"" + word + "\" does not say which file is which input", "--input", "nothing was run", "write NAME=FILE.safetensors"});
+    KRN_TRY_LET(const NamedTensors named, read_safetensors(path, runtime.tensors()));
+    if (named.size() != 1)
+      return Status(Code::k_invalid_input, {"the file holds " + std::to_string(named.size()) + " tensors and not one", path, "nothing was run",
+                                            "give files with several tensors with --inputs"});
+    KRN_TRY(take(word.substr(0, equals), named.begin()->second, path));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!inputs[i])
+      return Status(Code::k_invalid_input, {"input " + signature.inputs[i].name + " (position " + std::to_string(i) + ") is missing",
+                                            common.inputs, "nothing was run", "give it in --inputs, or with --input " + signature.inputs[i].name + "=FILE"});
   return inputs;
 }
 
@@ -123,7 +142,7 @@ Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
 
 Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& model,
                                           const CommonOptions& common, const std::vector<int64_t>& sizes) {
-  if (sizes.empty() && !common.inputs.empty()) return read_inputs(common.inputs, runtime, common.runtime.device);
+  if (sizes.empty() && !(common.inputs.empty() && common.named_inputs.empty())) return read_inputs(session.signature(), common, runtime);
   KRN_TRY_LET(const std::vector<std::string> unknown, session.unknown_inputs(sizes));
   if (!unknown.empty()) KRN_TRY(try_in_child(model, common, sizes, fmt::format("{}", fmt::join(unknown, ", "))));
   return session.example_inputs(1, sizes);
@@ -147,10 +166,19 @@ Status check_outputs(const Session& session) {
   return {};
 }
 
-Status write_outputs(const std::string& path, const std::vector<TensorRef>& outputs, TensorServices& services) {
+std::string output_name(const Signature& signature, size_t position) {
+  return position < signature.outputs.size() ? signature.outputs[position].name : std::to_string(position);
+}
+
+void print_warnings(const ModelReport& report) {
+  for (const std::string& reason : report.reasons)
+    if (reason.starts_with("warning: ")) fmt::print(stderr, "  {}: {}\n", report.model, reason);
+}
+
+Status write_outputs(const std::string& path, const Signature& signature, const std::vector<TensorRef>& outputs, TensorServices& services) {
   NamedTensors named;
   for (size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i]) named.emplace_back(std::to_string(i), outputs[i]);
+    if (outputs[i]) named.emplace_back(output_name(signature, i), outputs[i]);
   return write_safetensors(path, named, services);
 }
 

@@ -32,11 +32,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import torch
+if "--show" not in sys.argv:  # printing a file needs nothing but Python
+    import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
-import export  # noqa: E402
-from check import draw  # noqa: E402
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
+    import export
+    from check import draw
 
 BUILT = "built"  # what a process notes while it waits to be timed
 FAMILIES = ["resnet50", "vit_b16", "bert", "xlnet", "decoder_prefill", "decoder_decode", "unet", "gcn", "gat", "sage",

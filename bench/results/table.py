@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a results file of `keirin bench --json`, or Keirin's rows of one of `bench/peers/run.py`, as the Markdown table of the README:
+"""Prints a results file of `keirin bench --json`, or Keirin's rows of one of `bench/peers/run.py`, as a Markdown table of docs/figures.md:
 
     python bench/results/table.py FILE
 """

@@ -271,6 +271,10 @@ Result<size_t> race_candidates(Deciding& d) {
   return winner;
 }
 
+StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds) {
+  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, step.executable ? "" : "unsupported", step.note};
+}
+
 // The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed. Where instructions
 // are counted, thousands of them, of one run.
 void time_steps(Deciding& d, const Candidate& candidate) {
@@ -303,8 +307,7 @@ void time_steps(Deciding& d, const Candidate& candidate) {
   d.report.steps_of = candidate.report.name;
   if (!d.count) d.report.call_overhead_us = median(overheads);
   for (size_t s = 0; s < steps.size(); ++s)
-    d.report.steps.push_back({steps[s].name, steps[s].executable ? candidate.report.plugin : "eager", steps[s].num_ops,
-                             median(us_of_steps[s]), steps[s].executable ? "" : "unsupported", steps[s].note});
+    d.report.steps.push_back(step_report(steps[s], candidate.report.plugin, median(us_of_steps[s])));
 }
 
 }  // namespace keirin

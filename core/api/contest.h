@@ -14,6 +14,8 @@ void measure_memory(Deciding& d);
 // Times them against each other and names the winner, by number. Fills the times of the candidates' reports, what disturbed the race
 // and whether the decision may be kept.
 Result<size_t> race_candidates(Deciding& d);
+// A step as reports show it.
+StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds = 0);
 // The steps of a plan with their times, into the report.
 void time_steps(Deciding& d, const Candidate& candidate);
 

@@ -57,6 +57,25 @@ struct TensorView {
   std::shared_ptr<void> owner;
 };
 
+// One size of an input or output.
+struct Dimension {
+  int64_t size = 0;         // as exported; 0 where the file does not say
+  bool free = false;        // whether a call may have another one
+  int64_t min = 0, max = 0;  // what the export allows; max 0: no bound is stated
+  std::string symbol;       // of a free one: sizes with the same symbol are equal; f(s0): computed of s0
+};
+
+// An input or output: its name in the model's own arguments or results ("x", "batch.mask", a dict's key, a tuple's position).
+struct Port {
+  std::string name;
+  std::string dtype;  // empty: an output that is not a tensor
+  std::vector<Dimension> sizes;
+};
+
+struct Signature {
+  std::vector<Port> inputs, outputs;  // in the order in which a call takes and returns them
+};
+
 class KRN_API Model {
  public:
   static Model load(const std::string& path, const LoadOptions& options = {});
@@ -66,6 +85,7 @@ class KRN_API Model {
   // Answers with what was chosen for these shapes, else with eager.
   std::vector<TensorView> call(const std::vector<TensorView>& inputs) const;
 
+  Signature signature() const;      // what a call takes and returns, as the file says
   std::string explain() const;      // what was chosen and why, as text
   std::string report_json() const;  // the same as JSON: an array with one report per shape
 

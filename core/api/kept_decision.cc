@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "abi/planted.h"
+#include "core/api/contest.h"
 #include "core/api/decision_key.h"
 #include "core/api/verification.h"
 #include "core/eager/library_settings.h"
@@ -82,6 +83,10 @@ bool start_from_kept_decision(Deciding& d) {
   d.report.chosen = d.ledger->choice;
   d.report.plugin = built.plugin;
   d.report.nodes_compiled = built.nodes_compiled;
+  if (built.plan) {  // their times were not kept
+    d.report.steps_of = d.ledger->choice;
+    for (const PlanStep& step : built.plan->steps()) d.report.steps.push_back(step_report(step, built.plugin));
+  }
   d.report.kernels_generated = static_cast<int>(built.kernels_generated);
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
   d.report.eager_share = d.ledger->eager_share;
@@ -112,6 +117,7 @@ void keep_decision(Deciding& d) {
   LedgerRecord record;
   record.choice = d.report.chosen;
   record.fingerprints = fingerprints(d);
+  record.environment["model"] = d.session.name;
   record.pays_back_after_calls = d.report.pays_back_after_calls;
   record.eager_share = d.report.eager_share;
   for (const Candidate& candidate : d.candidates) {

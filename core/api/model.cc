@@ -75,6 +75,8 @@ std::vector<TensorView> Model::call(const std::vector<TensorView>& inputs) const
   return views;
 }
 
+Signature Model::signature() const { return impl_->session->signature(); }
+
 std::string Model::explain() const {
   std::string text;
   for (const ModelReport& report : impl_->session->reports()) text += explain_text(report);

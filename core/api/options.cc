@@ -231,9 +231,9 @@ Result<Options> options_of(const LoadOptions& from) {
 
 std::string options_page() {
   static const Options kPlain;
-  std::string page = R"(# Options and environment variables
+  std::string page = R"(# Options, environment variables, exit codes
 
-Printed by `keirin options` from `core/api/options.def` and `core/api/variables.def`; `ci/check_options` compares. An
+Printed by `keirin options` from `core/api/options.def`, `core/api/variables.def` and `tools/exits.def`; `ci/check_options` compares. An
 option is given in one of three places: as the flag of `keirin run`, `bench`, `explain`, `plugins` or `doctor`, as the
 member of `keirin::LoadOptions` that the column *C++* names, or by the environment variable, which counts where neither
 is given. A value that is not allowed is an error (exit code 2) that names the nearest one or the range. What has no

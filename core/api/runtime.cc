@@ -27,6 +27,11 @@ std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::
 Runtime::Runtime() = default;
 Runtime::~Runtime() = default;
 
+std::string Runtime::take_cache_trouble() {
+  const std::lock_guard lock(trouble_mutex_);
+  return std::exchange(cache_trouble_, {});
+}
+
 Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   KRN_TRY_LET(const Options options, complete_options(given));
   std::unique_ptr<Runtime> runtime(new Runtime);
@@ -38,6 +43,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   if (options.use_cache) {
     CacheOptions cache;
     cache.dir = options.cache_dir;
+    cache.warn = [runtime = runtime.get()](std::string_view text) {
+      const std::lock_guard lock(runtime->trouble_mutex_);
+      runtime->cache_trouble_ = text;
+    };
     runtime->cache_ = std::make_unique<Cache>(std::move(cache));
   }
   HostOptions host;

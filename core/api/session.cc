@@ -10,6 +10,7 @@
 #include "core/api/chain.h"
 #include "core/api/decide.h"
 #include "core/api/session_impl.h"
+#include "core/api/signature.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
 #include "core/eager/tensor_services.h"
@@ -226,6 +227,7 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
+Signature Session::signature() const { return signature_of(impl_->model->program); }
 const std::string& Session::name() const { return impl_->name; }
 
 std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
@@ -241,6 +243,10 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   impl_->runtime.plugins().release_devices();
   if (impl_->options.background) give_back_memory();
   if (!report.ok()) return report;
+  if (std::string trouble = impl_->runtime.take_cache_trouble(); !trouble.empty()) {
+    std::replace(trouble.begin(), trouble.end(), '\n', ';');
+    report->reasons.insert(report->reasons.begin(), "warning: cache: " + trouble);
+  }
   std::lock_guard report_lock(impl_->report_mutex);
   impl_->reports.push_back(*report);
   return report;

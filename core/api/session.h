@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/api/keirin.h"
 #include "core/api/options.h"
 #include "core/base/services.h"
 #include "core/base/status.h"
@@ -34,10 +35,14 @@ class Runtime {
   TensorServices& tensors() { return *tensors_; }
   PluginHost& plugins() { return *plugins_; }
   Cache* cache() { return cache_.get(); }  // null where disabled
+  // Why the cache cannot be used or written, once; empty: it can, or it was asked before.
+  std::string take_cache_trouble();
 
  private:
   Runtime();
   TensorServices* tensors_ = nullptr;   // the process's
+  std::mutex trouble_mutex_;
+  std::string cache_trouble_;           // before cache_, which tells it
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
   std::unique_ptr<PluginHost> plugins_;
 };
@@ -65,6 +70,8 @@ class Session {
   Result<std::vector<std::string>> unknown_inputs(const std::vector<int64_t>& symbol_sizes) const;
   // Of the outputs that are tensors, as the file says: position and dtype.
   std::vector<std::pair<size_t, DType>> output_dtypes() const;
+  // What a call takes and returns, as the file says.
+  Signature signature() const;
   const std::string& name() const;
   // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
   std::vector<std::pair<std::string, TensorRef>> weights() const;

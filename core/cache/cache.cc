@@ -277,6 +277,12 @@ std::vector<EntryInfo> Cache::list() {
   return entries;
 }
 
+std::optional<std::string> Cache::body(const EntryInfo& entry) {
+  if (!usable_) return {};
+  auto bytes = open_entry(entry.kind, path_of(entry.kind, entry.key), entry.key, nullptr);
+  return bytes.ok() ? std::optional(std::move(*bytes)) : std::nullopt;
+}
+
 std::vector<std::string> Cache::bodies(EntryKind kind) {
   std::vector<std::string> all;
   if (!usable_) return all;

@@ -65,6 +65,8 @@ class Cache {
   std::optional<FileLock> lock(const std::string& name, std::chrono::milliseconds wait);
 
   std::vector<EntryInfo> list();
+  // What the entry holds; nothing where it is not sound.
+  std::optional<std::string> body(const EntryInfo& entry);
   // What all sound entries of a kind hold; for kinds with few entries.
   std::vector<std::string> bodies(EntryKind kind);
   // Reads everything, deletes what is no sound entry and the leftovers of writers that died; returns what was deleted, with the

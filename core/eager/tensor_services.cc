@@ -16,6 +16,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/strides.h>
 #include <dlfcn.h>
+#include <unistd.h>
 #include <malloc.h>
 #include <omp.h>
 
@@ -268,6 +269,18 @@ class AtServices final : public TensorServices {
 
 }  // namespace
 
+namespace {
+
+// One text for whatever device is not there: what was asked for, what there is, why.
+Status no_such_device(Device device, int num_there, std::string why, std::string advice) {
+  std::string there = "cpu";
+  for (int i = 0; i < num_there; ++i) there += ", " + device_name({torch_is_rocm() ? Device::kHip : Device::kCuda, i});
+  return Status(Code::k_unsupported, Message{"there is no device " + device_name(device) + " here; there is: " + there, std::move(why), "nothing was run",
+                                             std::move(advice)});
+}
+
+}  // namespace
+
 Status ensure_device(Device device) {
   if (device.kind == Device::kCpu) return {};
   static std::array<std::atomic<bool>, 64> ready{};  // every allocation asks
@@ -275,10 +288,9 @@ Status ensure_device(Device device) {
   if (known && ready[static_cast<size_t>(device.index)].load(std::memory_order_acquire)) return {};
   if ((device.kind == Device::kHip) != torch_is_rocm()) {
     const bool rocm = device.kind == Device::kHip;
-    return Status(Code::k_unsupported,
-                  Message{"device " + device_name(device) + " needs a " + (rocm ? "ROCm" : "CUDA") + " build of LibTorch, and this is " +
-                              (rocm ? "not one" : "a ROCm build, whose devices are called rocm"),
-                          torch_folder(), {}, "set KEIRIN_TORCH to one, or choose another device"});
+    return no_such_device(device, 0,
+                          std::string("the LibTorch in ") + torch_folder() + " is " + (rocm ? "not a ROCm build" : "a ROCm build, whose devices are called rocm"),
+                          rocm ? "use a LibTorch with ROCm, or choose another device" : "choose rocm, or use a LibTorch with CUDA");
   }
   static std::once_flag once;
   static std::string failure;
@@ -294,17 +306,14 @@ Status ensure_device(Device device) {
   const at::Device torch_device = at_device(device);
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(torch_device.type())].load();
   if (guard == nullptr) {
-    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " needs a LibTorch that has GPU code",
-                                               failure,
-                                               {},
-                                               "install a CUDA or ROCm build of LibTorch, or choose cpu"});
+    // A build for GPUs whose own libraries are not there is what CPU machines often have.
+    const bool for_gpus = access((torch_folder() + "libtorch_cuda.so").c_str(), R_OK) == 0 || access((torch_folder() + "libtorch_hip.so").c_str(), R_OK) == 0;
+    return no_such_device(device, 0, for_gpus ? "LibTorch's GPU code could not be loaded: " + failure : "the LibTorch in " + torch_folder() + " has no GPU code",
+                          for_gpus ? "install the GPU's driver and the libraries that came with this LibTorch (its nvidia-* wheels), or choose cpu"
+                                   : "use a build of LibTorch for GPUs, or choose cpu");
   }
   if (device.index < 0 || device.index >= guard->deviceCount()) {
-    return Status(Code::k_unsupported, Message{"device " + device_name(device) + " is not there: LibTorch sees " +
-                                                   std::to_string(guard->deviceCount()) + " device(s)",
-                                               {},
-                                               {},
-                                               "choose another device"});
+    return no_such_device(device, guard->deviceCount(), {}, "choose one that is there; keirin doctor says more");
   }
   KRN_TRY(catch_torch([&] { at::globalContext().lazyInitDevice(torch_device.type()); }));
   num_gpus = guard->deviceCount();

@@ -8,7 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <set>
 #include <thread>
+
+#include "core/exec/table.h"
 
 namespace keirin {
 namespace {
@@ -51,26 +55,16 @@ nlohmann::json size_json(const SizeReport& size) {
   return {{"name", size.name}, {"value", size.value}, {"range", range}};
 }
 
-// Columns as wide as their widest cell; numbers to the right, the last column to the left.
-std::string render(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> width(rows.front().size(), 0);
-  for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  std::string out;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    out += "|";
-    for (size_t c = 0; c < rows[r].size(); ++c) {
-      bool left = c == 0 || c + 1 == rows[r].size();
-      out += left ? fmt::format(" {:<{}} |", rows[r][c], width[c]) : fmt::format(" {:>{}} |", rows[r][c], width[c]);
-    }
-    out += "\n";
-    if (r == 0) {
-      out += "|";
-      for (size_t c = 0; c < width.size(); ++c) out += std::string(width[c] + 2, '-') + "|";
-      out += "\n";
-    }
-  }
-  return out;
+// What a reader can change about a reason code; nullptr: nothing.
+const char* advice_of(const std::string& reason) {
+  static const std::map<std::string, const char*> kAdvice = {
+      {"disturbed", "run it again when the machine is quiet; keirin doctor says what disturbs"},
+      {"inside_noise", "a longer race tells smaller gains apart: --race-limit 120"},
+      {"memory", "allow plans more memory with --memory-limit"},
+      {"wrong_result", "keep it with --repro FOLDER; keirin repro FOLDER says whose fault it is"},
+      {"unsupported", "no plugin takes these operators: keirin plugins --why, docs/write-a-plugin.md; or export the model without them"}};
+  const auto found = kAdvice.find(reason);
+  return found == kAdvice.end() ? nullptr : found->second;
 }
 
 }  // namespace
@@ -117,6 +111,8 @@ nlohmann::json to_json(const ModelReport& r) {
           {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque}, {"eager_share", r.eager_share},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
           {"call_overhead_us", r.call_overhead_us},
+          {"latency", {{"calls", r.latency.calls}, {"p50_ms", r.latency.p50_ms}, {"p90_ms", r.latency.p90_ms}, {"p99_ms", r.latency.p99_ms},
+                       {"calls_per_s", r.latency.calls_per_s}, {"samples_per_s", r.latency.samples_per_s}}},
           {"calls_unadmitted", r.calls_unadmitted},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
@@ -140,11 +136,11 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
   return {{"schema", "keirin/bench/1"}, {"machine", machine_json()}, {"rows", rows}};
 }
 
-std::string bench_table(const std::vector<ModelReport>& reports) {
+std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   const std::string unit = reports.empty() ? "ms" : keirin::unit(reports.front());
   std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]",
                                                  "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
-                                                 "pays back", "verdict"}};
+                                                 "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
   double log_sum = 0;
   int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0, disturbed = 0;
   for (const ModelReport& r : reports) {
@@ -160,9 +156,13 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
                     fmt::format("{}/{}", r.nodes_compiled, r.nodes) + (r.nodes_opaque ? fmt::format(" ({} opaque)", r.nodes_opaque) : ""),
                     std::to_string(r.kernels_generated),
-                    r.pays_back_after_calls ? fmt::format("{} calls", r.pays_back_after_calls) : "-", verdict(r)});
+                    r.pays_back_after_calls ? fmt::format("{} calls", r.pays_back_after_calls) : "-", milliseconds(r.latency.p50_ms),
+                    milliseconds(r.latency.p90_ms), milliseconds(r.latency.p99_ms),
+                    r.latency.calls ? fmt::format("{:.0f}", r.latency.samples_per_s) : "-", verdict(r)});
   }
-  std::string out = render(rows);
+  static const std::vector<std::string> kFirstOut = {"generated", "p90 ms", "peak MB (eager)", "device", "samples/s", "p99 ms", "p50 ms",
+                                                    "compile s", "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
+  std::string out = render_table(rows, kFirstOut, width);
   if (reports.size() < 2) return out;
   const auto told = static_cast<int64_t>(reports.size()) - disturbed;
   const double per_node = nodes ? 100.0 / static_cast<double>(nodes) : 0;
@@ -177,17 +177,17 @@ std::string bench_table(const std::vector<ModelReport>& reports) {
   return out;
 }
 
-std::string costs_table(const std::vector<ModelReport>& reports) {
+std::string costs_table(const std::vector<ModelReport>& reports, size_t width) {
   std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
   for (const ModelReport& r : reports)
     rows.push_back({model_at_sizes(r), fmt::format("{:.3f}", r.compile_seconds),
                     r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
                     fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
                     r.chosen});
-  return render(rows);
+  return render_table(rows, {"eager's peak MB", "peak MB"}, width);
 }
 
-std::string explain_text(const ModelReport& r) {
+std::string explain_text(const ModelReport& r, size_t width) {
   std::string out = fmt::format("{} on {}, {} threads: {}", r.model, r.device, r.threads, r.chosen);
   out += r.disturbed.empty() ? fmt::format(" at {} {}, {} over the baseline\n", cost(r, r.chosen_ms), unit(r), ratio(r))
                              : fmt::format("; the race was disturbed: {}\n", r.disturbed);
@@ -199,7 +199,7 @@ std::string explain_text(const ModelReport& r) {
     rows.push_back({c.name, cost(r, c.milliseconds),
                     c.blocks ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", c.gain, c.gain_low, c.gain_high) : "-",
                     std::to_string(c.blocks), fmt::format("{:.1e} ({:.1e})", c.max_error, c.eager_error), c.reason, c.note});
-  out += render(rows);
+  out += render_table(rows, {"blocks", "error (eager)"}, width);
   if (!r.steps.empty()) {
     out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
     std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", counts_instructions(r) ? "instructions" : "us", "reason", "note"}};
@@ -207,7 +207,7 @@ std::string explain_text(const ModelReport& r) {
       const std::string took = counts_instructions(r) ? cost(r, s.microseconds / 1e3) : fmt::format("{:.1f}", s.microseconds);
       steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-", s.reason, s.note});
     }
-    out += render(steps);
+    out += render_table(steps, {"reason"}, width);
   }
   if (!r.segments.empty()) {
     out += "segments, between which sizes or branches depend on data:\n";
@@ -215,9 +215,14 @@ std::string explain_text(const ModelReport& r) {
     for (const SegmentReport& s : r.segments)
       segments.push_back({s.name, s.sizes.empty() ? "-" : s.sizes, std::to_string(s.runs), fmt::format("{:.1f} %", s.share * 100),
                           fmt::format("{}/{}", s.nodes_compiled, s.nodes), fmt::format("{:.2f}x", s.speedup), s.choice, s.note});
-    out += render(segments);
+    out += render_table(segments, {"runs", "sizes"}, width);
   }
   for (const std::string& reason : r.reasons) out += "  " + reason + "\n";
+  std::set<std::string> codes;
+  for (const CandidateReport& c : r.candidates) codes.insert(c.reason);
+  for (const StepReport& s : r.steps) codes.insert(s.reason);
+  for (const std::string& code : codes)
+    if (const char* advice = advice_of(code)) out += fmt::format("  to change \"{}\": {}\n", code, advice);
   return out;
 }
 

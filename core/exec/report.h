@@ -57,6 +57,13 @@ struct SizeReport {
   int64_t min = 1, max = 0;  // that the export allows; max 0: no limit is known
 };
 
+// Calls timed one by one, as a service would see them, by `keirin bench` after the decision.
+struct LatencyReport {
+  int calls = 0;                              // 0: none was timed, or others had the machine
+  double p50_ms = 0, p90_ms = 0, p99_ms = 0;  // p99 of fewer than 100 calls is the slowest one
+  double calls_per_s = 0, samples_per_s = 0;  // one after the other; a call has as many samples as its first input has rows
+};
+
 struct ModelReport {
   std::string model, device, plugin, mode;
   std::string fitness = "time";       // what candidates are compared by; "counts": instructions, a million for each ms of the fields
@@ -77,6 +84,7 @@ struct ModelReport {
   int kernels_generated = 0;          // while this shape was compiled: 0 for a further size of the same model
   uint64_t calls_unadmitted = 0;      // of the session so far: answered by eager because no decision was made for such calls
   double call_overhead_us = 0;        // of the best compiled plan: a call less its steps, which run kernels and library calls
+  LatencyReport latency;
   std::vector<std::string> reasons;   // why not more: one line each, most important first
   std::vector<CandidateReport> candidates;
   std::vector<StepReport> steps;
@@ -95,11 +103,11 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports);
 // CPU model, cores, features, memory, kernel: what a figure was taken on.
 nlohmann::json machine_json();
 
-// The one table over all models and what it comes to, ASCII, ending in a newline.
-std::string bench_table(const std::vector<ModelReport>& reports);
+// The one table over all models and what it comes to, ASCII, ending in a newline. `width` of tables: core/exec/table.h.
+std::string bench_table(const std::vector<ModelReport>& reports, size_t width = 0);
 // What it costs to start and to call: one row a model.
-std::string costs_table(const std::vector<ModelReport>& reports);
-// Candidates, steps and reasons of one model.
-std::string explain_text(const ModelReport& report);
+std::string costs_table(const std::vector<ModelReport>& reports, size_t width = 0);
+// Candidates, steps and reasons of one model, and what to change.
+std::string explain_text(const ModelReport& report, size_t width = 0);
 
 }  // namespace keirin

@@ -75,7 +75,7 @@ class ContainedDevice final : public PluginDevice {
   const std::shared_ptr<Quarantine> quarantine_;
   const std::chrono::milliseconds run_deadline_;
   const Tell tell_;
-  std::atomic<bool> left_child_{false}, told_strayed_{false};
+  std::atomic<bool> left_child_{false}, told_left_{false}, told_strayed_{false};
 };
 
 }  // namespace keirin

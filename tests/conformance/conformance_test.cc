@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@
 #include <sstream>
 
 #include "core/eager/tensor_services.h"
+#include "core/host/discovery.h"
 #include "core/ir/rows.h"
 #include "tests/conformance/bytes.h"
 #include "tests/conformance/trial.h"
@@ -32,7 +34,8 @@ namespace {
 struct Options {
   std::string name = "plugin", plugin, pattern, failures, json, suite = "operators";
   std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
-  std::string skips = KEIRIN_SKIPS, worker = KEIRIN_WORKER, run_in = "process";
+  std::string skips = std::filesystem::read_symlink("/proc/self/exe").replace_filename("skips.txt");
+  std::string worker = find_worker(), run_in = "process";
 };
 
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "core/eager/tensor_services.h"
+#include "core/host/discovery.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
 #include "core/tune/shrink.h"
@@ -28,7 +29,7 @@ namespace keirin::graphs {
 namespace {
 
 struct Options {
-  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = KEIRIN_WORKER, run_in = "process";
+  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = find_worker(), run_in = "process";
   bool specials = false, shrink = true, print = false, other_sizes = false;
 };
 

@@ -25,7 +25,7 @@ compile() {  # compiler, source folder
 run_model() {  # folder, words of the command
   local folder=$1
   shift
-  "$keirin" run sage --quiet --race-limit 1 --plugin "$folder/build" --only-plugin skeleton --cache "$folder/cache" "$@" > "$folder/run" 2>&1
+  "$keirin" run sage --race-limit 1 --plugin "$folder/build" --only-plugin skeleton --cache "$folder/cache" "$@" > "$folder/run" 2>&1
 }
 
 for compiler in g++ clang++; do

@@ -13,6 +13,7 @@
 
 #include "core/api/options.h"
 #include "core/base/sha256.h"
+#include "tools/options.h"
 
 namespace keirin::tools::matrix {
 namespace fs = std::filesystem;
@@ -51,13 +52,7 @@ Result<Case> parse_case(const std::string& text) {
 Result<std::vector<Case>> read_case_set(const std::string& name) {
   std::error_code error;
   fs::path path = name;
-  if (name.find('/') == std::string::npos && !fs::exists(path, error)) {
-    path = fs::path(KEIRIN_CASES_SOURCE) / name;
-    const fs::path self = fs::read_symlink("/proc/self/exe", error);
-    if (const fs::path installed = self.parent_path().parent_path() / "share/keirin/cases" / name;
-        fs::exists(installed, error))
-      path = installed;
-  }
+  if (name.find('/') == std::string::npos && !fs::exists(path, error)) path = data_folder("cases") / name;
   std::ifstream file(path);
   if (!file)
     return Status(Code::k_invalid_input, {fmt::format("no set of cases is called \"{}\"", name), path.string(),

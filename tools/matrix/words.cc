@@ -71,7 +71,10 @@ Result<std::vector<std::string>> compiled_variants() {
 Status report(const Words& words, const std::string& sitting, int* exit) {
   KRN_TRY_LET(const Store store, Store::read(words.store));
   KRN_TRY_LET(const nlohmann::json report, report_json(store, sitting));
-  if (!words.text.empty()) KRN_TRY(write_text(words.text, report_text(report)));
+  // What reads JSON or JUnit on standard output reads nothing else.
+  const bool taken = words.json == "-" || words.markdown == "-" || words.junit == "-";
+  if (words.text == "-" && taken) fmt::print(stderr, "{}", report_text(report));
+  else if (!words.text.empty()) KRN_TRY(write_text(words.text, report_text(report)));
   if (!words.markdown.empty()) KRN_TRY(write_text(words.markdown, report_markdown(report)));
   if (!words.json.empty()) KRN_TRY(write_text(words.json, report.dump(2) + "\n"));
   if (!words.junit.empty()) KRN_TRY(write_text(words.junit, report_junit(report)));

@@ -64,7 +64,7 @@ bool is_program(std::string_view record) {
          record.find('/', kModels.size()) == std::string_view::npos;
 }
 
-Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, const Limits& limits) {
+Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, const Limits& limits, bool with_weights) {
   Model model;
   model.program.name = record.name.substr(kModels.size(), record.name.size() - kModels.size() - kJson.size());
   {
@@ -76,7 +76,9 @@ Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, con
     if (!decoder.program(JsonRef(*doc), &model.program)) return std::move(decoder.status).at(record.name);
   }
   KRN_TRY(check_program(model.program).at(record.name));
-  KRN_TRY_LET(model.payload, read_payload(archive, model.program, limits));
+  if (with_weights) {
+    KRN_TRY_LET(model.payload, read_payload(archive, model.program, limits));
+  }
   return model;
 }
 
@@ -89,7 +91,7 @@ Status check_layout(const ZipArchive& archive) {
   return {};
 }
 
-Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits) {
+Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits, bool with_weights = true) {
   KRN_TRY_LET(ZipArchive archive, ZipArchive::open(source, limits));
   KRN_TRY(check_layout(archive));
   KRN_TRY(archive.take_root());
@@ -98,7 +100,7 @@ Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits) {
   Pt2File file;
   for (const ZipRecord& record : archive.records()) {
     if (is_program(record.name)) {
-      KRN_TRY_LET(Model model, read_model(archive, record, limits));
+      KRN_TRY_LET(Model model, read_model(archive, record, limits, with_weights));
       std::string name = model.program.name;
       file.models.emplace(std::move(name), std::move(model));
     } else if (record.name.starts_with(kExtra)) {
@@ -119,13 +121,16 @@ Result<Pt2File> named(Result<Pt2File> result, const std::string& path) {
   return result;
 }
 
-}  // namespace
-
-Result<Pt2File> read_pt2(const std::string& path, const Limits& limits) {
+Result<Pt2File> read_file(const std::string& path, const Limits& limits, bool with_weights) {
   Result<std::unique_ptr<ByteSource>> source = open_file(path);
   if (!source.ok()) return std::move(source).status().at(path).instead("nothing was loaded");
-  return named(read_archive(**source, limits), path);
+  return named(read_archive(**source, limits, with_weights), path);
 }
+
+}  // namespace
+
+Result<Pt2File> read_pt2(const std::string& path, const Limits& limits) { return read_file(path, limits, true); }
+Result<Pt2File> read_programs(const std::string& path, const Limits& limits) { return read_file(path, limits, false); }
 
 Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name, const Limits& limits) {
   return named(read_archive(*wrap_memory(bytes), limits), name);

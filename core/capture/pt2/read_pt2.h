@@ -31,6 +31,9 @@ struct Pt2File {
 
 Result<Pt2File> read_pt2(const std::string& path, const Limits& limits = {});
 
+// The same without weights: each payload is empty. For who asks what a file is; it costs no more than its text.
+Result<Pt2File> read_programs(const std::string& path, const Limits& limits = {});
+
 // `bytes` is only borrowed for the call. `name` stands for the file in messages.
 Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name = "memory",
                          const Limits& limits = {});

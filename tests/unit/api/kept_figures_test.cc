@@ -45,6 +45,9 @@ TEST(KeptDecision, BringsItsFiguresAlong) {
     expect_near(taken.speedup_low, made.speedup_low, "lower end of the speedup");
     expect_near(taken.speedup_high, made.speedup_high, "upper end of the speedup");
     EXPECT_GT(taken.chosen_ms, 0) << model;
+    if (made.steps_of != made.chosen) continue;
+    ASSERT_EQ(taken.steps.size(), made.steps.size()) << model << ": the steps of a plan that was kept are not explained";
+    for (size_t i = 0; i < made.steps.size(); ++i) EXPECT_EQ(taken.steps[i].choice, made.steps[i].choice) << model << ": step " << i;
   }
 }
 

@@ -38,10 +38,79 @@ expect 0 'replay at' run mlp --only-candidate replay --threads 1
 expect 2 'does not exist' repro "$folder" --plugin /nope.so
 KEIRIN_RUN_IN=wrker expect 2 'KEIRIN_RUN_IN' plugins
 KEIRIN_RUN_IN=worker expect 0 '' plugins
-expect 0 '0 bad entries' cache --cache relative check
+expect 2 'there is no cache in' cache --cache relative check
+[ ! -e relative ] || { echo "looking at a cache made it"; failed=1; }
+expect 2 'cpu, cuda, cuda:N' run mlp --device all
 expect 0 'f32[' run mlp --eager --quiet --device cpu --threads 2 --mode max-autotune --budget 0 --race-limit 1 \
   --sample-rate 0 --fallback warn --numerics fast --error-budget 1e-3 --memory-limit 0.5 --plugin . --only-plugin cpu \
   --load-library libm.so.6 --cache relative --no-cache --compile-in child --run-in process --run-deadline 5 \
   --compile-deadline 5 --background --no-verify --force eager --disable-pass merge_siblings infer \
   --disable-pass simplify --repro repro --dump dump
+expect 0 '0 bad entries' cache check --cache cache
+expect 0 '| 4 |' options
+# What is behind --json - can be read as JSON, for every word that has it.
+json() {
+  "$keirin" "$@" --json - >out 2>err && python3 -c 'import json, sys; json.load(open("out"))' && return
+  echo "keirin $* --json -: standard output is not JSON alone:"
+  head -5 out err
+  failed=1
+}
+for word in "bench mlp --race-limit 0.2" "run mlp --race-limit 0.2" "explain mlp --race-limit 0.2" plugins doctor "inspect mlp"; do
+  # shellcheck disable=SC2086
+  json $word
+done
+# Signature: names, ranges, operators; in less than a second.
+expect 0 '1..256' inspect resnet50_dynamic
+expect 0 'are known to the operator table' inspect mlp
+TIMEFORMAT=%U
+took=$( { time "$keirin" inspect mlp >/dev/null; } 2>&1)  # of the processor: other tests run beside this one
+[ "${took%.*}" = 0 ] || { echo "inspect took $took s"; failed=1; }
+# Tables fit the terminal; percentiles are in the wide one and in JSON.
+COLUMNS=80 "$keirin" bench mlp --quiet --race-limit 0.2 >out || failed=1
+[ "$(grep '^|' out | awk '{ if (length > n) n = length } END { print n }')" -le 80 ] && grep -q 'left out to fit 80 columns' out || { cat out; failed=1; }
+COLUMNS=80 expect 0 'p99 ms' bench mlp --quiet --race-limit 0.2 --wide
+"$keirin" bench mlp --quiet --race-limit 0.2 --json out >/dev/null
+python3 - <<'PYTHON' || { echo "no percentiles in the JSON"; failed=1; }
+import json, sys
+report = json.load(open("out"))["rows"][0]
+row = report["latency"]
+if report["disturbed"]:
+    sys.exit(0 if row["calls"] == 0 else "a disturbed row has percentiles")
+assert row["calls"] >= 10 and 0 < row["p50_ms"] <= row["p90_ms"] <= row["p99_ms"] and row["samples_per_s"] > row["calls_per_s"], row
+PYTHON
+# `run --quiet` says results only; a cache that cannot be written is one line.
+expect 0 '0: f32' run mlp --quiet --race-limit 0.2
+[ "$(wc -l <out)" = 1 ] || { echo "run --quiet:"; cat out; failed=1; }
+mkdir -m 1777 open
+expect 0 'warning: cache' run mlp --quiet --race-limit 0.2 --cache open
+# A decision that was kept is explained with its steps, and `cache ls` says whose it is.
+for try in 1 2 3 4 5; do
+  "$keirin" run mlp --race-limit 1 --cache kept >out 2>&1
+  "$keirin" cache ls --cache kept >list
+  grep -q '^ledger .*  mlp: ' list && break
+done
+if grep -q 'mlp: cpu' list; then
+  expect 0 '| r0 ' explain mlp --race-limit 1 --cache kept
+  grep -q 'decided by an earlier process' out || { cat out; failed=1; }
+else
+  echo "no quiet race chose a plan: the kept decision was not looked at"; cat list
+fi
+grep -q 'reference compiles' out && { echo "an oracle that nobody asked is told of"; failed=1; }
+# A device that is not there: one text, with what there is.
+if [ ! -e /dev/nvidiactl ]; then
+  expect 1 'there is no device cuda:0 here; there is: cpu' run mlp --device cuda
+  expect 0 'there is no device cuda:0 here; there is: cpu' doctor --device cuda
+fi
+# Ctrl-C keeps what is finished.
+python3 - "$keirin" <<'PYTHON' || { echo "Ctrl-C dropped the finished row"; failed=1; }
+import signal, subprocess, sys
+bench = subprocess.Popen([sys.argv[1], "bench", "mlp", "resnet50", "bert", "--race-limit", "1", "--no-cache"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+for line in bench.stderr:
+    if line.startswith("  mlp: ") and "verified" in line.lower():  # progress has lines of its own
+        break
+bench.send_signal(signal.SIGINT)
+said = bench.communicate(timeout=20)[0]
+assert bench.returncode == 130 and "\n| mlp " in said and "resnet50" not in said, (bench.returncode, said)
+PYTHON
 exit $failed

@@ -49,6 +49,31 @@ open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + out)
 PYTHON
 expect 0 "0: f32[16,3]" run "$models/pivots.pt2" --eager --inputs "$work/inputs.safetensors"
 
+# ---- by name, alone or beside positions; outputs by their keys
+python3 - "$work/inputs.safetensors" "$work" << 'PYTHON'
+import json, struct, sys
+def save(path, rows):
+    out, header = b"", {}
+    for name, (dtype, shape, data) in rows.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(out), len(out) + len(data)]}
+        out += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    open(path, "wb").write(struct.pack("<Q", len(text)) + text + out)
+floats = lambda *x: struct.pack(f"<{len(x)}f", *x)
+a, b, scale = ("F32", [2], floats(1, 2)), ("F32", [3], floats(3, 4, 5)), ("F32", [2], floats(10, 20))
+save(sys.argv[2] + "/named.safetensors", {"d.a": a, "1": b})
+save(sys.argv[2] + "/scale.safetensors", {"anything": scale})
+save(sys.argv[2] + "/wrong.safetensors", {"d.a": a, "mask": b})
+PYTHON
+named="$models/../pt2/structured.pt2"
+expect 0 "o: f32[2]" run "$named" --eager --inputs "$work/named.safetensors" --input "scale=$work/scale.safetensors"
+expect 0 "" run "$named" --eager --inputs "$work/named.safetensors" --input "scale=$work/scale.safetensors" --outputs "$work/keys.safetensors"
+grep -q '"o"' "$work/keys.safetensors" && grep -q '"p.0"' "$work/keys.safetensors" || fail "the outputs are not under their keys"
+expect 2 'input scale (position 2) is missing' run "$named" --eager --inputs "$work/named.safetensors"
+expect 2 'd.a, d.b.0, scale' run "$named" --eager --inputs "$work/wrong.safetensors"
+expect 2 'is given twice' run "$named" --eager --inputs "$work/named.safetensors" --input "0=$work/scale.safetensors"
+
 # ---- integers that are indices to the graph are drawn here, without another process
 expect 0 "0: f32" run "$models/tied.pt2" --eager
 
