@@ -45,9 +45,11 @@ EagerCall eager_call(std::shared_ptr<PreparedCall> call) {
   };
 }
 
-Result<PlanStep> eager_step(Prepared& prepared, OpId id) {
+Result<PlanStep> eager_step(const Prepared& prepared, OpId id, BuiltPlan& built) {
   const Op& op = prepared.graph.ops[id];
-  KRN_TRY_LET(auto call, prepared.calls->prepare(prepared.graph, id));
+  KRN_TRY_LET(auto call, prepared.calls->prepare(prepared.graph, id, prepared.constants));
+  built.constant_bytes += call->constant_bytes();
+  const char* laid_out = call->constant_bytes() > 0 ? ", weight laid out once" : "";
   PlanStep step;
   step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
   step.eager = eager_call(std::move(call));
@@ -56,7 +58,7 @@ Result<PlanStep> eager_step(Prepared& prepared, OpId id) {
   // Rows other than moves and casts compute into memory of their own; what an opaque operator does is its own affair.
   const OpRow* row = find_row(op.code);
   step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
-  step.note = op.origin;
+  step.note = op.origin + laid_out;
   return step;
 }
 
@@ -400,7 +402,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
-      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index));
+      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index, built));
       steps.push_back(std::move(step));
       continue;
     }
@@ -411,7 +413,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
       failure = made.status();
       built.lost.push_back("r" + std::to_string(cut.numbers[each.index]) + ": " + failure.message().what);
       for (OpId op : region.ops) {
-        KRN_TRY_LET(PlanStep step, eager_step(prepared, op));
+        KRN_TRY_LET(PlanStep step, eager_step(prepared, op, built));
         steps.push_back(std::move(step));
       }
       continue;

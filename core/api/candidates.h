@@ -62,7 +62,7 @@ struct BuiltPlan {
   std::shared_ptr<Plan> plan;
   int nodes_compiled = 0;
   uint32_t kernels_generated = 0;
-  int64_t constant_bytes = 0;  // packed weights and the like that the executables hold
+  int64_t constant_bytes = 0;  // packed weights and the like that the steps hold
   double seconds = 0;          // claims, compilation or loading
   std::vector<std::string> lost;  // regions that failed to compile and run eagerly, with the reason
   bool from_cache = false;     // every region came from the cache

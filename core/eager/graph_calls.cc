@@ -4,6 +4,7 @@
 #include "core/eager/graph_calls.h"
 
 #include "core/eager/at_tensor.h"
+#include "core/eager/laid_out.h"
 #include "core/eager/prepared_op.h"
 
 namespace keirin {
@@ -11,8 +12,10 @@ namespace {
 
 class PreparedOp final : public PreparedCall {
  public:
-  PreparedOp(RowRun run, size_t num_results, std::string origin)
-      : run_(std::move(run)), num_results_(num_results), origin_(std::move(origin)) {}
+  PreparedOp(RowRun run, size_t num_results, std::string origin, int64_t constant_bytes)
+      : run_(std::move(run)), num_results_(num_results), origin_(std::move(origin)), constant_bytes_(constant_bytes) {}
+
+  int64_t constant_bytes() const override { return constant_bytes_; }
 
   Status run(std::span<const TensorRef> operands, std::vector<TensorRef>& results) const override {
     Status status = catch_torch([&] {
@@ -33,6 +36,7 @@ class PreparedOp final : public PreparedCall {
   RowRun run_;
   size_t num_results_;
   std::string origin_;
+  int64_t constant_bytes_;
 };
 
 bool is_move(OpCode code) {
@@ -68,10 +72,14 @@ bool may_be_borrowed(const Graph& graph, ValueId value) {
 GraphCalls::GraphCalls(std::shared_ptr<const CallTable> calls, CallOptions options)
     : calls_(std::move(calls)), options_(options) {}
 
-Result<std::unique_ptr<PreparedCall>> GraphCalls::prepare(const Graph& graph, OpId op) const {
-  KRN_TRY_LET(RowRun run, prepare_op(graph, op, calls_, options_));
+Result<std::unique_ptr<PreparedCall>> GraphCalls::prepare(const Graph& graph, OpId op, const std::vector<TensorRef>& constants) const {
+  LaidOut laid_out;
+  KRN_TRY(catch_torch([&] { laid_out = lay_out_weight(graph, op, constants, options_); }));
+  if (!laid_out.run) {
+    KRN_TRY_LET(laid_out.run, prepare_op(graph, op, calls_, options_));
+  }
   return std::unique_ptr<PreparedCall>(
-      std::make_unique<PreparedOp>(std::move(run), graph.ops[op].results.size(), graph.ops[op].origin));
+      std::make_unique<PreparedOp>(std::move(laid_out.run), graph.ops[op].results.size(), graph.ops[op].origin, laid_out.bytes));
 }
 
 struct GraphReplay::Impl {

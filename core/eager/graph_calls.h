@@ -24,6 +24,8 @@ class PreparedCall {
   virtual ~PreparedCall() = default;
   // `operands` in the op's order, null where absent. `results` is replaced.
   virtual Status run(std::span<const TensorRef> operands, std::vector<TensorRef>& results) const = 0;
+  // What it holds of its own: a weight in another layout.
+  virtual int64_t constant_bytes() const { return 0; }
 };
 
 // With `float_dtype` every floating value has that dtype instead of its own: casts between floats do nothing, and an
@@ -37,8 +39,9 @@ class GraphCalls {
  public:
   // `calls` is that of the Captured whose ops are run; null for a Graph without opaque ops.
   explicit GraphCalls(std::shared_ptr<const CallTable> calls, CallOptions options = {});
-  // The op and what it needs of the Graph are copied.
-  Result<std::unique_ptr<PreparedCall>> prepare(const Graph& graph, OpId op) const;
+  // The op and what it needs of the Graph are copied. With the constants, by index, a weight among the operands is laid out once as the
+  // library under LibTorch wants it, where that is worth it.
+  Result<std::unique_ptr<PreparedCall>> prepare(const Graph& graph, OpId op, const std::vector<TensorRef>& constants = {}) const;
 
  private:
   std::shared_ptr<const CallTable> calls_;

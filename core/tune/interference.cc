@@ -107,18 +107,24 @@ uint64_t ProcessInterference::delay_of_threads() {
   if (others) find_threads(false);
   uint64_t sum = 0;
   bool gone = false;
-  for (auto at = threads_.begin(); at != threads_.end();) {
-    if (const std::optional<uint64_t> now = read_delay(at->second.file)) {
-      sum += *now - std::min(*now, at->second.delay_ns);
-      at->second.delay_ns = *now;
-      ++at;
-    } else {
-      ::close(at->second.file);
-      at = threads_.erase(at);
-      gone = true;
+  const auto read = [&] {
+    for (auto at = threads_.begin(); at != threads_.end();) {
+      if (const std::optional<uint64_t> now = read_delay(at->second.file)) {
+        sum += *now - std::min(*now, at->second.delay_ns);
+        at->second.delay_ns = *now;
+        ++at;
+      } else {
+        ::close(at->second.file);
+        at = threads_.erase(at);
+        gone = true;
+      }
     }
+  };
+  read();
+  if (gone) {  // another one may have come meanwhile, which the number did not tell
+    find_threads(false);
+    read();
   }
-  if (gone) find_threads(false);
   return sum;
 }
 

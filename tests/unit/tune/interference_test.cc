@@ -80,12 +80,12 @@ TEST(Interference, ThreadsThatWaitForEachOtherAreNone) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i) threads.emplace_back([&] { while (!stop) {} });
+  const auto begin = Clock::now();  // first, and the end last: this thread may wait between any two of these lines
   const uint64_t before = interference.waited_ns(), used = interference.used_ns();
-  const auto begin = Clock::now();
   spin(std::chrono::milliseconds(400));
-  const auto wall = static_cast<double>(std::chrono::nanoseconds(Clock::now() - begin).count());
   const auto had = static_cast<double>(interference.used_ns() - used);
   const auto waited = static_cast<double>(interference.waited_ns() - before);
+  const auto wall = static_cast<double>(std::chrono::nanoseconds(Clock::now() - begin).count());
   stop = true;
   for (std::thread& thread : threads) thread.join();
   // Four threads wait three quarters of the time each. What others had of the one processor, if tests run beside this one, is all that may count.
