@@ -15,11 +15,9 @@ struct Bit {
 constexpr Bit kBits[] = {{kAsimd, 0, 1}, {kFp16, 0, 10}, {kDotProduct, 0, 20}, {kSve, 0, 22}, {kSve2, 1, 1}, {kI8mm, 1, 13}, {kBf16, 1, 14}};
 constexpr int kVectorBytes = 2, kIdentity = 3;
 
+using codegen::native::Masks;
 constexpr processor::Level kLevels[] = {
-#define KRN_LEVEL(name, cpu, features, lanes, masks, needs, gflops, special, bytes_per_s) \
-  {name, cpu, features, lanes, codegen::native::Masks::masks, needs, gflops, special, bytes_per_s},
 #include "arm/target.def"
-#undef KRN_LEVEL
 };
 
 }  // namespace

@@ -44,11 +44,9 @@ std::string brand() {
   return name.empty() ? "x86-64" : name;
 }
 
+using codegen::native::Masks;
 constexpr processor::Level kLevels[] = {
-#define KRN_LEVEL(name, cpu, features, lanes, masks, needs, gflops, special, bytes_per_s) \
-  {name, cpu, features, lanes, codegen::native::Masks::masks, needs, gflops, special, bytes_per_s},
 #include "cpu/target.def"
-#undef KRN_LEVEL
 };
 
 }  // namespace
