@@ -16,6 +16,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tools/files.h"
 #include "tools/options.h"
 #include "tools/tensors.h"
 
@@ -198,14 +199,10 @@ int run(Bench& bench) {
   bench.common.runtime.measure_again = true;
   if (!bench.costs) return run_all(bench);
   // Cold means cold: nothing that an earlier run left.
-  std::string folder = (fs::temp_directory_path() / "keirin-bench-XXXXXX").string();
-  if (!mkdtemp(folder.data()))
-    return fail(Status(Code::k_exhausted, {"no folder for a cold cache could be made", folder, "nothing was run", "check TMPDIR and the free space"}));
-  bench.cache = bench.common.runtime.cache_dir = folder;
-  const int exit_code = run_all(bench);
-  std::error_code ignored;
-  fs::remove_all(folder, ignored);
-  return exit_code;
+  const Result<ScratchFolder> folder = ScratchFolder::make("bench");
+  if (!folder.ok()) return fail(folder.status());
+  bench.cache = bench.common.runtime.cache_dir = folder->path();
+  return run_all(bench);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "core/host/discovery.h"
 #include "core/host/hardware.h"
 #include "core/host/manifest.h"
+#include "tools/files.h"
 #include "tools/options.h"
 
 extern char** environ;
@@ -64,11 +65,7 @@ struct Programs {
 };
 
 Result<std::string> hash_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << file.rdbuf();
-  if (!file) return Status(Code::k_invalid_input, {"the library cannot be read", path, "nothing was run", {}});
-  const std::string all = std::move(bytes).str();
+  KRN_TRY_LET(const std::string all, read_file(path));
   return hex(sha256(all.data(), all.size()));
 }
 
@@ -135,10 +132,10 @@ std::string last_line(const std::string& text) {
   return last;
 }
 
-std::string read_text(const fs::path& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
+// Nothing, if it did not come to that.
+std::string what_it_wrote(const fs::path& path) {
+  Result<std::string> text = read_file(path);
+  return text.ok() ? std::move(*text) : std::string();
 }
 
 // Operator cases, run in workers, and damaged bytes, in the program's own process: one program, two suites.
@@ -155,9 +152,9 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
   if (!pattern.empty()) run.push_back("--case=" + pattern);
   else if (every > 1) run.push_back(fmt::format("--every={}", every));
   group.ended = run_program(run, log);
-  const nlohmann::json told = nlohmann::json::parse(read_text(json), nullptr, false);
+  const nlohmann::json told = nlohmann::json::parse(what_it_wrote(json), nullptr, false);
   if (!told.is_object()) {
-    const std::string last = last_line(read_text(log));
+    const std::string last = last_line(what_it_wrote(log));
     if (group.ended.empty()) group.ended = "it told nothing";
     if (!last.empty()) group.ended += "; its last words: " + last;
     return group;
@@ -184,7 +181,7 @@ Group run_graphs(const Subject& subject, const Programs& programs, const Words& 
     if (which.ends_with("/other-sizes")) run.push_back("--other-sizes");
   }
   group.ended = run_program(run, log);
-  const std::string text = read_text(log);
+  const std::string text = what_it_wrote(log);
   int64_t graphs = -1;
   std::string line;
   for (std::istringstream lines(text); std::getline(lines, line);) {
@@ -239,8 +236,7 @@ Status certify(const Words& words, int& exit_code) {
   const std::string only = words.only.substr(0, slash), which = slash == std::string::npos ? "" : words.only.substr(slash + 1);
   KRN_TRY_LET(const Subject subject, find_subject(words.library));
   KRN_TRY_LET(const Programs programs, find_programs());
-  std::string scratch = (fs::temp_directory_path() / "keirin-certify-XXXXXX").string();
-  if (!::mkdtemp(scratch.data())) return Status(Code::k_exhausted, {"no folder could be made for what the programs print", scratch, "nothing was run", "set TMPDIR"});
+  KRN_TRY_LET(const ScratchFolder scratch, ScratchFolder::make("certify"));
   const Manifest& m = subject.manifest;
   std::FILE* out = text_out(words.json);
   fmt::print(out, "{} {}  sha256 {}{}\n", m.name, m.version, subject.sha256, words.quick ? "  (quick: a part of the cases)" : "");
@@ -250,12 +246,10 @@ Status certify(const Words& words, int& exit_code) {
     std::fflush(out);
     // The set of values is no part of a case's name.
     const std::string pattern = which.empty() || which.ends_with("*") ? which : which.substr(0, which.rfind('/'));
-    groups.push_back(std::string(name) == "graphs" ? run_graphs(subject, programs, words, which, scratch)
-                                                   : run_conformance(name, subject, programs, words, pattern, scratch));
+    groups.push_back(std::string(name) == "graphs" ? run_graphs(subject, programs, words, which, scratch.path())
+                                                   : run_conformance(name, subject, programs, words, pattern, scratch.path()));
     print(out, groups.back(), words.library);
   }
-  std::error_code error;
-  fs::remove_all(scratch, error);
   int64_t passed = 0;
   bool right = true;
   for (const Group& group : groups) passed += group.passed, right = right && group.right();

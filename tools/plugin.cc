@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "core/host/manifest.h"
+#include "tools/files.h"
 #include "tools/options.h"
 
 namespace keirin::tools {
@@ -47,14 +48,6 @@ Result<fs::path> find_skeleton() {
   if (fs::is_regular_file(folder / "plugin.cc", error)) return folder;
   return Status(Code::k_unsupported, {"the skeleton, a folder of sources, is not where it was installed", folder.string(),
                                       "nothing was written", "install Keirin again: cmake --install build --component sdk"});
-}
-
-Result<std::string> read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return Status(Code::k_exhausted, {"could not read " + path.string(), {}, "nothing was written", {}});
-  return text.str();
 }
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to) {

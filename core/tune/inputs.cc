@@ -118,7 +118,7 @@ class Facts {
     // Without a reduction two writes to one row have no order: every row once.
     InputHint hint = integers(0, static_cast<double>(rows), why);
     if (scatters && op.s(AttrKey::k_reduce) == "none") hint.kind = InputHint::kArange;
-    hint.is_index = true;
+    hint.may_be_refused = only_takes_;
     add(index, Fact::kIndex, std::move(hint));
   }
 
@@ -204,7 +204,13 @@ class Facts {
         {InputHint::kPositive, 0, 1, "domain of " + std::string(op_name(op.code))});
   }
 
+  static bool reads_index_unchecked(const Op& op) {
+    return op.code == OpCode::k_gather || op.code == OpCode::k_scatter || op.code == OpCode::k_index_reduce ||
+           op.code == OpCode::k_embedding_bag || op.code == OpCode::kOpaque;
+  }
+
   const Graph& graph_;
+  const bool only_takes_ = std::none_of(graph_.ops.begin(), graph_.ops.end(), reads_index_unchecked);  // of all that reads an index
   std::vector<Fact> facts_;
 };
 
@@ -302,7 +308,7 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
 
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services) {
   const int64_t n = num_elements(*tensor);
-  if (!hint.is_index || hint.unknown_meaning || !is_int(tensor->dtype()) || n == 0) return TensorRef();
+  if (!hint.may_be_refused || hint.unknown_meaning || !is_int(tensor->dtype()) || n == 0) return TensorRef();
   if (hint.b > static_cast<double>(largest_integer(tensor->dtype()))) return TensorRef();
   KRN_TRY_LET(TensorRef out, services.clone(tensor));
   each_element(*out, [&](int64_t i, void* at) {

@@ -33,8 +33,9 @@ struct InputHint {
   // Integers read by an operator outside the table (pivots, lengths), or any input of a model with an operator that refuses
   // numbers: drawn ones may be illegal.
   bool unknown_meaning = false;
-  // Picks rows below b: eager refuses b itself.
-  bool is_index = false;
+  // Picks rows below b, and b itself may be tried: LibTorch refuses it. That holds for `take`; its gather and scatter do not look on
+  // AArch64, where such an index reads and writes what lies behind, and an opaque operator may do anything.
+  bool may_be_refused = false;
 };
 
 // One hint per user input, by position.
@@ -54,8 +55,8 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
 Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
                               uint64_t seed);
 
-// `tensor` in host memory with its last element replaced by the first number that the rows its index picks from do not have. Null where it has no
-// elements, is no index, or no such number is known.
+// A copy of `tensor`, which lies in host memory, whose last element is the first row that is not there. Null where the tensor may
+// not be tried so or has no elements, and where its dtype cannot hold that number.
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services);
 
 }  // namespace keirin

@@ -11,6 +11,7 @@
 
 #include "core/base/sha256.h"
 #include "core/cache/cache.h"
+#include "tools/files.h"
 #include "tools/matrix/place.h"
 #include "tools/matrix/worker.h"
 
@@ -38,29 +39,6 @@ const char* purpose_name(Purpose purpose) {
   return "run";
 }
 
-// A folder for the workers' caches that goes with the sitting: no decision of an earlier one is taken over.
-class CacheFolders {
- public:
-  static Result<CacheFolders> make() {
-    std::string folder = (fs::temp_directory_path() / "keirin-matrix-XXXXXX").string();
-    if (!::mkdtemp(folder.data()))
-      return Status(Code::k_exhausted, {"no folder for caches could be made", folder, "nothing was measured",
-                                        "check TMPDIR and the free space"});
-    return CacheFolders(folder);
-  }
-  CacheFolders(CacheFolders&& other) noexcept : folder_(std::exchange(other.folder_, {})) {}
-  ~CacheFolders() {
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-  }
-  // One per stack: equal stacks share what they compiled and decided.
-  std::string of(const std::string& stack) const { return folder_ + "/" + stack.substr(0, 16); }
-
- private:
-  explicit CacheFolders(std::string folder) : folder_(std::move(folder)) {}
-  std::string folder_;
-};
-
 std::string status_word(const Status& status) {
   switch (status.code()) {
     case Code::k_ok:
@@ -85,7 +63,7 @@ std::string reason_of(const Status& status) {
 class Sitting {
  public:
   // `earlier`: what the store says of other sittings.
-  Sitting(const SittingPlan& plan, std::vector<Verdict> earlier, LogWriter log, CacheFolders caches, std::string name)
+  Sitting(const SittingPlan& plan, std::vector<Verdict> earlier, LogWriter log, ScratchFolder caches, std::string name)
       : plan_(plan),
         earlier_(std::move(earlier)),
         log_(std::move(log)),
@@ -113,12 +91,12 @@ class Sitting {
 
   // All variants of a case, of which one may be what the next is measured against.
   Status screen(const Case& item) {
-    const Way eager{plan_.base, base_stack_, caches_.of(base_stack_), "eager", "eager"};
+    const Way eager{plan_.base, base_stack_, cache_of(base_stack_), "eager", "eager"};
     Way baseline = eager;
     for (const std::string& variant : plan_.variants) {
-      Way base{plan_.base, base_stack_, caches_.of(base_stack_), variant, {}};
+      Way base{plan_.base, base_stack_, cache_of(base_stack_), variant, {}};
       if (plan_.purpose == Purpose::kRun) base = variant == "auto" ? baseline : eager;
-      Way head{plan_.head, head_stack_, caches_.of(head_stack_), variant, {}};
+      Way head{plan_.head, head_stack_, cache_of(head_stack_), variant, {}};
       if (out_of_budget()) return {};
       KRN_TRY_LET(const std::string run, measure_cell(item, &base, &head));
       const Verdict v = verdict_of(item, variant);
@@ -329,7 +307,9 @@ class Sitting {
   std::vector<Pair> flagged_;
   Store mine_;  // this sitting's records
   LogWriter log_;
-  CacheFolders caches_;
+  // Of the workers: one per stack, so that equal stacks share what they compiled and decided, and nothing of an earlier sitting is taken over.
+  std::string cache_of(const std::string& stack) const { return caches_.path() + "/" + stack.substr(0, 16); }
+  ScratchFolder caches_;
   const std::string name_;
   const double begin_;
   std::string machine_, base_stack_, head_stack_;
@@ -354,7 +334,7 @@ Result<FileLock> lock_device() {
 
 Result<std::string> hold_sitting(const SittingPlan& plan) {
   KRN_TRY_LET(const FileLock lock, lock_device());
-  KRN_TRY_LET(CacheFolders caches, CacheFolders::make());
+  KRN_TRY_LET(ScratchFolder caches, ScratchFolder::make("matrix"));
   const std::string seed = fmt::format("{} {} {}", std::chrono::system_clock::now().time_since_epoch().count(),
                                        ::getpid(), machine_fields().dump());
   const std::string name = hex(sha256(seed.data(), seed.size())).substr(0, 16);

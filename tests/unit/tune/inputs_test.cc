@@ -73,6 +73,30 @@ TEST(Inputs, TheTighterOfTwoTablesCounts) {
   EXPECT_EQ(infer_inputs(b.graph)[0].b, 7);
 }
 
+// LibTorch looks at what `take` is asked for; where anything else reads an index, none is made that is past the end.
+TEST(Inputs, ARowPastTheEndIsMadeForTakesAlone) {
+  test::HeapServices services;
+  const TensorRef ids = test::tensor_of<int64_t>(DType::k_i64, {2, 2}, {0, 1, 2, 3});
+  for (const OpCode other : {OpCode::k_take, OpCode::k_gather, OpCode::k_scatter}) {
+    Builder b;
+    const ValueId index = b.input(DType::k_i64, {2, 2}), table = b.constant(DType::k_f32, {7, 2}), flat = b.constant(DType::k_i64, {2, 2});
+    b.op(OpCode::k_take, {table, index}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {2, 2, 2}));
+    std::vector<ValueId> operands{table, flat};
+    std::vector<Attr> attrs{{AttrKey::k_dim, int64_t{0}}};
+    if (other == OpCode::k_scatter) {
+      operands.push_back(b.constant(DType::k_f32, {2, 2}));
+      attrs.push_back({AttrKey::k_reduce, std::string("sum")});
+    }
+    b.op(other, operands, attrs, type(DType::k_f32, other == OpCode::k_gather ? Dims{2, 2} : other == OpCode::k_take ? Dims{2, 2, 2} : Dims{7, 2}));
+    const Result<TensorRef> made = with_refused_index(ids, infer_inputs(b.graph)[0], services);
+    ASSERT_TRUE(made.ok());
+    ASSERT_EQ(*made != nullptr, other == OpCode::k_take) << static_cast<int>(other);
+    if (!*made) continue;
+    EXPECT_EQ(read<int64_t>(*made), (std::vector<int64_t>{0, 1, 2, 7}));
+  }
+  EXPECT_EQ(read<int64_t>(ids), (std::vector<int64_t>{0, 1, 2, 3})) << "the caller's own";
+}
+
 TEST(Inputs, GatherScatterAndIndexReduce) {
   Builder b;
   const ValueId g = b.input(DType::k_i64, {4, 3}), s = b.input(DType::k_i64, {4, 3}), u = b.input(DType::k_i64, {3});
