@@ -26,8 +26,13 @@ ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice&
       quarantine_(std::move(quarantine)),
       run_deadline_(run_deadline),
       tell_(std::move(tell)) {
+}
+
+bool ContainedDevice::in_child() {
+  if (!child_) return false;
   // What the child makes must come back as bytes. Said when it is first asked: a plugin that nobody asks endangers nobody.
-  if (child_ && !plugin_->tables().has_artifact) left_child_ = true;
+  if (!plugin_->tables().has_artifact) leave_child("it has no krn.artifact");
+  return !left_child_;
 }
 
 void ContainedDevice::leave_child(const std::string& why) {
@@ -75,7 +80,6 @@ Status ContainedDevice::judge(const char* function, const Hash& region, Status s
 
 Result<ClaimResult> ContainedDevice::claim(const PluginRegion& region, const PolicyOptions& policy) {
   KRN_TRY(allowed(region.hash));
-  if (child_ && !plugin_->tables().has_artifact) leave_child("it has no krn.artifact");
   if (!in_child()) return inner_.claim(region, policy);
   Result<ClaimResult> claims = child_->claim(hardware().uid, region, policy);
   if (claims.ok()) {

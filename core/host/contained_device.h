@@ -65,7 +65,7 @@ class ContainedDevice final : public PluginDevice {
                                                      const PolicyOptions& policy, const CompileOptions& options, uint32_t num_codegen);
   // An executable of this process: what hangs there is judged as what hung elsewhere.
   Result<std::shared_ptr<Executable>> watched(Result<std::shared_ptr<Executable>> made, const Hash& region);
-  bool in_child() const { return child_ && !left_child_; }
+  bool in_child();  // whether it is asked there; says so once if not
   void leave_child(const std::string& why);
 
   const std::shared_ptr<UsedPlugin> plugin_;
