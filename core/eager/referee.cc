@@ -125,36 +125,42 @@ void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
         TORCH_CHECK(!storage.is_alias_of(tensor.storage()), "the operator writes a view that has no form in fp64");
     });
   }
-  if (belongs_to_its_dtype(site) || draws(site, stack)) return run_own(site, stack, operands);
-  const torch::jit::Stack arguments = stack;
-  try {
-    run_wide(site, stack, operands);
-  } catch (const c10::Error&) {  // it knows no f64, or mixes it with a dtype that is written in its arguments
-    stack = arguments;
-    run_own(site, stack, operands);
+  if (belongs_to_its_dtype(site)) return run_own(site, stack, operands);
+  // One that draws random numbers would draw others in another dtype. Many that may do so do not with these arguments (dropout that is
+  // off), so that the run itself tells; what it would have written must not be, then.
+  const bool may_draw = site.op.hasTag(at::Tag::nondeterministic_seeded);
+  if (may_draw && !written_arguments(site.op.schema(), stack).empty()) {
+    torch::jit::Stack copies = stack;
+    for (const size_t i : written_arguments(site.op.schema(), stack))
+      if (copies[i].isTensor()) copies[i] = copies[i].toTensor().clone();
+    if (!leaves_generators([&] { site.call(copies); })) return run_own(site, stack, operands);
   }
+  const torch::jit::Stack arguments = stack;
+  const auto widely = [&] { run_wide(site, stack, operands); };
+  try {
+    if (!may_draw) return widely();
+    if (leaves_generators(widely)) return;
+  } catch (const c10::Error&) {  // it knows no f64, or mixes it with a dtype that is written in its arguments
+  }
+  stack = arguments;
+  run_own(site, stack, operands);
 }
 
-// Whether the operator draws random numbers here: another dtype would draw others. Many that may do so do not with these arguments
-// (dropout that is off), so a run on copies of what it writes tells; the generators are put back.
-bool RefereeRunner::draws(const OperatorSite& site, const torch::jit::Stack& stack) {
-  if (!site.op.hasTag(at::Tag::nondeterministic_seeded)) return false;
+// Whether the call draws no random number; one that does or that fails leaves the generators as they were.
+bool RefereeRunner::leaves_generators(const std::function<void()>& call) {
   const auto before = random_state(device_);
   TORCH_CHECK(before.ok(), "the state of the random generators cannot be read");
-  torch::jit::Stack trial = stack;
   bool fails = false;
   try {
-    for (const size_t i : written_arguments(site.op.schema(), stack))
-      if (trial[i].isTensor()) trial[i] = trial[i].toTensor().clone();
-    site.call(trial);
+    call();
   } catch (const c10::Error&) {
-    fails = true;  // as run_wide will find too
+    fails = true;
   }
   const auto after = random_state(device_);
   TORCH_CHECK(after.ok(), "the state of the random generators cannot be read");
-  if (*before == *after) return fails;
-  TORCH_CHECK(set_random_state(device_, *before).ok(), "the state of the random generators cannot be put back");
-  return true;
+  const bool same = *before == *after;
+  if (!same) TORCH_CHECK(set_random_state(device_, *before).ok(), "the state of the random generators cannot be put back");
+  return same && !fails;
 }
 
 void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands) {

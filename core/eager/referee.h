@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -45,7 +46,7 @@ class RefereeRunner final : public OperatorRunner {
 
  private:
   void run_wide(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
-  bool draws(const OperatorSite& site, const torch::jit::Stack& stack);
+  bool leaves_generators(const std::function<void()>& call);
   void run_own(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
   void settle_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& operands);
   void round_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& untouched);

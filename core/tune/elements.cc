@@ -55,16 +55,6 @@ std::vector<float> decode_all(FloatFormat f) {
   return values;
 }
 
-float half_value(uint16_t bits) {
-  static const std::vector<float> values = decode_all(kHalf);
-  return values[bits];
-}
-
-float brain_value(uint16_t bits) {
-  static const std::vector<float> values = decode_all(kBrain);
-  return values[bits];
-}
-
 template <class T>
 void put(void* at, T value) {
   memcpy(at, &value, sizeof(T));
@@ -120,6 +110,16 @@ void store_integer(DType dtype, void* at, int64_t value) {
   }
 }
 
+const float* values_of_half() {
+  static const std::vector<float> values = decode_all(kHalf);
+  return values.data();
+}
+
+const float* values_of_brain() {
+  static const std::vector<float> values = decode_all(kBrain);
+  return values.data();
+}
+
 double load_element(DType dtype, const void* at) {
   switch (dtype) {
     case DType::k_bool:
@@ -133,8 +133,8 @@ double load_element(DType dtype, const void* at) {
     case DType::k_u16: return get<uint16_t>(at);
     case DType::k_u32: return get<uint32_t>(at);
     case DType::k_u64: return static_cast<double>(get<uint64_t>(at));
-    case DType::k_f16: return static_cast<double>(half_value(get<uint16_t>(at)));
-    case DType::k_bf16: return static_cast<double>(brain_value(get<uint16_t>(at)));
+    case DType::k_f16: return static_cast<double>(values_of_half()[get<uint16_t>(at)]);
+    case DType::k_bf16: return static_cast<double>(values_of_brain()[get<uint16_t>(at)]);
     case DType::k_f32:
     case DType::k_c64: return static_cast<double>(get<float>(at));
     case DType::k_f64:

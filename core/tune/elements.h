@@ -22,6 +22,27 @@ void store_integer(DType dtype, void* at, int64_t value);
 // Reads one, exactly; complex and 8-bit floats read as their raw bits' number.
 double load_element(DType dtype, const void* at);
 
+// The values of a 16-bit format by their bits.
+const float* values_of_half();
+const float* values_of_brain();
+
+// fn(load), where load(i) is element i of an array of that dtype in row-major order, as load_element has it: the dtype is looked at
+// once and not for each element.
+template <class Fn>
+decltype(auto) with_loader(DType dtype, const void* data, Fn&& fn) {
+  const auto wide = [](auto x) { return static_cast<double>(x); };
+  switch (dtype) {
+    case DType::k_f32: return fn([p = static_cast<const float*>(data), wide](size_t i) { return wide(p[i]); });
+    case DType::k_f64: return fn([p = static_cast<const double*>(data)](size_t i) { return p[i]; });
+    case DType::k_f16: return fn([p = static_cast<const uint16_t*>(data), t = values_of_half(), wide](size_t i) { return wide(t[p[i]]); });
+    case DType::k_bf16: return fn([p = static_cast<const uint16_t*>(data), t = values_of_brain(), wide](size_t i) { return wide(t[p[i]]); });
+    default:
+      return fn([p = static_cast<const char*>(data), dtype, bytes = static_cast<size_t>(dtype_bytes(dtype))](size_t i) {
+        return load_element(dtype, p + i * bytes);
+      });
+  }
+}
+
 // Units of the last place of the dtype at that magnitude: distance to the next larger value.
 double ulp_at(DType dtype, double magnitude);
 

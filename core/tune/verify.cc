@@ -14,27 +14,49 @@
 namespace keirin {
 namespace {
 
-struct Elements {
-  std::vector<double> values;  // row-major
-  std::vector<uint8_t> bits;   // the same elements' bytes
-};
-
-Result<Elements> read_elements(const TensorRef& tensor, TensorServices& services) {
-  TensorRef host = tensor;
-  if (tensor->device().kind != Device::kCpu) {
-    KRN_TRY_LET(host, services.to_device(tensor, Device{}));
+// The elements of a tensor, in host memory and row-major order: the tensor's own where they lie so, else a copy.
+class Elements {
+ public:
+  static Result<Elements> of(const TensorRef& tensor, TensorServices& services) {
+    Elements out;
+    out.tensor_ = tensor;
+    if (tensor->device().kind != Device::kCpu) {
+      KRN_TRY_LET(out.tensor_, services.to_device(tensor, Device{}));
+    }
+    out.dtype_ = out.tensor_->dtype();
+    out.size_ = static_cast<size_t>(num_elements(*out.tensor_));
+    out.bytes_ = static_cast<size_t>(dtype_bytes(out.dtype_));
+    out.data_ = static_cast<const char*>(out.tensor_->data());
+    if (is_row_major(*out.tensor_)) return out;
+    out.copy_.resize(out.size_ * out.bytes_);
+    each_element(*out.tensor_, [to = out.copy_.data(), bytes = out.bytes_](int64_t i, void* at) { memcpy(to + static_cast<size_t>(i) * bytes, at, bytes); });
+    out.data_ = out.copy_.data();
+    return out;
   }
-  Elements out;
-  const auto n = static_cast<size_t>(num_elements(*host));
-  const auto bytes = static_cast<size_t>(dtype_bytes(host->dtype()));
-  out.values.resize(n);
-  out.bits.resize(n * bytes);
-  each_element(*host, [&](int64_t i, void* at) {
-    out.values[static_cast<size_t>(i)] = load_element(host->dtype(), at);
-    memcpy(out.bits.data() + static_cast<size_t>(i) * bytes, at, bytes);
-  });
-  return out;
-}
+
+  size_t size() const { return size_; }
+  size_t bytes() const { return size_ * bytes_; }
+  double operator[](size_t i) const { return load_element(dtype_, address(i)); }
+  const char* address(size_t i) const { return data_ + i * bytes_; }
+
+  // fn(load), load(i) being this[i], for loops over all of them.
+  template <class Fn>
+  decltype(auto) with_values(Fn&& fn) const { return with_loader(dtype_, data_, std::forward<Fn>(fn)); }
+
+ private:
+  static bool is_row_major(const Tensor& tensor) {
+    int64_t step = 1;
+    for (int64_t d = tensor.rank() - 1; d >= 0; step *= tensor.sizes()[d], --d)
+      if (tensor.sizes()[d] > 1 && tensor.strides()[d] != step) return false;
+    return true;
+  }
+
+  TensorRef tensor_;
+  DType dtype_ = DType::kNone;
+  size_t size_ = 0, bytes_ = 0;
+  const char* data_ = nullptr;
+  std::vector<char> copy_;
+};
 
 std::string name_of(const std::vector<std::string>& names, size_t i) {
   return i < names.size() ? names[i] : "output " + std::to_string(i);
@@ -50,11 +72,12 @@ std::string dims_text(const int64_t* dims, int64_t rank) {
 class OutputJudge {
  public:
   OutputJudge(const JudgeOptions& options, DType dtype, const Elements& referee, const Elements& eager, const Elements& candidate)
-      : options_(options), dtype_(dtype), r_(referee.values), e_(eager.values), c_(candidate.values), eager_(eager), candidate_(candidate) {}
+      : options_(options), dtype_(dtype), r_(referee), e_(eager), c_(candidate) {}
 
   OutputVerdict run() {
     if (options_.strict || !is_float(dtype_)) judge_bits();
-    else judge_floats();
+    else
+      r_.with_values([&](auto r) { e_.with_values([&](auto e) { c_.with_values([&](auto c) { judge_floats(r, e, c); }); }); });
     if (verdict_.right) look_for_proof();
     return std::move(verdict_);
   }
@@ -68,11 +91,11 @@ class OutputJudge {
 
   void judge_bits() {
     verdict_.right = true;
-    if (eager_.bits == candidate_.bits) return;
-    const size_t bytes = eager_.bits.size() / e_.size();
+    if (e_.bytes() == 0 || memcmp(e_.address(0), c_.address(0), e_.bytes()) == 0) return;
+    const size_t bytes = e_.bytes() / e_.size();
     int64_t different = 0, first = -1;
     for (size_t i = 0; i < e_.size(); ++i)
-      if (memcmp(&eager_.bits[i * bytes], &candidate_.bits[i * bytes], bytes) != 0) {
+      if (memcmp(e_.address(i), c_.address(i), bytes) != 0) {
         if (different++ == 0) first = static_cast<int64_t>(i);
         verdict_.max_error = std::max(verdict_.max_error, std::abs(c_[i] - e_[i]));
       }
@@ -82,8 +105,7 @@ class OutputJudge {
   }
 
   // Whether the element is settled by what is not finite; sets `wrong` if it is settled badly.
-  bool settle_special(size_t i) {
-    const double r = r_[i], e = e_[i], c = c_[i];
+  bool settle_special(size_t i, double r, double e, double c) {
     if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return false;
     const auto same = [](double a, double b) { return (std::isnan(a) && std::isnan(b)) || a == b; };
     if (same(e, c) || same(r, c) || (KRN_PLANTED(judge_takes_nan) && std::isnan(c))) return true;
@@ -94,21 +116,24 @@ class OutputJudge {
     return true;
   }
 
-  void judge_floats() {
+  template <class R, class E, class C>
+  void judge_floats(R of_referee, E of_eager, C of_candidate) {
     verdict_.right = true;
     double scale = 0, sum_r = 0, sum_e = 0, sum_c = 0, worst_e = 0, worst_c = 0, worst_beyond = 0;
     int64_t judged = 0;
     for (size_t i = 0; i < r_.size(); ++i) {
-      if (settle_special(i)) continue;
+      const double r = of_referee(i), e = of_eager(i), c = of_candidate(i);
+      if (settle_special(i, r, e, c)) continue;
       ++judged;
-      const double magnitude = std::abs(r_[i]), error_c = std::abs(c_[i] - r_[i]);
-      const double error_e = std::isfinite(e_[i]) ? std::abs(e_[i] - r_[i]) : 0;
+      const double magnitude = std::abs(r), error_c = std::abs(c - r);
+      const double error_e = std::isfinite(e) ? std::abs(e - r) : 0;
       scale = std::max(scale, magnitude);
       sum_r += magnitude * magnitude;
       sum_e += error_e * error_e;
       sum_c += error_c * error_c;
       worst_e = std::max(worst_e, error_e);
       worst_c = std::max(worst_c, error_c);
+      if (error_c <= worst_beyond) continue;
       const double beyond = error_c - options_.ulps * ulp_at(dtype_, magnitude);
       if (beyond > worst_beyond) {
         worst_beyond = beyond;
@@ -147,25 +172,27 @@ class OutputJudge {
     constexpr size_t kFew = 4096;
     if (r_.size() > kFew) return static_cast<double>(r_.size());
     std::vector<double> values;
-    std::copy_if(r_.begin(), r_.end(), std::back_inserter(values), [](double x) { return std::isfinite(x); });
+    for (size_t i = 0; i < r_.size(); ++i)
+      if (std::isfinite(r_[i])) values.push_back(r_[i]);
     std::sort(values.begin(), values.end());
     return static_cast<double>(std::max<ptrdiff_t>(1, std::unique(values.begin(), values.end()) - values.begin()));
   }
 
   // A constant output would also be passed by a plan that writes a constant.
   void look_for_proof() {
-    if (r_.empty() || KRN_PLANTED(judge_takes_constants)) return;
-    const bool constant = std::all_of(r_.begin(), r_.end(), [&](double x) { return x == r_[0] || (std::isnan(x) && std::isnan(r_[0])); });
+    if (r_.size() == 0 || KRN_PLANTED(judge_takes_constants)) return;
+    const double first = r_[0];
+    size_t same = 1;
+    while (same < r_.size() && (r_[same] == first || (std::isnan(r_[same]) && std::isnan(first)))) ++same;
     // A single number varies with the inputs, not within the output: only a zero proves nothing.
-    if (!constant || (r_.size() == 1 && r_[0] != 0 && std::isfinite(r_[0]))) return;
+    if (same < r_.size() || (r_.size() == 1 && first != 0 && std::isfinite(first))) return;
     verdict_.vacuous = true;
-    verdict_.reason = "not verified: the referee's output is constant (" + number_text(r_[0]) + ")";
+    verdict_.reason = "not verified: the referee's output is constant (" + number_text(first) + ")";
   }
 
   const JudgeOptions& options_;
   const DType dtype_;
-  const std::vector<double>&r_, &e_, &c_;
-  const Elements &eager_, &candidate_;
+  const Elements &r_, &e_, &c_;
   OutputVerdict verdict_;
 };
 
@@ -230,20 +257,27 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
       return where + "the sizes are " + dims_text(other[i]->sizes(), other[i]->rank()) + ", not " + dims_text(referee[i]->sizes(), referee[i]->rank());
     const bool floats = is_float(referee[i]->dtype());
     if (!floats && !nearness.exact_rest) continue;
-    KRN_TRY_LET(const Elements r, read_elements(referee[i], services));
-    KRN_TRY_LET(const Elements o, read_elements(other[i], services));
-    double scale = 0;
-    for (const double x : r.values)
-      if (std::isfinite(x)) scale = std::max(scale, std::abs(x));
-    const double allowed = floats ? nearness.bound * (scale > 0 ? scale : 1) : 0;
-    for (size_t k = 0; k < r.values.size(); ++k) {
-      const double a = r.values[k], b = o.values[k];
-      const bool finite = std::isfinite(a) && std::isfinite(b);
-      const bool same = a == b || (std::isnan(a) && std::isnan(b));
-      if (same || (finite && std::abs(a - b) <= allowed) || (!finite && !nearness.exact_rest)) continue;
-      return where + "element " + std::to_string(k) + " is " + number_text(b) + ", not " + number_text(a) +
-             (floats && finite ? " (" + number_text(std::abs(a - b) / (scale > 0 ? scale : 1)) + " of the largest; " + number_text(nearness.bound) + " would be allowed)" : "");
-    }
+    KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
+    KRN_TRY_LET(const Elements o, Elements::of(other[i], services));
+    double scale = 0, allowed = 0;
+    const auto first_far = [&](auto theirs, auto ours) {
+      for (size_t k = 0; k < r.size(); ++k)
+        if (const double x = std::abs(theirs(k)); std::isfinite(x)) scale = std::max(scale, x);
+      if (scale == 0) scale = 1;
+      allowed = floats ? nearness.bound * scale : 0;
+      for (size_t k = 0; k < r.size(); ++k) {
+        const double a = theirs(k), b = ours(k);
+        const bool finite = std::isfinite(a) && std::isfinite(b);
+        const bool same = a == b || (std::isnan(a) && std::isnan(b));
+        if (!same && !(finite && std::abs(a - b) <= allowed) && (finite || nearness.exact_rest)) return k;
+      }
+      return r.size();
+    };
+    const size_t far = r.with_values([&](auto theirs) { return o.with_values([&](auto ours) { return first_far(theirs, ours); }); });
+    if (far == r.size()) continue;
+    const double error = std::abs(r[far] - o[far]) / scale;
+    return where + "element " + std::to_string(far) + " is " + number_text(o[far]) + ", not " + number_text(r[far]) +
+           (floats && std::isfinite(error) ? " (" + number_text(error) + " of the largest; " + number_text(nearness.bound) + " would be allowed)" : "");
   }
   return std::string();
 }
@@ -262,9 +296,9 @@ Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const Tens
     OutputVerdict verdict;
     verdict.reason = wrong_form(*eager[i], *candidate[i]);
     if (verdict.reason.empty()) {
-      KRN_TRY_LET(const Elements r, read_elements(referee[i], services));
-      KRN_TRY_LET(const Elements e, read_elements(eager[i], services));
-      KRN_TRY_LET(const Elements c, read_elements(candidate[i], services));
+      KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
+      KRN_TRY_LET(const Elements e, Elements::of(eager[i], services));
+      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], services));
       verdict = OutputJudge(options, eager[i]->dtype(), r, e, c).run();
     }
     if (i >= options.must_vary) verdict.vacuous = false;
