@@ -2,6 +2,7 @@
 #include "core/api/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -11,6 +12,7 @@
 #include "core/api/decide.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
+#include "core/base/sha256.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
 #include "core/eager/tensor_services.h"
@@ -203,27 +205,111 @@ Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vec
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
-Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
+namespace {
+
+// Options, name and device; the file and the weights are the caller's to add.
+Result<std::unique_ptr<Session::Impl>> begin_session(Runtime& runtime, std::string name, const Options& options) {
   KRN_TRY_LET(Options complete, complete_options(options));
   KRN_TRY(check_plugin_names(complete, runtime.plugins()));
-  auto impl = std::make_unique<Impl>(runtime, std::move(complete));
+  auto impl = std::make_unique<Session::Impl>(runtime, std::move(complete));
   if (options.mode == "max-performance" && options.numerics == Numerics::kDefault) impl->options.numerics = Numerics::kFast;
-  impl->name = std::filesystem::path(path).stem().string();
+  impl->name = std::move(name);
   impl->device = *device_from_name(options.device);
+  KRN_TRY(ensure_device(impl->device));
+  return impl;
+}
+
+// The weights that the file itself holds, on the device.
+Status load_own_weights(Session::Impl& impl) {
+  KRN_TRY_LET(impl.rules, read_init_rules(impl.file));
+  KRN_TRY_LET(const WeightTable on_cpu, load_weights(*impl.model, impl.rules, impl.runtime.tensors()));
+  KRN_TRY_LET(impl.weights, on_cpu.to_device(impl.runtime.tensors(), impl.device));
+  return {};
+}
+
+Status make_eager(Session::Impl& impl) {
+  impl.segments = pt2::find_segments(impl.model->program);
+  const bool in_segments = impl.segments.needed() && !impl.segments.all.empty();
+  KRN_TRY_LET(impl.eager, EagerProgram::make(impl.model->program, impl.weights, impl.device, in_segments ? &impl.segments : nullptr));
+  if (in_segments) impl.chain = std::make_unique<Chain>(impl, impl.segments);
+  return {};
+}
+
+// Makes inputs of the program its weights.
+Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vector<Session::HeldWeight>& held) {
+  std::vector<pt2::InputSpec*> inputs;
+  for (pt2::InputSpec& input : program.inputs)
+    if (input.kind == pt2::InputSpec::Kind::kUserInput) inputs.push_back(&input);
+  // The arguments that stay inputs keep their names and guards, where each argument is one tensor; else the call is flat.
+  std::vector<bool> is_held(inputs.size());
+  for (const Session::HeldWeight& weight : held)
+    if (weight.input < inputs.size()) is_held[weight.input] = true;
+  const auto drop = [&](auto& list) {
+    size_t at = 0;
+    std::erase_if(list, [&](const auto&) { return is_held[at++]; });
+  };
+  pt2::TreeSpec* args = program.in_spec.children.size() == 2 ? &program.in_spec.children[0] : nullptr;
+  program.has_tree_specs = program.has_tree_specs && args && args->children.size() == inputs.size() && program.in_spec.num_leaves() == inputs.size() &&
+                           program.forward_arg_names.size() == inputs.size();
+  if (program.has_tree_specs) {
+    drop(args->children);
+    drop(program.forward_arg_names);
+  }
+  uint32_t first_storage = 0;
+  for (size_t i = 0; i < impl.weights.size(); ++i) first_storage = std::max(first_storage, impl.weights[i].storage + 1);
+  for (const Session::HeldWeight& weight : held) {
+    const pt2::TensorArg* tensor = weight.input < inputs.size() ? inputs[weight.input]->arg.get<pt2::TensorArg>() : nullptr;
+    if (!tensor || !weight.tensor || impl.weights.find(weight.name))
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is no tensor input of the program, or is given twice", impl.name,
+                                            "nothing was loaded", "name each weight once, by the position of its input"});
+    if (weight.tensor->device() != impl.device)
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) + ", the model is on " +
+                                            device_name(impl.device), impl.name, "nothing was loaded", "move the weight first"});
+    inputs[weight.input]->kind = pt2::InputSpec::Kind::kParameter;
+    inputs[weight.input]->target = weight.name;
+    impl.weights.add_view(weight.name, weight.tensor, first_storage + weight.storage, weight.byte_offset);
+  }
+  return {};
+}
+
+// Tells checkpoints apart, as the size and the date of a file do: a sample of each weight. On other devices than the CPU, where
+// reading has to wait, no two are told to be equal.
+std::string stamp_of(const std::vector<Session::HeldWeight>& held) {
+  constexpr int64_t kBlock = 64, kBlocks = 64;
+  Sha256 hash;
+  for (const Session::HeldWeight& weight : held) {
+    if (weight.tensor->device().kind != Device::kCpu) return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+    const int64_t bytes = weight.tensor->storage_bytes();
+    const int64_t step = std::max(kBlock, bytes / kBlocks);
+    for (int64_t at = 0; at < bytes; at += step)
+      hash.update(static_cast<const std::byte*>(weight.tensor->data()) + at, static_cast<size_t>(std::min(kBlock, bytes - at)));
+  }
+  return hex(hash.finish());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
+  KRN_TRY_LET(auto impl, begin_session(runtime, std::filesystem::path(path).stem().string(), options));
   std::error_code no_file;  // reading reports it better
   impl->file_stamp = std::to_string(std::filesystem::file_size(path, no_file)) + " " +
                      std::to_string(std::filesystem::last_write_time(path, no_file).time_since_epoch().count());
-  KRN_TRY(ensure_device(impl->device));
   KRN_TRY_LET(impl->file, pt2::read_pt2(path));
   KRN_TRY_LET(impl->model, impl->file.model());
-  KRN_TRY_LET(impl->rules, read_init_rules(impl->file));
-  KRN_TRY_LET(WeightTable on_cpu, load_weights(*impl->model, impl->rules, runtime.tensors()));
-  KRN_TRY_LET(impl->weights, on_cpu.to_device(runtime.tensors(), impl->device));
-  impl->segments = pt2::find_segments(impl->model->program);
-  const bool in_segments = impl->segments.needed() && !impl->segments.all.empty();
-  KRN_TRY_LET(impl->eager, EagerProgram::make(impl->model->program, impl->weights, impl->device,
-                                              in_segments ? &impl->segments : nullptr));
-  if (in_segments) impl->chain = std::make_unique<Chain>(*impl, impl->segments);
+  KRN_TRY(load_own_weights(*impl));
+  KRN_TRY(make_eager(*impl));
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
+Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, std::span<const std::byte> file, const std::string& name,
+                                               const std::vector<HeldWeight>& weights, const Options& options) {
+  KRN_TRY_LET(auto impl, begin_session(runtime, name, options));
+  KRN_TRY_LET(impl->file, pt2::read_pt2(file, name));
+  KRN_TRY_LET(impl->model, impl->file.model());
+  KRN_TRY(load_own_weights(*impl));
+  KRN_TRY(hold_weights(*impl, impl->file.models.find(impl->model->program.name)->second.program, weights));
+  impl->file_stamp = stamp_of(weights);
+  KRN_TRY(make_eager(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -288,6 +374,16 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
   if (decision->is_chain) return decision->call(inputs);
   return impl_->answer(*decision, inputs);
 }
+
+Result<Session::Effects> Session::effects(const std::vector<TensorRef>& inputs) const {
+  ObservedRun seen;
+  KRN_TRY(impl_->eager->observe(inputs, seen).status());
+  Effects out{{}, seen.draws_random, impl_->chain != nullptr, std::move(seen.written_inputs)};
+  for (const size_t i : seen.written_weights) out.written_weights.push_back(impl_->weights[i].name);
+  return out;
+}
+
+bool Session::is_decided(const std::vector<TensorRef>& inputs) const { return impl_->find(inputs) != nullptr; }
 
 Result<std::vector<TensorRef>> Session::call_eager(const std::vector<TensorRef>& inputs) { return impl_->eager->run(inputs); }
 

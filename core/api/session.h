@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,18 @@ class Session {
  public:
   // Reads a .pt2 file. Errors name the option, or record and path; nothing is half loaded. The Runtime must outlive the session.
   static Result<std::unique_ptr<Session>> open(Runtime& runtime, const std::string& path, const Options& options);
+  // The same of a file in memory, `name` in messages and reports, whose user inputs `weights` are the caller's own tensors, on the
+  // device of `options`: held, not copied, and no inputs of a call. Who writes them opens another session, since plans may have
+  // packed them.
+  struct HeldWeight {
+    size_t input = 0;         // flat position among the file's user inputs
+    std::string name;
+    TensorRef tensor;
+    uint32_t storage = 0;     // equal numbers share one storage
+    int64_t byte_offset = 0;  // of the first element in it
+  };
+  static Result<std::unique_ptr<Session>> open(Runtime& runtime, std::span<const std::byte> file, const std::string& name,
+                                               const std::vector<HeldWeight>& weights, const Options& options);
   ~Session();
 
   // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile.
@@ -58,6 +71,17 @@ class Session {
   // Answers with what was chosen for calls of this kind (core/api/call_guard.h: dtypes, sizes, strides, what shares memory, LibTorch's
   // numeric settings), else with eager. Thread-safe.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);
+  // What a call with these inputs does besides answering, found by one eager run that leaves no mark. Not beside calls of a model
+  // that writes.
+  struct Effects {
+    std::vector<std::string> written_weights;
+    bool draws_random = false;
+    bool in_segments = false;             // sizes or branches depend on data
+    std::vector<size_t> written_inputs;   // flat positions, ascending
+  };
+  Result<Effects> effects(const std::vector<TensorRef>& inputs) const;
+  // Whether something was decided for such calls, also that eager answers. Thread-safe.
+  bool is_decided(const std::vector<TensorRef>& inputs) const;
   // Always eager, the file's own operators.
   Result<std::vector<TensorRef>> call_eager(const std::vector<TensorRef>& inputs);
   // Inputs of the sizes that the file was exported with, values from its hints and from the facts of the graph.

@@ -71,6 +71,7 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
   std::vector<at::Tensor> operands;
   each_tensor(stack, [&](at::Tensor& tensor) { operands.push_back(tensor); });
   note_writes(site, stack, operands);
+  may_draw_ = may_draw_ || keirin::may_draw(site.op, stack);
   if (site.op.schema().name().starts_with("aten::as_strided") && !operands.empty() && operands[0].has_storage()) {
     const auto& parameters = site.op.schema().arguments();
     bool from_start = false;  // of the storage, not of the operand

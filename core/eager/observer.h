@@ -30,6 +30,8 @@ class Observer final : public OperatorRunner {
   void put_back() const;
   // Puts them back, and notes which were written.
   void finish();
+  // Whether an operator was called that may draw random numbers.
+  bool may_draw() const { return may_draw_; }
 
  private:
   using Storage = const c10::StorageImpl*;
@@ -47,6 +49,7 @@ class Observer final : public OperatorRunner {
   std::vector<Source> sources_;
   std::map<Storage, size_t> by_storage_;
   std::set<Storage> written_;
+  bool may_draw_ = false;
 };
 
 // The tensors on a stack in order, lists as their elements; numbers that stand as 0-d tensors and absent ones are left out. `visit`

@@ -244,6 +244,7 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
   KRN_TRY_LET(const RandomState before, random_state(impl_->device));
   std::vector<TensorRef> returned;
   std::string at;
+  bool may_draw = false;
   Status status = catch_torch([&] {
     const BelowAutograd scope;
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
@@ -264,9 +265,10 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
       throw;
     }
     observer.finish();
+    may_draw = observer.may_draw();
   });
   KRN_TRY_LET(const RandomState after, random_state(impl_->device));
-  seen.draws_random = before != after;
+  seen.draws_random = may_draw && before != after;  // another thread may have drawn meanwhile, and keeps what it drew
   if (seen.draws_random) KRN_TRY(set_random_state(impl_->device, before));
   if (!status.ok()) return std::move(status).at(at);
   return returned;

@@ -128,8 +128,8 @@ void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
   if (belongs_to_its_dtype(site)) return run_own(site, stack, operands);
   // One that draws random numbers would draw others in another dtype. Many that may do so do not with these arguments (dropout that is
   // off), so that the run itself tells; what it would have written must not be, then.
-  const bool may_draw = site.op.hasTag(at::Tag::nondeterministic_seeded);
-  if (may_draw && !written_arguments(site.op.schema(), stack).empty()) {
+  const bool draws = site.op.hasTag(at::Tag::nondeterministic_seeded) && may_draw(site.op, stack);
+  if (draws && !written_arguments(site.op.schema(), stack).empty()) {
     torch::jit::Stack copies = stack;
     for (const size_t i : written_arguments(site.op.schema(), stack))
       if (copies[i].isTensor()) copies[i] = copies[i].toTensor().clone();
@@ -138,7 +138,7 @@ void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
   const torch::jit::Stack arguments = stack;
   const auto widely = [&] { run_wide(site, stack, operands); };
   try {
-    if (!may_draw) return widely();
+    if (!draws) return widely();
     if (leaves_generators(widely)) return;
   } catch (const c10::Error&) {  // it knows no f64, or mixes it with a dtype that is written in its arguments
   }

@@ -4,6 +4,8 @@
 // One place for both readers of a program, the importer and the eager frame.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
 
@@ -29,6 +31,20 @@ inline std::vector<size_t> written_arguments(const c10::FunctionSchema& schema, 
 // The same of a call whose arguments are on the stack.
 inline std::vector<size_t> written_arguments(const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   return written_arguments(schema, [&](size_t i) { return i < stack.size() && stack[i].isBool() && stack[i].toBool(); });
+}
+
+// Whether a call with these arguments may draw from a generator. PyTorch marks its own operators that draw, with dropout that is off
+// among them; what is not PyTorch's is not known to be marked.
+inline bool may_draw(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string_view name = schema.name();
+  if (!op.hasTag(at::Tag::nondeterministic_seeded)) return !name.starts_with("aten::") && !name.starts_with("prims::");
+  for (size_t i = 0; i < schema.arguments().size() && i < stack.size(); ++i) {
+    const std::string_view argument = schema.arguments()[i].name();
+    if ((argument == "train" || argument == "training") && stack[i].isBool() && !stack[i].toBool()) return false;
+    if (argument == "dropout_p" && stack[i].isDouble() && stack[i].toDouble() == 0) return false;
+  }
+  return true;
 }
 
 // Operators that may return an operand itself, unmarked.

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(model, backend="keirin"): a graph of Dynamo's becomes the program that torch.export writes, which the one importer reads.
+
+Capture runs in the foreground, where Dynamo is; it costs what torch.export does. Weights are not copied: the program takes them as
+inputs, and the session holds the caller's own tensors there. Whatever cannot be captured or compiled is answered by the graph itself,
+with the reason in keirin.explain().
+"""
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import re
+import threading
+import weakref
+from typing import Any, Callable
+
+import torch
+import torch._guards
+import torch.fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from keirin import _deciding
+from keirin._errors import Error
+from keirin._library import device_word, native, words_of
+
+log = logging.getLogger("keirin")
+_numbers = itertools.count()
+_graphs: "weakref.WeakSet[Graph]" = weakref.WeakSet()
+_MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
+
+
+class NotCaptured(Exception):
+    """The reason why a graph stays eager."""
+
+
+class _Program:
+    """What a Dynamo graph is once it is a program: its bytes, and where its inputs and results come from."""
+
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any]):
+        self.roles: list[tuple[str, int]] = []
+        self.outputs: list[tuple[str, int, Any]] = []
+        self.names: list[str] = []        # of the weights, in the order of their arguments
+        self.weights: list[int] = []      # arguments
+        self.inputs: list[int] = []       # arguments
+        self.positions: dict[int, int] = {}  # argument: position among the program's inputs
+        graph = torch.fx.Graph()
+        self._copy(gm, graph, examples)
+        self.bytes = self._export(torch.fx.GraphModule(gm, graph), examples)
+
+    def _copy(self, gm: torch.fx.GraphModule, graph: torch.fx.Graph, examples: list[Any]) -> None:
+        copies: dict[torch.fx.Node, Any] = {}
+        placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        tensors = [(node, examples[i]) for i, node in enumerate(placeholders) if isinstance(examples[i], torch.Tensor)]
+        self.dynamic: list[dict[int, Any]] = []
+        for i, node in enumerate(placeholders):
+            if not isinstance(examples[i], torch.Tensor):
+                continue
+            # By a name that reads well: guards of sizes and reports name it.
+            word = re.sub(r"\W", "_", _weight_name(node).split(".")[-1])
+            copies[node] = graph.placeholder(f"{word if word.isidentifier() else 'x'}_{i}")
+            self.positions[i] = len(self.positions)
+            fake = node.meta.get("example_value")
+            sizes = fake.shape if isinstance(fake, torch.Tensor) else ()
+            self.dynamic.append({d: torch.export.Dim.AUTO for d, size in enumerate(sizes) if isinstance(size, torch.SymInt)})
+        for i, node in enumerate(placeholders):
+            if isinstance(examples[i], torch.Tensor):
+                static = isinstance(examples[i], torch.nn.Parameter) or getattr(examples[i], "_dynamo_static_input_type", None) is not None
+                self.roles.append(("weight" if static and not self.dynamic[self.positions[i]] else "input", 0))
+                (self.weights if self.roles[-1][0] == "weight" else self.inputs).append(i)
+                if self.roles[-1][0] == "weight":
+                    self.names.append(f"{_weight_name(node)}#{i}")
+            elif isinstance(examples[i], (int, torch.SymInt)) and not isinstance(examples[i], bool):
+                copies[node], role = self._size(graph, copies, node, tensors, examples[i])
+                self.roles.append(role)
+            else:
+                raise NotCaptured(f"the graph takes {node.target}, which is a {type(examples[i]).__name__}")
+        for node in gm.graph.nodes:
+            if node.op == "placeholder":
+                continue
+            if node.op == "output":
+                self._results(graph, node, copies, placeholders)
+            else:
+                copies[node] = graph.node_copy(node, lambda n: copies[n])
+
+    def _size(self, graph: torch.fx.Graph, copies: dict[torch.fx.Node, Any], node: torch.fx.Node, tensors: list[Any],
+              example: Any) -> tuple[Any, tuple[str, int]]:
+        """A number that is the size of an input is read there; any other one is the program's, which then is for this value alone."""
+        symbol = node.meta.get("example_value")
+        for tensor, _ in tensors:
+            fake = tensor.meta.get("example_value")
+            if not isinstance(symbol, torch.SymInt) or not isinstance(fake, torch.Tensor):
+                continue
+            for d, size in enumerate(fake.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == symbol.node.expr:
+                    return graph.call_function(torch.ops.aten.sym_size.int, (copies[tensor], d)), ("unused", 0)
+        # Not int(): that would have Dynamo compile the graph once for each value.
+        value = example.node.hint if isinstance(example, torch.SymInt) else example
+        if value is None:
+            raise NotCaptured(f"the graph takes {node.target}, a number that depends on data")
+        return value, ("number", int(value))
+
+    def _results(self, graph: torch.fx.Graph, node: torch.fx.Node, copies: dict[torch.fx.Node, Any],
+                 placeholders: list[torch.fx.Node]) -> None:
+        results, returned = node.args[0], []
+        for result in results if isinstance(results, (tuple, list)) else (results,):
+            if isinstance(result, torch.fx.Node) and result.op == "placeholder":
+                self.outputs.append(("argument", placeholders.index(result), None))
+            elif isinstance(result, torch.fx.Node):
+                value = result.meta.get("example_value")
+                if not isinstance(value, (torch.Tensor, torch.SymInt)):
+                    raise NotCaptured(f"the graph returns {result.name}, which is a {type(value).__name__}")
+                self.outputs.append(("tensor" if isinstance(value, torch.Tensor) else "number", len(returned), None))
+                returned.append(copies[result])
+            elif isinstance(result, (tuple, list, dict)):
+                raise NotCaptured("the graph returns a structure inside of its results")
+            else:
+                self.outputs.append(("object", 0, result))
+        if not any(kind == "tensor" for kind, _, _ in self.outputs):
+            raise NotCaptured("the graph computes no tensor that it returns")
+        graph.output(tuple(returned))
+
+    def _export(self, gm: torch.fx.GraphModule, examples: list[Any]) -> bytes:
+        inputs = tuple(each.detach() for each in examples if isinstance(each, torch.Tensor))
+        shapes = tuple(each or None for each in self.dynamic) if any(self.dynamic) else None
+        # Not inside of Dynamo's own tracing: the export has fake tensors and symbols of its own.
+        with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
+            program = torch.export.export(gm, inputs, dynamic_shapes=shapes, strict=False)
+            program._example_inputs = None  # they would be written too, the weights among them
+            file = io.BytesIO()
+            torch.export.save(program, file)
+        return file.getvalue()
+
+
+def _weight_name(node: torch.fx.Node) -> str:
+    """The name in a state_dict, from where Dynamo says that the tensor comes from."""
+    source = getattr(node, "_dynamo_source", None)
+    text = source.name if source is not None and isinstance(source.name, str) else source.name() if source is not None else node.name
+    parts = re.findall(r"\['([^']*)'\]|\.(\w+)", text)
+    words = [quoted or plain for quoted, plain in parts if (quoted or plain) not in ("_modules", "_parameters", "_buffers")]
+    return ".".join(words[1:] if len(words) > 1 else words)
+
+
+class Graph:
+    """One graph of Dynamo's, and what answers its calls."""
+
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any]):
+        self._gm, self._when, self._options = gm, when, options
+        self.name = f"graph {next(_numbers)}"
+        self.reason: str | None = None
+        self._lock = threading.Lock()
+        self._bindings: list[_deciding.Decider] = []
+        self._handle: Any = None
+        self._bound: list[tuple[int, int]] | None = None
+        _graphs.add(self)
+        try:
+            self._refuse(examples)
+            self._program = _Program(gm, examples)
+            self._callable, self._handle = native.graph_callable(self._program.roles, self._program.outputs, self._answer)
+            self._bind([examples[i] for i in self._program.weights], self._device(examples))
+        except NotCaptured as reason:
+            self._stay_eager(str(reason))
+        except Error as error:
+            if error.code == "invalid_input" and "option" in str(error).split("\n")[0]:
+                raise
+            self._stay_eager(str(error).replace("\n ", ";"))
+        except Exception as error:  # of torch.export, in words of its own
+            self._stay_eager(f"capture failed: {type(error).__name__}: {error}".split("\n")[0])
+            log.debug("capture of %s failed", self.name, exc_info=True)
+
+    def _refuse(self, examples: list[Any]) -> None:
+        tensors = [each for each in examples if isinstance(each, torch.Tensor)]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+            raise NotCaptured("gradients are recorded here, and training is not compiled yet: call it under torch.no_grad() or torch.inference_mode()")
+        if any(torch.is_autocast_enabled(kind) for kind in {each.device.type for each in tensors}):
+            raise NotCaptured("autocast is on, and is not compiled yet")
+        for each in tensors:
+            if type(each) not in (torch.Tensor, torch.nn.Parameter):
+                raise NotCaptured(f"an input is a {type(each).__name__}, a class with a meaning of its own")
+            if each.layout != torch.strided or each.is_quantized:
+                raise NotCaptured(f"an input is of layout {each.layout}, quantised or not, that is not compiled")
+
+    @staticmethod
+    def _device(examples: list[Any]) -> str:
+        devices = {each.device for each in examples if isinstance(each, torch.Tensor)}
+        if len(devices) != 1:
+            raise NotCaptured("the inputs and weights are on " + (" and ".join(sorted(map(str, devices))) or "no device"))
+        return device_word(devices.pop())
+
+    def _stay_eager(self, reason: str) -> None:
+        self.reason = reason
+        log.warning("%s is answered by eager: %s", self.name, reason)
+
+    def _bind(self, weights: list[torch.Tensor], device: str) -> None:
+        """A session over these weights as they are now."""
+        held = [(self._program.positions[i], name, tensor) for i, name, tensor in zip(self._program.weights, self._program.names, weights)]
+        # No samples: they are compared with eager after the reply, when the caller may have written the weights, and a plugin that
+        # was right would be quarantined.
+        options = {"device": device, **self._options, "sample_rate": 0}
+        model = native.open_program(self._program.bytes, self.name, held, words_of(options), _deciding.progress_of(None))
+        self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8))))
+        self._bound = [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
+
+    def take_callable(self) -> Callable[..., Any]:
+        """For Dynamo, once: what is called owns this graph, and this graph must not own it."""
+        callable, self._callable = self._callable, None
+        return callable
+
+    def _answer(self, *args: Any) -> Any:
+        """What the native callable hands on: calls before the plan is there, of other sizes, with other weights."""
+        self._meet(args)
+        return self.eager(*args)
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        return self._gm.forward
+
+    def _meet(self, args: tuple[Any, ...]) -> None:
+        if self.reason:
+            return
+        try:
+            if not self._same_numbers(args) or (torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)):
+                return
+            weights = [args[i] for i in self._program.weights]
+            bound = [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
+            with self._lock:
+                decider = self._bindings[-1]
+                state = set((decider.effects or {}).get("written_weights", ()))
+                changed = any(a[0] != b[0] or (a[1] != b[1] and name not in state)
+                              for a, b, name in zip(bound, self._bound, self._program.names))
+                if changed:
+                    if len(self._bindings) > _MOST_REBINDINGS:
+                        decider._because(f"its weights changed {_MOST_REBINDINGS} times after they were compiled")
+                        return
+                    self._handle.uninstall()
+                    self._bind(weights, self._device(list(args)))
+                    decider = self._bindings[-1]
+            inputs = [args[i] for i in self._program.inputs]
+            decider.meet(inputs, lambda: self._install(decider, weights))
+        except Exception as error:  # a call is answered whatever happens here
+            self._handle.uninstall()
+            self._stay_eager(f"{type(error).__name__}: {error}".split("\n")[0])
+
+    def _same_numbers(self, args: tuple[Any, ...]) -> bool:
+        for i, (kind, number) in enumerate(self._program.roles):
+            if kind == "number" and args[i] != number:
+                self._bindings[-1]._because(f"argument {i} is a number, and the program was made for {number}: eager answers other ones")
+                return False
+        return True
+
+    def _install(self, decider: _deciding.Decider, weights: list[torch.Tensor]) -> None:
+        effects = decider.effects or {}
+        state = [name in effects.get("written_weights", ()) for name in self._program.names]
+        written = [self._program.inputs[i] for i in effects.get("written_inputs", ())]
+        with self._lock:
+            if decider is self._bindings[-1]:
+                self._handle.install(decider.model, weights, state, written)
+
+    def text(self) -> str:
+        if self.reason:
+            return f"{self.name}: eager: {self.reason}\n"
+        decider = self._bindings[-1]
+        decided = decider.model.explain()
+        return f"{self.name}: {self._handle.answered} calls answered by the runtime\n" + (decided or "nothing is decided yet\n") + decider.text()
+
+
+def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
+            options: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """What torch.compile calls for each graph. `options`: those of docs/options.md, and "compile": "background", "now" or "asked"."""
+    options = dict(options or {})
+    when = options.pop("compile", "background")
+    _deciding.check_when(when)
+    if mode is not None:
+        options.setdefault("mode", {"max-autotune-no-cudagraphs": "max-autotune"}.get(mode, mode))
+    native.check_options(words_of(options))
+    _LazyGraphModule.force_recompile(gm)  # its forward is called as it is
+    graph = Graph(gm, example_inputs, when, options)
+    if graph.reason is not None:
+        gm._keirin_graph = graph  # lives as long as the graph
+        return gm.forward
+    return graph.take_callable()
+
+
+def graphs() -> list[Graph]:
+    return sorted(_graphs, key=lambda graph: int(graph.name.split()[-1]))

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one exception of the package."""
+
+
+class Error(RuntimeError):
+    """What Keirin refuses, in the words of the command: what, where, what was done instead, what to do.
+
+    `code` is a name of abi/status.def: "invalid_input", "unsupported", "corrupt", ... What PyTorch itself raises on these inputs is
+    raised as it is.
+    """
+
+    def __init__(self, text: str, code: str):
+        super().__init__(text)
+        self.code = code
+
+
+def invalid_input(what: str, advice: str, where: str = "") -> Error:
+    lines = ["invalid_input: " + what, where, "nothing was run", advice]
+    return Error("\n  ".join(line for line in lines if line), "invalid_input")

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// keirin._native: the core as Python sees it. Thin: what a person reads (names, structures, numpy) is Python's in python/keirin.
+// Whatever may take longer than a microsecond releases the interpreter's lock.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "core/api/options.h"
+#include "core/eager/at_tensor.h"
+#include "core/host/plugins.h"
+#include "python/native/compiled.h"
+
+namespace py = pybind11;
+
+namespace keirin::python {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Progress = std::function<void(std::string, double)>;
+
+// Python's own words for a dtype, so that a signature reads as torch code does.
+py::dict port_of(const Port& port) {
+  py::list sizes;
+  for (const Dimension& size : port.sizes) {
+    if (!size.free)
+      sizes.append(size.size);
+    else
+      sizes.append(
+          py::dict(py::arg("symbol") = size.symbol, py::arg("min") = size.min, py::arg("max") = size.max, py::arg("size") = size.size));
+  }
+  return py::dict(py::arg("name") = port.name, py::arg("dtype") = port.dtype, py::arg("sizes") = sizes);
+}
+
+py::dict signature_of(Model& model) {
+  const Signature signature = model.session().signature();
+  py::list inputs, outputs;
+  for (const Port& port : signature.inputs) inputs.append(port_of(port));
+  for (const Port& port : signature.outputs) outputs.append(port_of(port));
+  return py::dict(py::arg("inputs") = inputs, py::arg("outputs") = outputs);
+}
+
+std::string explain(Model& model) {
+  std::string text;
+  for (const ModelReport& report : model.session().reports()) text += explain_text(report);
+  return text;
+}
+
+std::string report_json(Model& model) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const ModelReport& report : model.session().reports()) out.push_back(to_json(report));
+  return out.dump();
+}
+
+// Told by the thread that decides, which holds no lock. An exception of the callback ends nothing.
+Options with_progress(Options options, py::object callback) {
+  if (callback.is_none()) return options;
+  std::shared_ptr<py::object> held(new py::object(std::move(callback)), [](py::object* object) {
+    const py::gil_scoped_acquire lock;
+    delete object;
+  });
+  options.progress = [held](const std::string& stage, double done, double) {
+    const py::gil_scoped_acquire lock;
+    try {
+      (*held)(stage, done);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a progress callback of keirin");
+    }
+  };
+  return options;
+}
+
+std::shared_ptr<Model> load(const std::string& path, const OptionWords& words, py::object progress) {
+  const Options options = with_progress(options_of(words), std::move(progress));
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<Model>(take(Session::open(runtime_of(options), path, options)));
+}
+
+// `weights`: position among the program's inputs, name, tensor.
+std::shared_ptr<Model> open_program(const py::bytes& file, const std::string& name,
+                                    const std::vector<std::tuple<size_t, std::string, at::Tensor>>& weights, const OptionWords& words,
+                                    py::object progress) {
+  const Options options = with_progress(options_of(words), std::move(progress));
+  std::map<const void*, uint32_t> storages;
+  std::vector<Session::HeldWeight> held;
+  for (const auto& [input, weight, tensor] : weights) {
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    const uint32_t number = storages.try_emplace(storage, static_cast<uint32_t>(storages.size())).first->second;
+    held.push_back({input, weight, from_at(tensor.detach()), number, static_cast<int64_t>(tensor.storage_offset() * tensor.itemsize())});
+  }
+  const std::string_view bytes = file;
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<Model>(take(Session::open(runtime_of(options), std::as_bytes(std::span(bytes)), name, held, options)));
+}
+
+std::vector<at::Tensor> example_inputs(Model& model, uint64_t seed, const std::vector<int64_t>& sizes) {
+  std::vector<at::Tensor> out;
+  for (const TensorRef& ref : take(model.session().example_inputs(seed, sizes))) out.push_back(to_at(ref));
+  return out;
+}
+
+py::list plugins(const OptionWords& words) {
+  const Options options = options_of(words);
+  std::vector<PluginReport> reports;
+  {
+    const py::gil_scoped_release unlocked;
+    reports = runtime_of(options).plugins().reports();
+  }
+  py::list out;
+  for (const PluginReport& report : reports) {
+    py::list devices;
+    for (const DeviceReport& device : report.devices)
+      devices.append(py::dict(py::arg("hardware") = device.hardware, py::arg("used") = device.used, py::arg("name") = device.name,
+                              py::arg("reason") = device.reason));
+    out.append(py::dict(py::arg("name") = report.name, py::arg("version") = report.version, py::arg("path") = report.path,
+                        py::arg("used") = report.used, py::arg("reason") = report.reason, py::arg("advice") = report.advice,
+                        py::arg("devices") = devices));
+  }
+  return out;
+}
+
+py::list rows() {
+  static const Options kPlain;
+  const auto kind = [](const OptionRow& row) {
+    switch (row.values.kind) {
+      case OptionValues::kSwitch:
+        return "switch";
+      case OptionValues::kWords:
+        return "words";
+      case OptionValues::kNumber:
+        return "number";
+      case OptionValues::kPath:
+        return "path";
+      default:
+        return "text";
+    }
+  };
+  py::list out;
+  for (const OptionRow& row : option_rows())
+    out.append(py::dict(py::arg("name") = row.name, py::arg("flag") = row.flag, py::arg("values") = allowed_text(row),
+                        py::arg("kind") = kind(row), py::arg("words") = row.values.words, py::arg("list") = row.list,
+                        py::arg("text") = row.text, py::arg("initial") = row.get(kPlain)));
+  return out;
+}
+
+// Keeps a weak reference: the callable owns the Compiled, and who drops the callable drops the weights.
+class Handle {
+ public:
+  explicit Handle(const std::shared_ptr<Compiled>& compiled) : compiled_(compiled) {}
+  bool install(std::shared_ptr<Model> model, const std::vector<at::Tensor>& weights, const std::vector<bool>& state,
+               std::vector<size_t> written) {
+    const auto compiled = compiled_.lock();
+    if (compiled) compiled->install(std::move(model), weights, state, std::move(written));
+    return compiled != nullptr;
+  }
+  void uninstall() {
+    if (const auto compiled = compiled_.lock()) compiled->uninstall();
+  }
+  uint64_t answered() const {
+    const auto compiled = compiled_.lock();
+    return compiled ? compiled->answered() : 0;
+  }
+
+ private:
+  std::weak_ptr<Compiled> compiled_;
+};
+
+// roles: (kind, number) by argument; outputs: (kind, index, object) by result. Kinds as in compiled.h, by name.
+std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::string, int64_t>>& roles,
+                                             const std::vector<std::tuple<std::string, size_t, py::object>>& outputs,
+                                             const py::object& slow) {
+  std::vector<Role> parsed_roles;
+  for (const auto& [kind, number] : roles) {
+    const Role::Kind parsed = kind == "input"    ? Role::kInput
+                              : kind == "weight" ? Role::kWeight
+                              : kind == "number" ? Role::kNumber
+                                                 : Role::kUnused;
+    parsed_roles.push_back({parsed, number});
+  }
+  std::vector<Output> parsed_outputs;
+  for (const auto& [kind, index, object] : outputs) {
+    const Output::Kind parsed = kind == "tensor"     ? Output::kTensor
+                                : kind == "number"   ? Output::kNumber
+                                : kind == "argument" ? Output::kArgument
+                                                     : Output::kObject;
+    parsed_outputs.push_back({parsed, index, parsed == Output::kObject ? object.ptr() : nullptr});
+  }
+  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), std::move(parsed_outputs), slow.ptr());
+  Handle handle(compiled);
+  PyObject* callable = callable_of(std::move(compiled));
+  if (callable == nullptr) throw py::error_already_set();
+  return {py::reinterpret_steal<py::object>(callable), handle};
+}
+
+void translate(std::exception_ptr exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    const py::object type = py::module_::import("keirin._errors").attr("Error");
+    PyErr_SetObject(type.ptr(), type(error.what(), code_name(static_cast<Code>(error.code()))).ptr());
+  } catch (const py::error_already_set&) {
+    throw;
+  } catch (const py::builtin_exception&) {
+    throw;
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(exception);
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  module.attr("version") = KEIRIN_VERSION;
+  module.attr("torch_version") = KEIRIN_TORCH_VERSION;
+  py::register_exception_translator(translate);
+  py::class_<Model, std::shared_ptr<Model>>(module, "Model")
+      .def("call", &Model::call, Unlocked())
+      .def(
+          "compile", [](Model& model, const std::vector<at::Tensor>& inputs) { (void)model.compile(inputs); }, Unlocked())
+      .def("effects",
+           [](Model& model, const std::vector<at::Tensor>& inputs) {
+             Session::Effects found;
+             {
+               const py::gil_scoped_release unlocked;
+               found = model.effects(inputs);
+             }
+             return py::dict(py::arg("written_weights") = found.written_weights, py::arg("draws_random") = found.draws_random,
+                             py::arg("in_segments") = found.in_segments, py::arg("written_inputs") = found.written_inputs);
+           })
+      .def("is_decided", &Model::is_decided)
+      .def("set_exclusive", &Model::set_exclusive)
+      .def("signature", &signature_of)
+      .def("explain", &explain, Unlocked())
+      .def("report_json", &report_json, Unlocked())
+      .def("example_inputs", &example_inputs, Unlocked())
+      .def_property_readonly("name", [](Model& model) { return model.session().name(); });
+  py::class_<Handle>(module, "Handle")
+      .def("install", &Handle::install)
+      .def("uninstall", &Handle::uninstall)
+      .def_property_readonly("answered", &Handle::answered);
+  module.def("load", &load);
+  module.def("open_program", &open_program);
+  module.def("plugins", &plugins);
+  module.def("option_rows", &rows);
+  module.def("check_options", [](const OptionWords& words) { (void)options_of(words); });
+  module.def("graph_callable", &graph_callable);
+}
+
+}  // namespace keirin::python

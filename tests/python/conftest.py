@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the Python package share. They run the installed wheel (ci/python_tests); none needs a GPU."""
+import os
+import tempfile
+
+# A cache of this run alone, set before anything is imported: what an earlier run kept would be answered without compiling.
+os.environ["KEIRIN_CACHE"] = tempfile.mkdtemp(prefix="keirin-tests-")
+
+import pytest
+import torch
+
+# Compiled code answers although no race was held, so that a test sees it, and sees it soon. It is still verified.
+NOW = {"compile": "now", "race_seconds": 0, "force": "compiled"}
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 8)
+
+    def forward(self, x):
+        return torch.softmax(self.second(torch.nn.functional.gelu(self.first(x))) * 2 + 1, -1)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    from keirin import _dynamo
+    global _earlier
+    _earlier = {graph.name for graph in _dynamo.graphs()}
+    yield
+    import keirin
+    assert keirin.wait(120), "something is still being decided"
+
+
+_earlier: set[str] = set()
+
+
+@pytest.fixture
+def mlp():
+    return Mlp().eval()
+
+
+def graphs():
+    """Those of this test: an earlier test's may wait for the garbage collector."""
+    from keirin import _dynamo
+    return [graph for graph in _dynamo.graphs() if graph.name not in _earlier]
+
+
+def answered():
+    """Calls that the runtime answered, of all graphs that are alive."""
+    return sum(graph._handle.answered for graph in graphs() if graph._handle is not None)
+
+
+def reasons():
+    return [graph.reason for graph in graphs() if graph.reason]

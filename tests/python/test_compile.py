@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.compile(backend="keirin"): what is compiled, what stays eager, and that nothing is wrong on the way."""
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+import keirin
+from conftest import NOW, answered, graphs, reasons
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend="keirin", options={**NOW, **options})
+
+
+def test_the_backend_is_found_without_an_import():
+    code = "import torch; assert 'keirin' in torch.compiler.list_backends(), torch.compiler.list_backends()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_compiled_answers_are_eagers(mlp):
+    fast = compiled(mlp)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 16)
+            torch.testing.assert_close(fast(x), mlp(x))
+    assert answered() == 2  # the first call was answered by eager, which decided
+    assert "cpu" in keirin.explain() and not reasons()
+
+
+def test_inference_mode(mlp):
+    fast = compiled(mlp)
+    with torch.inference_mode():
+        x = torch.randn(4, 16)
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), mlp(x))
+    assert answered() == 2
+
+
+def test_the_first_call_does_not_wait(mlp):
+    fast = torch.compile(mlp, backend="keirin", options={key: value for key, value in NOW.items() if key != "compile"})
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        wanted = mlp(x)
+        assert torch.equal(fast(x), wanted)
+        assert keirin.wait(120)
+        torch.testing.assert_close(fast(x), wanted)
+    assert answered() == 1
+
+
+def test_weights_are_not_copied_and_changes_are_seen(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        fast(x), fast(x)
+        assert answered() == 1
+        mlp.second.weight.mul_(3)  # in place: what a plan packed is stale
+        torch.testing.assert_close(fast(x), mlp(x))
+        torch.testing.assert_close(fast(x), mlp(x))
+        assert answered() == 2
+        mlp.load_state_dict({name: value * 0.5 for name, value in mlp.state_dict().items()})
+        torch.testing.assert_close(fast(x), mlp(x))
+        mlp.first.weight = torch.nn.Parameter(torch.randn(32, 16))
+        torch.testing.assert_close(fast(x), mlp(x))
+        mlp.first.weight.data = torch.randn(32, 16)
+        torch.testing.assert_close(fast(x), mlp(x))
+
+
+def test_writing_weights_puts_no_plugin_in_quarantine(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        fast(x)
+        for _ in range(4):
+            fast(x)
+            mlp.second.weight.mul_(3)
+    torch.compiler.reset()
+    again = compiled(mlp)
+    with torch.no_grad():
+        again(x), again(x)
+    assert "quarantined" not in keirin.explain() and answered() >= 1
+
+
+def test_weights_without_names_of_their_own():
+    class Listed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.ParameterList(torch.nn.Parameter(torch.randn(4)) for _ in range(3))
+            self.by_name = torch.nn.ParameterDict({"class": torch.randn(4), "a b": torch.randn(4)})
+
+        def forward(self, x):
+            return sum(part * x for part in self.parts) + self.by_name["class"] * self.by_name["a b"]
+    model = Listed()
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(2):
+            x = torch.randn(4)
+            torch.testing.assert_close(fast(x), model(x))
+    assert answered() == 1 and not reasons()
+
+
+def test_two_models_of_one_class_keep_their_weights(mlp):
+    other = type(mlp)().eval()
+    fast, fast_other = compiled(mlp), compiled(other)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), mlp(x))
+            torch.testing.assert_close(fast_other(x), other(x))
+
+
+def test_training_is_eagers_and_says_so(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    loss = fast(x).square().sum()
+    loss.backward()
+    got = [parameter.grad.clone() for parameter in mlp.parameters()]
+    mlp.zero_grad()
+    mlp(x).square().sum().backward()
+    for mine, eager in zip(got, mlp.parameters()):
+        assert torch.equal(mine, eager.grad)
+    assert any("gradients are recorded" in reason for reason in reasons())
+    assert "gradients are recorded" in keirin.explain()
+    with torch.no_grad():  # the same model, now without
+        fast(x), fast(x)
+    assert answered() == 1
+
+
+def test_grad_mode_may_change_between_calls(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    for grad in (False, True, False, True):
+        with torch.set_grad_enabled(grad):
+            y = fast(x)
+            assert y.requires_grad == grad
+            torch.testing.assert_close(y, mlp(x))
+
+
+def test_dynamic_batches_are_one_graph(mlp):
+    fast = torch.compile(mlp, backend="keirin", dynamic=True, options=NOW)
+    with torch.no_grad():
+        for batch in (4, 9, 5, 4, 9, 5):
+            x = torch.randn(batch, 16)
+            torch.testing.assert_close(fast(x), mlp(x))
+    assert len(graphs()) == 1 and answered() == 3
+
+
+def test_sizes_become_symbols_after_the_first(mlp):
+    fast = compiled(mlp)
+    with torch.no_grad():
+        for batch in (4, 6, 8, 6):
+            x = torch.randn(batch, 16)
+            torch.testing.assert_close(fast(x), mlp(x))
+    assert len(graphs()) == 2 and answered() >= 1
+
+
+def test_sizes_beyond_max_shapes_are_eagers(mlp):
+    fast = torch.compile(mlp, backend="keirin", dynamic=True, options={**NOW, "max_shapes": 2})
+    with torch.no_grad():
+        for batch in (4, 5, 6, 6, 5):
+            x = torch.randn(batch, 16)
+            torch.testing.assert_close(fast(x), mlp(x))
+    assert "max_shapes" in keirin.explain() and answered() == 1
+
+
+def test_sizes_are_returned_as_numbers():
+    def shape(x):
+        y = (x * 2).relu()
+        return y, x.shape[0], y.shape[0] * 3, None, "text"
+    fast = torch.compile(shape, backend="keirin", dynamic=True, options=NOW)
+    with torch.no_grad():
+        for rows in (3, 5, 3, 5):
+            y, *rest = fast(torch.randn(rows, 4))
+            assert rest == [rows, rows * 3, None, "text"] and y.shape == (rows, 4)
+
+
+def test_a_number_that_is_no_size_is_kept_apart():
+    def power(x, n):
+        return x * n + n
+    fast = torch.compile(power, backend="keirin", dynamic=True, options=NOW)
+    x = torch.randn(4)
+    with torch.no_grad():
+        for n in (2, 3, 3, 2, 5):
+            torch.testing.assert_close(fast(x, n), power(x, n))
+
+
+class Dicts(torch.nn.Module):
+    def forward(self, batch):
+        return {"double": batch["a"] * 2 + 1, "same": batch["a"], "both": [batch["a"] + batch["b"], (batch["b"].relu(),)]}
+
+
+def test_dicts_in_and_out_and_an_input_that_is_returned():
+    model = Dicts()
+    fast = compiled(model)
+    batch = {"a": torch.randn(3, 4), "b": torch.randn(3, 4)}
+    with torch.no_grad():
+        for _ in range(2):
+            got, wanted = fast(batch), model(batch)
+            assert got["same"] is batch["a"]
+            assert torch.equal(got["double"], wanted["double"]) and torch.equal(got["both"][1][0], wanted["both"][1][0])
+
+
+def test_a_module_that_only_returns_its_input():
+    fast = compiled(torch.nn.Identity())
+    x = torch.randn(3)
+    with torch.no_grad():
+        assert fast(x) is x
+
+
+def test_an_output_that_is_a_view_of_an_input_stays_one():
+    def view(x):
+        return x.view(-1), x.relu()
+    fast = torch.compile(view, backend="keirin", options=NOW)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            flat, _ = fast(x)
+            flat[0] = 7
+            assert x[0, 0] == 7
+
+
+def test_an_output_outlives_its_input():
+    def view(x):
+        return x.view(-1)[2:], x.relu()
+    fast = torch.compile(view, backend="keirin", options=NOW)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.arange(12.0).reshape(3, 4)
+            tail, _ = fast(x)
+            del x
+            junk = [torch.full((3, 4), -1.0) for _ in range(50)]
+            assert tail.tolist() == list(range(2, 12)) and junk
+
+
+def test_a_mutated_input_is_mutated():
+    def bump(x, y):
+        x.add_(1)
+        x[0].mul_(2)
+        return x.sum() + y
+    fast = torch.compile(bump, backend="keirin", options=NOW)
+    with torch.no_grad():
+        for _ in range(3):
+            x, y = torch.randn(3, 4), torch.randn(1)
+            mine, eager = x.clone(), x.clone()
+            version = mine._version
+            torch.testing.assert_close(fast(mine, y), bump(eager, y))
+            torch.testing.assert_close(mine, eager)
+            assert mine._version > version
+
+
+def test_inputs_that_share_memory():
+    def bump(x, y):
+        x.add_(1)
+        return x + y
+    fast = torch.compile(bump, backend="keirin", options=NOW)
+    with torch.no_grad():
+        for _ in range(3):
+            base, other = torch.arange(6.0), torch.arange(6.0)
+            torch.testing.assert_close(fast(base[:4], base[2:]), bump(other[:4], other[2:]))
+            assert torch.equal(base, other)
+            one, two = torch.ones(4), torch.ones(4)
+            torch.testing.assert_close(fast(one, one), bump(two, two))
+            assert torch.equal(one, two)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        self.count.add_(1)
+        return self.norm(x) * self.count
+
+
+@pytest.mark.parametrize("when", ["now", "background"])
+def test_buffers_that_a_call_writes(when):
+    model, eager = Counter(), Counter()
+    fast = torch.compile(model, backend="keirin", options={**NOW, "compile": when})
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(8, 4)
+            torch.testing.assert_close(fast(x), eager(x))
+            assert keirin.wait(120)
+    assert model.count.item() == 4 and model.norm.num_batches_tracked == 4
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+    assert (answered() > 0) == (when == "now")
+
+
+def test_dropout_draws_what_eager_draws():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5))
+    for when in ("now", "background"):
+        torch.compiler.reset()
+        fast = torch.compile(model, backend="keirin", options={**NOW, "compile": when})
+        x = torch.randn(8, 4)
+        with torch.no_grad():
+            torch.manual_seed(3)
+            got = [fast(x) for _ in range(4)]
+            assert keirin.wait(120)
+            torch.manual_seed(3)
+            for mine in got:
+                torch.testing.assert_close(mine, model(x))
+
+
+def test_a_graph_break_leaves_two_graphs():
+    def broken(x):
+        y = x.relu() * 2
+        torch._dynamo.graph_break()
+        return y.sum(-1) + 1
+    fast = torch.compile(broken, backend="keirin", options=NOW)
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), broken(x))
+    assert len(graphs()) == 2 and answered() == 4
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(broken, backend="keirin", fullgraph=True, options=NOW)(x)
+
+
+def test_other_dtypes_are_graphs_of_their_own(mlp):
+    fast = compiled(mlp)
+    with torch.no_grad():
+        fast(torch.randn(4, 16))
+        with pytest.raises(RuntimeError, match="dtype|Double"):
+            fast(torch.randn(4, 16, dtype=torch.float64))
+        double = mlp.double()
+        x = torch.randn(4, 16, dtype=torch.float64)
+        torch.testing.assert_close(compiled(double)(x), double(x))
+
+
+def test_a_missing_argument_is_pythons_error(mlp):
+    with pytest.raises(TypeError, match="missing"):
+        compiled(mlp)()
+
+
+def test_errors_are_eagers():
+    def pick(x, i):
+        return x.relu().index_select(0, i)
+    fast = torch.compile(pick, backend="keirin", options=NOW)
+    with torch.no_grad():
+        for _ in range(2):
+            fast(torch.randn(4, 2), torch.tensor([0, 1]))
+        with pytest.raises(IndexError):
+            fast(torch.randn(4, 2), torch.tensor([0, 9]))
+        fast(torch.randn(4, 2), torch.tensor([0, 1]))
+
+
+def test_autocast_is_eagers_and_says_so(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(fast(x), mlp(x))
+    assert any("autocast" in reason for reason in reasons())
+
+
+def test_an_operator_of_the_users_own():
+    @torch.library.custom_op("keirin_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @twice.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    def use(x):
+        return twice(x.relu()) + 1
+    fast = torch.compile(use, backend="keirin", options=NOW)
+    x = torch.randn(4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x), use(x))
+
+
+def test_what_cannot_be_captured_is_eagers_and_says_so(monkeypatch):
+    monkeypatch.setattr(torch.export, "export", lambda *args, **kwargs: 1 / 0)
+    fast = torch.compile(lambda x: x.relu() + 1, backend="keirin", options=NOW)
+    x = torch.randn(4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), x.relu() + 1)
+    assert any("capture failed: ZeroDivisionError" in reason for reason in reasons())
+
+
+def test_a_subclass_keeps_its_meaning():
+    class Loud(torch.Tensor):
+        pass
+    fast = torch.compile(lambda x: x.relu() + 1, backend="keirin", options=NOW)
+    with torch.no_grad():
+        x = torch.randn(4)
+        fast(x), fast(x)
+        y = fast(x.as_subclass(Loud))
+    assert type(y) is Loud and torch.equal(y.as_subclass(torch.Tensor), x.relu() + 1)
+
+
+def test_views_with_other_strides_and_empty_inputs(mlp):
+    fast = torch.compile(mlp, backend="keirin", dynamic=True, options=NOW)
+    with torch.no_grad():
+        for x in (torch.randn(16, 5).t(), torch.randn(10, 16)[::2], torch.randn(16).expand(4, 16), torch.randn(0, 16)):
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), mlp(x))
+
+
+def test_options_that_do_not_exist_are_an_error(mlp):
+    with pytest.raises(Exception, match='no option is called "treads"'):
+        torch.compile(mlp, backend="keirin", options={"treads": 1})(torch.randn(2, 16))
+    with pytest.raises(Exception, match="background, now, no"):
+        torch.compile(mlp, backend="keirin", options={"compile": "later"})(torch.randn(2, 16))
+
+
+def test_modes_are_torch_compiles(mlp):
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        fast = torch.compile(mlp, backend="keirin", mode="max-autotune")
+        torch.testing.assert_close(fast(x), mlp(x))
+        assert keirin.wait(120)
+        torch.testing.assert_close(fast(x), mlp(x))
+
+
+def test_stances(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        with torch.compiler.set_stance("force_eager"):
+            torch.testing.assert_close(fast(x), mlp(x))
+        assert not graphs()
+        fast(x)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            torch.testing.assert_close(fast(x), mlp(x))
+
+
+def test_threads_share_a_graph(mlp):
+    fast = torch.compile(mlp, backend="keirin", dynamic=True, options={key: value for key, value in NOW.items() if key != "compile"})
+    xs = [torch.randn(3 + i, 16) for i in range(4)]
+    with torch.no_grad():
+        wanted = [mlp(x) for x in xs]
+        fast(xs[0])
+    wrong = []
+
+    def caller(k):
+        with torch.no_grad():
+            for i in range(200):
+                if not torch.allclose(fast(xs[(i + k) % 4]), wanted[(i + k) % 4], atol=1e-5):
+                    wrong.append(i)
+    threads = [threading.Thread(target=caller, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_graph_that_is_dropped_gives_its_weights_back(mlp):
+    import gc
+    import weakref
+    fast = compiled(mlp)
+    with torch.no_grad():
+        fast(torch.randn(4, 16)), fast(torch.randn(4, 16))
+    assert answered() == 1
+    model = weakref.ref(graphs()[0])
+    del fast
+    torch.compiler.reset()
+    gc.collect()
+    assert model() is None and not graphs()
+
+
+def test_a_process_may_end_while_something_is_decided():
+    code = ("import torch, keirin\n"
+            "model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).eval()\n"
+            "with torch.no_grad(): torch.compile(model, backend='keirin')(torch.randn(8, 64))\n")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_forked_process_answers(mlp):
+    import os
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        wanted = mlp(x)
+        fast(x)
+        torch.set_num_threads(1)
+        child = os.fork()
+        if child == 0:
+            ok = torch.allclose(fast(x), wanted, atol=1e-5) and torch.allclose(fast(torch.cat([x, x])), torch.cat([wanted, wanted]), atol=1e-5)
+            os._exit(0 if ok else 1)
+        assert os.waitpid(child, 0)[1] == 0
