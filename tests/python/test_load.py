@@ -115,7 +115,7 @@ def test_options_are_checked_and_the_nearest_is_named(path):
         keirin.load(path, treads=2)
     with pytest.raises(keirin.Error, match="reduce-overhead"):
         keirin.load(path, mode="fastest")
-    with pytest.raises(keirin.Error, match="background, now, no"):
+    with pytest.raises(keirin.Error, match="background, now, asked"):
         keirin.load(path, compile="later")
     with pytest.raises(keirin.Error, match="takes one value"):
         keirin.load(path, threads=[1, 2])
