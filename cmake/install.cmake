@@ -41,9 +41,7 @@ if(TARGET conformance AND TARGET graphs)
   install(FILES tests/conformance/skips.txt DESTINATION libexec/keirin/certify)
 endif()
 install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
-        FILES_MATCHING PATTERN "*.so*" PATTERN "manifest.toml"
-        PATTERN "codegen" EXCLUDE PATTERN "gpu" EXCLUDE PATTERN "kit" EXCLUDE PATTERN "shell" EXCLUDE
-        PATTERN "CMakeFiles" EXCLUDE)
+        ${KEIRIN_PLUGIN_FILES})
 install(FILES README.md ARCHITECTURE.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
 install(FILES cmake/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin FILES_MATCHING PATTERN "*.md")

@@ -15,6 +15,12 @@ function(keirin_link to link)
   file(CREATE_LINK ${relative} ${link} SYMBOLIC)
 endfunction()
 
+# What is installed of the folder of plugins, which holds what they are built of as well.
+set(KEIRIN_PLUGIN_FILES FILES_MATCHING PATTERN "*.so*" PATTERN "manifest.toml")
+foreach(_part codegen gpu kit processor reference shell skeleton CMakeFiles)
+  list(APPEND KEIRIN_PLUGIN_FILES PATTERN ${_part} EXCLUDE)
+endforeach()
+
 # A static library of the core or of a tool, compiled with the house warnings.
 function(keirin_add_library name)
   cmake_parse_arguments(A "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call through torch.compile(backend="keirin") costs above Dynamo's own guards, in microseconds.
 
-    PYTHONPATH=build/python-installed ~/.cache/keirin/python-3.11/bin/python bench/python/call_cost.py
+    ci/python_tests  # once: it makes what follows
+    PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/call_cost.py
 
 "dynamo" is a backend whose function hands back one and the same tuple. What Keirin adds is looking at arguments and weights, the session,
 the plan with its kernels of four elements, and the results. "runtime" is that plan alone, called from Python without Dynamo.

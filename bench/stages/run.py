@@ -24,10 +24,10 @@ def seconds_of(binary: str, model: Path, stage: str, report: Path) -> tuple[floa
     """Of the stage, and how many candidates were there: builds are compared where they tried the same."""
     command = [binary, "explain", model, "--no-cache", "--race-limit", "0.05", "--json", report]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=kMostSeconds, check=True)
-    found = json.loads(report.read_text())
-    rows = found if isinstance(found, list) else found.get("reports", [found])
-    row = next(r for r in rows if "stages" in r)
-    return row["stages"].get(stage, 0.0), len(row["candidates"])
+    row = json.loads(report.read_text())
+    if stage not in row["stages"]:
+        sys.exit(f"{model.stem}: {binary} had no stage {stage}, only {', '.join(row['stages'])}")
+    return row["stages"][stage], len(row["candidates"])
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
     options = parser.parse_args()
     names = options.models.split(",") if options.models else sorted(p.stem for p in kModels.glob("*.pt2"))
     rows = []
-    print(f"| model | before, s | after, s | after / before |\n|---|---:|---:|---:|")
+    print("| model | before, s | after, s | after / before |\n|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory(prefix="keirin-stages-") as folder:
         for name in names:
             best = [math.inf, math.inf]

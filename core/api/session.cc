@@ -260,7 +260,7 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
   for (const Session::HeldWeight& weight : held) {
     const pt2::TensorArg* tensor = weight.input < inputs.size() ? inputs[weight.input]->arg.get<pt2::TensorArg>() : nullptr;
     if (!tensor || !weight.tensor || impl.weights.find(weight.name))
-      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is no tensor input of the program, or is given twice", impl.name,
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is not a tensor input of the program, or is given twice", impl.name,
                                             "nothing was loaded", "name each weight once, by the position of its input"});
     if (weight.tensor->device() != impl.device)
       return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) + ", the model is on " +

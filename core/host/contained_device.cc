@@ -25,8 +25,7 @@ ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice&
       worker_(std::move(worker)),
       quarantine_(std::move(quarantine)),
       run_deadline_(run_deadline),
-      tell_(std::move(tell)) {
-}
+      tell_(std::move(tell)) {}
 
 bool ContainedDevice::in_child() {
   if (!child_) return false;

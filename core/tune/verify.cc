@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "abi/planted.h"
 #include "core/base/overlap.h"
@@ -17,6 +16,7 @@ namespace {
 // The elements of a tensor, in host memory and row-major order: the tensor's own where they lie so, else a copy.
 class Elements {
  public:
+  Elements(Elements&&) = default;  // a copy would point into the other one's
   static Result<Elements> of(const TensorRef& tensor, TensorServices& services) {
     Elements out;
     out.tensor_ = tensor;
@@ -44,6 +44,7 @@ class Elements {
   decltype(auto) with_values(Fn&& fn) const { return with_loader(dtype_, data_, std::forward<Fn>(fn)); }
 
  private:
+  Elements() = default;
   static bool is_row_major(const Tensor& tensor) {
     int64_t step = 1;
     for (int64_t d = tensor.rank() - 1; d >= 0; step *= tensor.sizes()[d], --d)
@@ -76,7 +77,7 @@ class OutputJudge {
 
   OutputVerdict run() {
     if (options_.strict || !is_float(dtype_)) judge_bits();
-    else
+    else  // the loop is made for each dtype that each of the three may have
       r_.with_values([&](auto r) { e_.with_values([&](auto e) { c_.with_values([&](auto c) { judge_floats(r, e, c); }); }); });
     if (verdict_.right) look_for_proof();
     return std::move(verdict_);

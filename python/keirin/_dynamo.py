@@ -141,6 +141,11 @@ def _weight_name(node: torch.fx.Node) -> str:
     return ".".join(words[1:] if len(words) > 1 else words)
 
 
+def _marks_of(weights: list[torch.Tensor]) -> list[tuple[int, int]]:
+    """Where each lies and how often it was written, as far as that is counted."""
+    return [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
+
+
 class Graph:
     """One graph of Dynamo's, and what answers its calls."""
 
@@ -199,7 +204,7 @@ class Graph:
         options = {"device": device, **self._options, "sample_rate": 0}
         model = native.open_program(self._program.bytes, self.name, held, words_of(options), _deciding.progress_of(None))
         self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8))))
-        self._bound = [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
+        self._bound = _marks_of(weights)
 
     def take_callable(self) -> Callable[..., Any]:
         """For Dynamo, once: what is called owns this graph, and this graph must not own it."""
@@ -222,7 +227,7 @@ class Graph:
             if not self._same_numbers(args) or (torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)):
                 return
             weights = [args[i] for i in self._program.weights]
-            bound = [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
+            bound = _marks_of(weights)
             with self._lock:
                 decider = self._bindings[-1]
                 state = set((decider.effects or {}).get("written_weights", ()))

@@ -20,7 +20,7 @@ def export(module: torch.nn.Module, args: Sequence[Any] = (), path: str | os.Pat
     `dynamic_shapes` is torch.export's own and takes its place. The module is exported as it is: call eval() first for inference.
     """
     if not isinstance(module, torch.nn.Module):
-        raise invalid_input(f"a {type(module).__name__} is no torch.nn.Module", "wrap a function in a module whose forward calls it")
+        raise invalid_input(f"a {type(module).__name__} is not a torch.nn.Module", "wrap a function in a module whose forward calls it")
     if isinstance(args, torch.Tensor):
         args = (args,)
     kwargs = dict(kwargs or {})
