@@ -213,7 +213,7 @@ def test_bench_measures_a_module(mlp):
 
 
 def test_export_wants_a_module(tmp_path):
-    with pytest.raises(keirin.Error, match="no torch.nn.Module"):
+    with pytest.raises(keirin.Error, match="not a torch.nn.Module"):
         keirin.export(lambda x: x, (torch.ones(1),), tmp_path / "f.pt2")
 
 
