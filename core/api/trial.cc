@@ -2,6 +2,7 @@
 #include "core/api/trial.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/overlap.h"
 #include "core/eager/library_settings.h"
@@ -132,18 +133,22 @@ Result<Tensors> Trials::own_copies(const Tensors& inputs) {
   return own;
 }
 
-Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
+Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs, Tensors* copies) {
   TensorServices& services = s_.runtime.tensors();
   Trial trial;
-  Tensors own;  // of all: what must not be written may be written
-  for (const TensorRef& input : inputs) {
-    KRN_TRY_LET(TensorRef copy, services.clone(input));
-    own.push_back(std::move(copy));
-  }
+  Tensors own = copies ? std::exchange(*copies, {}) : Tensors();  // of all: what must not be written may be written
+  own.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (!own[i]) {
+      KRN_TRY_LET(own[i], services.clone(inputs[i]));
+    }
+  bool held = false;  // an output is a view of an input
   const auto body = [&]() -> Status {
     for (int k = 0; k < num_calls(); ++k) {
       KRN_TRY_LET(Tensors outputs, call(own));
-      if (k == 0) trial.sharing = sharing_of(outputs, own, s_.weights);
+      Sharing sharing = sharing_of(outputs, own, s_.weights);
+      for (const auto& [output, other] : sharing) held |= other >= outputs.size() && other < outputs.size() + own.size();
+      if (k == 0) trial.sharing = std::move(sharing);
       for (TensorRef& output : outputs) {
         if (output && writes()) {  // a view of state or of an input changes with the next call, or when state is put back
           KRN_TRY_LET(output, services.clone(output));
@@ -171,6 +176,10 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs) {
   const Status status = body();
   KRN_TRY(restore());
   if (!status.ok()) return status;
+  if (copies && trial.touched.empty() && !held) {
+    for (const size_t i : seen_.written_inputs) own[i].reset();
+    *copies = std::move(own);
+  }
   return trial;
 }
 

@@ -74,7 +74,9 @@ class Trials {
   int num_calls() const { return writes() || seen_.draws_random ? 2 : 1; }
 
   Result<std::vector<TensorRef>> own_copies(const std::vector<TensorRef>& inputs);  // of what is written; the others themselves
-  Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs);
+  // A call gets copies of the inputs. `copies`: those that the trials before it, of the same inputs, left as they were; afterwards
+  // those that this one did. An input that a trial wrote or handed out is copied again.
+  Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs, std::vector<TensorRef>* copies = nullptr);
   Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs, const Roundings& roundings = {});
   // How far its numbers move where every operator rounds.
   Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee);

@@ -93,7 +93,8 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     referee = std::move(answer.numbers);
   }
   const size_t num_outputs = d.session.eager->num_outputs();
-  KRN_TRY_LET(Trial eager, d.trials.run(d.candidates[0].call, inputs));
+  Tensors copies;
+  KRN_TRY_LET(Trial eager, d.trials.run(d.candidates[0].call, inputs, &copies));
   JudgeOptions judging = judge_options(d.prepared->captured.graph, d.session.options.numerics, d.session.options.error_budget);
   judging.names = d.trials.names(num_outputs);
   judging.must_vary = std::min(num_outputs, d.session.must_vary);
@@ -145,7 +146,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
     candidate.report.verified = false;
     pass_gate();
-    Result<Trial> trial = d.trials.run(candidate.call, inputs);
+    Result<Trial> trial = d.trials.run(candidate.call, inputs, &copies);
     if (!trial.ok()) {
       candidate.report.reason = "compile_failed";
       candidate.report.note = "set " + std::to_string(set) + ": " + trial.status().text();
