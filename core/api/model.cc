@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/api/raise.h"
 #include "core/api/session.h"
 
 namespace keirin {
@@ -16,11 +17,6 @@ struct Model::Impl {
 
 namespace {
 
-[[noreturn]] void raise(const Status& status) {
-  if (status.cause()) std::rethrow_exception(status.cause());
-  throw Error(static_cast<int>(status.code()), status.text());
-}
-
 std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorView>& views) {
   std::vector<TensorRef> tensors;
   tensors.reserve(views.size());
@@ -30,9 +26,7 @@ std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorVi
     auto device = device_from_name(view.device);
     if (!device)
       raise(Status(Code::k_invalid_input, "input " + std::to_string(tensors.size()) + " is on the unknown device " + view.device));
-    auto tensor = services.wrap({*dtype, view.sizes, view.strides, *device}, view.data, view.owner);
-    if (!tensor.ok()) raise(tensor.status());
-    tensors.push_back(std::move(*tensor));
+    tensors.push_back(take(services.wrap({*dtype, view.sizes, view.strides, *device}, view.data, view.owner)));
   }
   return tensors;
 }
@@ -40,29 +34,22 @@ std::vector<TensorRef> wrap(TensorServices& services, const std::vector<TensorVi
 }  // namespace
 
 Model Model::load(const std::string& path, const LoadOptions& options) {
-  auto complete = options_of(options);
-  if (!complete.ok()) raise(complete.status());
+  const Options complete = take(options_of(options));
   auto impl = std::make_shared<Impl>();
-  auto runtime = Runtime::open(*complete);
-  if (!runtime.ok()) raise(runtime.status());
-  impl->runtime = std::move(*runtime);
-  auto session = Session::open(*impl->runtime, path, *complete);
-  if (!session.ok()) raise(session.status());
-  impl->session = std::move(*session);
+  impl->runtime = take(Runtime::open(complete));
+  impl->session = take(Session::open(*impl->runtime, path, complete));
   return Model(std::move(impl));
 }
 
 void Model::compile(const std::vector<TensorView>& inputs) {
-  auto report = impl_->session->compile(wrap(impl_->runtime->tensors(), inputs));
-  if (!report.ok()) raise(report.status());
+  take(impl_->session->compile(wrap(impl_->runtime->tensors(), inputs)));
 }
 
 std::vector<TensorView> Model::call(const std::vector<TensorView>& inputs) const {
-  auto outputs = impl_->session->call(wrap(impl_->runtime->tensors(), inputs));
-  if (!outputs.ok()) raise(outputs.status());
+  std::vector<TensorRef> outputs = take(impl_->session->call(wrap(impl_->runtime->tensors(), inputs)));
   std::vector<TensorView> views;
-  views.reserve(outputs->size());
-  for (TensorRef& tensor : *outputs) {
+  views.reserve(outputs.size());
+  for (TensorRef& tensor : outputs) {
     TensorView view;
     view.data = tensor->data();
     view.dtype = dtype_name(tensor->dtype());

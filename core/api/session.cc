@@ -303,8 +303,14 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::stri
 
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, std::span<const std::byte> file, const std::string& name,
                                                const std::vector<HeldWeight>& weights, const Options& options) {
+  KRN_TRY_LET(pt2::Pt2File read, pt2::read_pt2(file, name));
+  return open(runtime, std::move(read), name, weights, options);
+}
+
+Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& file, const std::string& name,
+                                               const std::vector<HeldWeight>& weights, const Options& options) {
   KRN_TRY_LET(auto impl, begin_session(runtime, name, options));
-  KRN_TRY_LET(impl->file, pt2::read_pt2(file, name));
+  impl->file = std::move(file);
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(hold_weights(*impl, impl->file.models.find(impl->model->program.name)->second.program, weights));

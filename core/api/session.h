@@ -26,6 +26,9 @@ namespace keirin {
 
 class PluginHost;
 class Cache;
+namespace pt2 {
+struct Pt2File;
+}
 
 class Runtime {
  public:
@@ -63,6 +66,9 @@ class Session {
     int64_t byte_offset = 0;  // of the first element in it
   };
   static Result<std::unique_ptr<Session>> open(Runtime& runtime, std::span<const std::byte> file, const std::string& name,
+                                               const std::vector<HeldWeight>& weights, const Options& options);
+  // The same of a program that was read or recorded (core/capture).
+  static Result<std::unique_ptr<Session>> open(Runtime& runtime, pt2::Pt2File&& file, const std::string& name,
                                                const std::vector<HeldWeight>& weights, const Options& options);
   ~Session();
 

@@ -24,11 +24,6 @@ const OptionRow* row_of(const std::string& name) {
 
 }  // namespace
 
-void raise(const Status& status) {
-  if (status.cause()) std::rethrow_exception(status.cause());
-  throw Error(static_cast<int>(status.code()), status.text());
-}
-
 Options options_of(const OptionWords& words) {
   Options options;
   for (const auto& [name, values] : words) {

@@ -13,18 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/api/raise.h"
 #include "core/api/session.h"
 
 namespace keirin::python {
-
-// Throws keirin::Error, or what LibTorch raised as it was.
-[[noreturn]] void raise(const Status& status);
-
-template <class T>
-T take(Result<T> result) {
-  if (!result.ok()) raise(result.status());
-  return std::move(*result);
-}
 
 // A row's name and the words of its value: one, or those of a list.
 using OptionWords = std::vector<std::pair<std::string, std::vector<std::string>>>;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A function on LibTorch's tensors as a program: it runs once, and every operator that it asks the dispatcher for on this thread is
+// written down before autograd sees it, whole (`linear`, `layer_norm`, `lstm`) and in place where the function says so. What comes out
+// is what a file would hold, at the sizes of this run, so that one importer and one eager executor serve both. Unmodified modules,
+// lambdas and TorchScript are recorded alike.
+//
+// What hangs on the values of tensors has no program: `item()`, `nonzero()`, a branch on a comparison. It is refused by its operator's
+// name. What no operator shows (memory read by address, C++ state) cannot be seen here: whoever uses a recording compares it with the
+// function on other values.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/capture/pt2/read_pt2.h"
+
+namespace keirin {
+
+using TorchFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+// A tensor that the function read besides its inputs.
+struct RecordedRead {
+  std::string name;      // as given, else "tensor0", "tensor1", ...
+  at::Tensor tensor;     // the caller's own; of one that the function made unseen and let go of: a copy, which is the recording's
+  bool is_own = false;   // the latter
+};
+
+struct Recording {
+  // One program. Its user inputs are those of the function, then `reads` in their order.
+  pt2::Pt2File file;
+  std::vector<RecordedRead> reads;
+};
+
+// Runs `function` once on `inputs`, without gradients; `names` says what tensors it reads are called (parameters, buffers). Inputs, what
+// is read and the random generators are as before when it returns. `unsupported` names what has no program; an exception of
+// the function is kept in the Status. Any thread; a function that records is not recorded.
+Result<Recording> record(const TorchFunction& function, const std::vector<at::Tensor>& inputs,
+                         const std::vector<std::pair<std::string, at::Tensor>>& names);
+// Whether this thread is inside of `record`.
+bool is_recording();
+
+}  // namespace keirin
