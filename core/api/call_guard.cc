@@ -13,12 +13,12 @@ namespace {
 // What vector loads of any backend may rely on; LibTorch's own allocations are aligned to more.
 constexpr uintptr_t kMostAlignment = 64;
 
+}  // namespace
+
 uintptr_t alignment_of(const Tensor& tensor) {
   const auto address = reinterpret_cast<uintptr_t>(tensor.data());
   return address == 0 ? kMostAlignment : std::min(kMostAlignment, address & -address);
 }
-
-}  // namespace
 
 CallGuard::Ranges CallGuard::ranges_of(const std::vector<TensorRef>& tensors) {
   Ranges ranges;

@@ -14,6 +14,9 @@
 
 namespace keirin {
 
+// The largest power of two, of those that a plan may rely on, which divides the address of the tensor's first element.
+uintptr_t alignment_of(const Tensor& tensor);
+
 class CallGuard {
  public:
   struct Writes {

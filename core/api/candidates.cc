@@ -10,10 +10,12 @@
 #include <set>
 #include <sstream>
 
+#include "core/base/end_flag.h"
 #include "core/cache/artifact.h"
 #include "core/eager/fold_evaluator.h"
 #include "core/eager/library_settings.h"
 #include "core/host/device.h"
+#include "core/host/request.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
 #include "core/ops/builder.h"
@@ -73,6 +75,8 @@ PolicyOptions policy_of(const Session::Impl& session) {
   return policy;
 }
 
+constexpr const char* kNeverCompiles = "it was not compiled before, and compile is never";
+
 // Asking is cheap, but a warm start would first have to start the compile child: what was said is kept like artifacts.
 Result<ClaimResult> claims_of(Session::Impl& session, PluginDevice& device, const PluginRegion& region) {
   KRN_TRY(device.allowed(region.hash));
@@ -82,6 +86,7 @@ Result<ClaimResult> claims_of(Session::Impl& session, PluginDevice& device, cons
   if (cache)
     if (auto entry = cache->read(EntryKind::kClaims, key))
       if (auto known = parse_claims(*entry); known.ok() && check_claims(region, &*known).ok()) return known;
+  if (session.never_compiles()) return Status(Code::k_unsupported, kNeverCompiles);
   KRN_TRY_LET(ClaimResult claims, device.claim(region, policy));
   if (cache) cache->publish(EntryKind::kClaims, key, claims_text(claims));
   return claims;
@@ -98,6 +103,7 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
   const PolicyOptions policy = policy_of(session);
   CompileOptions options;
   options.candidate = candidate;
+  options.cancel = end_flag();
   options.tune_budget = std::chrono::nanoseconds(static_cast<int64_t>(session.options.budget_seconds * 1e9));
   const CacheKey key = artifact_key(device, bytes.hash, policy, options);
   Cache* cache = session.runtime.cache();
@@ -105,6 +111,8 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
     if (auto entry = cache->read(EntryKind::kArtifact, key))
       if (auto artifact = parse_artifact(*entry); artifact.ok())
         if (auto loaded = device.load(region, *artifact); loaded.ok()) return Compiled{std::move(*loaded), true};
+  if (session.never_compiles()) return Status(Code::k_unsupported, kNeverCompiles);
+  note_compile();
   std::string generated;
   const std::string folder = dump_folder(session.options);
   if (!folder.empty()) options.dump = [&](std::string_view text) { generated.append(text); };
@@ -224,15 +232,15 @@ std::vector<std::string> count_refusals(const Graph& graph, const std::vector<ui
 
 // Memory formats are no part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
 // channels-last and ours are not, the output is laid out again.
-Status conform_outputs(Graph& graph, const std::vector<TensorRef>& eager_outputs) {
+Status conform_outputs(Graph& graph, const std::vector<TensorSpec>& eager_outputs) {
   Builder build(graph);
   for (size_t k = 0; k < graph.outputs.size() && k < eager_outputs.size(); ++k) {
     Output& output = graph.outputs[k];
-    const TensorRef& eager = eager_outputs[k];
-    if (output.updates != kNone || output.alias_of != kNone || !eager) continue;
+    const TensorSpec& eager = eager_outputs[k];
+    if (output.updates != kNone || output.alias_of != kNone || eager.dtype == DType::kNone) continue;
     const Type& type = graph.type(output.value);
-    Dims strides(eager->strides(), eager->strides() + eager->rank());
-    if (eager->rank() != type.rank() || strides == type.strides) continue;
+    const Dims& strides = eager.strides;
+    if (static_cast<int64_t>(strides.size()) != type.rank() || strides == type.strides) continue;
     const char* encoding = strides == contiguous_strides(type.sizes)      ? "contiguous"
                            : strides == channels_last_strides(type.sizes) ? "channels_last"
                                                                           : nullptr;
@@ -325,7 +333,7 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
   return prepared;
 }
 
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs) {
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs) {
   const std::string folder = dump_folder(session.options);
   KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
   FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device);
@@ -457,7 +465,7 @@ void build_plans(Session::Impl& session, Prepared& prepared, const std::function
       else if (!built.ok() || built->nodes_compiled == largest) continue;  // nothing of that kind, or the same plan again
       const bool repeats = !built.ok() && built.status().code() != Code::k_unsupported && built.status().code() != Code::k_internal;
       take(std::move(built), PlanChoice{device, cut, 0, {}}.name());
-      if (repeats) break;  // smaller cuts would crash or hang the compiler once more
+      if (repeats || is_to_end()) break;  // smaller cuts would crash or hang the compiler once more
     }
     if (largest == 0) continue;
     // Another way of compiling the largest cut: packed or plain weights.
@@ -469,6 +477,7 @@ void build_plans(Session::Impl& session, Prepared& prepared, const std::function
 int compile_other_structures(Session::Impl& session, const std::vector<TensorSpec>& specs) {
   int generated = 0;
   for (const std::vector<TensorSpec>& other : session.other_structures(specs)) {
+    if (is_to_end()) break;
     // What cannot be compiled now will say so when its time comes.
     Result<Prepared> prepared = capture(session, other, nullptr);
     if (!prepared.ok() || !optimise(session, *prepared, {}).ok()) continue;

@@ -75,7 +75,7 @@ struct BuiltPlan {
 // may be kept in the cache and answer nothing.
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorRef>& eager_outputs);
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs);
 
 // A region without the choice's k-th way of compiling gets its best guess. What a plugin answers for one region costs that region,
 // which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th way for any region.

@@ -315,10 +315,16 @@ class Chain::Choosing {
     KRN_TRY(d_.step([&] { return prepare(); }));
     if (std::string why = why_no_plugin(s_); !why.empty()) d_.report.reasons.push_back(std::move(why));
     KRN_TRY(decide_segments());
+    KRN_TRY(d_.go_on());
     count();
     d_.stage("segments", now_s() - start);
     add_candidate();
     if (start_warm(now_s() - start)) return d_.report;
+    if (s_.never_compiles()) {
+      finish(0);
+      d_.report.reasons.insert(d_.report.reasons.begin(), "no earlier process decided about such calls, and compile is never: eager answers them");
+      return d_.report;
+    }
     start = now_s();
     if (Candidate& chain = d_.candidates[1]; chain.call && s_.options.verify) {
       const Status status = d_.step([&] { return verify(); });
@@ -336,6 +342,7 @@ class Chain::Choosing {
     });
     start = now_s();
     KRN_TRY_LET(const size_t winner, d_.step([&] { return race_candidates(d_); }));
+    KRN_TRY(d_.go_on());
     d_.stage("race", now_s() - start);
     finish(winner);
     d_.step([&] { keep_decision(d_); });
@@ -386,7 +393,8 @@ class Chain::Choosing {
     // Data that a branch is not for costs an error on the CPU; on a GPU it may cost the device.
     Asking asking(chain_, call_seconds_, s_.device.kind == Device::kCpu);
     KRN_TRY(run_eager(asking));
-    return set_random_state(s_.device, before);
+    // Of the asking run alone: where the model draws nothing, what others drew meanwhile stays drawn.
+    return s_.eager->may_draw().empty() ? Status() : set_random_state(s_.device, before);
   }
 
   // What the segments come to, in numbers and rows.

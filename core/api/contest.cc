@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "abi/planted.h"
+#include "core/base/end_flag.h"
 #include "core/eager/replay.h"
 #include "core/exec/ticks.h"
 #include "core/tune/elements.h"
@@ -214,6 +215,7 @@ Result<size_t> race_candidates(Deciding& d) {
   if (d.session.device.kind != Device::kCpu) options.wait = [&d] { return d.services.synchronize(d.session.device); };
   if (Cache* cache = d.session.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
   options.between = pass_gate;
+  options.cancel = end_flag();
   ProcessInterference interference(!runs_in_worker(d));
   options.interference = d.session.options.interference ? d.session.options.interference : &interference;
   for (PluginDevice* device : d.session.runtime.plugins().devices())

@@ -83,8 +83,8 @@ void build_candidates(Deciding& d) {
   build_plans(d.session, *d.prepared, [&d](Result<BuiltPlan> built, const std::string& name) { add_plan(d, std::move(built), name); });
 }
 
-// Eager's first call, and the graph after the passes, if the model has one.
-Status prepare(Deciding& d) {
+// Eager's first call.
+Status look_at_eager(Deciding& d) {
   // Eager first: its error is the caller's answer, and nothing else is tried. What it does with memory decides what is captured.
   // Where inputs share memory with each other, that is not a call that others are like: it is asked with copies.
   Tensors apart = d.inputs;
@@ -95,10 +95,22 @@ Status prepare(Deciding& d) {
   KRN_TRY_LET(const Tensors first, d.session.eager->observe(apart, d.seen));
   d.eager_process_bytes = resident_bytes(d.session);
   d.forms = forms_of(first, apart, d.session.weights);
+  return {};
+}
+
+// What eager shows, and the graph after the passes, if the model has one.
+Status prepare(Deciding& d, std::optional<KnownRun> known) {
+  if (known) {
+    d.eager_process_bytes = resident_bytes(d.session);
+    d.seen = std::move(known->seen);
+    d.forms = std::move(known->forms);
+  } else {
+    KRN_TRY(look_at_eager(d));
+  }
   KRN_TRY(d.trials.save());
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
   if (captured.ok()) d.prepared = std::make_shared<Prepared>(std::move(*captured));
-  if (const Status status = captured.ok() ? optimise(d.session, *d.prepared, first) : captured.status(); !status.ok()) {
+  if (const Status status = captured.ok() ? optimise(d.session, *d.prepared, d.forms.specs) : captured.status(); !status.ok()) {
     d.prepared.reset();
     d.report.reasons.push_back("the model runs as a whole in eager: " + status.message().what);
     return {};
@@ -269,6 +281,16 @@ bool leave_one_out(Deciding& d, size_t winner) {
   return true;
 }
 
+// With `compile` never, where no earlier process decided.
+ModelReport eager_answers(Deciding& d) {
+  d.report.chosen = "eager";
+  d.report.verified = true;
+  d.report.eager_share = 1;
+  d.report.reasons.insert(d.report.reasons.begin(), "no earlier process decided about such calls, and compile is never: eager answers them");
+  d.publish({}, {});
+  return d.report;
+}
+
 Result<ModelReport> run(Deciding& d) {
   Candidate eager;
   eager.report.name = "eager";
@@ -276,7 +298,11 @@ Result<ModelReport> run(Deciding& d) {
   eager.baseline = true;
   eager.call = eager.own = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
   d.candidates.push_back(std::move(eager));
-  KRN_TRY(d.step([&] { return prepare(d); }));
+  // Where eager has answered such a call already, and what it showed is kept with a decision: taking that over is over in a moment.
+  std::optional<KnownRun> known = d.session.options.compile == When::kNow ? std::nullopt : read_known_run(d);
+  const bool in_background = std::exchange(d.gives_way, d.gives_way && !known);
+  KRN_TRY(d.step([&] { return prepare(d, std::move(known)); }));
+  KRN_TRY(d.go_on());
   if (std::string why = why_no_plugin(d.session); !why.empty()) d.report.reasons.insert(d.report.reasons.begin(), std::move(why));
   // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
   const char* only_eager = nullptr;
@@ -291,8 +317,11 @@ Result<ModelReport> run(Deciding& d) {
   }
   if (d.prepared) {
     if (d.step([&] { return start_from_kept_decision(d); })) return d.report;
+    d.gives_way = in_background;
+    if (d.session.never_compiles()) return eager_answers(d);
     double start = now_s();
     d.step([&] { build_candidates(d); });
+    KRN_TRY(d.go_on());
     d.stage("compile", now_s() - start);
     start = now_s();
     if (d.session.options.verify) {
@@ -310,6 +339,9 @@ Result<ModelReport> run(Deciding& d) {
     }
     d.stage("verify", now_s() - start);
   }
+  d.gives_way = in_background;
+  if (d.session.never_compiles()) return eager_answers(d);
+  KRN_TRY(d.go_on());
   size_t winner = 0;
   for (int wrong_winners = 0; wrong_winners < kMostWinners;) {
     d.step([&] {
@@ -319,9 +351,11 @@ Result<ModelReport> run(Deciding& d) {
     double start = now_s();
     KRN_TRY_LET(const size_t fastest, d.step([&] { return race_candidates(d); }));
     d.stage("race", now_s() - start);
+    KRN_TRY(d.go_on());
     start = now_s();
     const bool stands = !d.session.options.verify || d.step([&] { return regions_are_right(d, fastest); });
     d.stage("regions", now_s() - start);
+    KRN_TRY(d.go_on());
     if (!stands) {
       ++wrong_winners;
       continue;
@@ -330,6 +364,7 @@ Result<ModelReport> run(Deciding& d) {
       start = now_s();
       const bool more = d.step([&] { return leave_one_out(d, fastest); });
       d.stage("leave_one_out", now_s() - start);
+      KRN_TRY(d.go_on());
       if (more) continue;
     }
     winner = fastest;

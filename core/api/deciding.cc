@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "core/base/end_flag.h"
 #include "core/base/overlap.h"
 #include "core/eager/library_settings.h"
 #include "core/tune/inputs.h"
@@ -26,7 +27,7 @@ int64_t resident_bytes(const Session::Impl& session) {
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
-    : session(session), services(session.runtime.tensors()), inputs(inputs) {
+    : session(session), services(session.runtime.tensors()), gives_way(session.options.compile == When::kBackground), inputs(inputs) {
   report.model = session.name;
   report.device = device_name(session.device);
   report.mode = session.options.mode;
@@ -38,6 +39,8 @@ Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
   }
   report.sizes = session.free_sizes(specs);
 }
+
+Status Deciding::go_on() { return is_to_end() ? Status(Code::k_cancelled, "the session is being closed") : Status(); }
 
 void Deciding::progress(const char* stage, double done) {
   if (!session.options.progress) return;

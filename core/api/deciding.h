@@ -43,10 +43,12 @@ struct Deciding {
   // Whatever takes time is in one: the thread that waits for them gives way to nobody.
   template <class Fn>
   auto step(Fn&& fn) {
-    if (!session.options.background) return fn();
+    if (!gives_way) return fn();
     if constexpr (std::is_void_v<decltype(fn())>) return run_in_background(fn);
     else return in_background(fn);
   }
+  // The error with which a decision ends that nobody waits for any more; asked after each step that takes long.
+  static Status go_on();
   void progress(const char* stage, double done);
   void stage(const char* name, double seconds) { report.stage_seconds.emplace_back(name, seconds); }
 
@@ -64,6 +66,7 @@ struct Deciding {
   Session::Impl& session;
   TensorServices& services;
   const std::optional<InstructionCount> count = InstructionCount::of_environment();  // what is compared, where times mean nothing
+  bool gives_way;                      // not while it only takes over what an earlier process decided: that is over in a moment
   Tensors inputs, raced;               // the caller's, and what is timed: clones where the model writes its inputs
   std::vector<TensorSpec> specs;       // of the inputs
   std::shared_ptr<Prepared> prepared;  // null: the model runs as a whole in eager

@@ -40,7 +40,10 @@ struct LoadOptions {
   double budget_seconds = 0;     // tuning beyond the heuristics
   std::string fallback = "allow";
   std::string numerics = "default";
-  bool background = false;       // compile gives way to whatever else wants the processor: for a service that answers meanwhile
+  // When sizes that nothing was decided for are decided. now: when compile() is called. background, for a service: after a call met
+  // them, by a thread of the model that gives way to calls; eager answers meanwhile, and always for a model that writes its state or
+  // draws random numbers, which only compile() decides. never: what earlier processes decided is used, and nothing is compiled.
+  std::string compile = "now";
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
@@ -84,6 +87,9 @@ class KRN_API Model {
   void compile(const std::vector<TensorView>& inputs);
   // Answers with what was chosen for these shapes, else with eager.
   std::vector<TensorView> call(const std::vector<TensorView>& inputs) const;
+  // Waits until every kind of call that was met is decided (LoadOptions::compile "background" or "never"; else there is nothing to wait
+  // for), at most so many seconds; false if that was too short. Any thread.
+  bool wait(double seconds) const;
 
   Signature signature() const;      // what a call takes and returns, as the file says
   std::string explain() const;      // what was chosen and why, as text

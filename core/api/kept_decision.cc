@@ -33,17 +33,53 @@ CacheKey key_of(const Deciding& d, const Hash& graph) {
   return decision_key(graph, options, library_settings(d.session.device));
 }
 
+// What read_known_run asks for: program and inputs in the place of the graph. Nothing for a program that no digest tells from others.
+std::optional<CacheKey> key_by_program(const Deciding& d) {
+  const std::string& digest = d.session.model->program.digest;
+  if (digest.empty()) return std::nullopt;
+  std::string text = "program " + digest + "\n";
+  for (const TensorSpec& spec : d.specs) {
+    text += spec_text(spec);
+    for (const int64_t stride : spec.strides) text += " " + std::to_string(stride);
+    text += "\n";
+  }
+  CacheKey key = key_of(d, sha256(text.data(), text.size()));
+  for (const auto& [name, value] : fingerprints(d)) key.add("fingerprint " + name, value);
+  return key;
+}
+
+void note_kept(const Deciding& d) {
+  Cache& cache = *d.session.runtime.cache();
+  if (const auto key = key_by_program(d); key && !cache.read(EntryKind::kKnown, *key))
+    cache.publish(EntryKind::kKnown, *key, known_run_text({d.seen, d.forms}));
+}
+
+// Where something may be taken from it.
+Cache* usable_cache(const Deciding& d) {
+  Cache* cache = d.session.runtime.cache();
+  const Options& options = d.session.options;
+  return cache && cache->usable() && options.verify && options.force.empty() && options.only_candidate.empty() ? cache : nullptr;
+}
+
 }  // namespace
+
+std::optional<KnownRun> read_known_run(const Deciding& d) {
+  Cache* cache = usable_cache(d);
+  const auto key = key_by_program(d);
+  if (!cache || !key || d.session.options.measure_again || d.inputs_share()) return std::nullopt;
+  const std::optional<std::string> text = cache->read(EntryKind::kKnown, *key);
+  if (!text) return std::nullopt;
+  Result<KnownRun> run = parse_known_run(*text);
+  return run.ok() ? std::optional(std::move(*run)) : std::nullopt;
+}
 
 void read_kept_decision(Deciding& d) {
   if (auto bytes = write_region(d.prepared->graph); bytes.ok()) read_kept_decision(d, bytes->hash);
 }
 
 void read_kept_decision(Deciding& d, const Hash& what) {
-  Cache* cache = d.session.runtime.cache();
-  if (!cache || !cache->usable() || !d.session.options.verify || !d.session.options.force.empty() ||
-      !d.session.options.only_candidate.empty())
-    return;
+  Cache* cache = usable_cache(d);
+  if (!cache) return;
   d.ledger_key = key_of(d, what);
   std::string stale;
   d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d), &stale);
@@ -101,6 +137,7 @@ bool start_from_kept_decision(Deciding& d) {
     d.report.candidates.push_back(report_of(known));
   }
   d.report.reasons.push_back("decided by an earlier process; bench measures again");
+  note_kept(d);
   for (const std::string& refusal : built.refusals) d.report.reasons.push_back("eager: " + refusal);
   std::shared_ptr<PlanGuard> guard = chosen ? service_guard(d, d.ledger->choice, built.plugin) : nullptr;
   d.publish(d.in_eagers_forms(std::move(chosen), !built.plan || d.strides_may_differ(*built.plan)), std::move(guard));
@@ -126,6 +163,7 @@ void keep_decision(Deciding& d) {
                                  r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes()});
   }
   publish_ledger(*d.session.runtime.cache(), *d.ledger_key, record);
+  note_kept(d);
 }
 
 }  // namespace keirin

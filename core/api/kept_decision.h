@@ -5,9 +5,13 @@
 #pragma once
 
 #include "core/api/deciding.h"
+#include "core/api/known_run.h"
 
 namespace keirin {
 
+// What an earlier process, which kept a decision for such inputs of this very file, was shown by eager: asked for by file and inputs, since
+// the graph that the decision is kept for is not known before.
+std::optional<KnownRun> read_known_run(const Deciding& d);
 // Fills ledger_key and ledger, where there is a cache and something may be taken from it.
 void read_kept_decision(Deciding& d);
 // The same of what has no graph of its own: `what` tells it from everything else that is decided.

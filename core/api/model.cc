@@ -3,6 +3,9 @@
 // The public front door over Session: the only place of the core that throws.
 #include "core/api/keirin.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include <nlohmann/json.hpp>
 
 #include "core/api/raise.h"
@@ -60,6 +63,11 @@ std::vector<TensorView> Model::call(const std::vector<TensorView>& inputs) const
     views.push_back(std::move(view));
   }
   return views;
+}
+
+bool Model::wait(double seconds) const {
+  constexpr double kMostSeconds = 1e9;  // what a clock of nanoseconds holds
+  return impl_->session->settle(std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMostSeconds) * 1e9)));
 }
 
 Signature Model::signature() const { return impl_->session->signature(); }

@@ -22,6 +22,7 @@ class PluginHost;
 struct LoadOptions;
 
 enum class Fallback { kAllow, kWarn, kForbid };  // in the order of the words of its row
+enum class When { kNow, kBackground, kNever };   // the same
 
 struct Options {
 #define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) type field = initial;

@@ -83,7 +83,9 @@ class Trial {
     KRN_TRY_LET(const Tensors own_inputs, clones(inputs));
     prepared.calls = std::make_unique<GraphCalls>(nullptr, own);
     session_.options.disabled_passes = disabled;
-    KRN_TRY(optimise(session_, prepared, eager));
+    std::vector<TensorSpec> eager_outputs;
+    for (const TensorRef& output : eager) eager_outputs.push_back(output ? spec_of(*output) : TensorSpec());
+    KRN_TRY(optimise(session_, prepared, eager_outputs));
     Tensors candidate;
     if (passes_only) {
       KRN_TRY_LET(candidate, evaluate(prepared.graph, nullptr, own_inputs, prepared.constants, own));

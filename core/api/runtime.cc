@@ -58,7 +58,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   host.compile_deadline = milliseconds_of(options.compile_deadline_seconds);
   host.run_in = options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess;
   host.run_deadline = milliseconds_of(options.run_deadline_seconds);
-  host.background = options.background;
+  host.background = options.compile == When::kBackground;
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
   KRN_TRY(check_plugin_names(options, *runtime->plugins_));
   return runtime;

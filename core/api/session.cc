@@ -10,6 +10,7 @@
 #include "abi/planted.h"
 #include "core/api/chain.h"
 #include "core/api/decide.h"
+#include "core/api/decision_thread.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
 #include "core/base/sha256.h"
@@ -18,6 +19,7 @@
 #include "core/eager/tensor_services.h"
 #include "core/host/background.h"
 #include "core/host/plugins.h"
+#include "core/host/request.h"
 #include "core/tune/inputs.h"
 
 namespace keirin {
@@ -168,6 +170,22 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
     if (reports[i].inputs == texts) return reports[i].reasons.push_back(reason);
 }
 
+void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason) {
+  ModelReport report;
+  report.model = name;
+  report.device = device_name(device);
+  report.mode = options.mode;
+  report.threads = runtime.tensors().num_threads();
+  report.sizes = free_sizes(inputs);
+  for (const TensorSpec& spec : inputs) report.inputs.push_back(spec_text(spec));
+  report.chosen = "eager";
+  report.verified = true;
+  report.eager_share = 1;
+  report.reasons.push_back(reason);
+  const std::lock_guard lock(report_mutex);
+  reports.push_back(std::move(report));
+}
+
 bool Session::Impl::in_segments(const std::vector<TensorRef>& inputs) const {
   if (!chain || options.force == "eager") return false;
   if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return false;  // `decide` says which
@@ -232,11 +250,13 @@ Status make_eager(Session::Impl& impl) {
   const bool in_segments = impl.segments.needed() && !impl.segments.all.empty();
   KRN_TRY_LET(impl.eager, EagerProgram::make(impl.model->program, impl.weights, impl.device, in_segments ? &impl.segments : nullptr));
   if (in_segments) impl.chain = std::make_unique<Chain>(impl, impl.segments);
+  if (impl.options.compile != When::kNow) impl.decisions = std::make_unique<DecisionThread>(impl);
   return {};
 }
 
 // Makes inputs of the program its weights.
 Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vector<Session::HeldWeight>& held) {
+  program.digest.clear();
   std::vector<pt2::InputSpec*> inputs;
   for (pt2::InputSpec& input : program.inputs)
     if (input.kind == pt2::InputSpec::Kind::kUserInput) inputs.push_back(&input);
@@ -328,21 +348,26 @@ std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
   return out;
 }
 
-Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
-  std::lock_guard lock(impl_->compile_mutex);
-  if (impl_->options.background) keep_freed_memory();
-  Result<ModelReport> report = impl_->in_segments(inputs) ? impl_->chain->decide(inputs) : decide(*impl_, inputs);
-  impl_->runtime.plugins().release_devices();
-  if (impl_->options.background) give_back_memory();
+Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs) {
+  std::lock_guard lock(compile_mutex);
+  const bool in_background = options.compile == When::kBackground;
+  if (in_background) keep_freed_memory();
+  Result<ModelReport> report = in_segments(inputs) ? chain->decide(inputs) : decide(*this, inputs);
+  runtime.plugins().release_devices();
+  if (in_background) give_back_memory();
   if (!report.ok()) return report;
-  if (std::string trouble = impl_->runtime.take_cache_trouble(); !trouble.empty()) {
+  if (std::string trouble = runtime.take_cache_trouble(); !trouble.empty()) {
     std::replace(trouble.begin(), trouble.end(), '\n', ';');
     report->reasons.insert(report->reasons.begin(), "warning: cache: " + trouble);
   }
-  std::lock_guard report_lock(impl_->report_mutex);
-  impl_->reports.push_back(*report);
+  std::lock_guard report_lock(report_mutex);
+  reports.push_back(*report);
   return report;
 }
+
+Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) { return impl_->compile(inputs); }
+
+bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decisions || impl_->decisions->settle(most); }
 
 Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                                      const std::shared_ptr<const void>& keep) {
@@ -374,8 +399,14 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
 }
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
+  const RequestScope scope;
   std::shared_ptr<const Decision> decision = impl_->find(inputs);
   if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
+  if (!decision && impl_->decisions) {
+    Result<std::vector<TensorRef>> outputs = impl_->eager->run(inputs);
+    if (outputs.ok()) impl_->decisions->meet(inputs);  // what eager refuses is nothing to decide about
+    return outputs;
+  }
   if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
   if (decision->is_chain) return decision->call(inputs);
   return impl_->answer(*decision, inputs);
@@ -439,6 +470,7 @@ std::vector<ModelReport> Session::reports() const {
   if (!impl_->reports.empty())  // nobody else says that a call hangs
     for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));
   if (!impl_->reports.empty()) impl_->reports.back().calls_unadmitted = impl_->calls_unadmitted.load(std::memory_order_relaxed);
+  if (!impl_->reports.empty()) impl_->reports.back().compiles_on_requests = compiles_on_requests();
   if (impl_->chain && !impl_->reports.empty()) {
     ModelReport& last = impl_->reports.back();
     for (std::string& reason : impl_->chain->take_reasons()) last.reasons.push_back(std::move(reason));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -41,10 +42,13 @@ class Runtime {
   Cache* cache() { return cache_.get(); }  // null where disabled
   // Why the cache cannot be used or written, once; empty: it can, or it was asked before.
   std::string take_cache_trouble();
+  // Held while something is decided beside calls: two races would measure each other.
+  std::timed_mutex& decision_turn() { return decision_turn_; }
 
  private:
   Runtime();
   TensorServices* tensors_ = nullptr;   // the process's
+  std::timed_mutex decision_turn_;
   std::mutex trouble_mutex_;
   std::string cache_trouble_;           // before cache_, which tells it
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
@@ -72,10 +76,12 @@ class Session {
                                                const std::vector<HeldWeight>& weights, const Options& options);
   ~Session();
 
-  // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile.
+  // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile. With the option
+  // `compile` never it takes over what an earlier process decided, if there is such a decision, and else says that eager answers.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
   // Answers with what was chosen for calls of this kind (core/api/call_guard.h: dtypes, sizes, strides, what shares memory, LibTorch's
-  // numeric settings), else with eager. Thread-safe.
+  // numeric settings), else with eager. Where the option `compile` is background or never, a kind of call that was not met before is
+  // decided about afterwards, by a thread of the session. Thread-safe.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);
   // What a call with these inputs does besides answering, found by one eager run that leaves no mark. Not beside calls of a model
   // that writes.
@@ -88,6 +94,9 @@ class Session {
   Result<Effects> effects(const std::vector<TensorRef>& inputs) const;
   // Whether something was decided for such calls, also that eager answers. Thread-safe.
   bool is_decided(const std::vector<TensorRef>& inputs) const;
+  // Waits until each kind of call that was met was decided about, or tried once where others had the machine; false if that takes
+  // longer than `most`. Any thread.
+  bool settle(std::chrono::nanoseconds most) const;
   // Always eager, the file's own operators.
   Result<std::vector<TensorRef>> call_eager(const std::vector<TensorRef>& inputs);
   // Inputs of the sizes that the file was exported with, values from its hints and from the facts of the graph.

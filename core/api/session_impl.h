@@ -33,6 +33,7 @@ struct Decision {
 };
 
 class Chain;
+class DecisionThread;
 
 struct Session::Impl {
   Impl(Runtime& runtime, Options options);
@@ -64,6 +65,9 @@ struct Session::Impl {
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
+  // Session::compile.
+  Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  bool never_compiles() const { return options.compile == When::kNever; }
   // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
   // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
@@ -72,6 +76,8 @@ struct Session::Impl {
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);
   void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
+  // A report of calls that eager answers because nothing was decided for them.
+  void note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason);
   // What the export left free, as it is in inputs of these sizes, in the order of its appearance.
   std::vector<SizeReport> free_sizes(const std::vector<TensorSpec>& specs) const;
   Status check_sizes(const std::vector<int64_t>& symbol_sizes, const std::vector<TensorSpec>& specs) const;
@@ -83,7 +89,9 @@ struct Session::Impl {
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
 
-  CallChecker checker;                // last: its thread uses everything above
+  // Last: their threads use everything above.
+  CallChecker checker;
+  std::unique_ptr<DecisionThread> decisions;  // null where nothing is decided beside calls
 };
 
 }  // namespace keirin

@@ -145,6 +145,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     Candidate& candidate = d.candidates[i];
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
     candidate.report.verified = false;
+    KRN_TRY(d.go_on());
     pass_gate();
     Result<Trial> trial = d.trials.run(candidate.call, inputs, &copies);
     if (!trial.ok()) {
@@ -212,6 +213,7 @@ Status verify_refusals(Deciding& d, const std::vector<size_t>& only) {
 
 Status verify(Deciding& d, const std::vector<size_t>& only) {
   for (int set = 0; set < Deciding::kInputSets; ++set) {
+    KRN_TRY(d.go_on());
     d.progress("verify", (set + 0.5) / Deciding::kInputSets);
     KRN_TRY(d.step([&]() -> Status {
       KRN_TRY_LET(const Tensors inputs, d.input_set(set));

@@ -24,7 +24,7 @@ constexpr uint64_t kMaxEntryBytes = 1ull << 30;
 constexpr uint64_t kMaxKeyBytes = 1 << 20;
 constexpr int64_t kStaleTempSeconds = 3600;  // a writer that is this old is dead
 constexpr int64_t kTouchSeconds = 60;        // a use is noted at most this often: reads stay reads
-constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger, EntryKind::kBad};
+constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger, EntryKind::kKnown, EntryKind::kBad};
 
 // Fixed part of an entry; the key text and the body follow.
 struct Header {
@@ -111,6 +111,7 @@ std::string_view entry_kind_name(EntryKind kind) {
     case EntryKind::kArtifact: return "artifact";
     case EntryKind::kClaims: return "claims";
     case EntryKind::kLedger: return "ledger";
+    case EntryKind::kKnown: return "known";
     case EntryKind::kBad: return "bad";
   }
   return "bad";

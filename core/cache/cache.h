@@ -19,8 +19,8 @@
 
 namespace keirin {
 
-enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4 };  // entries on disk hold the number
-std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims
+enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5 };  // entries on disk hold the number
+std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known
 
 // What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
 // entry repeats the text, so that two keys can be compared line by line.

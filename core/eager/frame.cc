@@ -109,6 +109,9 @@ Result<std::unique_ptr<Frame>> Frame::make(const pt2::Graph& graph, const Device
   frame->num_inputs_ = graph.inputs.size();
   const Making making{graph, devices, prefix, segments, LaterWrites(graph, written_after)};
   for (size_t i = 0; i < graph.nodes.size(); ++i) KRN_TRY(frame->add_node(i, making));
+  for (const pt2::Argument& input : graph.inputs)
+    for (const std::string& name : input.names())
+      if (making.later.ever_of(name)) frame->written_inputs_.push_back(name);
   for (const pt2::Argument& output : graph.outputs) {
     const size_t before = frame->outputs_.size();
     KRN_TRY(frame->add_argument(frame->outputs_, output));
@@ -156,6 +159,9 @@ Status Frame::add_node(size_t number, const Making& making) {
     KRN_TRY(add_higher_order(number, making, step));
   } else {
     KRN_TRY_LET(const BoundCall call, bind_node(node, making.graph, making.devices));
+    torch::jit::Stack constants;  // an argument that is none is None, which switches nothing off
+    for (const BoundArg& arg : call.args) constants.push_back(arg.kind == BoundArg::Kind::kConstant ? arg.constant : IValue());
+    if (may_draw_.empty() && keirin::may_draw(call.op, constants)) may_draw_ = call.op.schema().name();
     bool may_copy = demands_strides(call.op.schema());
     for (const pt2::Argument& output : node.outputs)
       for (const std::string& name : output.names()) may_copy = may_copy && !making.later.of(name, number);
@@ -208,6 +214,7 @@ Status Frame::add_higher_order(size_t number, const Making& making, Step& step) 
                   Frame::make(*body->graph, making.devices, written_after, making.segments,
                               making.prefix + node.name + "/"));
       loops_ = loops_ || frame->loops();
+      if (may_draw_.empty()) may_draw_ = frame->may_draw();
       step.bodies.push_back(std::move(frame));
     } else if (const auto* type = input.arg.get<std::string>();
                step.kind == Kind::kAutocast && first && type != nullptr) {

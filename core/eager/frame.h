@@ -66,6 +66,10 @@ class Frame {
   size_t num_outputs() const { return outputs_.size(); }
   bool writes() const { return writes_; }
   bool loops() const { return loops_; }
+  // Inputs that a run may write, by name; an operator that may draw random numbers, empty: none. By schemas and constants alone, and
+  // where these do not tell, as if it did.
+  const std::vector<std::string>& written_inputs() const { return written_inputs_; }
+  const std::string& may_draw() const { return may_draw_; }
   // `inputs` are taken; returns the graph's outputs in order. Throws what the operators throw, and SegmentFailed; `at`
   // then says where.
   std::vector<c10::IValue> run(std::vector<c10::IValue> inputs, const Running& running) const;
@@ -121,6 +125,8 @@ class Frame {
   std::vector<Stretch> stretches_;  // ascending
   OperandList outputs_;
   bool writes_ = false, loops_ = false;  // itself or a graph inside
+  std::vector<std::string> written_inputs_;
+  std::string may_draw_;  // itself or a graph inside
 };
 
 }  // namespace keirin

@@ -3,6 +3,7 @@
 // Prepared ops one by one, and replay: the steps, the last uses, and who owns what when a call ends.
 #include "core/eager/graph_calls.h"
 
+#include "core/base/end_flag.h"
 #include "core/eager/at_tensor.h"
 #include "core/eager/laid_out.h"
 #include "core/eager/prepared_op.h"
@@ -132,6 +133,7 @@ std::vector<at::Tensor> GraphReplay::Impl::execute(const std::vector<TensorRef>&
   std::vector<const at::Tensor*> in;
   std::vector<at::Tensor> out;
   for (const Step& step : steps) {
+    TORCH_CHECK(!is_to_end(), "stopped on request");
     *at = step.origin;
     in.clear();
     for (const ValueId operand : step.operands) in.push_back(operand == kNone ? &absent : &slots[operand]);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/end_flag.h"
 #include "core/base/overlap.h"
 #include "core/eager/at_tensor.h"
 #include "core/eager/schema_effects.h"
@@ -68,6 +69,7 @@ void Observer::note_write(const at::Tensor& tensor) {
 }
 
 void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
+  TORCH_CHECK(!is_to_end(), "stopped on request");
   std::vector<at::Tensor> operands;
   each_tensor(stack, [&](at::Tensor& tensor) { operands.push_back(tensor); });
   note_writes(site, stack, operands);

@@ -46,6 +46,7 @@ struct EagerProgram::Impl {
   size_t num_user_outputs = 0;
   std::unique_ptr<Frame> frame;
   bool writes = false;
+  std::string may_write;
 };
 
 Status EagerProgram::Impl::bind_inputs(const pt2::Program& program, const WeightTable& weights) {
@@ -201,6 +202,11 @@ Result<std::unique_ptr<EagerProgram>> EagerProgram::make(const pt2::Program& pro
   }));
   if (!made.ok()) return std::move(made).instead("nothing was loaded");
   impl->writes = impl->writes || impl->frame->writes();
+  const std::vector<std::string>& written = impl->frame->written_inputs();
+  for (size_t i = 0; i < program.inputs.size() && impl->may_write.empty(); ++i)
+    for (const std::string& name : program.inputs[i].arg.names())
+      if (std::find(written.begin(), written.end(), name) != written.end())
+        impl->may_write = program.inputs[i].target.empty() ? name : program.inputs[i].target;
   return std::unique_ptr<EagerProgram>(new EagerProgram(std::move(impl)));
 }
 
@@ -319,5 +325,7 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
 const InputRules& EagerProgram::rules() const { return impl_->rules; }
 size_t EagerProgram::num_outputs() const { return impl_->num_user_outputs; }
 bool EagerProgram::writes() const { return impl_->writes; }
+const std::string& EagerProgram::may_write() const { return impl_->may_write; }
+const std::string& EagerProgram::may_draw() const { return impl_->frame->may_draw(); }
 
 }  // namespace keirin

@@ -63,8 +63,12 @@ class EagerProgram {
 
   const InputRules& rules() const;
   size_t num_outputs() const;
-  // Whether a call leaves a mark on a weight or an input.
+  // Whether an operator of the file writes an argument, or an output is written back: a value of its own, a weight or an input.
   bool writes() const;
+  // What a call may do besides answering, told by schemas and constants without a run, and where these do not tell, as if it did: the
+  // first weight or input that it may write, an operator that may draw random numbers. Empty: it does not.
+  const std::string& may_write() const;
+  const std::string& may_draw() const;
 
  private:
   struct Impl;

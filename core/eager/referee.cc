@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/base/end_flag.h"
 #include "core/eager/at_tensor.h"
 #include "core/eager/observer.h"
 #include "core/eager/package_ops.h"
@@ -113,6 +114,7 @@ at::Tensor WideCopies::of(const at::Tensor& tensor) {
 }
 
 void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
+  TORCH_CHECK(!is_to_end(), "stopped on request");
   std::vector<at::Tensor> operands;
   each_tensor(stack, [&](at::Tensor& tensor) {
     tensor = wide(tensor);  // weights come as they are

@@ -114,6 +114,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"latency", {{"calls", r.latency.calls}, {"p50_ms", r.latency.p50_ms}, {"p90_ms", r.latency.p90_ms}, {"p99_ms", r.latency.p99_ms},
                        {"calls_per_s", r.latency.calls_per_s}, {"samples_per_s", r.latency.samples_per_s}}},
           {"calls_unadmitted", r.calls_unadmitted},
+          {"compiles_on_requests", r.compiles_on_requests},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"stages", stages}};

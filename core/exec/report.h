@@ -83,6 +83,7 @@ struct ModelReport {
   int64_t pays_back_after_calls = 0;  // 0: never, nothing compiled is chosen
   int kernels_generated = 0;          // while this shape was compiled: 0 for a further size of the same model
   uint64_t calls_unadmitted = 0;      // of the session so far: answered by eager because no decision was made for such calls
+  uint64_t compiles_on_requests = 0;  // of the process so far: code that was compiled by a thread that answered a call; has to be 0
   double call_overhead_us = 0;        // of the best compiled plan: a call less its steps, which run kernels and library calls
   LatencyReport latency;
   std::vector<std::string> reasons;   // why not more: one line each, most important first

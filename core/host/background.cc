@@ -21,6 +21,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/end_flag.h"
+#include "core/host/request.h"
+
 namespace keirin {
 namespace {
 
@@ -135,8 +138,10 @@ void run_in_background(const std::function<void()>& work) {
   Desk desk;
   std::thread thread;
   try {
-    thread = std::thread([&] {
+    thread = std::thread([&, flag = end_flag(), answers = answers_request()] {
+      const RequestScope scope(answers);
       t_desk = &desk;
+      end_when(flag);
       give_way(how);
       work();
       desk.close();
@@ -153,7 +158,7 @@ void pass_gate() {
   ++g_standing;
   // Who has a processor that nobody else wants spins. After some wake-ups of a second virtual processor, calls on the first took 1.7 times
   // as long for 0.1 to 0.3 s, as if the host had put both on one core: that would be measured.
-  while (g_held)
+  while (g_held && !is_to_end())
     if (t_giving_way == GiveWay::kButForAShare) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   --g_standing;
 }

@@ -3,6 +3,7 @@
 
 #include "core/host/compile_words.h"
 #include "core/host/fork_count.h"
+#include "core/host/request.h"
 
 namespace keirin {
 namespace {
@@ -77,6 +78,7 @@ Status RemoteExecutable::load(const char** function) {
   KRN_TRY(arguments.map(question.file.get(), room_at(question)));
   arguments.mark_zones();
   *function = artifact_ ? "krn.artifact.load" : "krn.compile.compile";
+  if (!artifact_) note_compile();
   KRN_TRY_LET(const Packet answer, process.ask(artifact_ ? "load" : "compile", question, process.limits().deadline));
   *function = "krn.exec.run";
   if (loaded_in_ == 0) {  // later nothing of it changes, and others may be reading it

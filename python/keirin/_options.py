@@ -29,7 +29,6 @@ class Options(TypedDict, total=False):
     run_in: Literal["process", "worker"]
     run_deadline_seconds: float
     compile_deadline_seconds: float
-    background: bool
     verify: bool
     force: Literal["eager", "compiled"]
     only_candidate: str

@@ -85,7 +85,7 @@ class Service {
     KRN_TRY_LET(served_, model(*runtime_, settings_.serve, options));
     KRN_TRY_LET(const ModelReport report, served_.session->compile(served_.inputs));
     std::printf("serving %s (%s, %.3f ms, verified %d), compiling", settings_.serve.c_str(), report.chosen.c_str(), report.chosen_ms, report.verified);
-    options.background = true;
+    options.compile = When::kBackground;
     options.progress = [this](const std::string& stage, double, double) {
       for (size_t s = 0; s < kStages.size(); ++s)
         if (stage.find(std::string(": ") + kStages[s]) != std::string::npos) stage_ = s;

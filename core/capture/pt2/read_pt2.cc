@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/capture/pt2/read_pt2.h"
 
+#include "core/base/sha256.h"
 #include "core/capture/pt2/check_program.h"
 #include "core/capture/pt2/decoder.h"
 #include "core/capture/pt2/zip_archive.h"
@@ -66,15 +67,18 @@ bool is_program(std::string_view record) {
 
 Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, const Limits& limits, bool with_weights) {
   Model model;
+  std::string digest;
   model.program.name = record.name.substr(kModels.size(), record.name.size() - kModels.size() - kJson.size());
   {
     KRN_TRY_LET(std::string text, archive.read_text(record, limits));
+    digest = hex(sha256(text.data(), text.size()));
     Result<JsonDoc> doc = JsonDoc::parse(text, limits);
     if (!doc.ok()) return std::move(doc).status().at(record.name);
     text = std::string();  // the document has its own copy of the strings
     Decoder decoder(limits);
     if (!decoder.program(JsonRef(*doc), &model.program)) return std::move(decoder.status).at(record.name);
   }
+  model.program.digest = std::move(digest);
   KRN_TRY(check_program(model.program).at(record.name));
   if (with_weights) {
     KRN_TRY_LET(model.payload, read_payload(archive, model.program, limits));

@@ -214,6 +214,7 @@ struct TreeSpec {
 struct Program {
   std::string name;           // "model", from models/<name>.json
   std::string torch_version;  // of the writer
+  std::string digest;         // SHA-256 of the record it was read from; empty where it is not that record's program, or no longer
   int64_t schema_major = 0, schema_minor = 0;
   std::string dialect;  // "TRAINING" (in-place nodes), "ATEN" (functional), "" if not stated
   Named<int64_t> opset_version;

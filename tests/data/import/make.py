@@ -333,6 +333,25 @@ class Rows(nn.Module):
         return self.out(torch.relu(self.table(index)))
 
 
+class Draws(nn.Module):
+    """Drops numbers also in service."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5, True) + 1
+
+
+class DropsNothing(nn.Module):
+    """A dropout that is switched off: it draws nothing, and the file still names it. It writes a value of its own."""
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5, False).add(1).relu_() * 2
+
+
+class Pointwise(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2 + 1
+
+
 def cases():
     yield "mlp", Mlp().eval(), (torch.randn(3, 8),), {"x": {0: batch()}}, 1
     yield "in_place", InPlace().eval(), (torch.randn(3, 4),), None, 1
@@ -365,6 +384,12 @@ def cases():
     yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
     torch.manual_seed(0)
     yield "rows", Rows().eval(), (torch.tensor([1, 5, 9, 0]),), None, 1
+    torch.manual_seed(0)
+    yield "draws", Draws().eval(), (torch.randn(3, 4),), None, 0
+    torch.manual_seed(0)
+    yield "drops_nothing", DropsNothing().eval(), (torch.randn(3, 4),), None, 1
+    torch.manual_seed(0)
+    yield "both_free", Pointwise().eval(), (torch.randn(2, 3),), {"x": {0: batch(1, 4096), 1: torch.export.Dim("width", min=1, max=4096)}}, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

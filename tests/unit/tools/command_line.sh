@@ -44,7 +44,7 @@ expect 2 'cpu, cuda, cuda:N' run mlp --device all
 expect 0 'f32[' run mlp --eager --quiet --device cpu --threads 2 --mode max-autotune --budget 0 --race-limit 1 \
   --sample-rate 0 --fallback warn --numerics fast --error-budget 1e-3 --memory-limit 0.5 --plugin . --only-plugin cpu \
   --load-library libm.so.6 --cache relative --no-cache --compile-in child --run-in process --run-deadline 5 \
-  --compile-deadline 5 --background --no-verify --force eager --disable-pass merge_siblings infer \
+  --compile-deadline 5 --compile background --no-verify --force eager --disable-pass merge_siblings infer \
   --disable-pass simplify --repro repro --dump dump
 expect 0 '0 bad entries' cache check --cache cache
 expect 0 '| 4 |' options

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/decision_thread.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <system_error>
+
+#include "core/base/end_flag.h"
+#include "core/host/fork_count.h"
+#include "core/ir/graph.h"
+#include "core/tune/inputs.h"
+
+namespace keirin {
+namespace {
+
+using namespace std::chrono_literals;
+using Tensors = std::vector<TensorRef>;
+
+constexpr int64_t kCopiedBytes = 1 << 20;  // of one input: a fraction of a millisecond of the call that waits for it
+constexpr int kAttempts = 5;               // where others have the machine
+constexpr auto kFirstRest = 5s;            // between them; doubles
+constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
+
+// Others had the processor, or another process is measuring: the same question may have an answer later.
+bool may_be_tried_again(const Result<ModelReport>& report) {
+  return report.ok() ? !report->disturbed.empty() : report.status().code() == Code::k_exhausted;
+}
+
+// A copy that lies as a caller's tensor does: a plan is for calls whose inputs are aligned to no less than those it was decided with.
+Result<TensorRef> aligned_copy(TensorServices& services, const TensorRef& tensor, uintptr_t alignment) {
+  KRN_TRY_LET(TensorRef copy, services.clone(tensor));
+  const auto element = static_cast<uintptr_t>(dtype_bytes(tensor->dtype()));
+  if (alignment_of(*copy) <= alignment || alignment % element != 0) return copy;
+  const TensorSpec spec = spec_of(*tensor);
+  int64_t elements = static_cast<int64_t>(alignment / element) + 1;
+  for (size_t d = 0; d < spec.sizes.size(); ++d) elements += std::max<int64_t>(spec.sizes[d] - 1, 0) * spec.strides[d];
+  KRN_TRY_LET(const TensorRef all, services.allocate({spec.dtype, {elements}, {}, spec.device}));
+  KRN_TRY_LET(TensorRef placed, services.view(all, spec, static_cast<int64_t>(alignment)));
+  KRN_TRY(services.copy(placed, tensor));
+  return placed;
+}
+
+}  // namespace
+
+DecisionThread::DecisionThread(Session::Impl& session)
+    : session_(session), forks_(fork_count()), met_(static_cast<size_t>(session.options.max_shapes)) {
+  if (const std::string& written = session.eager->may_write(); !written.empty())
+    refused_ = "a call may write \"" + written + "\"";
+  else if (const std::string& op = session.eager->may_draw(); !op.empty())
+    refused_ = "a call may draw random numbers (" + op + ")";
+  if (!refused_.empty())
+    refused_ = "not decided beside calls, whose state it would disturb: " + refused_ + "; eager answers until compile() is called for such inputs";
+}
+
+DecisionThread::~DecisionThread() {
+  if (!thread_.joinable()) return;
+  if (fork_count() != forks_) {  // the thread stayed in the process that was forked, perhaps with the lock
+    thread_.detach();
+    static_cast<void>(queue_.release());
+    return;
+  }
+  queue_->stop = true;
+  {
+    const std::lock_guard lock(queue_->mutex);  // or a thread about to wait would miss it
+  }
+  queue_->more.notify_all();
+  thread_.join();
+}
+
+bool DecisionThread::is_copied(const Tensor& input) const {
+  const TensorSpec spec = spec_of(input);
+  int64_t bytes = dtype_bytes(spec.dtype);
+  for (const int64_t size : spec.sizes) bytes *= size;
+  return bytes <= kCopiedBytes || !is_float(spec.dtype) || spec.strides != contiguous_strides(spec.sizes);
+}
+
+void DecisionThread::meet(const Tensors& inputs) {
+  if (fork_count() != forks_) return;
+  std::vector<TensorSpec> specs;
+  {
+    const std::unique_lock lock(met_mutex_, std::try_to_lock);
+    if (!lock.owns_lock() || said_refused_ || (said_full_ && !refused_.empty())) return;
+    const MetSizes::Answer answer = met_.meet(inputs);
+    if (answer == MetSizes::Answer::kKnown) return;
+    for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
+    if (!refused_.empty()) {
+      said_refused_ = true;
+      return session_.note_undecided(specs, refused_);
+    }
+    if (answer == MetSizes::Answer::kTooMany) {
+      if (!said_full_) session_.note_undecided(specs, "not decided: " + std::to_string(session_.options.max_shapes) +
+                                                          " kinds of calls were met before (max_shapes); eager answers all others");
+      said_full_ = true;
+      return;
+    }
+  }
+  Task task{std::move(specs), {}, {}, 0, Clock::now()};
+  for (const TensorRef& input : inputs) {
+    task.alignment.push_back(alignment_of(*input));
+    Result<TensorRef> copy = is_copied(*input) ? aligned_copy(session_.runtime.tensors(), input, task.alignment.back()) : TensorRef();
+    if (!copy.ok()) return;  // no memory: nothing is decided about such calls
+    task.inputs.push_back(std::move(*copy));
+  }
+  const std::lock_guard lock(queue_->mutex);  // held for moments only
+  queue_->tasks.push_back(std::move(task));
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { work(); });
+    } catch (const std::system_error&) {  // no thread to be had: eager goes on answering
+      queue_->tasks.clear();
+      return;
+    }
+  }
+  queue_->more.notify_one();
+}
+
+bool DecisionThread::settle(std::chrono::nanoseconds most) {
+  if (fork_count() != forks_) return true;
+  std::unique_lock lock(queue_->mutex);
+  return queue_->idle.wait_for(lock, most, [this] {
+    return !queue_->busy && std::none_of(queue_->tasks.begin(), queue_->tasks.end(), [](const Task& task) { return task.attempts == 0; });
+  });
+}
+
+std::unique_ptr<DecisionThread::Task> DecisionThread::next(std::unique_lock<std::mutex>& lock) {
+  Queue& queue = *queue_;
+  for (;;) {
+    if (queue.stop) return nullptr;
+    const auto first = std::min_element(queue.tasks.begin(), queue.tasks.end(), [](const Task& a, const Task& b) { return a.due < b.due; });
+    if (first == queue.tasks.end()) {
+      queue.more.wait(lock);
+    } else if (first->due > Clock::now()) {
+      queue.more.wait_until(lock, first->due);
+    } else {
+      auto task = std::make_unique<Task>(std::move(*first));
+      queue.tasks.erase(first);
+      return task;
+    }
+  }
+}
+
+void DecisionThread::work() {
+  end_when(&queue_->stop);
+  std::unique_lock lock(queue_->mutex);
+  while (const std::unique_ptr<Task> task = next(lock)) {
+    queue_->busy = true;
+    lock.unlock();
+    const bool again = decide(*task);
+    lock.lock();
+    if (again) {
+      task->due = Clock::now() + kFirstRest * (1 << task->attempts++);
+      queue_->tasks.push_back(std::move(*task));
+    }
+    queue_->busy = false;
+    queue_->idle.notify_all();
+  }
+}
+
+Result<Tensors> DecisionThread::inputs_of(const Task& task) {
+  Tensors inputs = task.inputs;
+  if (std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end()) return inputs;
+  std::vector<int64_t> sizes;
+  for (const SizeReport& size : session_.free_sizes(task.specs)) sizes.push_back(size.value);
+  const Result<Tensors> drawn = session_.draw(1, sizes);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i]) continue;
+    const TensorSpec& spec = task.specs[i];
+    if (drawn.ok() && i < drawn->size() && spec_text(spec_of(*(*drawn)[i])) == spec_text(spec)) {
+      inputs[i] = (*drawn)[i];
+    } else {
+      const Type type{spec.dtype, spec.sizes, spec.strides};
+      KRN_TRY_LET(inputs[i], make_tensor(type, {}, session_.runtime.tensors(), session_.device, i));
+    }
+    KRN_TRY_LET(inputs[i], aligned_copy(session_.runtime.tensors(), inputs[i], task.alignment[i]));
+  }
+  return inputs;
+}
+
+bool DecisionThread::decide(Task& task) {
+  std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
+  while (!turn.try_lock_for(kLook))
+    if (queue_->stop) return false;
+  std::string failed;
+  try {
+    (void)session_.runtime.tensors().synchronize(session_.device);  // the copies were enqueued on their callers' streams
+    Result<Tensors> inputs = inputs_of(task);
+    const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs) : inputs.status();
+    if (queue_->stop) return false;
+    if (may_be_tried_again(report) && task.attempts + 1 < kAttempts) return true;
+    if (!report.ok()) failed = report.status().message().what;
+  } catch (const std::exception& error) {  // memory that ran out; there is nobody to tell but the report
+    failed = error.what();
+  }
+  if (!failed.empty()) session_.note_undecided(task.specs, "not decided: " + failed);
+  return false;
+}
+
+}  // namespace keirin

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The time line of a session that serves: calls of sizes that nothing was decided for are answered by eager at once, and this thread
+// decides about them afterwards, one kind of call after another, giving way to whatever else wants the processor. With `compile` never
+// it only takes over what earlier processes decided. A call hands on what it met and never waits: it takes a lock that is free, or
+// leaves it to the next call. Internal to core/api.
+//
+// A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what the runs left,
+// while other calls are under way, whose writes and draws would be lost. The reports say so; `Session::compile` still decides it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/api/met_sizes.h"
+#include "core/api/session_impl.h"
+
+namespace keirin {
+
+class DecisionThread {
+ public:
+  // Of a session that is otherwise complete; it owns this.
+  explicit DecisionThread(Session::Impl& session);
+  // Tells the decision that is being made to end, and waits until it has.
+  ~DecisionThread();
+
+  // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies what is small;
+  // large inputs are drawn anew by the thread. Any thread.
+  void meet(const std::vector<TensorRef>& inputs);
+  // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread but this one.
+  bool settle(std::chrono::nanoseconds most);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Task {
+    std::vector<TensorSpec> specs;
+    std::vector<TensorRef> inputs;  // null: is drawn
+    std::vector<uintptr_t> alignment;  // of the inputs that were met
+    int attempts = 0;
+    Clock::time_point due;          // not before
+  };
+  // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
+  struct Queue {
+    std::mutex mutex;  // guards what follows
+    std::condition_variable more, idle;
+    std::deque<Task> tasks;
+    bool busy = false;
+    std::atomic<bool> stop{false};
+  };
+
+  bool is_copied(const Tensor& input) const;
+  void work();
+  // The task that is due and waits longest. Not before one is; nothing where the thread is to end.
+  std::unique_ptr<Task> next(std::unique_lock<std::mutex>& lock);
+  // Whether it has to be tried again, because others had the machine.
+  bool decide(Task& task);
+  Result<std::vector<TensorRef>> inputs_of(const Task& task);
+
+  Session::Impl& session_;
+  const uint64_t forks_;
+  std::string refused_;  // why nothing is decided beside calls; empty: it is
+  std::mutex met_mutex_;
+  MetSizes met_;         // under met_mutex_
+  bool said_refused_ = false, said_full_ = false;  // under met_mutex_
+  std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
+  std::thread thread_;   // started by the first task, under the queue's mutex
+};
+
+}  // namespace keirin
