@@ -60,6 +60,7 @@ Result<PlanStep> eager_step(const Prepared& prepared, OpId id, BuiltPlan& built)
   // Rows other than moves and casts compute into memory of their own; what an opaque operator does is its own affair.
   const OpRow* row = find_row(op.code);
   step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
+  step.origin = op.origin;
   step.note = op.origin + laid_out;
   return step;
 }

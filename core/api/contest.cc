@@ -2,7 +2,9 @@
 #include "core/api/contest.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "abi/planted.h"
 #include "core/base/end_flag.h"
@@ -274,7 +276,28 @@ Result<size_t> race_candidates(Deciding& d) {
 }
 
 StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds) {
-  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, step.executable ? "" : "unsupported", step.note};
+  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, -1, step.executable ? "" : "unsupported", step.note};
+}
+
+// What eager's call spends in the nodes that the plan's eager steps stand for, where instructions are counted. A node that several steps
+// stand for counts with the first one; a step of nodes that eager did not run has nothing.
+void count_in_eager(Deciding& d, const std::vector<PlanStep>& steps) {
+  if (!d.count || !d.count->address()) return;
+  Result<std::map<std::string, uint64_t>> counted = d.session.eager->count_nodes(d.raced, d.count->address());
+  if (!counted.ok()) return;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    if (steps[s].executable) continue;
+    const std::string nodes = steps[s].origin.substr(0, steps[s].origin.find(" @ "));
+    double sum = 0;
+    bool known = !nodes.empty();
+    for (size_t from = 0, to = 0; known && to != std::string::npos; from = to + 2) {
+      to = nodes.find(", ", from);
+      const auto node = counted->find(nodes.substr(from, to == std::string::npos ? to : to - from));
+      known = node != counted->end();
+      if (known) sum += static_cast<double>(std::exchange(node->second, 0)) / 1e3;
+    }
+    if (known) d.report.steps[s].in_eager = sum;
+  }
 }
 
 // The steps of a plan, with microseconds that are medians over a few timed runs; without, where the race was disturbed. Where instructions
@@ -305,11 +328,12 @@ void time_steps(Deciding& d, const Candidate& candidate) {
   }
   if (disturbed + kRuns > kMostRuns)
     d.report.reasons.push_back("the times of steps were taken while others had the processor");
-  (void)d.trials.restore();
   d.report.steps_of = candidate.report.name;
   if (!d.count) d.report.call_overhead_us = median(overheads);
   for (size_t s = 0; s < steps.size(); ++s)
     d.report.steps.push_back(step_report(steps[s], candidate.report.plugin, median(us_of_steps[s])));
+  count_in_eager(d, steps);
+  (void)d.trials.restore();
 }
 
 }  // namespace keirin

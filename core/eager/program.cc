@@ -280,6 +280,48 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
   return returned;
 }
 
+namespace {
+
+class NodeCounter final : public OperatorRunner {
+ public:
+  explicit NodeCounter(const uint64_t* count) : count_(count) { taken_.reserve(4096); }
+  void begin() { last_ = now(); }
+  void run(const OperatorSite& site, torch::jit::Stack& stack) override {
+    site.call(stack);
+    const uint64_t after = now();
+    taken_.emplace_back(&site, after - last_);
+    last_ = now();
+  }
+  std::map<std::string, uint64_t> by_node() const {
+    std::map<std::string, uint64_t> sums;
+    for (const auto& [site, taken] : taken_) sums[site->node] += taken;
+    return sums;
+  }
+
+ private:
+  uint64_t now() const { return __atomic_load_n(count_, __ATOMIC_RELAXED); }
+
+  const uint64_t* count_;
+  uint64_t last_ = 0;  // the end of the node before
+  std::vector<std::pair<const OperatorSite*, uint64_t>> taken_;
+};
+
+}  // namespace
+
+Result<std::map<std::string, uint64_t>> EagerProgram::count_nodes(const std::vector<TensorRef>& flat_inputs, const uint64_t* count) const {
+  KRN_TRY(impl_->check(flat_inputs));
+  NodeCounter counter(count);
+  std::string at;
+  Status status = catch_torch([&] {
+    const BelowAutograd scope;
+    std::vector<IValue> sources = impl_->sources_of(flat_inputs);
+    counter.begin();
+    (void)impl_->call(std::move(sources), {&at, &counter, nullptr});
+  });
+  if (!status.ok()) return std::move(status).at(at);
+  return counter.by_node();
+}
+
 Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorRef>& flat_inputs,
                                                        const std::vector<size_t>& written_weights, int num_calls,
                                                        const Roundings& roundings) const {

@@ -6,6 +6,8 @@
 // would have left there.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +49,10 @@ class EagerProgram {
   // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are worth their
   // sizes, strides and addresses; where they are views of what was written, not their values.
   Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const;
+
+  // The same call again, and what each node of the file took of what is counted at `count` (core/tune/instructions.h), by its name: its
+  // call, with what hands it its operands. A node that ran more than once has the sum. What the model writes stays written.
+  Result<std::map<std::string, uint64_t>> count_nodes(const std::vector<TensorRef>& flat_inputs, const uint64_t* count) const;
 
   // What the file's own operators answer in fp64: the referee of everything compiled. It shares no step of capture with what it
   // judges. `num_calls` calls in a row on copies of the inputs and of `written_weights` (all that a run writes), so that state carries

@@ -41,6 +41,7 @@ struct PlanStep {
   bool may_alias = true;          // eager: a result may be a view of an operand
   int num_ops = 1;
   std::string note;               // plugin of a region, why an eager step is eager
+  std::string origin;             // eager: Op::origin
 };
 
 class Plan {

@@ -93,6 +93,7 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const StepReport& s : r.steps)
     steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", timed(s.microseconds)},
                      {"instructions", counted(s.microseconds, 1e3)},
+                     {"instructions_in_eager", s.in_eager < 0 ? nlohmann::json() : counted(s.in_eager, 1e3)},
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json segments = nlohmann::json::array();
   for (const SegmentReport& s : r.segments)

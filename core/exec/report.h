@@ -33,6 +33,7 @@ struct StepReport {
   std::string choice;    // the plugin's name, or "eager"
   int ops = 0;
   double microseconds = 0;
+  double in_eager = -1;  // the same of eager's call, in the nodes of the file that an eager step stands for; -1: not counted
   std::string reason;    // why an eager step is eager
   std::string note;
 };

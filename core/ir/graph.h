@@ -112,7 +112,7 @@ struct Op {
   uint32_t call = kNone;          // opaque: number of the call record that the eager side keeps for it
   bool effects = false;           // opaque: has effects (rng, assertion, mutation), keeps its order, is never dropped
   uint32_t body = kNone;          // composite: index into Graph::bodies, or kNone if not written out
-  std::string origin;             // "node @ module path", for messages
+  std::string origin;             // "node @ module path" of the file; several nodes of one path: "node, node @ module path"
 
   const AttrValue* find(AttrKey key) const;
   int64_t i(AttrKey key) const;            // 0 if absent

@@ -44,6 +44,7 @@ class BatchNormFolder {
     }
     ValueId w = add_folded(r_.graph(), (*folded)[0]), b = add_folded(r_.graph(), (*folded)[1]);
     if (!wide) return scale_and_shift(norm, x, w, b);
+    r_.build().set_origin(conv.origin);  // it is the convolution still
     KRN_TRY_LET(ValueId y, r_.build().emit1(OpCode::k_conv, {conv.operands[0], w, b}, conv.attrs));
     r_.replace(norm.results[0], y);
     return true;

@@ -2,6 +2,7 @@
 //
 // Pass 7: linears that read one input through constant weights (Q, K and V; gate and up) become one linear over the
 // concatenated weight, and slices of its result. The second copy of the weights must fit into what the context allows.
+#include <algorithm>
 #include <map>
 
 #include "abi/planted.h"
@@ -56,6 +57,7 @@ class Merger {
     std::vector<ValueId> operands = {r_.map(old.ops[group[0]].operands[0])};
     for (const FoldedConstant& f : *folded) operands.push_back(r_.graph().add_constant(f.type, f.index, ValueKind::kConstant));
     operands.resize(3, kNone);
+    r_.build().set_origin(joined_origin(group));
     KRN_TRY_LET(ValueId y, r_.build().emit1(OpCode::k_linear, operands));
     int64_t dim = r_.graph().type(y).rank() - 1, start = 0;
     for (OpId id : group) {
@@ -66,6 +68,18 @@ class Merger {
       if (!KRN_PLANTED(merged_slice)) start = end;
     }
     return true;
+  }
+
+  // Of all nodes that it stands for, at the first one's place in the model.
+  std::string joined_origin(const std::vector<OpId>& group) const {
+    std::string nodes, path;
+    for (OpId id : group) {
+      const std::string& origin = r_.old().ops[id].origin;
+      const size_t end = std::min(origin.find(" @ "), origin.size());
+      if (nodes.empty()) path = origin.substr(end);
+      nodes += (nodes.empty() ? "" : ", ") + origin.substr(0, end);
+    }
+    return nodes + path;
   }
 
   Result<std::vector<FoldedConstant>> concatenate(const std::vector<OpId>& group) {

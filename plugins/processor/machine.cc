@@ -55,7 +55,8 @@ std::unique_ptr<Machine> make_machine(const Isa& isa, const Found& found, std::s
   m->name = found.name;
   m->arch = level->name;
   m->features = wanted.empty() ? found.features : level->needs;
-  m->fingerprint = wanted.empty() ? found.fingerprint : "none";
+  // A narrower level still has the machine's vector length, which its artifacts depend on.
+  m->fingerprint = wanted.empty() || (level->needs & isa.vector_lengths) ? found.fingerprint : "none";
   m->native_bf16 = isa.bf16 && (m->features & isa.bf16) == isa.bf16;
   m->memory_bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   int lanes = level->lanes, scale = 0;

@@ -115,6 +115,7 @@ class Suite {
     std::string names;
     for (const auto& [row, n] : eager_differs_) names += " " + row + "(" + std::to_string(n) + ")";
     if (!names.empty()) std::printf("eager itself is outside the table's tolerance in:%s\n", names.c_str());
+    if (subject_) std::printf("on %s, fingerprint %s\n", subject_->device().arch().c_str(), subject_->device().fingerprint().c_str());
     std::printf("CONFORMANCE plugin=%s cases=%lld passed=%lld failed=%lld unclaimed=%lld skipped=%lld\n", options.name.c_str(),
                 static_cast<long long>(counts_.cases), static_cast<long long>(counts_.passed), static_cast<long long>(counts_.failed),
                 static_cast<long long>(counts_.unclaimed), static_cast<long long>(counts_.skipped));

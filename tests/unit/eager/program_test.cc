@@ -215,6 +215,20 @@ TEST(Weights, AreViewsOfTheWholeStorage) {
   EXPECT_NE((*copy)[0].tensor->data(), loaded.weights[0].tensor->data());
 }
 
+// What is counted is the test's own: each operator of the file has a row, and a count that stands still is 0 everywhere.
+TEST(Counts, AreOfEveryNode) {
+  LoadedModel loaded("mlp");
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  const uint64_t stands_still = 7;
+  const auto counted = (*program)->count_nodes(loaded.inputs(), &stands_still);
+  ASSERT_TRUE(counted.ok()) << counted.status().text();
+  const std::vector<pt2::Node>& nodes = loaded.model->program.graph.nodes;
+  EXPECT_EQ(counted->size(), nodes.size());
+  for (const pt2::Node& node : nodes) EXPECT_EQ(counted->count(node.name), 1u) << node.name;
+  for (const auto& [node, taken] : *counted) EXPECT_EQ(taken, 0u) << node;
+}
+
 TEST(State, CandidatesOnClonedWeightsDoNotMeet) {
   LoadedModel loaded("counter");
   auto copy = loaded.weights.clone(*loaded.services);

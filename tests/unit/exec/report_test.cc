@@ -52,6 +52,9 @@ TEST(Report, CountsAreNoTimes) {
   EXPECT_EQ(told["candidates"][0]["instructions"], 11106796);
   EXPECT_TRUE(told["steps"][0]["us"].is_null());
   EXPECT_EQ(told["steps"][0]["instructions"], 37371);
+  EXPECT_TRUE(told["steps"][0]["instructions_in_eager"].is_null());
+  report.steps[0].in_eager = 40.004;
+  EXPECT_EQ(to_json(report)["steps"][0]["instructions_in_eager"], 40004);
   EXPECT_NE(explain_text(report).find("11106796 instructions"), std::string::npos) << explain_text(report);
   EXPECT_EQ(explain_text(report).find(" ms"), std::string::npos) << explain_text(report);
 }

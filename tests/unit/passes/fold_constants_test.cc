@@ -41,12 +41,14 @@ testing::FakeEvaluator table() {
 
 TEST(FoldConstants, BatchNormIntoConvolution) {
   Graph g = parsed(kConvNorm);
+  g.ops[0].origin = "conv2d @ stem", g.ops[1].origin = "batch_norm @ stem";
   testing::FakeEvaluator e = table();
   PassContext context;
   context.evaluator = &e;
   ASSERT_TRUE(passes::fold_constants(g, context).ok());
   ASSERT_TRUE(check(g).ok()) << check(g).text();
   ASSERT_EQ(g.ops.size(), 1u) << print(g);
+  EXPECT_EQ(g.ops[0].origin, "conv2d @ stem") << "it is the convolution still";
   const std::vector<double>& w = e.table[g.values[g.ops[0].operands[1]].index];
   const std::vector<double>& b = e.table[g.values[g.ops[0].operands[2]].index];
   for (double x : {-2.0, 0.0, 0.7}) {
@@ -169,6 +171,27 @@ TEST(FoldConstants, WithoutAnEvaluatorOrAfterItsErrorNothingChanges) {
   ASSERT_TRUE(passes::fold_constants(g, context).ok());
   EXPECT_EQ(g.ops.size(), 2u);
   EXPECT_FALSE(context.notes.empty());
+}
+
+// What stands for several nodes of the file says so.
+TEST(MergeSiblings, NamesAllTheNodes) {
+  Graph g = parsed(R"(graph {
+    %x = input 0 : f32[2,2]
+    %a = constant 0 : f32[1,2]
+    %b = constant 1 : f32[1,2]
+    %p = linear(%x, %a, _) : f32[2,1]
+    %q = linear(%x, %b, _) : f32[2,1]
+    output %p
+    output %q
+  })");
+  g.ops[0].origin = "linear @ layer.0.q", g.ops[1].origin = "linear_1 @ layer.0.k";
+  testing::FakeEvaluator e;
+  e.table = {{3, -5}, {1, 2}};
+  PassContext context;
+  context.evaluator = &e;
+  context.extra_weight_bytes = 1 << 20;
+  ASSERT_TRUE(passes::merge_siblings(g, context).ok());
+  EXPECT_EQ(g.ops[0].origin, "linear, linear_1 @ layer.0.q") << print(g);
 }
 
 // A second copy of weights is made only as far as there is room for it, over all that are merged.

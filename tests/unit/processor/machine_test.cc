@@ -49,6 +49,7 @@ TEST(Machine, IsALevelThatWasAskedForAndNothingBeyond) {
   EXPECT_FALSE(base->native_bf16);
   EXPECT_EQ(base->fingerprint, "none");
   EXPECT_EQ(base->code.scale, 0);
+  EXPECT_EQ(make(found(kBase | kLong | kHalf, 32), "long")->fingerprint, "its own") << "its vectors are as long as the machine's";
 }
 
 TEST(Machine, SaysWhyThereIsNone) {
