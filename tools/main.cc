@@ -10,6 +10,7 @@
 #include "core/base/nearest.h"
 #include "tools/matrix/words.h"
 #include "tools/options.h"
+#include "tools/serve/words.h"
 
 int main(int argc, char** argv) try {
   using namespace keirin::tools;
@@ -27,6 +28,8 @@ int main(int argc, char** argv) try {
   add_doctor(app, exit_code);
   add_opt(app, exit_code);
   add_repro(app, exit_code);
+  add_serve(app, exit_code);
+  add_load(app, exit_code);
   add_cache(app, exit_code);
   add_matrix(app, exit_code);
   add_option_list(app);

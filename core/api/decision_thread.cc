@@ -27,7 +27,8 @@ bool may_be_tried_again(const Result<ModelReport>& report) {
   return report.ok() ? !report->disturbed.empty() : report.status().code() == Code::k_exhausted;
 }
 
-// A copy that lies as a caller's tensor does: a plan is for calls whose inputs are aligned to no less than those it was decided with.
+// A copy that lies as a caller's tensor does: a plan is for calls whose inputs are aligned to no less than those it was
+// decided with.
 Result<TensorRef> aligned_copy(TensorServices& services, const TensorRef& tensor, uintptr_t alignment) {
   KRN_TRY_LET(TensorRef copy, services.clone(tensor));
   const auto element = static_cast<uintptr_t>(dtype_bytes(tensor->dtype()));
@@ -44,13 +45,10 @@ Result<TensorRef> aligned_copy(TensorServices& services, const TensorRef& tensor
 }  // namespace
 
 DecisionThread::DecisionThread(Session::Impl& session)
-    : session_(session), forks_(fork_count()), met_(static_cast<size_t>(session.options.max_shapes)) {
-  if (const std::string& written = session.eager->may_write(); !written.empty())
-    refused_ = "a call may write \"" + written + "\"";
-  else if (const std::string& op = session.eager->may_draw(); !op.empty())
-    refused_ = "a call may draw random numbers (" + op + ")";
+    : session_(session), forks_(fork_count()), refused_(session.why_not_beside_calls()), met_(static_cast<size_t>(session.options.max_shapes)) {
   if (!refused_.empty())
-    refused_ = "not decided beside calls, whose state it would disturb: " + refused_ + "; eager answers until compile() is called for such inputs";
+    refused_ = "not decided beside calls, whose state it would disturb: " + refused_ +
+               "; eager answers until compile() is called for such inputs";
 }
 
 DecisionThread::~DecisionThread() {
@@ -89,8 +87,9 @@ void DecisionThread::meet(const Tensors& inputs) {
       return session_.note_undecided(specs, refused_);
     }
     if (answer == MetSizes::Answer::kTooMany) {
-      if (!said_full_) session_.note_undecided(specs, "not decided: " + std::to_string(session_.options.max_shapes) +
-                                                          " kinds of calls were met before (max_shapes); eager answers all others");
+      if (!said_full_)
+        session_.note_undecided(specs, "not decided: " + std::to_string(session_.options.max_shapes) +
+                                           " kinds of calls were met before (max_shapes); eager answers all others");
       said_full_ = true;
       return;
     }
@@ -98,7 +97,8 @@ void DecisionThread::meet(const Tensors& inputs) {
   Task task{std::move(specs), {}, {}, 0, Clock::now()};
   for (const TensorRef& input : inputs) {
     task.alignment.push_back(alignment_of(*input));
-    Result<TensorRef> copy = is_copied(*input) ? aligned_copy(session_.runtime.tensors(), input, task.alignment.back()) : TensorRef();
+    Result<TensorRef> copy =
+        is_copied(*input) ? aligned_copy(session_.runtime.tensors(), input, task.alignment.back()) : TensorRef();
     if (!copy.ok()) return;  // no memory: nothing is decided about such calls
     task.inputs.push_back(std::move(*copy));
   }
@@ -119,7 +119,8 @@ bool DecisionThread::settle(std::chrono::nanoseconds most) {
   if (fork_count() != forks_) return true;
   std::unique_lock lock(queue_->mutex);
   return queue_->idle.wait_for(lock, most, [this] {
-    return !queue_->busy && std::none_of(queue_->tasks.begin(), queue_->tasks.end(), [](const Task& task) { return task.attempts == 0; });
+    return !queue_->busy && std::none_of(queue_->tasks.begin(), queue_->tasks.end(),
+                                         [](const Task& task) { return task.attempts == 0; });
   });
 }
 
@@ -127,7 +128,8 @@ std::unique_ptr<DecisionThread::Task> DecisionThread::next(std::unique_lock<std:
   Queue& queue = *queue_;
   for (;;) {
     if (queue.stop) return nullptr;
-    const auto first = std::min_element(queue.tasks.begin(), queue.tasks.end(), [](const Task& a, const Task& b) { return a.due < b.due; });
+    const auto first = std::min_element(queue.tasks.begin(), queue.tasks.end(),
+                                        [](const Task& a, const Task& b) { return a.due < b.due; });
     if (first == queue.tasks.end()) {
       queue.more.wait(lock);
     } else if (first->due > Clock::now()) {
@@ -183,7 +185,8 @@ bool DecisionThread::decide(Task& task) {
     if (queue_->stop) return false;
   std::string failed;
   try {
-    (void)session_.runtime.tensors().synchronize(session_.device);  // the copies were enqueued on their callers' streams
+    // The copies were enqueued on their callers' streams.
+    (void)session_.runtime.tensors().synchronize(session_.device);
     Result<Tensors> inputs = inputs_of(task);
     const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs) : inputs.status();
     if (queue_->stop) return false;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The time line of a session that serves: calls of sizes that nothing was decided for are answered by eager at once, and this thread
-// decides about them afterwards, one kind of call after another, giving way to whatever else wants the processor. With `compile` never
-// it only takes over what earlier processes decided. A call hands on what it met and never waits: it takes a lock that is free, or
-// leaves it to the next call. Internal to core/api.
+// The time line of a session that serves: calls of sizes that nothing was decided for are answered by eager at once,
+// and this thread decides about them afterwards, one kind of call after another, giving way to whatever else wants the
+// processor. With `compile` never it only takes over what earlier processes decided. A call hands on what it met and
+// never waits: it takes a lock that is free, or leaves it to the next call. Internal to core/api.
 //
-// A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what the runs left,
-// while other calls are under way, whose writes and draws would be lost. The reports say so; `Session::compile` still decides it.
+// A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what
+// the runs left, while other calls are under way, whose writes and draws would be lost. The reports say so;
+// `Session::compile` still decides it.
 #pragma once
 
 #include <atomic>
@@ -32,20 +33,21 @@ class DecisionThread {
   // Tells the decision that is being made to end, and waits until it has.
   ~DecisionThread();
 
-  // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies what is small;
-  // large inputs are drawn anew by the thread. Any thread.
+  // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
+  // what is small; large inputs are drawn anew by the thread. Any thread.
   void meet(const std::vector<TensorRef>& inputs);
-  // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread but this one.
+  // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
+  // but this one.
   bool settle(std::chrono::nanoseconds most);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Task {
     std::vector<TensorSpec> specs;
-    std::vector<TensorRef> inputs;  // null: is drawn
+    std::vector<TensorRef> inputs;     // null: is drawn
     std::vector<uintptr_t> alignment;  // of the inputs that were met
     int attempts = 0;
-    Clock::time_point due;          // not before
+    Clock::time_point due;  // not before
   };
   // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
   struct Queue {
@@ -68,10 +70,10 @@ class DecisionThread {
   const uint64_t forks_;
   std::string refused_;  // why nothing is decided beside calls; empty: it is
   std::mutex met_mutex_;
-  MetSizes met_;         // under met_mutex_
+  MetSizes met_;                                   // under met_mutex_
   bool said_refused_ = false, said_full_ = false;  // under met_mutex_
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
-  std::thread thread_;   // started by the first task, under the queue's mutex
+  std::thread thread_;  // started by the first task, under the queue's mutex
 };
 
 }  // namespace keirin

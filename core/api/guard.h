@@ -34,6 +34,10 @@ class CircuitBreaker {
   void succeeded() {
     if (!healthy()) close();
   }
+  bool is_open() {
+    const std::lock_guard lock(mutex_);
+    return open_;
+  }
   // Whether this failure opened it.
   bool failed(Time now);
 

@@ -10,7 +10,10 @@ using nlohmann::json;
 
 constexpr const char* kSchema = "keirin/known/1";
 
-json json_of(const TensorSpec& spec) { return {static_cast<int>(spec.dtype), spec.sizes, spec.strides, static_cast<int>(spec.device.kind), spec.device.index}; }
+json json_of(const TensorSpec& spec) {
+  return {static_cast<int>(spec.dtype), spec.sizes, spec.strides, static_cast<int>(spec.device.kind),
+          spec.device.index};
+}
 
 TensorSpec spec_of_json(const json& j) {
   TensorSpec spec{static_cast<DType>(j.at(0).get<int>()), j.at(1), j.at(2), {}};
@@ -23,8 +26,10 @@ TensorSpec spec_of_json(const json& j) {
 
 std::string known_run_text(const KnownRun& run) {
   json values = json::array(), views = json::array(), outputs = json::array();
-  for (const auto& [name, v] : run.seen.values) values.push_back({name, v.sizes, v.strides, v.view_of, v.fills_storage});
-  for (const OutputView& v : run.forms.views) views.push_back({v.output, static_cast<int>(v.of), v.source, v.byte_offset});
+  for (const auto& [name, v] : run.seen.values)
+    values.push_back({name, v.sizes, v.strides, v.view_of, v.fills_storage});
+  for (const OutputView& v : run.forms.views)
+    views.push_back({v.output, static_cast<int>(v.of), v.source, v.byte_offset});
   for (const TensorSpec& spec : run.forms.specs) outputs.push_back(json_of(spec));
   return json{{"schema", kSchema},
               {"values", values},
@@ -49,10 +54,12 @@ Result<KnownRun> parse_known_run(std::string_view text) {
     run.seen.written_inputs = j.at("written_inputs").get<std::vector<size_t>>();
     run.seen.reads_storage = j.at("reads_storage");
     run.seen.draws_random = j.at("draws_random");
-    for (const json& v : j.at("views")) run.forms.views.push_back({v.at(0), static_cast<OutputView::Of>(v.at(1).get<int>()), v.at(2), v.at(3)});
+    for (const json& v : j.at("views"))
+      run.forms.views.push_back({v.at(0), static_cast<OutputView::Of>(v.at(1).get<int>()), v.at(2), v.at(3)});
     for (const json& v : j.at("outputs")) run.forms.specs.push_back(spec_of_json(v));
     for (const OutputView& v : run.forms.views)
-      if (v.output >= run.forms.specs.size()) return Status(Code::k_corrupt, "a known run has a view that is no output");
+      if (v.output >= run.forms.specs.size())
+        return Status(Code::k_corrupt, "a known run has a view that is no output");
     return run;
   } catch (const json::exception& error) {
     return Status(Code::k_corrupt, std::string("a known run has another shape: ") + error.what());

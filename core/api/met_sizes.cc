@@ -10,7 +10,8 @@ MetSizes::Key MetSizes::key_of(const std::vector<TensorRef>& inputs) {
   for (const TensorRef& input : inputs) {
     key.push_back(static_cast<int64_t>(input->dtype()));
     key.push_back(input->rank());
-    key.push_back(static_cast<int64_t>(alignment_of(*input)));  // as a plan's guard: it admits no calls that are aligned to less
+    key.push_back(
+        static_cast<int64_t>(alignment_of(*input)));  // as a plan's guard: it admits no calls that are aligned to less
     for (int64_t d = 0; d < input->rank(); ++d) {
       key.push_back(input->sizes()[d]);
       key.push_back(input->sizes()[d] > 1 ? input->strides()[d] : 0);  // the stride of one element is nobody's

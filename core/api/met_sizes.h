@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which kinds of calls a session has met: dtypes, sizes, strides and alignment of the inputs. Each is new once, and no more than so many are new
-// at all: what comes after them is not decided. Internal to core/api.
+// Which kinds of calls a session has met: dtypes, sizes, strides and alignment of the inputs. Each is new once, and no
+// more than so many are new at all: what comes after them is not decided. Internal to core/api.
 #pragma once
 
 #include <cstddef>

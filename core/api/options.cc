@@ -234,7 +234,7 @@ std::string options_page() {
   std::string page = R"(# Options, environment variables, exit codes
 
 Printed by `keirin options` from `core/api/options.def`, `core/api/variables.def` and `tools/exits.def`; `ci/check_options` compares. An
-option is given in one of three places: as the flag of `keirin run`, `bench`, `explain`, `plugins` or `doctor`, as the
+option is given in one of three places: as the flag of `keirin run`, `bench`, `explain`, `serve`, `load`, `plugins` or `doctor`, as the
 member of `keirin::LoadOptions` that the column *C++* names, or by the environment variable, which counts where neither
 is given. A value that is not allowed is an error (exit code 2) that names the nearest one or the range. What has no
 values here is off until it is given.

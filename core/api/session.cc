@@ -341,6 +341,7 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& 
 
 Signature Session::signature() const { return signature_of(impl_->model->program); }
 const std::string& Session::name() const { return impl_->name; }
+Device Session::device() const { return impl_->device; }
 
 std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
   std::vector<std::pair<std::string, TensorRef>> out;
@@ -389,6 +390,8 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
   const bool final = is_final(outputs.status().code());
   if (final && !guard.revoked.exchange(true))
     revoke(decision.admits, "a call of the plan failed: " + outputs.status().message().what);
+  eager_instead.fetch_add(1, std::memory_order_relaxed);
+  by_plan.fetch_sub(1, std::memory_order_relaxed);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   Result<std::vector<TensorRef>> answer = eager->run(inputs);
   if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
@@ -402,12 +405,18 @@ Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& input
   const RequestScope scope;
   std::shared_ptr<const Decision> decision = impl_->find(inputs);
   if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
-  if (!decision && impl_->decisions) {
+  const auto count = [](std::atomic<uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
+  if (!decision) {
+    count(impl_->eager_undecided);
     Result<std::vector<TensorRef>> outputs = impl_->eager->run(inputs);
-    if (outputs.ok()) impl_->decisions->meet(inputs);  // what eager refuses is nothing to decide about
+    if (outputs.ok() && impl_->decisions) impl_->decisions->meet(inputs);  // what eager refuses is nothing to decide about
     return outputs;
   }
-  if (!decision || !decision->call || !decision->guard->breaker.admits()) return impl_->eager->run(inputs);
+  if (!decision->call || !decision->guard->breaker.admits()) {
+    count(decision->call ? impl_->eager_instead : impl_->eager_chosen);
+    return impl_->eager->run(inputs);
+  }
+  count(impl_->by_plan);
   if (decision->is_chain) return decision->call(inputs);
   return impl_->answer(*decision, inputs);
 }
@@ -417,6 +426,26 @@ Result<Session::Effects> Session::effects(const std::vector<TensorRef>& inputs) 
   KRN_TRY(impl_->eager->observe(inputs, seen).status());
   Effects out{{}, seen.draws_random, impl_->chain != nullptr, std::move(seen.written_inputs)};
   for (const size_t i : seen.written_weights) out.written_weights.push_back(impl_->weights[i].name);
+  return out;
+}
+
+std::string Session::Impl::why_not_beside_calls() const {
+  if (const std::string& written = eager->may_write(); !written.empty()) return "a call may write \"" + written + "\"";
+  if (const std::string& op = eager->may_draw(); !op.empty()) return "a call may draw random numbers (" + op + ")";
+  return {};
+}
+
+std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }
+
+Session::Activity Session::activity() const {
+  Activity out{impl_->by_plan, impl_->eager_chosen, impl_->eager_undecided, impl_->eager_instead, 0, 0, 0};
+  const auto decisions = impl_->table.now();
+  for (const auto& decision : *decisions) {
+    ++out.kinds;
+    if (!decision->call) continue;
+    ++out.plans;
+    out.breakers_open += decision->guard->breaker.is_open();
+  }
   return out;
 }
 
@@ -466,6 +495,10 @@ std::vector<std::pair<size_t, DType>> Session::output_dtypes() const {
 
 std::vector<ModelReport> Session::reports() const {
   impl_->checker.drain();
+  return reports_so_far();
+}
+
+std::vector<ModelReport> Session::reports_so_far() const {
   std::lock_guard lock(impl_->report_mutex);
   if (!impl_->reports.empty())  // nobody else says that a call hangs
     for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));

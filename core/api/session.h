@@ -92,6 +92,19 @@ class Session {
     std::vector<size_t> written_inputs;   // flat positions, ascending
   };
   Result<Effects> effects(const std::vector<TensorRef>& inputs) const;
+  // Why nothing is decided about this model beside calls of it, "a call may write \"steps\"": deciding would undo what they write or draw.
+  // Told without a run; empty where nothing stands against it.
+  std::string why_not_beside_calls() const;
+  // How calls were answered so far, and what answers them now. Any thread.
+  struct Activity {
+    uint64_t by_plan = 0;          // a plan, or a replay
+    uint64_t eager_chosen = 0;     // eager was decided for
+    uint64_t eager_undecided = 0;  // nothing was decided for such calls
+    uint64_t eager_instead = 0;    // of a plan that failed, or whose breaker is open
+    size_t kinds = 0, plans = 0;   // of calls that something was decided for; those of them that a plan answers
+    size_t breakers_open = 0;
+  };
+  Activity activity() const;
   // Whether something was decided for such calls, also that eager answers. Thread-safe.
   bool is_decided(const std::vector<TensorRef>& inputs) const;
   // Waits until each kind of call that was met was decided about, or tried once where others had the machine; false if that takes
@@ -112,10 +125,13 @@ class Session {
   // What a call takes and returns, as the file says.
   Signature signature() const;
   const std::string& name() const;
+  Device device() const;
   // Names and live tensors of parameters, buffers and constants: what calls write is seen in them. Any thread.
   std::vector<std::pair<std::string, TensorRef>> weights() const;
   // The reports of all shapes decided so far, oldest first.
   std::vector<ModelReport> reports() const;
+  // The same without waiting for the checks of sampled calls. Any thread.
+  std::vector<ModelReport> reports_so_far() const;
 
   struct Impl;  // core/api/session_impl.h
 

@@ -62,11 +62,13 @@ struct Session::Impl {
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
+  std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0};  // Session::Activity
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
   // Session::compile.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  std::string why_not_beside_calls() const;  // Session::why_not_beside_calls
   bool never_compiles() const { return options.compile == When::kNever; }
   // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
   // long as the answer may be checked.

@@ -213,8 +213,11 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
   if (!usable_) return {};
   const std::string hex = key.hex(), path = path_of(kind, hex);
   struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) return {};
-  Result<std::string> body = open_entry(kind, path, hex, nullptr);
+  const bool there = ::lstat(path.c_str(), &info) == 0;
+  Result<std::string> body = there ? open_entry(kind, path, hex, nullptr) : Status(Code::k_unsupported, "there is no entry");
+  Count& count = counts_[static_cast<size_t>(kind)];
+  ++(body.ok() ? count.hits : count.misses);
+  if (!there) return {};
   if (!body.ok()) {
     // Whoever finds a bad entry removes it; the finder builds it again. One that cannot be read just now is not bad.
     if (body.status().code() == Code::k_corrupt) ::remove(path.c_str());  // a file, or an empty folder in its place
@@ -226,6 +229,15 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
     (void)::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
   }
   return std::move(*body);
+}
+
+std::map<std::string, Cache::Reads> Cache::reads() const {
+  std::map<std::string, Reads> out;
+  for (const EntryKind kind : kKinds) {
+    const Count& count = counts_[static_cast<size_t>(kind)];
+    out[std::string(entry_kind_name(kind))] = {count.hits, count.misses};
+  }
+  return out;
 }
 
 bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) {

@@ -5,9 +5,11 @@
 // entry is deleted by whoever finds it, a full disk makes the process slower and says so once.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@
 namespace keirin {
 
 enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5 };  // entries on disk hold the number
+inline constexpr size_t kNumKinds = 6;
 std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known
 
 // What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
@@ -58,6 +61,11 @@ class Cache {
 
   // The bytes published under the key. A torn, swapped, flipped or foreign entry is deleted and not found.
   std::optional<std::string> read(EntryKind kind, const CacheKey& key);
+  // How often `read` was asked and found something, in this process, by the kind's name. Any thread.
+  struct Reads {
+    uint64_t hits = 0, misses = 0;
+  };
+  std::map<std::string, Reads> reads() const;
   bool publish(EntryKind kind, const CacheKey& key, std::string_view body);
   void remove(EntryKind kind, const CacheKey& key);
 
@@ -90,6 +98,10 @@ class Cache {
   std::string mac_key_;
   bool usable_ = false;
   std::atomic<bool> warned_{false};
+  struct Count {
+    std::atomic<uint64_t> hits{0}, misses{0};
+  };
+  std::array<Count, kNumKinds> counts_;  // by the kind's number
 };
 
 // $KEIRIN_CACHE, $XDG_CACHE_HOME/keirin/1 or ~/.cache/keirin/1; empty if none is absolute.

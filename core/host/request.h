@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which threads are answering a call: so that code which is compiled on one of them, while somebody waits for an answer, is counted.
-// It should never be; the count is the proof.
+// Which threads are answering a call: so that code which is compiled on one of them, while somebody waits for an
+// answer, is counted. It should never be; the count is the proof.
 #pragma once
 
 #include <cstdint>

@@ -36,4 +36,5 @@ def plugins(**options: Any) -> list[dict[str, Any]]:
 
 def options() -> dict[str, str]:
     """The options that load, bench and torch.compile(options=...) take by name, with what they allow and mean: docs/options.md."""
-    return {row["name"]: f"{row['text']} ({row['values']})" for row in _native.option_rows()}
+    # `compile` is not among them: load() and torch.compile have a word of their own for when something is decided, and bench decides now.
+    return {row["name"]: f"{row['text']} ({row['values']})" for row in _native.option_rows() if row["name"] != "compile"}

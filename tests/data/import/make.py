@@ -347,6 +347,22 @@ class DropsNothing(nn.Module):
         return torch.nn.functional.dropout(x, 0.5, False).add(1).relu_() * 2
 
 
+class MixesRows(nn.Module):
+    """Any number of rows, and each answer hangs on all of them."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+class PicksRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 8)
+
+    def forward(self, index):
+        return self.table(index).sum(1)
+
+
 class Pointwise(nn.Module):
     def forward(self, x):
         return torch.relu(x) * 2 + 1
@@ -390,6 +406,10 @@ def cases():
     yield "drops_nothing", DropsNothing().eval(), (torch.randn(3, 4),), None, 1
     torch.manual_seed(0)
     yield "both_free", Pointwise().eval(), (torch.randn(2, 3),), {"x": {0: batch(1, 4096), 1: torch.export.Dim("width", min=1, max=4096)}}, 1
+    torch.manual_seed(0)
+    yield "mixes_rows", MixesRows().eval(), (torch.randn(2, 3),), {"x": {0: batch(1, 64)}}, 1
+    torch.manual_seed(0)
+    yield "picks_rows", PicksRows().eval(), (torch.tensor([[1, 2], [3, 9]]),), {"index": {0: batch(1, 64)}}, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When things are decided: eager answers the first call at once, a thread decides beside calls and swaps its plan in, a session closes
-// in the midst of that, what earlier processes decided is used soon and without compiling, and a model that writes or draws is left alone.
+// When things are decided: eager answers the first call at once, a thread decides beside calls and swaps its plan in, a
+// session closes in the midst of that, what earlier processes decided is used soon and without compiling, and a model
+// that writes or draws is left alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,8 +33,12 @@ constexpr auto kLong = 300s;  // more than any decision here takes on a busy mac
 
 test::Others nobody;
 
-std::string zoo(const std::string& name) { return std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/" + name + ".pt2"; }
-std::string data(const std::string& name) { return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2"; }
+std::string zoo(const std::string& name) {
+  return std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/" + name + ".pt2";
+}
+std::string data(const std::string& name) {
+  return std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2";
+}
 
 Options options_of(When when) {
   Options options;
@@ -68,7 +73,8 @@ double seconds(Clock::duration d) { return std::chrono::duration<double>(d).coun
 
 bool says(const Session& session, const std::string& words) {
   const std::vector<ModelReport> reports = session.reports();
-  return std::any_of(reports.begin(), reports.end(), [&](const ModelReport& report) { return explain_text(report).find(words) != std::string::npos; });
+  return std::any_of(reports.begin(), reports.end(),
+                     [&](const ModelReport& report) { return explain_text(report).find(words) != std::string::npos; });
 }
 
 TEST(MetSizes, AreNewOnceAndSoMany) {
@@ -109,7 +115,8 @@ TEST(KnownRun, IsReadAsItWasWritten) {
   EXPECT_EQ(read->forms.specs[0].device, run.forms.specs[0].device);
   EXPECT_EQ(read->forms.specs[1].dtype, DType::kNone);
   EXPECT_EQ(read->forms.views[0].byte_offset, -8);
-  for (const std::string& bad : {std::string(), std::string("[]"), text.substr(0, text.size() / 2), std::string(R"({"schema":"keirin/known/1"})")})
+  for (const std::string& bad : {std::string(), std::string("[]"), text.substr(0, text.size() / 2),
+                                 std::string(R"({"schema":"keirin/known/1"})")})
     EXPECT_EQ(parse_known_run(bad).status().code(), Code::k_corrupt) << bad;
   run.forms.views = {{2, OutputView::Of::kInput, 0, 0}};
   EXPECT_FALSE(parse_known_run(known_run_text(run)).ok()) << "a view that is no output";
@@ -201,7 +208,8 @@ TEST(TimeLine, SoManyKindsAreDecidedAndTheReportSaysSoOnce) {
   EXPECT_TRUE(session->is_decided(inputs_of(*session, {5})));
   EXPECT_FALSE(session->is_decided(inputs_of(*session, {6})));
   int said = 0;
-  for (const ModelReport& report : session->reports()) said += explain_text(report).find("2 kinds of calls were met before") != std::string::npos;
+  for (const ModelReport& report : session->reports())
+    said += explain_text(report).find("2 kinds of calls were met before") != std::string::npos;
   EXPECT_EQ(said, 1);
 }
 
@@ -226,14 +234,17 @@ TEST(TimeLine, CallersMeetTheSwapAndAnswersStayRight) {
         const size_t k = i % inputs.size();
         const bool decided = session->is_decided(inputs[k]);
         const auto outputs = session->call(inputs[k]);
-        if (!outputs.ok() || outputs->size() != expected[k].size() || difference((*outputs)[0], expected[k][0]) > 1e-3) ++wrong;
+        if (!outputs.ok() || outputs->size() != expected[k].size() || difference((*outputs)[0], expected[k][0]) > 1e-3)
+          ++wrong;
         by_plan += decided;
       }
     });
   const bool settled = [&] {  // each size was met once all threads began
     const auto end = Clock::now() + kLong;
     while (Clock::now() < end) {
-      if (session->settle(1s) && std::all_of(inputs.begin(), inputs.end(), [&](const Tensors& i) { return session->is_decided(i); })) return true;
+      if (session->settle(1s) &&
+          std::all_of(inputs.begin(), inputs.end(), [&](const Tensors& i) { return session->is_decided(i); }))
+        return true;
       std::this_thread::sleep_for(10ms);
     }
     return false;
@@ -267,11 +278,15 @@ TEST(TimeLine, ASessionClosesInTheMidstOfADecision) {
   EXPECT_LT(longest, 5) << "a decision of this model takes half a minute";
 }
 
-// Deciding about these runs them and puts back what they wrote and drew, beside calls: that would undo what the calls did.
+// Deciding about these runs them and puts back what they wrote and drew, beside calls: that would undo what the calls
+// did.
 TEST(TimeLine, ModelsThatWriteOrDrawAreLeftToCompile) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"counter", "a call may write \"steps\""},       {"counter_functional", "a call may write"}, {"train_norm", "a call may write"},
-      {"writes_input", "a call may write \"x\""}, {"draws", "a call may draw random numbers (aten::dropout)"}};
+      {"counter", "a call may write \"steps\""},
+      {"counter_functional", "a call may write"},
+      {"train_norm", "a call may write"},
+      {"writes_input", "a call may write \"x\""},
+      {"draws", "a call may draw random numbers (aten::dropout)"}};
   for (const When when : {When::kBackground, When::kNever})
     for (const auto& [name, why] : cases) {
       SCOPED_TRACE(name);
@@ -281,11 +296,12 @@ TEST(TimeLine, ModelsThatWriteOrDrawAreLeftToCompile) {
       auto session = open(shared_runtime(), data(name), options);
       for (int call = 0; call < 3; ++call) {
         Tensors inputs = inputs_of(*session);
-        if (name == "counter" || name == "counter_functional") inputs[1] = [&] {  // places that are there
-          TensorRef at = *shared_runtime().tensors().clone(inputs[1]);
-          for (int64_t i = 0; i < at->sizes()[0]; ++i) static_cast<int64_t*>(at->data())[i] = i + 1;
-          return at;
-        }();
+        if (name == "counter" || name == "counter_functional")
+          inputs[1] = [&] {  // places that are there
+            TensorRef at = *shared_runtime().tensors().clone(inputs[1]);
+            for (int64_t i = 0; i < at->sizes()[0]; ++i) static_cast<int64_t*>(at->data())[i] = i + 1;
+            return at;
+          }();
         const auto outputs = session->call(inputs);
         ASSERT_TRUE(outputs.ok()) << outputs.status().text();
         ASSERT_TRUE(session->settle(kLong));
@@ -310,7 +326,9 @@ TEST(TimeLine, NoCallsWriteIsLost) {
   for (int call = 0; call < 200; ++call) ASSERT_TRUE(session->call(inputs).ok());
   ASSERT_TRUE(session->settle(kLong));
   for (const auto& [name, tensor] : session->weights())
-    if (name == "steps") EXPECT_EQ(*static_cast<const float*>(tensor->data()), 200);
+    if (name == "steps") {
+      EXPECT_EQ(*static_cast<const float*>(tensor->data()), 200);
+    }
 }
 
 // A dropout that is off, and an operator that writes a value of the model's own, leave no mark: they are decided.
@@ -326,7 +344,8 @@ TEST(TimeLine, WhatLeavesNoMarkIsDecided) {
 
 // A model of segments is decided beside calls too.
 TEST(TimeLine, AChainIsDecided) {
-  auto session = open(shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/branch.pt2", options_of(When::kBackground));
+  auto session = open(shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/segments/branch.pt2",
+                      options_of(When::kBackground));
   const Tensors inputs = inputs_of(*session);
   const auto first = session->call(inputs);
   ASSERT_TRUE(first.ok()) << first.status().text();
@@ -337,7 +356,8 @@ TEST(TimeLine, AChainIsDecided) {
   EXPECT_TRUE(session->is_decided(inputs)) << explain_text(reports[0]);
 }
 
-// A plan admits calls whose inputs are aligned as those were that it was decided with; a caller whose memory comes from malloc gets one too.
+// A plan admits calls whose inputs are aligned as those were that it was decided with; a caller whose memory comes from
+// malloc gets one too.
 TEST(TimeLine, InputsThatLieOddlyGetAPlan) {
   auto session = open(shared_runtime(), data("mlp"), options_of(When::kBackground));
   TensorServices& services = shared_runtime().tensors();
@@ -402,8 +422,8 @@ TEST_F(KeptAcrossProcesses, IsUsedSoonAfterTheFirstCall) {
       EXPECT_EQ(report.chosen, chosen);
       EXPECT_EQ(report.kernels_generated, 0);
       EXPECT_NE(explain_text(report).find("decided by an earlier process"), std::string::npos) << explain_text(report);
-      std::printf("%s, %s: first call %.1f ms, the kept plan %.1f ms after it began (", model, when == When::kNever ? "never" : "background",
-                  first_ms, ready_ms);
+      std::printf("%s, %s: first call %.1f ms, the kept plan %.1f ms after it began (", model,
+                  when == When::kNever ? "never" : "background", first_ms, ready_ms);
       for (const auto& [stage, took] : report.stage_seconds) std::printf(" %s %.1f ms", stage.c_str(), took * 1e3);
       std::printf(", in all %.1f ms)\n", report.warm_start_seconds * 1e3);
       EXPECT_LT(ready_ms, 2000) << "the time that a decision takes, not that of taking one over";
@@ -432,7 +452,8 @@ TEST_F(KeptAcrossProcesses, NeverDecidesNothingItself) {
   EXPECT_EQ(asked->chosen, "eager");
   EXPECT_TRUE(asked->candidates.empty());
   EXPECT_FALSE(std::filesystem::exists(options.cache_dir + "/artifact") &&
-               !std::filesystem::is_empty(options.cache_dir + "/artifact")) << "something was compiled";
+               !std::filesystem::is_empty(options.cache_dir + "/artifact"))
+      << "something was compiled";
 }
 
 // The caches of other builds' artifacts are swept, and what a kept decision names is gone: it is eager's then.
@@ -443,7 +464,8 @@ TEST_F(KeptAcrossProcesses, NeverCompilesNoLostArtifact) {
     auto session = open(*runtime, zoo("mlp"), options);
     auto report = session->compile(inputs_of(*session));
     ASSERT_TRUE(report.ok());
-    if (report->plugin.empty() || report->chosen != report->steps_of) GTEST_SKIP() << report->chosen << " was chosen: there is no artifact to lose";
+    if (report->plugin.empty() || report->chosen != report->steps_of)
+      GTEST_SKIP() << report->chosen << " was chosen: there is no artifact to lose";
   }
   std::filesystem::remove_all(folder_.path() + "/cache/artifact");
   const Options options = with_cache(When::kNever);

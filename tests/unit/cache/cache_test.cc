@@ -65,6 +65,17 @@ TEST_F(CacheTest, WhatIsPublishedIsReadByAnotherCache) {
   EXPECT_TRUE(warnings_.empty());
 }
 
+TEST_F(CacheTest, CountsWhatWasAskedFor) {
+  cache_->publish(EntryKind::kKnown, key("a"), "body");
+  for (const char* name : {"a", "b", "a"}) cache_->read(EntryKind::kKnown, key(name));
+  cache_->read(EntryKind::kLedger, key("a"));
+  const auto reads = cache_->reads();
+  EXPECT_EQ(reads.at("known").hits, 2u);
+  EXPECT_EQ(reads.at("known").misses, 1u);
+  EXPECT_EQ(reads.at("ledger").misses, 1u);
+  EXPECT_EQ(reads.at("artifact").hits + reads.at("artifact").misses, 0u);
+}
+
 TEST_F(CacheTest, AnyFlippedByteDropsTheEntry) {
   cache_->publish(EntryKind::kArtifact, key("a"), "some body");
   const std::string path = file_of(key("a")), whole = slurp(path);
