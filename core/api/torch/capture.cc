@@ -43,9 +43,21 @@ struct Held {
   int64_t version = -1;   // -1: not looked at, since calls write it themselves, or it has none
 };
 
+// What tells an input of one call from that of another: all but its memory.
+struct Form {
+  at::ScalarType dtype;
+  at::Device device;
+  std::vector<int64_t> sizes, strides;
+  bool operator==(const Form&) const = default;
+  bool fits(const at::Tensor& tensor) const {
+    return tensor.scalar_type() == dtype && tensor.device() == device && tensor.layout() == at::kStrided && tensor.sizes() == at::IntArrayRef(sizes) &&
+           tensor.strides() == at::IntArrayRef(strides) && !tensor.is_conj() && !tensor.is_neg();
+  }
+};
+
 // What was found for calls of one kind.
 struct Entry {
-  Tensors like;  // without memory that is worth keeping: for dtypes, sizes, strides and devices
+  std::vector<Form> forms;  // of the inputs
   uint64_t state = 0;
   std::unique_ptr<Session> session;  // null: it cannot be recorded
   std::vector<Held> held;
@@ -54,13 +66,8 @@ struct Entry {
   ModelReport refusal;  // where there is no session
 
   bool fits(const Tensors& inputs) const {
-    if (inputs.size() != like.size()) return false;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].scalar_type() != like[i].scalar_type() || inputs[i].device() != like[i].device() || inputs[i].layout() != at::kStrided ||
-          inputs[i].sizes() != like[i].sizes() || inputs[i].strides() != like[i].strides() || inputs[i].is_conj() || inputs[i].is_neg())
-        return false;
-    }
-    return true;
+    return std::equal(forms.begin(), forms.end(), inputs.begin(), inputs.end(),
+                      [](const Form& form, const at::Tensor& input) { return input.defined() && form.fits(input); });
   }
   bool weights_are_as_they_were() const {
     for (const Held& each : held) {
@@ -141,7 +148,7 @@ struct CapturedModel::Impl {
 
   void publish(std::shared_ptr<const Entry> entry) {
     const std::lock_guard lock(entries_mutex);
-    std::erase_if(entries, [&](const auto& old) { return old->state == entry->state && old->fits(entry->like); });
+    std::erase_if(entries, [&](const auto& old) { return old->state == entry->state && old->forms == entry->forms; });
     if (entries.size() >= static_cast<size_t>(std::max(options.max_shapes, 1))) entries.erase(entries.begin());
     entries.push_back(std::move(entry));
   }
@@ -257,8 +264,8 @@ void CapturedModel::compile(const Tensors& inputs) {
   auto entry = std::make_shared<Entry>();
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || input.layout() != at::kStrided || input.is_conj() || input.is_neg())
-      raise(Status(Code::k_invalid_input, Message{"input " + std::to_string(entry->like.size()) + " is not a plain strided tensor", {}, "nothing was compiled", {}}));
-    entry->like.push_back(at::empty_strided(input.sizes(), input.strides(), input.options().requires_grad(false)));
+      raise(Status(Code::k_invalid_input, Message{"input " + std::to_string(entry->forms.size()) + " is not a plain strided tensor", {}, "nothing was compiled", {}}));
+    entry->forms.push_back({input.scalar_type(), input.device(), input.sizes().vec(), input.strides().vec()});
   }
   entry->state = impl_->state();
   if (const Status status = impl_->prepare(*entry, inputs); !status.ok()) {

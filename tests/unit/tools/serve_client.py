@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -316,6 +317,10 @@ def ends_with_nothing_lost(keirin, folder, words):
 
 
 def main():
+    global kConnections
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a descriptor for each, in both processes
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    kConnections = min(kConnections, most - 200)
     keirin = os.path.abspath(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", folder=folder)
