@@ -146,7 +146,9 @@ TEST(Protocol, DamagedRequestsAreRefusedOrMeanSomethingElse) {
     const auto request =
         parse(body, random() % 4 == 0 ? std::optional<size_t>(random() % (body.size() + 9)) : std::nullopt);
     refused += !request.ok();
-    if (request.ok()) EXPECT_EQ(request->inputs.size(), 2u);
+    if (request.ok()) {
+      EXPECT_EQ(request->inputs.size(), 2u);
+    }
   }
   EXPECT_GT(refused, 2000);
 }
