@@ -23,6 +23,8 @@ namespace keirin::codegen {
 // Facts every threshold reads from; a plugin fills it from its target row and from measuring.
 struct TargetInfo {
   int vector_bytes = 32;           // widest register, or 0 where a thread is scalar (GPU)
+  int short_inner = 0;             // axes of fewer elements are not vectorised where a longer one can be, since what is left of vectors
+                                   // goes element by element; 0: vectors have masks, any axis may be
   int num_threads = 1;
   double bytes_per_s = 20e9;       // memory
   double flops_per_s = 100e9;      // f32

@@ -12,7 +12,7 @@ namespace {
 
 class Shaper {
  public:
-  explicit Shaper(const Draft& draft) : d_(draft) {
+  Shaper(const Draft& draft, int short_inner) : d_(draft), short_inner_(short_inner) {
     for (size_t a = 0; a < d_.axes.size(); ++a) axes_.push_back({d_.axes[a], {static_cast<int>(a)}, static_cast<int>(a)});
     for (const Node& n : d_.dag.nodes) {
       if (n.prim == Prim::kCoord) fixed_[n.imm] = true;
@@ -101,12 +101,28 @@ class Shaper {
     return out;
   }
 
+  // The axis, or where it is too short to fill a vector, of its kind the one that is not and whose neighbours lie nearest.
+  int long_enough(int axis) const {
+    if (axis < 0 || axes_[axis].axis.size >= short_inner_) return axis;
+    const auto step = [&](const MergedAxis& each) {
+      int64_t sum = 0;
+      for (const DraftAccess& a : d_.accesses) sum += std::abs(a.index.coeff[each.lead]);
+      return sum;
+    };
+    int out = axis;
+    for (int i = 0; i < static_cast<int>(axes_.size()); ++i) {
+      if (axes_[i].axis.in_row != axes_[axis].axis.in_row || axes_[i].axis.pinned || axes_[i].axis.size < short_inner_) continue;
+      if (out == axis || step(axes_[i]) < step(axes_[out])) out = i;
+    }
+    return out;
+  }
+
   void choose_inner() {
     bool full_stores = false;
     for (const DraftStore& s : d_.stores) full_stores |= !s.per_row;
     int kept = best(false), row = best(true);
     if (d_.reduces.empty()) {
-      inner_ = kept;
+      inner_ = long_enough(kept);
       return;
     }
     if (d_.has_csr) {
@@ -116,7 +132,7 @@ class Shaper {
     }
     double kept_score = kept >= 0 ? score(axes_[kept]) : -1, row_score = row >= 0 ? score(axes_[row]) : -1;
     column_ = !full_stores && kept >= 0 && (row < 0 || kept_score > row_score);
-    inner_ = column_ ? kept : row;
+    inner_ = column_ ? kept : long_enough(row);
     if (!column_ && ordered_) {
       for (int i = 0; i < static_cast<int>(axes_.size()); ++i) {
         if (axes_[i].axis.in_row) inner_ = i;
@@ -223,6 +239,7 @@ class Shaper {
   }
 
   const Draft& d_;
+  const int short_inner_;
   std::vector<MergedAxis> axes_;
   std::array<bool, kMaxAxes> fixed_{};
   bool ordered_ = false;
@@ -234,6 +251,6 @@ class Shaper {
 
 }  // namespace
 
-Kernel shape_kernel(const Draft& draft) { return Shaper(draft).shape(); }
+Kernel shape_kernel(const Draft& draft, int short_inner) { return Shaper(draft, short_inner).shape(); }
 
 }  // namespace keirin::codegen

@@ -9,7 +9,8 @@
 
 namespace keirin::codegen {
 
-Kernel shape_kernel(const Draft& draft);
+// `short_inner`: TargetInfo's.
+Kernel shape_kernel(const Draft& draft, int short_inner = 0);
 
 // Nanoseconds by the prior: launch + max(bytes, flops, special functions) over their rates.
 double price(const Kernel& kernel, const TargetInfo& target);

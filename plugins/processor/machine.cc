@@ -69,6 +69,7 @@ std::unique_ptr<Machine> make_machine(const Isa& isa, const Found& found, std::s
   }
   m->code = {isa.triple, level->cpu, level->features, lanes, masks, scale, true};
   m->info = figures(*level, lanes);
+  if (masks == codegen::native::Masks::kNone) m->info.short_inner = lanes;
   return m;
 }
 

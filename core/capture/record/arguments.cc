@@ -34,7 +34,7 @@ std::optional<pt2::Argument> argument_of(const IValue& value, const c10::Argumen
     if (value.isNone()) return pt2::Argument{pt2::NoneArg{}};
     type = type->castRaw<c10::OptionalType>()->getElementType();
   }
-  const auto integer = [](const IValue& v) { return v.isSymInt() ? v.toSymInt().guard_int(__FILE__, __LINE__) : v.toInt(); };
+  const auto integer = [](const IValue& v) { return v.isSymInt() ? v.toSymInt().guard_int("arguments.cc", __LINE__) : v.toInt(); };
   switch (type->kind()) {
     case TypeKind::TensorType: {
       const at::Tensor& tensor = value.toTensor();
@@ -47,10 +47,10 @@ std::optional<pt2::Argument> argument_of(const IValue& value, const c10::Argumen
       return pt2::Argument{static_cast<int64_t>(integer(value))};
     case TypeKind::FloatType:
     case TypeKind::SymFloatType:
-      return pt2::Argument{value.isSymFloat() ? value.toSymFloat().guard_float(__FILE__, __LINE__) : value.toDouble()};
+      return pt2::Argument{value.isSymFloat() ? value.toSymFloat().guard_float("arguments.cc", __LINE__) : value.toDouble()};
     case TypeKind::BoolType:
     case TypeKind::SymBoolType:
-      return pt2::Argument{value.isSymBool() ? value.toSymBool().guard_bool(__FILE__, __LINE__) : value.toBool()};
+      return pt2::Argument{value.isSymBool() ? value.toSymBool().guard_bool("arguments.cc", __LINE__) : value.toBool()};
     case TypeKind::NumberType:
       return number_of(value.toScalar());
     case TypeKind::StringType:

@@ -336,7 +336,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 // One fallback a key and process; never taken away, because threads may be inside.
 const Status& registered() {
   static const Status status = catch_torch([] {
-    auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    auto* library = new torch::Library(torch::Library::IMPL, "_", kKey, "recorder.cc", __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
   });
   return status;

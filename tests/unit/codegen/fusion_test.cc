@@ -96,6 +96,29 @@ TEST(Fusion, GroupNormOfChannelsLast) {
   check(g);
 }
 
+// Two channels fill no vector: where what is left of vectors goes element by element, the pixels are the vector axis.
+TEST(Fusion, AShortAxisIsVectorisedUnderMasksAlone) {
+  struct Watching : InterpBackend {
+    std::vector<int64_t> inner;
+    std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context, uint32_t& generated) override {
+      for (const Kernel& kernel : kernels) inner.push_back(kernel.axes.back().size);
+      return InterpBackend::lower_kernels(kernels, context, generated);
+    }
+  };
+  for (const int short_inner : {0, 4}) {
+    RegionBuilder g;
+    int x = g.input(kF32, {2, 8, 3, 5}, {120, 1, 40, 8}), w = g.input(kF32, {8}), b = g.input(kF32, {8});
+    int y = g.group_norm(x, w, b, 4, 1e-5);
+    g.set_strides(y, {120, 1, 40, 8});
+    g.output(y);
+    Watching backend;
+    backend.info.short_inner = short_inner;
+    check(g, backend);
+    ASSERT_FALSE(backend.inner.empty());
+    EXPECT_EQ(backend.inner.back(), short_inner == 0 ? 2 : 15);
+  }
+}
+
 TEST(Fusion, AttentionScoresWithMask) {
   RegionBuilder g;
   int q = g.input(kF32, {2, 3, 6, 8}), k = g.input(kF32, {2, 3, 6, 8}), v = g.input(kF32, {2, 3, 6, 8});
