@@ -15,7 +15,7 @@ set(KEIRIN_HAS_LIBRARY OFF)
 
 if(TARGET keirin)
   set(KEIRIN_HAS_LIBRARY ON)
-  install(FILES core/api/keirin.h core/api/torch/torch.h core/api/torch/capture.h DESTINATION ${_inc})
+  install(FILES core/api/keirin.h core/eager/torch.h core/capture/record/capture.h DESTINATION ${_inc})
   set_target_properties(keirin PROPERTIES INSTALL_RPATH "$ORIGIN/keirin/torch/lib")
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/link_to_torch)
   file(CREATE_LINK ${KEIRIN_TORCH_ROOT} ${PROJECT_BINARY_DIR}/link_to_torch/torch SYMBOLIC)

@@ -59,7 +59,7 @@ Result<KnownRun> parse_known_run(std::string_view text) {
     for (const json& v : j.at("outputs")) run.forms.specs.push_back(spec_of_json(v));
     for (const OutputView& v : run.forms.views)
       if (v.output >= run.forms.specs.size())
-        return Status(Code::k_corrupt, "a known run has a view that is no output");
+        return Status(Code::k_corrupt, "a known run has a view of something that is not an output");
     return run;
   } catch (const json::exception& error) {
     return Status(Code::k_corrupt, std::string("a known run has another shape: ") + error.what());

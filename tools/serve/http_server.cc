@@ -78,7 +78,7 @@ class Server final : public HttpServer {
     error_code error;
     const auto address = asio::ip::make_address(options_.address, error);
     if (error)
-      return Status(Code::k_invalid_input, {"\"" + options_.address + "\" is no address",
+      return Status(Code::k_invalid_input, {"\"" + options_.address + "\" is not an address",
                                             {},
                                             "nothing is served",
                                             "give one like 127.0.0.1 or 0.0.0.0"});

@@ -44,7 +44,7 @@ Result<Target> target_of(const std::string& url) {
   if (colon == std::string::npos || colon == 0 || rest.find('/') != std::string::npos)
     return Status(
         Code::k_invalid_input,
-        {"\"" + url + "\" is no address of a server", {}, "nothing was sent", "give one like http://127.0.0.1:8000"});
+        {"\"" + url + "\" is not the address of a server", {}, "nothing was sent", "give one like http://127.0.0.1:8000"});
   return Target{rest.substr(0, colon), rest.substr(colon + 1)};
 }
 

@@ -124,7 +124,7 @@ void Router::infer(ServedModel& model, HttpRequest&& request, const HttpServer::
     const char* end = request.json_length->data() + request.json_length->size();
     if (const auto [at, error] = std::from_chars(request.json_length->data(), end, value);
         error != std::errc() || at != end)
-      return finish(error_of(400, "Inference-Header-Content-Length is no length"));
+      return finish(error_of(400, "Inference-Header-Content-Length is not a length"));
     json_bytes = value;
   }
   auto parsed = parse_infer(request.body, json_bytes, model.signature(), runtime_.tensors());

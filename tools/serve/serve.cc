@@ -85,7 +85,7 @@ Status serve(Serve& serve) {
     const auto model = std::find_if(models.begin(), models.end(),
                                     [&, &called = name](const auto& each) { return each->name() == called; });
     if (model == models.end())
-      return Status(Code::k_invalid_input, {"\"" + name + "\" is no model that is served", serve.warm,
+      return Status(Code::k_invalid_input, {"\"" + name + "\" is not a model that is served", serve.warm,
                                             "nothing is served", "name models as they are served"});
     (*model)->set_ready(false);
   }

@@ -2,7 +2,7 @@
 //
 // Models that are C++ code or TorchScript: the plan that is made of a recording answers as the function does, the function answers where
 // the plan may not, and what cannot be recorded is refused by name.
-#include "core/api/torch/open_captured.h"
+#include "core/capture/record/open_captured.h"
 
 #include <gtest/gtest.h>
 #include <torch/script.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/api/torch/open_captured.h"
+#include "core/capture/record/open_captured.h"
 
 #include <ATen/core/grad_mode.h>
 

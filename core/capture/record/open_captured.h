@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/api/options.h"
-#include "core/api/torch/capture.h"
+#include "core/capture/record/capture.h"
 
 namespace keirin {
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "core/api/raise.h"
-#include "core/api/torch/capture.h"
+#include "core/capture/record/capture.h"
 #include "core/capture/record/recorder.h"
 
 namespace keirin {
