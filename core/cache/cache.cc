@@ -214,7 +214,7 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
   const std::string hex = key.hex(), path = path_of(kind, hex);
   struct stat info {};
   const bool there = ::lstat(path.c_str(), &info) == 0;
-  Result<std::string> body = there ? open_entry(kind, path, hex, nullptr) : Status(Code::k_unsupported, "there is no entry");
+  Result<std::string> body = there ? open_entry(kind, path, hex, nullptr) : Status(Code::k_unsupported, "the entry is not there");
   Count& count = counts_[static_cast<size_t>(kind)];
   ++(body.ok() ? count.hits : count.misses);
   if (!there) return {};

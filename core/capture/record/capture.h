@@ -106,12 +106,8 @@ std::vector<at::Tensor> call(Net& net, const std::vector<at::Tensor>& inputs) {
     return call<N - 1>(net, inputs);
 }
 
-}  // namespace capture_detail
-
-// A torch::nn module by shared_ptr or by its holder, whose `forward` takes up to eight tensors and returns a tensor, a vector of them, or
-// tuples of these. Others: a CapturedModel of a lambda.
 template <class Net>
-CapturedModel capture(Net net, const LoadOptions& options = {}) {
+CapturedModel::Source source_of(Net net) {
   CapturedModel::Source source;
   for (const auto& each : net->named_parameters()) source.weights.emplace_back(each.key(), each.value());
   for (const auto& each : net->named_buffers()) source.weights.emplace_back(each.key(), each.value());
@@ -121,8 +117,17 @@ CapturedModel capture(Net net, const LoadOptions& options = {}) {
     return state;
   };
   source.name = net->name();
-  source.forward = [net](const std::vector<at::Tensor>& inputs) mutable { return capture_detail::call<8>(net, inputs); };
-  return CapturedModel(std::move(source), options);
+  source.forward = [net](const std::vector<at::Tensor>& inputs) mutable { return call<8>(net, inputs); };
+  return source;
+}
+
+}  // namespace capture_detail
+
+// A torch::nn module by shared_ptr or by its holder, whose `forward` takes up to eight tensors and returns a tensor, a vector of them, or
+// tuples of these. Others: a CapturedModel of a lambda.
+template <class Net>
+CapturedModel capture(Net net, const LoadOptions& options = {}) {
+  return CapturedModel(capture_detail::source_of(std::move(net)), options);
 }
 
 }  // namespace keirin

@@ -63,7 +63,7 @@ struct Entry {
   std::vector<Held> held;
   std::vector<size_t> written_inputs;
   Tensors written_weights;
-  ModelReport refusal;  // where there is no session
+  ModelReport refusal;  // without a session
 
   bool fits(const Tensors& inputs) const {
     return std::equal(forms.begin(), forms.end(), inputs.begin(), inputs.end(),

@@ -36,13 +36,7 @@ CapturedModel of(CapturedModel::Function forward, std::vector<std::pair<std::str
 
 template <class Net>
 CapturedModel of_module(Net net) {
-  CapturedModel::Source source;
-  for (const auto& each : net->named_parameters()) source.weights.emplace_back(each.key(), each.value());
-  for (const auto& each : net->named_buffers()) source.weights.emplace_back(each.key(), each.value());
-  source.state = [net] { return static_cast<uint64_t>(net->is_training()); };
-  source.name = net->name();
-  source.forward = [net](const Tensors& inputs) mutable { return capture_detail::call<8>(net, inputs); };
-  return open_captured(std::move(source), forced());
+  return open_captured(capture_detail::source_of(std::move(net)), forced());
 }
 
 nlohmann::json newest(const CapturedModel& model) { return nlohmann::json::parse(model.report_json()).back(); }

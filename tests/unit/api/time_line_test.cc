@@ -71,12 +71,6 @@ double difference(const TensorRef& a, const TensorRef& b) {
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-bool says(const Session& session, const std::string& words) {
-  const std::vector<ModelReport> reports = session.reports();
-  return std::any_of(reports.begin(), reports.end(),
-                     [&](const ModelReport& report) { return explain_text(report).find(words) != std::string::npos; });
-}
-
 TEST(MetSizes, AreNewOnceAndSoMany) {
   TensorServices& services = shared_runtime().tensors();
   const auto of = [&](const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides = {}) {
@@ -119,7 +113,7 @@ TEST(KnownRun, IsReadAsItWasWritten) {
                                  std::string(R"({"schema":"keirin/known/1"})")})
     EXPECT_EQ(parse_known_run(bad).status().code(), Code::k_corrupt) << bad;
   run.forms.views = {{2, OutputView::Of::kInput, 0, 0}};
-  EXPECT_FALSE(parse_known_run(known_run_text(run)).ok()) << "a view that is no output";
+  EXPECT_FALSE(parse_known_run(known_run_text(run)).ok()) << "a view of something that is not an output";
 }
 
 // The counter counts, or that it is 0 elsewhere means nothing: with and without steps on threads of their own.
