@@ -183,6 +183,12 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs, Tensors* co
   return trial;
 }
 
+Status Trials::attempt(const CallFn& call, const Tensors& own) {
+  const Status status = call(own).status();
+  KRN_TRY(restore());
+  return status;
+}
+
 Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& roundings) {
   KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls(), roundings));
   KRN_TRY(restore());

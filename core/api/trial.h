@@ -77,6 +77,8 @@ class Trials {
   // A call gets copies of the inputs. `copies`: those that the trials before it, of the same inputs, left as they were; afterwards
   // those that this one did. An input that a trial wrote or handed out is copied again.
   Result<Trial> run(const CallFn& call, const std::vector<TensorRef>& inputs, std::vector<TensorRef>* copies = nullptr);
+  // One call on inputs that may be written, and that it is expected to refuse: whether it does. State is put back.
+  Status attempt(const CallFn& call, const std::vector<TensorRef>& own);
   Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs, const Roundings& roundings = {});
   // How far its numbers move where every operator rounds.
   Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee);

@@ -190,20 +190,26 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
 Status verify_refusals(Deciding& d, const std::vector<size_t>& only) {
   if (d.session.device.kind != Device::kCpu) return {};
   const std::vector<InputHint> hints = infer_inputs(d.prepared->captured.graph);
+  Tensors own;  // copies: what a call that is refused wrote of them before does not matter
   for (size_t i = 0; i < hints.size(); ++i) {
-    Tensors inputs = d.inputs;
-    KRN_TRY_LET(inputs[i], with_refused_index(d.inputs[i], hints[i], d.services));
-    if (!inputs[i]) continue;
-    const Result<Trial> eager = d.trials.run(d.candidates[0].call, inputs);
+    KRN_TRY_LET(const TensorRef refused, with_refused_index(d.inputs[i], hints[i], d.services));
+    if (!refused) continue;
+    if (own.empty())
+      for (const TensorRef& input : d.inputs) {
+        KRN_TRY_LET(own.emplace_back(), d.services.clone(input));
+      }
+    Tensors inputs = own;
+    inputs[i] = refused;
+    const Status eager = d.trials.attempt(d.candidates[0].call, inputs);
     if (eager.ok()) continue;  // it reads no further than the index allows
     for (const size_t number : only) {
       Candidate& candidate = d.candidates[number];
       if (candidate.baseline || !candidate.call || !candidate.report.verified) continue;
       pass_gate();
-      if (!d.trials.run(candidate.call, inputs).ok()) continue;
+      if (!d.trials.attempt(candidate.call, inputs).ok()) continue;
       candidate.report.verified = false;
       candidate.report.reason = "wrong_result";
-      candidate.report.note = "it answers where eager refuses \"" + d.session.eager->rules().names().at(i) + "\": " + eager.status().message().what;
+      candidate.report.note = "it answers where eager refuses \"" + d.session.eager->rules().names().at(i) + "\": " + eager.message().what;
     }
   }
   return {};

@@ -346,14 +346,16 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
       for (at::Tensor& output : outputs)
         if (output.defined()) output = wide(output).clone();  // the next call may write it
       run.outputs.push_back(refs(std::move(outputs)));
+      const bool again = call + 1 < num_calls;  // the next call may write them, and nobody else has them
+      const auto kept = [&](const at::Tensor& tensor) { return from_at(again ? tensor.clone() : tensor); };
       std::vector<TensorRef> inputs(flat_inputs.size()), weights(written_weights.size());
       for (size_t i = 0; i < sources.size(); ++i) {
         const Impl::Input& input = impl_->inputs[i];
-        if (input.source == Impl::Source::kTensor) inputs[input.user] = from_at(sources[i].toTensor().clone());
+        if (input.source == Impl::Source::kTensor) inputs[input.user] = kept(sources[i].toTensor());
         if (input.source == Impl::Source::kNumber) inputs[input.user] = flat_inputs[input.user];
         const auto position = std::lower_bound(written_weights.begin(), written_weights.end(), size_t{input.weight});
         if (input.source == Impl::Source::kWeight && position != written_weights.end() && *position == input.weight)
-          weights[static_cast<size_t>(position - written_weights.begin())] = from_at(sources[i].toTensor().clone());
+          weights[static_cast<size_t>(position - written_weights.begin())] = kept(sources[i].toTensor());
       }
       run.inputs.push_back(std::move(inputs));
       run.weights.push_back(std::move(weights));

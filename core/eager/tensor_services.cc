@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <typeinfo>
@@ -342,7 +343,11 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
   bool same = false;
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
-    same = at::equal(bits_of(to_at(a)), bits_of(to_at(b)));
+    const at::Tensor x = to_at(a), y = to_at(b);
+    // at::equal compares element by element, at a tenth of memory's speed.
+    const bool blocks = x.is_cpu() && y.is_cpu() && x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() && x.strides() == y.strides() &&
+                        x.is_non_overlapping_and_dense();
+    same = blocks ? std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 : at::equal(bits_of(x), bits_of(y));
   }));
   return same;
 }
