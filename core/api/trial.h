@@ -71,7 +71,19 @@ class Trials {
   Status restore();
   bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
   // One call, or two in a row where the first one leaves something to the second.
-  int num_calls() const { return writes() || seen_.draws_random ? 2 : 1; }
+  int num_calls() const { return !single_ && (writes() || seen_.draws_random) ? 2 : 1; }
+  // While it lives, one call: of inputs on which the state is known to carry, because two were made on others. What a plan hands from
+  // one call to the next does not depend on the values.
+  class SingleCalls {
+   public:
+    SingleCalls(Trials& trials, bool single) : trials_(trials) { trials_.single_ = single; }
+    ~SingleCalls() { trials_.single_ = false; }
+    SingleCalls(const SingleCalls&) = delete;
+    SingleCalls& operator=(const SingleCalls&) = delete;
+
+   private:
+    Trials& trials_;
+  };
 
   Result<std::vector<TensorRef>> own_copies(const std::vector<TensorRef>& inputs);  // of what is written; the others themselves
   // A call gets copies of the inputs. `copies`: those that the trials before it, of the same inputs, left as they were; afterwards
@@ -95,6 +107,7 @@ class Trials {
   const ObservedRun& seen_;
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
   std::optional<RandomState> generators_;
+  bool single_ = false;
 };
 
 }  // namespace keirin

@@ -222,6 +222,7 @@ Status verify(Deciding& d, const std::vector<size_t>& only) {
     KRN_TRY(d.go_on());
     d.progress("verify", (set + 0.5) / Deciding::kInputSets);
     KRN_TRY(d.step([&]() -> Status {
+      const Trials::SingleCalls scope(d.trials, set > 0);
       KRN_TRY_LET(const Tensors inputs, d.input_set(set));
       return verify_set(d, set, inputs, only);
     }));
