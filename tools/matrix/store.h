@@ -15,8 +15,9 @@
 
 namespace keirin::tools::matrix {
 
-// Of a store from elsewhere.
-inline constexpr uint64_t kMaxLogBytes = uint64_t{1} << 30;
+// Of a store from elsewhere. Read, it takes about ten times as much memory.
+inline constexpr uint64_t kMaxLogBytes = uint64_t{256} << 20;
+inline constexpr uint64_t kMaxStoreBytes = uint64_t{1} << 30;
 inline constexpr size_t kMaxLogFiles = 100'000;
 
 // Something that was skipped.
@@ -45,7 +46,7 @@ class Store {
   const std::vector<LogFile>& files() const { return files_; }
 
  private:
-  void read_file(const std::string& path, const std::string& name);
+  void read_file(const std::string& path, const std::string& name, uint64_t* left_bytes);
   std::map<std::string, Record> records_;
   std::vector<StoreProblem> problems_;
   std::vector<LogFile> files_;

@@ -213,7 +213,7 @@ TEST(MatrixStore, S11ChangedBytesDoNoHarm) {
     (void)verdict_bytes(store);
     if (const Result<json> report = report_json(store, ""); report.ok())
       (void)(report_text(*report) + report_markdown(*report) + report_junit(*report));
-    (void)history_text(store, "", "");
+    (void)history_text(history_json(store, "", ""));
   }
   EXPECT_GT(skipped, 300u) << "most changes make no record";
   // Fields of wrong types, in records that are well formed.
@@ -291,7 +291,8 @@ TEST(MatrixJudge, LabelsAndExitCodes) {
   EXPECT_EQ(outcome({.status = "crashed", .at_fault = "base"}), Outcome("invalid", kUndecided))
       << "not the fault of what is judged";
   EXPECT_EQ(outcome({.status = "contended"}), Outcome("invalid", kUndecided));
-  EXPECT_EQ(outcome({.status = "not_run"}), Outcome("not_run", kOk));
+  EXPECT_EQ(outcome({.status = "not_run"}), Outcome("not_run", kUndecided)) << "nothing was measured: no pass";
+  EXPECT_EQ(outcome({.status = "lost", .at_fault = "head"}), Outcome("invalid", kFailed)) << "what base had, head has not";
   EXPECT_EQ(outcome({.ratio = 1.06}, "run"), Outcome("regressed", kFailed)) << "auto lost to eager: G1";
   EXPECT_EQ(outcome({.variant = "compiled:cpu", .ratio = 1.06}, "run"), Outcome("regressed", kOk))
       << "what was not chosen may be slow";
@@ -351,10 +352,10 @@ TEST(MatrixReport, HistoryFindsTheStep) {
     for (const Record& record :
          sitting_of({{.sitting = "run" + std::to_string(i), .ratio = i < 10 ? 0.5 : 0.55}}, "run", 1e9 + 86400.0 * i))
       records.push_back(record);
-  const std::string text = history_text(store_of(records), "", "");
+  const std::string text = history_text(history_json(store_of(records), "", ""));
   EXPECT_NE(text.find("20 sittings, 1 steps"), std::string::npos) << text;
   EXPECT_NE(text.find("<- step of +10.0 %"), std::string::npos) << text;
-  EXPECT_EQ(history_text(store_of(records), "nothing*", ""), "no series: keirin matrix run writes points\n");
+  EXPECT_EQ(history_text(history_json(store_of(records), "nothing*", "")), "no series: keirin matrix run writes points\n");
 }
 
 }  // namespace
