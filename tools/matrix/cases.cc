@@ -67,7 +67,7 @@ Result<Case> parse_case(const std::string& text) {
     return std::find(allowed.begin(), allowed.end(), value) != allowed.end() ? Status()
                                                                              : wrong_part(text, part, value, allowed);
   };
-  KRN_TRY(check("sizes", item.sizes, {"small", "full", "others"}));
+  KRN_TRY(check("sizes", item.sizes, {"tiny", "small", "full", "others"}));
   KRN_TRY(check("work", item.work, {"infer"}));
   KRN_TRY(check("scenario", item.scenario, {"single"}));
   KRN_TRY(check("mode", item.mode, option_row("mode").values.words));

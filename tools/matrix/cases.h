@@ -15,7 +15,7 @@ namespace keirin::tools::matrix {
 
 struct Case {
   std::string model;     // of the zoo
-  std::string sizes;     // "small", "full", "others": which zoo
+  std::string sizes;     // "tiny", "small", "full", "others": which zoo
   std::string dtype;     // of its floats, for people: the file fixes it
   std::string work;      // "infer"
   std::string scenario;  // "single": one call after the other

@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "tools/options.h"
+#include "tools/exits.h"
 
 namespace keirin::tools::matrix {
 namespace {

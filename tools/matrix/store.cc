@@ -64,11 +64,10 @@ Result<std::string> read_plain_file(const std::string& path, uint64_t most_bytes
 
 }  // namespace
 
-Result<Store> Store::read(const std::string& folder) {
+Result<Store> Store::read(const std::string& folder, uint64_t most_bytes) {
   KRN_TRY_LET(const std::vector<std::string> names, log_names(folder));
   Store store;
-  uint64_t left_bytes = kMaxStoreBytes;
-  for (const std::string& name : names) store.read_file((fs::path(folder) / "log" / name).string(), name, &left_bytes);
+  for (const std::string& name : names) store.read_file((fs::path(folder) / "log" / name).string(), name, &most_bytes);
   return store;
 }
 
@@ -79,16 +78,20 @@ void Store::read_file(const std::string& path, const std::string& name, uint64_t
     return;
   }
   *left_bytes -= bytes->size();
+  read_log(*bytes, name);
+}
+
+void Store::read_log(std::string_view bytes, const std::string& name) {
   LogFile file{name, {}};
   size_t number = 0;
-  for (size_t begin = 0; begin < bytes->size();) {
-    const size_t end = bytes->find('\n', begin);
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = bytes.find('\n', begin);
     ++number;
-    if (end == std::string::npos) {
+    if (end == std::string_view::npos) {
       problems_.push_back({name, number, "torn: the line has no end, as after a crash"});
       break;
     }
-    Result<Record> record = read_record(std::string_view(*bytes).substr(begin, end - begin));
+    Result<Record> record = read_record(bytes.substr(begin, end - begin));
     begin = end + 1;
     if (!record.ok()) {
       problems_.push_back({name, number, record.status().message().what});

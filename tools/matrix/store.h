@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/host/files.h"
@@ -29,13 +30,15 @@ struct StoreProblem {
 
 class Store {
  public:
-  // Reads all logs. `invalid_input` if the folder holds no store.
-  static Result<Store> read(const std::string& folder);
+  // Reads all logs, so many bytes at most. `invalid_input` if the folder holds no store.
+  static Result<Store> read(const std::string& folder, uint64_t most_bytes = kMaxStoreBytes);
 
   // Each record once, by id: whatever file or order they came in.
   const std::map<std::string, Record>& records() const { return records_; }
   const std::vector<StoreProblem>& problems() const { return problems_; }
   const Record* find(const std::string& id) const;
+  // Takes in the lines of a log, whatever they are.
+  void read_log(std::string_view bytes, const std::string& name);
   // Takes one in that is not on disk (yet).
   void add(Record record) { records_.emplace(record.id, std::move(record)); }
 

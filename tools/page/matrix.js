@@ -2,33 +2,6 @@
 // The page of a store: what was asked, a heat map of all cells, one cell in full, the list, series, and two stacks beside each other.
 // Data: docs/matrix.md. It must draw a thousand cells in less than a second.
 
-const kGlyphs = {
-  regressed: "v",
-  improved: "^",
-  unchanged: "=",
-  inconclusive: "?",
-  invalid: "!",
-  not_run: "."
-};
-const kWorst = ["regressed", "invalid", "inconclusive", "improved", "unchanged", "not_run"];
-const kMeaning = {
-  regressed: "head is slower, beyond the gate, in fresh processes too",
-  improved: "head is faster, beyond the gate, in fresh processes too",
-  unchanged: "shown to be within the gate",
-  inconclusive: "neither was shown",
-  invalid: "wrong numbers, a crash, a time-out, or others had the machine",
-  not_run: "nothing was measured; that is no pass",
-};
-const kPurposes = {
-  compare: "two builds",
-  run: "each way of running against eager",
-  selfcheck: "the same build twice"
-};
-const word = (label) => label.replace("_", " ");
-const rank = (cell) => (cell.failed ? -1 : kWorst.indexOf(cell.label));
-const glyph = (cell) => (cell.failed ? "!" : kGlyphs[cell.label] || "!");
-const version = (parts) => `${parts.keirin || "?"} (${String(parts["keirin build"] || "?").slice(0, 8)})`;
-
 function kindOf(cell) {
   if (cell.failed || cell.label === "invalid") return "failed";
   if (cell.label === "not_run") return "none";
@@ -44,6 +17,7 @@ function matrixPage(data) {
     for (const cell of report.cells) cell.report = report;
   const purposes = [...new Set(reports.map((report) => report.purpose))];
   const state = {purpose: purposes[0], text: "", hidden: new Set(), order: "worst", cell: null};
+  const names = shortNames([...new Set(reports.flatMap((report) => report.cells.map((cell) => cell.case)))]);
   const shown = () => reports.filter((report) => report.purpose === state.purpose);
   const cells = () => {
     const words = state.text.toLowerCase().split(/\s+/).filter((each) => each);
@@ -97,7 +71,7 @@ function matrixPage(data) {
           .filter((report) => report.warnings)
           .map((report) => el("p", {class: "warning"}, el("b", {}, `${report.class}: `), report.warnings)),
       list(first && first.skipped).length ?
-          el("details", {class: "warning"}, el("summary", {}, `${first.skipped.length} lines of the store were not read`),
+          el("details", {class: "warning"}, el("summary", {}, `Parts of the store that were not read: ${first.skipped.length}`),
              bullets(first.skipped.slice(0, 100))) :
           null,
     ];
@@ -150,8 +124,9 @@ function matrixPage(data) {
                  used.map(([report, variant]) => el("th", {scope: "col"}, variant, el("small", {}, report.class))))),
            el("tbody", {},
               sorted.map(
-                  ([name, row]) => el(
-                      "tr", {}, el("th", {scope: "row"}, name), used.map((unused, i) => el("td", {}, row[i] ? button(row[i]) : null))))));
+                  ([name, row]) =>
+                      el("tr", {}, el("th", {scope: "row", title: name}, names.get(name)),
+                         used.map((unused, i) => el("td", {}, row[i] ? button(row[i]) : null))))));
     return el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Heat map"}, table);
   }
 
@@ -175,80 +150,18 @@ function matrixPage(data) {
     }
   }
 
-  const phases = (side) => [[side.cold_ms, "phase1", `compiled and verified on an empty cache: ${msText(side.cold_ms)}`],
-                            [side.start_ms, "phase2", `opened in a later process: ${msText(side.start_ms)}`],
-                            [side.first_ms, "phase3", `first call: ${msText(side.first_ms)}`],
-                            [side.settle_ms, "phase4", `calls until steady: ${msText(side.settle_ms)}`]]
-                               .filter((part) => finite(part[0]) && part[0] > 0);
-  function timeLines(cell) {
-    const base = cell.base_times || {}, head = cell.head_times || {};
-    if (!phases(base).length && !phases(head).length) return null;
-    const kinds = new Set([...phases(base), ...phases(head)].map((part) => part[1]));
-    return [
-      el("h3", {}, "Before it is steady"),
-      stackedBars(
-          `Time before calls are steady, base ${msText(base.first_ms)} and head ${msText(head.first_ms)} for the first call`,
-          [["base", phases(base)], ["head", phases(head)]], msText),
-      key([["phase1", "compile and verify"], ["phase2", "open again"], ["phase3", "first call"], ["phase4", "until steady"]].filter(
-          (each) => kinds.has(each[0]))),
-      pairs([
-        ["base", `first call ${msText(base.first_ms)}, steady after ${base.settle_calls || "–"} calls at ${msText(cell.base_ms)}`],
-        ["head", `first call ${msText(head.first_ms)}, steady after ${head.settle_calls || "–"} calls at ${msText(cell.head_ms)}`]
-      ])
-    ];
-  }
-  function counts(cell) {
-    const base = cell.base_counts || {}, head = cell.head_counts || {},
-          names = [...new Set([...Object.keys(base), ...Object.keys(head)])].sort();
-    if (!names.length) return null;
-    const text = (name, value) => (name.endsWith("_bytes") ? bytesText(value) : finite(value) ? String(value) : "–");
-    return [
-      el("h3", {}, "Counted"),
-      el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Counts"},
-         el("table", {"aria-label": "Counts of base and head"},
-            el("thead", {}, el("tr", {}, ["", "base", "head"].map((each) => el("th", {scope: "col"}, each || "count")))),
-            el("tbody", {},
-               names.map(
-                   (name) =>
-                       el("tr", {class: base[name] !== undefined && base[name] !== head[name] ? "changed" : null},
-                          el("th", {scope: "row"}, name), el("td", {class: "figure"}, text(name, base[name])),
-                          el("td", {class: "figure"}, text(name, head[name])))))))
-    ];
-  }
   const seriesOf = (cell) =>
       history.find((each) => each.case === cell.case && each.variant === cell.variant && each.class === cell.report.class);
 
   function choose(cell, beside) {
     if (beside && state.cell) {
-      const other = cell;
-      stacks.show(stackKey(state.cell.report, "head"), stackKey(other.report, "head"));
+      stacks.show(state.cell.report, "head", cell.report, "head");
       return;
     }
     if (state.cell && state.cell.button) state.cell.button.setAttribute("aria-pressed", "false");
     state.cell = cell;
     if (cell.button) cell.button.setAttribute("aria-pressed", "true");
-    const series = seriesOf(cell);
-    aside.replaceChildren(
-        el("h2", {}, `${cell.case} · ${cell.variant}`),
-        el("p", {}, el("span", {class: "label"}, `${glyph(cell)} ${word(cell.label)}`), ` – ${kMeaning[cell.label] || ""}.`,
-           cell.gated ? "" : " It informs only."),
-        pairs([
-          ["head / base", `${times(cell.ratio)} ${interval(cell.ratio_ci)}${finite(cell.ratio) ? `, ${cell.size}` : ""}`],
-          ["base", `${msText(cell.base_ms)}, ${cell.against || cell.variant}`],
-          ["head", `${msText(cell.head_ms)}, answered by ${cell.candidate || "–"}`],
-          ["gate", finite(cell.gate) ? `${three(cell.gate * 100)} %` : "not known"],
-          ["blocks", `${cell.blocks}, ${cell.dropped} dropped${cell.confirmed ? ", measured twice" : ""}`], ["class", cell.report.class]
-        ]),
-        stripPlot(cell), ...[timeLines(cell)].flat(2).filter((each) => each),
-        ...(list(cell.reasons).length ? [el("h3", {}, "What was said"), bullets(cell.reasons)] : []),
-        ...(list(cell.fallbacks).length ? [el("h3", {}, "Why parts are eager"), bullets(cell.fallbacks)] : []),
-        ...[counts(cell)].flat(2).filter((each) => each),
-        ...(series ? [el("h3", {}, "History, of eager's time"), seriesPlot(series)] : []),
-        ...(list(cell.report.changed).length ? [el("h3", {}, "What changed between base and head"), bullets(cell.report.changed)] : []),
-        el("h3", {}, "Once more"), el("pre", {}, cell.again || ""),
-        el("button",
-           {type: "button", class: "no-print", onclick: () => stacks.show(stackKey(cell.report, "base"), stackKey(cell.report, "head"))},
-           "Base and head's stacks"));
+    aside.replaceChildren(...cellPart(cell, seriesOf(cell), () => stacks.show(cell.report, "base", cell.report, "head")));
   }
 
   function rowsTable(visible) {
@@ -261,10 +174,10 @@ function matrixPage(data) {
     return sortedTable(
         "All cells",
         [
-          {name: "label", value: rank, show: (cell) => `${glyph(cell)} ${word(cell.label)}`},
-          {name: "case", head: true, value: (cell) => cell.case, show: (cell) => cell.case},
-          {name: "variant", value: (cell) => cell.variant, show: (cell) => cell.variant},
-          {name: "class", value: (cell) => cell.report.class, show: (cell) => cell.report.class},
+          {name: "label", kind: "short", value: rank, show: (cell) => `${glyph(cell)} ${word(cell.label)}`},
+          {name: "case", head: true, value: (cell) => cell.case, show: (cell) => el("span", {title: cell.case}, names.get(cell.case))},
+          {name: "variant", kind: "short", value: (cell) => cell.variant, show: (cell) => cell.variant},
+          {name: "class", kind: "short", value: (cell) => cell.report.class, show: (cell) => cell.report.class},
           {name: "base", figure: true, value: (cell) => cell.base_ms, show: (cell) => msText(cell.base_ms)},
           {name: "head", figure: true, value: (cell) => cell.head_ms, show: (cell) => msText(cell.head_ms)},
           {
@@ -290,47 +203,12 @@ function matrixPage(data) {
             value: (cell) => cell.gate,
             show: (cell) => (finite(cell.gate) ? `${three(cell.gate * 100)} %` : "–")
           },
-          {name: "note", value: note, show: note},
+          {name: "note", kind: "note", value: note, show: note},
         ],
         visible, {row: (cell) => ({onclick: (event) => choose(cell, event.shiftKey)})});
   }
 
-  // ---- two stacks ----
-  const stackKey = (report, side) => `${reports.indexOf(report)}/${side}`;
-  const stacks = (() => {
-    const options = reports.flatMap(
-        (report, i) => ["base", "head"].map(
-            (side) => [`${i}/${side}`, `${report.class}, ${report.purpose}, ${side}: ${version(report[side])}`, report[side]]));
-    const select = (name) =>
-        el("select", {"aria-label": name, onchange: () => show(left.value, right.value)},
-           options.map(([value, text]) => el("option", {value}, text)));
-    const out = el("div"), left = select("first stack"), right = select("second stack");
-    function show(a, b, quiet) {
-      left.value = a, right.value = b;
-      const of = (keyText) => (options.find((option) => option[0] === keyText) || [0, 0, {}])[2], one = of(a), two = of(b);
-      const names = [...new Set([...Object.keys(one), ...Object.keys(two)])].sort(
-          (x, y) => (one[x] !== two[x] ? 0 : 1) - (one[y] !== two[y] ? 0 : 1) || x.localeCompare(y));
-      const changed = names.filter((name) => one[name] !== two[name]).length;
-      out.replaceChildren(
-          el("p", {}, changed ? `${changed} of ${names.length} parts differ; they stand first.` : "Both are the same."),
-          el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Two stacks"},
-             el("table", {"aria-label": "Two stacks, part by part"},
-                el("thead", {}, el("tr", {}, ["", "part", "first", "second"].map((each) => el("th", {scope: "col"}, each || "differs")))),
-                el("tbody", {},
-                   names.map(
-                       (name) =>
-                           el("tr", {class: one[name] !== two[name] ? "changed" : null}, el("td", {}, one[name] !== two[name] ? "≠" : ""),
-                              el("th", {scope: "row"}, name), el("td", {class: "path"}, one[name] || "none"),
-                              el("td", {class: "path"}, two[name] || "none")))))));
-      if (!quiet) section.scrollIntoView({block: "start"});
-    }
-    const section =
-        el("section", {}, el("h2", {}, "Stacks"),
-           el("p", {class: "quiet"}, "What ran, part by part. Shift and a click on a second cell bring both cells' stacks here."),
-           el("div", {class: "bar"}, el("label", {}, "first", left), el("label", {}, "second", right)), out);
-    if (options.length > 1) show(options[0][0], options[1][0], true);
-    return {section, show};
-  })();
+  const stacks = stacksPart(reports);
 
   function seriesPart() {
     const words = state.text.toLowerCase().split(/\s+/).filter((each) => each);

@@ -39,7 +39,7 @@ function stepsPicture(row, onstep) {
   const name = "One call of " + named(row) + ": " + steps.length + " steps in order, " + costText(row, total) + ", " +
       shareText(eager, total) + " of it eager";
   return [
-    picture(name, width, 74, parts),
+    fill(picture(name, width, 74, parts), {class: "wide"}, []),
     key([...plugins.map((plugin) => [kindOf(plugin), "compiled by " + plugin]), ["phase0", "eager"]]),
   ];
 }
@@ -55,7 +55,7 @@ function stepsTable(row) {
         {name: "operators", figure: true, value: (step) => step.ops, show: (step) => String(step.ops)},
         {name: "time", figure: true, value: (step) => cost(row, step), show: (step) => costText(row, cost(row, step))},
         {name: "share", figure: true, value: (step) => cost(row, step), show: (step) => shareText(cost(row, step), total)},
-        {name: "why eager", value: (step) => said(step.reason, step.note), show: (step) => said(step.reason, step.note)},
+        {name: "why eager", kind: "note", value: (step) => said(step.reason, step.note), show: (step) => said(step.reason, step.note)},
       ],
       steps, {row: (step) => ({"data-step": steps.indexOf(step)})});
 }
@@ -94,7 +94,7 @@ function candidatesPart(row) {
             show: (each) => smallInterval(x, raced(each) ? each.gain : null, each.gain_ci, each.name + ": gain " + gain(each))
           },
           {name: "compile", figure: true, value: (each) => each.compile_s, show: (each) => msText(each.compile_s * 1000)},
-          {name: "ended", value: (each) => each.reason, show: (each) => said(each.reason, each.note)},
+          {name: "ended", kind: "note", value: (each) => each.reason, show: (each) => said(each.reason, each.note)},
         ],
         tried),
   ];
@@ -173,7 +173,7 @@ function modelsTable(rows, show) {
         {name: "interval", value: (row) => row.speedup, show: (row) => smallInterval(x, row.speedup, row.speedup_ci, gainText(row))},
         {name: "compile", figure: true, value: (row) => row.compile_s, show: (row) => msText(row.compile_s * 1000)},
         {name: "answers", value: (row) => row.chosen, show: (row) => row.chosen},
-        {name: "note", value: note, show: note},
+        {name: "note", kind: "note", value: note, show: note},
       ],
       rows);
 }

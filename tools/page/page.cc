@@ -54,8 +54,9 @@ std::string json_in_script(const nlohmann::json& data) {
 }  // namespace
 
 std::string page_html(std::string_view title, View view, const nlohmann::json& data) {
-  const std::string script =
-      std::string(page_text::pieces) + std::string(view == View::kMatrix ? page_text::matrix : page_text::model);
+  std::string script(page_text::pieces);
+  if (view == View::kMatrix) script += page_text::cell;
+  script += view == View::kMatrix ? page_text::matrix : page_text::model;
   const std::map<std::string_view, std::string> parts = {
       {"title", markup_of(title)}, {"style", std::string(page_text::style)}, {"style_hash", hash_of(page_text::style)},
       {"script", script},          {"script_hash", hash_of(script)},         {"data", json_in_script(data)}};

@@ -22,7 +22,7 @@ std::string page_html(std::string_view title, View view, const nlohmann::json& d
 
 // The files of this folder, as cmake/embed_text.cmake names them.
 namespace page_text {
-extern const std::string_view frame, style, pieces, matrix, model;
+extern const std::string_view frame, style, pieces, cell, matrix, model;
 }
 
 }  // namespace keirin::tools

@@ -71,6 +71,14 @@ function themeButton() {
   return button;
 }
 
+// Rows that are made already, under heads.
+function plainTable(caption, heads, rows) {
+  const table =
+      el("table", {"aria-label": caption}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", {scope: "col"}, head)))),
+         el("tbody", {}, rows));
+  return el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption}, table);
+}
+
 // A table whose columns sort. columns: {name, figure, value(row) -> what sorts, show(row) -> content, head}; onrow(row) for a click.
 function sortedTable(caption, columns, rows, {sort = 0, down = false, row: attributes = () => ({})} = {}) {
   const body = el("tbody");
@@ -102,7 +110,9 @@ function sortedTable(caption, columns, rows, {sort = 0, down = false, row: attri
             el("tr", attributes(row),
                columns.map(
                    (column) => column.head ? el("th", {scope: "row"}, column.show(row)) :
-                                             el("td", {class: column.figure ? "figure" : null}, column.show(row))))));
+                                             el("td",
+                                                {class: column.kind || (column.figure ? "figure" : null)},
+                                                column.show(row))))));
   }
   draw();
   return el(
@@ -137,7 +147,7 @@ function stripPlot(cell) {
   if (!blocks.length || !finite(low) || !finite(high)) return el("p", {class: "quiet"}, "No block was measured.");
   const values =
       [...blocks.map((block) => block[1]), Math.log(low), Math.log(high), 0, ...(gate === null ? [] : [-1.5 * gate, 1.5 * gate])];
-  const width = 640, left = 84, right = 18, lane = 11;
+  const width = 460, left = 70, right = 18, lane = 11;
   const x = scale(Math.min(...values), Math.max(...values), left, width - right);
   const lanes = [...new Set(blocks.map((block) => `${block[2]}/${block[0]}`))];
   const top = 10, bottom = top + lanes.length * lane + 34;
@@ -188,7 +198,7 @@ function smallInterval(x, ratio, pair, name) {
 
 // Rows of stretches that follow each other, all on one scale. rows: [name, [[value, class, text], ...]].
 function stackedBars(name, rows, total) {
-  const width = 640, left = 84, height = 26;
+  const width = 460, left = 70, height = 26;
   const most = Math.max(...rows.map(([, parts]) => parts.reduce((sum, part) => sum + part[0], 0)), 1e-12);
   return picture(name, width, rows.length * height + 4, rows.map(([label, parts], row) => {
     let at = left;
@@ -209,7 +219,7 @@ function stackedBars(name, rows, total) {
 function seriesPlot(series, height = 170) {
   const points = list(series.points).filter((point) => finite(point.ratio) && point.ratio > 0);
   if (!points.length) return el("p", {class: "quiet"}, "No sitting of this series.");
-  const width = 640, left = 48, right = 14, top = 18, bottom = height - 24;
+  const width = 460, left = 48, right = 14, top = 18, bottom = height - 24;
   const logs = points.map((point) => Math.log(point.ratio)), room = Math.max((Math.max(...logs) - Math.min(...logs)) * 0.15, 0.01);
   const x = scale(0, Math.max(points.length - 1, 1), left, width - right),
         y = scale(Math.min(...logs) - room, Math.max(...logs) + room, bottom, top);
