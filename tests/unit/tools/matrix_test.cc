@@ -407,7 +407,7 @@ TEST(MatrixHostile, WrongIds) {
       record = make_record("run", fields);
     }
   for (const char* mark : {"void", "baseline", "step_accepted"})
-    records.push_back(make_record("mark", {{"mark", mark}, {"of", nobody}, {"why", "x"}}));
+    records.push_back(make_record("mark", {{"mark", mark}, {"of", std::string(64, '1')}, {"why", "x"}}));
   const Store store = store_of(records);
   const Result<json> report = report_json(store, "");
   ASSERT_TRUE(report.ok());
