@@ -26,11 +26,9 @@ const kPurposes = {
 const word = (label) => label.replace("_", " ");
 // What tells cases apart: their parts that are not the same in all of them.
 function shortNames(cases) {
-  const parts = cases.map((name) => name.split("/"));
-  const kept = parts.every((each) => each.length === 6) ?
-      [0, 1, 2, 3, 4, 5].filter((i) => i === 0 || parts.some((each) => each[i] !== parts[0][i])) :
-      null;
-  return new Map(cases.map((name, i) => [name, kept ? kept.map((part) => parts[i][part]).join("/") : name]));
+  const parts = cases.map((name) => name.split("/")), whole = parts.filter((each) => each.length === 6);
+  const kept = [0, 1, 2, 3, 4, 5].filter((i) => i === 0 || whole.some((each) => each[i] !== whole[0][i]));
+  return new Map(cases.map((name, i) => [name, parts[i].length === 6 ? kept.map((part) => parts[i][part]).join("/") : name]));
 }
 const rank = (cell) => (cell.failed ? -1 : kWorst.indexOf(cell.label));
 const glyph = (cell) => (cell.failed ? "!" : kGlyphs[cell.label] || "!");

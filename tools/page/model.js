@@ -55,7 +55,7 @@ function stepsTable(row) {
         {name: "operators", figure: true, value: (step) => step.ops, show: (step) => String(step.ops)},
         {name: "time", figure: true, value: (step) => cost(row, step), show: (step) => costText(row, cost(row, step))},
         {name: "share", figure: true, value: (step) => cost(row, step), show: (step) => shareText(cost(row, step), total)},
-        {name: "why eager", kind: "note", value: (step) => said(step.reason, step.note), show: (step) => said(step.reason, step.note)},
+        {name: "note", kind: "note", value: (step) => said(step.reason, step.note), show: (step) => said(step.reason, step.note)},
       ],
       steps, {row: (step) => ({"data-step": steps.indexOf(step)})});
 }
