@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over a pair of pipes by its DevTools protocol. Nothing but Python's own library is needed."""
+
 import base64
 import fcntl
 import json
@@ -26,10 +27,26 @@ class Page:
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
         high_in, high_out = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs_in, theirs_out))
-        words = [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run",
-                 "--hide-scrollbars", f"--user-data-dir={self.folder.name}", "about:blank"]
-        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3, 4),
-                                        preexec_fn=lambda: (os.dup2(high_in, 3), os.dup2(high_out, 4)))
+        words = [
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+            "--hide-scrollbars",
+            f"--user-data-dir={self.folder.name}",
+            "about:blank",
+        ]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(3, 4),
+            preexec_fn=lambda: (os.dup2(high_in, 3), os.dup2(high_out, 4)),
+        )
         for fd in (theirs_in, theirs_out, high_in, high_out):
             os.close(fd)
         self.out, self.incoming, self.rest, self.number = ours_out, ours_in, b"", 0
@@ -82,7 +99,9 @@ class Page:
 
     def open(self, path: Path, width: int, height: int, dark: bool = False, media: str = "screen") -> None:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.ask("Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.ask(
+            "Emulation.setEmulatedMedia", media=media, features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        )
         self.faults.clear(), self.requests.clear(), self.events.clear()
         self.ask("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + 60

@@ -6,6 +6,7 @@ read, and colours that stay apart with deficient colour vision; with names of ce
 
     tests/page/page_test.py KEIRIN [FOLDER]      leaves its pictures in FOLDER. 77: there is no Chromium here.
 """
+
 import subprocess
 import sys
 import tempfile
@@ -22,14 +23,24 @@ kLeastApart = 15  # of a pair that means opposite things, in CIELAB, seen with d
 # Texts whose colour stands too near to their ground, with the ratio. A gradient counts as the colour beneath it.
 kContrast = r"""(() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const rgba = (text) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1); return canvas.getImageData(0, 0, 1, 1).data; };
-  const light = (c) => { const f = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * f(c[0]) + 0.7152 * f(c[1]) + 0.0722 * f(c[2]); };
-  const ground = (node) => { for (; node; node = node.parentElement) { const c = rgba(getComputedStyle(node).backgroundColor); if (c[3] === 255) return c; }
-                             return [255, 255, 255]; };
+  const rgba = (text) => {
+    canvas.clearRect(0, 0, 1, 1), canvas.fillStyle = text, canvas.fillRect(0, 0, 1, 1);
+    return canvas.getImageData(0, 0, 1, 1).data;
+  };
+  const linear = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (c) => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const c = rgba(getComputedStyle(node).backgroundColor);
+      if (c[3] === 255) return c;
+    }
+    return [255, 255, 255];
+  };
   const seen = new Map(), walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let text = walker.nextNode(); text; text = walker.nextNode()) {
     const node = text.parentElement, style = getComputedStyle(node);
-    if (!text.data.trim() || ["SCRIPT", "STYLE", "NOSCRIPT", "TITLE", "title", "OPTION"].includes(node.tagName) || !node.getClientRects().length) continue;
+    const skipped = ["SCRIPT", "STYLE", "NOSCRIPT", "TITLE", "title", "OPTION"].includes(node.tagName);
+    if (skipped || !text.data.trim() || !node.getClientRects().length) continue;
     const ink = rgba(node instanceof SVGElement ? style.fill : style.color), under = ground(node);
     const [high, low] = [light(ink), light(under)].sort((a, b) => b - a), ratio = (high + 0.05) / (low + 0.05);
     if (ratio < LEAST) seen.set(`${node.tagName}.${node.getAttribute("class")}`, `${ratio.toFixed(2)} "${text.data.slice(0, 30)}"`);
@@ -56,15 +67,27 @@ def expect(holds: bool, what: str) -> None:
 def lab(rgb, matrix) -> tuple:
     linear = [v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in rgb]
     r, g, b = (min(max(sum(m * v for m, v in zip(row, linear)), 0), 1) for row in matrix)
-    x, y, z = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505, 0.2126 * r + 0.7152 * g + 0.0722 * b, (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089
+    x, y, z = (
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+    )
     f = [t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z)]
     return 116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])
 
 
 def colours_stay_apart(page: chromium.Page, theme: str) -> None:
     names = ["slow2", "slow3", "fast2", "fast3"]
-    found = {name: [int(v) for v in page.value(f"getComputedStyle(document.querySelector('.legend .{name}')).backgroundColor").split("(")[1].strip(")").split(",")[:3]]
-             for name in names}
+    found = {
+        name: [
+            int(v)
+            for v in page.value(f"getComputedStyle(document.querySelector('.legend .{name}')).backgroundColor")
+            .split("(")[1]
+            .strip(")")
+            .split(",")[:3]
+        ]
+        for name in names
+    }
     for deficiency, matrix in kDeficiencies.items():
         for size in "23":
             one, two = lab(found["slow" + size], matrix), lab(found["fast" + size], matrix)
@@ -94,14 +117,23 @@ def looks_right(page: chromium.Page, path: Path, name: str, pictures: Path) -> N
             page.picture(pictures / f"{name}-{width}-{'dark' if dark else 'light'}.png")
             expect(not page.faults, f"{which}: {page.faults[:3]}")
             expect(len(page.requests) == 1, f"{which}: asked for {page.requests[1:4]}")
-            expect(page.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), f"{which}: wider than the window")
+            expect(
+                page.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth"),
+                f"{which}: wider than the window",
+            )
             poor = page.value(kContrast)
             expect(not poor, f"{which}: contrast {poor[:5]}")
         page.picture(pictures / f"{name}-{width}-whole.png", whole=True)
     names_are_there(page, name)
     page.open(path, 1280, 900, media="print")
-    expect(page.value("[...document.querySelectorAll('.bar, .no-print')].every((each) => !each.getClientRects().length)"), f"{name}: controls are printed")
-    expect(page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)", f"{name}: printed on another ground than white")
+    expect(
+        page.value("[...document.querySelectorAll('.bar, .no-print')].every((each) => !each.getClientRects().length)"),
+        f"{name}: controls are printed",
+    )
+    expect(
+        page.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)",
+        f"{name}: printed on another ground than white",
+    )
 
 
 def cells_answer(page: chromium.Page, path: Path) -> None:
@@ -115,18 +147,30 @@ def cells_answer(page: chromium.Page, path: Path) -> None:
     page.value(settle)
     some = page.value(count)
     expect(0 < some < all_cells, f"the filter leaves {some} of {all_cells}")
-    expect(page.value("[...document.querySelectorAll('.heat tbody th')].every((each) => each.textContent.includes('gcn'))"), "the filter leaves other cases")
+    expect(
+        page.value("[...document.querySelectorAll('.heat tbody th')].every((each) => each.textContent.includes('gcn'))"),
+        "the filter leaves other cases",
+    )
     page.press("Escape")
     page.value(settle)
     expect(page.value(count) == all_cells, "Escape does not clear the filter")
     page.value("document.querySelector('.heat td button').focus()")
     page.press("ArrowRight"), page.press("ArrowDown")
-    expect(page.value("document.activeElement.closest('td').cellIndex + ' ' + document.activeElement.closest('tr').rowIndex") == "2 2", "arrow keys do not walk")
+    expect(
+        page.value("document.activeElement.closest('td').cellIndex + ' ' + document.activeElement.closest('tr').rowIndex") == "2 2",
+        "arrow keys do not walk",
+    )
     page.press("Enter", "\r")
-    expect(page.value("document.activeElement.getAttribute('aria-pressed') === 'true' && document.querySelectorAll('aside svg circle').length >= 12"),
-           "Enter does not show the cell's blocks")
+    expect(
+        page.value(
+            "document.activeElement.getAttribute('aria-pressed') === 'true' && document.querySelectorAll('aside svg circle').length >= 12"
+        ),
+        "Enter does not show the cell's blocks",
+    )
     column = "[...document.querySelectorAll('table[aria-label=\"All cells\"] tbody tr')].map((each) => each.cells[1].textContent)"
-    page.value("[...document.querySelectorAll('table[aria-label=\"All cells\"] thead button')].find((each) => each.textContent === 'case').click()")
+    page.value(
+        "[...document.querySelectorAll('table[aria-label=\"All cells\"] thead button')].find((each) => each.textContent === 'case').click()"
+    )
     rows = page.value(column)
     expect(rows == page.value(f"({column}).sort((a, b) => a.localeCompare(b))") and len(set(rows)) > 5, "the table does not sort by case")
     expect(page.value("window.harmed === undefined && !document.querySelector('#page img, #page script')"), "a name became markup")
@@ -160,7 +204,10 @@ def main() -> int:
             store.write(Path(folder) / name, cells)
             paths[name] = pictures / f"{name}.html"
             pictures.mkdir(parents=True, exist_ok=True)
-            subprocess.run([keirin, "matrix", "report", "--store", f"{folder}/{name}", "--html", paths[name], "--text", f"{folder}/text"], check=False)
+            subprocess.run(
+                [keirin, "matrix", "report", "--store", f"{folder}/{name}", "--html", paths[name], "--text", f"{folder}/text"],
+                check=False,
+            )
         paths["model"] = pictures / "model.html"
         subprocess.run([keirin, "bench", "mlp", "gcn", "--html", paths["model"], "--quiet"], check=True, stdout=subprocess.DEVNULL)
     page = chromium.Page(program)

@@ -295,6 +295,8 @@ TEST(MatrixJudge, LabelsAndExitCodes) {
   EXPECT_EQ(outcome({.status = "not_run"}), Outcome("not_run", kUndecided)) << "nothing was measured: no pass";
   EXPECT_EQ(outcome({.status = "lost", .at_fault = "head"}), Outcome("invalid", kFailed)) << "what base had, head has not";
   EXPECT_EQ(outcome({.ratio = 1.06}, "run"), Outcome("regressed", kFailed)) << "auto lost to eager: G1";
+  EXPECT_EQ(outcome({.variant = "peer:x", .status = "wrong_result", .at_fault = "head"}, "run"), Outcome("invalid", kOk))
+      << "a peer's wrong numbers are not ours";
   EXPECT_EQ(outcome({.variant = "compiled:cpu", .ratio = 1.06}, "run"), Outcome("regressed", kOk))
       << "what was not chosen may be slow";
 }

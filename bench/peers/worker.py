@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Somebody else's compiler as a variant of the regression matrix: speaks the words of tools/matrix/worker.h over descriptor 3, so that
+its row is taken in the same sitting, in turns with Keirin's eager. It loads the zoo's file as Keirin does, with weights and inputs drawn
+by the file's rules, and is refused (`wrong_result`) where its outputs are further from an fp64 run than eager's own, times a margin.
+
+    bench/peers/worker matrix-worker 3<>SOCKET       one model and one variant a process: peer:NAME, a name of kPeers
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+kChannel = 3
+kHeader = struct.Struct("<IIIIQ8Q")  # core/host/channel.cc: magic, blobs, file, number, head's bytes, blobs' bytes
+kMagic = 0x314E524B
+kMaxMessageBytes = 16 << 20
+kProtocol = 1
+kInputSets = 3  # in rotation
+kLeastValueNs = 200_000  # shorter calls are timed in batches
+kWakeNs = 1_000_000  # untimed calls before a slot: this process has slept
+kWindow = 5  # calls: two windows that agree are steady
+kMargin, kRoundings = 16, 64  # of eager's own error, and roundings of the dtype beside it
+
+
+class Refusal(Exception):
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+def compiled(module, inputs, folder, **options):
+    import torch
+
+    return torch.compile(module, **options)
+
+
+def ahead_of_time(module, inputs, folder):
+    import torch
+
+    package = Path(folder) / "model.pt2"
+    if not package.exists():
+        torch._inductor.aoti_compile_and_package(torch.export.export(module, inputs), package_path=str(package))
+    return torch._inductor.aoti_load_package(str(package))
+
+
+def with_library(name):
+    """The adapter of that name in bench/peers/run.py, where its package is installed."""
+
+    def build(module, inputs, folder):
+        import importlib.util
+
+        for package in {"onnxruntime": ("onnxruntime", "onnxscript"), "openvino": ("openvino",)}[name]:
+            if importlib.util.find_spec(package) is None:
+                raise Refusal("unsupported", f"the Python package {package} is not installed")
+        sys.argv.append("--show")  # without the zoo's packages, which that file wants for its own models
+        import run
+
+        run.torch = __import__("torch")
+        call = getattr(run, f"with_{name}")(module, inputs)
+        return lambda *_: call()  # its inputs are those that it was built with
+
+    return build
+
+
+kPeers = {
+    "torch.compile": compiled,
+    "torch.compile.reduce-overhead": lambda *words: compiled(*words, mode="reduce-overhead"),
+    "aotinductor": ahead_of_time,
+    "onnxruntime": with_library("onnxruntime"),
+    "openvino": with_library("openvino"),
+}
+
+
+def now() -> int:
+    return time.perf_counter_ns()
+
+
+def waited_ns() -> int:
+    """How long this process's threads stood ready while others had the processor."""
+    total = 0
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/self/task/{task}/schedstat").read_text().split()[1])
+    return total
+
+
+def stolen_ns() -> int:
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def leaves(outputs) -> list:
+    import torch
+
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+def as_double(value):
+    import torch
+
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def error_of(outputs, referee) -> float:
+    """The largest distance, relative to the referee's largest element; infinite where shapes differ or a value is not finite."""
+    import torch
+
+    ours, theirs = leaves(outputs), leaves(referee)
+    if [tuple(t.shape) for t in ours] != [tuple(t.shape) for t in theirs]:
+        return float("inf")
+    worst = 0.0
+    for a, b in zip(ours, theirs):
+        if not b.numel():
+            continue
+        apart = ((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)).item()
+        worst = max(worst, apart if torch.isfinite(a.double()).all() else float("inf"))
+    return worst
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.call = self.inputs = None
+        self.calls_per_value, self.next = 1, 0
+
+    def answer(self, question: dict) -> dict:
+        word = question.get("ask")
+        if word == "hello":
+            return self.hello()
+        if word == "open":
+            return self.open(question)
+        if self.call is None:
+            raise Refusal("invalid_input", "nothing is open")
+        if word == "warm":
+            return self.warm(question)
+        if word == "slot":
+            return self.slot(question)
+        raise Refusal("unsupported", f'no question is called "{word}"')
+
+    def hello(self) -> dict:
+        import importlib.metadata
+
+        parts = {"python": sys.version.split()[0]}
+        for package in ("torch", "triton", "onnxruntime", "onnxscript", "openvino"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                parts[f"package {package}"] = importlib.metadata.version(package)
+        return {"protocol": kProtocol, "parts": parts}
+
+    def open(self, question: dict) -> dict:
+        begin = now()
+        name = question["variant"].removeprefix("peer:")
+        if name not in kPeers:
+            raise Refusal("unsupported", f'no peer is called "{name}"; there are {", ".join(kPeers)}')
+        folder = question.get("cache", "")
+        case = question["case"].split("/")
+        folder = Path(folder) / "peers" / "-".join([*case, name]).replace(":", "-") if folder else Path.cwd()
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+        zoo = Path(__file__).resolve().parent.parent / "zoo"
+        sys.path[:0] = [str(zoo), str(Path(__file__).resolve().parent)]
+        import torch
+
+        import archive
+        from check import draw
+
+        if question.get("threads", 0) > 0:
+            torch.set_num_threads(question["threads"])
+        path = zoo / "models" / case[1] / f"{case[0]}.pt2"
+        if not path.exists():
+            raise Refusal("invalid_input", f"the zoo has no {path.name} in size {case[1]}")
+        sets = []
+        for _ in range(kInputSets):
+            generator = torch.Generator().manual_seed(archive.read_init(path)["seed"] + len(sets))
+            program, inputs = archive.read(path, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
+            if not sets:
+                first = program
+            sets.append(tuple(inputs))
+        module = first.module()
+        with torch.inference_mode():
+            try:
+                call = kPeers[name](module, sets[0], folder)
+                outputs = call(*sets[0])
+            except Refusal:
+                raise
+            except Exception as error:  # what it cannot build it does not offer
+                raise Refusal("unsupported", f"{type(error).__name__}: {error}".split("\n")[0][:500]) from error
+            self.call, self.inputs = call, sets
+            if question.get("verify", True):
+                self.verify(first, module, outputs, sets[0])
+        return {
+            "chosen": name,
+            "disturbed": "",
+            "counts": {},
+            "fallbacks": [],
+            "build_ns": now() - begin,
+            "threads": torch.get_num_threads(),
+        }
+
+    def verify(self, program, module, outputs, inputs) -> None:
+        import copy
+
+        import torch
+
+        exact = copy.deepcopy(program).module().double()(*[as_double(x) for x in inputs])
+        eager, peer = error_of(module(*inputs), exact), error_of(outputs, exact)
+        kinds = [t.dtype for t in leaves(outputs) if t.is_floating_point()]
+        bound = kMargin * eager + kRoundings * max((torch.finfo(kind).eps for kind in kinds), default=0)
+        if not peer <= bound:
+            raise Refusal("wrong_result", f"its error is {peer:.2g}, eager's {eager:.2g}, the bound {bound:.2g}")
+
+    def timed(self, calls: int) -> int:
+        begin = now()
+        for _ in range(calls):
+            self.call(*self.inputs[self.next % kInputSets])
+            self.next += 1
+        return (now() - begin) // calls
+
+    def warm(self, question: dict) -> dict:
+        import math
+        from statistics import median
+
+        agree, most_calls = question.get("agree", 0.01), question.get("most_calls", 200)
+        begin = now()
+        first, ns, settled = self.timed(1), [], False
+        while not settled and len(ns) < most_calls and now() - begin < question.get("most_ns", 30_000_000_000):
+            ns.append(max(self.timed(1), 1))
+            if len(ns) >= 2 * kWindow:
+                settled = abs(math.log(median(ns[-kWindow:]) / median(ns[-2 * kWindow : -kWindow]))) <= agree
+        self.calls_per_value = max(1, math.ceil(kLeastValueNs / median(ns[-kWindow:])))
+        return {"first_ns": first, "calls": len(ns) + 1, "settled": settled, "settle_ns": now() - begin - first}
+
+    def slot(self, question: dict) -> dict:
+        wake = now()
+        while now() - wake < kWakeNs:
+            self.timed(1)
+        waited, stolen, begin, ns = waited_ns(), stolen_ns(), now(), []
+        while len(ns) < question.get("least", 5) or now() - begin < question.get("fill_ns", 20_000_000):
+            ns.append(self.timed(self.calls_per_value))
+        return {
+            "ns": ns,
+            "calls": self.calls_per_value,
+            "lasted_ns": now() - begin,
+            "waited_ns": max(waited_ns() - waited, 0),
+            "stolen_ns": max(stolen_ns() - stolen, 0),
+            "used_ns": 0,
+        }
+
+
+def receive(channel: socket.socket) -> dict | None:
+    """The next question; None once the other side is gone."""
+
+    def exactly(size: int) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            chunk = channel.recv(size - len(data))
+            if not chunk:
+                return None
+            data += chunk
+        return data
+
+    header = exactly(kHeader.size)
+    if header is None:
+        return None
+    magic, _, _, _, head_bytes, *blobs = kHeader.unpack(header)
+    if magic != kMagic or head_bytes > kMaxMessageBytes or any(blobs):
+        return None
+    head = exactly(head_bytes)
+    return None if head is None else json.loads(head)
+
+
+def send(channel: socket.socket, head: dict) -> None:
+    data = json.dumps(head).encode()
+    channel.sendall(kHeader.pack(kMagic, 0, 0, 0, len(data), *[0] * 8) + data)
+
+
+def main() -> int:
+    try:
+        channel = socket.socket(fileno=kChannel)
+    except OSError:
+        print("bench/peers/worker is started by `keirin matrix run --peers`, with a socket as descriptor 3", file=sys.stderr)
+        return 2
+    import torch
+
+    worker = Worker()
+    with torch.inference_mode():
+        while (question := receive(channel)) is not None:
+            try:
+                send(channel, worker.answer(question))
+            except Refusal as refusal:
+                send(channel, {"error": {"code": refusal.code, "what": str(refusal)}})
+            except Exception as error:  # what a call raises is its answer
+                send(channel, {"error": {"code": "internal", "what": f"{type(error).__name__}: {error}".split("\n")[0][:500]}})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/peers/worker.py over its channel, as `keirin matrix run --peers` asks it: what it measures, and what it refuses."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+kRoot = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(kRoot / "bench/peers"))
+import worker  # noqa: E402
+
+
+class Asked:
+    def __init__(self) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, str(kRoot / "bench/peers/worker.py"), "matrix-worker"],
+            pass_fds=(worker.kChannel,),
+            preexec_fn=lambda: os.dup2(theirs.fileno(), worker.kChannel),
+        )
+        theirs.close()
+
+    def ask(self, **question) -> dict:
+        worker.send(self.ours, question)
+        return worker.receive(self.ours)
+
+    def close(self) -> int:
+        self.ours.close()
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def asked():
+    one = Asked()
+    yield one
+    assert one.close() == 0
+
+
+def opening(variant: str, folder: Path, case: str = "mlp/small/f32/infer/single/default") -> dict:
+    return {"ask": "open", "case": case, "variant": variant, "candidate": "", "threads": 1, "cache": str(folder), "verify": True}
+
+
+@pytest.mark.parametrize("name", ["torch.compile", "aotinductor"])
+def test_a_peer_is_verified_and_timed(asked, name, tmp_path):
+    hello = asked.ask(ask="hello")
+    assert hello["protocol"] == 1 and hello["parts"]["package torch"]
+    opened = asked.ask(**opening(f"peer:{name}", tmp_path))
+    assert opened.get("chosen") == name, opened
+    warm = asked.ask(ask="warm", agree=0.5, most_calls=50)
+    assert warm["calls"] >= 11 and warm["first_ns"] > 0
+    slot = asked.ask(ask="slot", fill_ns=1_000_000, least=5)
+    assert len(slot["ns"]) >= 5 and all(value > 0 for value in slot["ns"]) and slot["lasted_ns"] >= 1_000_000
+
+
+def test_what_is_not_there_is_refused(asked, tmp_path):
+    assert asked.ask(ask="slot")["error"]["code"] == "invalid_input"
+    assert asked.ask(**opening("peer:nobody", tmp_path))["error"]["code"] == "unsupported"
+    assert (
+        asked.ask(**opening("peer:torch.compile", tmp_path, "nosuch/small/f32/infer/single/default"))["error"]["code"] == "invalid_input"
+    )
+    assert asked.ask(ask="sing")["error"]["code"] == "invalid_input"
+
+
+def test_wrong_numbers_are_noticed():
+    import torch
+
+    exact = torch.ones(4, dtype=torch.float64)
+    assert worker.error_of(torch.ones(4), exact) == 0
+    assert worker.error_of(torch.full((4,), 1.5), exact) == 0.5
+    assert worker.error_of(torch.tensor([1, 1, 1, float("nan")]), exact) == float("inf")
+    assert worker.error_of(torch.ones(5), exact) == float("inf")
