@@ -352,7 +352,7 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
   return same;
 }
 
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors) {
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places) {
   std::vector<TensorRef> out;
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
@@ -366,6 +366,19 @@ Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const s
       changed |= t.scalar_type() == old.scalar_type() ? bits_of(t).ne(bits_of(old)) : t.ne(old.to(t.scalar_type()));
     }
     for (const TensorRef& tensor : tensors) out.push_back(comparable ? from_at(to_at(tensor).masked_select(changed)) : tensor);
+    if (places) *places = comparable ? from_at(changed) : TensorRef();
+  }));
+  return out;
+}
+
+Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor) {
+  TensorRef out;
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor old = to_at(before), t = to_at(tensor), within = to_at(places);
+    if (t.scalar_type() != old.scalar_type() || t.sizes() != old.sizes()) return;
+    const at::Tensor elsewhere = bits_of(t).ne(bits_of(old)).gt_(within);
+    if (!elsewhere.any().item<bool>()) out = from_at(t.masked_select(within));
   }));
   return out;
 }

@@ -24,8 +24,10 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 
 // Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
 // the same places of each, as one axis. So that what a call leaves in a large buffer is compared by what it wrote. The tensors
-// themselves where their sizes are others.
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors);
+// themselves where their sizes are others. `places`, if asked for: the places, for `elements_within`; null where sizes are others.
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places = nullptr);
+// Of a tensor of the dtype and sizes of `before`: its elements at these places. Null where it differs from `before` elsewhere as well.
+Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor);
 
 // What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
 // precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.
