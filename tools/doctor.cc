@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/api/devices.h"
 #include "core/cache/cache.h"
-#include "core/eager/tensor_services.h"
 #include "core/host/plugins.h"
 #include "tools/options.h"
 
@@ -40,9 +40,9 @@ double copy_rate(TensorServices& services) {
   return best;
 }
 
-std::vector<Finding> examine(Runtime& runtime, Device device) {
+std::vector<Finding> examine(Runtime& runtime, const std::string& device) {
   std::vector<Finding> findings;
-  if (const Status status = ensure_device(device); !status.ok())
+  if (const Status status = find_device(device, runtime.plugins()).status(); !status.ok())
     findings.push_back({"fail", status.message().what + (status.message().where.empty() ? "" : ": " + status.message().where), status.message().advice});
   findings.push_back({"ok", fmt::format("LibTorch with {} threads, memory copies {:.1f} GB/s", runtime.tensors().num_threads(),
                                         copy_rate(runtime.tensors())), ""});
@@ -69,7 +69,7 @@ Status run(CommonOptions& common) {
   common.finish();
   KRN_TRY_LET(auto runtime, Runtime::open(common.runtime));
   nlohmann::json all = nlohmann::json::array();
-  for (const Finding& finding : examine(*runtime, *device_from_name(common.runtime.device))) {
+  for (const Finding& finding : examine(*runtime, common.runtime.device)) {
     fmt::print(text_out(common.json), "{:<5} {}\n", finding.level, finding.text);
     if (!finding.fix.empty()) fmt::print(text_out(common.json), "      fix: {}\n", finding.fix);
     all.push_back({{"level", finding.level}, {"text", finding.text}, {"fix", finding.fix}});
