@@ -25,7 +25,7 @@ Result<NamedDevice> find_device(std::string_view name, const PluginHost& plugins
   }
   if (const Status status = ensure_device(found->device); !status.ok()) {
     Message message = status.message();
-    message.what = no_device_text(std::string(name), own);
+    message.what = no_device_text(device_name(found->device), own);
     return Status(status.code(), std::move(message));
   }
   return std::move(*found);

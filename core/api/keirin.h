@@ -84,11 +84,11 @@ struct TensorView {
   std::shared_ptr<void> owner;
 };
 
-// One size of an input or output.
+// One size of an input or output, or the value of an input that is a number.
 struct Dimension {
   int64_t size = 0;         // as exported; 0 where the file does not say
   bool free = false;        // whether a call may have another one
-  int64_t min = 0, max = 0;  // what the export allows; max 0: no bound is stated
+  int64_t min = 0, max = 0;  // what the export allows, guards aside; max 0: no bound is stated
   std::string symbol;       // of a free one: sizes with the same symbol are equal; f(s0): computed of s0
 };
 
@@ -97,6 +97,8 @@ struct Port {
   std::string name;
   std::string dtype;  // empty: an output that is not a tensor
   std::vector<Dimension> sizes;
+  bool is_number = false;  // of an input: given as an i64 tensor of no axes
+  Dimension number = {};   // its value, then
 };
 
 struct Signature {
@@ -134,8 +136,9 @@ class KRN_API Model {
 
   // Gives weights other elements, of the same dtypes and sizes: copied, so the memory is the caller's again. A call has either all old ones
   // or all new ones; when this returns, calls that begin have the new ones. No call waits or fails for it: eager answers until a thread of
-  // the model has made the plans again, without compiling, for the kinds of calls that were decided. Weights that are not named stay, and
-  // so does what calls wrote. What a call under way writes into a weight that is replaced is lost. Any thread.
+  // the model has made the plans again, from code in the cache, for the kinds of calls that were decided. Weights that are not named stay,
+  // and so does what calls wrote; what a call under way writes into a weight that is replaced is lost. The old ones stay in memory until
+  // the last call that began with them has ended. Any thread.
   void replace_weights(const std::map<std::string, TensorView>& values);
   // Names and live memory of parameters, buffers and constants, in the file's order. Valid until they are replaced or the model goes,
   // whichever `owner` outlives.
