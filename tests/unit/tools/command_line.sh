@@ -60,7 +60,8 @@ json() {
   head -5 out err
   failed=1
 }
-for word in "bench mlp --race-limit 0.2" "run mlp --race-limit 0.2" "explain mlp --race-limit 0.2" plugins doctor "inspect mlp"; do
+for word in "bench mlp --race-limit 0.2" "run mlp --race-limit 0.2" "explain mlp --race-limit 0.2" plugins doctor "inspect mlp" options \
+  "cache ls" "cache check" "cache bad"; do
   # shellcheck disable=SC2086
   json $word
 done
