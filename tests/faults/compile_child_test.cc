@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "core/host/contained_device.h"
 #include "core/host/host_tables.h"
 #include "tests/faults/fault_fixture.h"
