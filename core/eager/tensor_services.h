@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/base/services.h"
@@ -18,6 +20,14 @@ std::unique_ptr<TensorServices> make_tensor_services();
 // Makes the device usable: loads LibTorch's GPU library on first need. `unsupported` if this LibTorch has none or the
 // device is not there.
 Status ensure_device(Device device);
+// LibTorch's devices that can be used here, the CPU first. Loads its GPU library, if there is one. Any thread.
+std::vector<Device> devices_here();
+// "there is no device cuda:3 here; there is: cpu, cuda:0": the one text for it. `others` are names that stand for no device of LibTorch's.
+std::string no_device_text(const std::string& name, const std::vector<std::string>& others = {});
+
+// Runs `fn` with this native handle (cudaStream_t, hipStream_t) as the calling thread's current stream of the device, then puts the former
+// one back. `unsupported` on the CPU, and where LibTorch does not take the handle for the stream that it is; `fn` did not run then.
+Status on_stream(Device device, void* handle, const std::function<Status()>& fn);
 
 // Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
