@@ -218,7 +218,8 @@ class GraphPlan final : public gpu::RacedPlan {
     std::string name;
     return graph_.get_plan_name_at_index(plan, name).is_good() ? name : "plan-" + std::to_string(plan);
   }
-  int32_t execute(int64_t plan, gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
+  int32_t execute(int64_t plan, gpu::Stream stream, std::span<void* const> addresses, void* workspace,
+                  std::string& why_not) const override {
     const Handle handle;
     if (!handle.get() || fe::detail::set_stream(handle.get(), native(stream)) != CUDNN_STATUS_SUCCESS) {
       why_not = "no cuDNN handle";
@@ -232,7 +233,8 @@ class GraphPlan final : public gpu::RacedPlan {
     return KRN_STATUS_internal;
   }
   void remember_more(int64_t plan) const override {
-    if (const std::string text = graph_.text_of(plan); text.size() >= kHoldsCode) gpu::code_store().remember(text_key_, {text.begin(), text.end()});
+    if (const std::string text = graph_.text_of(plan); text.size() >= kHoldsCode)
+      gpu::code_store().remember(text_key_, {text.begin(), text.end()});
   }
   bool take_choice(cudnnHandle_t handle, Choice choice);
   void build();
@@ -263,7 +265,8 @@ struct EngineName {
 // heuristics where the frontend knows the knobs; and the plan's text, where that holds code: read again in 1 ms.
 template <class Problem>
 bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle, Choice choice) {
-  if (const std::vector<char> written = gpu::code_store().recall(text_key_); !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
+  if (const std::vector<char> written = gpu::code_store().recall(text_key_);
+      !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
     choice.candidate = 0;
     take(choice);
     return true;

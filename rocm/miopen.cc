@@ -210,7 +210,9 @@ std::string never(const ConvProblem& p) {
   for (const ConvTensor* t : {&p.x, &p.w, &p.y})
     if (gpu::bytes_of(*t) > std::numeric_limits<int32_t>::max()) return "more than MIOpen counts";
   size_t at = 0;
-  const auto is_bias = [&](const ConvStage& s) { return s.op == ConvStage::kAdd && s.operand.dtype == p.y.dtype && s.operand.sizes != p.y.sizes; };
+  const auto is_bias = [&](const ConvStage& s) {
+    return s.op == ConvStage::kAdd && s.operand.dtype == p.y.dtype && s.operand.sizes != p.y.sizes;
+  };
   if (at < p.stages.size() && is_bias(p.stages[at])) ++at;
   if (at < p.stages.size() && activation_of(p.stages[at].op)) ++at;
   return at == p.stages.size() ? "" : "MIOpen fuses a bias and then an activation, nothing else";
@@ -225,7 +227,8 @@ class Described {
     check(api_.CreateConvolutionDescriptor(&conv), "the descriptor of a convolution");
     const std::vector<int> padding(p.padding.begin(), p.padding.end()), stride(p.stride.begin(), p.stride.end()),
         dilation(p.dilation.begin(), p.dilation.end());
-    check(api_.InitConvolutionNdDescriptor(conv, static_cast<int>(padding.size()), padding.data(), stride.data(), dilation.data(), kCrossCorrelation),
+    check(api_.InitConvolutionNdDescriptor(conv, static_cast<int>(padding.size()), padding.data(), stride.data(),
+                                           dilation.data(), kCrossCorrelation),
           "a convolution's sizes");
     check(api_.SetConvolutionGroupCount(conv, static_cast<int>(p.x.sizes[1] / p.w.sizes[1])), "a convolution's groups");
     check(api_.SetConvolutionAttribute(conv, kDeterministic, 1), "asking for equal results every time");
@@ -309,7 +312,9 @@ std::vector<Solution> solutions_of(const Table& api, Handle handle, const Descri
   if (const int status = api.ConvolutionForwardGetSolution(handle, d.w, d.x, d.conv, d.y, found.size(), &count, found.data()); status != 0)
     fail("no solution", status);
   found.resize(std::min(count, found.size()));
-  std::erase_if(found, [](const Solution& s) { return s.algorithm == kFft || s.algorithm == kWinograd || s.workspace_bytes > kMostWorkspaceBytes; });
+  std::erase_if(found, [](const Solution& s) {
+    return s.algorithm == kFft || s.algorithm == kWinograd || s.workspace_bytes > kMostWorkspaceBytes;
+  });
   return found;
 }
 
@@ -334,8 +339,12 @@ class MiopenPlan final : public gpu::RacedPlan {
     for (size_t i = 0; i < (fused_ ? 1 : solutions_.size()); ++i) out.push_back(static_cast<int64_t>(i));
     return out;
   }
-  int64_t workspace_of(int64_t i) const override { return fused_ ? 0 : static_cast<int64_t>(solutions_[static_cast<size_t>(i)].workspace_bytes); }
-  std::string name_of(int64_t i) const override { return fused_ ? "fused" : "solution-" + std::to_string(solutions_[static_cast<size_t>(i)].id); }
+  int64_t workspace_of(int64_t i) const override {
+    return fused_ ? 0 : static_cast<int64_t>(solutions_[static_cast<size_t>(i)].workspace_bytes);
+  }
+  std::string name_of(int64_t i) const override {
+    return fused_ ? "fused" : "solution-" + std::to_string(solutions_[static_cast<size_t>(i)].id);
+  }
 
   int32_t execute(int64_t i, gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
     const Handles::Turn turn(library_.handles, stream);
@@ -348,8 +357,9 @@ class MiopenPlan final : public gpu::RacedPlan {
       status = fused_->run(turn.get(), addresses);
     } else {
       const Solution& s = solutions_[static_cast<size_t>(i)];
-      status = library_.api.ConvolutionForwardImmediate(turn.get(), described_.w, addresses[1], described_.x, addresses[0], described_.conv, described_.y,
-                                                        addresses[2], workspace, s.workspace_bytes, s.id);
+      status = library_.api.ConvolutionForwardImmediate(turn.get(), described_.w, addresses[1], described_.x,
+                                                        addresses[0], described_.conv, described_.y, addresses[2],
+                                                        workspace, s.workspace_bytes, s.id);
     }
     if (status == 0) return KRN_STATUS_ok;
     why_not = "MIOpen's status " + std::to_string(status);
@@ -446,7 +456,8 @@ std::string current_device() {
 
 }  // namespace
 
-std::unique_ptr<gpu::PlanLibrary> open_miopen(std::vector<const char*> files, const gpu::Driver& driver, std::function<std::string()> device) {
+std::unique_ptr<gpu::PlanLibrary> open_miopen(std::vector<const char*> files, const gpu::Driver& driver,
+                                              std::function<std::string()> device) {
   return std::make_unique<Miopen>(std::move(files), driver, std::move(device));
 }
 

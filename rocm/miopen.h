@@ -18,6 +18,7 @@ namespace keirin::rocm {
 const gpu::PlanLibrary& miopen();
 
 // The same over another driver and file, for tests. `device` names the kind of the current device.
-std::unique_ptr<gpu::PlanLibrary> open_miopen(std::vector<const char*> files, const gpu::Driver& driver, std::function<std::string()> device);
+std::unique_ptr<gpu::PlanLibrary> open_miopen(std::vector<const char*> files, const gpu::Driver& driver,
+                                              std::function<std::string()> device);
 
 }  // namespace keirin::rocm

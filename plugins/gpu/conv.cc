@@ -179,7 +179,8 @@ struct Shares {
   std::optional<TextKernel> tail;
 };
 
-static std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
+static std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
+                                       std::string& why_not) {
   const auto whole = conv_problem(anchor, numerics, why_not);
   if (!whole) return std::nullopt;
   if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
@@ -228,8 +229,8 @@ std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library, const CodeTarget& target,
-                                         bool load, double* seconds) {
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library,
+                                         const CodeTarget& target, bool load, double* seconds) {
   std::string why_not;
   const auto shares = shares_of(anchor, numerics, &library, why_not);
   if (!shares) throw kit::Error(KRN_STATUS_unsupported, why_not);
@@ -237,7 +238,8 @@ std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numeric
   if (seconds) *seconds = plan->seconds();
   std::vector<TensorDesc> tensors = conv_tensors(anchor);
   if (shares->tail) tensors.resize(3);
-  return make_plan_step(std::string(library.name()) + " conv", tensors, "+" + std::to_string(shares->tail ? 0 : anchor.post_ops.size()), plan, {},
+  return make_plan_step(std::string(library.name()) + " conv", tensors,
+                        "+" + std::to_string(shares->tail ? 0 : anchor.post_ops.size()), plan, {},
                         shares->tail ? make_text_step(*shares->tail, target, load) : nullptr);
 }
 

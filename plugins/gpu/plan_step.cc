@@ -71,8 +71,9 @@ class PlanStep final : public codegen::Step {
 
 }  // namespace
 
-std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more,
-                                              std::shared_ptr<const LibraryPlan> plan, Prologue before, std::unique_ptr<codegen::Step> after) {
+std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors,
+                                              const std::string& more, std::shared_ptr<const LibraryPlan> plan,
+                                              Prologue before, std::unique_ptr<codegen::Step> after) {
   return std::make_unique<PlanStep>(what, tensors, more, std::move(plan), std::move(before), std::move(after));
 }
 

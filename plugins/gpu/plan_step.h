@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library's plan as a step: addresses of tensors in the plan's order, and a workspace; before it, perhaps, a step that makes some of them,
-// and behind it one that works on its result.
+// A library's plan as a step: addresses of tensors in the plan's order, and a workspace; before it, perhaps, a step
+// that makes some of them, and behind it one that works on its result.
 #pragma once
 
 #include <memory>

@@ -99,7 +99,8 @@ void RacedPlan::race() {
     if (chosen_.candidate < 0 && !built.empty()) chosen_ = {0, built[0], name_of(built[0])};
   }
   if (chosen_.candidate < 0)
-    throw kit::Error(KRN_STATUS_unsupported, "none of " + std::string(library_) + "'s plans runs and is right for infinities, NaN and large numbers");
+    throw kit::Error(KRN_STATUS_unsupported, "none of " + std::string(library_) +
+                                                 "'s plans runs and is right for infinities, NaN and large numbers");
   const std::string choice = std::to_string(chosen_.seconds) + " " + std::to_string(chosen_.candidate) + " " + chosen_.name;
   code_store().remember(key_, {choice.begin(), choice.end()});
   remember_more(chosen_.candidate);

@@ -36,7 +36,12 @@ class RacedPlan : public TimedPlan {
   // `key`: RacedLibrary::key("plan", problem). `fenced`: a fill goes before each run, for libraries whose first kernel begins early.
   template <class Problem>
   RacedPlan(const Driver& driver, const char* library, const Problem& problem, std::string key, bool fenced)
-      : driver_(driver), library_(library), key_(std::move(key)), result_(result_of(problem)), edges_(edge_cases(problem)), fenced_(fenced) {
+      : driver_(driver),
+        library_(library),
+        key_(std::move(key)),
+        result_(result_of(problem)),
+        edges_(edge_cases(problem)),
+        fenced_(fenced) {
     for (const ConvTensor* t : tensors_of(problem)) tensors_.push_back(*t);
   }
 
@@ -50,7 +55,8 @@ class RacedPlan : public TimedPlan {
   virtual int64_t workspace_of(int64_t candidate) const = 0;
   virtual std::string name_of(int64_t candidate) const = 0;
   // Enqueues. Concurrent calls are fine.
-  virtual int32_t execute(int64_t candidate, Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
+  virtual int32_t execute(int64_t candidate, Stream stream, std::span<void* const> addresses, void* workspace,
+                          std::string& why_not) const = 0;
   // A race ended so: for libraries that keep more of it than its number and name.
   virtual void remember_more(int64_t) const {}
 

@@ -47,14 +47,16 @@ struct Solution {
 };
 
 // `fuses`: 0 nothing, 1 a bias, 2 a bias and an activation. `slip`: what this solution writes is wrong where x is not finite.
-FAKE std::atomic<int> fake_miopen_fuses, fake_miopen_asked, fake_miopen_ran, fake_miopen_fused, fake_miopen_last, fake_miopen_slip, fake_miopen_wrong;
-std::atomic<int> fake_miopen_fuses{2}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0}, fake_miopen_last{0}, fake_miopen_slip{0},
-    fake_miopen_wrong{0};
+FAKE std::atomic<int> fake_miopen_fuses, fake_miopen_asked, fake_miopen_ran, fake_miopen_fused, fake_miopen_last,
+    fake_miopen_slip, fake_miopen_wrong;
+std::atomic<int> fake_miopen_fuses{2}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0},
+    fake_miopen_last{0}, fake_miopen_slip{0}, fake_miopen_wrong{0};
 
 namespace {
 
 enum { kBad = 3, kUnsupported = 8 };
-constexpr Solution kSolutions[] = {{0.1f, 0, 85, 3}, {0.2f, 256, 11, 1}, {0.3f, 0, 12, 5}, {0.4f, size_t{1} << 30, 13, 0}, {0.5f, 64, 14, 0}};
+constexpr Solution kSolutions[] = {
+    {0.1f, 0, 85, 3}, {0.2f, 256, 11, 1}, {0.3f, 0, 12, 5}, {0.4f, size_t{1} << 30, 13, 0}, {0.5f, 64, 14, 0}};
 
 int wrong() { return ++fake_miopen_wrong, kBad; }
 uint8_t dtype_of(int type) { return type == 0 ? kit::kDType_f16 : type == 5 ? kit::kDType_bf16 : kit::kDType_f32; }
@@ -75,18 +77,24 @@ bool sound(const Tensor* w, const Tensor* x, const Conv* c, const Tensor* y) {
   const auto all = [&](bool last) { return lies(*w, last) && lies(*x, last) && lies(*y, last); };
   if (!all(false) && !all(true)) return false;
   if (!c || c->mode != 0 || c->deterministic != 1 || c->stride.size() != 2 || c->groups < 1) return false;
-  if (x->sizes[1] != w->sizes[1] * c->groups || w->sizes[0] % c->groups != 0 || y->sizes[0] != x->sizes[0] || y->sizes[1] != w->sizes[0]) return false;
+  if (x->sizes[1] != w->sizes[1] * c->groups || w->sizes[0] % c->groups != 0 || y->sizes[0] != x->sizes[0] ||
+      y->sizes[1] != w->sizes[0])
+    return false;
   for (size_t d = 0; d < 2; ++d)
-    if (y->sizes[d + 2] != (x->sizes[d + 2] + 2 * c->padding[d] - c->dilation[d] * (w->sizes[d + 2] - 1) - 1) / c->stride[d] + 1) return false;
+    if (y->sizes[d + 2] !=
+        (x->sizes[d + 2] + 2 * c->padding[d] - c->dilation[d] * (w->sizes[d + 2] - 1) - 1) / c->stride[d] + 1)
+      return false;
   return true;
 }
 
 double get(const Tensor& t, const void* data, int a, int b, int i, int j) {
-  return keirin::test::read_element(data, int64_t{a} * t.strides[0] + b * t.strides[1] + i * t.strides[2] + j * t.strides[3], dtype_of(t.type)).real;
+  return keirin::test::read_element(
+             data, int64_t{a} * t.strides[0] + b * t.strides[1] + i * t.strides[2] + j * t.strides[3], dtype_of(t.type))
+      .real;
 }
 
-void convolve(const Tensor& tw, const void* w, const Tensor& tx, const void* x, const Conv& c, const Tensor& ty, void* y, const void* bias, int activation,
-              bool slips) {
+void convolve(const Tensor& tw, const void* w, const Tensor& tx, const void* x, const Conv& c, const Tensor& ty,
+              void* y, const void* bias, int activation, bool slips) {
   const int per_group = tw.sizes[0] / c.groups;
   for (int n = 0; n < ty.sizes[0]; ++n)
     for (int o = 0; o < ty.sizes[1]; ++o)
@@ -96,7 +104,8 @@ void convolve(const Tensor& tw, const void* w, const Tensor& tx, const void* x, 
           for (int k = 0; k < tw.sizes[1]; ++k)
             for (int r = 0; r < tw.sizes[2]; ++r)
               for (int s = 0; s < tw.sizes[3]; ++s) {
-                const int row = i * c.stride[0] - c.padding[0] + r * c.dilation[0], column = j * c.stride[1] - c.padding[1] + s * c.dilation[1];
+                const int row = i * c.stride[0] - c.padding[0] + r * c.dilation[0],
+                          column = j * c.stride[1] - c.padding[1] + s * c.dilation[1];
                 if (row < 0 || column < 0 || row >= tx.sizes[2] || column >= tx.sizes[3]) continue;
                 sum += get(tx, x, n, o / per_group * tw.sizes[1] + k, row, column) * get(tw, w, o, k, r, s);
               }
@@ -104,7 +113,9 @@ void convolve(const Tensor& tw, const void* w, const Tensor& tx, const void* x, 
           if (activation == 2) sum = std::tanh(sum);
           if (activation == 1) sum = 1 / (1 + std::exp(-sum));
           if (slips && !std::isfinite(sum)) sum = 0;
-          keirin::test::write_element(y, int64_t{n} * ty.strides[0] + o * ty.strides[1] + i * ty.strides[2] + j * ty.strides[3], dtype_of(ty.type), sum, 0);
+          keirin::test::write_element(
+              y, int64_t{n} * ty.strides[0] + o * ty.strides[1] + i * ty.strides[2] + j * ty.strides[3],
+              dtype_of(ty.type), sum, 0);
         }
 }
 
@@ -138,7 +149,8 @@ FAKE int miopenSetTensorDescriptor(Tensor* t, int type, int rank, const int* siz
 FAKE int miopenDestroyTensorDescriptor(Tensor* t) { return delete t, 0; }
 FAKE int miopenCreateConvolutionDescriptor(Conv** c) { return *c = new Conv, 0; }
 FAKE int miopenInitConvolutionNdDescriptor(Conv* c, int axes, const int* padding, const int* stride, const int* dilation, int mode) {
-  return c->padding.assign(padding, padding + axes), c->stride.assign(stride, stride + axes), c->dilation.assign(dilation, dilation + axes), c->mode = mode, 0;
+  return c->padding.assign(padding, padding + axes), c->stride.assign(stride, stride + axes),
+         c->dilation.assign(dilation, dilation + axes), c->mode = mode, 0;
 }
 FAKE int miopenSetConvolutionGroupCount(Conv* c, int groups) { return c->groups = groups, 0; }
 FAKE int miopenSetConvolutionAttribute(Conv* c, int attribute, int value) {
@@ -147,7 +159,8 @@ FAKE int miopenSetConvolutionAttribute(Conv* c, int attribute, int value) {
 }
 FAKE int miopenDestroyConvolutionDescriptor(Conv* c) { return delete c, 0; }
 
-FAKE int miopenConvolutionForwardGetSolution(Handle* handle, Tensor* w, Tensor* x, Conv* c, Tensor* y, size_t most, size_t* count, Solution* out) {
+FAKE int miopenConvolutionForwardGetSolution(Handle* handle, Tensor* w, Tensor* x, Conv* c, Tensor* y, size_t most,
+                                             size_t* count, Solution* out) {
   const Use use(handle);
   ++fake_miopen_asked;
   if (!sound(w, x, c, y)) return wrong();
@@ -156,7 +169,8 @@ FAKE int miopenConvolutionForwardGetSolution(Handle* handle, Tensor* w, Tensor* 
     if (*count < most) out[(*count)++] = s;
   return 0;
 }
-FAKE int miopenConvolutionForwardGetSolutionWorkspaceSize(Handle* handle, Tensor* w, Tensor* x, Conv* c, Tensor* y, uint64_t id, size_t* bytes) {
+FAKE int miopenConvolutionForwardGetSolutionWorkspaceSize(Handle* handle, Tensor* w, Tensor* x, Conv* c, Tensor* y,
+                                                          uint64_t id, size_t* bytes) {
   const Use use(handle);
   if (!sound(w, x, c, y)) return wrong();
   return solution(id) ? (*bytes = solution(id)->workspace_bytes, 0) : kBad;
@@ -165,11 +179,13 @@ FAKE int miopenConvolutionForwardCompileSolution(Handle* handle, Tensor* w, Tens
   const Use use(handle);
   return !sound(w, x, c, y) || !solution(id) ? wrong() : (handle->compiled.insert(id), 0);
 }
-FAKE int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const void* w, Tensor* tx, const void* x, Conv* c, Tensor* ty, void* y, void* workspace,
-                                           size_t workspace_bytes, uint64_t id) {
+FAKE int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const void* w, Tensor* tx, const void* x,
+                                           Conv* c, Tensor* ty, void* y, void* workspace, size_t workspace_bytes,
+                                           uint64_t id) {
   const Use use(handle);
   const Solution* s = solution(id);
-  if (!sound(tw, tx, c, ty) || !s || !handle->compiled.count(id) || workspace_bytes < s->workspace_bytes || (s->workspace_bytes > 0 && !workspace))
+  if (!sound(tw, tx, c, ty) || !s || !handle->compiled.count(id) || workspace_bytes < s->workspace_bytes ||
+      (s->workspace_bytes > 0 && !workspace))
     return wrong();
   for (const void* p : {w, x, static_cast<const void*>(y)})
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return wrong();
@@ -180,7 +196,9 @@ FAKE int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const voi
   return 0;
 }
 
-FAKE int miopenCreateFusionPlan(Fusion** plan, int direction, Tensor* x) { return direction != 0 ? wrong() : (*plan = new Fusion{.x = x}, 0); }
+FAKE int miopenCreateFusionPlan(Fusion** plan, int direction, Tensor* x) {
+  return direction != 0 ? wrong() : (*plan = new Fusion{.x = x}, 0);
+}
 FAKE int miopenDestroyFusionPlan(Fusion* plan) { return delete plan, 0; }
 FAKE int miopenCreateOpConvForward(Fusion* plan, void** op, Conv* c, Tensor* w) { return plan->conv = c, plan->w = w, *op = plan, 0; }
 FAKE int miopenCreateOpBiasForward(Fusion* plan, void** op, Tensor* bias) { return plan->bias = bias, *op = plan, 0; }
@@ -206,7 +224,9 @@ FAKE int miopenSetOpArgsActivForward(Arguments*, void*, const float*, const floa
 }
 FAKE int miopenExecuteFusionPlan(Handle* handle, Fusion* plan, Tensor* tx, const void* x, Tensor* ty, void* y, Arguments* a) {
   const Use use(handle);
-  if (plan->compiled_on != handle || !sound(plan->w, tx, plan->conv, ty) || !a->w || (plan->bias != nullptr) != (a->bias != nullptr)) return wrong();
+  if (plan->compiled_on != handle || !sound(plan->w, tx, plan->conv, ty) || !a->w ||
+      (plan->bias != nullptr) != (a->bias != nullptr))
+    return wrong();
   ++fake_miopen_fused;
   convolve(*plan->w, a->w, *tx, x, *plan->conv, *ty, y, a->bias, plan->activation, false);
   return 0;

@@ -68,7 +68,8 @@ AnchorDesc anchor_of(const Case& c) {
     return t;
   };
   Dims y{c.x[0], c.w[0]};
-  for (size_t d = 0; d < c.stride.size(); ++d) y.push_back((c.x[d + 2] + 2 * c.padding[d] - c.dilation[d] * (c.w[d + 2] - 1) - 1) / c.stride[d] + 1);
+  for (size_t d = 0; d < c.stride.size(); ++d)
+    y.push_back((c.x[d + 2] + 2 * c.padding[d] - c.dilation[d] * (c.w[d + 2] - 1) - 1) / c.stride[d] + 1);
   AnchorDesc a;
   a.op = kit::kOp_conv;
   a.operands = {tensor(0, c.x), tensor(1, c.w), TensorDesc{}};
@@ -157,7 +158,9 @@ class Miopen : public testing::Test {
  protected:
   Miopen() {
     counter("fake_miopen_fuses") = 2;
-    for (const char* name : {"fake_miopen_asked", "fake_miopen_ran", "fake_miopen_fused", "fake_miopen_slip", "fake_miopen_wrong"}) counter(name) = 0;
+    for (const char* name :
+         {"fake_miopen_asked", "fake_miopen_ran", "fake_miopen_fused", "fake_miopen_slip", "fake_miopen_wrong"})
+      counter(name) = 0;
   }
   ~Miopen() override { EXPECT_EQ(counter("fake_miopen_wrong"), 0) << "calls that the fake does not understand"; }
 };
@@ -178,7 +181,8 @@ TEST_F(Miopen, Agrees) {
         for (bool bias : {false, true})
           for (uint32_t activation : {0u, uint32_t{kit::kOp_relu}, uint32_t{kit::kOp_tanh}, uint32_t{kit::kOp_sigmoid}}) {
             c.last = last, c.dtype = dtype, c.bias = bias, c.activation = activation;
-            SCOPED_TRACE(c.name + (last ? " last" : "") + " dtype " + std::to_string(dtype) + " bias " + std::to_string(bias) + " op " + std::to_string(activation));
+            SCOPED_TRACE(c.name + (last ? " last" : "") + " dtype " + std::to_string(dtype) + " bias " +
+                         std::to_string(bias) + " op " + std::to_string(activation));
             const auto step = make(*library, anchor_of(c));
             EXPECT_LT(error_of(*step, c), 1) << step->describe();
             ++tried;
