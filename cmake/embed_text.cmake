@@ -1,4 +1,4 @@
-# Writes OUT, a C++ source that defines each of TEXTS (files NAME.krn, separated by commas) as `const std::string_view
+# Writes OUT, a C++ source that defines each of TEXTS (files NAME.*, separated by commas) as `const std::string_view
 # NAME` in namespace SPACE, which HEADER declares. A file's head, its comment lines up to the first empty one, is for people
 # and left out: the text begins with that empty line.
 #   cmake -DOUT=.. -DSPACE=.. -DHEADER=.. -DTEXTS=a,b -P embed_text.cmake
@@ -8,7 +8,7 @@ foreach(path IN LISTS TEXTS)
   get_filename_component(name "${path}" NAME_WE)
   file(READ "${path}" text)
   string(FIND "${text}" "\n\n" head)
-  if(NOT text MATCHES "^// SPDX-License-Identifier" OR head LESS 0)
+  if(NOT text MATCHES "^(//|/\\*|<!--) SPDX-License-Identifier" OR head LESS 0)
     message(FATAL_ERROR "${path} does not begin with a head of comment lines and an empty line")
   endif()
   math(EXPR begin "${head} + 1")

@@ -32,8 +32,8 @@ function(keirin_add_library name)
   target_link_libraries(${name} PUBLIC ${A_LIBS} PRIVATE ${A_PRIVATE_LIBS})
 endfunction()
 
-# Texts of kernels as part of a library: for each file NAME.krn a `std::string_view NAME` in SPACE, as HEADER declares it. Made again
-# when a file changes.
+# Texts (of kernels, of pages) as part of a library: for each file NAME.* a `std::string_view NAME` in SPACE, as HEADER declares it. Made
+# again when a file changes.
 function(keirin_embed_texts target)
   cmake_parse_arguments(A "" "SPACE;HEADER" "TEXTS" ${ARGN})
   set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_texts.cc)

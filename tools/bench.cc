@@ -19,6 +19,7 @@
 #include "core/eager/tensor_services.h"
 #include "tools/files.h"
 #include "tools/options.h"
+#include "tools/page/page.h"
 #include "tools/tensors.h"
 
 extern char** environ;
@@ -33,6 +34,7 @@ struct Bench {
   std::vector<std::string> sizes;  // "8,128": one run of every model with these free sizes each
   bool costs = false;
   std::string cache;               // of this run alone, where cold starts are measured
+  std::string html;
 };
 
 // What a process finds that starts after this one: its own, because code compiled in this one is still in memory. 0: nothing to load.
@@ -109,6 +111,8 @@ class Table {
                  report.verified ? "verified" : "NOT VERIFIED");
     print_warnings(report);
     reports_.push_back(std::move(report));
+    if (!bench_.html.empty())
+      KRN_TRY(write_text(bench_.html, page_html("Keirin: models beside eager", View::kModels, bench_json(reports_))));
     if (bench_.common.json.empty() || bench_.common.json == "-") return {};
     return write_text(bench_.common.json, bench_json(reports_).dump(2) + "\n");
   }
@@ -226,6 +230,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   word->add_option("models", bench->models, ".pt2 files or names of the zoo; none: the whole zoo");
   word->add_option("--at", bench->sizes, "sizes for the free dimensions of a dynamic model, as 8,128; repeat it for more rows");
   word->add_flag("--costs", bench->costs, "also what starting costs: with an empty cache, and again in a process that finds it filled");
+  word->add_option("--html", bench->html, "write a page with plots: the models, and the steps of each with their times");
   bench->common.add_to(*word);
   word->callback([bench, &exit_code] {
     if (bench->models.empty()) bench->models = zoo_names(bench->common.size);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tools/options.h"
+#include "tools/page/page.h"
 #include "tools/tensors.h"
 
 namespace keirin::tools {
@@ -13,7 +14,7 @@ namespace {
 
 struct Explain {
   CommonOptions common;
-  std::string model;
+  std::string model, html;
 };
 
 Status run(Explain& explain) {
@@ -25,6 +26,8 @@ Status run(Explain& explain) {
   KRN_TRY_LET(ModelReport report, session->compile(inputs));
   end_progress_line();
   fmt::print(text_out(explain.common.json), "{}", explain_text(report, table_width(explain.common.wide)));
+  if (!explain.html.empty())
+    KRN_TRY(write_text(explain.html, page_html("Keirin: " + report.model, View::kModels, bench_json({report}))));
   if (!explain.common.json.empty()) KRN_TRY(write_text(explain.common.json, to_json(report).dump(2) + "\n"));
   return {};
 }
@@ -35,6 +38,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   auto state = std::make_shared<Explain>();
   CLI::App* word = app.add_subcommand("explain", "say why each part of a model is compiled or eager");
   word->add_option("model", state->model, "a .pt2 file or a name of the zoo")->required();
+  word->add_option("--html", state->html, "write a page with plots: the steps with their times, the candidates, the reasons");
   state->common.add_to(*word);
   word->callback([state, &exit_code] {
     Status status = run(*state);

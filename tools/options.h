@@ -11,15 +11,9 @@
 #include <vector>
 
 #include "core/api/session.h"
+#include "tools/exits.h"
 
 namespace keirin::tools {
-
-// Documented in docs/options.md, made of tools/exits.def; scripts rely on them.
-enum Exit : int {
-#define KRN_EXIT(name, code, text) name = code,
-#include "tools/exits.def"
-#undef KRN_EXIT
-};
 
 struct CommonOptions {
   Options runtime;

@@ -17,6 +17,8 @@
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
 #include "tests/support/temp_folder.h"
+#include "tools/matrix/report.h"
+#include "tools/page/page.h"
 
 namespace keirin::fuzz {
 namespace {
@@ -29,6 +31,22 @@ std::string_view text_of(Bytes bytes) { return {reinterpret_cast<const char*>(by
 [[maybe_unused]] void graph_bytes(Bytes bytes) { (void)read_graph({bytes.begin(), bytes.end()}); }
 [[maybe_unused]] void artifact(Bytes bytes) { (void)parse_artifact(text_of(bytes)); }
 [[maybe_unused]] void ledger(Bytes bytes) { (void)parse_ledger(text_of(bytes)); }
+
+// A store of one log: read, judged, and shown in every form.
+[[maybe_unused]] void matrix(Bytes bytes) {
+  namespace m = tools::matrix;
+  m::Store store;
+  store.read_log(text_of(bytes), "fuzz");
+  const Result<nlohmann::json> report = m::report_json(store, ""), page = m::page_json(store, "");
+  (void)m::history_text(m::history_json(store, "", ""));
+  if (!report.ok() || !page.ok()) return;
+  (void)(m::report_text(*report) + m::report_markdown(*report) + m::report_junit(*report) + m::report_google_benchmark(*report, true));
+  // A page has two elements of script, the data's and its own, whatever the store says.
+  const std::string html = tools::page_html("store", tools::View::kMatrix, *page);
+  size_t ends = 0;
+  for (size_t at = html.find("</script"); at != std::string::npos; at = html.find("</script", at + 1)) ++ends;
+  if (ends != 2) __builtin_trap();
+}
 
 // What parses is either malformed and named, or prints and parses again.
 [[maybe_unused]] void text(Bytes bytes) {

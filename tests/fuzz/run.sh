@@ -8,12 +8,16 @@ cd "$(dirname "$0")/../.."
 seconds=${1:-60}
 seeds=$(mktemp -d)
 trap 'rm -rf "$seeds"' EXIT
-mkdir "$seeds"/{pt2,graph_bytes,text,artifact,manifest,ledger}
+mkdir "$seeds"/{pt2,graph_bytes,text,artifact,manifest,ledger,matrix}
 cp tests/data/pt2/*.pt2 "$seeds/pt2"
 find tests -name '*.ir' -exec cp -t "$seeds/text" {} +
 find . -path ./build\* -prune -o -name manifest.toml -exec cp -t "$seeds/manifest" --backup=numbered {} +
 status=0
-for reader in pt2 graph_bytes text artifact manifest ledger; do
+python3 tests/page/store.py "$seeds/store" --cells 4
+for log in "$seeds"/store/log/run-0*.jsonl; do  # without most samples, so that a seed is short
+  awk '!/"kind":"sample"/ || ++samples <= 8' "$log" > "$seeds/matrix/$(basename "$log")"
+done
+for reader in pt2 graph_bytes text artifact manifest ledger matrix; do
   printf 'x' > "$seeds/$reader/one"
   log=$seeds/$reader.log
   build-fuzz/fuzz_$reader -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 \

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
+#include <string_view>
 
 #include "core/api/options.h"
 #include "core/base/sha256.h"
@@ -24,6 +27,28 @@ Status wrong_part(const std::string& text, const char* part, const std::string& 
   return Status(Code::k_invalid_input,
                 {fmt::format("\"{}\" is no {} of a case", value, part), text, "nothing was measured",
                  fmt::format("give one of: {}", fmt::join(allowed, ", "))});
+}
+
+// A whole number that the environment says; nothing if it says none.
+std::optional<uint64_t> number_of(const char* text) {
+  if (!text) return {};
+  uint64_t value = 0;
+  const char* const end = text + std::string_view(text).size();
+  const auto [at, error] = std::from_chars(text, end, value);
+  return error == std::errc() && at == end && at != text ? std::optional(value) : std::nullopt;
+}
+
+Result<Shard> shard_of_engine() {
+  std::optional<uint64_t> number = number_of(std::getenv("SLURM_ARRAY_TASK_ID")),
+                          count = number_of(std::getenv("SLURM_ARRAY_TASK_COUNT"));
+  const uint64_t first = number_of(std::getenv("SLURM_ARRAY_TASK_MIN")).value_or(0);
+  if (number) number = *number >= first ? *number - first : std::numeric_limits<uint64_t>::max() - 1;
+  if (!number) number = number_of(std::getenv("JOB_COMPLETION_INDEX")), count = number_of(std::getenv("KEIRIN_SHARDS"));
+  if (number && count && *number < *count) return Shard{*number + 1, *count};
+  return Status(Code::k_invalid_input,
+                {"which shard this is was not found", "--shard auto", "nothing was measured",
+                 "run it in an array of Slurm whose steps are 1, or in an indexed job of Kubernetes with "
+                 "KEIRIN_SHARDS set; elsewhere give 3/8"});
 }
 
 }  // namespace
@@ -42,7 +67,7 @@ Result<Case> parse_case(const std::string& text) {
     return std::find(allowed.begin(), allowed.end(), value) != allowed.end() ? Status()
                                                                              : wrong_part(text, part, value, allowed);
   };
-  KRN_TRY(check("sizes", item.sizes, {"small", "full", "others"}));
+  KRN_TRY(check("sizes", item.sizes, {"tiny", "small", "full", "others"}));
   KRN_TRY(check("work", item.work, {"infer"}));
   KRN_TRY(check("scenario", item.scenario, {"single"}));
   KRN_TRY(check("mode", item.mode, option_row("mode").values.words));
@@ -56,7 +81,7 @@ Result<std::vector<Case>> read_case_set(const std::string& name) {
   std::ifstream file(path);
   if (!file)
     return Status(Code::k_invalid_input, {fmt::format("no set of cases is called \"{}\"", name), path.string(),
-                                          "nothing was measured", "give smoke, ci, or the path of a file"});
+                                          "nothing was measured", "give smoke, ci, full, or the path of a file"});
   std::vector<Case> cases;
   for (std::string line; std::getline(file, line);) {
     line = line.substr(0, line.find('#'));
@@ -70,6 +95,7 @@ Result<std::vector<Case>> read_case_set(const std::string& name) {
 }
 
 Result<Shard> parse_shard(const std::string& text) {
+  if (text == "auto") return shard_of_engine();
   Shard shard;
   const char* const end = text.data() + text.size();
   const auto number = std::from_chars(text.data(), end, shard.number);

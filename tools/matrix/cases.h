@@ -15,7 +15,7 @@ namespace keirin::tools::matrix {
 
 struct Case {
   std::string model;     // of the zoo
-  std::string sizes;     // "small", "full", "others": which zoo
+  std::string sizes;     // "tiny", "small", "full", "others": which zoo
   std::string dtype;     // of its floats, for people: the file fixes it
   std::string work;      // "infer"
   std::string scenario;  // "single": one call after the other
@@ -26,13 +26,13 @@ struct Case {
 // `invalid_input` names the part that is not allowed.
 Result<Case> parse_case(const std::string& text);
 
-// The cases of a set that is shipped ("smoke", "ci"), or of a file. `#` begins a comment.
+// The cases of a set that is shipped ("smoke", "ci", "full"), or of a file. `#` begins a comment.
 Result<std::vector<Case>> read_case_set(const std::string& name);
 
 struct Shard {
   uint64_t number = 1, count = 1;
 };
-// "3/8"; from 1.
+// "3/8"; from 1. "auto": what Slurm's array or Kubernetes' indexed job says of this process.
 Result<Shard> parse_shard(const std::string& text);
 bool in_shard(const Case& item, const Shard& shard);
 

@@ -16,14 +16,22 @@
 namespace keirin::tools::matrix {
 namespace {
 
+using nlohmann::json;
+
+// Change points take the square of it; older points of a longer series are not looked at.
+constexpr size_t kMaxPoints = 1000;
+
 struct Point {
   double time = 0, log_ratio = 0;
   double gate = 0;
   std::string run;
 };
 
+// By class, case, variant.
+using SeriesMap = std::map<std::tuple<std::string, std::string, std::string>, std::vector<Point>>;
+
 std::string day_of(double seconds) {
-  const auto when = static_cast<time_t>(seconds);
+  const auto when = static_cast<time_t>(std::clamp(seconds, 0.0, kLatestTime));
   tm parts{};
   ::gmtime_r(&when, &parts);
   char text[32];
@@ -31,14 +39,11 @@ std::string day_of(double seconds) {
   return text;
 }
 
-}  // namespace
-
-std::string history_text(const Store& store, const std::string& cases, const std::string& machine_class) {
-  const std::vector<Verdict> verdicts = judge(store);
+SeriesMap series_of(const std::vector<Verdict>& verdicts, const std::string& cases, const std::string& machine_class) {
   std::map<std::pair<std::string, std::string>, double> replay;  // over eager, by sitting and case
   for (const Verdict& v : verdicts)
     if (v.purpose == "run" && v.variant == "replay" && v.measured()) replay[{v.sitting, v.item}] = v.shift.estimate;
-  std::map<std::tuple<std::string, std::string, std::string>, std::vector<Point>> series;  // by class, case, variant
+  SeriesMap series;
   for (const Verdict& v : verdicts) {
     if (v.purpose != "run" || !v.measured() || v.label == label_name(Label::kInvalid)) continue;
     if (!cases.empty() && ::fnmatch(cases.c_str(), v.item.c_str(), 0) != 0) continue;
@@ -52,31 +57,71 @@ std::string history_text(const Store& store, const std::string& cases, const std
     series[{v.machine_class, v.item, v.variant}].push_back(
         {v.time, log_ratio, v.gate.value_or(kLeastGate), v.head_run});
   }
-  std::map<std::string, std::string> marks;  // by run
-  for (const auto& [id, record] : store.records())
-    if (record.is("mark")) marks[record.text("of")] += " [" + record.text("mark") + ": " + record.text("why") + "]";
-  std::string out;
   for (auto& [key, points] : series) {
     std::sort(points.begin(), points.end(),
               [](const Point& a, const Point& b) { return std::tie(a.time, a.run) < std::tie(b.time, b.run); });
+    if (points.size() > kMaxPoints) points.erase(points.begin(), points.end() - kMaxPoints);
+  }
+  return series;
+}
+
+// What persons said, by record: "step_accepted: why".
+std::map<std::string, std::vector<std::string>> marks_of(const Store& store) {
+  std::map<std::string, std::vector<std::string>> marks;
+  for (const auto& [id, record] : store.records())
+    if (record.is("mark")) marks[record.text("of")].push_back(clean(record.text("mark") + ": " + record.text("why")));
+  return marks;
+}
+
+}  // namespace
+
+json history_json(const Store& store, const std::string& cases, const std::string& machine_class) {
+  const auto marks = marks_of(store);
+  json out = json::array();
+  for (const auto& [key, points] : series_of(judge(store), cases, machine_class)) {
     std::vector<double> values, gates;
-    for (const Point& p : points) values.push_back(p.log_ratio), gates.push_back(p.gate);
-    const std::vector<ChangePoint> steps = change_points(values, std::log1p(median(gates)));
-    out += fmt::format("{}  {}  {}: {} sittings, {} steps\n", std::get<0>(key), std::get<1>(key), std::get<2>(key),
-                       points.size(), steps.size());
+    json shown = json::array(), steps = json::array();
+    std::vector<bool> accepted;
+    for (const Point& p : points) {
+      values.push_back(p.log_ratio), gates.push_back(p.gate);
+      shown.push_back({{"time", p.time}, {"ratio", std::exp(p.log_ratio)}, {"run", p.run}});
+      const auto mark = marks.find(p.run);
+      if (mark != marks.end()) shown.back()["marks"] = mark->second;
+      accepted.push_back(mark != marks.end() &&
+                         std::any_of(mark->second.begin(), mark->second.end(),
+                                     [](const std::string& each) { return each.rfind("step_accepted: ", 0) == 0; }));
+    }
+    for (const ChangePoint& step : change_points(values, std::log1p(median(gates))))
+      steps.push_back({{"at", step.at}, {"step", step.step}, {"p", step.p}, {"accepted", bool(accepted[step.at])}});
+    out.push_back({{"class", clean(std::get<0>(key))},
+                   {"case", clean(std::get<1>(key))},
+                   {"variant", clean(std::get<2>(key))},
+                   {"points", shown},
+                   {"steps", steps}});
+  }
+  return out;
+}
+
+std::string history_text(const json& history) {
+  std::string out;
+  for (const json& series : history) {
+    const json &points = series["points"], &steps = series["steps"];
+    out += fmt::format("{}  {}  {}: {} sittings, {} steps\n", series["class"].get<std::string>(),
+                       series["case"].get<std::string>(), series["variant"].get<std::string>(), points.size(),
+                       steps.size());
     for (size_t i = 0; i < points.size(); ++i) {
-      const auto step = std::find_if(steps.begin(), steps.end(), [&](const ChangePoint& s) { return s.at == i; });
-      const auto mark = marks.find(points[i].run);
-      out += fmt::format("  {}  {:.3f} of eager{}{}\n", day_of(points[i].time), std::exp(points[i].log_ratio),
-                         step == steps.end()
-                             ? ""
-                             : fmt::format("  <- step of {:+.1f} %, p {:.0e}: compare the two stacks as a pair",
-                                           100 * std::expm1(step->step), step->p),
-                         mark == marks.end() ? "" : mark->second);
+      out += fmt::format("  {}  {:.3f} of eager", day_of(points[i]["time"].get<double>()),
+                         points[i]["ratio"].get<double>());
+      for (const json& step : steps)
+        if (step["at"].get<size_t>() == i)
+          out += fmt::format("  <- step of {:+.1f} %, p {:.0e}{}", 100 * std::expm1(step["step"].get<double>()),
+                             step["p"].get<double>(),
+                             step["accepted"].get<bool>() ? ", accepted" : ": compare the two stacks as a pair");
+      if (points[i].contains("marks"))
+        for (const json& mark : points[i]["marks"]) out += fmt::format(" [{}]", mark.get<std::string>());
+      out += "\n";
     }
   }
-  for (char& c : out)
-    if (c != '\n' && (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)) c = '?';
   return out.empty() ? "no series: keirin matrix run writes points\n" : out;
 }
 

@@ -42,6 +42,7 @@ std::map<std::string, Samples> samples_by_run(const Store& store) {
 
 struct Blocks {
   std::vector<double> d;
+  std::vector<int> launches;  // parallel
   std::vector<double> base_ns, head_ns;
   int dropped = 0;
 };
@@ -52,11 +53,26 @@ Blocks blocks_of(const Samples& base, const Samples& head) {
   for (const auto& [block, a] : base.medians) {
     const auto b = head.medians.find(block);
     if (b == head.medians.end() || a.size() != 2 || b->second.size() != 2) continue;  // a torn one
+    if (out.d.size() == kMaxBlocks) break;
     double d = 0;
     for (const auto& [slot, ns] : a) d -= std::log(ns) / 2, out.base_ns.push_back(ns);
     for (const auto& [slot, ns] : b->second) d += std::log(ns) / 2, out.head_ns.push_back(ns);
-    out.d.push_back(d);
+    out.d.push_back(d), out.launches.push_back(block.first);
   }
+  return out;
+}
+
+void take_over(const Blocks& from, bool fresh, Verdict* v) {
+  for (size_t i = 0; i < from.d.size(); ++i) v->blocks.push_back({from.launches[i], from.d[i], fresh});
+  v->base_slots_ns = from.base_ns, v->head_slots_ns = from.head_ns;
+  v->base_ns = median(from.base_ns), v->head_ns = median(from.head_ns);
+}
+
+// Why a person declared a record void, by its id.
+std::map<std::string, std::string> voided(const Store& store) {
+  std::map<std::string, std::string> out;
+  for (const auto& [id, record] : store.records())
+    if (record.is("mark") && record.text("mark") == "void") out.emplace(record.text("of"), record.text("why"));
   return out;
 }
 
@@ -70,8 +86,7 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
   Verdict& v = cell->verdict;
   v.shift = paired_shift(blocks.d);
   v.dropped = blocks.dropped;
-  v.base_ns = median(blocks.base_ns);
-  v.head_ns = median(blocks.head_ns);
+  take_over(blocks, false, &v);
   const std::string status = run.text("status");
   if (const auto reasons = run.fields.find("reasons"); reasons != run.fields.end() && reasons->is_array())
     for (const auto& reason : *reasons)
@@ -80,8 +95,8 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
     v.label = "not_run";
   } else if (status != "ok") {
     v.label = label_name(Label::kInvalid);
-    v.head_failed =
-        run.text("at_fault") == "head" && (status == "wrong_result" || status == "crashed" || status == "timeout");
+    v.head_failed = run.text("at_fault") == "head" &&
+                    (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost");
   } else if (!v.gate) {
     v.label = label_name(Label::kInconclusive);
     v.reasons.push_back("no gate: nothing is known of the noise here");
@@ -108,6 +123,7 @@ std::vector<Verdict> judge(const Store& store) {
     const auto at = samples.find(run);
     return at == samples.end() ? Samples() : at->second;
   };
+  const std::map<std::string, std::string> void_records = voided(store);
   std::map<std::string, const Record*> sittings;            // by their own name
   std::map<std::string, std::vector<const Record*>> again;  // runs of the second stage, by the run that they confirm
   std::map<std::string, std::map<std::pair<std::string, std::string>, Cell>>
@@ -135,9 +151,19 @@ std::vector<Verdict> judge(const Store& store) {
     v.candidate = run.text("candidate");
     v.head_run = id, v.base_run = run.text("base");
     if (const Record* base = store.find(v.base_run)) v.against = base->text("variant");
-    if (run.fields.contains("gate") && run.fields["gate"].is_number()) v.gate = run.number("gate");
+    if (const double gate = run.number("gate"); gate > 0) v.gate = gate;
     conclude(&cell, run, blocks_of(of(v.base_run), of(id)));
+    const auto named = sittings.find(v.sitting);
+    bool is_void = false;
+    for (const std::string& each : {id, v.base_run, named == sittings.end() ? std::string() : named->second->id}) {
+      const auto at = void_records.find(each);
+      if (at == void_records.end()) continue;
+      is_void = true;
+      v.label = label_name(Label::kInvalid), v.flagged = false, v.head_failed = false;
+      v.reasons.push_back("declared void: " + at->second);
+    }
     for (const Record* more : again[id]) {
+      if (is_void || void_records.count(more->id)) continue;
       const Blocks fresh = blocks_of(of(more->text("base")), of(more->id));
       if (more->text("at_fault") == "head" &&
           (more->text("status") == "crashed" || more->text("status") == "timeout")) {
@@ -150,8 +176,7 @@ std::vector<Verdict> judge(const Store& store) {
       cell.fresh = fresh.d;
       v.confirm = more->id;
       v.dropped += fresh.dropped;
-      v.base_ns = median(fresh.base_ns);
-      v.head_ns = median(fresh.head_ns);
+      take_over(fresh, true, &v);
     }
   }
   std::vector<Verdict> out;

@@ -13,6 +13,16 @@
 
 namespace keirin::tools::matrix {
 
+// What a hostile run could hold: intervals take the square of it. A pair has 48 at most.
+inline constexpr size_t kMaxBlocks = 200;
+
+// One block of a pair, as the statistics see it.
+struct BlockShift {
+  int launch = 0;
+  double d = 0;        // mean log head - mean log base
+  bool fresh = false;  // of the second stage
+};
+
 struct Verdict {
   std::string sitting, purpose;  // purpose: compare, selfcheck, run
   double time = 0;               // of the sitting, seconds since 1970
@@ -23,12 +33,15 @@ struct Verdict {
   std::string candidate;                    // that answered on head's side
   Shift shift;                              // log head - log base; of the fresh blocks if there are any
   std::optional<double> gate;
-  double p = 1;                     // of the direction that the shift has, against the gate
-  int dropped = 0;                  // blocks
-  double base_ns = 0, head_ns = 0;  // median slot
-  std::string label;                // as label_name, or "not_run"
-  bool flagged = false;             // has to be measured once more to be called
-  bool head_failed = false;         // wrong numbers, a crash or a hang of head: never a pass
+  double p = 1;                                      // of the direction that the shift has, against the gate
+  int dropped = 0;                                   // blocks
+  double base_ns = 0, head_ns = 0;                   // median slot
+  std::vector<BlockShift> blocks;                    // of both stages
+  std::vector<double> base_slots_ns, head_slots_ns;  // of the stage that the label is made of
+  std::string label;                                 // as label_name, or "not_run"
+  bool flagged = false;                              // has to be measured once more to be called
+  bool head_failed =
+      false;  // wrong numbers, a crash or a hang of head, or nothing to offer where base had: never a pass
   std::vector<std::string> reasons;
 
   bool measured() const { return shift.blocks > 0; }

@@ -35,6 +35,7 @@ Result<Side> launch(const Case& item, const Way& way, const PairOptions& options
   KRN_TRY_LET(const json warm, side.ask({{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline));
   course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
   course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
+  course->settle_ns.push_back(warm.value("settle_ns", uint64_t{0}));
   return side;
 }
 
@@ -86,11 +87,13 @@ bool time_block(Side* base, Side* head, const PairOptions& options, int launch, 
 
 }  // namespace
 
-Result<std::string> find_candidate(const Case& item, const Way& way, int threads) {
+Result<std::string> find_candidate(const Case& item, const Way& way, int threads, Course* course) {
   std::string disturbed;
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
     KRN_TRY_LET(const json opened, side.ask(open_question(item, way, threads, true), kOpenDeadline));
+    if (race == 0) course->cold_ns = opened.value("build_ns", uint64_t{0});
+    course->fallbacks = opened.value("fallbacks", json::array());
     disturbed = opened.value("disturbed", "");
     if (disturbed.empty()) return opened.value("chosen", "");
     std::this_thread::sleep_for(milliseconds(500));

@@ -22,7 +22,7 @@ struct Way {
   std::string program;
   std::string stack;      // id of its record
   std::string cache;      // folder
-  std::string variant;    // eager, replay, compiled:<plugin>, auto
+  std::string variant;    // eager, replay, compiled:<plugin>, auto, peer:<name>
   std::string candidate;  // that answers; empty: not found yet
 };
 
@@ -36,8 +36,11 @@ struct PairOptions {
 // How the workers of one side did, over the launches.
 struct Course {
   Status failed;  // the first failure; no further launch is made then
-  std::vector<uint64_t> build_ns, first_ns, calls_to_settle;
+  uint64_t cold_ns =
+      0;  // until it was found what answers: compiled, verified and raced on an empty cache; 0: not asked here
+  std::vector<uint64_t> build_ns, first_ns, calls_to_settle, settle_ns;
   nlohmann::json counts = nlohmann::json::object();
+  nlohmann::json fallbacks = nlohmann::json::array();  // why parts are eager
 };
 
 struct TimedSlot {
@@ -57,8 +60,8 @@ struct PairTimes {
 };
 
 // Which candidate answers for this way: replay and eager by name, others by a race, held again if others disturbed it.
-// The model is verified here, once; its status is wrong_result if that fails.
-Result<std::string> find_candidate(const Case& item, const Way& way, int threads);
+// The model is verified here, once; its status is wrong_result if that fails. The first try's time goes into `course`.
+Result<std::string> find_candidate(const Case& item, const Way& way, int threads, Course* course);
 
 // Adds this many blocks in fresh process pairs.
 void time_blocks(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,

@@ -4,37 +4,78 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 
-#include "tools/options.h"
+#include "tools/exits.h"
 
 namespace keirin::tools::matrix {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::array kLabels = {"regressed", "invalid",   "inconclusive",
-                                "improved",  "unchanged", "not_run"};  // worst first
+constexpr size_t kMaxFallbacks = 20;  // of a cell
 
-// Nothing that moves a terminal's cursor, from ASCII or Unicode.
-std::string clean(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool control = c < 0x20 || c == 0x7f;
-    const bool unicode_control = c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (unicode_control) ++i;
-    out += control || unicode_control ? '?' : text[i];
-  }
+// Median of what a run's launches took, ms; null for none.
+json median_ms(const Record* run, const char* field) {
+  std::vector<double> ns;
+  if (const auto at = run->fields.find(field); at != run->fields.end() && at->is_array())
+    for (const json& value : *at)
+      if (value.is_number()) ns.push_back(value.get<double>());
+  return ns.empty() ? json() : json(median(ns) / 1e6);
+}
+
+// What came before calls were steady, of one side.
+json times_of(const Store& store, const std::string& id) {
+  const Record* run = store.find(id);
+  if (!run) return json::object();
+  json out = {{"start_ms", median_ms(run, "build_ns")},
+              {"first_ms", median_ms(run, "first_ns")},
+              {"settle_ms", median_ms(run, "settle_ns")}};
+  if (const double cold_ns = run->number("cold_ns"); cold_ns > 0) out["cold_ms"] = cold_ns / 1e6;
+  if (const json calls = median_ms(run, "calls_to_settle"); calls.is_number())
+    out["settle_calls"] = std::llround(calls.get<double>() * 1e6);
   return out;
 }
 
-json cell_json(const Verdict& v) {
-  json reasons = json::array();
+json counts_of(const Store& store, const std::string& id) {
+  json out = json::object();
+  const Record* run = store.find(id);
+  if (run && run->fields.contains("counts") && run->fields["counts"].is_object())
+    for (const auto& [name, value] : run->fields["counts"].items())
+      if (value.is_number()) out[clean(name)] = value;
+  return out;
+}
+
+json fallbacks_of(const Store& store, const std::string& id) {
+  json out = json::array();
+  const Record* run = store.find(id);
+  if (run && run->fields.contains("fallbacks") && run->fields["fallbacks"].is_array())
+    for (const json& each : run->fields["fallbacks"])
+      if (each.is_string() && out.size() < kMaxFallbacks) out.push_back(clean(each.get<std::string>()));
+  return out;
+}
+
+// One that a shell takes as it stands.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// The command that measures a cell once more.
+std::string again(const Verdict& v) {
+  return clean(fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
+                           v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant)));
+}
+
+json cell_json(const Store& store, const Verdict& v) {
+  json reasons = json::array(), shifts = json::array();
   for (const std::string& reason : v.reasons) reasons.push_back(clean(reason));
+  for (const BlockShift& block : v.blocks)
+    shifts.push_back({block.launch, std::round(block.d * 1e6) / 1e6, block.fresh ? 1 : 0});
   return {{"case", clean(v.item)},
           {"variant", clean(v.variant)},
           {"against", clean(v.against)},
@@ -45,6 +86,7 @@ json cell_json(const Verdict& v) {
           {"ratio_ci", v.measured() ? json{std::exp(v.shift.low), std::exp(v.shift.high)} : json()},
           {"gate", v.gate ? json(*v.gate) : json()},
           {"blocks", v.shift.blocks},
+          {"shifts", shifts},
           {"dropped", v.dropped},
           {"p", v.p},
           {"label", v.label},
@@ -53,6 +95,14 @@ json cell_json(const Verdict& v) {
           {"gated", v.gated()},
           {"failed", v.head_failed},
           {"run", v.head_run},
+          {"base_times", times_of(store, v.base_run)},
+          {"head_times", times_of(store, v.head_run)},
+          {"base_counts", counts_of(store, v.base_run)},
+          {"head_counts", counts_of(store, v.head_run)},
+          {"base_slots_ns", v.base_slots_ns},
+          {"head_slots_ns", v.head_slots_ns},
+          {"fallbacks", fallbacks_of(store, v.head_run)},
+          {"again", again(v)},
           {"reasons", reasons}};
 }
 
@@ -76,143 +126,58 @@ json changed_parts(const json& base, const json& head) {
   return out;
 }
 
-int rank(const json& cell) {
-  if (cell["failed"].get<bool>()) return -1;
-  const auto at = std::find(kLabels.begin(), kLabels.end(), cell["label"].get<std::string>());
-  return static_cast<int>(at - kLabels.begin());
-}
+// Sittings that ask the same: shards of one, or one repeated.
+struct Group {
+  const Record* last = nullptr;
+  std::set<std::string> names;
+};
 
-char glyph(const json& cell) {
-  switch (rank(cell)) {
-    case 0:
-      return 'v';
-    case 2:
-      return '?';
-    case 3:
-      return '^';
-    case 4:
-      return '=';
-    case 5:
-      return '.';
-    default:
-      return '!';
-  }
-}
-
-std::string numbers(const json& cell) {
-  if (cell["ratio"].is_null()) return "-";
-  return fmt::format("{:.3f} [{:.3f}, {:.3f}]", cell["ratio"].get<double>(), cell["ratio_ci"][0].get<double>(),
-                     cell["ratio_ci"][1].get<double>());
-}
-
-std::string gate_text(const json& cell) {
-  return cell["gate"].is_null() ? "-" : fmt::format("{:.1f} %", 100 * cell["gate"].get<double>());
-}
-
-// What is to be said of a cell beside its figures.
-std::string note(const json& cell) {
-  std::string out = cell["label"].get<std::string>();
-  if (out == "regressed" || out == "improved") out += ", " + cell["size"].get<std::string>();
-  if (cell["confirmed"].get<bool>()) out += ", measured twice";
-  if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"].get<std::string>())
-    out += ", against " + against;
-  if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
-  for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();
-  return out;
-}
-
-std::string reproduce(const json& report, const json& cell) {
-  return fmt::format("keirin matrix {} {}--cases '{}' --variants {}", report["purpose"].get<std::string>(),
-                     report["purpose"] == "compare" ? "--base BASE " : "", cell["case"].get<std::string>(),
-                     cell["variant"].get<std::string>());
-}
-
-std::string totals_text(const json& report) {
-  std::string out;
-  for (const char* label : kLabels)
-    if (const int n = report["totals"].value(label, 0))
-      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", n, label);
-  return out.empty() ? "no cells" : out;
-}
-
-std::string escaped(const std::string& text, bool markdown) {
-  std::string out;
-  for (const char c : text) switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '|':
-      case '`':
-      case '[':
-      case '*':
-      case '_':
-        out += markdown ? std::string("\\") + c : std::string(1, c);
-        break;
-      default:
-        out += c;
-    }
-  return out;
-}
-
-std::string markdown_row(const json& report, const json& cell) {
-  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell),
-                     escaped(cell["case"], true), escaped(cell["variant"], true), cell["base_ms"].get<double>(),
-                     cell["head_ms"].get<double>(), escaped(numbers(cell), true), gate_text(cell),
-                     escaped(note(cell), true), escaped(reproduce(report, cell), true));
-}
-
-}  // namespace
-
-Result<json> report_json(const Store& store, const std::string& sitting) {
+// The newest group first.
+std::vector<Group> groups_of(const Store& store) {
   std::vector<const Record*> sittings;
   for (const auto& [id, record] : store.records())
     if (record.is("sitting")) sittings.push_back(&record);
-  if (sittings.empty())
-    return Status(Code::k_invalid_input, {"the store holds no sitting",
-                                          {},
-                                          "nothing was reported",
-                                          "keirin matrix run, compare or selfcheck writes one"});
   std::sort(sittings.begin(), sittings.end(), [](const Record* a, const Record* b) {
-    return std::pair(a->number("time"), a->id) < std::pair(b->number("time"), b->id);
+    return std::pair(a->number("time"), a->id) > std::pair(b->number("time"), b->id);
   });
-  const auto named =
-      std::find_if(sittings.begin(), sittings.end(), [&](const Record* s) { return s->text("sitting") == sitting; });
-  if (!sitting.empty() && named == sittings.end())
+  std::vector<Group> groups;
+  std::map<std::tuple<std::string, std::string, std::string, std::string, int>, size_t> known;
+  for (const Record* s : sittings) {
+    const std::tuple key(s->text("purpose"), s->text("class"), s->text("base"), s->text("head"), s->whole("threads"));
+    const auto [at, added] = known.emplace(key, groups.size());
+    if (added) groups.push_back({s, {}});
+    groups[at->second].names.insert(s->text("sitting"));
+  }
+  return groups;
+}
+
+Status no_sitting(const std::string& sitting) {
+  if (!sitting.empty())
     return Status(Code::k_invalid_input,
                   {"the store holds no sitting \"" + sitting + "\"", {}, "nothing was reported", {}});
-  const Record& last = sitting.empty() ? *sittings.back() : **named;
-  const auto key = [](const Record& s) {
-    return std::tuple(s.text("purpose"), s.text("class"), s.text("base"), s.text("head"));
-  };
-  std::vector<std::string> names;
-  for (const Record* s : sittings)
-    if (s == &last || (sitting.empty() && key(*s) == key(last))) names.push_back(s->text("sitting"));
+  return Status(
+      Code::k_invalid_input,
+      {"the store holds no sitting", {}, "nothing was reported", "keirin matrix run, compare or selfcheck writes one"});
+}
 
-  std::map<std::pair<std::string, std::string>, Verdict> cells;
-  std::vector<Verdict> verdicts = judge(store);
-  std::stable_sort(verdicts.begin(), verdicts.end(), [](const Verdict& a, const Verdict& b) {
-    return std::tie(a.time, a.sitting) < std::tie(b.time, b.sitting);
-  });
-  for (Verdict& v : verdicts) {
-    if (std::find(names.begin(), names.end(), v.sitting) == names.end()) continue;
+// Each cell of a group as it was measured last. `verdicts` by time.
+json report_of(const Store& store, const std::vector<Verdict>& verdicts, const Group& group) {
+  const Record& last = *group.last;
+  std::map<std::pair<std::string, std::string>, const Verdict*> cells;
+  for (const Verdict& v : verdicts) {
+    if (!group.names.count(v.sitting)) continue;
     const std::pair cell(v.item, v.variant);
     if (v.label == "not_run" && cells.count(cell)) continue;
-    cells[cell] = std::move(v);
+    cells[cell] = &v;
   }
   const json base = parts_of(store, last.text("base")), head = parts_of(store, last.text("head"));
+  json names = json::array();
+  for (const std::string& name : group.names) names.push_back(clean(name));
   json report = {{"schema", "keirin/matrix/1"},
                  {"purpose", clean(last.text("purpose"))},
                  {"class", clean(last.text("class"))},
                  {"fitness", clean(last.text("fitness"))},
+                 {"threads", last.whole("threads")},
                  {"time", last.number("time")},
                  {"sittings", names},
                  {"base", base},
@@ -223,8 +188,8 @@ Result<json> report_json(const Store& store, const std::string& sitting) {
                  {"totals", json::object()},
                  {"skipped", json::array()}};
   std::vector<json> rows;
-  for (const auto& [name, v] : cells) rows.push_back(cell_json(v));
-  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) { return rank(a) < rank(b); });
+  for (const auto& [name, v] : cells) rows.push_back(cell_json(store, *v));
+  std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) { return rank_of(a) < rank_of(b); });
   for (json& row : rows) {
     json& total = report["totals"][row["label"].get<std::string>()];
     total = total.is_null() ? 1 : total.get<int>() + 1;
@@ -236,75 +201,88 @@ Result<json> report_json(const Store& store, const std::string& sitting) {
   return report;
 }
 
-int exit_code(const json& report) {
-  bool undecided = false;
-  for (const json& cell : report["cells"]) {
-    if (cell["failed"].get<bool>()) return kFailed;
-    const bool gated = cell["gated"].get<bool>();
-    if (gated && cell["label"] == "regressed") return kFailed;
-    undecided |= cell["label"] == "invalid" || (gated && cell["label"] == "inconclusive");
-  }
-  return undecided ? kUndecided : kOk;
+std::vector<Verdict> verdicts_by_time(const Store& store) {
+  std::vector<Verdict> verdicts = judge(store);
+  std::stable_sort(verdicts.begin(), verdicts.end(), [](const Verdict& a, const Verdict& b) {
+    return std::tie(a.time, a.sitting) < std::tie(b.time, b.sitting);
+  });
+  return verdicts;
 }
 
-std::string report_text(const json& report) {
-  const auto version = [](const json& parts) {
-    return parts.value("keirin", "?") + " (" + parts.value("keirin build", "?") + ")";
-  };
-  std::string out = fmt::format("{}  {}  {} -> {}  {} cells  times {}\n", report["class"].get<std::string>(),
-                                report["purpose"].get<std::string>(), version(report["base"]), version(report["head"]),
-                                report["cells"].size(), report["fitness"] == "timing" ? "decide" : "inform only");
-  if (!report["warnings"].get<std::string>().empty())
-    out += "  warning: " + report["warnings"].get<std::string>() + "\n";
-  out += fmt::format("    {:<40} {:<14} {:>9} {:>9}  {:<22} {:>6} {:>6}\n", "case", "variant", "base ms", "head ms",
-                     "head/base [95 %]", "gate", "blocks");
-  for (const json& cell : report["cells"])
-    out += fmt::format("  {} {:<40} {:<14} {:>9.4g} {:>9.4g}  {:<22} {:>6} {:>6}  {}\n", glyph(cell),
-                       cell["case"].get<std::string>(), cell["variant"].get<std::string>(),
-                       cell["base_ms"].get<double>(), cell["head_ms"].get<double>(), numbers(cell), gate_text(cell),
-                       cell["blocks"].get<int>(), note(cell));
-  out += "  " + totals_text(report) + "\n";
-  for (const json& change : report["changed"]) out += "  changed: " + change.get<std::string>() + "\n";
-  for (const json& skipped : report["skipped"]) out += "  skipped: " + skipped.get<std::string>() + "\n";
+// Those that a report is about: the named sitting alone, or every group.
+Result<std::vector<Group>> chosen_groups(const Store& store, const std::string& sitting) {
+  std::vector<Group> groups = groups_of(store);
+  if (!sitting.empty()) {
+    groups.clear();
+    for (const auto& [id, record] : store.records())
+      if (groups.empty() && record.is("sitting") && record.text("sitting") == sitting)
+        groups.push_back({&record, {sitting}});
+  }
+  if (groups.empty()) return no_sitting(sitting);
+  return groups;
+}
+
+}  // namespace
+
+std::string clean(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    const unsigned c = byte(i), next = byte(i + 1), last = byte(i + 2);
+    const bool control = c < 0x20 || c == 0x7f;
+    const bool control_of_two = (c == 0xc2 && next >= 0x80 && next < 0xa0) || (c == 0xd8 && next == 0x9c);
+    const bool turns_text =
+        (c == 0xe2 && next == 0x80 && ((last >= 0xaa && last <= 0xae) || last == 0x8e || last == 0x8f)) ||
+        (c == 0xe2 && next == 0x81 && last >= 0xa6 && last <= 0xa9);
+    const bool no_character = c == 0xef && next == 0xbf && last >= 0xbe;  // U+FFFE, U+FFFF: XML has none
+    i += control_of_two ? 1 : turns_text || no_character ? 2 : 0;
+    out += control || control_of_two || turns_text || no_character ? '?' : static_cast<char>(c);
+  }
   return out;
 }
 
-std::string report_markdown(const json& report) {
-  const std::string head =
-      "|  | case | variant | base ms | head ms | head/base [95 %] | gate | note | again "
-      "|\n|---|---|---|---|---|---|---|---|---|\n";
-  std::string changed, all;
-  for (const json& cell : report["cells"]) {
-    all += markdown_row(report, cell);
-    if (cell["label"] != "unchanged" && cell["label"] != "not_run") changed += markdown_row(report, cell);
-  }
-  std::string out = fmt::format("**Regression matrix** ({}, {}): {}\n\n", escaped(report["class"], true),
-                                escaped(report["purpose"], true), totals_text(report));
-  if (!changed.empty()) out += head + changed + "\n";
-  for (const json& change : report["changed"]) out += "- changed: " + escaped(change, true) + "\n";
-  return out + "\n<details><summary>All " + std::to_string(report["cells"].size()) + " cells</summary>\n\n" + head +
-         all + "\n</details>\n";
+int rank_of(const json& cell) {
+  if (cell["failed"].get<bool>()) return -1;
+  const auto at = std::find(kLabels.begin(), kLabels.end(), cell["label"].get<std::string>());
+  return static_cast<int>(at - kLabels.begin());
 }
 
-std::string report_junit(const json& report) {
-  int failures = 0, errors = 0, skipped = 0;
-  std::string cases;
-  for (const json& cell : report["cells"]) {
-    const std::string label = cell["label"], text = escaped(numbers(cell) + ", " + note(cell), false);
-    cases += fmt::format("  <testcase classname=\"{}\" name=\"{} {}\">", escaped(report["class"], false),
-                         escaped(cell["case"], false), escaped(cell["variant"], false));
-    if (cell["failed"].get<bool>())
-      ++errors, cases += "<error message=\"" + text + "\"/>";
-    else if (label == "regressed" && cell["gated"].get<bool>())
-      ++failures, cases += "<failure message=\"" + text + "\"/>";
-    else if (label == "inconclusive" || label == "invalid" || label == "not_run" || label == "regressed")
-      ++skipped, cases += "<skipped message=\"" + text + "\"/>";
-    cases += "</testcase>\n";
+Result<json> report_json(const Store& store, const std::string& sitting) {
+  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
+  return report_of(store, verdicts_by_time(store), groups[0]);
+}
+
+Result<json> page_json(const Store& store, const std::string& sitting) {
+  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
+  const std::vector<Verdict> verdicts = verdicts_by_time(store);
+  json page = {
+      {"schema", "keirin/matrix-page/1"}, {"reports", json::array()}, {"history", history_json(store, "", "")}};
+  std::set<std::pair<std::string, std::string>> shown;
+  for (const Group& group : groups) {
+    if (!shown.emplace(group.last->text("purpose"), group.last->text("class")).second) continue;
+    json report = report_of(store, verdicts, group);
+    for (json& cell : report["cells"])
+      for (const char* field : {"base_slots_ns", "head_slots_ns", "p", "run"})
+        cell.erase(field);  // of which the page shows none
+    page["reports"].push_back(std::move(report));
   }
-  return fmt::format(
-      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"keirin matrix {}\" tests=\"{}\" failures=\"{}\" "
-      "errors=\"{}\" skipped=\"{}\">\n{}</testsuite>\n",
-      escaped(report["purpose"], false), report["cells"].size(), failures, errors, skipped, cases);
+  return page;
+}
+
+int exit_code(const json& report) {
+  bool undecided = false, asked = false, answered = false;
+  for (const json& cell : report["cells"]) {
+    if (cell["failed"].get<bool>()) return kFailed;
+    const bool gated = cell["gated"].get<bool>();
+    const json& label = cell["label"];
+    if (gated && label == "regressed") return kFailed;
+    undecided |= label == "invalid" || (gated && label == "inconclusive");
+    // Of a plugin that is not here there is a record which says so; of what a budget or a kill cut off there is none.
+    undecided |= gated && label == "not_run" && cell["run"] == "";
+    asked |= gated;
+    answered |= gated && label != "not_run";
+  }
+  return undecided || (asked && !answered) ? kUndecided : kOk;
 }
 
 }  // namespace keirin::tools::matrix

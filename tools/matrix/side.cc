@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "tools/matrix/worker.h"
 
@@ -22,6 +24,48 @@ Code code_of(const std::string& name) {
 #include "abi/status.def"
 #undef KRN_STATUS
   return Code::k_internal;
+}
+
+// A number that is no count or time is none: a worker may be of another version, or somebody else's.
+bool is_count(const nlohmann::json& value) { return value.is_number_unsigned(); }
+bool is_text(const nlohmann::json& value) { return value.is_string(); }
+bool is_truth(const nlohmann::json& value) { return value.is_boolean(); }
+bool is_object(const nlohmann::json& value) { return value.is_object(); }
+bool is_texts(const nlohmann::json& value) {
+  return value.is_array() && std::all_of(value.begin(), value.end(), is_text);
+}
+bool is_times(const nlohmann::json& value) {
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), is_count);
+}
+
+// What answers have to hold, or may lack where a worker is older.
+struct Field {
+  std::string_view ask, name;
+  bool (*is)(const nlohmann::json&);
+  bool may_lack = false;
+};
+constexpr Field kFields[] = {
+    {"hello", "protocol", is_count}, {"hello", "parts", is_object},         {"open", "chosen", is_text},
+    {"open", "disturbed", is_text},  {"open", "counts", is_object, true},   {"open", "fallbacks", is_texts, true},
+    {"open", "build_ns", is_count},  {"warm", "first_ns", is_count},        {"warm", "calls", is_count},
+    {"warm", "settled", is_truth},   {"warm", "settle_ns", is_count, true}, {"slot", "ns", is_times},
+    {"slot", "calls", is_count},     {"slot", "lasted_ns", is_count},       {"slot", "waited_ns", is_count},
+    {"slot", "stolen_ns", is_count},
+};
+
+// Names the first field that is missing or of another type; empty if there is none.
+std::string wrong_field(const std::string& ask, const nlohmann::json& answer) {
+  for (const Field& field : kFields) {
+    if (field.ask != ask) continue;
+    const auto at = answer.find(field.name);
+    if (at == answer.end() ? !field.may_lack : !field.is(*at)) return std::string(field.name);
+  }
+  return {};
+}
+
+std::string text_in(const nlohmann::json& object, const char* field) {
+  const auto at = object.find(field);
+  return at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
 }
 
 }  // namespace
@@ -49,6 +93,7 @@ Result<Side> Side::start(const std::string& program) {
 
 Result<nlohmann::json> Side::ask(const nlohmann::json& question, std::chrono::milliseconds deadline) {
   const Patience patience{std::chrono::steady_clock::now() + deadline};
+  const std::string stage = question.value("ask", "");
   Packet packet;
   packet.head = question;
   Status status = send_packet(channel_.get(), packet, patience);
@@ -56,12 +101,17 @@ Result<nlohmann::json> Side::ask(const nlohmann::json& question, std::chrono::mi
     Result<Packet> answer = receive_packet(channel_.get(), kMaxMessageBytes, patience);
     if (answer.ok() && answer->head.is_object()) {
       const auto error = answer->head.find("error");
-      if (error == answer->head.end()) return std::move(answer->head);
-      if (error->is_object()) return Status(code_of(error->value("code", "")), error->value("what", ""));
+      const std::string wrong = wrong_field(stage, answer->head);
+      if (error == answer->head.end() && wrong.empty()) return std::move(answer->head);
+      if (error == answer->head.end())
+        status = Status(Code::k_corrupt,
+                        "the worker's answer to \"" + stage + "\" lacks \"" + wrong + "\", or has another type there");
+      else if (error->is_object())
+        return Status(code_of(text_in(*error, "code")), text_in(*error, "what"));
     }
-    status = answer.ok() ? Status(Code::k_corrupt, "a worker said what is no answer") : std::move(answer).status();
+    if (status.ok())
+      status = answer.ok() ? Status(Code::k_corrupt, "a worker said what is no answer") : std::move(answer).status();
   }
-  const std::string stage = question.value("ask", "");
   const ChildEnd end =
       status.code() == Code::k_crashed ? child_.finish(std::chrono::steady_clock::now() + kLastGasp) : child_.kill();
   if (status.code() == Code::k_timeout)

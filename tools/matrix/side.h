@@ -21,7 +21,8 @@ class Side {
  public:
   // A fresh worker process. `unsupported` if the program cannot be started.
   static Result<Side> start(const std::string& program);
-  // `crashed` or `timeout` with what was seen, after which the process is gone; else what the worker said.
+  // `crashed`, `timeout` or `corrupt` (an answer without what worker.h says it holds) with what was seen, after which
+  // the process is gone; else what the worker said.
   Result<nlohmann::json> ask(const nlohmann::json& question, std::chrono::milliseconds deadline);
 
  private:

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -50,11 +51,16 @@ std::string status_word(const Status& status) {
     case Code::k_timeout:
       return "timeout";
     case Code::k_unsupported:
-      return "not_run";  // absent, or offered nothing: never a pass
+      return "not_run";  // absent, or offered nothing: never a pass; see kLost
     default:
       return "failed";
   }
 }
+
+// Head offers nothing where base, asked the same, did: a loss, however it is called.
+constexpr const char* kLost = "lost";
+
+bool is_peer(const std::string& variant) { return variant.rfind("peer:", 0) == 0; }
 
 std::string reason_of(const Status& status) {
   return status.message().what + (status.message().where.empty() ? "" : " (" + status.message().where + ")");
@@ -97,6 +103,7 @@ class Sitting {
       Way base{plan_.base, base_stack_, cache_of(base_stack_), variant, {}};
       if (plan_.purpose == Purpose::kRun) base = variant == "auto" ? baseline : eager;
       Way head{plan_.head, head_stack_, cache_of(head_stack_), variant, {}};
+      if (is_peer(variant)) head = {plan_.peers, peer_stack_, cache_of(peer_stack_), variant, {}};
       if (out_of_budget()) return {};
       KRN_TRY_LET(const std::string run, measure_cell(item, &base, &head));
       const Verdict v = verdict_of(item, variant);
@@ -152,6 +159,12 @@ class Sitting {
     KRN_TRY_LET(const Record head, plan_.head == plan_.base ? Result<Record>(base) : stack_record(plan_.head));
     base_stack_ = base.id, head_stack_ = head.id;
     machine_ = machine.id;
+    std::vector<Record> records = {machine, base};
+    if (head.id != base.id) records.push_back(head);
+    if (std::any_of(plan_.variants.begin(), plan_.variants.end(), is_peer)) {
+      KRN_TRY_LET(records.emplace_back(), stack_record(plan_.peers));
+      peer_stack_ = records.back().id;
+    }
     json cells = json::array();
     std::optional<double> least;
     for (const Case& item : plan_.cases)
@@ -161,8 +174,6 @@ class Sitting {
           least = std::min(least.value_or(*gate), *gate);
       }
     const Fitness fitness = fitness_of(least, plan_.counts_only);
-    std::vector<Record> records = {machine, base};
-    if (head.id != base.id) records.push_back(head);
     for (const Case& item : plan_.cases)
       records.push_back(make_record("case", {{"case", item.text()},
                                              {"model", item.model},
@@ -217,8 +228,8 @@ class Sitting {
     return {};
   }
 
-  Status find(const Case& item, Way* way) const {
-    KRN_TRY_LET(way->candidate, find_candidate(item, *way, plan_.timing.threads));
+  Status find(const Case& item, Way* way, Course* course) const {
+    KRN_TRY_LET(way->candidate, find_candidate(item, *way, plan_.timing.threads, course));
     return {};
   }
 
@@ -226,12 +237,14 @@ class Sitting {
   Result<std::string> measure_cell(const Case& item, Way* base, Way* head) {
     const std::optional<double> gate = gate_of_cell(item, head->variant);
     PairTimes times;
-    if (base->candidate.empty()) times.base.failed = find(item, base);
+    if (base->candidate.empty()) times.base.failed = find(item, base, &times.base);
     // Equal stacks run the same plan, so that the same binary twice is the same twice.
-    if (head->stack == base->stack && head->variant == base->variant)
+    if (head->stack == base->stack && head->variant == base->variant) {
       head->candidate = base->candidate;
-    else if (times.base.failed.ok())
-      times.head.failed = find(item, head);
+      times.head.cold_ns = times.base.cold_ns, times.head.fallbacks = times.base.fallbacks;
+    } else if (times.base.failed.ok()) {
+      times.head.failed = find(item, head, &times.head);
+    }
     while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
       const bool enough =
@@ -264,8 +277,11 @@ class Sitting {
             {"stage", stage},
             {"build_ns", course.build_ns},
             {"first_ns", course.first_ns},
+            {"cold_ns", course.cold_ns},
             {"calls_to_settle", course.calls_to_settle},
+            {"settle_ns", course.settle_ns},
             {"counts", course.counts},
+            {"fallbacks", course.fallbacks},
             {"time", now_seconds()},
             {"load", machine_load()}};
   }
@@ -280,7 +296,8 @@ class Sitting {
     if (!failed.ok()) reasons.push_back((times.base.failed.ok() ? "head: " : "base: ") + reason_of(failed));
     if (!times.contended.empty()) reasons.push_back(times.contended);
     fields["base"] = base_run.id;
-    fields["status"] = !failed.ok() ? status_word(failed) : times.contended.empty() ? "ok" : "contended";
+    const bool lost = times.base.failed.ok() && failed.code() == Code::k_unsupported && head.variant == base.variant;
+    fields["status"] = lost ? kLost : !failed.ok() ? status_word(failed) : times.contended.empty() ? "ok" : "contended";
     fields["at_fault"] = failed.ok() ? "" : times.base.failed.ok() ? "head" : "base";
     fields["reasons"] = reasons;
     fields["gate"] = gate ? json(*gate) : json();
@@ -307,12 +324,13 @@ class Sitting {
   std::vector<Pair> flagged_;
   Store mine_;  // this sitting's records
   LogWriter log_;
-  // Of the workers: one per stack, so that equal stacks share what they compiled and decided, and nothing of an earlier sitting is taken over.
+  // Of the workers: one per stack, so that equal stacks share what they compiled and decided, and nothing of an earlier
+  // sitting is taken over.
   std::string cache_of(const std::string& stack) const { return caches_.path() + "/" + stack.substr(0, 16); }
   ScratchFolder caches_;
   const std::string name_;
   const double begin_;
-  std::string machine_, base_stack_, head_stack_;
+  std::string machine_, base_stack_, head_stack_, peer_stack_;
 };
 
 // Two that measure at a time measure each other.

@@ -26,7 +26,8 @@ struct SittingPlan {
   std::string store;
   std::string base, head;  // commands
   std::vector<Case> cases;
-  std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto
+  std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto, peer:<name>
+  std::string peers;                  // the command that runs peer:<name>; "" if none is asked for
   PairOptions timing;
   double budget_seconds = 0;                     // 0: none
   double gate = 0;                               // given by hand for all cells; 0: by the store's selfchecks

@@ -40,15 +40,16 @@ Result<std::vector<std::string>> log_names(const std::string& folder) {
   return names;
 }
 
-// A plain file, at most kMaxLogBytes of it; a link, a pipe or a device is none.
-Result<std::string> read_plain_file(const std::string& path) {
+// A plain file of at most so many bytes; a link, a pipe or a device is none.
+Result<std::string> read_plain_file(const std::string& path, uint64_t most_bytes) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0)
     return Status(Code::k_corrupt, std::string("could not be opened: ") + ::strerror(errno));
   if (!S_ISREG(info.st_mode)) return Status(Code::k_corrupt, "no plain file");
-  if (static_cast<uint64_t>(info.st_size) > kMaxLogBytes)
-    return Status(Code::k_corrupt, "larger than " + std::to_string(kMaxLogBytes) + " bytes");
+  if (static_cast<uint64_t>(info.st_size) > most_bytes)
+    return Status(Code::k_corrupt, "larger than " + std::to_string(most_bytes) + " bytes, which is all that is read" +
+                                       (most_bytes < kMaxLogBytes ? " of a store after the files before it" : ""));
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   size_t got = 0;
   while (got < bytes.size()) {
@@ -63,29 +64,34 @@ Result<std::string> read_plain_file(const std::string& path) {
 
 }  // namespace
 
-Result<Store> Store::read(const std::string& folder) {
+Result<Store> Store::read(const std::string& folder, uint64_t most_bytes) {
   KRN_TRY_LET(const std::vector<std::string> names, log_names(folder));
   Store store;
-  for (const std::string& name : names) store.read_file((fs::path(folder) / "log" / name).string(), name);
+  for (const std::string& name : names) store.read_file((fs::path(folder) / "log" / name).string(), name, &most_bytes);
   return store;
 }
 
-void Store::read_file(const std::string& path, const std::string& name) {
-  const Result<std::string> bytes = read_plain_file(path);
+void Store::read_file(const std::string& path, const std::string& name, uint64_t* left_bytes) {
+  const Result<std::string> bytes = read_plain_file(path, std::min(*left_bytes, kMaxLogBytes));
   if (!bytes.ok()) {
     problems_.push_back({name, 0, bytes.status().message().what});
     return;
   }
+  *left_bytes -= bytes->size();
+  read_log(*bytes, name);
+}
+
+void Store::read_log(std::string_view bytes, const std::string& name) {
   LogFile file{name, {}};
   size_t number = 0;
-  for (size_t begin = 0; begin < bytes->size();) {
-    const size_t end = bytes->find('\n', begin);
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = bytes.find('\n', begin);
     ++number;
-    if (end == std::string::npos) {
+    if (end == std::string_view::npos) {
       problems_.push_back({name, number, "torn: the line has no end, as after a crash"});
       break;
     }
-    Result<Record> record = read_record(std::string_view(*bytes).substr(begin, end - begin));
+    Result<Record> record = read_record(bytes.substr(begin, end - begin));
     begin = end + 1;
     if (!record.ok()) {
       problems_.push_back({name, number, record.status().message().what});

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/host/files.h"
@@ -15,8 +16,9 @@
 
 namespace keirin::tools::matrix {
 
-// Of a store from elsewhere.
-inline constexpr uint64_t kMaxLogBytes = uint64_t{1} << 30;
+// Of a store from elsewhere. Read, it takes about ten times as much memory.
+inline constexpr uint64_t kMaxLogBytes = uint64_t{256} << 20;
+inline constexpr uint64_t kMaxStoreBytes = uint64_t{1} << 30;
 inline constexpr size_t kMaxLogFiles = 100'000;
 
 // Something that was skipped.
@@ -28,13 +30,15 @@ struct StoreProblem {
 
 class Store {
  public:
-  // Reads all logs. `invalid_input` if the folder holds no store.
-  static Result<Store> read(const std::string& folder);
+  // Reads all logs, so many bytes at most. `invalid_input` if the folder holds no store.
+  static Result<Store> read(const std::string& folder, uint64_t most_bytes = kMaxStoreBytes);
 
   // Each record once, by id: whatever file or order they came in.
   const std::map<std::string, Record>& records() const { return records_; }
   const std::vector<StoreProblem>& problems() const { return problems_; }
   const Record* find(const std::string& id) const;
+  // Takes in the lines of a log, whatever they are.
+  void read_log(std::string_view bytes, const std::string& name);
   // Takes one in that is not on disk (yet).
   void add(Record record) { records_.emplace(record.id, std::move(record)); }
 
@@ -45,7 +49,7 @@ class Store {
   const std::vector<LogFile>& files() const { return files_; }
 
  private:
-  void read_file(const std::string& path, const std::string& name);
+  void read_file(const std::string& path, const std::string& name, uint64_t* left_bytes);
   std::map<std::string, Record> records_;
   std::vector<StoreProblem> problems_;
   std::vector<LogFile> files_;

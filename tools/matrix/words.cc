@@ -15,6 +15,7 @@
 #include "tools/matrix/sitting.h"
 #include "tools/matrix/worker.h"
 #include "tools/options.h"
+#include "tools/page/page.h"
 
 namespace keirin::tools {
 namespace {
@@ -29,8 +30,10 @@ struct Words {
   bool list = false, quiet = false;
   double gate_percent = 0;
   // Of the words that read.
-  std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit;
-  std::string into, of, mark, why;
+  std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit, html, google,
+              google_base;
+  std::string of, mark, why, who = "a person";
+  int shards = 0;
   std::vector<std::string> sources;
 };
 
@@ -45,7 +48,7 @@ Result<double> parse_seconds(const std::string& text) {
   }
   const std::string unit = used ? text.substr(used) : "?";
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (factor == 0 || value <= 0)
+  if (factor == 0 || !(value > 0))
     return Status(Code::k_invalid_input,
                   {"\"" + text + "\" is no time", "--budget", "nothing was measured", "give seconds, or 10m, or 2h"});
   return value * factor;
@@ -72,14 +75,37 @@ Status report(const Words& words, const std::string& sitting, int* exit) {
   KRN_TRY_LET(const Store store, Store::read(words.store));
   KRN_TRY_LET(const nlohmann::json report, report_json(store, sitting));
   // What reads JSON or JUnit on standard output reads nothing else.
-  const bool taken = words.json == "-" || words.markdown == "-" || words.junit == "-";
-  if (words.text == "-" && taken) fmt::print(stderr, "{}", report_text(report));
-  else if (!words.text.empty()) KRN_TRY(write_text(words.text, report_text(report)));
+  const std::string* const files[] = {&words.json, &words.markdown, &words.junit,
+                                      &words.html, &words.google,   &words.google_base};
+  const bool taken =
+      std::any_of(std::begin(files), std::end(files), [](const std::string* file) { return *file == "-"; });
+  if (words.text == "-" && taken)
+    fmt::print(stderr, "{}", report_text(report));
+  else if (!words.text.empty())
+    KRN_TRY(write_text(words.text, report_text(report)));
   if (!words.markdown.empty()) KRN_TRY(write_text(words.markdown, report_markdown(report)));
   if (!words.json.empty()) KRN_TRY(write_text(words.json, report.dump(2) + "\n"));
   if (!words.junit.empty()) KRN_TRY(write_text(words.junit, report_junit(report)));
+  if (!words.google.empty()) KRN_TRY(write_text(words.google, report_google_benchmark(report, true)));
+  if (!words.google_base.empty()) KRN_TRY(write_text(words.google_base, report_google_benchmark(report, false)));
+  if (!words.html.empty()) {
+    KRN_TRY_LET(const nlohmann::json page, page_json(store, words.sitting));
+    KRN_TRY(write_text(words.html, page_html("Keirin: regression matrix", View::kMatrix, page)));
+  }
   *exit = matrix::exit_code(report);
   return {};
+}
+
+// The shards that have a cell, as GitHub's `strategy.matrix` takes them: {"include": [{"shard": "1/8", "cases": 3}]}.
+nlohmann::json shard_list(const std::vector<Case>& cases, const std::string& pattern, int count) {
+  nlohmann::json include = nlohmann::json::array();
+  for (uint64_t number = 1; number <= static_cast<uint64_t>(count); ++number) {
+    const Shard shard{number, static_cast<uint64_t>(count)};
+    const auto in = std::count_if(cases.begin(), cases.end(),
+                                  [&](const Case& item) { return in_shard(item, shard) && matches(item, pattern); });
+    if (in > 0) include.push_back({{"shard", fmt::format("{}/{}", number, count)}, {"cases", in}});
+  }
+  return {{"include", include}};
 }
 
 Status measure(Words& words, Purpose purpose, int* exit) {
@@ -88,6 +114,10 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
   KRN_TRY_LET(const std::vector<Case> all, read_case_set(words.set));
+  if (words.shards > 0) {
+    fmt::print("{}\n", shard_list(all, words.pattern, words.shards).dump());
+    return {};
+  }
   KRN_TRY_LET(const Shard shard, parse_shard(words.shard));
   for (const Case& item : all)
     if (in_shard(item, shard) && matches(item, words.pattern)) plan.cases.push_back(item);
@@ -112,6 +142,15 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   }
   KRN_TRY_LET(plan.head, words.head.empty() ? Result<std::string>(own_command()) : find_command(words.head));
   KRN_TRY_LET(plan.base, words.base.empty() ? Result<std::string>(plan.head) : find_command(words.base));
+  const auto peer = std::find_if(plan.variants.begin(), plan.variants.end(),
+                                 [](const std::string& v) { return v.rfind("peer:", 0) == 0; });
+  if (peer != plan.variants.end()) {
+    if (plan.peers.empty() || purpose != Purpose::kRun)
+      return Status(Code::k_invalid_input,
+                    {"a peer is measured against eager by `keirin matrix run`, with the command that runs it", *peer,
+                     "nothing was measured", "give --peers bench/peers/worker"});
+    KRN_TRY_LET(plan.peers, find_command(plan.peers));
+  }
   plan.tell = [&words](const std::string& line) {
     if (!words.quiet) fmt::print(stderr, "  {}\n", line);
   };
@@ -129,7 +168,7 @@ Status set_mark(const Words& words) {
                                            {"of", words.of},
                                            {"why", words.why},
                                            {"time", static_cast<int64_t>(::time(nullptr))},
-                                           {"who", "a person"}});
+                                           {"who", words.who}});
   KRN_TRY_LET(LogWriter log, LogWriter::begin(words.store, mark.id.substr(0, 16)));
   return log.append({mark});
 }
@@ -140,14 +179,23 @@ void add_reports(CLI::App& word, Words& words) {
   word.add_option("--md", words.markdown, "as Markdown");
   word.add_option("--json", words.json, "as JSON");
   word.add_option("--junit", words.junit, "as JUnit's XML");
+  word.add_option("--html", words.html, "as one page with plots, of all purposes and classes of the store");
+  word.add_option("--google-benchmark", words.google, "head's times as Google Benchmark's JSON");
+  word.add_option("--google-benchmark-base", words.google_base, "base's times alike, for its compare.py");
 }
 
 void add_measuring(CLI::App& word, Words& words) {
-  word.add_option("--set", words.set, "smoke, ci, or a file of cases")->capture_default_str();
+  word.add_option("--set", words.set, "smoke, ci, full, or a file of cases")->capture_default_str();
   word.add_option("--cases", words.pattern, "only those that match this shell pattern");
-  word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN; apart by commas")
+  word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');
-  word.add_option("--shard", words.shard, "a part of the set, as 3/8")->capture_default_str();
+  word.add_option("--peers", words.plan.peers,
+                  "the command that runs peer:NAME: bench/peers/worker, or one that speaks its words");
+  word.add_option("--shard", words.shard, "a part of the set, as 3/8; auto: as Slurm or Kubernetes say")
+      ->capture_default_str();
+  word.add_option("--shards", words.shards,
+                  "print the shards of so many that have a case, as JSON for GitHub's strategy.matrix")
+      ->check(CLI::Range(1, 1000));
   word.add_option("--threads", words.plan.timing.threads, "CPU threads; 0: as many as LibTorch has")
       ->capture_default_str();
   word.add_option("--budget", words.budget, "stop after this time, as 10m: what is left is shown as not run");
@@ -202,7 +250,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
   CLI::App* history =
       add("history", "series over sittings of `run`, with steps and marks", [](Words& w, int*) -> Status {
         KRN_TRY_LET(const Store store, Store::read(w.store));
-        fmt::print("{}", history_text(store, w.pattern, w.machine_class));
+        fmt::print("{}", history_text(history_json(store, w.pattern, w.machine_class)));
         return {};
       });
   history->add_option("--cases", words->pattern, "only those that match this shell pattern");
@@ -213,6 +261,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
       ->required()
       ->check(CLI::IsMember({"baseline", "step_accepted", "known_noise", "void"}));
   marked->add_option("--why", words->why, "the reason")->required();
+  marked->add_option("--who", words->who, "whose word it is")->capture_default_str();
   app.add_subcommand(kWorkerWord)->group("")->callback([&exit_code] { exit_code = serve(); });
 }
 

@@ -29,6 +29,7 @@ constexpr uint64_t kLeastValueNs = 200'000;  // shorter calls are timed in batch
 constexpr uint64_t kWakeNs = 1'000'000;      // untimed calls before a slot: this process has slept
 constexpr int kInputSets = 3;                // in rotation
 constexpr int kWindow = 5;                   // calls: two windows that agree are steady
+constexpr size_t kMaxFallbacks = 20;         // reasons that a record holds
 
 uint64_t since(Clock::time_point begin) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -55,6 +56,19 @@ void add_libraries(json* parts) {
     return 0;
   };
   dl_iterate_phdr(add, parts);
+}
+
+// Why parts of a model are eager, in words, each once.
+json fallbacks_of(const ModelReport& report) {
+  std::vector<std::string> out = report.reasons;
+  for (const StepReport& step : report.steps)
+    if (step.choice == "eager" && !step.reason.empty())
+      out.push_back(step.name + ": " + step.reason + (step.note.empty() ? "" : ", " + step.note));
+  std::vector<std::string> once;
+  for (std::string& each : out)
+    if (once.size() < kMaxFallbacks && std::find(once.begin(), once.end(), each) == once.end())
+      once.push_back(std::move(each));
+  return once;
 }
 
 class Worker {
@@ -116,7 +130,7 @@ class Worker {
       KRN_TRY_LET(inputs_[set], session_->example_inputs(1 + set));
     }
     eager_ = variant == "eager";
-    json out = {{"chosen", "eager"}, {"disturbed", ""}, {"counts", json::object()}};
+    json out = {{"chosen", "eager"}, {"disturbed", ""}, {"counts", json::object()}, {"fallbacks", json::array()}};
     if (!eager_) {
       KRN_TRY_LET(const ModelReport report, session_->compile(inputs_[0]));
       for (const CandidateReport& each : report.candidates)
@@ -134,6 +148,7 @@ class Worker {
                                                    {}});
       out["chosen"] = report.chosen;
       out["disturbed"] = report.disturbed;
+      out["fallbacks"] = fallbacks_of(report);
       out["counts"] = {{"nodes", report.nodes},
                        {"nodes_compiled", report.nodes_compiled},
                        {"nodes_opaque", report.nodes_opaque},
@@ -178,7 +193,8 @@ class Worker {
     const double steady = median(std::span<const double>(ns).last(std::min<size_t>(ns.size(), kWindow)));
     calls_per_value_ = std::max<uint64_t>(
         1, static_cast<uint64_t>(std::ceil(static_cast<double>(kLeastValueNs) / std::max(steady, 1.0))));
-    return json{{"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}};
+    return json{
+        {"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}, {"settle_ns", since(begin) - first}};
   }
 
   Result<json> slot(const json& question) {

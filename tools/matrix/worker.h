@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words between the matrix and its workers: `keirin matrix-worker` of either side, one model in one variant per
-// process, that is asked over a channel (core/host/channel.h) and sleeps between questions. A question is {"ask": word,
-// ...}; an answer is an object, or {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a
-// field is added, never renamed.
+// The words between the matrix and its workers: `keirin matrix-worker` of either side, or an adapter to somebody else's
+// compiler (bench/peers/worker), one model in one variant per process, that is asked over a channel
+// (core/host/channel.h) and sleeps between questions. A question is {"ask": word, ...}; an answer is an object, or
+// {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a field is added, never renamed. What
+// an answer has to hold is checked in side.cc.
 //
 //   hello                                          -> protocol, parts {name: version or build}
-//   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, build_ns, threads
-//          cache, verify
+//   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, fallbacks [text],
+//   build_ns,
+//          cache, verify                              threads
 //          (candidate: what answers; empty: found by the variant's race)
-//   warm   agree, most_calls, most_ns              -> first_ns, calls, settled
+//   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
 //   slot   fill_ns, least                          -> ns [per call], calls (of one value), lasted_ns, waited_ns,
-//   stolen_ns, used_ns
+//                                                     stolen_ns, used_ns
 #pragma once
 
 #include <cstdint>

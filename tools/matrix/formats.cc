@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is made of report_json and of nothing else: text, Markdown, JUnit's XML, Google Benchmark's JSON.
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "tools/matrix/report.h"
+
+namespace keirin::tools::matrix {
+namespace {
+
+using nlohmann::json;
+
+char glyph(const json& cell) {
+  switch (rank_of(cell)) {
+    case 0:
+      return 'v';
+    case 2:
+      return '?';
+    case 3:
+      return '^';
+    case 4:
+      return '=';
+    case 5:
+      return '.';
+    default:
+      return '!';
+  }
+}
+
+std::string numbers(const json& cell) {
+  if (cell["ratio"].is_null()) return "-";
+  return fmt::format("{:.3f} [{:.3f}, {:.3f}]", cell["ratio"].get<double>(), cell["ratio_ci"][0].get<double>(),
+                     cell["ratio_ci"][1].get<double>());
+}
+
+std::string gate_text(const json& cell) {
+  return cell["gate"].is_null() ? "-" : fmt::format("{:.1f} %", 100 * cell["gate"].get<double>());
+}
+
+// What is to be said of a cell beside its figures.
+std::string note(const json& cell) {
+  std::string out = cell["label"].get<std::string>();
+  if (out == "regressed" || out == "improved") out += ", " + cell["size"].get<std::string>();
+  if (cell["confirmed"].get<bool>()) out += ", measured twice";
+  if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"])
+    out += ", against " + against;
+  if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
+  for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();
+  return out;
+}
+
+std::string totals_text(const json& report) {
+  std::string out;
+  for (const char* label : kLabels)
+    if (const int n = report["totals"].value(label, 0))
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", n, label);
+  return out.empty() ? "no cells" : out;
+}
+
+std::string escaped(const std::string& text, bool markdown) {
+  std::string out;
+  for (const char c : text) switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '@':
+        out += markdown ? "@<!-- -->" : "@";  // names nobody, so that nobody is called
+        break;
+      case '\\':
+      case '|':
+      case '`':
+      case '[':
+      case ']':
+      case '*':
+      case '_':
+      case '~':
+        out += markdown ? std::string("\\") + c : std::string(1, c);
+        break;
+      default:
+        out += c;
+    }
+  return out;
+}
+
+std::string markdown_row(const json& cell) {
+  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell),
+                     escaped(cell["case"], true), escaped(cell["variant"], true), cell["base_ms"].get<double>(),
+                     cell["head_ms"].get<double>(), escaped(numbers(cell), true), gate_text(cell),
+                     escaped(note(cell), true), escaped(cell["again"], true));
+}
+
+}  // namespace
+
+std::string report_text(const json& report) {
+  const auto version = [](const json& parts) {
+    return parts.value("keirin", "?") + " (" + parts.value("keirin build", "?") + ")";
+  };
+  std::string out = fmt::format("{}  {}  {} -> {}  {} cells  times {}\n", report["class"].get<std::string>(),
+                                report["purpose"].get<std::string>(), version(report["base"]), version(report["head"]),
+                                report["cells"].size(), report["fitness"] == "timing" ? "decide" : "inform only");
+  if (!report["warnings"].get<std::string>().empty())
+    out += "  warning: " + report["warnings"].get<std::string>() + "\n";
+  out += fmt::format("    {:<40} {:<14} {:>9} {:>9}  {:<22} {:>6} {:>6}\n", "case", "variant", "base ms", "head ms",
+                     "head/base [95 %]", "gate", "blocks");
+  for (const json& cell : report["cells"])
+    out += fmt::format("  {} {:<40} {:<14} {:>9.4g} {:>9.4g}  {:<22} {:>6} {:>6}  {}\n", glyph(cell),
+                       cell["case"].get<std::string>(), cell["variant"].get<std::string>(),
+                       cell["base_ms"].get<double>(), cell["head_ms"].get<double>(), numbers(cell), gate_text(cell),
+                       cell["blocks"].get<int>(), note(cell));
+  out += "  " + totals_text(report) + "\n";
+  for (const json& change : report["changed"]) out += "  changed: " + change.get<std::string>() + "\n";
+  for (const json& skipped : report["skipped"]) out += "  skipped: " + skipped.get<std::string>() + "\n";
+  return out;
+}
+
+std::string report_markdown(const json& report) {
+  const std::string head =
+      "|  | case | variant | base ms | head ms | head/base [95 %] | gate | note | again "
+      "|\n|---|---|---|---|---|---|---|---|---|\n";
+  std::string changed, all;
+  for (const json& cell : report["cells"]) {
+    all += markdown_row(cell);
+    if (cell["label"] != "unchanged" && cell["label"] != "not_run") changed += markdown_row(cell);
+  }
+  std::string out = fmt::format("**Regression matrix** ({}, {}): {}\n\n", escaped(report["class"], true),
+                                escaped(report["purpose"], true), totals_text(report));
+  if (!changed.empty()) out += head + changed + "\n";
+  for (const json& change : report["changed"]) out += "- changed: " + escaped(change, true) + "\n";
+  return out + "\n<details><summary>All " + std::to_string(report["cells"].size()) + " cells</summary>\n\n" + head +
+         all + "\n</details>\n";
+}
+
+std::string report_junit(const json& report) {
+  int failures = 0, errors = 0, skipped = 0;
+  std::string cases;
+  for (const json& cell : report["cells"]) {
+    const std::string label = cell["label"], text = escaped(numbers(cell) + ", " + note(cell), false);
+    cases += fmt::format("  <testcase classname=\"{}\" name=\"{} {}\">", escaped(report["class"], false),
+                         escaped(cell["case"], false), escaped(cell["variant"], false));
+    if (cell["failed"].get<bool>())
+      ++errors, cases += "<error message=\"" + text + "\"/>";
+    else if (label == "regressed" && cell["gated"].get<bool>())
+      ++failures, cases += "<failure message=\"" + text + "\"/>";
+    else if (label == "inconclusive" || label == "invalid" || label == "not_run" || label == "regressed")
+      ++skipped, cases += "<skipped message=\"" + text + "\"/>";
+    cases += "</testcase>\n";
+  }
+  return fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"keirin matrix {}\" tests=\"{}\" failures=\"{}\" "
+      "errors=\"{}\" skipped=\"{}\">\n{}</testsuite>\n",
+      escaped(report["purpose"], false), report["cells"].size(), failures, errors, skipped, cases);
+}
+
+std::string report_google_benchmark(const json& report, bool head) {
+  json rows = json::array();
+  for (const json& cell : report["cells"]) {
+    const std::vector<double> ns = cell[head ? "head_slots_ns" : "base_slots_ns"].get<std::vector<double>>();
+    const std::string name = cell["case"].get<std::string>() + "/" + cell["variant"].get<std::string>();
+    const auto row = [&](const char* type, double value) {
+      return json{{"name", name},     {"run_name", name}, {"run_type", type},   {"repetitions", ns.size()},
+                  {"threads", 1},     {"iterations", 1},  {"real_time", value}, {"cpu_time", value},
+                  {"time_unit", "ns"}};
+    };
+    for (size_t i = 0; i < ns.size(); ++i) {
+      rows.push_back(row("iteration", ns[i]));
+      rows.back()["repetition_index"] = i;
+    }
+    if (ns.empty()) continue;
+    rows.push_back(row("aggregate", median(ns)));
+    rows.back().update({{"name", name + "_median"}, {"aggregate_name", "median"}, {"aggregate_unit", "time"}});
+  }
+  const json& parts = report[head ? "head" : "base"];
+  const auto when = static_cast<time_t>(std::clamp(report["time"].get<double>(), 0.0, kLatestTime));
+  char date[32];
+  tm utc{};
+  ::strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S+00:00", ::gmtime_r(&when, &utc));
+  return json{{"context",
+               {{"date", date},
+                {"executable", "keirin matrix"},
+                {"library_version", parts.value("keirin", "?")},
+                {"class", report["class"]},
+                {"keirin", parts}}},
+              {"benchmarks", rows}}
+             .dump(2) +
+         "\n";
+}
+
+}  // namespace keirin::tools::matrix
