@@ -79,9 +79,10 @@ function plainTable(caption, heads, rows) {
   return el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption}, table);
 }
 
+const kRows = 200;  // of a table that are drawn at first
 // A table whose columns sort. columns: {name, figure, value(row) -> what sorts, show(row) -> content, head}; onrow(row) for a click.
 function sortedTable(caption, columns, rows, {sort = 0, down = false, row: attributes = () => ({})} = {}) {
-  const body = el("tbody");
+  const body = el("tbody"), rest = el("button", {type: "button", hidden: true});
   const heads = columns.map(
       (column, i) =>
           el("th", {scope: "col", class: column.figure ? "figure" : null},
@@ -105,19 +106,21 @@ function sortedTable(caption, columns, rows, {sort = 0, down = false, row: attri
         (head, i) =>
             (i === sort ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
     const sorted = [...rows].sort((a, b) => (down ? order(b, a) : order(a, b)));
-    body.replaceChildren(...sorted.map(
-        (row) =>
-            el("tr", attributes(row),
-               columns.map(
-                   (column) => column.head ? el("th", {scope: "row"}, column.show(row)) :
-                                             el("td",
-                                                {class: column.kind || (column.figure ? "figure" : null)},
-                                                column.show(row))))));
+    const cell = (row, column) =>
+        (column.head ? el("th", {scope: "row"}, column.show(row)) :
+                       el("td", {class: column.kind || (column.figure ? "figure" : null)}, column.show(row)));
+    const line = (row) => el("tr", attributes(row), columns.map((column) => cell(row, column)));
+    body.replaceChildren(...sorted.slice(0, kRows).map(line));
+    rest.hidden = sorted.length <= kRows;
+    rest.onclick = () => {
+      rest.hidden = true;
+      body.append(...sorted.slice(kRows).map(line));
+    };
   }
+  rest.textContent = "Show the other " + (rows.length - kRows) + " rows";
   draw();
-  return el(
-      "div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption},
-      el("table", {"aria-label": caption}, el("thead", {}, el("tr", {}, heads)), body));
+  const table = el("table", {"aria-label": caption}, el("thead", {}, el("tr", {}, heads)), body);
+  return el("div", {}, el("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption}, table), rest);
 }
 
 // ---- plots ----
