@@ -7,17 +7,14 @@
 #include <chrono>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <unordered_map>
 
 #include <cudnn_frontend.h>
 
 #include "cuda/driver.h"
 #include "cuda/gpu_driver.h"
-#include "plugins/gpu/aligned_copies.h"
 #include "plugins/gpu/code_store.h"
-#include "plugins/gpu/plan_cache.h"
-#include "plugins/gpu/timer.h"
+#include "plugins/gpu/raced_plan.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -39,6 +36,7 @@ using gpu::HeadsProblem;
 
 CUstream native(gpu::Stream stream) { return reinterpret_cast<CUstream>(stream); }
 
+constexpr const char* kName = "cuDNN";
 constexpr int64_t kMaxWorkspaceBytes = int64_t{1} << 28;
 constexpr double kBuildSeconds = 0.3;  // of one problem: after the first plan is built, no other is begun later than this
 constexpr int kMaxPlansTimed = 6;
@@ -181,20 +179,6 @@ bool needs_fence(const ConvProblem& p) {
 }
 bool needs_fence(const HeadsProblem&) { return false; }
 
-// What is remembered of a problem holds for this version of the library and this kind of device.
-template <class Problem>
-std::string choice_key(const char* what, const Problem& problem) {
-  std::string ignored;
-  const DriverApi* driver = DriverApi::get(ignored);
-  CUdevice device = 0;
-  int major = 0, minor = 0;
-  driver->cuCtxGetDevice(&device);
-  driver->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-  driver->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-  return gpu::kChoicePrefix + std::string(what) + " " + std::to_string(fe::detail::get_backend_version()) + " " + std::to_string(major * 10 + minor) + " " +
-         problem.key();
-}
-
 // A graph whose plan can be written and read. What reads it lays out the same problem first: addresses and constants are found there.
 class Graph : public fe::graph::Graph {
  public:
@@ -211,132 +195,54 @@ class Graph : public fe::graph::Graph {
 };
 
 template <class Problem>
-class GraphPlan final : public gpu::TimedPlan {
+class GraphPlan final : public gpu::RacedPlan {
  public:
-  explicit GraphPlan(const Problem& problem) : problem_(problem) {
+  // `text_key`: under which the chosen plan's text is remembered.
+  GraphPlan(const Problem& problem, const std::string& key, std::string text_key)
+      : RacedPlan(gpu_driver(), kName, problem, key, needs_fence(problem)), problem_(problem), text_key_(std::move(text_key)) {
     const Handle handle;
     if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
     const auto good = [](fe::error_t result) {
       if (result.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + result.get_message());
     };
     good(lay_out(problem, handle.get(), graph_));
-    if (take_choice(handle.get())) return;
+    if (const auto known = recalled(); known && take_choice(handle.get(), *known)) return;
     if (graph_.get_execution_plan_count() == 0) good(list_plans(problem, graph_));
     build();
   }
 
-  void settle() override {
-    if (chosen_ < 0) choose();
-    workspace_bytes_ = graph_.get_workspace_size_plan_at_index(chosen_);
-    if (needs_fence(problem_)) fence_at_ = (workspace_bytes_ + 255) / 256 * 256, workspace_bytes_ = fence_at_ + 16;
-    if (name_.empty()) name_ = name_at(chosen_);
+ private:
+  std::vector<int64_t> candidates() const override { return built_; }
+  int64_t workspace_of(int64_t plan) const override { return graph_.get_workspace_size_plan_at_index(plan); }
+  std::string name_of(int64_t plan) const override {
+    std::string name;
+    return graph_.get_plan_name_at_index(plan, name).is_good() ? name : "plan-" + std::to_string(plan);
   }
-  int32_t run(gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const override {
+  int32_t execute(int64_t plan, gpu::Stream stream, std::span<void* const> addresses, void* workspace,
+                  std::string& why_not) const override {
     const Handle handle;
     if (!handle.get() || fe::detail::set_stream(handle.get(), native(stream)) != CUDNN_STATUS_SUCCESS) {
       why_not = "no cuDNN handle";
       return KRN_STATUS_internal;
     }
-    const auto whole = [](void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
-    if (std::all_of(addresses.begin(), addresses.end(), whole)) return execute_fenced(handle.get(), stream, addresses, workspace, why_not);
-    gpu::AlignedCopies copies(gpu_driver(), addresses, stream);
-    if (!copies.make(gpu::tensors_of(problem_))) {
-      why_not = "no copy of a tensor that does not start at a multiple of 16 bytes";
-      return KRN_STATUS_internal;
-    }
-    const int32_t code = execute_fenced(handle.get(), stream, copies.addresses(), workspace, why_not);
-    if (code != KRN_STATUS_ok || copies.give_back(gpu::result_of(problem_))) return code;
-    why_not = "the copy of its result";
-    return KRN_STATUS_internal;
-  }
-  int64_t workspace_bytes() const override { return workspace_bytes_; }
-  double seconds() const override { return seconds_; }
-  std::string name() const override { return name_; }
-
- private:
-  int32_t execute(cudnnHandle_t handle, int64_t plan, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
     std::unordered_map<int64_t, void*> by_uid;
     for (size_t i = 0; i < addresses.size(); ++i) by_uid.emplace(static_cast<int64_t>(i), addresses[i]);
-    auto result = graph_.execute_plan_at_index(handle, by_uid, workspace, plan);
+    auto result = graph_.execute_plan_at_index(handle.get(), by_uid, workspace, plan);
     if (result.is_good()) return KRN_STATUS_ok;
     why_not = result.get_message();
     return KRN_STATUS_internal;
   }
-
-  int32_t execute_fenced(cudnnHandle_t handle, gpu::Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const {
-    if (fence(stream, workspace)) return execute(handle, chosen_, addresses, workspace, why_not);
-    why_not = "the fill before it";
-    return KRN_STATUS_internal;
+  void remember_more(int64_t plan) const override {
+    if (const std::string text = graph_.text_of(plan); text.size() >= kHoldsCode)
+      gpu::code_store().remember(text_key_, {text.begin(), text.end()});
   }
-
-  // Engine 4 of cuDNN 9.19 is launched as a programmatic dependent of the kernel before and waits for it before it reads x, but not
-  // before it reads a residual or a filter, which may then be half written. Nothing depends on a fill in that way.
-  bool fence(gpu::Stream stream, void* workspace) const {
-    if (fence_at_ < 0) return true;
-    return gpu_driver().fill(stream, static_cast<char*>(workspace) + fence_at_, 0, 1) == 0;
-  }
-  bool take_choice(cudnnHandle_t handle);
+  bool take_choice(cudnnHandle_t handle, Choice choice);
   void build();
-  void choose();
-  std::string name_at(int64_t plan) const {
-    std::string name;
-    return graph_.get_plan_name_at_index(plan, name).is_good() ? name : "plan " + std::to_string(plan);
-  }
 
   const Problem problem_;
-  mutable Graph graph_;             // `execute` is const; asking a workspace size is not
-  std::vector<int64_t> built_;      // places among the heuristic's answers
-  int64_t chosen_ = -1;
-  int64_t workspace_bytes_ = 0;
-  int64_t fence_at_ = -1;           // in the workspace, behind the plan's own; -1: none is needed
-  double seconds_ = 0;
-  std::string name_;
-};
-
-// A plan's tensors and workspaces on a device, for timing.
-class Bench {
- public:
-  explicit Bench(const std::vector<const ConvTensor*>& tensors) : timer_(gpu_driver()) {
-    for (const ConvTensor* t : tensors) addresses_.push_back(allocate(gpu::bytes_of(*t)));
-  }
-
-  void* allocate(int64_t bytes) {
-    void* const p = timer_.memory(static_cast<size_t>(bytes / 16 * 16 + 16));
-    if (!timer_.ok()) throw kit::Error(KRN_STATUS_exhausted, "no memory to time plans with");
-    return p;
-  }
-  CUstream stream() const { return native(timer_.stream()); }
-  std::span<void* const> addresses() const { return addresses_; }
-
-  // Whether a plan of a convolution is right where x is full of one value.
-  template <class Run>
-  bool answers(const gpu::EdgeCase& edge, const ConvTensor& x, const ConvTensor& y, const Run& run) {
-    gpu_driver().fill_words(timer_.stream(), addresses_[0], edge.bits(x.dtype), static_cast<size_t>(gpu::bytes_of(x) + 3) / 4);
-    if (run() != KRN_STATUS_ok) return false;
-    const int64_t size = y.dtype == kit::kDType_f32 ? 4 : 2;
-    for (const int64_t at : {int64_t{0}, gpu::bytes_of(y) - size}) {
-      uint32_t bits = 0;
-      gpu_driver().copy_out(timer_.stream(), &bits, static_cast<char*>(addresses_[2]) + at, static_cast<size_t>(size));
-      if (gpu_driver().wait(timer_.stream()) != 0 || !edge.shown_by(bits, y.dtype)) return false;
-    }
-    return true;
-  }
-
-  // The best of a few runs, or a negative number.
-  template <class Run>
-  double seconds_of(const Run& run) {
-    double best = -1;
-    for (int i = 0; i < 4; ++i) {
-      const float ms = timer_.milliseconds_of([&] { return run() == KRN_STATUS_ok; });
-      if (ms < 0) return -1;
-      if (i > 0 && (best < 0 || ms * 1e-3 < best)) best = ms * 1e-3;
-    }
-    return best;
-  }
-
- private:
-  gpu::Timer timer_;
-  std::vector<void*> addresses_;
+  const std::string text_key_;
+  mutable Graph graph_;         // `execute` is const; asking a workspace size is not
+  std::vector<int64_t> built_;  // places among the heuristic's answers
 };
 
 // "eng62_k2=4_k13=0": the engine and its knobs, which come in any order.
@@ -358,26 +264,24 @@ struct EngineName {
 // A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the
 // heuristics where the frontend knows the knobs; and the plan's text, where that holds code: read again in 1 ms.
 template <class Problem>
-bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle) {
-  const std::vector<char> bytes = gpu::code_store().recall(choice_key("plan", problem_));
-  std::istringstream words(std::string(bytes.begin(), bytes.end()));
-  int64_t place = -1;
-  std::string text;
-  if (!(words >> seconds_ >> place >> text)) return seconds_ = 0, false;
-  if (const std::vector<char> written = gpu::code_store().recall(choice_key("text", problem_));
+bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle, Choice choice) {
+  if (const std::vector<char> written = gpu::code_store().recall(text_key_);
       !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
-    chosen_ = 0, name_ = text;
+    choice.candidate = 0;
+    take(choice);
     return true;
   }
-  const EngineName name(text);
+  const EngineName name(choice.name);
   std::unordered_map<fe::KnobType_t, int64_t> knobs;
   for (const auto& [knob, value] : name.knobs) knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
   const bool by_name = !knobs.count(fe::KnobType_t::NOT_SET);
-  if (by_name) place = 0;
+  if (by_name) choice.candidate = 0;
   const bool listed = by_name ? graph_.create_execution_plan(name.engine, knobs).is_good() : list_plans(problem_, graph_).is_good();
-  if (!listed || place >= graph_.get_execution_plan_count() || graph_.build_plan_at_index(place).is_bad() || EngineName(name_at(place)) != name)
-    return seconds_ = 0, false;
-  chosen_ = place;
+  if (!listed || choice.candidate >= graph_.get_execution_plan_count() || graph_.build_plan_at_index(choice.candidate).is_bad() ||
+      EngineName(name_of(choice.candidate)) != name)
+    return false;
+  choice.name = name_of(choice.candidate);
+  take(choice);
   return true;
 }
 
@@ -391,107 +295,52 @@ void GraphPlan<Problem>::build() {
   if (built_.empty()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN built no plan: " + fe::detail::get_last_error_string_());
 }
 
+// Empty, or why cuDNN names no engine.
 template <class Problem>
-void GraphPlan<Problem>::choose() {
+std::string why_none(const Problem& problem) {
   const Handle handle;
-  if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
-  const std::vector<const ConvTensor*> tensors = gpu::tensors_of(problem_);
-  const std::vector<gpu::EdgeCase> edges = gpu::edge_cases(problem_);
-  try {
-    Bench bench(tensors);
-    fe::detail::set_stream(handle.get(), bench.stream());
-    for (const int64_t i : built_) {
-      void* workspace = bench.allocate(graph_.get_workspace_size_plan_at_index(i));
-      std::string ignored;
-      const auto run = [&] { return execute(handle.get(), i, bench.addresses(), workspace, ignored); };
-      const double seconds = bench.seconds_of(run);
-      if (seconds <= 0 || (chosen_ >= 0 && seconds >= seconds_)) continue;
-      const auto right = [&](const gpu::EdgeCase& edge) { return bench.answers(edge, *tensors[0], *tensors[2], run); };
-      if (!std::all_of(edges.begin(), edges.end(), right)) continue;
-      chosen_ = i, seconds_ = seconds;
-    }
-  } catch (const kit::Error&) {  // no memory to time with: the library's own first choice
-    if (chosen_ < 0) chosen_ = built_[0];
-  }
-  fe::detail::set_stream(handle.get(), nullptr);
-  if (chosen_ < 0) throw kit::Error(KRN_STATUS_unsupported, "none of cuDNN's plans runs and is right for infinities, NaN and large numbers");
-  const std::string choice = std::to_string(seconds_) + " " + std::to_string(chosen_) + " " + name_at(chosen_);
-  gpu::code_store().remember(choice_key("plan", problem_), {choice.begin(), choice.end()});
-  if (const std::string text = graph_.text_of(chosen_); text.size() >= kHoldsCode)
-    gpu::code_store().remember(choice_key("text", problem_), {text.begin(), text.end()});
+  fe::graph::Graph graph;
+  if (!handle.get()) throw kit::Error(KRN_STATUS_internal, "cudnnCreate failed");
+  auto bad = lay_out(problem, handle.get(), graph);
+  if (bad.is_good()) bad = list_plans(problem, graph);
+  return bad.is_bad() ? "cuDNN has no engine: " + bad.get_message() : "";
 }
 
-// The answer travels with artifacts: the heuristics take milliseconds, and a start asks for every convolution and epilogue.
-template <class Problem>
-bool supports(const Problem& problem, std::string& why_not) {
-  if (why_not = cudnn_missing(); !why_not.empty()) return false;
-  constexpr char kYes[] = "yes";
-  const std::string key = choice_key("support", problem);
-  std::vector<char> answer = gpu::code_store().recall(key);
-  if (answer.empty()) {
-    std::string text = kYes;
-    try {
-      const Handle handle;
-      fe::graph::Graph graph;
-      if (!handle.get()) return why_not = "cudnnCreate failed", false;
-      auto bad = lay_out(problem, handle.get(), graph);
-      if (bad.is_good()) bad = list_plans(problem, graph);
-      if (bad.is_bad()) text = "cuDNN has no engine: " + bad.get_message();
-    } catch (const std::exception& error) {
-      text = std::string("cuDNN: ") + error.what();
-    }
-    answer.assign(text.begin(), text.end());
-    gpu::code_store().remember(key, answer);
-  }
-  if (const std::string text(answer.begin(), answer.end()); text != kYes) why_not = text;
-  return why_not.empty();
-}
-
-class Cudnn final : public gpu::PlanLibrary {
+class Cudnn final : public gpu::RacedLibrary {
  public:
   const char* name() const override { return "cudnn"; }
   bool supports(const ConvProblem& problem, std::string& why_not) const override {
     // Engine 0 of cuDNN 9.19, often the only one that fuses it.
     if (std::any_of(problem.stages.begin(), problem.stages.end(), [](const ConvStage& s) { return s.op == ConvStage::kTanh; }))
       return why_not = "cuDNN's fused tanh of a large number is NaN", false;
-    return cuda::supports(problem, why_not);
+    return RacedLibrary::supports(problem, why_not);
   }
-  bool supports(const HeadsProblem& problem, std::string& why_not) const override { return cuda::supports(problem, why_not); }
-  void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const override {
-    if (!cudnn_missing().empty()) return;
-    std::map<gpu::PlanCache::Key, gpu::PlanCache::Wanted> wanted;
-    const auto want = [&](const auto& problem) {
-      const auto key = gpu::PlanCache::key_here(gpu_driver(), problem.key());
-      if (cache_.knows(key) || wanted.count(key)) return;
-      wanted[key] = {gpu::code_store().recall(choice_key("plan", problem)).empty(), maker(problem)};
-    };
-    for (const HeadsProblem& problem : heads) want(problem);
-    for (const ConvProblem& problem : convs) want(problem);
-    cache_.prepare(gpu_driver(), wanted);
-  }
-  std::shared_ptr<const gpu::LibraryPlan> plan(const ConvProblem& problem) const override { return plan_for(problem); }
-  std::shared_ptr<const gpu::LibraryPlan> plan(const HeadsProblem& problem) const override { return plan_for(problem); }
+  using RacedLibrary::supports;
 
  private:
-  // `problem` outlives the call that makes it.
-  template <class Problem>
-  static gpu::PlanCache::Make maker(const Problem& problem) {
-    return [&problem] { return std::make_shared<GraphPlan<Problem>>(problem); };
+  const gpu::Driver& driver() const override { return gpu_driver(); }
+  std::string missing() const override {
+    std::string why_not;
+    return DriverApi::get(why_not) ? cudnn_missing() : why_not;
   }
-
-  template <class Problem>
-  std::shared_ptr<const gpu::LibraryPlan> plan_for(const Problem& problem) const {
-    if (!cudnn_missing().empty()) throw kit::Error(KRN_STATUS_unsupported, cudnn_missing());
-    try {
-      return cache_.get(gpu::PlanCache::key_here(gpu_driver(), problem.key()), maker(problem));
-    } catch (const kit::Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw kit::Error(KRN_STATUS_unsupported, std::string("cuDNN: ") + error.what());
-    }
+  std::string kind() const override {
+    std::string ignored;
+    const DriverApi* api = DriverApi::get(ignored);
+    CUdevice device = 0;
+    int major = 0, minor = 0;
+    api->cuCtxGetDevice(&device);
+    api->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    api->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return std::to_string(fe::detail::get_backend_version()) + " " + std::to_string(major * 10 + minor);
   }
-
-  mutable gpu::PlanCache cache_;
+  std::string refusal(const ConvProblem& problem) const override { return why_none(problem); }
+  std::string refusal(const HeadsProblem& problem) const override { return why_none(problem); }
+  std::shared_ptr<gpu::RacedPlan> make(const ConvProblem& problem) const override { return made(problem); }
+  std::shared_ptr<gpu::RacedPlan> make(const HeadsProblem& problem) const override { return made(problem); }
+  template <class Problem>
+  std::shared_ptr<gpu::RacedPlan> made(const Problem& problem) const {
+    return std::make_shared<GraphPlan<Problem>>(problem, key("plan", problem), key("text", problem));
+  }
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "rocm/gpu_driver.h"
 #include "rocm/hipblaslt.h"
 #include "rocm/hiprtc.h"
+#include "rocm/miopen.h"
 
 namespace keirin::rocm {
 namespace {
@@ -46,6 +47,7 @@ int find_index(const DriverApi& driver, const std::string& pci, int index) {
 void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, double bytes_per_s) {
   gpu.driver = &gpu_driver(target.wave);
   gpu.products = &hip_products();
+  gpu.plans = &miopen();
   gpu.wave = gpu.facts.wave = target.wave;
   gpu.arch = target.arch;
   gpu.info.vector_bytes = 0;

@@ -51,6 +51,7 @@ enum HipCapture : int { kNotCapturing = 0, kRelaxed = 2 };
   X(hipRuntimeGetVersion, int (*)(int*))                                                                              \
   X(hipGetDeviceCount, int (*)(int*))                                                                                 \
   X(hipDeviceGet, int (*)(int*, int))                                                                                 \
+  X(hipGetDevice, int (*)(int*))                                                                                      \
   X(hipDeviceGetName, int (*)(char*, int, int))                                                                       \
   X(hipDeviceGetAttribute, int (*)(int*, int, int))                                                                   \
   X(hipDeviceTotalMem, int (*)(size_t*, int))                                                                         \

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/eager/tensor_services.h"
 #include "tools/files.h"
 #include "tools/options.h"
 #include "tools/page/page.h"
@@ -166,33 +167,45 @@ class Interruption {
   std::thread watcher_;
 };
 
+std::vector<std::string> device_names(const std::string& word) {
+  if (word != "all") return {word};
+  std::vector<std::string> out;
+  for (const Device& device : devices_here()) out.push_back(device_name(device));
+  return out;
+}
+
+int bench_model(Runtime& runtime, const Bench& bench, const std::string& model, Table& table) {
+  const Result<std::string> path = find_model(model, bench.common.size);
+  auto session = path.ok() ? Session::open(runtime, *path, bench.common.runtime) : path.status();
+  if (!session.ok()) return fail(session.status());
+  int exit_code = kOk;
+  for (const std::string& at : bench.sizes.empty() ? std::vector<std::string>{""} : bench.sizes) {
+    auto report = bench_one(runtime, **session, bench, *path, at);
+    end_progress_line();
+    if (!report.ok()) {
+      exit_code = fail(report.status());
+      continue;
+    }
+    if (bench.costs && at.empty()) report->warm_start_seconds = warm_start_seconds(bench, model);
+    if (!report->verified) exit_code = kFailed;
+    if (const Status written = table.add(std::move(*report)); !written.ok()) return fail(written);
+  }
+  return exit_code;
+}
+
 int run_all(const Bench& bench) {
   auto runtime = Runtime::open(bench.common.runtime);
   if (!runtime.ok()) return fail(runtime.status());
   Table table(bench);
   const Interruption interruption(table);
+  std::vector<Bench> devices;  // what is asked for on each
+  for (const std::string& name : device_names(bench.common.runtime.device)) devices.emplace_back(bench).common.runtime.device = name;
   int exit_code = kOk;
-  const std::vector<std::string> sizes = bench.sizes.empty() ? std::vector<std::string>{""} : bench.sizes;
   for (const std::string& model : bench.models) {
     if (!bench.common.quiet && bench.models.size() > 1)
       fmt::print(stderr, "{}/{} {}\n", &model - bench.models.data() + 1, bench.models.size(), model);
-    Result<std::string> path = find_model(model, bench.common.size);
-    auto session = path.ok() ? Session::open(**runtime, *path, bench.common.runtime) : path.status();
-    if (!session.ok()) {
-      exit_code = fail(session.status());  // the other models are still run
-      continue;
-    }
-    for (const std::string& at : sizes) {
-      auto report = bench_one(**runtime, **session, bench, *path, at);
-      end_progress_line();
-      if (!report.ok()) {
-        exit_code = fail(report.status());
-        continue;
-      }
-      if (bench.costs && at.empty()) report->warm_start_seconds = warm_start_seconds(bench, model);
-      if (!report->verified) exit_code = kFailed;
-      if (Status written = table.add(std::move(*report)); !written.ok()) return fail(written);
-    }
+    for (const Bench& device : devices)
+      if (const int code = bench_model(**runtime, device, model, table); code != kOk) exit_code = code;  // the others are still run
   }
   if (Status printed = table.print(); !printed.ok()) return fail(printed);
   return exit_code;

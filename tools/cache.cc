@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "core/cache/ledger.h"
 #include "tools/options.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct Words {
   Options options;
-  std::string prefix, plugin;
+  std::string prefix, plugin, json;
 };
 
 // Looking at a folder does not make it.
@@ -27,18 +28,42 @@ Status check_folder(const Words& words) {
   return Status(Code::k_invalid_input, {"there is no cache in " + words.options.cache_dir, {}, "nothing was made", "name a folder that `run` or `bench` kept a cache in"});
 }
 
-std::string model_of(Cache& cache, const EntryInfo& entry) {
+// Of a decision: for which model, and what was chosen.
+struct Decided {
+  std::string model, choice;
+};
+
+Decided decided_in(Cache& cache, const EntryInfo& entry) {
   if (entry.kind != EntryKind::kLedger || !entry.problem.empty()) return {};
   const auto body = cache.body(entry);
   const auto record = body ? parse_ledger(*body) : Result<LedgerRecord>(Status(Code::k_corrupt, "unreadable"));
   if (!record.ok()) return {};
   const auto model = record->environment.find("model");
-  return fmt::format("  {}: {}", model == record->environment.end() ? "a model" : model->second, record->choice);
+  return {model == record->environment.end() ? "a model" : model->second, record->choice};
 }
 
-void print(Cache& cache, const EntryInfo& entry) {
-  fmt::print("{:<9} {}  {:>10} bytes{}{}\n", entry_kind_name(entry.kind), entry.key.substr(0, 16), entry.bytes, model_of(cache, entry),
-             entry.problem.empty() ? "" : "  dropped: " + entry.problem);
+Status print(Cache& cache, const std::vector<EntryInfo>& entries, const std::string& json) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const EntryInfo& entry : entries) {
+    const Decided decided = decided_in(cache, entry);
+    fmt::print(text_out(json), "{:<9} {}  {:>10} bytes{}{}\n", entry_kind_name(entry.kind), entry.key.substr(0, 16), entry.bytes,
+               decided.model.empty() ? "" : fmt::format("  {}: {}", decided.model, decided.choice),
+               entry.problem.empty() ? "" : "  dropped: " + entry.problem);
+    list.push_back({{"kind", entry_kind_name(entry.kind)}, {"key", entry.key}, {"bytes", entry.bytes}, {"model", decided.model},
+                    {"choice", decided.choice}, {"problem", entry.problem}});
+  }
+  if (json.empty()) return {};
+  return write_text(json, nlohmann::json{{"schema", "keirin/cache/1"}, {"folder", cache.dir()}, {"entries", list}}.dump(2) + "\n");
+}
+
+Status print(const std::vector<BadRecord>& records, const std::string& json) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const BadRecord& r : records) {
+    fmt::print(text_out(json), "{:<16} {:<12}  {}\n", r.plugin, r.region.empty() ? "(all)" : r.region.substr(0, 12), r.what);
+    list.push_back({{"plugin", r.plugin}, {"region", r.region}, {"what", r.what}});
+  }
+  fmt::print(text_out(json), "{} in quarantine\n", records.size());
+  return json.empty() ? Status() : write_text(json, nlohmann::json{{"schema", "keirin/quarantine/1"}, {"records", list}}.dump(2) + "\n");
 }
 
 }  // namespace
@@ -64,22 +89,22 @@ void add_cache(CLI::App& app, int& exit_code) {
     });
     return child;
   };
-  add("ls", "list the entries, and whose decisions they are", [](Cache& cache) {
-    for (const EntryInfo& entry : cache.list()) print(cache, entry);
-  });
-  add("check", "read every entry and drop the bad ones; exit 1 if there were any", [&exit_code](Cache& cache) {
+  const auto add_with_json = [&add, words, &exit_code](const char* name, const char* help, std::function<Status(Cache&)> work) {
+    add_json(*add(name, help, [&exit_code, work](Cache& cache) {
+      if (const Status status = work(cache); !status.ok()) exit_code = fail(status);
+    }), words->json);
+  };
+  add_with_json("ls", "list the entries, and whose decisions they are",
+                [words](Cache& cache) { return print(cache, cache.list(), words->json); });
+  add_with_json("check", "read every entry and drop the bad ones; exit 1 if there were any", [words, &exit_code](Cache& cache) {
     const std::vector<EntryInfo> dropped = cache.check();
-    for (const EntryInfo& entry : dropped) print(cache, entry);
-    fmt::print("{} bad entries\n", dropped.size());
     if (!dropped.empty()) exit_code = kFailed;
+    fmt::print(text_out(words->json), "{} bad entries\n", dropped.size());
+    return print(cache, dropped, words->json);
   });
   add("sweep", "drop the least recently used entries beyond the size limit", [](Cache& cache) { fmt::print("{} bytes freed\n", cache.sweep()); });
-  add("bad", "list the regions that plugins are not given any more", [](Cache& cache) {
-    const std::vector<BadRecord> records = read_bad_records(cache);
-    for (const BadRecord& r : records)
-      fmt::print("{:<16} {:<12}  {}\n", r.plugin, r.region.empty() ? "(all)" : r.region.substr(0, 12), r.what);
-    fmt::print("{} in quarantine\n", records.size());
-  });
+  add_with_json("bad", "list the regions that plugins are not given any more",
+                [words](Cache& cache) { return print(read_bad_records(cache), words->json); });
   add("forgive", "let quarantined regions be tried again", [words](Cache& cache) {
     fmt::print("{} records removed\n", forgive(cache, words->plugin));
   })->add_option("plugin", words->plugin, "only those of the plugin of this name");

@@ -11,8 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/api/devices.h"
 #include "core/cache/cache.h"
-#include "core/eager/tensor_services.h"
 #include "core/host/plugins.h"
 #include "tools/options.h"
 
@@ -40,10 +40,10 @@ double copy_rate(TensorServices& services) {
   return best;
 }
 
-std::vector<Finding> examine(Runtime& runtime, Device device) {
+std::vector<Finding> examine(Runtime& runtime, const Status& device) {
   std::vector<Finding> findings;
-  if (const Status status = ensure_device(device); !status.ok())
-    findings.push_back({"fail", status.message().what + (status.message().where.empty() ? "" : ": " + status.message().where), status.message().advice});
+  if (const Message& m = device.message(); !device.ok())
+    findings.push_back({"fail", m.what + (m.where.empty() ? "" : ": " + m.where), m.advice});
   findings.push_back({"ok", fmt::format("LibTorch with {} threads, memory copies {:.1f} GB/s", runtime.tensors().num_threads(),
                                         copy_rate(runtime.tensors())), ""});
   size_t used = 0;
@@ -68,8 +68,10 @@ std::vector<Finding> examine(Runtime& runtime, Device device) {
 Status run(CommonOptions& common) {
   common.finish();
   KRN_TRY_LET(auto runtime, Runtime::open(common.runtime));
+  const Status device = find_device(common.runtime.device, runtime->plugins()).status();
+  if (device.code() == Code::k_invalid_input) return device;  // a word that names nothing says nothing about the machine
   nlohmann::json all = nlohmann::json::array();
-  for (const Finding& finding : examine(*runtime, *device_from_name(common.runtime.device))) {
+  for (const Finding& finding : examine(*runtime, device)) {
     fmt::print(text_out(common.json), "{:<5} {}\n", finding.level, finding.text);
     if (!finding.fix.empty()) fmt::print(text_out(common.json), "      fix: {}\n", finding.fix);
     all.push_back({{"level", finding.level}, {"text", finding.text}, {"fix", finding.fix}});

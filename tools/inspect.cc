@@ -29,25 +29,29 @@ std::string size_text(const Dimension& size) {
 
 std::string port_text(const Port& port) {
   if (port.dtype.empty()) return "not a tensor";
+  if (port.is_number) return port.dtype + " number " + size_text(port.number);
   std::string sizes;
   for (const Dimension& size : port.sizes) sizes += (sizes.empty() ? "" : ", ") + size_text(size);
   return port.dtype + "[" + sizes + "]";
+}
+
+nlohmann::json to_json(const Dimension& d) {
+  nlohmann::json size = {{"size", d.size}, {"free", d.free}};
+  if (d.free) {
+    size["symbol"] = d.symbol;
+    size["range"] = {d.min, nullptr};
+    if (d.max > 0) size["range"][1] = d.max;
+  }
+  return size;
 }
 
 nlohmann::json to_json(const std::vector<Port>& ports) {
   nlohmann::json out = nlohmann::json::array();
   for (const Port& port : ports) {
     nlohmann::json sizes = nlohmann::json::array();
-    for (const Dimension& d : port.sizes) {
-      nlohmann::json size = {{"size", d.size}, {"free", d.free}};
-      if (d.free) {
-        size["symbol"] = d.symbol;
-        size["range"] = {d.min, nullptr};
-        if (d.max > 0) size["range"][1] = d.max;
-      }
-      sizes.push_back(std::move(size));
-    }
+    for (const Dimension& d : port.sizes) sizes.push_back(to_json(d));
     out.push_back({{"position", out.size()}, {"name", port.name}, {"dtype", port.dtype}, {"sizes", sizes}});
+    if (port.is_number) out.back()["number"] = to_json(port.number);
   }
   return out;
 }

@@ -32,7 +32,7 @@ int main(int argc, char** argv) try {
   add_load(app, exit_code);
   add_cache(app, exit_code);
   add_matrix(app, exit_code);
-  add_option_list(app);
+  add_option_list(app, exit_code);
   std::vector<std::string> words;
   for (const CLI::App* word : app.get_subcommands([](CLI::App*) { return true; })) words.push_back(word->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(words.begin(), words.end(), argv[1]) == words.end())

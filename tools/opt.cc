@@ -3,6 +3,7 @@
 // keirin opt: text IR in, passes, text IR out; the engine of the golden tests. Without LibTorch's help nothing is folded.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <iostream>

@@ -73,6 +73,6 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_opt(CLI::App& app, int& exit_code);
 void add_repro(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
-void add_option_list(CLI::App& app);
+void add_option_list(CLI::App& app, int& exit_code);
 
 }  // namespace keirin::tools

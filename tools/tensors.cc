@@ -18,15 +18,15 @@ extern char** environ;
 namespace keirin::tools {
 namespace {
 
-Result<std::vector<TensorRef>> read_inputs(const Signature& signature, const CommonOptions& common, Runtime& runtime) {
-  const Device target = device_from_name(common.runtime.device).value_or(Device{});  // the session refused any other word
+Result<std::vector<TensorRef>> read_inputs(const Session& session, const CommonOptions& common, Runtime& runtime) {
+  const Signature signature = session.signature();
   std::vector<TensorRef> inputs(signature.inputs.size());
   const auto take = [&](const std::string& name, const TensorRef& tensor, const std::string& path) -> Status {
     Result<size_t> position = input_position(signature, name);
     if (!position.ok()) return std::move(position).status().at(path);
     if (inputs[*position])
       return Status(Code::k_invalid_input, {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
-    KRN_TRY_LET(inputs[*position], runtime.tensors().to_device(tensor, target));
+    KRN_TRY_LET(inputs[*position], runtime.tensors().to_device(tensor, session.device()));
     return {};
   };
   if (!common.inputs.empty()) {
@@ -133,7 +133,7 @@ Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
   for (std::string item; std::getline(stream, item, ',');) {
     if (item.empty() || item.size() > 12 || item.find_first_not_of("0123456789") != std::string::npos)
       return Status(Code::k_invalid_input,
-                    {"\"" + text + "\" is no list of sizes", "--at", "nothing was run",
+                    {"\"" + text + "\" is not a list of sizes", "--at", "nothing was run",
                      "give the free sizes of the inputs in the order of their appearance: --at 8,128"});
     sizes.push_back(std::stoll(item));
   }
@@ -142,7 +142,7 @@ Result<std::vector<int64_t>> parse_sizes(const std::string& text) {
 
 Result<std::vector<TensorRef>> inputs_for(Session& session, Runtime& runtime, const std::string& model,
                                           const CommonOptions& common, const std::vector<int64_t>& sizes) {
-  if (sizes.empty() && !(common.inputs.empty() && common.named_inputs.empty())) return read_inputs(session.signature(), common, runtime);
+  if (sizes.empty() && !(common.inputs.empty() && common.named_inputs.empty())) return read_inputs(session, common, runtime);
   KRN_TRY_LET(const std::vector<std::string> unknown, session.unknown_inputs(sizes));
   if (!unknown.empty()) KRN_TRY(try_in_child(model, common, sizes, fmt::format("{}", fmt::join(unknown, ", "))));
   return session.example_inputs(1, sizes);

@@ -47,7 +47,13 @@ EagerCall eager_call(std::shared_ptr<PreparedCall> call) {
   };
 }
 
-Result<PlanStep> eager_step(const Prepared& prepared, OpId id, BuiltPlan& built) {
+// Why an op is eager's in a plan: a reason code of docs/report.md, and words.
+struct WhyEager {
+  const char* reason;
+  std::string words;
+};
+
+Result<PlanStep> eager_step(const Prepared& prepared, OpId id, const WhyEager& why, BuiltPlan& built) {
   const Op& op = prepared.graph.ops[id];
   KRN_TRY_LET(auto call, prepared.calls->prepare(prepared.graph, id, prepared.constants));
   built.constant_bytes += call->constant_bytes();
@@ -61,7 +67,8 @@ Result<PlanStep> eager_step(const Prepared& prepared, OpId id, BuiltPlan& built)
   const OpRow* row = find_row(op.code);
   step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
   step.origin = op.origin;
-  step.note = op.origin + laid_out;
+  step.reason = why.reason;
+  step.note = why.words + (op.origin.empty() ? "" : "; " + op.origin) + laid_out;
   return step;
 }
 
@@ -209,19 +216,30 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
   }
 }
 
-// Why nodes stay eager, counted.
-std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const ClaimResult& claims,
-                                        const std::vector<OpId>& ops_of_nodes) {
-  std::map<OpId, std::string> said;
+using Refusals = std::map<OpId, std::string>;
+
+Refusals by_op(const ClaimResult& claims, const std::vector<OpId>& ops_of_nodes) {
+  Refusals said;
   for (const NodeRefusal& refusal : claims.refusals)
     if (refusal.node < ops_of_nodes.size()) said[ops_of_nodes[refusal.node]] = refusal.why;
+  return said;
+}
+
+WhyEager why_eager(const Graph& graph, OpId id, const Refusals& said) {
+  if (graph.ops[id].code == OpCode::kOpaque) return {"opaque", "not in the operator table"};
+  const auto refusal = said.find(id);
+  if (refusal == said.end()) return {"left_out", "left eager by the cut"};
+  return {refusal->second == kWrongBefore ? "known_wrong" : "refused", refusal->second};
+}
+
+// Why nodes stay eager, counted.
+std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const Refusals& said) {
   std::map<std::string, int> counts;
   for (OpId id = 0; id < graph.ops.size(); ++id) {
     if (compiled[id]) continue;
     const Op& op = graph.ops[id];
-    std::string why = op.code == OpCode::kOpaque ? "not in the operator table" : said.count(id) ? said[id] : "left eager by the cut";
     std::string name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
-    ++counts[name + ": " + why];
+    ++counts[name + ": " + why_eager(graph, id, said).words];
   }
   std::vector<std::pair<int, std::string>> sorted;
   for (const auto& [text, count] : counts) sorted.emplace_back(count, text);
@@ -401,6 +419,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
   KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, whole, choice, claims));
   const Partition& parts = cut.parts;
+  const Refusals said = by_op(claims, whole.nodes);
   if (parts.regions.empty())
     return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
 
@@ -411,7 +430,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
-      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index, built));
+      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index, why_eager(prepared.graph, each.index, said), built));
       steps.push_back(std::move(step));
       continue;
     }
@@ -422,7 +441,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
       failure = made.status();
       built.lost.push_back("r" + std::to_string(cut.numbers[each.index]) + ": " + failure.message().what);
       for (OpId op : region.ops) {
-        KRN_TRY_LET(PlanStep step, eager_step(prepared, op, built));
+        KRN_TRY_LET(PlanStep step, eager_step(prepared, op, {"compile_failed", failure.message().what}, built));
         steps.push_back(std::move(step));
       }
       continue;
@@ -450,7 +469,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
   if (built.nodes_compiled == 0) return failure;
   if (!other_way) return Status(Code::k_unsupported, "no region has another way of compiling");
-  built.refusals = count_refusals(prepared.graph, compiled, claims, whole.nodes);
+  built.refusals = count_refusals(prepared.graph, compiled, said);
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
   return built;

@@ -273,6 +273,7 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
   if (part.new_sizes == kMostNewSizes) return;
   ++part.new_sizes;
   auto sized = at_sizes(number, inputs);
+  if (sized.ok()) (*sized)->session->gives_way = whole_.gives_way;
   Result<ModelReport> report = sized.ok() ? keirin::decide(*(*sized)->session, inputs.tensors) : sized.status();
   if (!report.ok()) {
     part.refusals.push_back(report.status().message().what);
@@ -566,7 +567,7 @@ class Chain::Choosing {
     const bool chained = winner == 1;
     if (chained)
       s_.publish(std::make_shared<Decision>(
-          Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), true}));
+          Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), {}, true}));
     else
       d_.publish({}, {});
     ModelReport& report = d_.report;

@@ -133,7 +133,7 @@ void choose(Deciding& d, size_t winner) {
     d.report.speedup = chosen.report.gain, d.report.speedup_low = chosen.report.gain_low, d.report.speedup_high = chosen.report.gain_high;
   }
   if (winner == 0) return d.publish({}, {});
-  d.publish(chosen.call, service_guard(d, chosen.report.name, chosen.report.plugin));
+  d.publish(chosen.call, service_guard(d, chosen.report.name, chosen.report.plugin), chosen.is_recording ? nullptr : chosen.built.plan);
 }
 
 // Of the steps' time; of their operators where none was timed.

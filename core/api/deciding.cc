@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "core/api/events.h"
 #include "core/base/end_flag.h"
 #include "core/base/overlap.h"
 #include "core/eager/library_settings.h"
@@ -27,7 +28,7 @@ int64_t resident_bytes(const Session::Impl& session) {
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
-    : session(session), services(session.runtime.tensors()), gives_way(session.options.compile == When::kBackground), inputs(inputs) {
+    : session(session), services(session.runtime.tensors()), gives_way(session.gives_way), inputs(inputs) {
   report.model = session.name;
   report.device = device_name(session.device);
   report.mode = session.options.mode;
@@ -43,6 +44,7 @@ Deciding::Deciding(Session::Impl& session, const Tensors& inputs)
 Status Deciding::go_on() { return is_to_end() ? Status(Code::k_cancelled, "the session is being closed") : Status(); }
 
 void Deciding::progress(const char* stage, double done) {
+  session.tell(Event::Kind::kProgress, kDetail, stage, done);
   if (!session.options.progress) return;
   try {
     session.options.progress(session.name + ": " + stage, done, 0);
@@ -109,8 +111,11 @@ void Deciding::make_calls(Candidate& candidate) {
   candidate.call = in_eagers_forms(candidate.own, strides_may_differ(*candidate.built.plan));
 }
 
-void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard) {
-  session.publish(std::make_shared<Decision>(Decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)}));
+void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard, const std::shared_ptr<Plan>& plan) {
+  Decision decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)};
+  if (plan && forms.views.empty() && !strides_may_differ(*plan))  // else what the caller gets is not what the plan makes
+    decision.into = [plan, prepared = prepared](const Tensors& inputs, const Tensors& given) { return plan->run_into(inputs, given); };
+  session.publish(std::make_shared<Decision>(std::move(decision)));
 }
 
 }  // namespace keirin

@@ -61,7 +61,8 @@ struct Deciding {
   // The plan's calls as a caller sees them: both call and own of the candidate. The plan's eager steps call into `prepared`.
   void make_calls(Candidate& candidate);
   // An empty call is eager's, which needs no guard beyond the sizes.
-  void publish(CallFn call, std::shared_ptr<PlanGuard> guard);
+  // `plan`: whose calls they are, as they are; null: they are made otherwise.
+  void publish(CallFn call, std::shared_ptr<PlanGuard> guard, const std::shared_ptr<Plan>& plan = nullptr);
 
   Session::Impl& session;
   TensorServices& services;

@@ -17,7 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 using Tensors = std::vector<TensorRef>;
 
-constexpr int64_t kCopiedBytes = 1 << 20;  // of one input: a fraction of a millisecond of the call that waits for it
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
@@ -25,21 +24,6 @@ constexpr auto kLook = 50ms;               // how long whoever waits does not lo
 // Others had the processor, or another process is measuring: the same question may have an answer later.
 bool may_be_tried_again(const Result<ModelReport>& report) {
   return report.ok() ? !report->disturbed.empty() : report.status().code() == Code::k_exhausted;
-}
-
-// A copy that lies as a caller's tensor does: a plan is for calls whose inputs are aligned to no less than those it was
-// decided with.
-Result<TensorRef> aligned_copy(TensorServices& services, const TensorRef& tensor, uintptr_t alignment) {
-  KRN_TRY_LET(TensorRef copy, services.clone(tensor));
-  const auto element = static_cast<uintptr_t>(dtype_bytes(tensor->dtype()));
-  if (alignment_of(*copy) <= alignment || alignment % element != 0) return copy;
-  const TensorSpec spec = spec_of(*tensor);
-  int64_t elements = static_cast<int64_t>(alignment / element) + 1;
-  for (size_t d = 0; d < spec.sizes.size(); ++d) elements += std::max<int64_t>(spec.sizes[d] - 1, 0) * spec.strides[d];
-  KRN_TRY_LET(const TensorRef all, services.allocate({spec.dtype, {elements}, {}, spec.device}));
-  KRN_TRY_LET(TensorRef placed, services.view(all, spec, static_cast<int64_t>(alignment)));
-  KRN_TRY(services.copy(placed, tensor));
-  return placed;
 }
 
 }  // namespace
@@ -66,21 +50,14 @@ DecisionThread::~DecisionThread() {
   thread_.join();
 }
 
-bool DecisionThread::is_copied(const Tensor& input) const {
-  const TensorSpec spec = spec_of(input);
-  int64_t bytes = dtype_bytes(spec.dtype);
-  for (const int64_t size : spec.sizes) bytes *= size;
-  return bytes <= kCopiedBytes || !is_float(spec.dtype) || spec.strides != contiguous_strides(spec.sizes);
-}
-
 void DecisionThread::meet(const Tensors& inputs) {
   if (fork_count() != forks_) return;
-  std::vector<TensorSpec> specs;
   {
     const std::unique_lock lock(met_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || said_refused_ || (said_full_ && !refused_.empty())) return;
     const MetSizes::Answer answer = met_.meet(inputs);
     if (answer == MetSizes::Answer::kKnown) return;
+    std::vector<TensorSpec> specs;
     for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
     if (!refused_.empty()) {
       said_refused_ = true;
@@ -94,16 +71,22 @@ void DecisionThread::meet(const Tensors& inputs) {
       return;
     }
   }
-  Task task{std::move(specs), {}, {}, 0, Clock::now()};
-  for (const TensorRef& input : inputs) {
-    task.alignment.push_back(alignment_of(*input));
-    Result<TensorRef> copy =
-        is_copied(*input) ? aligned_copy(session_.runtime.tensors(), input, task.alignment.back()) : TensorRef();
-    if (!copy.ok()) return;  // no memory: nothing is decided about such calls
-    task.inputs.push_back(std::move(*copy));
+  Result<MetCall> call = keep_call(inputs, session_.runtime.tensors());
+  if (call.ok()) add(std::move(*call));  // else no memory: nothing is decided about such calls
+}
+
+void DecisionThread::decide_again(const MetCall& call) {
+  if (!refused_.empty()) return session_.note_undecided(call.specs, refused_);
+  if (std::find(call.inputs.begin(), call.inputs.end(), nullptr) == call.inputs.end()) {
+    const std::lock_guard lock(met_mutex_);
+    (void)met_.meet(call.inputs);
   }
+  add(call);
+}
+
+void DecisionThread::add(MetCall call) {
   const std::lock_guard lock(queue_->mutex);  // held for moments only
-  queue_->tasks.push_back(std::move(task));
+  queue_->tasks.push_back({std::move(call), 0, Clock::now()});
   if (!thread_.joinable()) {
     try {
       thread_ = std::thread([this] { work(); });
@@ -159,22 +142,22 @@ void DecisionThread::work() {
   }
 }
 
-Result<Tensors> DecisionThread::inputs_of(const Task& task) {
-  Tensors inputs = task.inputs;
+Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {
+  Tensors inputs = call.inputs;
   if (std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end()) return inputs;
   std::vector<int64_t> sizes;
-  for (const SizeReport& size : session_.free_sizes(task.specs)) sizes.push_back(size.value);
+  for (const SizeReport& size : session_.free_sizes(call.specs)) sizes.push_back(size.value);
   const Result<Tensors> drawn = session_.draw(1, sizes);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i]) continue;
-    const TensorSpec& spec = task.specs[i];
+    const TensorSpec& spec = call.specs[i];
     if (drawn.ok() && i < drawn->size() && spec_text(spec_of(*(*drawn)[i])) == spec_text(spec)) {
       inputs[i] = (*drawn)[i];
     } else {
       const Type type{spec.dtype, spec.sizes, spec.strides};
       KRN_TRY_LET(inputs[i], make_tensor(type, {}, session_.runtime.tensors(), session_.device, i));
     }
-    KRN_TRY_LET(inputs[i], aligned_copy(session_.runtime.tensors(), inputs[i], task.alignment[i]));
+    KRN_TRY_LET(inputs[i], aligned_copy(session_.runtime.tensors(), inputs[i], call.alignment[i]));
   }
   return inputs;
 }
@@ -187,15 +170,15 @@ bool DecisionThread::decide(Task& task) {
   try {
     // The copies were enqueued on their callers' streams.
     (void)session_.runtime.tensors().synchronize(session_.device);
-    Result<Tensors> inputs = inputs_of(task);
-    const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs) : inputs.status();
+    Result<Tensors> inputs = inputs_of(task.call);
+    const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs, true) : inputs.status();
     if (queue_->stop) return false;
     if (may_be_tried_again(report) && task.attempts + 1 < kAttempts) return true;
     if (!report.ok()) failed = report.status().message().what;
   } catch (const std::exception& error) {  // memory that ran out; there is nobody to tell but the report
     failed = error.what();
   }
-  if (!failed.empty()) session_.note_undecided(task.specs, "not decided: " + failed);
+  if (!failed.empty()) session_.note_undecided(task.call.specs, "not decided: " + failed);
   return false;
 }
 

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/api/met_call.h"
 #include "core/api/met_sizes.h"
 #include "core/api/session_impl.h"
 
@@ -36,6 +37,8 @@ class DecisionThread {
   // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
   // what is small; large inputs are drawn anew by the thread. Any thread.
   void meet(const std::vector<TensorRef>& inputs);
+  // Decides about a kind of call once more, because what it was decided with is no longer so. Before any call meets it.
+  void decide_again(const MetCall& call);
   // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
   // but this one.
   bool settle(std::chrono::nanoseconds most);
@@ -43,9 +46,7 @@ class DecisionThread {
  private:
   using Clock = std::chrono::steady_clock;
   struct Task {
-    std::vector<TensorSpec> specs;
-    std::vector<TensorRef> inputs;     // null: is drawn
-    std::vector<uintptr_t> alignment;  // of the inputs that were met
+    MetCall call;
     int attempts = 0;
     Clock::time_point due;  // not before
   };
@@ -58,13 +59,13 @@ class DecisionThread {
     std::atomic<bool> stop{false};
   };
 
-  bool is_copied(const Tensor& input) const;
+  void add(MetCall call);
   void work();
   // The task that is due and waits longest. Not before one is; nothing where the thread is to end.
   std::unique_ptr<Task> next(std::unique_lock<std::mutex>& lock);
   // Whether it has to be tried again, because others had the machine.
   bool decide(Task& task);
-  Result<std::vector<TensorRef>> inputs_of(const Task& task);
+  Result<std::vector<TensorRef>> inputs_of(const MetCall& call);
 
   Session::Impl& session_;
   const uint64_t forks_;

@@ -119,9 +119,11 @@ bool start_from_kept_decision(Deciding& d) {
   d.report.chosen = d.ledger->choice;
   d.report.plugin = built.plugin;
   d.report.nodes_compiled = built.nodes_compiled;
-  if (built.plan) {  // their times were not kept
+  if (built.plan) {
     d.report.steps_of = d.ledger->choice;
-    for (const PlanStep& step : built.plan->steps()) d.report.steps.push_back(step_report(step, built.plugin));
+    const std::vector<double>& us = d.ledger->step_us;
+    const std::vector<PlanStep>& steps = built.plan->steps();
+    for (size_t s = 0; s < steps.size(); ++s) d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
   }
   d.report.kernels_generated = static_cast<int>(built.kernels_generated);
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
@@ -140,7 +142,8 @@ bool start_from_kept_decision(Deciding& d) {
   note_kept(d);
   for (const std::string& refusal : built.refusals) d.report.reasons.push_back("eager: " + refusal);
   std::shared_ptr<PlanGuard> guard = chosen ? service_guard(d, d.ledger->choice, built.plugin) : nullptr;
-  d.publish(d.in_eagers_forms(std::move(chosen), !built.plan || d.strides_may_differ(*built.plan)), std::move(guard));
+  d.publish(d.in_eagers_forms(std::move(chosen), !built.plan || d.strides_may_differ(*built.plan)), std::move(guard),
+            recorded ? nullptr : built.plan);
   return true;
 }
 
@@ -157,6 +160,8 @@ void keep_decision(Deciding& d) {
   record.environment["model"] = d.session.name;
   record.pays_back_after_calls = d.report.pays_back_after_calls;
   record.eager_share = d.report.eager_share;
+  if (d.report.steps_of == record.choice && d.report.disturbed.empty())
+    for (const StepReport& step : d.report.steps) record.step_us.push_back(step.microseconds);
   for (const Candidate& candidate : d.candidates) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,

@@ -13,7 +13,6 @@
 
 #include "core/api/keirin.h"
 #include "core/base/nearest.h"
-#include "core/base/tensor.h"
 #include "core/host/plugins.h"
 
 namespace keirin {
@@ -162,7 +161,7 @@ std::string allowed_text(const OptionRow& row) {
     case OptionValues::kWords: return joined(v.words);
     case OptionValues::kNumber:
       return fmt::format("a number {} {:g} to {:g}", v.above_least ? "above" : "from", v.least, v.most);
-    case OptionValues::kDevice: return "cpu, cuda, cuda:N, rocm, rocm:N";
+    case OptionValues::kDevice: return "cpu, cuda, cuda:N, rocm, rocm:N, or the name of a plugin for the device that it drives";
     case OptionValues::kPass: return joined(pass_names());
     case OptionValues::kPlugin: return "the name of a plugin that `keirin plugins` lists";
     case OptionValues::kPath: return v.must_exist ? "an absolute path to what is there" : "an absolute path";
@@ -176,14 +175,13 @@ std::string flag_text(const OptionRow& row) { return (switches_off(row) ? "do no
 Status check_word(const OptionRow& row, const std::string& word) {
   switch (row.values.kind) {
     case OptionValues::kText:
+    case OptionValues::kDevice:
     case OptionValues::kPlugin: return {};
     case OptionValues::kSwitch:
     case OptionValues::kWords: return check_among(row, word, row.values.words, allowed_text(row));
     case OptionValues::kPass: return check_among(row, word, pass_names(), allowed_text(row));
     case OptionValues::kNumber: return check_number(row, word);
     case OptionValues::kPath: return check_path(row, word);
-    case OptionValues::kDevice:
-      return device_from_name(word) ? Status() : check_among(row, word, {"cpu", "cuda", "rocm"}, allowed_text(row));
   }
   return {};
 }
@@ -226,6 +224,7 @@ Result<Options> options_of(const LoadOptions& from) {
 #undef KRN_OPTION
 #undef KRN_OPTION_inner
 #undef KRN_OPTION_api
+  options.on_event = from.on_event;
   return options;
 }
 

@@ -19,6 +19,7 @@ namespace keirin {
 
 class Interference;
 class PluginHost;
+struct Event;
 struct LoadOptions;
 
 enum class Fallback { kAllow, kWarn, kForbid };  // in the order of the words of its row
@@ -28,8 +29,9 @@ struct Options {
 #define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) type field = initial;
 #include "core/api/options.def"
 #undef KRN_OPTION
-  // No option but a callback: told what is being done, by the thread that decides. May be empty.
+  // No options but callbacks; both may be empty. Told what is being done, by the thread that decides.
   std::function<void(const std::string& stage, double done, double seconds_left)> progress;
+  std::function<void(const Event& event)> on_event;  // LoadOptions::on_event
   // For tests: what races are told that others took (core/tune/interference.h); null: what the kernel says. Outlives the session.
   Interference* interference = nullptr;
 };
@@ -72,7 +74,7 @@ std::string flag_name(const OptionRow& row);
 std::string flag_text(const OptionRow& row);
 
 // Whether the row allows the word: invalid_input names option, word, the nearest of the allowed ones or the range, and
-// all of them. Whether a plugin of that name was found is check_plugin_names's question.
+// all of them. Whether there is a plugin or a device of that name is asked when plugins are known (check_plugin_names, find_device).
 Status check_word(const OptionRow& row, const std::string& word);
 // The same, and the option has the value then; a list has one word more.
 Status set_option(const OptionRow& row, Options& options, const std::string& word);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 
+#include "core/api/events.h"
 #include "core/api/session.h"
 #include "core/cache/bad_records.h"
 #include "core/eager/tensor_services.h"
@@ -59,6 +60,10 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   host.run_in = options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess;
   host.run_deadline = milliseconds_of(options.run_deadline_seconds);
   host.background = options.compile == When::kBackground;
+  if (options.on_event)
+    host.log = [on_event = options.on_event](int level, std::string_view text) {
+      send(on_event, {Event::Kind::kLog, level, {}, std::string(text), 0});
+    };
   KRN_TRY_LET(runtime->plugins_, PluginHost::open(host));
   KRN_TRY(check_plugin_names(options, *runtime->plugins_));
   return runtime;

@@ -11,8 +11,11 @@
 #include "core/api/chain.h"
 #include "core/api/decide.h"
 #include "core/api/decision_thread.h"
+#include "core/api/devices.h"
+#include "core/api/events.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
+#include "core/base/overlap.h"
 #include "core/base/sha256.h"
 #include "core/capture/import/importer.h"
 #include "core/eager/load_weights.h"
@@ -163,6 +166,7 @@ void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
 }
 
 void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason) {
+  tell(Event::Kind::kChanged, kWarning, reason);
   std::vector<std::string> texts;
   for (const TensorSpec& spec : inputs) texts.push_back(spec_text(spec));
   std::lock_guard lock(report_mutex);
@@ -171,6 +175,7 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
 }
 
 void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason) {
+  tell(Event::Kind::kChanged, kNote, reason);
   ModelReport report;
   report.model = name;
   report.device = device_name(device);
@@ -228,12 +233,13 @@ namespace {
 // Options, name and device; the file and the weights are the caller's to add.
 Result<std::unique_ptr<Session::Impl>> begin_session(Runtime& runtime, std::string name, const Options& options) {
   KRN_TRY_LET(Options complete, complete_options(options));
+  KRN_TRY_LET(const NamedDevice device, find_device(complete.device, runtime.plugins()));
+  if (!device.plugin.empty()) complete.plugins = {device.plugin};
   KRN_TRY(check_plugin_names(complete, runtime.plugins()));
   auto impl = std::make_unique<Session::Impl>(runtime, std::move(complete));
   if (options.mode == "max-performance" && options.numerics == Numerics::kDefault) impl->options.numerics = Numerics::kFast;
   impl->name = std::move(name);
-  impl->device = *device_from_name(options.device);
-  KRN_TRY(ensure_device(impl->device));
+  impl->device = device.device;
   return impl;
 }
 
@@ -294,17 +300,27 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
 
 // Tells checkpoints apart, as the size and the date of a file do: a sample of each weight. On other devices than the CPU, where
 // reading has to wait, no two are told to be equal.
-std::string stamp_of(const std::vector<Session::HeldWeight>& held) {
+std::string stamp_of(const WeightTable& weights) {
   constexpr int64_t kBlock = 64, kBlocks = 64;
   Sha256 hash;
-  for (const Session::HeldWeight& weight : held) {
-    if (weight.tensor->device().kind != Device::kCpu) return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
-    const int64_t bytes = weight.tensor->storage_bytes();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Tensor& tensor = *weights[i].tensor;
+    if (tensor.device().kind != Device::kCpu) return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+    const int64_t bytes = tensor.data() ? tensor.storage_bytes() : 0;
     const int64_t step = std::max(kBlock, bytes / kBlocks);
     for (int64_t at = 0; at < bytes; at += step)
-      hash.update(static_cast<const std::byte*>(weight.tensor->data()) + at, static_cast<size_t>(std::min(kBlock, bytes - at)));
+      hash.update(static_cast<const std::byte*>(tensor.data()) + at, static_cast<size_t>(std::min(kBlock, bytes - at)));
   }
   return hex(hash.finish());
+}
+
+constexpr int64_t kKeptBytes = 16 << 20;  // of the inputs of one kind of call, so that it can be decided about again
+
+bool same_kind(const MetCall& a, const MetCall& b) {
+  const auto same = [](const TensorSpec& x, const TensorSpec& y) {
+    return x.dtype == y.dtype && x.sizes == y.sizes && x.strides == y.strides;
+  };
+  return std::ranges::equal(a.specs, b.specs, same);
 }
 
 }  // namespace
@@ -327,6 +343,32 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, std::span<const
   return open(runtime, std::move(read), name, weights, options);
 }
 
+Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, int descriptor, const std::string& name, const Options& options) {
+  KRN_TRY_LET(pt2::Pt2File read, pt2::read_pt2(descriptor, name));
+  return open(runtime, std::move(read), name, {}, options);
+}
+
+Result<std::unique_ptr<Session>> Session::with_weights(const std::vector<std::pair<std::string, TensorRef>>& values) const {
+  auto impl = std::make_unique<Session::Impl>(impl_->runtime, impl_->options);
+  impl->name = impl_->name;
+  impl->device = impl_->device;
+  KRN_TRY_LET(impl->weights, impl_->weights.with_values(impl_->runtime.tensors(), values));
+  KRN_TRY(impl_->runtime.tensors().synchronize(impl->device));  // the values are the caller's again
+  impl->file_stamp = stamp_of(impl->weights);
+  impl->file.path = impl_->file.path;
+  impl->file.models[impl_->model->program.name].program = impl_->model->program;
+  KRN_TRY_LET(impl->model, impl->file.model());
+  impl->rules = impl_->rules;
+  KRN_TRY(make_eager(*impl));
+  if (!impl->decisions) impl->decisions = std::make_unique<DecisionThread>(*impl);
+  {
+    const std::lock_guard lock(impl_->report_mutex);
+    impl->decided = impl_->decided;
+  }
+  for (const MetCall& call : std::deque<MetCall>(impl->decided)) impl->decisions->decide_again(call);  // the thread changes the list
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
+}
+
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& file, const std::string& name,
                                                const std::vector<HeldWeight>& weights, const Options& options) {
   KRN_TRY_LET(auto impl, begin_session(runtime, name, options));
@@ -334,7 +376,7 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& 
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(hold_weights(*impl, impl->file.models.find(impl->model->program.name)->second.program, weights));
-  impl->file_stamp = stamp_of(weights);
+  impl->file_stamp = stamp_of(impl->weights);
   KRN_TRY(make_eager(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
@@ -349,34 +391,54 @@ std::vector<std::pair<std::string, TensorRef>> Session::weights() const {
   return out;
 }
 
-Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs) {
+void Session::Impl::tell(Event::Kind kind, int level, const std::string& text, double done) const {
+  send(options.on_event, {kind, level, name, text, done});
+}
+
+Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs, bool beside_calls) {
   std::lock_guard lock(compile_mutex);
-  const bool in_background = options.compile == When::kBackground;
+  const bool in_background = gives_way = beside_calls;
   if (in_background) keep_freed_memory();
   Result<ModelReport> report = in_segments(inputs) ? chain->decide(inputs) : decide(*this, inputs);
   runtime.plugins().release_devices();
   if (in_background) give_back_memory();
-  if (!report.ok()) return report;
+  if (!report.ok()) {
+    tell(Event::Kind::kDecided, kError, "nothing was decided: " + report.status().message().what);
+    return report;
+  }
   if (std::string trouble = runtime.take_cache_trouble(); !trouble.empty()) {
     std::replace(trouble.begin(), trouble.end(), '\n', ';');
     report->reasons.insert(report->reasons.begin(), "warning: cache: " + trouble);
   }
-  std::lock_guard report_lock(report_mutex);
-  reports.push_back(*report);
+  Result<MetCall> call = keep_call(inputs, runtime.tensors());
+  {
+    std::lock_guard report_lock(report_mutex);
+    reports.push_back(*report);
+    if (call.ok() && call->bytes() <= kKeptBytes) {
+      std::erase_if(decided, [&](const MetCall& old) { return same_kind(old, *call); });
+      if (decided.size() >= static_cast<size_t>(options.max_shapes)) decided.pop_front();
+      decided.push_back(std::move(*call));
+    }
+  }
+  tell(Event::Kind::kDecided, kNote, verdict_text(*report));
+  for (const std::string& reason : report->reasons)
+    if (reason.starts_with("warning: ")) tell(Event::Kind::kLog, kWarning, reason);
   return report;
 }
 
-Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) { return impl_->compile(inputs); }
+Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
+  return impl_->compile(inputs, impl_->options.compile == When::kBackground);
+}
 
 bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decisions || impl_->decisions->settle(most); }
 
 Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, const std::vector<TensorRef>& inputs,
-                                                     const std::shared_ptr<const void>& keep) {
+                                                     const std::shared_ptr<const void>& keep, const std::vector<TensorRef>* given) {
   PlanGuard& guard = *decision.guard;
   // LibTorch tells a thread how many threads it may use when it first asks. Libraries that a plan calls do not ask: without this, a
   // thread's first call would run on all processors, and sum in another order than its second.
   (void)runtime.tensors().num_threads();
-  Result<std::vector<TensorRef>> outputs = decision.call(inputs);
+  Result<std::vector<TensorRef>> outputs = given && decision.into ? decision.into(inputs, *given) : decision.call(inputs);
   if (outputs.ok()) {
     guard.breaker.succeeded();
     if (guard.takes_sample()) {
@@ -401,24 +463,56 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
   return answer;
 }
 
-Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) {
+Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given) {
   const RequestScope scope;
-  std::shared_ptr<const Decision> decision = impl_->find(inputs);
-  if (!decision && !impl_->table.now()->empty()) impl_->calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
+  std::shared_ptr<const Decision> decision = find(inputs);
+  if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
   const auto count = [](std::atomic<uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
   if (!decision) {
-    count(impl_->eager_undecided);
-    Result<std::vector<TensorRef>> outputs = impl_->eager->run(inputs);
-    if (outputs.ok() && impl_->decisions) impl_->decisions->meet(inputs);  // what eager refuses is nothing to decide about
+    count(eager_undecided);
+    Result<std::vector<TensorRef>> outputs = eager->run(inputs);
+    if (outputs.ok() && options.compile != When::kNow && decisions) decisions->meet(inputs);  // not about what eager refuses
     return outputs;
   }
   if (!decision->call || !decision->guard->breaker.admits()) {
-    count(decision->call ? impl_->eager_instead : impl_->eager_chosen);
-    return impl_->eager->run(inputs);
+    count(decision->call ? eager_instead : eager_chosen);
+    return eager->run(inputs);
   }
-  count(impl_->by_plan);
+  count(by_plan);
   if (decision->is_chain) return decision->call(inputs);
-  return impl_->answer(*decision, inputs);
+  return answer(*decision, inputs, nullptr, given);
+}
+
+Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) { return impl_->call(inputs, nullptr); }
+
+Result<std::vector<TensorRef>> Session::call_into(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& given) {
+  const auto refused = [&](const std::string& what, const char* advice) {
+    return Status(Code::k_invalid_input, {what, impl_->name, "no output was handed over", advice});
+  };
+  if (given.size() != impl_->eager->num_outputs())
+    return refused("memory for " + std::to_string(given.size()) + " outputs was given, the model has " +
+                       std::to_string(impl_->eager->num_outputs()),
+                   "give one for each, or null where new memory will do");
+  bool apart = true;  // from what is read while they are written
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) continue;
+    for (size_t k = 0; k < i; ++k)
+      if (given[k] && ranges_meet(*given[i], *given[k]))
+        return refused("the memory for outputs " + std::to_string(k) + " and " + std::to_string(i) + " is shared", "give each its own");
+    for (const TensorRef& input : inputs) apart &= !input || !ranges_meet(*given[i], *input);
+    for (size_t k = 0; k < impl_->weights.size(); ++k) apart &= !ranges_meet(*given[i], *impl_->weights[k].tensor);
+  }
+  KRN_TRY_LET(std::vector<TensorRef> outputs, impl_->call(inputs, apart ? &given : nullptr));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!given[i] || outputs[i] == given[i]) continue;
+    const auto sizes = [](const Tensor& t) { return std::span(t.sizes(), static_cast<size_t>(t.rank())); };
+    if (!outputs[i] || outputs[i]->dtype() != given[i]->dtype() || !std::ranges::equal(sizes(*outputs[i]), sizes(*given[i])))
+      return refused("output " + std::to_string(i) + " is " + (outputs[i] ? spec_text(spec_of(*outputs[i])) : "not a tensor") +
+                         ", the memory for it is " + spec_text(spec_of(*given[i])), "give memory of that dtype and those sizes");
+    KRN_TRY(impl_->runtime.tensors().copy(given[i], outputs[i]));
+    outputs[i] = given[i];
+  }
+  return outputs;
 }
 
 Result<Session::Effects> Session::effects(const std::vector<TensorRef>& inputs) const {

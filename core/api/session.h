@@ -71,9 +71,15 @@ class Session {
   };
   static Result<std::unique_ptr<Session>> open(Runtime& runtime, std::span<const std::byte> file, const std::string& name,
                                                const std::vector<HeldWeight>& weights, const Options& options);
+  // The same of an open file (core/capture/pt2/bytes.h), with the weights that it holds.
+  static Result<std::unique_ptr<Session>> open(Runtime& runtime, int descriptor, const std::string& name, const Options& options);
   // The same of a program that was read or recorded (core/capture).
   static Result<std::unique_ptr<Session>> open(Runtime& runtime, pt2::Pt2File&& file, const std::string& name,
                                                const std::vector<HeldWeight>& weights, const Options& options);
+  // Another session of the same model and options, of which these weights have other elements: copied, of the same dtype and sizes; the
+  // other weights are shared with this session, and so is what calls write in them. Eager answers its calls; what this one decided for is
+  // decided again by a thread beside the calls (`settle` waits), where its inputs could be kept. Code comes from the cache.
+  Result<std::unique_ptr<Session>> with_weights(const std::vector<std::pair<std::string, TensorRef>>& values) const;
   ~Session();
 
   // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile. With the option
@@ -83,6 +89,10 @@ class Session {
   // numeric settings), else with eager. Where the option `compile` is background or never, a kind of call that was not met before is
   // decided about afterwards, by a thread of the session. Thread-safe.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs);
+  // The same into memory of the caller's: given[i], of output i's dtype and sizes and of any strides, holds its elements afterwards and is
+  // what is returned; null: new memory. Written in place where a plan can, else copied. invalid_input where two of them share memory,
+  // which is said before anything ran, or where one does not fit its output, which may be said after.
+  Result<std::vector<TensorRef>> call_into(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& given);
   // What a call with these inputs does besides answering, found by one eager run that leaves no mark. Not beside calls of a model
   // that writes.
   struct Effects {

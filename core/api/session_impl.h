@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "core/api/call_guard.h"
 #include "core/api/guard.h"
+#include "core/api/met_call.h"
 #include "core/api/plan_table.h"
 #include "core/api/session.h"
 #include "core/capture/pt2/read_pt2.h"
@@ -24,11 +26,14 @@ namespace keirin {
 
 // One way of answering calls of one shape. Kept alive by whoever runs it.
 using CallFn = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>&)>;
+// The same with memory of the caller's for outputs: Plan::run_into.
+using CallIntoFn = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& given)>;
 
 struct Decision {
   CallGuard admits;                // the calls that it was made for
   CallFn call;                     // empty: eager
   std::shared_ptr<PlanGuard> guard;  // watches `call`; null with it
+  CallIntoFn into = {};            // empty: `call` has no use for memory of the caller's
   bool is_chain = false;           // an error of `call` is eager's own, and what came before it was written
 };
 
@@ -59,6 +64,8 @@ struct Session::Impl {
   std::mutex compile_mutex;           // one compilation at a time
   mutable std::mutex report_mutex;
   std::vector<ModelReport> reports;
+  std::deque<MetCall> decided;        // under report_mutex: calls that something was decided for, the last ones of them
+  bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
@@ -67,13 +74,17 @@ struct Session::Impl {
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
   // Session::compile.
-  Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  Result<ModelReport> compile(const std::vector<TensorRef>& inputs, bool beside_calls);
+  // One of the caller's events (LoadOptions::on_event).
+  void tell(Event::Kind kind, int level, const std::string& text, double done = 0) const;
   std::string why_not_beside_calls() const;  // Session::why_not_beside_calls
   bool never_compiles() const { return options.compile == When::kNever; }
+  // Session::call. `given`: memory that outputs may be made in (Plan::run_into); null: none.
+  Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given);
   // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
   // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
-                                        const std::shared_ptr<const void>& keep = nullptr);
+                                        const std::shared_ptr<const void>& keep = nullptr, const std::vector<TensorRef>* given = nullptr);
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);

@@ -52,7 +52,7 @@ Dimension dimension_of(const pt2::Program& program, const pt2::SymInt& size) {
   if (!symbol) out.symbol += ")";
   if (symbol)
     if (const auto range = program.range_constraints.find(*symbol); range != program.range_constraints.end()) {
-      out.min = std::max<int64_t>(range->second.min.value_or(0), 0);
+      out.min = range->second.min.value_or(0);  // of a size 0 or more
       out.max = range->second.max.value_or(0);
     }
   return out;
@@ -60,7 +60,7 @@ Dimension dimension_of(const pt2::Program& program, const pt2::SymInt& size) {
 
 Port tensor_port(const pt2::Program& program, const std::string& name, const std::string& value) {
   const pt2::TensorMeta& meta = program.graph.tensor_values.find(value)->second;
-  Port port{name, std::string(dtype_name(meta.dtype)), {}};
+  Port port{name, std::string(dtype_name(meta.dtype)), {}, false, {}};
   for (const pt2::SymInt& size : meta.sizes) port.sizes.push_back(dimension_of(program, size));
   return port;
 }
@@ -110,7 +110,9 @@ Signature signature_of(const pt2::Program& program) {
     if (const auto* tensor = input.arg.get<pt2::TensorArg>()) {
       out.inputs.push_back(tensor_port(program, name.empty() ? tensor->name : name, tensor->name));
     } else if (const auto* number = input.arg.get<pt2::SymIntArg>(); number && number->is_name()) {
-      Port port{name.empty() ? number->name : name, std::string(dtype_name(DType::k_i64)), {}};
+      Port port{name.empty() ? number->name : name, std::string(dtype_name(DType::k_i64)), {}, true, {}};
+      if (const auto value = program.graph.sym_int_values.find(number->name); value != program.graph.sym_int_values.end())
+        port.number = dimension_of(program, value->second);
       out.inputs.push_back(std::move(port));
     }
   }
@@ -123,7 +125,7 @@ Signature signature_of(const pt2::Program& program) {
     if (name.empty()) name = std::to_string(position);
     ++position;
     const auto* tensor = output.arg.get<pt2::TensorArg>();
-    out.outputs.push_back(tensor ? tensor_port(program, name, tensor->name) : Port{name, {}, {}});
+    out.outputs.push_back(tensor ? tensor_port(program, name, tensor->name) : Port{name, {}, {}, false, {}});
   }
   return out;
 }

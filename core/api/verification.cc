@@ -98,15 +98,29 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
   JudgeOptions judging = judge_options(d.prepared->captured.graph, d.session.options.numerics, d.session.options.error_budget);
   judging.names = d.trials.names(num_outputs);
   judging.must_vary = std::min(num_outputs, d.session.must_vary);
-  // Inputs and weights at the end of the lists are compared where somebody wrote.
+  // Inputs and weights at the end of the lists are compared where somebody wrote: so are these lists, and `places` is
+  // where the referee or eager did.
   const Tensors contents = d.trials.contents(inputs);
   const size_t num_answers = eager.numbers.size() - contents.size();
-  const auto where_written = [&](std::vector<Tensors*> lists) -> Status {
+  Tensors referee_written = referee, eager_written = eager.numbers, places(contents.size());
+  for (size_t k = 0; k < contents.size(); ++k) {
+    const size_t i = num_answers + k;
+    KRN_TRY_LET(const Tensors changed, changed_elements(contents[k], {referee[i], eager.numbers[i]}, &places[k]));
+    referee_written[i] = changed[0], eager_written[i] = changed[1];
+  }
+  // The three lists where any of the three wrote.
+  const auto where_written = [&](Tensors& theirs, Tensors& own, Tensors& candidates) -> Status {
     for (size_t k = 0; k < contents.size(); ++k) {
-      Tensors same_place;
-      for (const Tensors* list : lists) same_place.push_back((*list)[num_answers + k]);
-      KRN_TRY_LET(same_place, changed_elements(contents[k], same_place));
-      for (size_t i = 0; i < lists.size(); ++i) (*lists[i])[num_answers + k] = same_place[i];
+      const size_t i = num_answers + k;
+      if (places[k]) {
+        KRN_TRY_LET(const TensorRef within, elements_within(places[k], contents[k], candidates[i]));
+        if (within) {
+          candidates[i] = within;
+          continue;
+        }
+      }
+      KRN_TRY_LET(const Tensors changed, changed_elements(contents[k], {referee[i], eager.numbers[i], candidates[i]}));
+      theirs[i] = changed[0], own[i] = changed[1], candidates[i] = changed[2];
     }
     return {};
   };
@@ -120,15 +134,11 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     const Result<std::string> why = unexplained(referee, numbers, *moved, d.services);
     return why.ok() ? *why : why.status().message().what;
   };
-  {
-    Tensors theirs = referee, own = eager.numbers;
-    KRN_TRY(where_written({&theirs, &own}));
-    if (Status far = verify_eager(d, theirs, own, judging.names); !far.ok()) {
-      if (const std::string why = why_unexplained(eager.numbers); !why.empty())
-        return Status(far.code(), far.message().what + "; " + why);
-      if (!std::exchange(d.sensitive, true))
-        d.report.reasons.push_back("roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
-    }
+  if (Status far = verify_eager(d, referee_written, eager_written, judging.names); !far.ok()) {
+    if (const std::string why = why_unexplained(eager.numbers); !why.empty())
+      return Status(far.code(), far.message().what + "; " + why);
+    if (!std::exchange(d.sensitive, true))
+      d.report.reasons.push_back("roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
   }
   // What the model returns as None is nothing to judge.
   const auto without_absent = [&](Tensors tensors) {
@@ -158,8 +168,8 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     if (trial->numbers.size() != eager.numbers.size()) {
       judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
     } else {
-      Tensors theirs = referee, own = eager.numbers;
-      KRN_TRY(where_written({&theirs, &own, &trial->numbers}));
+      Tensors theirs = referee_written, own = eager_written;
+      KRN_TRY(where_written(theirs, own, trial->numbers));
       KRN_TRY_LET(judgement, judge(without_absent(std::move(theirs)), without_absent(std::move(own)), without_absent(trial->numbers), d.services, judging));
       if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) {
         judgement.right = candidate.by_regions = true;

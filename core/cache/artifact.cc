@@ -33,7 +33,7 @@ Result<ClaimResult> parse_claims(std::string_view text) {
   try {
     return claims_from_json(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception& e) {
-    return Status(Code::k_corrupt, Message{std::string("these are no claims: ") + e.what(), "claims", "the plugin is asked again", {}});
+    return Status(Code::k_corrupt, Message{std::string("these are not claims: ") + e.what(), "claims", "the plugin is asked again", {}});
   }
 }
 

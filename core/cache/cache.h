@@ -88,7 +88,7 @@ class Cache {
  private:
   Status prepare();
   std::string path_of(EntryKind kind, const std::string& hex) const;
-  // The body; `corrupt` for what is no entry of ours under that key, another code if it cannot be read at all.
+  // The body; `corrupt` for what is not an entry of ours under that key, another code if it cannot be read at all.
   Result<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text);
   std::vector<EntryInfo> drop_leftovers();  // of writers that died
   void warn_once(const Status& status);

@@ -11,7 +11,7 @@ namespace keirin {
 namespace {
 
 using nlohmann::json;
-constexpr int kSchema = 1;
+constexpr int kSchema = 2;
 
 json candidate_json(const LedgerCandidate& c) {
   return {{"name", c.name},
@@ -68,7 +68,8 @@ std::string ledger_text(const LedgerRecord& record) {
                   {"candidates", candidates},
                   {"environment", record.environment},
                   {"pays_back_after_calls", record.pays_back_after_calls},
-                  {"eager_share", record.eager_share}};
+                  {"eager_share", record.eager_share},
+                  {"step_us", record.step_us}};
   return j.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -86,11 +87,12 @@ Result<LedgerRecord> parse_ledger(std::string_view text) {
     record.environment = j.at("environment").get<std::map<std::string, std::string>>();
     record.pays_back_after_calls = count(j.at("pays_back_after_calls"));
     record.eager_share = std::clamp(j.at("eager_share").get<double>(), 0.0, 1.0);
+    for (const json& us : j.at("step_us")) record.step_us.push_back(figure(us, 0, 1e12));
     for (const json& c : j.at("candidates")) record.candidates.push_back(candidate_of(c));
     const bool known = record.choice == "eager" ||
                        std::any_of(record.candidates.begin(), record.candidates.end(),
                                    [&](const LedgerCandidate& c) { return c.name == record.choice && c.verified; });
-    if (!known) return corrupt("the choice is no verified candidate");
+    if (!known) return corrupt("the choice is not a verified candidate");
     return record;
   } catch (const json::exception& e) {
     return corrupt(std::string("the record has another shape: ") + e.what());

@@ -35,6 +35,7 @@ struct LedgerRecord {
   std::map<std::string, std::string> environment;   // of the race: load, clocks; for people
   int64_t pays_back_after_calls = 0;
   double eager_share = 0;
+  std::vector<double> step_us;  // what the steps of the choice took, in order; empty: they were not timed
   bool operator==(const LedgerRecord&) const = default;
 };
 

@@ -38,7 +38,7 @@ Result<double> read_number(const Json& object, const char* key) {
 }
 
 Result<InitRule> parse_rule(const Json& object) {
-  if (!object.is_object()) return corrupt("a rule is no object");
+  if (!object.is_object()) return corrupt("a rule is not an object");
   const std::string kind = object.value("kind", Json()).is_string() ? object["kind"].get<std::string>() : "";
   for (const KindRow& row : kKinds) {
     if (kind != row.name) continue;
@@ -172,15 +172,15 @@ Result<InitRules> parse_init_rules(std::string_view text) {
   if (version != 1)
     return Status(Code::k_version,
                   Message{"version " + std::to_string(int64_t(version)) + " of the rules", kInitRecord, {}, {}});
-  if (!json.contains("seed") || !json["seed"].is_number_integer()) return corrupt("the seed is no integer");
+  if (!json.contains("seed") || !json["seed"].is_number_integer()) return corrupt("the seed is not an integer");
   rules.seed = json["seed"].get<uint64_t>();
   const Json tensors = json.value("tensors", Json::object());
-  if (!tensors.is_object()) return corrupt("\"tensors\" is no object");
+  if (!tensors.is_object()) return corrupt("\"tensors\" is not an object");
   for (const auto& [name, rule] : tensors.items()) {
     KRN_TRY_LET(rules.tensors[name], parse_rule(rule));
   }
   const Json inputs = json.value("inputs", Json::array());
-  if (!inputs.is_array()) return corrupt("\"inputs\" is no array");
+  if (!inputs.is_array()) return corrupt("\"inputs\" is not an array");
   for (const Json& rule : inputs) {
     KRN_TRY_LET(const InitRule parsed, parse_rule(rule));
     rules.inputs.push_back(parsed);

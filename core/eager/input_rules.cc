@@ -15,7 +15,7 @@ std::string range_text(const pt2::RangeConstraint& range) {
          (range.max ? std::to_string(*range.max) : "inf") + "]";
 }
 
-// The flat position of L['name'][step]...; nullopt where the tree has no such leaf.
+// The position among all leaves of L['name'][step]...; nullopt where the tree has no such leaf.
 std::optional<size_t> leaf_position(const pt2::Program& program, const pt2::SizeRef& size) {
   if (!program.has_tree_specs || program.in_spec.children.size() != 2) return std::nullopt;
   size_t position = 0;
@@ -57,8 +57,11 @@ std::optional<size_t> leaf_position(const pt2::Program& program, const pt2::Size
 }  // namespace
 
 InputRules::InputRules(const pt2::Program& program) : model_(program.name), ranges_(program.range_constraints) {
+  std::vector<std::optional<size_t>> leaves;
   for (const pt2::InputSpec& spec : program.inputs) {
-    if (spec.kind != pt2::InputSpec::Kind::kUserInput) continue;
+    const bool is_user = spec.kind == pt2::InputSpec::Kind::kUserInput;
+    if (is_user || spec.kind == pt2::InputSpec::Kind::kConstantInput) leaves.emplace_back();
+    if (!is_user) continue;
     Input input;
     std::string name;
     if (const auto* tensor = spec.arg.get<pt2::TensorArg>()) {
@@ -77,19 +80,21 @@ InputRules::InputRules(const pt2::Program& program) : model_(program.name), rang
       continue;
     }
     for (const pt2::SymInt& size : input.sizes) symbolic_ = symbolic_ || !size.is_literal();
+    leaves.back() = inputs_.size();
     names_.push_back(std::move(name));
     inputs_.push_back(std::move(input));
   }
-  add_guards(program);
+  add_guards(program, leaves);
 }
 
-void InputRules::add_guards(const pt2::Program& program) {
+void InputRules::add_guards(const pt2::Program& program, const std::vector<std::optional<size_t>>& leaves) {
   for (const pt2::Guard& guard : program.guards) {
     std::vector<GuardSize> sizes;
     bool readable = guard.expr != nullptr;
     for (const pt2::SizeRef& size : guard.sizes) {
-      const auto position = leaf_position(program, size);
-      readable = readable && position && *position < inputs_.size() &&
+      const auto leaf = leaf_position(program, size);
+      const std::optional<size_t> position = leaf && *leaf < leaves.size() ? leaves[*leaf] : std::nullopt;
+      readable = readable && position &&
                  (size.dim < 0 ? inputs_[*position].is_number : size.dim < static_cast<int64_t>(inputs_[*position].sizes.size()));
       if (readable) sizes.push_back({size.symbol, *position, size.dim});
     }

@@ -52,7 +52,8 @@ class InputRules {
   };
 
   Status check_static(const std::vector<InputView>& inputs) const;
-  void add_guards(const pt2::Program& program);
+  // `leaves`: of each leaf of the arguments, constants among them, the position among the inputs; none for a constant.
+  void add_guards(const pt2::Program& program, const std::vector<std::optional<size_t>>& leaves);
   Status check_symbol(size_t input, int64_t dim, const std::string& symbol, int64_t value) const;
   Status wrong_size(size_t input, int64_t dim, int64_t got, const std::string& wanted, const std::string& symbol,
                     std::string advice) const;

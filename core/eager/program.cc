@@ -107,7 +107,7 @@ Status EagerProgram::Impl::check(const std::vector<TensorRef>& given) const {
   std::vector<InputView> views;
   views.reserve(given.size());
   for (size_t i = 0; i < given.size(); ++i) {
-    if (given[i] == nullptr) return Status(Code::k_invalid_input, "input " + std::to_string(i) + " is no tensor");
+    if (given[i] == nullptr) return Status(Code::k_invalid_input, "input " + std::to_string(i) + " is not a tensor");
     InputView view{given[i]->dtype(), given[i]->sizes(), given[i]->rank(), 0};
     if (i < rules.names().size() && rules.is_number(i)) {
       if (view.dtype == DType::k_i64 && view.rank == 0) view.number = *static_cast<const int64_t*>(given[i]->data());

@@ -12,7 +12,7 @@
 
 namespace keirin {
 
-// Throws c10::Error on overflow, a zero divisor or an operand that is no number.
+// Throws c10::Error on overflow, a zero divisor or an operand that is not a number.
 using SymbolOp = c10::IValue (*)(std::span<const c10::IValue> operands);
 
 // Null if the target names no such operation.

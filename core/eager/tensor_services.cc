@@ -272,15 +272,30 @@ class AtServices final : public TensorServices {
 
 namespace {
 
-// One text for whatever device is not there: what was asked for, what there is, why.
-Status no_such_device(Device device, int num_there, std::string why, std::string advice) {
-  std::string there = "cpu";
-  for (int i = 0; i < num_there; ++i) there += ", " + device_name({torch_is_rocm() ? Device::kHip : Device::kCuda, i});
-  return Status(Code::k_unsupported, Message{"there is no device " + device_name(device) + " here; there is: " + there, std::move(why), "nothing was run",
-                                             std::move(advice)});
+Status no_such_device(Device device, std::string why, std::string advice) {
+  return Status(Code::k_unsupported, Message{no_device_text(device_name(device)), std::move(why), "nothing was run", std::move(advice)});
+}
+
+// Of what was loaded so far.
+std::vector<Device> known_devices() {
+  std::vector<Device> out{{}};
+  for (int i = 0; i < num_gpus; ++i) out.push_back({torch_is_rocm() ? Device::kHip : Device::kCuda, i});
+  return out;
 }
 
 }  // namespace
+
+std::string no_device_text(const std::string& name, const std::vector<std::string>& others) {
+  std::string there;
+  for (const Device& device : known_devices()) there += (there.empty() ? "" : ", ") + device_name(device);
+  for (const std::string& other : others) there += ", " + other;
+  return "there is no device " + (name.empty() ? "\"\"" : name) + " here; there is: " + there;
+}
+
+std::vector<Device> devices_here() {
+  (void)ensure_device({torch_is_rocm() ? Device::kHip : Device::kCuda, 0});  // loads the library; without one there is the CPU
+  return known_devices();
+}
 
 Status ensure_device(Device device) {
   if (device.kind == Device::kCpu) return {};
@@ -289,7 +304,7 @@ Status ensure_device(Device device) {
   if (known && ready[static_cast<size_t>(device.index)].load(std::memory_order_acquire)) return {};
   if ((device.kind == Device::kHip) != torch_is_rocm()) {
     const bool rocm = device.kind == Device::kHip;
-    return no_such_device(device, 0,
+    return no_such_device(device,
                           std::string("the LibTorch in ") + torch_folder() + " is " + (rocm ? "not a ROCm build" : "a ROCm build, whose devices are called rocm"),
                           rocm ? "use a LibTorch with ROCm, or choose another device" : "choose rocm, or use a LibTorch with CUDA");
   }
@@ -309,17 +324,39 @@ Status ensure_device(Device device) {
   if (guard == nullptr) {
     // A build for GPUs whose own libraries are not there is what CPU machines often have.
     const bool for_gpus = access((torch_folder() + "libtorch_cuda.so").c_str(), R_OK) == 0 || access((torch_folder() + "libtorch_hip.so").c_str(), R_OK) == 0;
-    return no_such_device(device, 0, for_gpus ? "LibTorch's GPU code could not be loaded: " + failure : "the LibTorch in " + torch_folder() + " has no GPU code",
+    return no_such_device(device,
+                          for_gpus ? "LibTorch's GPU code could not be loaded: " + failure : "the LibTorch in " + torch_folder() + " has no GPU code",
                           for_gpus ? "install the GPU's driver and the libraries that came with this LibTorch (its nvidia-* wheels), or choose cpu"
                                    : "use a build of LibTorch for GPUs, or choose cpu");
   }
-  if (device.index < 0 || device.index >= guard->deviceCount()) {
-    return no_such_device(device, guard->deviceCount(), {}, "choose one that is there; keirin doctor says more");
+  num_gpus = guard->deviceCount();
+  if (device.index < 0 || device.index >= num_gpus) {
+    return no_such_device(device, {}, "choose one that is there; keirin doctor says more");
   }
   KRN_TRY(catch_torch([&] { at::globalContext().lazyInitDevice(torch_device.type()); }));
-  num_gpus = guard->deviceCount();
   if (known) ready[static_cast<size_t>(device.index)].store(true, std::memory_order_release);
   return {};
+}
+
+Status on_stream(Device device, void* handle, const std::function<Status()>& fn) {
+  const auto refused = [&](const char* why) {
+    return Status(Code::k_unsupported,
+                  Message{"a stream was given for " + device_name(device), why, "nothing was run", "leave the stream out"});
+  };
+  if (device.kind == Device::kCpu) return refused("calls on the CPU return when they are done");
+  KRN_TRY(ensure_device(device));
+  Status status;
+  KRN_TRY(catch_torch([&] {
+    const at::Device torch_device = at_device(device);
+    const c10::DeviceGuard guard(torch_device);
+    const c10::impl::VirtualGuardImpl impl(torch_device.type());
+    // LibTorch's number of a stream that is not of its own pools is its handle (c10/cuda/CUDAStream.cpp).
+    const c10::Stream before = impl.exchangeStream(c10::Stream(c10::Stream::UNSAFE, torch_device, reinterpret_cast<c10::StreamId>(handle)));
+    if (impl.getStreamNativeHandle(impl.getStream(torch_device)) == handle) status = fn();
+    else status = refused("this LibTorch numbers streams in another way");
+    impl.exchangeStream(before);
+  }));
+  return status;
 }
 
 std::unique_ptr<TensorServices> make_tensor_services() { return std::make_unique<AtServices>(); }
@@ -352,7 +389,7 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
   return same;
 }
 
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors) {
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places) {
   std::vector<TensorRef> out;
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
@@ -366,6 +403,19 @@ Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const s
       changed |= t.scalar_type() == old.scalar_type() ? bits_of(t).ne(bits_of(old)) : t.ne(old.to(t.scalar_type()));
     }
     for (const TensorRef& tensor : tensors) out.push_back(comparable ? from_at(to_at(tensor).masked_select(changed)) : tensor);
+    if (places) *places = comparable ? from_at(changed) : TensorRef();
+  }));
+  return out;
+}
+
+Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor) {
+  TensorRef out;
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor old = to_at(before), t = to_at(tensor), within = to_at(places);
+    if (t.scalar_type() != old.scalar_type() || t.sizes() != old.sizes()) return;
+    const at::Tensor elsewhere = bits_of(t).ne(bits_of(old)).gt_(within);
+    if (!elsewhere.any().item<bool>()) out = from_at(t.masked_select(within));
   }));
   return out;
 }

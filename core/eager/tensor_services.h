@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/base/services.h"
@@ -18,14 +20,24 @@ std::unique_ptr<TensorServices> make_tensor_services();
 // Makes the device usable: loads LibTorch's GPU library on first need. `unsupported` if this LibTorch has none or the
 // device is not there.
 Status ensure_device(Device device);
+// LibTorch's devices that can be used here, the CPU first. Loads its GPU library, if there is one. Any thread.
+std::vector<Device> devices_here();
+// "there is no device cuda:3 here; there is: cpu, cuda:0": the one text for it. `others` are names that stand for no device of LibTorch's.
+std::string no_device_text(const std::string& name, const std::vector<std::string>& others = {});
+
+// Runs `fn` with this native handle (cudaStream_t, hipStream_t) as the calling thread's current stream of the device, then puts the former
+// one back. `unsupported` on the CPU, and where LibTorch does not take the handle for the stream that it is; `fn` did not run then.
+Status on_stream(Device device, void* handle, const std::function<Status()>& fn);
 
 // Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 
 // Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
 // the same places of each, as one axis. So that what a call leaves in a large buffer is compared by what it wrote. The tensors
-// themselves where their sizes are others.
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors);
+// themselves where their sizes are others. `places`, if asked for: the places, for `elements_within`; null where sizes are others.
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places = nullptr);
+// Of a tensor of the dtype and sizes of `before`: its elements at these places. Null where it differs from `before` elsewhere as well.
+Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor);
 
 // What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
 // precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 namespace keirin {
 
@@ -74,6 +75,33 @@ Result<WeightTable> WeightTable::to_device(TensorServices& services, Device devi
 Result<WeightTable> WeightTable::clone(TensorServices& services) const {
   const Device device = weights_.empty() ? Device{} : weights_[0].tensor->device();
   return map_storages(services, device, [&](const TensorRef& bytes) { return services.clone(bytes); });
+}
+
+Result<WeightTable> WeightTable::with_values(TensorServices& services, const Values& values) const {
+  const auto refused = [](const std::string& what, const char* advice) {
+    return Status(Code::k_invalid_input, {what, {}, "no weight was replaced", advice});
+  };
+  std::set<uint32_t> changed;
+  for (const auto& [name, value] : values) {
+    const std::optional<uint32_t> position = find(name);
+    if (!position) return refused("the model has no weight \"" + name + "\"", "name weights as the model's state_dict does");
+    const TensorSpec own = spec_of(*weights_[*position].tensor);
+    const TensorSpec given = value ? spec_of(*value) : TensorSpec();
+    if (!value || given.dtype != own.dtype || given.sizes != own.sizes)
+      return refused("weight \"" + name + "\" is " + spec_text(own) + ", it cannot become " + (value ? spec_text(given) : "no tensor"),
+                     "give the dtype and the sizes that the model was exported with");
+    changed.insert(weights_[*position].storage);
+  }
+  WeightTable kept, copied;
+  for (const Weight& weight : weights_)
+    if (changed.contains(weight.storage)) copied.add_view(weight.name, weight.tensor, weight.storage, weight.byte_offset);
+  KRN_TRY_LET(copied, copied.clone(services));
+  for (const Weight& weight : weights_) {
+    const auto copy = copied.find(weight.name);
+    kept.add_view(weight.name, copy ? copied[*copy].tensor : weight.tensor, weight.storage, weight.byte_offset);
+  }
+  for (const auto& [name, value] : values) KRN_TRY(services.copy(kept[*kept.find(name)].tensor, value));
+  return kept;
 }
 
 }  // namespace keirin

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/services.h"
@@ -41,6 +42,10 @@ class WeightTable {
   Result<WeightTable> to_device(TensorServices& services, Device device) const;
   // Own copies of all storages on the same device, so that two candidates can write their state apart.
   Result<WeightTable> clone(TensorServices& services) const;
+  // The same names and types, the elements of some given anew: their storages are copied first, all others stay shared with this table.
+  // Of tied weights naming one is enough. `invalid_input` for a name that is not here, or another dtype or other sizes.
+  using Values = std::vector<std::pair<std::string, TensorRef>>;
+  Result<WeightTable> with_values(TensorServices& services, const Values& values) const;
 
  private:
   template <class Copy>

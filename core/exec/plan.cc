@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "abi/planted.h"
 #include "core/base/overlap.h"
@@ -288,6 +289,26 @@ Status Plan::allocate_output(Context& context, size_t i) {
   return {};
 }
 
+std::vector<size_t> Plan::bind_given(Context& context, const std::vector<TensorRef>& given) {
+  std::vector<size_t> taken;
+  auto to = given.begin();
+  for (const Output& output : outputs_) {
+    if (output.updates != kNone) continue;
+    if (to == given.end()) break;
+    const TensorRef& tensor = *to++;
+    const auto fresh = std::find_if(fresh_.begin(), fresh_.end(), [&](const Expected& each) { return each.value == output.value; });
+    if (!tensor || fresh == fresh_.end() || !same_sizes(*tensor, fresh->extent) || !same_strides(*tensor, fresh->extent) ||
+        reinterpret_cast<uintptr_t>(tensor->data()) % kOutputAlignment != 0)
+      continue;
+    const auto index = static_cast<size_t>(fresh - fresh_.begin());
+    if (std::find(taken.begin(), taken.end(), index) != taken.end()) continue;  // another output is the same value
+    // What was at hand for it waits for the next call.
+    context.outputs[index] = std::exchange(context.tensors[output.value], tensor);
+    taken.push_back(index);
+  }
+  return taken;
+}
+
 Status Plan::run_region(Context& context, size_t s) {
   Context::Arguments& arguments = context.arguments[s];
   for (const Context::Patch& patch : arguments.patches) point(*patch.argument, *context.tensors[patch.value]);
@@ -407,12 +428,15 @@ Status Plan::run_steps(Context& context, std::vector<double>* step_us, const uin
   return {};
 }
 
-Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us, const uint64_t* count) {
+Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us, const uint64_t* count,
+                                             const std::vector<TensorRef>* given) {
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
   std::vector<TensorRef> outputs;
   outputs.reserve(outputs_.size());
   Status status = bind_inputs(*context, inputs);
   if (status.ok()) status = bind_outputs(*context);
+  std::vector<size_t> taken;
+  if (status.ok() && given) taken = bind_given(*context, *given);
   if (status.ok()) {
     // Before the kernels, while all of this is still in the caches.
     if (only_fresh_)
@@ -423,12 +447,17 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
       if (!status.ok() && !steps_.empty()) status = failed(steps_.size() - 1, true, std::move(status));
     }
   }
+  for (size_t i : taken) context->tensors[fresh_[i].value] = std::move(context->outputs[i]);  // the caller's memory is not ours to keep
   give_back(std::move(context));
   if (!status.ok()) return status;
   return outputs;
 }
 
 Result<std::vector<TensorRef>> Plan::run(const std::vector<TensorRef>& inputs) { return execute(inputs, nullptr, nullptr); }
+
+Result<std::vector<TensorRef>> Plan::run_into(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& given) {
+  return execute(inputs, nullptr, nullptr, &given);
+}
 
 Result<std::vector<TensorRef>> Plan::run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us, const uint64_t* count) {
   step_us.clear();

@@ -40,7 +40,8 @@ struct PlanStep {
                                   // Empty: none. What has a target is read by nobody else.
   bool may_alias = true;          // eager: a result may be a view of an operand
   int num_ops = 1;
-  std::string note;               // plugin of a region, why an eager step is eager
+  std::string reason;             // eager: why, as a code of docs/report.md
+  std::string note;               // region: what it came to; eager: why, in words
   std::string origin;             // eager: Op::origin
 };
 
@@ -54,6 +55,10 @@ class Plan {
   // Inputs by user position, of the sizes the plan was made for. Any thread; calls in flight do not share a context. No two outputs
   // share memory unless both are inputs themselves: where eager's do, the caller makes views of them.
   [[gnu::hot]] Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
+  // The same into memory of the caller's, which shares none with inputs, weights or itself: given[i], if it is not null, becomes output i
+  // where it lies as that would and begins at a multiple of kOutputAlignment. Any other output is made as ever, for the caller to copy.
+  static constexpr uintptr_t kOutputAlignment = 64;  // as what is allocated
+  Result<std::vector<TensorRef>> run_into(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& given);
   // The same, with the microseconds of each step (device work is waited for after each); with `count`, thousands of what counts there.
   [[gnu::hot]] Result<std::vector<TensorRef>> run_timed(const std::vector<TensorRef>& inputs, std::vector<double>& step_us,
                                                         const uint64_t* count = nullptr);
@@ -106,6 +111,8 @@ class Plan {
   [[gnu::cold]] Status unexpected(uint32_t input) const;
   [[gnu::hot]] Status bind_outputs(Context& context);
   [[gnu::cold]] Status allocate_output(Context& context, size_t index);
+  // Positions in fresh_ of what was bound so.
+  [[gnu::cold]] std::vector<size_t> bind_given(Context& context, const std::vector<TensorRef>& given);
   [[gnu::hot]] Status run_region(Context& context, size_t step);
   Status run_eager(Context& context, size_t step);
   [[gnu::cold]] Status conform(Context& context, ValueId value);
@@ -113,7 +120,7 @@ class Plan {
   Status collect(Context& context, const std::vector<TensorRef>& inputs, std::vector<TensorRef>& outputs);
   [[gnu::cold]] Status failed(size_t step, bool after, Status status) const;
   [[gnu::hot]] Result<std::vector<TensorRef>> execute(const std::vector<TensorRef>& inputs, std::vector<double>* step_us,
-                                                      const uint64_t* count);
+                                                      const uint64_t* count, const std::vector<TensorRef>* given = nullptr);
 
   // First what every call reads, on as few cache lines as may be.
   TensorServices& services_;

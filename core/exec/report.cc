@@ -60,6 +60,11 @@ const char* advice_of(const std::string& reason) {
   static const std::map<std::string, const char*> kAdvice = {
       {"disturbed", "run it again when the machine is quiet; keirin doctor says what disturbs"},
       {"inside_noise", "a longer race tells smaller gains apart: --race-limit 120"},
+      {"opaque", "the operator table does not know these operators (keirin inspect counts them): export without them, or add rows"},
+      {"refused", "the plugin says why: another dtype or layout at the export may do, or another plugin (keirin plugins --why)"},
+      {"known_wrong", "keirin cache bad lists what answered wrong before, keirin cache forgive lets the plugin try again"},
+      {"left_out", "alone they pay for no kernel: nothing, or --leave-one-out where they are many"},
+      {"compile_failed", "keirin plugins --why, then the same command with --dump FOLDER: it holds what the plugin was given"},
       {"memory", "allow plans more memory with --memory-limit"},
       {"wrong_result", "keep it with --repro FOLDER; keirin repro FOLDER says whose fault it is"},
       {"unsupported", "no plugin takes these operators: keirin plugins --why, docs/write-a-plugin.md; or export the model without them"}};
@@ -189,10 +194,14 @@ std::string costs_table(const std::vector<ModelReport>& reports, size_t width) {
   return render_table(rows, {"eager's peak MB", "peak MB"}, width);
 }
 
+std::string verdict_text(const ModelReport& r) {
+  return fmt::format("{} on {}, {} threads: {}", r.model, r.device, r.threads, r.chosen) +
+         (r.disturbed.empty() ? fmt::format(" at {} {}, {} over the baseline", cost(r, r.chosen_ms), unit(r), ratio(r))
+                              : fmt::format("; the race was disturbed: {}", r.disturbed));
+}
+
 std::string explain_text(const ModelReport& r, size_t width) {
-  std::string out = fmt::format("{} on {}, {} threads: {}", r.model, r.device, r.threads, r.chosen);
-  out += r.disturbed.empty() ? fmt::format(" at {} {}, {} over the baseline\n", cost(r, r.chosen_ms), unit(r), ratio(r))
-                             : fmt::format("; the race was disturbed: {}\n", r.disturbed);
+  std::string out = verdict_text(r) + "\n";
   for (const SizeReport& size : r.sizes)
     out += fmt::format("  {} = {}, the export allows {} to {}\n", size.name, size.value, size.min,
                        size.max > 0 ? std::to_string(size.max) : "any");
@@ -204,12 +213,16 @@ std::string explain_text(const ModelReport& r, size_t width) {
   out += render_table(rows, {"blocks", "error (eager)"}, width);
   if (!r.steps.empty()) {
     out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
-    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", counts_instructions(r) ? "instructions" : "us", "reason", "note"}};
+    const char* const cost_unit = counts_instructions(r) ? "instructions" : "us";
+    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", cost_unit, "share", "reason", "note"}};
+    double all = 0;
+    for (const StepReport& s : r.steps) all += s.microseconds;
     for (const StepReport& s : r.steps) {
       const std::string took = counts_instructions(r) ? cost(r, s.microseconds / 1e3) : fmt::format("{:.1f}", s.microseconds);
-      steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-", s.reason, s.note});
+      steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-",
+                       s.microseconds > 0 ? fmt::format("{:.0f} %", s.microseconds / all * 100) : "-", s.reason, s.note});
     }
-    out += render_table(steps, {"reason"}, width);
+    out += render_table(steps, {"share", "reason"}, width);
   }
   if (!r.segments.empty()) {
     out += "segments, between which sizes or branches depend on data:\n";

@@ -34,8 +34,8 @@ struct StepReport {
   int ops = 0;
   double microseconds = 0;
   double in_eager = -1;  // the same of eager's call, in the nodes of the file that an eager step stands for; -1: not counted
-  std::string reason;    // why an eager step is eager
-  std::string note;
+  std::string reason;    // why an eager step is eager: opaque refused known_wrong left_out compile_failed (docs/report.md)
+  std::string note;      // in words; of a region: how many kernels and library calls it came to
 };
 
 // A segment of a model whose sizes or branches depend on data, at one set of sizes; segments that no decision was made for have one
@@ -109,6 +109,8 @@ nlohmann::json machine_json();
 std::string bench_table(const std::vector<ModelReport>& reports, size_t width = 0);
 // What it costs to start and to call: one row a model.
 std::string costs_table(const std::vector<ModelReport>& reports, size_t width = 0);
+// What was decided, as one line: "mlp on cpu, 2 threads: cpu/all at 0.01 ms, 1.50x over the baseline".
+std::string verdict_text(const ModelReport& report);
 // Candidates, steps and reasons of one model, and what to change.
 std::string explain_text(const ModelReport& report, size_t width = 0);
 

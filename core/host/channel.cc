@@ -28,7 +28,7 @@ struct Header {
 };
 
 Status gone() { return Status(Code::k_crashed, "the other side of the channel is gone"); }
-Status garbage(const char* what) { return Status(Code::k_corrupt, std::string("answered what is no message: ") + what); }
+Status garbage(const char* what) { return Status(Code::k_corrupt, std::string("answered what is not a message: ") + what); }
 
 // ok once the socket can be read or written.
 Status wait_for(int socket, short events, const Patience& patience) {

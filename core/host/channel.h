@@ -31,7 +31,7 @@ struct Patience {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// `timeout`, `cancelled`, `crashed` if the other side is gone, `corrupt` for what is no message.
+// `timeout`, `cancelled`, `crashed` if the other side is gone, `corrupt` for what is not a message.
 Status send_packet(int socket, const Packet& packet, const Patience& patience);
 Result<Packet> receive_packet(int socket, uint64_t max_bytes, const Patience& patience);
 

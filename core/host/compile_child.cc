@@ -46,7 +46,7 @@ Result<CompileChild::Compiled> CompileChild::compile_once(const std::string& dev
     made.artifact = {std::move(answer.blobs.at(0)), std::move(answer.blobs.at(1))};
     dump = std::move(answer.blobs.at(2));
   } catch (const std::exception&) {
-    return unreadable("answered what is no artifact");
+    return unreadable("answered what is not an artifact");
   }
   try {
     if (options.dump) options.dump(dump);

@@ -41,7 +41,7 @@ Status UsedExecutable::read_facts() {
   KRN_TRY(call_plugin(plugin_->where("krn.exec.needs"),
                       [&](krn_err* err) { return plugin_->tables().exec.needs(exec_, nullptr, 0, &needs, err); }));
   if (needs.workspace_align & (needs.workspace_align - 1))
-    return Status(Code::k_internal, Message{"the workspace's alignment is no power of two", plugin_->where("krn.exec.needs"), {},
+    return Status(Code::k_internal, Message{"the workspace's alignment is not a power of two", plugin_->where("krn.exec.needs"), {},
                                             "report it to its publisher"});
   workspace_bytes_ = needs.workspace_bytes;
   workspace_align_ = needs.workspace_align ? needs.workspace_align : 64;

@@ -112,7 +112,7 @@ Status make_private_dir(const std::string& path) {
   }
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) return failure("cannot create the folder", path, errno);
-  if (!S_ISDIR(info.st_mode)) return Status(Code::k_invalid_input, Message{"it is no folder", path, {}, {}});
+  if (!S_ISDIR(info.st_mode)) return Status(Code::k_invalid_input, Message{"it is not a folder", path, {}, {}});
   if (info.st_uid != geteuid())
     return Status(Code::k_invalid_input, Message{"the folder belongs to user " + std::to_string(info.st_uid), path, {}, {}});
   if (info.st_mode & (S_IWGRP | S_IWOTH))
@@ -125,7 +125,7 @@ Result<std::string> read_private_file(const std::string& path, uint64_t max_byte
   if (file.get() < 0) return failure("cannot open the file", path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return failure("cannot look at the file", path, errno);
-  if (!S_ISREG(info.st_mode)) return Status(Code::k_corrupt, Message{"it is no regular file", path, {}, {}});
+  if (!S_ISREG(info.st_mode)) return Status(Code::k_corrupt, Message{"it is not a regular file", path, {}, {}});
   if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)))
     return Status(Code::k_corrupt, Message{"somebody else could have written it", path, {}, {}});
   if (static_cast<uint64_t>(info.st_size) > max_bytes)

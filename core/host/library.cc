@@ -97,7 +97,7 @@ Status check_library_file(const std::string& path) {
   if (header.e_machine != kMachine)
     return refuse("wrong architecture: the library is built for " + machine_name(header.e_machine) + ", this machine is " +
                   machine_name(kMachine));
-  if (header.e_type != ET_DYN) return refuse("the file is no shared library");
+  if (header.e_type != ET_DYN) return refuse("the file is not a shared library");
   // dlopen maps what the headers promise and dies of SIGBUS where the file is shorter.
   file.seekg(0, std::ios::end);
   const uint64_t size = static_cast<uint64_t>(file.tellg());

@@ -31,7 +31,7 @@ struct LoadedPlugin {
   bool has_artifact = false, has_replay = false;
 };
 
-// The machine of an ELF file, read as data before anything of it runs: `corrupt` if it is no shared library of this machine's
+// The machine of an ELF file, read as data before anything of it runs: `corrupt` if it is not a shared library of this machine's
 // kind, with the kind that it is.
 Status check_library_file(const std::string& path);
 

@@ -32,7 +32,7 @@ Status check_value(const Graph& graph, ValueId v) {
   if (__builtin_mul_overflow(elements, dtype_bytes(value.type.dtype), &elements))
     return bad(name + " has impossible sizes");
   if (value.kind != ValueKind::kResult) {
-    if (value.producer != kNone) return bad(name + " is no result but has a producer");
+    if (value.producer != kNone) return bad(name + " is not a result but has a producer");
     return {};
   }
   if (value.producer >= graph.ops.size() || value.index >= graph.ops[value.producer].results.size() ||

@@ -137,7 +137,7 @@ Result<Types> factory(const Op& op, const OpRow&, const Operands&) {
 Result<std::vector<Type>> infer_types(const Op& op, const std::vector<const Type*>& operands) {
   const OpRow* row = find_row(op.code);
   if (row == nullptr || row->kind == RowKind::kOpaque)
-    return rules::malformed(op, "id " + std::to_string(static_cast<int>(op.code)) + " is no row of the table");
+    return rules::malformed(op, "id " + std::to_string(static_cast<int>(op.code)) + " is not a row of the table");
   KRN_TRY(rules::check_operands(op, *row, operands));
   KRN_TRY(rules::check_attrs(op, *row));
   switch (row->kind) {

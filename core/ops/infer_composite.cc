@@ -258,7 +258,7 @@ Result<Types> softmax(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   KRN_TRY(need_float(op, x));
   int64_t dim = op.i(AttrKey::k_dim);
-  KRN_RULE(dim >= 0 && dim < x.rank(), "dim " + std::to_string(dim) + " is no axis of " + text(x.sizes));
+  KRN_RULE(dim >= 0 && dim < x.rank(), "dim " + std::to_string(dim) + " is not an axis of " + text(x.sizes));
   return Types{row_major(x.dtype, x.sizes)};
 }
 

@@ -18,7 +18,7 @@ int64_t product(const Dims& dims) {
 // The attribute `dim`, checked against a rank.
 Result<int64_t> axis(const Op& op, int64_t rank) {
   int64_t dim = op.i(AttrKey::k_dim);
-  KRN_RULE(dim >= 0 && dim < rank, "dim " + std::to_string(dim) + " is no axis of rank " + std::to_string(rank));
+  KRN_RULE(dim >= 0 && dim < rank, "dim " + std::to_string(dim) + " is not an axis of rank " + std::to_string(rank));
   return dim;
 }
 
@@ -54,7 +54,7 @@ Result<Types> permute(const Op& op, const Operands& operands) {
   Type t{x.dtype, {}, {}};
   std::vector<bool> seen(dims.size(), false);
   for (int64_t d : dims) {
-    KRN_RULE(d >= 0 && d < x.rank() && !seen[d], "dims " + text(dims) + " are no permutation");
+    KRN_RULE(d >= 0 && d < x.rank() && !seen[d], "dims " + text(dims) + " are not a permutation");
     seen[d] = true;
     t.sizes.push_back(x.sizes[d]);
     t.strides.push_back(x.strides[d]);
@@ -129,7 +129,7 @@ Result<Types> pad(const Op& op, const Operands& operands) {
 Result<Types> flip(const Op& op, const Operands& operands) {
   const Type& x = *operands[0];
   for (int64_t d : op.ints(AttrKey::k_dims))
-    KRN_RULE(d >= 0 && d < x.rank(), "dim " + std::to_string(d) + " is no axis");
+    KRN_RULE(d >= 0 && d < x.rank(), "dim " + std::to_string(d) + " is not an axis");
   return Types{Type{x.dtype, x.sizes, preserved_strides(x)}};
 }
 

@@ -176,7 +176,7 @@ DType Lowering::hinted_dtype(size_t result, DType fallback) const {
 
 int64_t Lowering::axis(int64_t dim, int64_t rank) {
   int64_t n = std::max<int64_t>(rank, 1);
-  if (dim < -n || dim >= n) decline("dim " + std::to_string(dim) + " is no axis of rank " + std::to_string(rank));
+  if (dim < -n || dim >= n) decline("dim " + std::to_string(dim) + " is not an axis of rank " + std::to_string(rank));
   return failed() ? 0 : dim < 0 ? dim + n : dim;
 }
 

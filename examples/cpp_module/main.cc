@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A torch::nn module, compiled without Python and without a file: records what it does, lets Keirin decide, calls it.
 #include <keirin/capture.h>
 #include <torch/nn.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Loads an exported model, lets Keirin decide for one shape, calls it and prints what was chosen.
 // Usage: five_lines MODEL.pt2 ROWS COLUMNS (a model of one f32 input; the example uses the zoo's `mlp`)
 #include <keirin/torch.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The same without LibTorch's headers: tensors by address.
 #include <keirin/keirin.h>
 

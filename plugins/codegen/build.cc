@@ -2,6 +2,7 @@
 //
 // From region bytes to steps: read, prepare, fuse, lower, plan memory.
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <tuple>
 
@@ -11,6 +12,7 @@
 #include "plugins/codegen/memory_plan.h"
 #include "plugins/codegen/prepare.h"
 #include "plugins/codegen/rows.h"
+#include "plugins/codegen/shape_kernel.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::codegen {
@@ -45,6 +47,7 @@ class Builder {
     for (Group& g : groups) plan_group(prepared, g);
     lower();
     place_temps();
+    if (const TextSink sink = text_sink(context_, "//", ".plan")) sink("steps", plan_text());
     return std::move(out_);
   }
 
@@ -160,6 +163,23 @@ class Builder {
       if (step->begins_early() && !out_->steps_.empty()) out_->steps_.back()->let_next_begin();
       out_->steps_.push_back(std::move(step));
     }
+  }
+
+  // The steps in order as `describe` says them, with what the prior expected of a kernel (plugins/codegen/price.cc): a measured time that
+  // is far from it is where to look.
+  std::string plan_text() const {
+    std::string out;
+    for (size_t s = 0; s < plan_.size(); ++s) {
+      out += out_->steps_[s]->describe();
+      if (plan_[s].kernel >= 0) {
+        char expected[48];
+        const Kernel& kernel = out_->kernels_[static_cast<size_t>(plan_[s].kernel)];
+        std::snprintf(expected, sizeof(expected), ", expected to take %.2f us", price(kernel, backend_.target()) / 1e3);
+        out += expected;
+      }
+      out += '\n';
+    }
+    return out;
   }
 
   void place_temps() {

@@ -95,16 +95,17 @@ void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gp
   std::vector<ConvProblem> convs;
   std::vector<HeadsProblem> heads;
   std::string ignored;
+  if (!gpu.plans) return;
   for (const codegen::AnchorDesc* anchor : anchors) {
     if (anchor->op == kit::kOp_conv) {
       if (own_kernel(*anchor, gpu, numerics, ignored)) continue;
-      if (auto p = conv_problem(*anchor, numerics, ignored)) convs.push_back(std::move(*p));
+      if (auto p = library_problem(*anchor, numerics, *gpu.plans)) convs.push_back(std::move(*p));
       if (auto stem = worthy_stem(*anchor, numerics)) convs.push_back(std::move(stem->conv));
     } else if (by_library(*anchor, gpu, numerics, true)) {
       heads.push_back(*heads_problem(*anchor, ignored));
     }
   }
-  if (gpu.plans) gpu.plans->prepare(convs, heads);
+  gpu.plans->prepare(convs, heads);
 }
 
 // A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where
@@ -142,7 +143,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
   if (anchor.op == kit::kOp_conv && own) return make_text_step(*own, target, load);
   if (anchor.op == kit::kOp_conv) {
     double conv_seconds = 0;
-    auto step = make_conv(anchor, numerics, *gpu.plans, &conv_seconds);
+    auto step = make_conv(anchor, numerics, *gpu.plans, target, load, &conv_seconds);
     if (!raced || !load) return step;
     if (auto product = faster_product(anchor, gpu, numerics.tf32_convolutions, conv_seconds)) return product;
     if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 
-#include "plugins/gpu/product.h"
+#include "plugins/gpu/conv_tail.h"
 #include "plugins/gpu/plan_step.h"
+#include "plugins/gpu/product.h"
 #include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -172,9 +173,35 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
+// Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it.
+struct Shares {
+  ConvProblem problem;
+  std::optional<TextKernel> tail;
+};
+
+static std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
+                                       std::string& why_not) {
+  const auto whole = conv_problem(anchor, numerics, why_not);
+  if (!whole) return std::nullopt;
+  if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
+  std::string ignored;
+  auto tail = conv_tail(anchor, *whole, ignored);
+  if (!tail) return std::nullopt;
+  Shares out{*whole, std::move(tail)};
+  out.problem.stages.resize(1);  // where the library fuses the bias, what it does not fuse as well is a kernel next door
+  if (!anchor.post_ops.empty() && library->supports(out.problem, ignored)) return std::nullopt;
+  out.problem.stages.clear();
+  return library->supports(out.problem, ignored) ? std::optional(std::move(out)) : std::nullopt;
+}
+
+std::optional<ConvProblem> library_problem(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library) {
+  std::string ignored;
+  auto shares = shares_of(anchor, numerics, &library, ignored);
+  return shares ? std::optional(std::move(shares->problem)) : std::nullopt;
+}
+
 bool conv_taken(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
-  const auto p = conv_problem(anchor, numerics, why_not);
-  return p && (!library || library->supports(*p, why_not));
+  return shares_of(anchor, numerics, library, why_not).has_value();
 }
 
 // Engines that read a residual are compiled for half a second each and need a fence before them. That pays where the residual
@@ -202,13 +229,18 @@ std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library, double* seconds) {
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library,
+                                         const CodeTarget& target, bool load, double* seconds) {
   std::string why_not;
-  const auto p = conv_problem(anchor, numerics, why_not);
-  if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  const auto plan = library.plan(*p);
+  const auto shares = shares_of(anchor, numerics, &library, why_not);
+  if (!shares) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  const auto plan = library.plan(shares->problem);
   if (seconds) *seconds = plan->seconds();
-  return make_plan_step(std::string(library.name()) + " conv", conv_tensors(anchor), "+" + std::to_string(anchor.post_ops.size()), plan);
+  std::vector<TensorDesc> tensors = conv_tensors(anchor);
+  if (shares->tail) tensors.resize(3);
+  return make_plan_step(std::string(library.name()) + " conv", tensors,
+                        "+" + std::to_string(shares->tail ? 0 : anchor.post_ops.size()), plan, {},
+                        shares->tail ? make_text_step(*shares->tail, target, load) : nullptr);
 }
 
 }  // namespace keirin::gpu

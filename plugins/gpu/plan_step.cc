@@ -16,8 +16,8 @@ constexpr int64_t kAlign = 256;  // of a plan's workspace
 class PlanStep final : public codegen::Step {
  public:
   PlanStep(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more, std::shared_ptr<const LibraryPlan> plan,
-           Prologue before)
-      : plan_(std::move(plan)), before_(std::move(before)), text_(what) {
+           Prologue before, std::unique_ptr<codegen::Step> after)
+      : plan_(std::move(plan)), before_(std::move(before)), after_(std::move(after)), text_(what) {
     if (before_.step) plan_at_ = (before_.step->workspace_bytes() + kAlign - 1) / kAlign * kAlign;
     if (tensors.size() > kMostTensors) throw kit::Error(KRN_STATUS_internal, what + " of more tensors than a step can pass");
     for (const codegen::TensorDesc& t : tensors) at_.push_back({t.buffer, t.offset * codegen::dtype_bytes(t.dtype)});
@@ -26,6 +26,7 @@ class PlanStep final : public codegen::Step {
       for (size_t d = 0; d < tensors[i].sizes.size(); ++d) text_ += (d ? "x" : "") + std::to_string(tensors[i].sizes[d]);
     }
     text_ += "] " + more + " " + plan_->name();
+    if (after_) text_ += ", " + after_->describe();
   }
 
   krn_code run(const codegen::RunContext& context) const override {
@@ -45,7 +46,7 @@ class PlanStep final : public codegen::Step {
       why_not = error.what();
     }
     if (code != KRN_STATUS_ok) kit::set_error(context.err, code, text_ + ": " + why_not);
-    return code;
+    return code != KRN_STATUS_ok || !after_ ? code : after_->run(context);
   }
   std::string describe() const override { return text_; }
   int64_t workspace_bytes() const override { return plan_at_ + plan_->workspace_bytes(); }
@@ -61,6 +62,7 @@ class PlanStep final : public codegen::Step {
   };
   std::shared_ptr<const LibraryPlan> plan_;
   Prologue before_;
+  std::unique_ptr<codegen::Step> after_;
   std::vector<Place> at_;
   int64_t plan_at_ = 0;  // where the plan's own workspace begins, behind the prologue's
   uint32_t workspace_ = 0;
@@ -69,9 +71,10 @@ class PlanStep final : public codegen::Step {
 
 }  // namespace
 
-std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more,
-                                              std::shared_ptr<const LibraryPlan> plan, Prologue before) {
-  return std::make_unique<PlanStep>(what, tensors, more, std::move(plan), std::move(before));
+std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors,
+                                              const std::string& more, std::shared_ptr<const LibraryPlan> plan,
+                                              Prologue before, std::unique_ptr<codegen::Step> after) {
+  return std::make_unique<PlanStep>(what, tensors, more, std::move(plan), std::move(before), std::move(after));
 }
 
 }  // namespace keirin::gpu

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library's plan as a step: addresses of tensors in the plan's order, and a workspace; before it, perhaps, a step that makes some of them.
+// A library's plan as a step: addresses of tensors in the plan's order, and a workspace; before it, perhaps, a step
+// that makes some of them, and behind it one that works on its result.
 #pragma once
 
 #include <memory>
@@ -20,8 +21,9 @@ struct Prologue {
 };
 
 // `what` and `more` are for people; the sizes of the first two tensors stand between them. With a prologue, the first tensors are
-// what it reads.
+// what it reads. `after` has no workspace.
 std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more,
-                                              std::shared_ptr<const LibraryPlan> plan, Prologue before = {});
+                                              std::shared_ptr<const LibraryPlan> plan, Prologue before = {},
+                                              std::unique_ptr<codegen::Step> after = nullptr);
 
 }  // namespace keirin::gpu

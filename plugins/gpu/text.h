@@ -8,6 +8,6 @@
 
 namespace keirin::gpu::text {
 
-extern const std::string_view attention, bags, depthwise, gemv, recur, regroup, rows, split;
+extern const std::string_view attention, bags, depthwise, gemv, recur, regroup, rows, split, tail;
 
 }  // namespace keirin::gpu::text

@@ -67,7 +67,7 @@ class KernelStep : public codegen::Step {
     std::atomic<int32_t> out_of_range{nothing_to_index_ ? 1 : 0};
     static_assert(sizeof out_of_range == 4);
     if (!nothing_to_index_) launch(context, &out_of_range);
-    if (!checks_ || out_of_range.load(std::memory_order_relaxed) == 0) return KRN_STATUS_ok;
+    if (KRN_PLANTED(index_unseen) || !checks_ || out_of_range.load(std::memory_order_relaxed) == 0) return KRN_STATUS_ok;
     kit::set_error(context.err, KRN_STATUS_invalid_input,
                    "an index is out of range in " + description_ + "; the region's results are dropped: eager names the index");
     return KRN_STATUS_invalid_input;

@@ -23,7 +23,7 @@ Arrays evaluate(const Node& node) {
     Arrays results = family(node);
     if (!results.empty()) return results;
   }
-  throw kit::Error(KRN_STATUS_unsupported, "op " + std::to_string(node.op()) + " is no row of this interpreter");
+  throw kit::Error(KRN_STATUS_unsupported, "op " + std::to_string(node.op()) + " is not a row of this interpreter");
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ void check_case(const Case& c, uint8_t dtype, As as = As::kConv) {
   } else {
     std::string why_not;
     ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;
-    step = make_conv(a, KRN_NUMERICS_DEFAULT, cudnn());
+    step = make_conv(a, KRN_NUMERICS_DEFAULT, cudnn(), code_target(*machine().gpu, nullptr), true);
   }
   const DeviceMemory dx(x.bytes), dw(w.bytes), dy(residual.bytes.size()), db(b.bytes), dscale(scale.bytes), dshift(shift.bytes),
       dresidual(residual.bytes), workspace(static_cast<size_t>(step->workspace_bytes()));
@@ -275,7 +275,7 @@ TEST_F(CudaConv, AResidualIsWaitedFor) {
   std::vector<void*> buffers[2];
   for (int i = 0; i < 2; ++i) {
     const Case& c = i == 0 ? before : skip;
-    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, cudnn());
+    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, cudnn(), code_target(*machine().gpu, nullptr), true);
     void* const x = drawn(count(c.x));
     void* const w = drawn(count(c.w));
     void* const y = drawn(count(result_sizes(c)));

@@ -144,7 +144,7 @@ krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
   return whole;
 }
 
-// Says what is no message where the worker's answer is expected, and goes on as if nothing were.
+// Says what is not a message where the worker's answer is expected, and goes on as if nothing were.
 [[maybe_unused]] void babble() {
   const std::vector<char> noise(4096, 'z');
   (void)!::write(3, noise.data(), noise.size());

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "core/host/contained_device.h"
 #include "core/host/host_tables.h"
 #include "tests/faults/fault_fixture.h"
@@ -76,8 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
                     CompileFault{"exit_compile", Code::k_crashed, "ended the process in compile (exit status 0", true},
                     CompileFault{"hang_compile", Code::k_timeout, "hung in compile (no end within 500 ms)", true},
                     CompileFault{"fill_compile", Code::k_exhausted, "the disk is full", false},
-                    CompileFault{"garbage_claim", Code::k_corrupt, "no message", true},
-                    CompileFault{"garbage_answer", Code::k_corrupt, "no message", true},
+                    CompileFault{"garbage_claim", Code::k_corrupt, "not a message", true},
+                    CompileFault{"garbage_answer", Code::k_corrupt, "not a message", true},
                     CompileFault{"empty_artifact", Code::k_corrupt, "refuses here", true},
                     CompileFault{"garbage_artifact", Code::k_corrupt, "another length", true}),
     [](const auto& info) { return std::string(info.param.name); });

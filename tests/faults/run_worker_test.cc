@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
                     RunFault{"abort", Code::k_crashed, "crashed in run (signal 6", RunFault::kKept},
                     RunFault{"exit", Code::k_crashed, "ended the process in run (exit status 0", RunFault::kKept},
                     RunFault{"hang", Code::k_timeout, "hung in run (no end within 500 ms)", RunFault::kKept},
-                    RunFault{"babble", Code::k_corrupt, "no message", RunFault::kKept},
+                    RunFault{"babble", Code::k_corrupt, "not a message", RunFault::kKept},
                     RunFault{"overrun", Code::k_wrong_result, "wrote past the end of output 0", RunFault::kKept},
                     RunFault{"far", Code::k_crashed, "crashed in run (signal 11", RunFault::kKept},
                     RunFault{"bomb", Code::k_exhausted, "", RunFault::kThisProcess},

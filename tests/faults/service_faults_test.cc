@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -233,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(All, DyingRun,
                                          ServiceRunFault{"hang", "revoked: a call of the plan failed: hung in run (no end within 1000 ms)"},
                                          ServiceRunFault{"exit", "revoked: a call of the plan failed: ended the process in run"},
                                          ServiceRunFault{"overrun", "revoked: a call of the plan failed: wrote past the end of output 0"},
-                                         ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is no message"}),
+                                         ServiceRunFault{"babble", "revoked: a call of the plan failed: answered what is not a message"}),
                          [](const auto& info) { return std::string(info.param.word); });
 
 // In this process nobody can end it: one caller is lost to it, those behind and after him are answered by eager.

@@ -272,7 +272,7 @@ def observe(module: Callable, variant: Variant, buffers: Callable[[], dict[str, 
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         for output in outputs:
             if output is not None and not isinstance(output, torch.Tensor):
-                raise Left("an output is no tensor")
+                raise Left("an output is not a tensor")
             if isinstance(output, torch.Tensor) and (output.layout != torch.strided or output.is_quantized):
                 raise Left("an output is sparse or quantized")
         held = buffers()
@@ -303,7 +303,7 @@ def _real(t: torch.Tensor) -> torch.Tensor:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference; infinite where one is no number and the other is."""
+    """The largest difference; infinite where one is not a number and the other is."""
     if a.numel() == 0:
         return 0.0
     x, y = _real(a).double(), _real(b).double()

@@ -66,3 +66,23 @@ def test_examples_of_the_pages_run(page, tmp_path, monkeypatch):
     for example in examples:
         exec(compile(example, page, "exec"), space)
     torch.set_grad_enabled(True)
+
+
+def test_the_page_on_exporting_runs(tmp_path):
+    page = "docs/export.md"
+    blocks = re.findall(r"^```(python|sh|text)\n(.*?)^```$", (kRoot / page).read_text(), re.M | re.S)
+    assert [kind for kind, _ in blocks].count("sh") >= 2 and blocks[0][0] == "python"
+    command = tmp_path / "keirin"  # as pip would make it
+    command.write_text(f"#!{sys.executable}\nfrom keirin._command import main\nmain()\n")
+    command.chmod(0o755)
+    said = ""
+    for kind, block in blocks:
+        if kind == "text":
+            for line in block.splitlines():
+                pattern = ".*".join(re.escape(part) for part in re.sub(" +", " ", line).split("..."))
+                assert any(re.fullmatch(pattern, re.sub(" +", " ", each)) for each in said.splitlines()), f"{line} is not in:\n{said}"
+            continue
+        words = [sys.executable, "-c", block] if kind == "python" else ["bash", "-euc", block]
+        done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}"), capture_output=True, text=True)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said

@@ -41,6 +41,7 @@ STANDIN int hipInit(unsigned flags) { return flags != 0 ? kInvalidValue : driver
 STANDIN int hipRuntimeGetVersion(int* version) { return *version = 70000000, 0; }
 STANDIN int hipGetDeviceCount(int* count) { return call(&D::cuDeviceGetCount, count); }
 STANDIN int hipDeviceGet(int* device, int number) { return call(&D::cuDeviceGet, device, number); }
+STANDIN int hipGetDevice(int* device) { return call(&D::cuCtxGetDevice, device); }
 STANDIN int hipDeviceGetName(char* name, int bytes, int device) {
   std::snprintf(name, static_cast<size_t>(bytes), "a stand-in over CUDA device %d", device);
   return 0;

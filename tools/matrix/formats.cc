@@ -45,7 +45,7 @@ std::string note(const json& cell) {
   std::string out = cell["label"].get<std::string>();
   if (out == "regressed" || out == "improved") out += ", " + cell["size"].get<std::string>();
   if (cell["confirmed"].get<bool>()) out += ", measured twice";
-  if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"])
+  if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"].get<std::string>())
     out += ", against " + against;
   if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
   for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();

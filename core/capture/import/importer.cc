@@ -554,7 +554,7 @@ class Importer {
     OpaqueCall opaque{std::move(boxed), {}, {}};
     std::vector<Type> types;
     const c10::FunctionSchema& schema = call.op.schema();
-    // A result that is a written argument is that argument's clone; it is no result of the op.
+    // A result that is a written argument is that argument's clone; it is not a result of the op.
     const auto returns_written = [&](size_t i) {
       const c10::AliasInfo* info = i < schema.returns().size() ? schema.returns()[i].alias_info() : nullptr;
       return info != nullptr && info->isWrite();
@@ -619,7 +619,7 @@ class Importer {
     std::vector<Output> updates;
     for (const pt2::OutputSpec& spec : program_.outputs) {
       const std::vector<std::string> names = spec.arg.names();
-      if (names.size() != 1 || !scope_.contains(names[0])) return Status(Code::k_unsupported, "an output is no tensor");
+      if (names.size() != 1 || !scope_.contains(names[0])) return Status(Code::k_unsupported, "an output is not a tensor");
       const Entry& entry = scope_.at(names[0]);
       if (!entry.is_tensor) {
         if (!entry.number.isInt()) return Status(Code::k_unsupported, "an output is a number");

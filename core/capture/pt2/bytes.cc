@@ -80,18 +80,35 @@ constexpr CrcTables kCrc = make_crc_tables();
 
 }  // namespace
 
+namespace {
+
+// Takes the descriptor over.
+Result<std::unique_ptr<ByteSource>> regular_file(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    return Status(Code::k_invalid_input, {"this is not a regular file", {}, {}, "give a .pt2 file"});
+  }
+  return std::unique_ptr<ByteSource>(new FileSource(fd, static_cast<uint64_t>(info.st_size)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ByteSource>> open_descriptor(int descriptor) {
+  const int fd = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return Status(Code::k_invalid_input,
+                  {std::string("the descriptor cannot be used: ") + std::strerror(errno), {}, {}, "give one that is open for reading"});
+  return regular_file(fd);
+}
+
 Result<std::unique_ptr<ByteSource>> open_file(const std::string& path) {
   // O_NONBLOCK: opening a named pipe must not wait for its writer; regular files ignore the flag.
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return Status(Code::k_invalid_input,
                   {std::string("the file cannot be opened: ") + std::strerror(errno), {}, {}, "check the path"});
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return Status(Code::k_invalid_input, {"this is not a regular file", {}, {}, "give the path of a .pt2 file"});
-  }
-  return std::unique_ptr<ByteSource>(new FileSource(fd, static_cast<uint64_t>(info.st_size)));
+  return regular_file(fd);
 }
 
 std::unique_ptr<ByteSource> wrap_memory(std::span<const std::byte> bytes) {

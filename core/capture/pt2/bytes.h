@@ -24,6 +24,9 @@ class ByteSource {
 };
 
 Result<std::unique_ptr<ByteSource>> open_file(const std::string& path);
+// Of a regular file or memory file that is open for reading, from its first byte on: its position does not matter and is not changed.
+// The descriptor stays the caller's; it is needed no more afterwards.
+Result<std::unique_ptr<ByteSource>> open_descriptor(int descriptor);
 // `bytes` is borrowed and must outlive the source.
 std::unique_ptr<ByteSource> wrap_memory(std::span<const std::byte> bytes);
 

@@ -119,7 +119,7 @@ bool Decoder::sym_int(const JsonRef& ref, SymInt* out) {
   if (!expression(at, &out->expr, &hint, &has_hint)) return false;
   if (!has_hint) return true;
   if (!tag(hint, &key, &number)) return false;
-  if (key != "as_int") return fail(hint, Code::k_corrupt, "the hint of an integer is no integer");
+  if (key != "as_int") return fail(hint, Code::k_corrupt, "the hint of an integer is not an integer");
   return read(number, &out->hint.emplace());
 }
 
@@ -133,7 +133,7 @@ bool Decoder::sym_float(const JsonRef& ref, SymFloat* out) {
   if (!expression(at, &out->expr, &hint, &has_hint)) return false;
   if (!has_hint) return true;
   if (!tag(hint, &key, &number)) return false;
-  if (key != "as_float" && key != "as_int") return fail(hint, Code::k_corrupt, "the hint of a float is no number");
+  if (key != "as_float" && key != "as_int") return fail(hint, Code::k_corrupt, "the hint of a float is not a number");
   return read(number, &out->hint.emplace());
 }
 
@@ -147,7 +147,7 @@ bool Decoder::sym_bool(const JsonRef& ref, SymBool* out) {
   if (!expression(at, &out->expr, &hint, &has_hint)) return false;
   if (!has_hint) return true;
   if (!tag(hint, &key, &value)) return false;
-  if (key != "as_bool") return fail(hint, Code::k_corrupt, "the hint of a boolean is no boolean");
+  if (key != "as_bool") return fail(hint, Code::k_corrupt, "the hint of a boolean is not a boolean");
   return read(value, &out->hint.emplace());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Recursive descent over the Python of guards_code: sizes of inputs, integer inputs, integers, + - * // %, comparisons
-// (chained too), and, or, not. Anything else makes the guard unparsed, which pins the model to its hint sizes; it is
+// Recursive descent over the Python of guards_code: sizes of inputs, integer inputs, integers, + - * // %, max, min,
+// comparisons (chained too), and, or, not. Anything else makes the guard unparsed, which pins the model to its hint sizes; it is
 // never evaluated as text.
 #include "core/capture/pt2/expr_builder.h"
 
@@ -127,11 +127,22 @@ class GuardParser {
     return size(out);
   }
 
+  // The arguments of max or min: two at least, for of one Python asks the largest of what is in it.
+  bool extreme(ExprOp op, uint32_t* out) {
+    b_.take("(");
+    std::vector<uint32_t> parts;
+    do {
+      if (!disjunction(&parts.emplace_back())) return false;
+    } while (b_.take(","));
+    return parts.size() < 2 ? refuse() : b_.expect(")") && b_.add_call(op, std::move(parts), out);
+  }
+
   // L['x']['key'][0].size()[1], or x.size()[1], or L['n'] of an integer input.
   bool size(uint32_t* out) {
     SizeRef ref;
     std::string_view root = b_.word();
     if (root.empty()) return refuse();
+    if ((root == "max" || root == "min") && b_.peek() == '(') return extreme(root == "max" ? ExprOp::kMax : ExprOp::kMin, out);
     if (root != "L")
       ref.input = root;
     else if (!b_.expect("[") || !b_.quoted(&ref.input) || !b_.expect("]"))

@@ -34,7 +34,7 @@ Status check_kind(const ZipArchive& archive) {
   if (archive.find("data.pkl") != nullptr)
     return refuse(Code::k_unsupported, "this is a pickle of torch.save", "data.pkl",
                   "export the model with torch.export.save");
-  return refuse(Code::k_corrupt, "this is no torch.export archive", "archive_format",
+  return refuse(Code::k_corrupt, "this is not a torch.export archive", "archive_format",
                 "export the model with torch.export.save");
 }
 
@@ -138,6 +138,12 @@ Result<Pt2File> read_programs(const std::string& path, const Limits& limits) { r
 
 Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name, const Limits& limits) {
   return named(read_archive(*wrap_memory(bytes), limits), name);
+}
+
+Result<Pt2File> read_pt2(int descriptor, const std::string& name, const Limits& limits) {
+  Result<std::unique_ptr<ByteSource>> source = open_descriptor(descriptor);
+  if (!source.ok()) return std::move(source).status().at(name).instead("nothing was loaded");
+  return named(read_archive(**source, limits), name);
 }
 
 Result<const Model*> Pt2File::model(const std::string& name) const {

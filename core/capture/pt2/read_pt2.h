@@ -38,4 +38,7 @@ Result<Pt2File> read_programs(const std::string& path, const Limits& limits = {}
 Result<Pt2File> read_pt2(std::span<const std::byte> bytes, const std::string& name = "memory",
                          const Limits& limits = {});
 
+// Of an open file: core/capture/pt2/bytes.h says which descriptors will do.
+Result<Pt2File> read_pt2(int descriptor, const std::string& name, const Limits& limits = {});
+
 }  // namespace keirin::pt2

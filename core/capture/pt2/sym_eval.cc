@@ -384,7 +384,7 @@ Result<SymValue> evaluate(const Expr& expr, const SymbolValues& symbols) {
     case Value::Kind::kExact:
       break;
   }
-  if (v.den != 1) return refuse(expr, "the value is no integer");
+  if (v.den != 1) return refuse(expr, "the value is not an integer");
   if (v.num < std::numeric_limits<int64_t>::min() || v.num > std::numeric_limits<int64_t>::max())
     return refuse(expr, "the value overflows");
   return SymValue(static_cast<int64_t>(v.num));
@@ -393,13 +393,13 @@ Result<SymValue> evaluate(const Expr& expr, const SymbolValues& symbols) {
 Result<int64_t> evaluate_int(const Expr& expr, const SymbolValues& symbols) {
   KRN_TRY_LET(SymValue v, evaluate(expr, symbols));
   if (const int64_t* i = std::get_if<int64_t>(&v)) return *i;
-  return refuse(expr, "the value is no integer");
+  return refuse(expr, "the value is not an integer");
 }
 
 Result<bool> evaluate_bool(const Expr& expr, const SymbolValues& symbols) {
   KRN_TRY_LET(SymValue v, evaluate(expr, symbols));
   if (const bool* b = std::get_if<bool>(&v)) return *b;
-  return refuse(expr, "the value is no condition");
+  return refuse(expr, "the value is not a condition");
 }
 
 }  // namespace keirin::pt2

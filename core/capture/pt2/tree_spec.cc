@@ -20,7 +20,7 @@ class TreeReader {
     JsonRef root(doc);
     TreeSpec tree;
     if (!decoder_.want(root, JsonType::kArray)) return decoder_.status;
-    if (root.count() != 2) decoder_.fail(root, Code::k_corrupt, "a tree specification is no pair of version and tree");
+    if (root.count() != 2) decoder_.fail(root, Code::k_corrupt, "a tree specification is not a pair of version and tree");
     if (decoder_.status.ok())
       root.items([&, first = true](const JsonRef& item) mutable {
         bool done = first ? version(item) : node(item, &tree);

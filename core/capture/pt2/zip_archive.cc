@@ -49,7 +49,7 @@ struct Directory {
 // The end record stands where its comment reaches exactly to the end of the file; the search is one backward pass.
 Result<uint64_t> find_end_record(const ByteSource& source) {
   if (source.size() < kEndBytes)
-    return corrupt("this is no zip file: it has " + std::to_string(source.size()) + " bytes");
+    return corrupt("this is not a zip file: it has " + std::to_string(source.size()) + " bytes");
   uint64_t tail = std::min<uint64_t>(source.size(), kEndBytes + 0xFFFF);
   uint64_t start = source.size() - tail;
   KRN_TRY_LET(std::vector<std::byte> block, read_block(source, start, tail));
@@ -57,7 +57,7 @@ Result<uint64_t> find_end_record(const ByteSource& source) {
     Fields f{block.data() + i};
     if (f.u32(0) == kEndSignature && f.u16(20) == tail - kEndBytes - i) return start + i;
   }
-  return corrupt("the end record of the zip directory is missing: the file is cut off or is no zip file");
+  return corrupt("the end record of the zip directory is missing: the file is cut off or is not a zip file");
 }
 
 Result<Directory> read_directory64(const ByteSource& source, uint64_t locator_offset,
@@ -141,7 +141,7 @@ Status apply_zip64(std::span<const std::byte> extra, uint64_t* size, uint64_t* s
 Result<Entry> read_entry(std::span<const std::byte> rest) {
   if (rest.size() < kEntryBytes) return corrupt("the zip directory is cut off");
   Fields f{rest.data()};
-  if (f.u32(0) != kEntrySignature) return corrupt("the zip directory holds something that is no entry");
+  if (f.u32(0) != kEntrySignature) return corrupt("the zip directory holds something that is not an entry");
   size_t name_bytes = f.u16(28), extra_bytes = f.u16(30), comment_bytes = f.u16(32);
   Entry entry;
   entry.bytes_in_directory = kEntryBytes + name_bytes + extra_bytes + comment_bytes;

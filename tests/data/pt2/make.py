@@ -95,6 +95,11 @@ class Guarded(nn.Module):
         return x[:, : y.shape[0]].sum() + y.sum(), x.reshape(n, -1)
 
 
+class Sliced(nn.Module):
+    def forward(self, x, k):
+        return x[:, :k].sum(1), torch.arange(k) * x[0, 0]
+
+
 class Unbacked(nn.Module):
     def forward(self, x):
         u = x.sum().to(torch.int64).item()
@@ -113,6 +118,7 @@ write("named", export(Named(), (torch.randn(2), [torch.randn(2), torch.randn(3)]
 write("lstm", export(Lstm().eval(), (torch.randn(2, 5, 3),), dynamic_shapes={"x": {0: Dim("b", min=1, max=9)}}))
 write("tied", export(Tied(), (torch.tensor([1, 2]),)))
 write("guarded", export(Guarded(), (torch.randn(4, 8), torch.randn(6), 2), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO}, {0: Dim.AUTO}, Dim.DYNAMIC)))
+write("sliced", export(Sliced(), (torch.randn(4, 8), 5), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO}, Dim.DYNAMIC)))
 write("unbacked", export(Unbacked(), (torch.ones(4),)))
 with torch._subclasses.fake_tensor.FakeTensorMode():
     write("fake", export(nn.Linear(4, 4), (torch.randn(2, 4),)))

@@ -49,6 +49,19 @@ TEST(Signature, TellsWhichSizesAreFreeAndTheirRange) {
   EXPECT_EQ(s.outputs[0].sizes[0].symbol, batch.symbol);
 }
 
+TEST(Signature, TellsTheRangeOfANumber) {
+  const pt2::Pt2File file = read("/tests/data/pt2/sliced.pt2");  // forward(x, k)
+  const Signature s = signature_of((*file.model())->program);
+  EXPECT_EQ(names(s.inputs), "x:f32 k:i64");
+  EXPECT_FALSE(s.inputs[0].is_number);
+  const Dimension& k = s.inputs[1].number;
+  EXPECT_TRUE(s.inputs[1].is_number && s.inputs[1].sizes.empty());
+  EXPECT_TRUE(k.free);
+  EXPECT_EQ(k.size, 5);
+  EXPECT_EQ(k.min, 2);
+  EXPECT_EQ(k.max, 0);
+}
+
 TEST(Signature, FindsInputsByNameAndByPosition) {
   const pt2::Pt2File file = read("/tests/data/pt2/structured.pt2");
   const Signature s = signature_of((*file.model())->program);

@@ -36,6 +36,7 @@ LedgerRecord sample() {
   r.candidates = {c};
   r.environment = {{"load", "0.1"}};
   r.pays_back_after_calls = 6600;
+  r.step_us = {12.5, 0, 3};
   return r;
 }
 
@@ -50,7 +51,7 @@ TEST(Ledger, WhatIsNoRecordIsRefused) {
   test::MalformedInputs inputs;
   inputs.try_truncations(text.substr(0, text.size() - 2),
                          [](const std::string& cut) { EXPECT_EQ(parse_ledger(cut).status().code(), Code::k_corrupt); });
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 1", "\"schema\": 2"},
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 2", "\"schema\": 3"},
                                  {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
                                  {"\"verified\": true", "\"verified\": false"},
                                  {"\"verified\": true", "\"verified\": 1"},
@@ -85,11 +86,13 @@ TEST(Ledger, FiguresAreClipped) {
   r.candidates[0].gain = 1e300;
   r.candidates[0].milliseconds = -5;
   r.candidates[0].max_error = std::nan("");
+  r.step_us = {-1, 5};
   const Result<LedgerRecord> back = parse_ledger(ledger_text(r));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->candidates[0].gain, 1e6);
   EXPECT_EQ(back->candidates[0].milliseconds, 0);
   EXPECT_EQ(back->candidates[0].max_error, 0);
+  EXPECT_EQ(back->step_us, (std::vector<double>{0, 5}));
 }
 
 TEST(Ledger, AnotherStackMakesItStale) {

@@ -4,6 +4,8 @@
 // through NVRTC for every architecture that takes them; and what they refuse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/gpu_driver.h"

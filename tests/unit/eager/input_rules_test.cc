@@ -117,6 +117,23 @@ TEST(InputRules, GuardsSeeSizesAndNumbers) {
   }
 }
 
+// A constant argument is a leaf of the call's structure and no input: what stands behind it is read at its own place.
+TEST(InputRules, GuardsFindInputsBehindAConstant) {
+  for (const char* text : {"L['x'].size()[0] >= 4", "max(1, L['n']) == L['n']"}) {
+    Exported e(sym("s0", 4), sym("s1", 3));
+    e.program.forward_arg_names = {"flag", "x", "n"};
+    e.program.in_spec.children[0].children.push_back(e.program.in_spec.children[0].children[0]);
+    pt2::InputSpec flag;
+    flag.kind = pt2::InputSpec::Kind::kConstantInput;
+    e.program.inputs.insert(e.program.inputs.begin(), flag);
+    e.program.guards.push_back(pt2::parse_guard(text));
+    const InputRules rules(e.program);
+    for (int64_t rows = 2; rows < 7; ++rows)
+      for (int64_t number = -2; number < 5; ++number)
+        ASSERT_EQ(Exported::takes(rules, rows, number), text[0] == 'L' ? rows >= 4 : number >= 1) << text << ": " << rows << ", " << number;
+  }
+}
+
 // What no size or number is pins the program to the sizes of its export.
 TEST(InputRules, AGuardThatReadsSomethingElsePinsTheSizes) {
   for (const char* text : {"L['x'] == 4", "L['y'].size()[0] == 4", "L['x'].size()[2] == 4", "L['n'].size()[0] == 4", "f(L['n'])"}) {

@@ -2,6 +2,8 @@
 //
 // The file's op list verbatim against what Python's eager returned for the same inputs, bit for bit, state and written
 // inputs included; and the words of refused calls.
+#include <algorithm>
+
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {

@@ -75,6 +75,32 @@ TEST(Plan, AFailureBeforeTheUpdateLeavesTheState) {
   EXPECT_EQ(copied.state(), 2);
 }
 
+// What is returned is the caller's tensor itself, its memory is not used for other calls, and what does not fit is left alone.
+TEST(Plan, OutputsGoToMemoryOfTheCallers) {
+  TwoRegions regions(false);
+  alignas(64) float memory[32] = {};
+  const auto at = [&](float* place, std::vector<int64_t> sizes) {
+    return *regions.services.wrap({DType::k_f32, std::move(sizes), {}, {}}, place, nullptr);
+  };
+  TensorRef given = at(memory, {1});
+  const auto into = regions.plan->run_into({regions.x}, {given});
+  ASSERT_TRUE(into.ok()) << into.status().text();
+  EXPECT_EQ(into->at(0), given);
+  EXPECT_EQ(memory[0], 2);
+  given = nullptr;
+  memory[0] = 5;
+  const auto other = regions.plan->run({regions.x});
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(memory[0], 5) << "the plan kept the caller's memory";
+  for (const TensorRef& unfit : {at(memory + 1, {1}), at(memory + 16, {2}), TensorRef()}) {
+    const auto made = regions.plan->run_into({regions.x}, {unfit});
+    ASSERT_TRUE(made.ok());
+    EXPECT_NE(made->at(0), unfit);
+    EXPECT_EQ(*static_cast<const float*>(made->at(0)->data()), 2);
+  }
+  EXPECT_EQ(memory[1] + memory[16], 0);
+}
+
 TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
   TwoRegions in_place(true);
   in_place.second_fails = true;

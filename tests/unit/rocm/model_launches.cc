@@ -371,6 +371,7 @@ void add_model(LaunchWriter& out, const std::string& path) {
   gpu::Gpu gpu = rocm::imagine_gpu(out.arch());
   gpu.driver = &driver;
   gpu.products = &products;
+  gpu.plans = nullptr;
   gpu.facts.num_units = kEmulatedUnits;
   const RegionBytes whole = value_of(write_region(graph), path);
   krn_graph region;

@@ -32,7 +32,8 @@ expect 2 'nearest is "merge_siblings"' run mlp --disable-pass merge_sibling
 expect 2 'does not exist' run mlp --plugin /nope.so
 expect 2 "$folder/nope.so" run mlp --plugin nope.so
 expect 2 'those found: ' run mlp --only-plugin nope
-expect 2 'cpu, cuda, cuda:N' run mlp --device tpu
+expect 2 'there is no device tpu here; there is: cpu' run mlp --device tpu
+expect 2 'there is no device cuda:x here; there is: cpu' doctor --device cuda:x
 expect 1 'there are: eager, replay' run mlp --only-candidate nope
 expect 0 'replay at' run mlp --only-candidate replay --threads 1
 expect 2 'does not exist' repro "$folder" --plugin /nope.so
@@ -40,7 +41,11 @@ KEIRIN_RUN_IN=wrker expect 2 'KEIRIN_RUN_IN' plugins
 KEIRIN_RUN_IN=worker expect 0 '' plugins
 expect 2 'there is no cache in' cache --cache relative check
 [ ! -e relative ] || { echo "looking at a cache made it"; failed=1; }
-expect 2 'cpu, cuda, cuda:N' run mlp --device all
+# `all` is each device in turn where that makes sense; a plugin's name is the device that it drives, and nobody else compiles.
+expect 2 'there is no device all here; there is: cpu' run mlp --device all
+expect 0 '| mlp' bench mlp --device all --quiet --race-limit 0.2
+expect 0 'reference/all' explain mlp --device reference --race-limit 0.2 --no-cache
+grep -q 'mlp on cpu' out && ! grep -q ' cpu/' out || { echo "--device reference:"; cat out; failed=1; }
 expect 0 'f32[' run mlp --eager --quiet --device cpu --threads 2 --mode max-autotune --budget 0 --race-limit 1 \
   --sample-rate 0 --fallback warn --numerics fast --error-budget 1e-3 --memory-limit 0.5 --plugin . --only-plugin cpu \
   --load-library libm.so.6 --cache relative --no-cache --compile-in child --run-in process --run-deadline 5 \
@@ -55,7 +60,8 @@ json() {
   head -5 out err
   failed=1
 }
-for word in "bench mlp --race-limit 0.2" "run mlp --race-limit 0.2" "explain mlp --race-limit 0.2" plugins doctor "inspect mlp"; do
+for word in "bench mlp --race-limit 0.2" "run mlp --race-limit 0.2" "explain mlp --race-limit 0.2" plugins doctor "inspect mlp" options \
+  "cache ls" "cache check" "cache bad"; do
   # shellcheck disable=SC2086
   json $word
 done
@@ -91,7 +97,7 @@ for try in 1 2 3 4 5; do
 done
 if grep -q 'mlp: cpu' list; then
   expect 0 '| r0 ' explain mlp --race-limit 1 --cache kept
-  grep -q 'decided by an earlier process' out || { cat out; failed=1; }
+  grep -q 'decided by an earlier process' out && grep -Eq '^\| r0 .* [0-9.]+ \|[^|]* % \|' out || { echo "no times of a kept decision's steps:"; cat out; failed=1; }
 else
   echo "no quiet race chose a plan: the kept decision was not looked at"; cat list
 fi

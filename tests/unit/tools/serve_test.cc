@@ -83,7 +83,7 @@ TEST(Protocol, BytesBehindTheJsonAreTensors) {
   const auto request = parse(body, head.size());
   ASSERT_TRUE(request.ok()) << request.status().text();
   EXPECT_EQ(std::memcmp(request->inputs[0]->data(), values, sizeof(values)), 0);
-  ASSERT_EQ(request->outputs.size(), 2u) << "what is no tensor is not answered";
+  ASSERT_EQ(request->outputs.size(), 2u) << "what is not a tensor is not answered";
   EXPECT_TRUE(request->outputs[0].binary && request->outputs[1].binary);
   const auto answer =
       write_infer(*request, "m", two_inputs(),

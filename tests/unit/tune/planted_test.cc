@@ -4,6 +4,7 @@
 // is the best of those that are right and faster, and eager if there is none. Judge and race together, as the choice runs them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 

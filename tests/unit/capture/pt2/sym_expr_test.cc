@@ -121,7 +121,7 @@ TEST(SymExpr, IsExactOrAnError) {
   EXPECT_EQ(integer("FloorDiv(Mul(Integer(9223372036854775807), Integer(3)), Integer(3))"), kMax);
   EXPECT_EQ(failure("Mul(Integer(9223372036854775807), Integer(2))"), "the value overflows");
   EXPECT_EQ(failure("Pow(Integer(3), Integer(9223372036854775807))"), "the value overflows");
-  EXPECT_EQ(failure("Rational(1, 2)"), "the value is no integer");
+  EXPECT_EQ(failure("Rational(1, 2)"), "the value is not an integer");
   EXPECT_EQ(failure("CleanDiv(Integer(7), Integer(2))"), "a clean division has a rest");
   EXPECT_EQ(failure("FloorDiv(Integer(7), Integer(0))"), "division by zero");
   EXPECT_EQ(failure("Symbol('s0')"), "the symbol s0 has no value");
@@ -202,11 +202,28 @@ TEST(Guard, ReadsStructuredAndIntegerInputs) {
   EXPECT_EQ(g.sizes[1].dim, -1);
 }
 
+// As an export writes the bounds of a number that slices: max(1, L['k']) == L['k'].
+TEST(Guard, ReadsTheLargerAndTheSmaller) {
+  const auto value = [](const char* text, int64_t k) {
+    const Guard g = parse_guard(text);
+    EXPECT_NE(g.expr, nullptr) << text;
+    return g.expr != nullptr && *evaluate_bool(*g.expr, {{"L['k']", k}});
+  };
+  for (int64_t k = -1; k < 9; ++k) {
+    EXPECT_EQ(value("max(1, L['k']) == L['k']", k), k >= 1);
+    EXPECT_EQ(value("min(L['k'], 4, 6) != L['k']", k), k > 4);
+    EXPECT_EQ(value("max(0, min(L['k'] + 1, 5)) - 1 == L['k']", k), k >= -1 && k < 5);
+  }
+  const Guard named = parse_guard("max.size()[0] == 3");  // an input may be called so
+  ASSERT_EQ(named.sizes.size(), 1u);
+  EXPECT_EQ(named.sizes[0].input, "max");
+}
+
 TEST(Guard, LeavesTheRestUnparsed) {
   for (const char* text :
        {"", "L['x'].stride()[0] == 1", "x == None", "L['x'].size()[0] / 2 == 1", "L['x'].size()[0] ** 2 == 4",
         "L['x'].size()[-1] == 1", "L['x'].size()[0] == 1.5", "Max(1, 2) == 2", "L['x'].size()[0] == 1 # why",
-        "L['x'].size()[0] == ", "import os", "1 == 1e3"}) {
+        "L['x'].size()[0] == ", "import os", "1 == 1e3", "max(1) == 1", "max() == 1", "min(1, 2 == 1", "max(1, 2,) == 2"}) {
     Guard g = parse_guard(text);
     EXPECT_EQ(g.expr, nullptr) << text;
     EXPECT_EQ(g.text, text);

@@ -66,9 +66,9 @@ TEST(ZipArchive, RefusesHostileRecords) {
 TEST(ZipArchive, RefusesDamagedEnds) {
   std::string good = test::write_zip({{"m/a", "x"}});
   EXPECT_EQ(verdict(good), "ok");
-  EXPECT_EQ(verdict(""), "this is no zip file: it has 0 bytes");
+  EXPECT_EQ(verdict(""), "this is not a zip file: it has 0 bytes");
   EXPECT_EQ(verdict(good + "tail"),
-            "the end record of the zip directory is missing: the file is cut off or is no zip file");
+            "the end record of the zip directory is missing: the file is cut off or is not a zip file");
   EXPECT_EQ(verdict("head" + good), "the zip directory is not where its end record says");
   std::string more = good;
   more[more.size() - 22 + 8] = more[more.size() - 22 + 10] = 2;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/devices.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/eager/tensor_services.h"
+#include "core/host/plugins.h"
+
+namespace keirin {
+
+Result<NamedDevice> find_device(std::string_view name, const PluginHost& plugins) {
+  std::optional<NamedDevice> found;
+  if (const std::optional<Device> device = device_from_name(name)) found = NamedDevice{*device, {}};
+  std::vector<std::string> own;  // plugins whose names are not devices' names
+  for (PluginDevice* each : plugins.devices()) {
+    const std::string& plugin = each->plugin_name();
+    if (device_from_name(plugin)) continue;
+    if (plugin == name && !found) found = NamedDevice{each->torch_device(), plugin};
+    if (std::find(own.begin(), own.end(), plugin) == own.end()) own.push_back(plugin);
+  }
+  if (!found) {
+    (void)devices_here();  // so that GPUs are in the list
+    return Status(Code::k_invalid_input, {no_device_text(std::string(name), own), {}, "nothing was run", "give one of these"});
+  }
+  if (const Status status = ensure_device(found->device); !status.ok()) {
+    Message message = status.message();
+    message.what = no_device_text(device_name(found->device), own);
+    return Status(status.code(), std::move(message));
+  }
+  return std::move(*found);
+}
+
+}  // namespace keirin

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What libraries that plan have alike, whosever they are. A plan's candidates are timed on memory of their own; the fastest that is
+// right for large numbers, infinities and NaN is taken and remembered. Answers and choices hold for a release of the library and a kind
+// of device, and travel with artifacts. What a library is asked for, and how it is called, its vendor writes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plugins/gpu/plan_cache.h"
+
+namespace keirin::gpu {
+
+// A candidate is a number of the library's own, not negative.
+class RacedPlan : public TimedPlan {
+ public:
+  // Throws kit::Error where no candidate runs and is right.
+  void settle() final;
+  // What does not start at a multiple of 16 bytes is copied for the run.
+  int32_t run(Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const final;
+  int64_t workspace_bytes() const final { return workspace_bytes_; }
+  double seconds() const final { return seconds_; }
+  std::string name() const final { return name_; }
+
+ protected:
+  struct Choice {
+    double seconds = 0;
+    int64_t candidate = -1;
+    std::string name;  // without spaces
+  };
+
+  // `key`: RacedLibrary::key("plan", problem). `fenced`: a fill goes before each run, for libraries whose first kernel begins early.
+  template <class Problem>
+  RacedPlan(const Driver& driver, const char* library, const Problem& problem, std::string key, bool fenced)
+      : driver_(driver),
+        library_(library),
+        key_(std::move(key)),
+        result_(result_of(problem)),
+        edges_(edge_cases(problem)),
+        fenced_(fenced) {
+    for (const ConvTensor* t : tensors_of(problem)) tensors_.push_back(*t);
+  }
+
+  // What was chosen for this problem before, perhaps by another process.
+  std::optional<Choice> recalled() const;
+  // Nothing is timed any more. For constructors that built what was chosen before.
+  void take(const Choice& choice) { chosen_ = choice; }
+
+  // In the order in which they are timed; built.
+  virtual std::vector<int64_t> candidates() const = 0;
+  virtual int64_t workspace_of(int64_t candidate) const = 0;
+  virtual std::string name_of(int64_t candidate) const = 0;
+  // Enqueues. Concurrent calls are fine.
+  virtual int32_t execute(int64_t candidate, Stream stream, std::span<void* const> addresses, void* workspace,
+                          std::string& why_not) const = 0;
+  // A race ended so: for libraries that keep more of it than its number and name.
+  virtual void remember_more(int64_t) const {}
+
+ private:
+  void race();
+  int32_t execute_chosen(Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const;
+
+  const Driver& driver_;
+  const char* const library_;
+  const std::string key_;
+  std::vector<ConvTensor> tensors_;
+  const size_t result_;
+  const std::vector<EdgeCase> edges_;
+  const bool fenced_;
+  Choice chosen_;
+  int64_t workspace_bytes_ = 0;
+  int64_t fence_at_ = -1;  // in the workspace, behind the plan's own
+  double seconds_ = 0;
+  std::string name_;
+};
+
+class RacedLibrary : public PlanLibrary {
+ public:
+  bool supports(const ConvProblem& problem, std::string& why_not) const override { return supported(problem, why_not); }
+  bool supports(const HeadsProblem& problem, std::string& why_not) const override { return supported(problem, why_not); }
+  void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const override;
+  std::shared_ptr<const LibraryPlan> plan(const ConvProblem& problem) const override { return plan_for(problem); }
+  std::shared_ptr<const LibraryPlan> plan(const HeadsProblem& problem) const override { return plan_for(problem); }
+
+ protected:
+  virtual const Driver& driver() const = 0;
+  // Empty, or why the library cannot be used here, in one line. Any thread.
+  virtual std::string missing() const = 0;
+  // The library's release and the kind of the current device. Only where nothing is missing.
+  virtual std::string kind() const = 0;
+  // Empty, or why it has no engine, which is remembered. kit::Error: it cannot be asked now.
+  virtual std::string refusal(const ConvProblem& problem) const = 0;
+  virtual std::string refusal(const HeadsProblem& problem) const = 0;
+  // Builds the candidates; `problem` outlives the call, not the plan. Throws.
+  virtual std::shared_ptr<RacedPlan> make(const ConvProblem& problem) const = 0;
+  virtual std::shared_ptr<RacedPlan> make(const HeadsProblem& problem) const = 0;
+
+  // The name under which `what` is remembered of a problem.
+  template <class Problem>
+  std::string key(const char* what, const Problem& problem) const {
+    return remembered_as(what, problem.key());
+  }
+
+ private:
+  std::string remembered_as(const char* what, const std::string& problem) const;
+  template <class Problem>
+  bool supported(const Problem& problem, std::string& why_not) const;
+  template <class Problem>
+  std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) const;
+
+  mutable PlanCache cache_;
+};
+
+}  // namespace keirin::gpu
