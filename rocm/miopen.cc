@@ -6,8 +6,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <limits>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -221,7 +221,8 @@ std::string never(const ConvProblem& p) {
 // A problem in MIOpen's objects.
 class Described {
  public:
-  Described(const Table& api, const ConvProblem& p) : api_(api) {
+  // By way of the private one, so that what was made is destroyed where this throws.
+  Described(const Table& api, const ConvProblem& p) : Described(api) {
     const bool last = !(lies(p.x, false) && lies(p.w, false) && lies(p.y, false));
     w = add(p.w.dtype, p.w.sizes, last), x = add(p.x.dtype, p.x.sizes, last), y = add(p.y.dtype, p.y.sizes, last);
     check(api_.CreateConvolutionDescriptor(&conv), "the descriptor of a convolution");
@@ -246,6 +247,7 @@ class Described {
   Conv conv = nullptr;
 
  private:
+  explicit Described(const Table& api) : api_(api) {}
   Tensor add(uint8_t dtype, const Dims& sizes, bool channels_last) {
     Tensor t = nullptr;
     check(api_.CreateTensorDescriptor(&t), "the descriptor of a tensor");
@@ -263,8 +265,7 @@ class Described {
 // A convolution with what follows it, as MIOpen compiles it.
 class Fused {
  public:
-  Fused(const Table& api, const Described& d, const ConvProblem& p) : api_(api), d_(d) {
-    check(api_.CreateFusionPlan(&plan_, kVertical, d.x), "a fusion plan");
+  Fused(const Table& api, const Described& d, const ConvProblem& p) : Fused(api, d) {
     must(api_.CreateOpConvForward(plan_, &conv_, d.conv, d.w));
     if (d.bias) must(api_.CreateOpBiasForward(plan_, &bias_, d.bias));
     if (p.stages.size() > (d.bias ? 1u : 0u)) must(api_.CreateOpActivationForward(plan_, &activation_, *activation_of(p.stages.back().op)));
@@ -294,6 +295,7 @@ class Fused {
   }
 
  private:
+  Fused(const Table& api, const Described& d) : api_(api), d_(d) { check(api_.CreateFusionPlan(&plan_, kVertical, d.x), "a fusion plan"); }
   static void must(int status) {
     if (status != 0) fail("no fused kernel", status);
   }

@@ -37,7 +37,7 @@ class DecisionThread {
   // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
   // what is small; large inputs are drawn anew by the thread. Any thread.
   void meet(const std::vector<TensorRef>& inputs);
-  // Decides about a kind of call once more, because what it was decided with is no longer so. Before any call meets it.
+  // Decides about a kind of call once more, after something that its decision was made with has changed. Before any call meets it.
   void decide_again(const MetCall& call);
   // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
   // but this one.

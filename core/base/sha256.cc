@@ -2,6 +2,7 @@
 #include "core/base/sha256.h"
 
 #include <sodium/crypto_hash_sha256.h>
+#include <sodium/utils.h>
 
 namespace keirin {
 namespace {
@@ -39,6 +40,11 @@ std::string hex(const Hash& hash) {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+std::string base64(const Hash& hash) {
+  char text[sodium_base64_ENCODED_LEN(std::tuple_size_v<Hash>, sodium_base64_VARIANT_ORIGINAL)];
+  return sodium_bin2base64(text, sizeof text, hash.data(), hash.size(), sodium_base64_VARIANT_ORIGINAL);
 }
 
 }  // namespace keirin

@@ -24,5 +24,6 @@ class Sha256 {
 
 Hash sha256(const void* data, size_t size);
 std::string hex(const Hash& hash);  // 64 lower-case digits
+std::string base64(const Hash& hash);  // with its padding
 
 }  // namespace keirin

@@ -12,6 +12,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/strides.h>
@@ -289,7 +290,7 @@ std::string no_device_text(const std::string& name, const std::vector<std::strin
   std::string there;
   for (const Device& device : known_devices()) there += (there.empty() ? "" : ", ") + device_name(device);
   for (const std::string& other : others) there += ", " + other;
-  return "there is no device " + (name.empty() ? "\"\"" : name) + " here; there is: " + there;
+  return "no such device: " + (name.empty() ? "\"\"" : name) + "; available: " + there;
 }
 
 std::vector<Device> devices_here() {
@@ -348,13 +349,10 @@ Status on_stream(Device device, void* handle, const std::function<Status()>& fn)
   Status status;
   KRN_TRY(catch_torch([&] {
     const at::Device torch_device = at_device(device);
-    const c10::DeviceGuard guard(torch_device);
-    const c10::impl::VirtualGuardImpl impl(torch_device.type());
     // LibTorch's number of a stream that is not of its own pools is its handle (c10/cuda/CUDAStream.cpp).
-    const c10::Stream before = impl.exchangeStream(c10::Stream(c10::Stream::UNSAFE, torch_device, reinterpret_cast<c10::StreamId>(handle)));
-    if (impl.getStreamNativeHandle(impl.getStream(torch_device)) == handle) status = fn();
-    else status = refused("this LibTorch numbers streams in another way");
-    impl.exchangeStream(before);
+    const c10::StreamGuard guard(c10::Stream(c10::Stream::UNSAFE, torch_device, reinterpret_cast<c10::StreamId>(handle)));
+    const c10::impl::VirtualGuardImpl impl(torch_device.type());
+    status = impl.getStreamNativeHandle(guard.current_stream()) == handle ? fn() : refused("this LibTorch numbers streams in another way");
   }));
   return status;
 }

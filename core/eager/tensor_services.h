@@ -22,7 +22,7 @@ std::unique_ptr<TensorServices> make_tensor_services();
 Status ensure_device(Device device);
 // LibTorch's devices that can be used here, the CPU first. Loads its GPU library, if there is one. Any thread.
 std::vector<Device> devices_here();
-// "there is no device cuda:3 here; there is: cpu, cuda:0": the one text for it. `others` are names that stand for no device of LibTorch's.
+// "no such device: cuda:3; available: cpu, cuda:0": the one text for it. `others` are names that stand for no device of LibTorch's.
 std::string no_device_text(const std::string& name, const std::vector<std::string>& others = {});
 
 // Runs `fn` with this native handle (cudaStream_t, hipStream_t) as the calling thread's current stream of the device, then puts the former

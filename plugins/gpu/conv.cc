@@ -173,14 +173,15 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
+namespace {
+
 // Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it.
 struct Shares {
   ConvProblem problem;
   std::optional<TextKernel> tail;
 };
 
-static std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
-                                       std::string& why_not) {
+std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
   const auto whole = conv_problem(anchor, numerics, why_not);
   if (!whole) return std::nullopt;
   if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
@@ -193,6 +194,8 @@ static std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics&
   out.problem.stages.clear();
   return library->supports(out.problem, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
+
+}  // namespace
 
 std::optional<ConvProblem> library_problem(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library) {
   std::string ignored;

@@ -5,8 +5,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "tools/matrix/report.h"
+#include "tools/page/page.h"
 
 namespace keirin::tools::matrix {
 namespace {
@@ -60,45 +62,22 @@ std::string totals_text(const json& report) {
   return out.empty() ? "no cells" : out;
 }
 
-std::string escaped(const std::string& text, bool markdown) {
+// Markdown holds HTML, so it is escaped as that first.
+std::string markdown_of(const std::string& text) {
   std::string out;
-  for (const char c : text) switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '@':
-        out += markdown ? "@<!-- -->" : "@";  // names nobody, so that nobody is called
-        break;
-      case '\\':
-      case '|':
-      case '`':
-      case '[':
-      case ']':
-      case '*':
-      case '_':
-      case '~':
-        out += markdown ? std::string("\\") + c : std::string(1, c);
-        break;
-      default:
-        out += c;
-    }
+  for (const char c : markup_of(text)) {
+    if (std::string_view("\\|`[]*_~").find(c) != std::string_view::npos) out += '\\';
+    out += c;
+    if (c == '@') out += "<!-- -->";  // names nobody, so that nobody is called
+  }
   return out;
 }
 
 std::string markdown_row(const json& cell) {
   return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell),
-                     escaped(cell["case"], true), escaped(cell["variant"], true), cell["base_ms"].get<double>(),
-                     cell["head_ms"].get<double>(), escaped(numbers(cell), true), gate_text(cell),
-                     escaped(note(cell), true), escaped(cell["again"], true));
+                     markdown_of(cell["case"]), markdown_of(cell["variant"]), cell["base_ms"].get<double>(),
+                     cell["head_ms"].get<double>(), markdown_of(numbers(cell)), gate_text(cell),
+                     markdown_of(note(cell)), markdown_of(cell["again"]));
 }
 
 }  // namespace
@@ -134,10 +113,10 @@ std::string report_markdown(const json& report) {
     all += markdown_row(cell);
     if (cell["label"] != "unchanged" && cell["label"] != "not_run") changed += markdown_row(cell);
   }
-  std::string out = fmt::format("**Regression matrix** ({}, {}): {}\n\n", escaped(report["class"], true),
-                                escaped(report["purpose"], true), totals_text(report));
+  std::string out = fmt::format("**Regression matrix** ({}, {}): {}\n\n", markdown_of(report["class"]),
+                                markdown_of(report["purpose"]), totals_text(report));
   if (!changed.empty()) out += head + changed + "\n";
-  for (const json& change : report["changed"]) out += "- changed: " + escaped(change, true) + "\n";
+  for (const json& change : report["changed"]) out += "- changed: " + markdown_of(change) + "\n";
   return out + "\n<details><summary>All " + std::to_string(report["cells"].size()) + " cells</summary>\n\n" + head +
          all + "\n</details>\n";
 }
@@ -146,9 +125,9 @@ std::string report_junit(const json& report) {
   int failures = 0, errors = 0, skipped = 0;
   std::string cases;
   for (const json& cell : report["cells"]) {
-    const std::string label = cell["label"], text = escaped(numbers(cell) + ", " + note(cell), false);
-    cases += fmt::format("  <testcase classname=\"{}\" name=\"{} {}\">", escaped(report["class"], false),
-                         escaped(cell["case"], false), escaped(cell["variant"], false));
+    const std::string label = cell["label"], text = markup_of(numbers(cell) + ", " + note(cell));
+    cases += fmt::format("  <testcase classname=\"{}\" name=\"{} {}\">", markup_of(report["class"]),
+                         markup_of(cell["case"]), markup_of(cell["variant"]));
     if (cell["failed"].get<bool>())
       ++errors, cases += "<error message=\"" + text + "\"/>";
     else if (label == "regressed" && cell["gated"].get<bool>())
@@ -160,7 +139,7 @@ std::string report_junit(const json& report) {
   return fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"keirin matrix {}\" tests=\"{}\" failures=\"{}\" "
       "errors=\"{}\" skipped=\"{}\">\n{}</testsuite>\n",
-      escaped(report["purpose"], false), report["cells"].size(), failures, errors, skipped, cases);
+      markup_of(report["purpose"]), report["cells"].size(), failures, errors, skipped, cases);
 }
 
 std::string report_google_benchmark(const json& report, bool head) {

@@ -95,8 +95,7 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
     v.label = "not_run";
   } else if (status != "ok") {
     v.label = label_name(Label::kInvalid);
-    // A peer's fault is its own.
-    v.head_failed = run.text("at_fault") == "head" && v.variant.rfind("peer:", 0) != 0 &&
+    v.head_failed = run.text("at_fault") == "head" && !is_peer(v.variant) &&
                     (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost");
   } else if (!v.gate) {
     v.label = label_name(Label::kInconclusive);

@@ -13,6 +13,9 @@
 
 namespace keirin::tools::matrix {
 
+// Another compiler's row, which stands beside the others and decides nothing.
+inline bool is_peer(const std::string& variant) { return variant.starts_with("peer:"); }
+
 // What a hostile run could hold: intervals take the square of it. A pair has 48 at most.
 inline constexpr size_t kMaxBlocks = 200;
 
@@ -40,8 +43,8 @@ struct Verdict {
   std::vector<double> base_slots_ns, head_slots_ns;  // of the stage that the label is made of
   std::string label;                                 // as label_name, or "not_run"
   bool flagged = false;                              // has to be measured once more to be called
-  bool head_failed =
-      false;  // wrong numbers, a crash or a hang of head, or nothing to offer where base had: never a pass
+  // Wrong numbers, a crash or a hang of head, or nothing to offer where base had: never a pass.
+  bool head_failed = false;
   std::vector<std::string> reasons;
 
   bool measured() const { return shift.blocks > 0; }

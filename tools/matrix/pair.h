@@ -36,8 +36,8 @@ struct PairOptions {
 // How the workers of one side did, over the launches.
 struct Course {
   Status failed;  // the first failure; no further launch is made then
-  uint64_t cold_ns =
-      0;  // until it was found what answers: compiled, verified and raced on an empty cache; 0: not asked here
+  // Until it was found what answers: compiled, verified and raced on an empty cache; 0: not asked here.
+  uint64_t cold_ns = 0;
   std::vector<uint64_t> build_ns, first_ns, calls_to_settle, settle_ns;
   nlohmann::json counts = nlohmann::json::object();
   nlohmann::json fallbacks = nlohmann::json::array();  // why parts are eager

@@ -272,7 +272,7 @@ Result<json> page_json(const Store& store, const std::string& sitting) {
 int exit_code(const json& report) {
   bool undecided = false, asked = false, answered = false;
   for (const json& cell : report["cells"]) {
-    if (cell["variant"].get<std::string>().rfind("peer:", 0) == 0) continue;  // stands beside, and decides nothing
+    if (is_peer(cell["variant"].get<std::string>())) continue;
     if (cell["failed"].get<bool>()) return kFailed;
     const bool gated = cell["gated"].get<bool>();
     const json& label = cell["label"];

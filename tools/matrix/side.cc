@@ -26,7 +26,7 @@ Code code_of(const std::string& name) {
   return Code::k_internal;
 }
 
-// A number that is no count or time is none: a worker may be of another version, or somebody else's.
+// Counts and times are what a worker says they are only where they can be: it may be of another version, or somebody else's.
 bool is_count(const nlohmann::json& value) { return value.is_number_unsigned(); }
 bool is_text(const nlohmann::json& value) { return value.is_string(); }
 bool is_truth(const nlohmann::json& value) { return value.is_boolean(); }
@@ -110,7 +110,7 @@ Result<nlohmann::json> Side::ask(const nlohmann::json& question, std::chrono::mi
         return Status(code_of(text_in(*error, "code")), text_in(*error, "what"));
     }
     if (status.ok())
-      status = answer.ok() ? Status(Code::k_corrupt, "a worker said what is no answer") : std::move(answer).status();
+      status = answer.ok() ? Status(Code::k_corrupt, "the worker's answer is not an object") : std::move(answer).status();
   }
   const ChildEnd end =
       status.code() == Code::k_crashed ? child_.finish(std::chrono::steady_clock::now() + kLastGasp) : child_.kill();

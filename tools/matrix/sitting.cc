@@ -60,8 +60,6 @@ std::string status_word(const Status& status) {
 // Head offers nothing where base, asked the same, did: a loss, however it is called.
 constexpr const char* kLost = "lost";
 
-bool is_peer(const std::string& variant) { return variant.rfind("peer:", 0) == 0; }
-
 std::string reason_of(const Status& status) {
   return status.message().what + (status.message().where.empty() ? "" : " (" + status.message().where + ")");
 }

@@ -40,13 +40,13 @@ Result<std::vector<std::string>> log_names(const std::string& folder) {
   return names;
 }
 
-// A plain file of at most so many bytes; a link, a pipe or a device is none.
+// A plain file of at most so many bytes, not a link, a pipe or a device.
 Result<std::string> read_plain_file(const std::string& path, uint64_t most_bytes) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat info {};
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0)
     return Status(Code::k_corrupt, std::string("could not be opened: ") + ::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return Status(Code::k_corrupt, "no plain file");
+  if (!S_ISREG(info.st_mode)) return Status(Code::k_corrupt, "it is not a plain file");
   if (static_cast<uint64_t>(info.st_size) > most_bytes)
     return Status(Code::k_corrupt, "larger than " + std::to_string(most_bytes) + " bytes, which is all that is read" +
                                        (most_bytes < kMaxLogBytes ? " of a store after the files before it" : ""));

@@ -142,8 +142,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   }
   KRN_TRY_LET(plan.head, words.head.empty() ? Result<std::string>(own_command()) : find_command(words.head));
   KRN_TRY_LET(plan.base, words.base.empty() ? Result<std::string>(plan.head) : find_command(words.base));
-  const auto peer = std::find_if(plan.variants.begin(), plan.variants.end(),
-                                 [](const std::string& v) { return v.rfind("peer:", 0) == 0; });
+  const auto peer = std::find_if(plan.variants.begin(), plan.variants.end(), is_peer);
   if (peer != plan.variants.end()) {
     if (plan.peers.empty() || purpose != Purpose::kRun)
       return Status(Code::k_invalid_input,

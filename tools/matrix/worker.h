@@ -8,8 +8,7 @@
 //
 //   hello                                          -> protocol, parts {name: version or build}
 //   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, fallbacks [text],
-//   build_ns,
-//          cache, verify                              threads
+//          cache, verify                             build_ns, threads
 //          (candidate: what answers; empty: found by the variant's race)
 //   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
 //   slot   fill_ns, least                          -> ns [per call], calls (of one value), lasted_ns, waited_ns,

@@ -8,32 +8,7 @@
 namespace keirin::tools {
 namespace {
 
-std::string base64(const Hash& bytes) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t three = 0;
-    for (size_t j = 0; j < 3; ++j) three = three << 8 | (i + j < bytes.size() ? bytes[i + j] : 0);
-    for (size_t j = 0; j < 4; ++j) out += i + j > bytes.size() ? '=' : kDigits[three >> (18 - 6 * j) & 63];
-  }
-  return out;
-}
-
 std::string hash_of(std::string_view text) { return base64(sha256(text.data(), text.size())); }
-
-std::string markup_of(std::string_view text) {
-  std::string out;
-  for (const char c : text)
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else
-      out += c;
-  return out;
-}
 
 // In JSON these three stand in strings alone, where they may be written as escapes: so no "</script>" and no "<!--" is
 // left. All of it is ASCII.
@@ -53,12 +28,28 @@ std::string json_in_script(const nlohmann::json& data) {
 
 }  // namespace
 
+std::string markup_of(const std::string& text) {
+  std::string out;
+  for (const char c : text)
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
+  return out;
+}
+
 std::string page_html(std::string_view title, View view, const nlohmann::json& data) {
   std::string script(page_text::pieces);
   if (view == View::kMatrix) script += page_text::cell;
   script += view == View::kMatrix ? page_text::matrix : page_text::model;
   const std::map<std::string_view, std::string> parts = {
-      {"title", markup_of(title)}, {"style", std::string(page_text::style)}, {"style_hash", hash_of(page_text::style)},
+      {"title", markup_of(std::string(title))}, {"style", std::string(page_text::style)}, {"style_hash", hash_of(page_text::style)},
       {"script", script},          {"script_hash", hash_of(script)},         {"data", json_in_script(data)}};
   // Once from left to right, so that nothing that was filled in is looked at again.
   std::string out;

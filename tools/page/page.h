@@ -17,6 +17,9 @@ enum class View {
   kModels   // data: bench_json of core/exec/report.h
 };
 
+// Text as HTML and XML write it, also between double quotes.
+std::string markup_of(const std::string& text);
+
 // UTF-8. `title` is text, not markup.
 std::string page_html(std::string_view title, View view, const nlohmann::json& data);
 

@@ -78,10 +78,6 @@ constexpr CrcTables make_crc_tables() {
 
 constexpr CrcTables kCrc = make_crc_tables();
 
-}  // namespace
-
-namespace {
-
 // Takes the descriptor over.
 Result<std::unique_ptr<ByteSource>> regular_file(int fd) {
   struct stat info {};

@@ -282,7 +282,8 @@ TEST(Chain, ADetector) {
   auto report = session->compile(*inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->chosen, "segments") << explain_text(*report);
-  EXPECT_LT(report->eager_share, 0.9) << explain_text(*report);
+  EXPECT_GE(report->nodes_compiled * 2, report->nodes) << explain_text(*report);
+  EXPECT_LT(report->eager_share, 1) << explain_text(*report);  // how far below hangs on who else has the processor
   for (const double scale : {1.0, 0.3, 3.0}) expect_as_eager(*session, {floats({1, 3, 128, 128}, scale)}, "an image");
   const std::string text = explain_text(*report), json = to_json(*report).dump();
   EXPECT_NE(text.find("segments, between which sizes or branches depend on data"), std::string::npos) << text;

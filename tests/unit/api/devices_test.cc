@@ -61,13 +61,13 @@ TEST(Devices, OneTextSaysWhatThereIs) {
   for (const auto& [name, code] : names) {
     const Status status = find_device(name, plugins()).status();
     EXPECT_EQ(status.code(), code) << name;
-    EXPECT_EQ(status.message().what.find("there is no device " + name + " here; there is: " + list), 0u) << status.text();
+    EXPECT_EQ(status.message().what.find("no such device: " + name + "; available: " + list), 0u) << status.text();
     EXPECT_NE(status.message().what.find("reference"), std::string::npos) << status.text();
     Options options;
     options.device = name;
     EXPECT_EQ(Session::open(test::shared_runtime(), kModel, options).status().message().what, status.message().what);
   }
-  EXPECT_NE(find_device("", plugins()).status().text().find("there is no device \"\" here"), std::string::npos);
+  EXPECT_NE(find_device("", plugins()).status().text().find("no such device: \"\""), std::string::npos);
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ expect 2 'nearest is "merge_siblings"' run mlp --disable-pass merge_sibling
 expect 2 'does not exist' run mlp --plugin /nope.so
 expect 2 "$folder/nope.so" run mlp --plugin nope.so
 expect 2 'those found: ' run mlp --only-plugin nope
-expect 2 'there is no device tpu here; there is: cpu' run mlp --device tpu
-expect 2 'there is no device cuda:x here; there is: cpu' doctor --device cuda:x
+expect 2 'no such device: tpu; available: cpu' run mlp --device tpu
+expect 2 'no such device: cuda:x; available: cpu' doctor --device cuda:x
 expect 1 'there are: eager, replay' run mlp --only-candidate nope
 expect 0 'replay at' run mlp --only-candidate replay --threads 1
 expect 2 'does not exist' repro "$folder" --plugin /nope.so
@@ -42,7 +42,7 @@ KEIRIN_RUN_IN=worker expect 0 '' plugins
 expect 2 'there is no cache in' cache --cache relative check
 [ ! -e relative ] || { echo "looking at a cache made it"; failed=1; }
 # `all` is each device in turn where that makes sense; a plugin's name is the device that it drives, and nobody else compiles.
-expect 2 'there is no device all here; there is: cpu' run mlp --device all
+expect 2 'no such device: all; available: cpu' run mlp --device all
 expect 0 '| mlp' bench mlp --device all --quiet --race-limit 0.2
 expect 0 'reference/all' explain mlp --device reference --race-limit 0.2 --no-cache
 grep -q 'mlp on cpu' out && ! grep -q ' cpu/' out || { echo "--device reference:"; cat out; failed=1; }
@@ -104,8 +104,8 @@ fi
 grep -q 'reference compiles' out && { echo "an oracle that nobody asked is told of"; failed=1; }
 # A device that is not there: one text, with what there is.
 if [ ! -e /dev/nvidiactl ]; then
-  expect 1 'there is no device cuda:0 here; there is: cpu' run mlp --device cuda
-  expect 0 'there is no device cuda:0 here; there is: cpu' doctor --device cuda
+  expect 1 'no such device: cuda:0; available: cpu' run mlp --device cuda
+  expect 0 'no such device: cuda:0; available: cpu' doctor --device cuda
 fi
 # Ctrl-C keeps what is finished.
 python3 - "$keirin" <<'PYTHON' || { echo "Ctrl-C dropped the finished row"; failed=1; }
