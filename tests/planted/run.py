@@ -114,12 +114,16 @@ def main() -> int:
             print(f"{name} fails with no bug on, so it says nothing")
         fastest = sorted(sound, key=lambda name: tests.passes[name][1])
         chosen = {bug: [name for name in fastest if options.any or name in named] for bug, named, _ in rows}
-        caught = {}
-        for (bug, _, what), (by, seconds, reached) in zip(rows, pool.map(lambda row: try_bug(tests, row[0], chosen[row[0]]), rows)):
+        first = list(zip(rows, pool.map(lambda row: try_bug(tests, row[0], chosen[row[0]]), rows)))
+    caught: dict[str, str] = {}
+    for (bug, _, what), (by, seconds, reached) in first:
+        if not by:  # once more, alone: a test that measures says nothing beside others
+            by, seconds, reached = try_bug(tests, bug, chosen[bug])
+        verdict = f"caught by {by} after {seconds:.1f} s" if by else "MISSED" if reached else "MISSED, and its code was not reached"
+        print(f"{bug}: {verdict}: {what}", flush=True)
+        if by:
             caught[bug] = by
-            verdict = f"caught by {by} after {seconds:.1f} s" if by else "MISSED" if reached else "MISSED, and its code was not reached"
-            print(f"{bug}: {verdict}: {what}", flush=True)
-    number = sum(bool(by) for by in caught.values())
+    number = len(caught)
     if options.counts:
         Path(options.counts).write_text(json.dumps({"caught": number, "of": len(rows), "by": caught}, indent=1) + "\n")
     print(f"planted caught={number} of={len(rows)}")
