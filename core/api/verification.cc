@@ -102,27 +102,28 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
   // where the referee or eager did.
   const Tensors contents = d.trials.contents(inputs);
   const size_t num_answers = eager.numbers.size() - contents.size();
-  Tensors referee_written = referee, eager_written = eager.numbers, places(contents.size());
+  Tensors referee_written = referee, eager_written = eager.numbers;
+  std::vector<ChangedPlaces> places(contents.size());
   for (size_t k = 0; k < contents.size(); ++k) {
     const size_t i = num_answers + k;
     KRN_TRY_LET(const Tensors changed, changed_elements(contents[k], {referee[i], eager.numbers[i]}, &places[k]));
     referee_written[i] = changed[0], eager_written[i] = changed[1];
   }
-  // The three lists where any of the three wrote.
-  const auto where_written = [&](Tensors& theirs, Tensors& own, Tensors& candidates) -> Status {
+  // The candidate's list where any of the three wrote. False if it wrote where neither of the others did: then all three are cut anew.
+  const auto where_written = [&](Tensors& theirs, Tensors& own, Tensors& candidates) -> Result<bool> {
+    bool as_before = true;
+    KRN_TRY_LET(const Tensors within, elements_within(places, std::span(candidates).subspan(num_answers)));
     for (size_t k = 0; k < contents.size(); ++k) {
       const size_t i = num_answers + k;
-      if (places[k]) {
-        KRN_TRY_LET(const TensorRef within, elements_within(places[k], contents[k], candidates[i]));
-        if (within) {
-          candidates[i] = within;
-          continue;
-        }
+      if (within[k]) {
+        candidates[i] = within[k];
+        continue;
       }
+      as_before = false;
       KRN_TRY_LET(const Tensors changed, changed_elements(contents[k], {referee[i], eager.numbers[i], candidates[i]}));
       theirs[i] = changed[0], own[i] = changed[1], candidates[i] = changed[2];
     }
-    return {};
+    return as_before;
   };
   std::optional<std::vector<Movement>> moved;  // asked for only where something is far from fp64
   const auto why_unexplained = [&](const Tensors& numbers) -> std::string {
@@ -151,6 +152,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       judging.names.erase(judging.names.begin() + static_cast<ptrdiff_t>(i));
       judging.must_vary -= i < num_outputs;
     }
+  KRN_TRY_LET(const Judge judge_written, Judge::make(without_absent(referee_written), without_absent(eager_written), d.services, judging));
   for (size_t i : only) {
     Candidate& candidate = d.candidates[i];
     if (candidate.baseline || !candidate.call || (set > 0 && !candidate.report.verified)) continue;
@@ -169,8 +171,10 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       judgement.reason = "it returns " + std::to_string(trial->numbers.size()) + " tensors, eager " + std::to_string(eager.numbers.size());
     } else {
       Tensors theirs = referee_written, own = eager_written;
-      KRN_TRY(where_written(theirs, own, trial->numbers));
-      KRN_TRY_LET(judgement, judge(without_absent(std::move(theirs)), without_absent(std::move(own)), without_absent(trial->numbers), d.services, judging));
+      KRN_TRY_LET(const bool as_before, where_written(theirs, own, trial->numbers));
+      const Tensors ours = without_absent(trial->numbers);
+      KRN_TRY_LET(judgement, as_before ? judge_written(ours)
+                                       : judge(without_absent(std::move(theirs)), without_absent(std::move(own)), ours, d.services, judging));
       if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) {
         judgement.right = candidate.by_regions = true;
         judgement.verified = std::none_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.vacuous; });

@@ -283,24 +283,50 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
   return std::string();
 }
 
-Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
-                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
-  if (referee.size() != eager.size() || candidate.size() != eager.size())
-    return Status(Code::k_invalid_input, "judge: referee, eager and candidate have different numbers of outputs");
+struct Judge::Impl {
+  struct Output {
+    TensorRef eager;
+    Elements of_referee, of_eager;
+  };
+  TensorServices& services;
+  JudgeOptions options;
+  std::vector<Output> outputs;
+};
+
+Judge::Judge(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Judge::Judge(Judge&&) noexcept = default;
+Judge::~Judge() = default;
+
+Result<Judge> Judge::make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
+                          JudgeOptions options) {
+  if (referee.size() != eager.size()) return Status(Code::k_invalid_input, "judge: referee and eager have different numbers of outputs");
+  auto impl = std::make_unique<Impl>(services, std::move(options));
+  for (size_t i = 0; i < eager.size(); ++i) {
+    if (!referee[i] || !eager[i] || !same_sizes(*referee[i], *eager[i]))
+      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+    KRN_TRY_LET(Elements of_referee, Elements::of(referee[i], services));
+    KRN_TRY_LET(Elements of_eager, Elements::of(eager[i], services));
+    impl->outputs.push_back({eager[i], std::move(of_referee), std::move(of_eager)});
+  }
+  return Judge(std::move(impl));
+}
+
+Result<Judgement> Judge::operator()(std::span<const TensorRef> candidate) const {
+  const JudgeOptions& options = impl_->options;
+  if (candidate.size() != impl_->outputs.size())
+    return Status(Code::k_invalid_input, "judge: eager and candidate have different numbers of outputs");
   Judgement judgement;
   judgement.right = true;
   bool vacuous = false;
   std::string first_wrong, first_vacuous;
-  for (size_t i = 0; i < eager.size(); ++i) {
-    if (!referee[i] || !eager[i] || !candidate[i] || !same_sizes(*referee[i], *eager[i]))
-      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+  for (size_t i = 0; i < candidate.size(); ++i) {
+    const auto& [eager, of_referee, of_eager] = impl_->outputs[i];
+    if (!candidate[i]) return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing");
     OutputVerdict verdict;
-    verdict.reason = wrong_form(*eager[i], *candidate[i]);
+    verdict.reason = wrong_form(*eager, *candidate[i]);
     if (verdict.reason.empty()) {
-      KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
-      KRN_TRY_LET(const Elements e, Elements::of(eager[i], services));
-      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], services));
-      verdict = OutputJudge(options, eager[i]->dtype(), r, e, c).run();
+      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], impl_->services));
+      verdict = OutputJudge(options, eager->dtype(), of_referee, of_eager, c).run();
     }
     if (i >= options.must_vary) verdict.vacuous = false;
     const std::string where = name_of(options.names, i) + ": " + verdict.reason;
@@ -315,6 +341,12 @@ Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const Tens
   judgement.verified = judgement.right && !vacuous;
   judgement.reason = !first_wrong.empty() ? first_wrong : first_vacuous;
   return judgement;
+}
+
+Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
+                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
+  KRN_TRY_LET(const Judge judge, Judge::make(referee, eager, services, options));
+  return judge(candidate);
 }
 
 }  // namespace keirin

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,8 +74,24 @@ double eager_bound(const Graph& graph, bool tf32);
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
                                     const Nearness& nearness, const std::vector<std::string>& names = {});
 
-// Tensors of any device and layout; they are read through `services`. The three lists are parallel. A referee of another
-// shape than eager's output, or lists of different length, are the caller's error: `invalid_input`.
+// Judges candidates beside one referee and one run of eager, whose elements are read once: on a device that is a copy of each.
+// Tensors of any device and layout, read through `services`, which must outlive this. The lists are parallel. A referee of another shape
+// than eager's output, or lists of different lengths, are the caller's error: `invalid_input`. One thread at a time.
+class Judge {
+ public:
+  static Result<Judge> make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
+                            JudgeOptions options = {});
+  Judge(Judge&&) noexcept;
+  ~Judge();
+  Result<Judgement> operator()(std::span<const TensorRef> candidate) const;
+
+ private:
+  struct Impl;
+  explicit Judge(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Of one candidate.
 Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
                         std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options = {});
 
