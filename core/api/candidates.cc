@@ -249,7 +249,7 @@ std::vector<std::string> count_refusals(const Graph& graph, const std::vector<ui
   return out;
 }
 
-// Memory formats are no part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
+// Memory formats are not part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
 // channels-last and ours are not, the output is laid out again.
 Status conform_outputs(Graph& graph, const std::vector<TensorSpec>& eager_outputs) {
   Builder build(graph);

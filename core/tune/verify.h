@@ -25,7 +25,7 @@ struct JudgeOptions {
   // Terms of the longest matmul, linear or conv that the outputs depend on; 0: none. One accumulator rounds at each of its K partial sums:
   // independent errors, uniform within a unit of the last place of sums that grow like sqrt(k / K), give a root mean square of
   // 0.3 sqrt(K) eps / 2 of the result's, as oneDNN's plain reference and its channels-last convolutions have it; its blocked
-  // ones, which eager may use, are off by a quarter of that. Which of both a library does is no error of its caller, so f32 and
+  // ones, which eager may use, are off by a quarter of that. Which of both a library does is not an error of its caller, so f32 and
   // f64 get one such error in the mean square and twelve at the worst element, where the partial sums strayed far (10 to 11 seen).
   int64_t summands = 0;
   bool strict = false;        // eager's bits, for everything

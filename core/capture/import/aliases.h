@@ -22,7 +22,7 @@ class Aliases {
   // A value with storage of its own. `root` is the input or constant that it is, or kNone.
   AliasId fresh(ValueId value, ValueId root = kNone);
   // `value` was computed from the current content of `source` by rows; where eager makes a view, writes go through. If
-  // the rows are no chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
+  // the rows are not a chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
   AliasId view(AliasId source, ValueId value);
 
   // The value that it was read as last: of the current type, perhaps not of the current content.

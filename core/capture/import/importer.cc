@@ -656,7 +656,7 @@ class Importer {
       const ValueId root = aliases_.identity(scope_.at(input.arg.get<pt2::TensorArg>()->name).alias);
       if (root != kNone) return root;
     }
-    return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is no input");
+    return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is not an input");
   }
 
   void list_opaque() {

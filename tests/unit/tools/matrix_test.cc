@@ -163,7 +163,7 @@ TEST(MatrixStore, S11UnionWhateverTheOrder) {
       EXPECT_EQ(merged->problems.size(), each == "a" ? 0u : 1u);
     }
     const Store store = read(into);
-    EXPECT_TRUE(store.problems().empty()) << "what is no record is not taken over";
+    EXPECT_TRUE(store.problems().empty()) << "what is not a record is not taken over";
     if (expected.empty()) expected = ids(store);
     EXPECT_EQ(ids(store), expected);
     const Result<MergeResult> again =

@@ -110,7 +110,7 @@ TEST(Protocol, WhatIsWrongIsSaidInWords) {
     EXPECT_EQ(request.status().code(), Code::k_invalid_input);
     EXPECT_NE(request.status().text().find(words), std::string::npos) << request.status().text();
   };
-  says("\"id\":\"a7\"", "\"id\":7", "id is no text");
+  says("\"id\":\"a7\"", "\"id\":7", "id is not text");
   says("1500", "-1", "timeout");
   says("\"name\":\"x\"", "\"name\":\"z\"", "no input \"z\"");
   says("\"name\":\"x\"", "\"name\":\"flag\"", "given twice");
