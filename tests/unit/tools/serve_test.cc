@@ -127,7 +127,7 @@ TEST(Protocol, WhatIsWrongIsSaidInWords) {
   says("[1,2,3]", "[[1],2,3]", "numbers for a shape of 6");
   says("true,false", "true,2", "no BOOL");
   says("\"data\":[true,false]", "\"data\":7", "no data");
-  says("\"name\":\"n\"", "\"name\":\"none\"", "no tensor");
+  says("\"name\":\"n\"", "\"name\":\"none\"", "not a tensor");
   says("\"name\":\"n\"", "\"name\":\"q\"", "no output \"q\"");
   says("\"inputs\"", "\"imputs\"", "no inputs");
   for (const std::string& body :
