@@ -32,6 +32,12 @@ class Aliases {
   // Replaces the content of the alias by `value` of equal dtype and sizes.
   Status write(AliasId alias, ValueId value);
 
+  bool share_storage(AliasId a, AliasId b) const { return aliases_[a].base == aliases_[b].base; }
+  // What is known now, to go back to.
+  class Saved;
+  Saved save() const;
+  void go_back(Saved saved);
+
   // The input or constant that the alias is, whole and unchanged in shape; else kNone.
   ValueId identity(AliasId alias) const;
   // Contents of written inputs and constants: (root, new value).
@@ -54,6 +60,12 @@ class Aliases {
   Result<ValueId> invert(const Op& step, ValueId operand, ValueId result);
 
   Builder& builder_;
+  std::vector<Base> bases_;
+  std::vector<Alias> aliases_;
+};
+
+class Aliases::Saved {
+  friend class Aliases;
   std::vector<Base> bases_;
   std::vector<Alias> aliases_;
 };
