@@ -8,6 +8,8 @@
 #include "core/api/options.h"
 #include "core/eager/at_tensor.h"
 #include "core/host/plugins.h"
+#include "core/tune/race.h"
+#include "core/tune/verify.h"
 #include "python/native/compiled.h"
 
 namespace py = pybind11;
@@ -191,6 +193,58 @@ std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::st
   return {py::reinterpret_steal<py::object>(callable), handle};
 }
 
+// The judge of plans, for what is made of several: lists of equal length, `summands` as in JudgeOptions.
+py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::Tensor>& eager, const std::vector<at::Tensor>& candidate,
+                  const std::vector<std::string>& names, int64_t summands, const OptionWords& words) {
+  const Options its = options_of(words);
+  Judgement judgement;
+  {
+    const py::gil_scoped_release unlocked;
+    JudgeOptions options;
+    options.summands = summands;
+    options.names = names;
+    judgement = take(judge(refs_of(referee), refs_of(eager), refs_of(candidate), runtime_of(its).tensors(), options));
+  }
+  py::list rows;
+  for (const OutputVerdict& row : judgement.outputs)
+    rows.append(py::dict(py::arg("right") = row.right, py::arg("max_error") = row.max_error, py::arg("eager_error") = row.eager_error,
+                         py::arg("rms_error") = row.rms_error, py::arg("eager_rms_error") = row.eager_rms_error));
+  return py::dict(py::arg("right") = judgement.right, py::arg("reason") = judgement.reason, py::arg("max_error") = judgement.max_error,
+                  py::arg("eager_error") = judgement.eager_error, py::arg("outputs") = rows);
+}
+
+// The race of plans, for calls that are Python's: runners[1..] against the first. `wait` is called after calls that only enqueue.
+py::dict race_of(const std::vector<std::pair<std::string, py::function>>& calls, double limit_seconds, const py::object& wait) {
+  const auto runner = [](const py::object& call) {
+    return [&call]() -> Status {
+      const py::gil_scoped_acquire lock;
+      try {
+        call();
+        return {};
+      } catch (const py::error_already_set& error) {
+        return Status(Code::k_internal, error.what());
+      }
+    };
+  };
+  std::vector<Runner> runners;
+  for (const auto& [name, call] : calls) runners.push_back({name, runner(call)});
+  RaceOptions options;
+  options.limit_ns = static_cast<uint64_t>(limit_seconds * 1e9);
+  if (!wait.is_none()) options.wait = runner(wait);
+  if (runners.size() == 2) options.one_must_race.push_back(1);
+  RaceSheet sheet;
+  {
+    const py::gil_scoped_release unlocked;
+    sheet = take(race(runners, 0, options));
+  }
+  py::list rows;
+  for (const RaceRow& row : sheet.rows)
+    rows.append(py::dict(py::arg("name") = row.name, py::arg("outcome") = std::string(outcome_name(row.outcome)), py::arg("ns") = row.ns,
+                         py::arg("baseline_ns") = row.baseline_ns, py::arg("gain") = row.gain, py::arg("gain_low") = row.gain_low,
+                         py::arg("gain_high") = row.gain_high, py::arg("note") = row.note));
+  return py::dict(py::arg("winner") = sheet.winner, py::arg("disturbed") = sheet.disturbed, py::arg("rows") = rows);
+}
+
 void translate(std::exception_ptr exception) {
   try {
     std::rethrow_exception(exception);
@@ -243,6 +297,8 @@ PYBIND11_MODULE(_native, module) {
   module.def("option_rows", &rows);
   module.def("check_options", [](const OptionWords& words) { (void)options_of(words); });
   module.def("graph_callable", &graph_callable);
+  module.def("judge", &judge_of);
+  module.def("race", &race_of);
 }
 
 }  // namespace keirin::python
