@@ -26,8 +26,14 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
+from keirin._rewrites import rewrite_bags
 
 log = logging.getLogger("keirin")
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    rewrite_bags(joint)
+    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
 
 
 class Half:
@@ -166,7 +172,7 @@ class Step:
             try:
                 self._compiled = aot_module_simplified(gm, examples, fw_compiler=self._take_forward, bw_compiler=self._take_backward,
                                                        inference_compiler=self._take_inference, decompositions={},
-                                                       partition_fn=min_cut_rematerialization_partition)
+                                                       partition_fn=_partition)
             except Exception as error:
                 cause: BaseException | None = error
                 while cause is not None and not isinstance(cause, (NotCaptured, Error)):
