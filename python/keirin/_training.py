@@ -41,8 +41,7 @@ class Half:
 
     def __init__(self, gm: torch.fx.GraphModule, name: str, options: dict[str, Any]):
         self.gm, self.name = gm, name
-        results = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
-        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in results]  # as the other half knows them
+        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]  # as the other half knows them
         self.draws = _draws.take_out(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = gm.forward
@@ -74,7 +73,7 @@ class Half:
             fake = node.meta["val"]
             if isinstance(value, torch.Tensor) and value.dtype != fake.dtype:
                 node.meta["val"] = fake.to(value.dtype)
-        program = AtenProgram(self.gm)
+        self.program = program = AtenProgram(self.gm)
         self._positions = program.inputs
         # The graph itself answers what the session does not, and owns nothing of this.
         self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
@@ -251,6 +250,7 @@ class Step:
             with self._ambient():
                 drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
                 tangents = self._judge(args, drawn)
+                self._compiled = self._as_node() or self._compiled
                 if self._is_faster(args, drawn, tangents):
                     self._decided.add(key)
                     self._fast = self._compiled
@@ -259,6 +259,41 @@ class Step:
         except Exception as error:  # a call is answered whatever happens here
             self._note(f"{type(error).__name__}: {error}".split("\n")[0])
             log.debug("the decision of %s failed", self.name, exc_info=True)
+
+    def _as_node(self) -> Callable[..., Any] | None:
+        """The step as one node of autograd's, without AOTAutograd's wrappers around it, if all it returns are new tensors."""
+        its, forward, backward = self._metadata, self.forward, self.backward
+        results = [node.name if isinstance(node, torch.fx.Node) else None for node in _returned(forward.gm)]
+        inputs = {node.name for node in forward.inputs}
+        written = list(enumerate(its.mutated_inp_runtime_indices))
+        num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
+        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states, its.num_symints_saved_for_bw,
+                  its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
+                  its.grad_enabled_mutation is not None, self._symbolic, its.num_forward != num_written + its.num_outputs)
+        if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
+            return None
+        infos = [its.input_info[i] for _, i in written]
+        if any(info.requires_grad or info.mutates_metadata or not info.mutates_data for info in infos):
+            return None
+        if any(name in inputs or name is None for name in results[num_written:its.num_forward]):
+            return None
+        if {forward.inputs[i].name for _, i in written} & set(results[its.num_forward:]):
+            return None  # what is kept would be the old value
+        gradients = iter([i for i, info in enumerate(its.output_info) if info.requires_grad])
+        kept, operands = list(names.values()), []
+        for node in backward.inputs:
+            if node.name in names:
+                operands.append(("kept", kept.index(names[node.name]), False))
+                continue
+            fake = node.meta["val"]
+            last = not fake.is_contiguous()
+            if last and not fake.is_contiguous(memory_format=torch.channels_last):
+                return None
+            operands.append(("gradient", next(gradients), last))
+        return native.step_callable((forward.model, forward.program.outputs, forward.gm.forward), (backward.model, backward.program.outputs, backward.gm.forward),
+                                    self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
+                                    [info.requires_grad for info in its.output_info], kept, operands, forward.drawn if forward.draws else None,
+                                    _again(self._gm, bool(written), bool(forward.draws)))
 
     def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
                  between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
@@ -350,6 +385,25 @@ class Step:
                          f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
         lines += [f"not compiled: {note}\n" for note in self._notes]
         return "".join(lines) + self.forward.text() + self.backward.text()
+
+
+def _returned(gm: torch.fx.GraphModule) -> Any:
+    return next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
+
+
+def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[..., Any]:
+    """Eager's gradients of a step, for who differentiates them again."""
+    def again(arguments: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        if writes or draws:
+            raise RuntimeError("a second derivative of a compiled training step that " + ("writes its buffers" if writes else "draws random numbers") +
+                               " is not known, and eager cannot run the step twice: compile it with options={\"force\": \"eager\"}")
+        with torch.enable_grad():
+            outputs = [each for each in gm.forward(*arguments) if isinstance(each, torch.Tensor)]
+            pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad]
+            wanted = [each for each in arguments if each.requires_grad]
+            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True, allow_unused=True))
+        return [next(found) if each.requires_grad else None for each in arguments]
+    return again
 
 
 def _keeps_for_others() -> bool:

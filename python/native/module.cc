@@ -11,6 +11,7 @@
 #include "core/tune/race.h"
 #include "core/tune/verify.h"
 #include "python/native/compiled.h"
+#include "python/native/trained.h"
 
 namespace py = pybind11;
 
@@ -166,6 +167,18 @@ class Handle {
   std::weak_ptr<Compiled> compiled_;
 };
 
+std::vector<Output> outputs_of(const std::vector<std::tuple<std::string, size_t, py::object>>& outputs) {
+  std::vector<Output> parsed;
+  for (const auto& [kind, index, object] : outputs) {
+    const Output::Kind its = kind == "tensor"     ? Output::kTensor
+                             : kind == "number"   ? Output::kNumber
+                             : kind == "argument" ? Output::kArgument
+                                                  : Output::kObject;
+    parsed.push_back({its, index, its == Output::kObject ? object.ptr() : nullptr});
+  }
+  return parsed;
+}
+
 // roles: (kind, number) by argument; outputs: (kind, index, object) by result. Kinds as in compiled.h, by name.
 std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::string, int64_t>>& roles,
                                              const std::vector<std::tuple<std::string, size_t, py::object>>& outputs,
@@ -178,19 +191,27 @@ std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::st
                                                  : Role::kUnused;
     parsed_roles.push_back({parsed, number});
   }
-  std::vector<Output> parsed_outputs;
-  for (const auto& [kind, index, object] : outputs) {
-    const Output::Kind parsed = kind == "tensor"     ? Output::kTensor
-                                : kind == "number"   ? Output::kNumber
-                                : kind == "argument" ? Output::kArgument
-                                                     : Output::kObject;
-    parsed_outputs.push_back({parsed, index, parsed == Output::kObject ? object.ptr() : nullptr});
-  }
-  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), std::move(parsed_outputs), slow.ptr());
+  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), outputs_of(outputs), slow.ptr());
   Handle handle(compiled);
   PyObject* callable = callable_of(std::move(compiled));
   if (callable == nullptr) throw py::error_already_set();
   return {py::reinterpret_steal<py::object>(callable), handle};
+}
+
+// A half: its model, its outputs as of graph_callable, and the same in Python. The layout's lists are those of TrainedLayout;
+// `operands`: ("kept" or "gradient", index, whether channels-last).
+using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std::string, size_t, py::object>>, py::object>;
+py::object step_callable(const HalfParts& forward, const HalfParts& backward, size_t num_arguments,
+                         const std::vector<std::pair<size_t, size_t>>& written, const std::vector<size_t>& returned,
+                         const std::vector<bool>& differentiable, const std::vector<size_t>& kept,
+                         const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn, const py::object& again) {
+  const auto half = [](const HalfParts& parts) { return HalfCall{std::get<0>(parts), outputs_of(std::get<1>(parts)), std::get<2>(parts)}; };
+  TrainedLayout layout{num_arguments, written, returned, differentiable, kept, {}};
+  for (const auto& [kind, index, channels_last] : operands)
+    layout.operands.push_back({kind == "gradient", index, channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous});
+  PyObject* callable = callable_of(c10::make_intrusive<Trained>(half(forward), half(backward), std::move(layout), drawn, again));
+  if (callable == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(callable);
 }
 
 // The judge of plans, for what is made of several: lists of equal length, `summands` as in JudgeOptions.
@@ -297,6 +318,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("option_rows", &rows);
   module.def("check_options", [](const OptionWords& words) { (void)options_of(words); });
   module.def("graph_callable", &graph_callable);
+  module.def("step_callable", &step_callable);
   module.def("judge", &judge_of);
   module.def("race", &race_of);
 }

@@ -447,14 +447,28 @@ def test_less_memory_is_kept_where_less_is_allowed():
         compiled(model, memory_budget=2)(x)
 
 
-def test_a_second_derivative_is_refused_with_a_word(mlp):
+def test_a_second_derivative_is_eagers(mlp):
     fast = compiled(mlp)
     x = torch.randn(4, 16, requires_grad=True)
     fast(x).sum().backward()
-    grad, = torch.autograd.grad(fast(x).square().sum(), x, create_graph=True)
+
+    def penalty(call):
+        grad, = torch.autograd.grad(call(x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), [x, *mlp.parameters()])
+    for mine, eager in zip(penalty(fast), penalty(mlp)):
+        torch.testing.assert_close(mine, eager)
     assert answered() == 1
-    with pytest.raises(RuntimeError, match="does not currently support double backward"):
-        grad.square().sum().backward()
+
+
+def test_a_second_derivative_that_eager_cannot_take_is_refused_with_a_word():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    fast = compiled(model)
+    x = torch.randn(4, 8, requires_grad=True)
+    for _ in range(2):
+        out = fast(x).square().sum()
+    assert answered() == 1
+    with pytest.raises(RuntimeError, match="a second derivative of a compiled training step that writes its buffers"):
+        torch.autograd.grad(out, x, create_graph=True)
 
 
 def curve(call, model, data, loss_of, steps=200):
