@@ -18,7 +18,7 @@ const Table& table() {
   static const Table* const recipes = [] {
     auto* all = new Table;
     for (auto family : {pointwise_recipes(), activation_recipes(), reduce_recipes(), view_recipes(), join_recipes(),
-                        index_recipes(), factory_recipes(), contraction_recipes(), network_recipes()})
+                        index_recipes(), factory_recipes(), contraction_recipes(), network_recipes(), backward_recipes()})
       for (const RecipeRow& row : family) all->emplace(row.op, row.recipe);
     return all;
   }();

@@ -223,6 +223,14 @@ int64_t longest_dot_product(const Graph& graph) {
   return longest;
 }
 
+// One unit of the last place at 1 of the narrowest float of the graph.
+double widest_ulp(const Graph& graph) {
+  double eps = 0;
+  for (const Value& value : graph.values)
+    if (is_float(value.type.dtype)) eps = std::max(eps, ulp_at(value.type.dtype, 1));
+  return eps;
+}
+
 }  // namespace
 
 JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget) {
@@ -234,14 +242,21 @@ JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_b
 }
 
 double eager_bound(const Graph& graph, bool tf32) {
-  double eps = 0;
-  for (const Value& value : graph.values)
-    if (is_float(value.type.dtype)) eps = std::max(eps, ulp_at(value.type.dtype, 1));
+  double eps = widest_ulp(graph);
   const bool narrow = eps > ulp_at(DType::k_f32, 1);
   if (tf32 && !narrow) eps = std::max(eps, ulp_at(DType::k_f16, 1));  // both have 10 bits behind the point
   const double operators = 4 * std::sqrt(static_cast<double>(graph.ops.size()));
   const double sums = narrow ? 0 : 4 * 0.3 * std::sqrt(static_cast<double>(longest_dot_product(graph)));
   return eps * (8 + operators) * (1 + sums);
+}
+
+double roundings_of_sums(const Graph& graph) {
+  if (widest_ulp(graph) > ulp_at(DType::k_f32, 1)) return 1;
+  int64_t longest = longest_dot_product(graph);
+  for (const Op& op : graph.ops)
+    if (op.code == OpCode::k_sum || op.code == OpCode::k_mean || op.code == OpCode::k_var)
+      longest = std::max(longest, graph.type(op.operands[0]).num_elements() / std::max<int64_t>(graph.type(op.results[0]).num_elements(), 1));
+  return 1 + 0.3 * std::sqrt(static_cast<double>(longest));
 }
 
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,

@@ -69,6 +69,10 @@ struct Nearness {
 // deviations of each kind: a bound that right models keep by far, while an error of meaning is near 1.
 double eager_bound(const Graph& graph, bool tf32);
 
+// A sum of n terms rounds n times on its way to the one rounding of its result: how many of that one the deviation is. 1 without long
+// sums, and where they are taken in a wider dtype than they are kept in.
+double roundings_of_sums(const Graph& graph);
+
 // What is further apart than `nearness` allows, in words; empty if nothing is. The lists are parallel and of equal sizes each; the
 // second one may be in narrower floats. Names as in JudgeOptions.
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
