@@ -47,7 +47,7 @@ struct Field {
 constexpr Field kFields[] = {
     {"hello", "protocol", is_count}, {"hello", "parts", is_object},         {"open", "chosen", is_text},
     {"open", "disturbed", is_text},  {"open", "counts", is_object, true},   {"open", "fallbacks", is_texts, true},
-    {"open", "build_ns", is_count},  {"warm", "first_ns", is_count},        {"warm", "calls", is_count},
+    {"open", "errors", is_object, true}, {"open", "build_ns", is_count},  {"warm", "first_ns", is_count},        {"warm", "calls", is_count},
     {"warm", "settled", is_truth},   {"warm", "settle_ns", is_count, true}, {"slot", "ns", is_times},
     {"slot", "calls", is_count},     {"slot", "lasted_ns", is_count},       {"slot", "waited_ns", is_count},
     {"slot", "stolen_ns", is_count},
