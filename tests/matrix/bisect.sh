@@ -21,7 +21,10 @@ mkdir -p out
 printf '#!/bin/sh\nexec $python -S -E $here/stand_in.py --build %s %s "\$@"\n' "\$(cat name)" "\$(cat words)" > out/keirin
 chmod +x out/keirin
 BUILD
-bisect() { "$keirin" matrix bisect --repository repository --build "sh $work/build.sh" --built out --store store "$@" -- --set "$work/set" --variants auto --gate 2 --quiet; }
+bisect() {
+  "$keirin" matrix bisect --repository repository --build "sh $work/build.sh" --built out --store store "$@" -- \
+    --set "$work/set" --variants auto --gate 2 --quiet
+}
 
 exits 0 bisect --good good
 holds out '^the first that is slower: [0-9a-f]* slower$'

@@ -45,7 +45,8 @@ class StandIn:
         self.draw = random.Random(f"{question['case']} {question['variant']} {self.words.build}")
         chosen = question["candidate"] or "cpu/all"
         errors = {"answer": 2e-6, "eager": 1e-6}
-        return {"chosen": chosen, "disturbed": "", "counts": {"nodes": 3}, "fallbacks": [], "errors": errors, "build_ns": 1000, "threads": 1}
+        found = {"chosen": chosen, "disturbed": "", "counts": {"nodes": 3}, "fallbacks": [], "errors": errors}
+        return found | {"build_ns": 1000, "threads": 1}
 
     def warm(self, question: dict) -> dict:
         return {"first_ns": 2 * kCallNs, "calls": 11, "settled": True, "settle_ns": 10 * kCallNs}

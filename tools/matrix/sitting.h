@@ -35,7 +35,7 @@ struct SittingPlan {
   std::function<void(const std::string&)> tell;  // progress, one line each
 };
 
-// Whether the store knows the noise of all its cells on this machine, so that a selfcheck is not needed for a gate.
+// Whether all its cells have a gate on this machine, given or by the store's selfchecks, so that another one is not needed.
 Result<bool> gates_are_known(const SittingPlan& plan);
 
 // The sitting's name; its records are in the store. `exhausted` if another process measures here, or the store cannot

@@ -141,7 +141,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (words.once) {
     KRN_TRY_LET(const bool known, gates_are_known(plan));
     if (known) {
-      fmt::print(stderr, "  the noise of these cells is known: nothing was measured\n");
+      fmt::print(stderr, "  these cells have a gate: nothing was measured\n");
       return {};
     }
   }
@@ -233,7 +233,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
       *words);
   CLI::App* selfcheck = add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
                             [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); });
-  selfcheck->add_flag("--once", words->once, "measure nothing where the store knows the noise of these cells");
+  selfcheck->add_flag("--once", words->once, "measure nothing where these cells have a gate already");
   add_measuring(*selfcheck, *words);
   CLI::App* compare = add("compare", "measure two builds against each other",
                           [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
