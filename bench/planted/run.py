@@ -91,7 +91,8 @@ def main() -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     said = [v for row in result["rows"] for v in row["verdicts"]]
-    print("; ".join(f"{word}: {said.count(word)}" for word in ("found", "missed", "disturbed", "false", "unchanged", "inconclusive", "invalid")))
+    words = ("found", "missed", "disturbed", "false", "unchanged", "inconclusive", "invalid")
+    print("; ".join(f"{word}: {said.count(word)}" for word in words))
     return 1 if "missed" in said or "false" in said else 0
 
 

@@ -75,10 +75,9 @@ std::string markdown_of(const std::string& text) {
 }
 
 std::string markdown_row(const json& cell) {
-  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell),
-                     markdown_of(cell["case"]), markdown_of(cell["variant"]), cell["base_ms"].get<double>(),
-                     cell["head_ms"].get<double>(), markdown_of(numbers(cell)), gate_text(cell),
-                     markdown_of(note(cell)), markdown_of(cell["again"]));
+  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell), markdown_of(cell["case"]),
+                     markdown_of(cell["variant"]), cell["base_ms"].get<double>(), cell["head_ms"].get<double>(),
+                     markdown_of(numbers(cell)), gate_text(cell), markdown_of(note(cell)), markdown_of(cell["again"]));
 }
 
 // Of a snapshot: what all its cases say after the model, "" if they differ in it; rows then show the whole case.
@@ -111,10 +110,13 @@ std::string snapshot_markdown(const json& report) {
   if (!report.contains("snapshot")) return {};
   const json& rows = report["snapshot"];
   const std::string conditions = common_conditions(rows);
-  std::string out = fmt::format("{} threads{}\n\n", report["threads"].get<int>() ? report["threads"].dump() : "LibTorch's",
-                                conditions.empty() ? "" : ", " + markdown_of(conditions.substr(1)));
+  const int threads = report["threads"].get<int>();
+  std::string out =
+      fmt::format("Threads: {}. Cases: {}.\n\n", threads > 0 ? std::to_string(threads) : "as LibTorch has",
+                  conditions.empty() ? "as named" : markdown_of(conditions.substr(1)));
   out +=
-      "| model | eager ms | replay ms | auto ms | over eager | over the baseline [95 %] | answers | cold s | error (eager's) "
+      "| model | eager ms | replay ms | auto ms | over eager | over the baseline [95 %] | answers | cold s | error "
+      "(eager's) "
       "|\n|---|---|---|---|---|---|---|---|---|\n";
   const auto number = [](const json& value, double unit, int digits) {
     return value.is_number() ? fmt::format("{:.{}f}", value.get<double>() * unit, digits) : std::string("-");

@@ -85,11 +85,9 @@ std::map<std::string, std::string> voided(const Store& store) {
   return out;
 }
 
-// Whether what lies beyond the gate has to be shown twice: where it fails a sitting or makes a new level to be held. The
-// other rows of a `run` inform, and so does auto where it is faster, as it should be.
-bool has_to_be_sure(const Verdict& v) {
-  return v.purpose != "run" || (v.variant == "auto" && v.shift.estimate > 0);
-}
+// Whether what lies beyond the gate has to be shown twice: where it fails a sitting or makes a new level to be held.
+// The other rows of a `run` inform, and so does auto where it is faster, as it should be.
+bool has_to_be_sure(const Verdict& v) { return v.purpose != "run" || (v.variant == "auto" && v.shift.estimate > 0); }
 
 // What is said of a cell before its fresh blocks are looked at.
 struct Cell {

@@ -31,7 +31,7 @@ struct PairOptions {
   int threads = 0;       // 0: as many as LibTorch has
   double agree = 0.005;  // of two warm-up windows: half the gate
   uint64_t slot_ns = 20'000'000;
-  int least_repetitions = 5;   // of a slot, unless they take longer than five slots
+  int least_repetitions = 5;  // of a slot, unless they take longer than five slots
   std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max();
 };
 

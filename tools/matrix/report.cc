@@ -71,8 +71,12 @@ std::string quoted(const std::string& text) {
 
 // The command that measures a cell once more.
 std::string again(const Verdict& v) {
-  return clean(fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
-                           v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant)));
+  std::string out =
+      fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
+                  v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant));
+  if (v.threads > 0) out += fmt::format(" --threads {}", v.threads);
+  if (is_peer(v.variant)) out += " --peers bench/peers/worker";
+  return clean(out);
 }
 
 json cell_json(const Store& store, const Verdict& v) {
@@ -121,8 +125,8 @@ json errors_of(const Store& store, const std::string& id) {
   return out;
 }
 
-// A `run` as people know tables of compilers: a row a case, what answers beside eager and beside the better of eager and
-// replay. Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline.
+// A `run` as people know tables of compilers: a row a case, what answers beside eager and beside the better of eager
+// and replay. Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline.
 json snapshot_of(const Store& store, const std::map<std::pair<std::string, std::string>, const Verdict*>& cells) {
   json rows = json::array();
   for (const auto& [key, v] : cells) {
@@ -297,8 +301,9 @@ Result<json> report_json(const Store& store, const std::string& sitting) {
 Result<json> page_json(const Store& store, const std::string& sitting) {
   KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
   const std::vector<Verdict> verdicts = verdicts_by_time(store);
-  json page = {
-      {"schema", "keirin/matrix-page/1"}, {"reports", json::array()}, {"history", history_json(store, verdicts, "", "")}};
+  json page = {{"schema", "keirin/matrix-page/1"},
+               {"reports", json::array()},
+               {"history", history_json(store, verdicts, "", "")}};
   std::set<std::pair<std::string, std::string>> shown;
   for (const Group& group : groups) {
     if (!shown.emplace(group.last->text("purpose"), group.last->text("class")).second) continue;

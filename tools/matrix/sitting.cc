@@ -259,8 +259,7 @@ class Sitting {
     }
     while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
-      const bool enough =
-          plan_.purpose == Purpose::kSelfcheck || !gate || !needs_more_blocks(shifts(times), *gate);
+      const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || !needs_more_blocks(shifts(times), *gate);
       if (have >= kMatrixLooks[0] && enough) break;
       time_blocks(item, *base, *head, timing(gate), have == 0 ? kMatrixLooks[0] : have, &times);
     }

@@ -35,7 +35,8 @@ struct SittingPlan {
   std::function<void(const std::string&)> tell;  // progress, one line each
 };
 
-// Whether all its cells have a gate on this machine, given or by the store's selfchecks, so that another one is not needed.
+// Whether all its cells have a gate on this machine, given or by the store's selfchecks, so that another one is not
+// needed.
 Result<bool> gates_are_known(const SittingPlan& plan);
 
 // The sitting's name; its records are in the store. `exhausted` if another process measures here, or the store cannot

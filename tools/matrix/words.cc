@@ -247,10 +247,12 @@ void add_matrix(CLI::App& app, int& exit_code) {
   bisected->add_option("--good", words->bisect.good, "a commit that was fast enough")->required();
   bisected->add_option("--bad", words->bisect.bad, "one after it that is slower")->capture_default_str();
   bisected->add_option("--repository", words->bisect.repository, "of git")->capture_default_str();
-  bisected->add_option("--build", words->bisect.build, "a command that a shell runs in a checkout of each commit")->required();
+  bisected->add_option("--build", words->bisect.build, "a command that a shell runs in a checkout of each commit")
+      ->required();
   bisected->add_option("--built", words->bisect.built, "where it leaves the keirin command, as --base takes it")
       ->capture_default_str();
-  bisected->add_option("words", words->bisect.words, "for `keirin matrix compare`, after --: --set, --cases, --gate and so on");
+  bisected->add_option("words", words->bisect.words,
+                       "for `keirin matrix compare`, after --: --set, --cases, --gate and so on");
   CLI::App* merged = add("merge", "put the records of other stores into one", [](Words& w, int*) -> Status {
     KRN_TRY_LET(const MergeResult result, merge(w.store, w.sources));
     for (const StoreProblem& problem : result.problems)

@@ -25,13 +25,13 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kLeastValueNs = 200'000;  // shorter calls are timed in batches
-constexpr uint64_t kWakeNs = 1'000'000;      // untimed calls before a slot: this process has slept
-constexpr int kInputSets = 3;                // in rotation
+constexpr uint64_t kLeastValueNs = 200'000;      // shorter calls are timed in batches
+constexpr uint64_t kWakeNs = 1'000'000;          // untimed calls before a slot: this process has slept
+constexpr int kInputSets = 3;                    // in rotation
 constexpr size_t kWindow = 5, kLeastWindow = 2;  // calls: two windows that agree are steady
 constexpr uint64_t kWindowNs = 500'000'000;      // long calls: as many as fill this
 constexpr uint64_t kLongCallNs = 50'000'000;     // waking up is nothing to such calls
-constexpr size_t kMaxFallbacks = 20;         // reasons that a record holds
+constexpr size_t kMaxFallbacks = 20;             // reasons that a record holds
 
 uint64_t since(Clock::time_point begin) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -151,7 +151,8 @@ class Worker {
       out["chosen"] = report.chosen;
       out["disturbed"] = report.disturbed;
       out["fallbacks"] = fallbacks_of(report);
-      out["errors"] = {{"answer", report.max_error}, {"eager", report.eager_error}};  // before 64 bits, by the largest element
+      out["errors"] = {{"answer", report.max_error},
+                       {"eager", report.eager_error}};  // before 64 bits, by the largest element
       out["counts"] = {{"nodes", report.nodes},
                        {"nodes_compiled", report.nodes_compiled},
                        {"nodes_opaque", report.nodes_opaque},
