@@ -76,12 +76,14 @@ class World {
     const char* arch = std::getenv("STANDIN_ARCH");
     return !arch || std::strcmp(arch, "gfx1100") != 0;
   }();
-  Context* const context = add(new Context);
   std::mutex modules;
 
  private:
   std::mutex mutex_;
   std::set<const void*> made_;
+
+ public:
+  Context* const context = add(new Context);  // the one that LibTorch would share
 };
 
 thread_local Context* current = nullptr;
