@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 
 #include "abi/plugin.h"
 #include "cuda/cublaslt.h"
@@ -140,6 +141,16 @@ gpu::Gpu imagine_gpu(const std::string& arch) {
   set_rates(gpu, number / 10, number % 10, 132, 1.98e9, 4.3e12);
   gpu.name = "imagined " + arch;
   gpu.fingerprint = "none";
+  return gpu;
+}
+
+std::unique_ptr<gpu::Gpu> imagine_for_launches(const std::string& arch, std::string& why_not) {
+  const int number = arch.rfind("sm_", 0) == 0 ? std::atoi(arch.c_str() + 3) : 0;
+  if (number < 75) return why_not = "not an instruction set of NVIDIA's from sm_75 on: " + arch, nullptr;
+  if (!Nvrtc::get(why_not)) return why_not = "no NVRTC: " + why_not, nullptr;
+  if (!compiles_for(arch)) return why_not = "NVRTC " + nvrtc_version() + " does not know " + arch, nullptr;
+  auto gpu = std::make_unique<gpu::Gpu>(imagine_gpu(arch));
+  gpu->products = nullptr, gpu->plans = nullptr;
   return gpu;
 }
 

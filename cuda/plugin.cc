@@ -2,32 +2,15 @@
 //
 // The NVIDIA plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too,
 // because the store of code locks itself. All work is done in LibTorch's primary context.
-#include "plugins/kit/plugin.h"
-
 #include "cuda/device.h"
+#include "plugins/gpu/vendor_plugin.h"
 
 namespace keirin::cuda {
 namespace {
 
-constexpr int32_t kTorchCuda = 2;  // DLPack's device type
-constexpr uint32_t kNvidia = 0x10de;
+constexpr gpu::Vendor kNvidia = {.gpu = "an NVIDIA GPU", .torch_type = 2, .pci_vendor = 0x10de, .look = look_at_gpu, .imagine = imagine_for_launches};
 
-class CudaPlugin : public kit::Plugin {
- public:
-  std::unique_ptr<kit::Device> enumerate(const krn_hw& hardware, std::string& why_not) override {
-    if (hardware.torch_type != kTorchCuda && hardware.vendor_id != kNvidia) {
-      why_not = "not an NVIDIA GPU";
-      return nullptr;
-    }
-    std::string pci = kit::text(hardware.uid);
-    pci = pci.rfind("pci:", 0) == 0 ? pci.substr(4) : "";
-    const int index = hardware.torch_type == kTorchCuda ? hardware.torch_index : -1;
-    std::unique_ptr<gpu::Gpu> gpu = look_at_gpu(pci, index, why_not);
-    return gpu ? std::make_unique<gpu::PluginDevice>(std::move(gpu)) : nullptr;
-  }
-};
-
-std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { return std::make_unique<CudaPlugin>(); }
+std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { return gpu::make_vendor_plugin(kNvidia); }
 
 }  // namespace
 }  // namespace keirin::cuda

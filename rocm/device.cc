@@ -6,6 +6,7 @@
 
 #include "abi/plugin.h"
 #include "plugins/kit/error.h"
+#include "rocm/clang.h"
 #include "rocm/driver.h"
 #include "rocm/gpu_driver.h"
 #include "rocm/hipblaslt.h"
@@ -141,6 +142,17 @@ gpu::Gpu imagine_gpu(const std::string& arch) {
   set_rates(gpu, *target, large ? 228 : 80, 2.1e9, large ? 4.3e12 : 0.8e12);
   gpu.name = "imagined " + arch;
   gpu.fingerprint = "none";
+  return gpu;
+}
+
+std::unique_ptr<gpu::Gpu> imagine_for_launches(const std::string& arch, std::string& why_not) {
+  if (!target_named(arch)) return why_not = "no row for the instruction set \"" + arch + "\" in rocm/target.def", nullptr;
+  std::string ignored;
+  const bool known = Hiprtc::get(ignored) && compiles_for(arch, ignored);
+  if (!known && clang_for(arch, why_not).empty()) return nullptr;
+  auto gpu = std::make_unique<gpu::Gpu>(imagine_gpu(arch));
+  gpu->products = nullptr, gpu->plans = nullptr;
+  if (!known) gpu->driver = &clang_driver(wave_of(arch));
   return gpu;
 }
 

@@ -29,5 +29,7 @@ bool could_look(std::string& why_not);
 std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::string& why_not);
 // A device that is not there, for all that compiles without one. Throws kit::Error for what has no row.
 gpu::Gpu imagine_gpu(const std::string& arch);
+// The same without libraries, if hipRTC or else clang compiles for it; null with the reason.
+std::unique_ptr<gpu::Gpu> imagine_for_launches(const std::string& arch, std::string& why_not);
 
 }  // namespace keirin::rocm

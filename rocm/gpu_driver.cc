@@ -5,6 +5,7 @@
 
 #include "abi/plugin.h"
 #include "plugins/gpu/table_driver.h"
+#include "rocm/clang.h"
 #include "rocm/driver.h"
 #include "rocm/hiprtc.h"
 #include "rocm/text.h"
@@ -34,7 +35,7 @@ struct Calls {
   static constexpr int kNotCapturing = rocm::kNotCapturing, kRelaxed = rocm::kRelaxed, kNotReady = rocm::kNotReady;
 };
 
-class HipDriver final : public gpu::TableDriver<Calls> {
+class HipDriver : public gpu::TableDriver<Calls> {
  public:
   explicit HipDriver(int wave) : words_{{"hip", wave, text::prelude}, ".hip", "", "", "", text::rows} {}
 
@@ -69,11 +70,22 @@ class HipDriver final : public gpu::TableDriver<Calls> {
   const gpu::Words words_;
 };
 
-}  // namespace
+class ClangDriver final : public HipDriver {
+ public:
+  using HipDriver::HipDriver;
+  std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override { return compile_by_clang(text, target); }
+  std::string identity(const gpu::CodeTarget& target) const override { return "clang " + HipDriver::identity(target); }
+};
 
-const gpu::Driver& gpu_driver(int wave) {
-  static const auto *narrow = new HipDriver(32), *wide = new HipDriver(64);
+template <class D>
+const gpu::Driver& of_wave(int wave) {
+  static const auto *narrow = new D(32), *wide = new D(64);
   return wave == 64 ? *wide : *narrow;
 }
+
+}  // namespace
+
+const gpu::Driver& gpu_driver(int wave) { return of_wave<HipDriver>(wave); }
+const gpu::Driver& clang_driver(int wave) { return of_wave<ClangDriver>(wave); }
 
 }  // namespace keirin::rocm

@@ -9,5 +9,7 @@ namespace keirin::rocm {
 
 // For waves of 32 or 64 threads; never destroyed. Compiles where there is hipRTC; the rest needs a device.
 const gpu::Driver& gpu_driver(int wave);
+// The same, compiled by clang where no device is (clang.h).
+const gpu::Driver& clang_driver(int wave);
 
 }  // namespace keirin::rocm

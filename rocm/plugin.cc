@@ -2,33 +2,20 @@
 //
 // The AMD plugin: which devices it takes, over plugins/gpu. Runs may overlap, on any streams; compiles may too, because
 // the store of code locks itself. All work is done in LibTorch's primary context.
-#include "plugins/kit/plugin.h"
-
+#include "plugins/gpu/vendor_plugin.h"
 #include "rocm/device.h"
 
 namespace keirin::rocm {
 namespace {
 
-constexpr int32_t kTorchHip = 10;  // DLPack's device type
-constexpr uint32_t kAmd = 0x1002;
+constexpr gpu::Vendor kAmd = {.gpu = "an AMD GPU",
+                              .torch_type = 10,
+                              .pci_vendor = 0x1002,
+                              .look = look_at_gpu,
+                              .could_look = could_look,
+                              .imagine = imagine_for_launches};
 
-class RocmPlugin : public kit::Plugin {
- public:
-  std::unique_ptr<kit::Device> enumerate(const krn_hw& hardware, std::string& why_not) override {
-    if (hardware.torch_type != kTorchHip && hardware.vendor_id != kAmd) {
-      if (could_look(why_not)) why_not.clear();
-      why_not = "not an AMD GPU" + (why_not.empty() ? "" : "; " + why_not);
-      return nullptr;
-    }
-    std::string pci = kit::text(hardware.uid);
-    pci = pci.rfind("pci:", 0) == 0 ? pci.substr(4) : "";
-    const int index = hardware.torch_type == kTorchHip ? hardware.torch_index : -1;
-    std::unique_ptr<gpu::Gpu> gpu = look_at_gpu(pci, index, why_not);
-    return gpu ? std::make_unique<gpu::PluginDevice>(std::move(gpu)) : nullptr;
-  }
-};
-
-std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { return std::make_unique<RocmPlugin>(); }
+std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { return gpu::make_vendor_plugin(kAmd); }
 
 }  // namespace
 }  // namespace keirin::rocm

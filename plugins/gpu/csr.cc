@@ -90,7 +90,8 @@ class CsrStep final : public codegen::Step {
       int wide = wide_, edges = edges_, rows = rows_;
       Slot::Arrays arrays = slot->arrays;
       void* parameters[] = {&index, &wide, &edges, &rows, &arrays};
-      result = driver_.launch({.function = function_, .blocks = blocks_, .threads = kThreads, .together = true}, stream, parameters);
+      static constexpr Parameter kForms[] = {{8, true}, {4}, {4}, {4}, {sizeof(Slot::Arrays), true}};
+      result = driver_.launch({.function = function_, .blocks = blocks_, .threads = kThreads, .together = true, .parameters = kForms}, stream, parameters);
     }
     if (result == 0) return KRN_STATUS_ok;
     kit::set_error(context.err, driver_.status_of(result), describe() + ": its memory or its launch was refused");

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,12 @@ struct Words {
   std::string_view rows;         // what lanes, blocks and atomics say to each other (text/rows.krn)
 };
 
+// One parameter of a kernel: a value, or addresses (one, or a struct of them).
+struct Parameter {
+  uint32_t bytes = 0;
+  bool addresses = false;
+};
+
 struct Launch {
   Function function = nullptr;
   int64_t blocks = 1;
@@ -62,6 +69,7 @@ struct Launch {
   int64_t shared_bytes = 0;  // beyond what the text declares
   bool together = false;     // its blocks wait for each other: all of them run at once, or the launch is refused
   bool early = false;        // may begin before the launch before has ended
+  std::span<const Parameter> parameters{};  // in order; no vendor's launch needs them, whoever writes one down does (launch_list.h)
 };
 
 // All functions may be called from any thread. A device's context must be current for those below `usable`, but for the

@@ -35,6 +35,8 @@ class KernelStep final : public codegen::Step {
       : driver_(driver), schedule_(schedule), functions_(functions), sizes_(pack(k, schedule, false)), sizes_and_go_(pack(k, schedule, true)) {
     for (const codegen::Buffer& b : k.buffers) buffers_.push_back(b.id);
     if (k.has_csr) buffers_.push_back(k.csr.row_ptr_buffer), buffers_.push_back(k.csr.perm_buffer);
+    const size_t pointers = buffers_.size() + (schedule.split ? 1 : 0);
+    parameters_[0] = {static_cast<uint32_t>(sizes_.size()), false}, parameters_[1] = {static_cast<uint32_t>(8 * pointers), true};
     if (buffers_.size() + 1 > kMaxPointers || sizes_.size() + 8 * kMaxPointers > kMaxParameterBytes)
       throw kit::Error(KRN_STATUS_unsupported, "kernel " + k.name + " has more arguments than a launch can pass");
     for (const codegen::Axis& a : k.axes) empty_ |= a.kind == AxisKind::kOuter && a.size == 0;
@@ -76,7 +78,8 @@ class KernelStep final : public codegen::Step {
 
  private:
   Result launch(Function function, int64_t blocks, void** arguments, Stream stream) const {
-    return driver_.launch({.function = function, .blocks = blocks, .threads = schedule_.threads, .shared_bytes = schedule_.shared_bytes}, stream, arguments);
+    const Launch launch{.function = function, .blocks = blocks, .threads = schedule_.threads, .shared_bytes = schedule_.shared_bytes, .parameters = parameters_};
+    return driver_.launch(launch, stream, arguments);
   }
 
   const Driver& driver_;
@@ -84,6 +87,7 @@ class KernelStep final : public codegen::Step {
   Functions functions_;
   std::vector<char> sizes_, sizes_and_go_;
   std::vector<uint32_t> buffers_;
+  Parameter parameters_[2];
   uint32_t workspace_ = 0;
   bool empty_ = false, nothing_to_index_ = false;
   std::string text_;

@@ -23,6 +23,8 @@ class TextStep final : public codegen::Step {
     early_ = k.early && target.begins_early;
     if (k.pointers.size() + 1 > kMaxPointers) throw kit::Error(KRN_STATUS_unsupported, k.what + " has more tensors than a launch can pass");
     for (const codegen::TensorDesc& t : k.pointers) places_.push_back({t.buffer, t.offset * codegen::dtype_bytes(t.dtype)});
+    parameters_[0] = {static_cast<uint32_t>(8 * sizes_.size()), false};
+    parameters_[1] = {static_cast<uint32_t>(8 * (places_.size() + 1)), true};
     const std::string name = text_code_name(k, target);
     code_store().compile_text(name, whole_text(k, driver_), target);
     for (const TextKernel::Launch& launch : k.launches) {
@@ -43,7 +45,7 @@ class TextStep final : public codegen::Step {
       }
       pointers[n++] = absent ? nullptr : static_cast<char*>(context.buffers[p.buffer]) + p.bytes;
     }
-    if (workspace_bytes_ > 0) pointers[n++] = context.buffers[workspace_];
+    pointers[n] = workspace_bytes_ > 0 ? context.buffers[workspace_] : nullptr;  // a text may have a place for it and no use
     void* arguments[] = {const_cast<int64_t*>(sizes_.data()), pointers};
     for (size_t i = 0; i < launches_.size(); ++i) {
       if (!functions_[i]) {
@@ -51,7 +53,7 @@ class TextStep final : public codegen::Step {
         return KRN_STATUS_internal;
       }
       const TextKernel::Launch& l = launches_[i];
-      const Launch launch{functions_[i], l.blocks, l.threads, l.shared_bytes, l.together, early_ && i == 0};
+      const Launch launch{functions_[i], l.blocks, l.threads, l.shared_bytes, l.together, early_ && i == 0, parameters_};
       const Result result = driver_.launch(launch, reinterpret_cast<Stream>(context.run->stream.native), arguments);
       if (result == 0) continue;
       kit::set_error(context.err, driver_.status_of(result), text_ + ": its launch: " + driver_.words_of(result));
@@ -78,6 +80,7 @@ class TextStep final : public codegen::Step {
   std::vector<Function> functions_;
   std::vector<int64_t> sizes_;
   std::vector<Place> places_;
+  Parameter parameters_[2];
   int64_t workspace_bytes_;
   bool reads_words_;
   bool early_ = false;

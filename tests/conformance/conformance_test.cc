@@ -7,7 +7,7 @@
 // With --suite=bytes it damages regions and artifacts instead (bytes.h).
 //
 //   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>] [--json=<file>]
-//               [--skips=<file>] [--worker=<program>] [--run-in=worker] [--suite=bytes]
+//               [--skips=<file>] [--worker=<program>] [--run-in=worker] [--suite=bytes] [--bad-index=answered]
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +36,7 @@ struct Options {
   std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
   std::string skips = std::filesystem::read_symlink("/proc/self/exe").replace_filename("skips.txt");
   std::string worker = find_worker(), run_in = "process";
+  std::string bad_index = "refused";  // "answered": by kernels of a GPU, which can say nothing (emulated ones; on a GPU none is tried)
 };
 
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.
@@ -136,6 +137,7 @@ class Suite {
         Subject::open(options.plugin, options.worker, *services_, options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
     if (!subject.ok()) return subject.status().text();
     subject_ = std::move(subject).value();
+    if (options.bad_index == "answered") subject_->let_answer_bad_index();
     return {};
   }
 
@@ -256,7 +258,7 @@ int run(int argc, char** argv) {
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
              !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
              !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
-             !read_option(arg, "json", o.json) && !read_option(arg, "suite", o.suite)) {
+             !read_option(arg, "json", o.json) && !read_option(arg, "bad-index", o.bad_index) && !read_option(arg, "suite", o.suite)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
     }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs printed kernels on a machine without a GPU: the host dialect is compiled by the C++ compiler, every thread of a block is
-// a fibre, and barriers and exchanges switch between them. It proves addressing, joins and barriers, not speed and not memory
-// ordering. A barrier that only some threads reach is reported.
+// Runs printed kernels on a machine without a GPU: the host dialect, compiled by the C++ compiler, on emulated blocks
+// (tests/emulator).
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "plugins/codegen/c_printer.h"
 #include "plugins/codegen/schedule.h"
+#include "tests/emulator/host_code.h"
 
 namespace keirin::test {
 
@@ -23,7 +24,7 @@ class HostModule {
   std::string launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers, int cluster = 1);
 
  private:
-  void* library_ = nullptr;
+  std::unique_ptr<HostCode> code_;
 };
 
 // The host dialect with waves of that many threads.

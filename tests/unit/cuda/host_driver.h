@@ -21,21 +21,16 @@ namespace keirin::test {
 // What plugins/gpu/text/rows.krn asks of a vendor, for one emulated block.
 inline constexpr std::string_view kHostRows = R"(
 #define KRN_APART static
-template <class T> KRN_FN T krn_of(T v, int lane) {
-  T out;
-  __builtin_memcpy(&out, krn_host.fetch(&v, sizeof v, KRN_THREAD / KRN_WAVE * KRN_WAVE + lane), sizeof v);
-  return out;
-}
-KRN_FN int krn_up(int v, int d) { return krn_of(v, KRN_THREAD % KRN_WAVE < d ? KRN_THREAD % KRN_WAVE : KRN_THREAD % KRN_WAVE - d); }
+KRN_FN int krn_up(int v, int d) { return krn_of_lane(v, KRN_THREAD % KRN_WAVE < d ? KRN_THREAD % KRN_WAVE : KRN_THREAD % KRN_WAVE - d); }
 typedef unsigned long long KrnVotes;
 KRN_FN KrnVotes krn_votes(bool x) {
   KrnVotes votes = 0;
-  for (int lane = 0; lane < KRN_WAVE; ++lane) votes |= (KrnVotes)krn_of(x, lane) << lane;
+  for (int lane = 0; lane < KRN_WAVE; ++lane) votes |= (KrnVotes)krn_of_lane(x, lane) << lane;
   return votes;
 }
 #define krn_count(votes) __builtin_popcountll(votes)
 KRN_FN bool krn_sync_or(bool x) {
-  static bool any;
+  KRN_SHARED bool any;
   krn_sync();
   if (KRN_THREAD == 0) any = false;
   krn_sync();

@@ -6,39 +6,28 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "rocm/clang.h"
 #include "rocm/device.h"
-#include "rocm/gpu_driver.h"
 #include "rocm/hiprtc.h"
 
 namespace keirin::test {
 namespace {
 
-// The device library of 5.2 is older than some sets: the nearest one before decides what its functions may use.
 struct Isa {
-  const char *arch, *library;
+  const char* arch;
   int registers, granule, most_waves;  // of a lane, of an allocation, of a vector unit
 };
-constexpr Isa kIsas[] = {{"gfx90a", "90a", 512, 8, 8},      {"gfx942", "940", 512, 8, 8},
-                         {"gfx950", "940", 512, 8, 8},      {"gfx1030", "1030", 1024, 8, 16},
-                         {"gfx1100", "1030", 1536, 24, 16}, {"gfx1201", "1030", 1536, 24, 16}};
+constexpr Isa kIsas[] = {{"gfx90a", 512, 8, 8},    {"gfx942", 512, 8, 8},    {"gfx950", 512, 8, 8},
+                         {"gfx1030", 1024, 8, 16}, {"gfx1100", 1536, 24, 16}, {"gfx1201", 1536, 24, 16}};
 
 const Isa* isa_of(const std::string& arch) {
   for (const Isa& isa : kIsas)
     if (arch == isa.arch) return &isa;
   return nullptr;
-}
-
-std::string device_library() {
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu/amdgcn/bitcode", "/opt/rocm/amdgcn/bitcode",
-                             "/usr/lib/llvm-19/lib/clang/19/amdgcn/bitcode"})
-    if (std::filesystem::exists(std::string(folder) + "/ocml.bc")) return folder;
-  return "";
 }
 
 gpu::CodeTarget target_of(const std::string& arch) {
@@ -54,30 +43,13 @@ std::string read(const std::string& path) {
   return words.str();
 }
 
-std::string by_clang(const std::string& text, const std::string& arch, const std::string& path) {
-  const std::string source = path + ".hip", log = path + ".log", library = device_library();
-  std::ofstream(source) << text;
-  std::string command =
-      "clang-19 -x hip --cuda-device-only --no-gpu-bundle-output -nogpuinc -nogpulib --offload-arch=" + arch;
-  for (const std::string& option : rocm::options_of(target_of(arch))) command += " " + option;
-  const std::string wide = rocm::wave_of(arch) == 64 ? "on" : "off";
-  for (const std::string& part :
-       {std::string("ocml"), std::string("ockl"), std::string("oclc_daz_opt_off"), std::string("oclc_unsafe_math_off"),
-        std::string("oclc_finite_only_off"), std::string("oclc_correctly_rounded_sqrt_on"),
-        "oclc_wavefrontsize64_" + wide, "oclc_isa_version_" + std::string(isa_of(arch)->library),
-        std::string("oclc_abi_version_500")})
-    command += " -Xclang -mlink-builtin-bitcode -Xclang " + library + "/" + part + ".bc";
-  if (std::system((command + " -o " + path + " " + source + " 2> " + log).c_str()) != 0)
-    return "clang-19: " + read(log).substr(0, 2000);
-  return "";
-}
-
-std::string by_hiprtc(const std::string& text, const std::string& arch, const std::string& path) {
+// In a child: a hipRTC that does not know what it is asked for ends the process.
+std::string in_child(const std::string& text, const std::string& arch, bool by_clang, const std::string& path) {
   const pid_t child = fork();
   if (child == 0) {
     std::string failure;
     try {
-      const std::vector<char> code = rocm::compile_object(text, target_of(arch));
+      const std::vector<char> code = by_clang ? rocm::compile_by_clang(text, target_of(arch)) : rocm::compile_object(text, target_of(arch));
       std::ofstream(path, std::ios::binary).write(code.data(), static_cast<std::streamsize>(code.size()));
     } catch (const std::exception& error) {
       failure = error.what();
@@ -87,7 +59,7 @@ std::string by_hiprtc(const std::string& text, const std::string& arch, const st
   }
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return "no child";
-  if (WIFSIGNALED(status)) return "hipRTC ended the child by signal " + std::to_string(WTERMSIG(status));
+  if (WIFSIGNALED(status)) return "the compiler ended the child by signal " + std::to_string(WTERMSIG(status));
   return WEXITSTATUS(status) == 0 ? "" : read(path + ".log").substr(0, 2000);
 }
 
@@ -96,17 +68,15 @@ std::string by_hiprtc(const std::string& text, const std::string& arch, const st
 std::string object_compiler(const std::string& arch, std::string& why_not) {
   if (!isa_of(arch)) return why_not = "no row for " + arch, "";
   if (rocm::Hiprtc::get(why_not) && rocm::compiles_for(arch, why_not)) return "hiprtc " + rocm::hip_version();
-  if (std::system("clang-19 --version > /dev/null 2>&1") != 0) return why_not += "; clang-19 is not installed", "";
-  if (device_library().empty()) return why_not += "; no device library (package rocm-device-libs)", "";
-  const std::string probe = "clang-19 --target=amdgcn-amd-amdhsa -nogpulib -mcpu=" + arch +
-                            " -x c -c /dev/null -o /dev/null > /dev/null 2>&1";
-  if (std::system(probe.c_str()) != 0) return why_not += "; clang-19 does not know it either", "";
-  return "clang-19";
+  std::string why_no_clang;
+  std::string clang = rocm::clang_for(arch, why_no_clang);
+  if (clang.empty()) why_not += "; " + why_no_clang;
+  return clang;
 }
 
 std::string compile_object_file(const std::string& text, const std::string& arch, const std::string& compiler,
                                 const std::string& path) {
-  return compiler == "clang-19" ? by_clang(text, arch, path) : by_hiprtc(text, arch, path);
+  return in_child(text, arch, compiler.rfind("clang", 0) == 0, path);
 }
 
 std::vector<KernelFacts> facts_of(const std::string& path) {
