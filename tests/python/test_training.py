@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training through torch.compile(backend="keirin"): gradients are as near to fp64 as eager's, and everything around them is eager's."""
 import copy
+import gc
+import threading
+import weakref
 
 import pytest
 import torch
@@ -371,6 +374,65 @@ def test_inputs_that_are_written():
         torch.testing.assert_close(a, b)
         torch.testing.assert_close(mine, eager)
     assert answered() == 2
+
+
+def test_outputs_that_are_views_or_inputs():
+    def odd(x, w):
+        y = (x * w).relu()
+        return y.t(), y.view(-1), x, y.detach(), x.shape[0]
+    fast = torch.compile(odd, backend="keirin", options=NOW)
+    x, w = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+    for _ in range(3):
+        turned, flat, same, constant, rows = fast(x, w)
+        assert same is x and rows == 3 and not constant.requires_grad
+        a, = torch.autograd.grad((turned.square().sum() + flat.sum()), w)
+        turned, flat, _, other, _ = odd(x, w)
+        b, = torch.autograd.grad((turned.square().sum() + flat.sum()), w)
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(constant, other)
+    assert answered() == 2, keirin.explain()
+
+
+def test_an_output_that_nobody_differentiates():
+    def two(x, w):
+        return (x * w).tanh(), (x + w).sigmoid()
+    fast = torch.compile(two, backend="keirin", options=NOW)
+    x, w = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+    for _ in range(2):
+        for k in (0, 1):
+            a, = torch.autograd.grad(fast(x, w)[k].sum(), w)
+            b, = torch.autograd.grad(two(x, w)[k].sum(), w)
+            torch.testing.assert_close(a, b)
+    assert answered() == 3
+
+
+def test_a_step_that_is_dropped_gives_its_memory_back(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    for _ in range(3):
+        fast(x).sum().backward()
+    assert answered() == 2
+    step = weakref.ref(steps()[0])
+    del fast
+    torch.compiler.reset()
+    gc.collect()
+    assert step() is None and not steps()
+
+
+def test_a_backward_on_another_thread(mlp):
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    fast(x).sum().backward()
+    mlp.zero_grad()
+    loss = fast(x).square().sum()
+    thread = threading.Thread(target=loss.backward)
+    thread.start(), thread.join()
+    mine = [each.grad.clone() for each in mlp.parameters()]
+    mlp.zero_grad()
+    mlp(x).square().sum().backward()
+    for a, b in zip(mine, mlp.parameters()):
+        torch.testing.assert_close(a, b.grad)
+    assert answered() == 1
 
 
 def test_a_weight_written_between_forward_and_backward_is_refused_as_eager_does(mlp):
