@@ -27,9 +27,10 @@ std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::
 
 // By the environment, which the children that look at plugins and compile have too.
 void tell_plugins(const Options& options) {
-  for (const OptionRow& row : option_rows())
-    if ((row.field == "imagine" || row.field == "launches_dir") && !row.get(options)[0].empty())
-      ::setenv(row.variable.c_str(), row.get(options)[0].c_str(), 1);
+  for (const char* name : {"imagine", "launches_dir"}) {
+    const OptionRow& row = option_row(name);
+    if (const std::string value = row.get(options)[0]; !value.empty()) ::setenv(row.variable.c_str(), value.c_str(), 1);
+  }
 }
 
 }  // namespace
