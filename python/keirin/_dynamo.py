@@ -275,6 +275,8 @@ def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budge
     name = f"graph {next(_numbers)}"
     try:
         step = _training.Step(gm, examples, name, when, memory_budget, options)
+    except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces again, with a number that it took for constant
+        raise
     except Exception as error:
         gm._keirin_graph = declined = Declined(name, _why_not(error))  # lives as long as the graph
         _graphs.add(declined)
