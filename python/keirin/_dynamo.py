@@ -16,6 +16,7 @@ import weakref
 from typing import Any, Callable
 
 import torch
+import torch._dynamo.exc
 import torch._guards
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
