@@ -243,7 +243,7 @@ Status certify(const Words& words, int& exit_code) {
   for (const char* name : {"operators", "bytes", "graphs"}) {
     if (!only.empty() && only != name) continue;
     std::fflush(out);
-    // The set of values is no part of a case's name.
+    // The set of values is not part of a case's name.
     const std::string pattern = which.empty() || which.ends_with("*") ? which : which.substr(0, which.rfind('/'));
     groups.push_back(std::string(name) == "graphs" ? run_graphs(subject, programs, words, which, scratch.path())
                                                    : run_conformance(name, subject, programs, words, pattern, scratch.path()));

@@ -167,6 +167,11 @@ void CommonOptions::add_machine_to(CLI::App& app) {
 }
 
 void CommonOptions::finish() {
+  // Plugins read these, and the children that look at plugins and compile: by the environment, before there is a second thread.
+  for (const char* name : {"imagine", "launches_dir"}) {
+    const OptionRow& row = option_row(name);
+    if (const std::string value = row.get(runtime)[0]; !value.empty()) ::setenv(row.variable.c_str(), value.c_str(), 1);
+  }
   if (!quiet) runtime.progress = progress_line();
 }
 

@@ -125,7 +125,7 @@ def distance(outputs, eager) -> float | None:
 
 @contextlib.contextmanager
 def bounded(seconds: float):
-    """Raises TimeoutError in the body once the time is over; 0 is no bound."""
+    """Raises TimeoutError in the body once the time is over; 0 is not a bound."""
     def over(*_):
         raise TimeoutError(f"not built in {seconds:.0f} s")
 

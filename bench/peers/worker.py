@@ -8,6 +8,7 @@ by the file's rules, and is refused (`wrong_result`) where its outputs are furth
 
 import contextlib
 import json
+import math
 import os
 import socket
 import struct
@@ -23,7 +24,9 @@ kProtocol = 1
 kInputSets = 3  # in rotation
 kLeastValueNs = 200_000  # shorter calls are timed in batches
 kWakeNs = 1_000_000  # untimed calls before a slot: this process has slept
-kWindow = 5  # calls: two windows that agree are steady
+kWindow, kLeastWindow = 5, 2  # calls: two windows that agree are steady
+kWindowNs = 500_000_000  # long calls: as many as fill this
+kLongCallNs = 50_000_000  # waking up is nothing to such calls
 kMargin, kRoundings = 16, 64  # of eager's own error, and roundings of the dtype beside it
 
 
@@ -125,7 +128,7 @@ def error_of(outputs, referee) -> float:
 class Worker:
     def __init__(self) -> None:
         self.call = self.inputs = None
-        self.calls_per_value, self.next = 1, 0
+        self.calls_per_value, self.next, self.wakes = 1, 0, True
 
     def answer(self, question: dict) -> dict:
         word = question.get("ask")
@@ -220,26 +223,29 @@ class Worker:
         return (now() - begin) // calls
 
     def warm(self, question: dict) -> dict:
-        import math
         from statistics import median
 
         agree, most_calls = question.get("agree", 0.01), question.get("most_calls", 200)
         begin = now()
         first, ns, settled = self.timed(1), [], False
+        window = min(max(kWindowNs // max(first, 1), kLeastWindow), kWindow)
         while not settled and len(ns) < most_calls and now() - begin < question.get("most_ns", 30_000_000_000):
             ns.append(max(self.timed(1), 1))
-            if len(ns) >= 2 * kWindow:
-                settled = abs(math.log(median(ns[-kWindow:]) / median(ns[-2 * kWindow : -kWindow]))) <= agree
-        self.calls_per_value = max(1, math.ceil(kLeastValueNs / median(ns[-kWindow:])))
+            if len(ns) >= 2 * window:
+                settled = abs(math.log(median(ns[-window:]) / median(ns[-2 * window : -window]))) <= agree
+        steady = median(ns[-window:])
+        self.calls_per_value, self.wakes = max(1, math.ceil(kLeastValueNs / steady)), steady < kLongCallNs
         return {"first_ns": first, "calls": len(ns) + 1, "settled": settled, "settle_ns": now() - begin - first}
 
     def slot(self, question: dict) -> dict:
         wake = now()
-        while now() - wake < kWakeNs:
+        while self.wakes and now() - wake < kWakeNs:
             self.timed(1)
-        waited, stolen, begin, ns = waited_ns(), stolen_ns(), now(), []
-        while len(ns) < question.get("least", 5) or now() - begin < question.get("fill_ns", 20_000_000):
+        fill, least = question.get("fill_ns", 20_000_000), question.get("least", 5)
+        waited, stolen, begin, ns, took = waited_ns(), stolen_ns(), now(), [], 0
+        while took < fill or (len(ns) < least and took < question.get("most_ns", math.inf)):
             ns.append(self.timed(self.calls_per_value))
+            took = now() - begin
         return {
             "ns": ns,
             "calls": self.calls_per_value,
@@ -277,6 +283,17 @@ def send(channel: socket.socket, head: dict) -> None:
     channel.sendall(kHeader.pack(kMagic, 0, 0, 0, len(data), *[0] * 8) + data)
 
 
+def answer_all(channel: socket.socket, worker) -> None:
+    """Until the other side is gone. What the worker raises is its answer."""
+    while (question := receive(channel)) is not None:
+        try:
+            send(channel, worker.answer(question))
+        except Refusal as refusal:
+            send(channel, {"error": {"code": refusal.code, "what": str(refusal)}})
+        except Exception as error:
+            send(channel, {"error": {"code": "internal", "what": f"{type(error).__name__}: {error}".split("\n")[0][:500]}})
+
+
 def main() -> int:
     try:
         channel = socket.socket(fileno=kChannel)
@@ -285,15 +302,8 @@ def main() -> int:
         return 2
     import torch
 
-    worker = Worker()
     with torch.inference_mode():
-        while (question := receive(channel)) is not None:
-            try:
-                send(channel, worker.answer(question))
-            except Refusal as refusal:
-                send(channel, {"error": {"code": refusal.code, "what": str(refusal)}})
-            except Exception as error:  # what a call raises is its answer
-                send(channel, {"error": {"code": "internal", "what": f"{type(error).__name__}: {error}".split("\n")[0][:500]}})
+        answer_all(channel, Worker())
     return 0
 
 

@@ -84,7 +84,7 @@ int run(int argc, char** argv) {
   if (models.empty()) return std::fprintf(stderr, "usage: %s [--json FILE] MODEL.pt2 ...\n", argv[0]), 2;
   Options options;
   options.device = "cuda";
-  options.sample_rate = 0;  // checking an answer is no part of a call
+  options.sample_rate = 0;  // checking an answer is not part of a call
   auto runtime = Runtime::open(options);
   if (!runtime.ok()) return std::fprintf(stderr, "%s\n", runtime.status().text().c_str()), 1;
   std::printf("| model | inputs, outputs | call us | cudaGraphLaunch us | beyond it us | allowed | chosen |\n|---|---|---|---|---|---|---|\n");

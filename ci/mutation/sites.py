@@ -18,7 +18,7 @@ kSkippedNodes = {"static_assert_declaration", "comment", "string_literal", "raw_
 class Site(collections.namedtuple("Site", "path kind start end old new line outer how constants")):
     """`old` at start..end becomes `new`. `outer` is the range of the expression or statement that can be chosen as a whole, `how` says
     as what: a "value", a "truth" or a "statement", or "text" where the parser misread the place and only the change itself is sure.
-    `constants` are the words `constexpr` around it, with what stands there where its value is no constant any more: (start, end, text)."""
+    `constants` are the words `constexpr` around it, with what stands there where its value is not a constant any more: (start, end, text)."""
 
     def key(self, ordinal: int, around: str) -> str:
         """The same while the line and the change are the same, wherever the line stands."""

@@ -225,21 +225,23 @@ Refusals by_op(const ClaimResult& claims, const std::vector<OpId>& ops_of_nodes)
   return said;
 }
 
-WhyEager why_eager(const Graph& graph, OpId id, const Refusals& said) {
-  if (graph.ops[id].code == OpCode::kOpaque) return {"opaque", "not in the operator table"};
+WhyEager why_eager(const Prepared& prepared, OpId id, const Refusals& said) {
+  const Op& op = prepared.graph.ops[id];
+  if (op.code == OpCode::kOpaque) return {"opaque", op.call < prepared.captured.whys.size() ? prepared.captured.whys[op.call] : "not in the operator table"};
   const auto refusal = said.find(id);
   if (refusal == said.end()) return {"left_out", "left eager by the cut"};
   return {refusal->second == kWrongBefore ? "known_wrong" : "refused", refusal->second};
 }
 
 // Why nodes stay eager, counted.
-std::vector<std::string> count_refusals(const Graph& graph, const std::vector<uint8_t>& compiled, const Refusals& said) {
+std::vector<std::string> count_refusals(const Prepared& prepared, const std::vector<uint8_t>& compiled, const Refusals& said) {
+  const Graph& graph = prepared.graph;
   std::map<std::string, int> counts;
   for (OpId id = 0; id < graph.ops.size(); ++id) {
     if (compiled[id]) continue;
     const Op& op = graph.ops[id];
     std::string name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
-    ++counts[name + ": " + why_eager(graph, id, said).words];
+    ++counts[name + ": " + why_eager(prepared, id, said).words];
   }
   std::vector<std::pair<int, std::string>> sorted;
   for (const auto& [text, count] : counts) sorted.emplace_back(count, text);
@@ -249,7 +251,7 @@ std::vector<std::string> count_refusals(const Graph& graph, const std::vector<ui
   return out;
 }
 
-// Memory formats are no part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
+// Memory formats are not part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
 // channels-last and ours are not, the output is laid out again.
 Status conform_outputs(Graph& graph, const std::vector<TensorSpec>& eager_outputs) {
   Builder build(graph);
@@ -430,7 +432,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     if (each.kind == Step::kEager) {
-      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index, why_eager(prepared.graph, each.index, said), built));
+      KRN_TRY_LET(PlanStep step, eager_step(prepared, each.index, why_eager(prepared, each.index, said), built));
       steps.push_back(std::move(step));
       continue;
     }
@@ -469,7 +471,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.nodes_compiled = static_cast<int>(std::count(compiled.begin(), compiled.end(), 1));
   if (built.nodes_compiled == 0) return failure;
   if (!other_way) return Status(Code::k_unsupported, "no region has another way of compiling");
-  built.refusals = count_refusals(prepared.graph, compiled, said);
+  built.refusals = count_refusals(prepared, compiled, said);
   KRN_TRY_LET(built.plan, Plan::make(prepared.graph, std::move(steps), prepared.constants, session.runtime.tensors(), session.device));
   built.seconds = seconds_since(start);
   return built;

@@ -6,6 +6,7 @@
 #include "abi/planted.h"
 #include "core/eager/graph_calls.h"
 #include "core/eager/library_settings.h"
+#include "core/eager/tensor_services.h"
 #include "core/ir/rows.h"
 #include "core/tune/verify.h"
 
@@ -73,6 +74,18 @@ Result<TensorRef> laid_out_as(const Tensor& like, const TensorRef& tensor, Tenso
   KRN_TRY_LET(TensorRef out, services.allocate(spec));
   KRN_TRY(services.copy(out, tensor));
   return out;
+}
+
+// Of what the graph writes, what one of them wrote: a state is large, and what a call writes in it small.
+Status cut_to_written(Deciding& d, const Graph& graph, const Tensors& inputs, Answers* answers) {
+  for (size_t k = 0; k < graph.outputs.size(); ++k) {
+    if (graph.outputs[k].updates == kNone) continue;
+    const Value& target = graph.values[graph.outputs[k].updates];
+    const TensorRef& before = target.kind == ValueKind::kInput ? inputs.at(target.index) : d.prepared->constants.at(target.index);
+    KRN_TRY_LET(Tensors written, changed_elements(before, {answers->eager[k], answers->referee[k], answers->ours[k]}));
+    answers->eager[k] = std::move(written[0]), answers->referee[k] = std::move(written[1]), answers->ours[k] = std::move(written[2]);
+  }
+  return {};
 }
 
 // What is wrong with the answers to one graph, in words; empty if nothing is.
@@ -152,6 +165,7 @@ class Search {
     Result<Tensors> ours = run_alone(d_, part.graph, built->executable, built->inputs, inputs);
     if (!ours.ok()) return std::string(ours.status().message().what);
     answers.ours = std::move(*ours);
+    KRN_TRY(cut_to_written(d_, part.graph, inputs, &answers));
     return judge_part(d_, part.graph, std::move(answers), true);
   }
 
@@ -242,6 +256,7 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
         verdict.wrong = ours.status().message().what;
       } else {
         answers.ours = std::move(*ours);
+        KRN_TRY(cut_to_written(d, part, border, &answers));
         const Nearness nearness{eager_bound(part, allows_tf32(d.session.device)), false};
         KRN_TRY_LET(const std::string far, find_difference(answers.referee, answers.eager, d.services, nearness));
         verdict.decisive = far.empty();

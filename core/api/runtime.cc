@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 
-#include <cstdlib>
-
 #include "core/api/events.h"
 #include "core/api/session.h"
 #include "core/cache/bad_records.h"
@@ -25,13 +23,6 @@ Status load_libraries(const std::vector<std::string>& paths) {
 
 std::chrono::milliseconds milliseconds_of(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)); }
 
-// By the environment, which the children that look at plugins and compile have too.
-void tell_plugins(const Options& options) {
-  for (const OptionRow& row : option_rows())
-    if ((row.field == "imagine" || row.field == "launches_dir") && !row.get(options)[0].empty())
-      ::setenv(row.variable.c_str(), row.get(options)[0].c_str(), 1);
-}
-
 }  // namespace
 
 Runtime::Runtime() = default;
@@ -50,7 +41,6 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   runtime->tensors_ = tensors;
   if (options.threads > 0) runtime->tensors_->set_num_threads(options.threads);
   KRN_TRY(load_libraries(options.load_libraries));
-  tell_plugins(options);
   if (options.use_cache && options.imagine.empty()) {
     CacheOptions cache;
     cache.dir = options.cache_dir;

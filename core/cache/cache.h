@@ -77,7 +77,7 @@ class Cache {
   std::optional<std::string> body(const EntryInfo& entry);
   // What all sound entries of a kind hold; for kinds with few entries.
   std::vector<std::string> bodies(EntryKind kind);
-  // Reads everything, deletes what is no sound entry and the leftovers of writers that died; returns what was deleted, with the
+  // Reads everything, deletes what is not a sound entry and the leftovers of writers that died; returns what was deleted, with the
   // reason. What cannot be read at the moment stays.
   std::vector<EntryInfo> check();
   // Deletes leftovers and the least recently used entries until the rest fits; safe while others read. Quarantine entries stay.

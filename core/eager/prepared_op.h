@@ -9,7 +9,7 @@
 
 namespace keirin {
 
-// `calls` may be null if the op is no opaque one.
+// `calls` may be null if the op is not an opaque one.
 Result<RowRun> prepare_op(const Graph& graph, OpId op, const std::shared_ptr<const CallTable>& calls,
                           const CallOptions& options);
 

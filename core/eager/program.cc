@@ -95,7 +95,7 @@ Status EagerProgram::Impl::bind_outputs(const pt2::Program& program) {
         if (by_name) output.target = i;
       }
       if (output.target == program.inputs.size()) {
-        return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is no input");
+        return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is not an input");
       }
     }
     outputs.push_back(output);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The nodes of a program that are no operators: Python's arithmetic on sizes (`_operator.mul`, `torch.sym_max`,
+// The nodes of a program that are not operators: Python's arithmetic on sizes (`_operator.mul`, `torch.sym_max`,
 // `math.trunc`). They follow Python's rules: // and % round towards minus infinity, / of integers is a float, integers
 // do not wrap.
 #pragma once

@@ -387,7 +387,7 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
   return same;
 }
 
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places) {
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, ChangedPlaces* places) {
   std::vector<TensorRef> out;
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
@@ -400,20 +400,37 @@ Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const s
       if (!comparable) break;
       changed |= t.scalar_type() == old.scalar_type() ? bits_of(t).ne(bits_of(old)) : t.ne(old.to(t.scalar_type()));
     }
-    for (const TensorRef& tensor : tensors) out.push_back(comparable ? from_at(to_at(tensor).masked_select(changed)) : tensor);
-    if (places) *places = comparable ? from_at(changed) : TensorRef();
+    if (places) *places = {};
+    if (!comparable) {
+      out = tensors;
+      return;
+    }
+    const at::Tensor indices = changed.flatten().nonzero().squeeze(1);
+    for (const TensorRef& tensor : tensors) out.push_back(from_at(to_at(tensor).reshape({-1}).index({indices})));
+    if (places) *places = {before, from_at(changed), from_at(indices)};
   }));
   return out;
 }
 
-Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor) {
-  TensorRef out;
+Result<std::vector<TensorRef>> elements_within(std::span<const ChangedPlaces> places, std::span<const TensorRef> tensors) {
+  std::vector<TensorRef> out(tensors.size());
   KRN_TRY(catch_torch([&] {
     const at::NoGradGuard no_grad;
-    const at::Tensor old = to_at(before), t = to_at(tensor), within = to_at(places);
-    if (t.scalar_type() != old.scalar_type() || t.sizes() != old.sizes()) return;
-    const at::Tensor elsewhere = bits_of(t).ne(bits_of(old)).gt_(within);
-    if (!elsewhere.any().item<bool>()) out = from_at(t.masked_select(within));
+    std::vector<at::Tensor> elsewhere;  // a bool for each of `asked`
+    std::vector<size_t> asked;
+    for (size_t k = 0; k < tensors.size(); ++k) {
+      if (!places[k].mask) continue;
+      const at::Tensor old = to_at(places[k].before), t = to_at(tensors[k]);
+      if (t.scalar_type() != old.scalar_type() || t.sizes() != old.sizes()) continue;
+      const at::Tensor flag = bits_of(t).ne(bits_of(old)).gt_(to_at(places[k].mask)).any();
+      elsewhere.push_back(elsewhere.empty() ? flag : flag.to(elsewhere[0].device()));
+      out[k] = from_at(t.reshape({-1}).index({to_at(places[k].indices)}));
+      asked.push_back(k);
+    }
+    if (asked.empty()) return;
+    const at::Tensor flags = at::stack(elsewhere).cpu();
+    for (size_t i = 0; i < asked.size(); ++i)
+      if (flags.const_data_ptr<bool>()[i]) out[asked[i]] = nullptr;
   }));
   return out;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,17 @@ Status on_stream(Device device, void* handle, const std::function<Status()>& fn)
 // Whether two tensors of equal dtype and sizes have the same bits in every element, whatever their strides.
 Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 
+// Where calls wrote in a large buffer, so that it is compared by what they wrote. Null `mask`: not known.
+struct ChangedPlaces {
+  TensorRef before;         // what the buffer held
+  TensorRef mask, indices;  // bools of its sizes; the same as numbers of elements, row-major
+};
 // Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
-// the same places of each, as one axis. So that what a call leaves in a large buffer is compared by what it wrote. The tensors
-// themselves where their sizes are others. `places`, if asked for: the places, for `elements_within`; null where sizes are others.
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, TensorRef* places = nullptr);
-// Of a tensor of the dtype and sizes of `before`: its elements at these places. Null where it differs from `before` elsewhere as well.
-Result<TensorRef> elements_within(const TensorRef& places, const TensorRef& before, const TensorRef& tensor);
+// the same places of each, as one axis. The tensors themselves where their sizes are others. `places`: if asked for.
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, ChangedPlaces* places = nullptr);
+// Of each tensor the elements at its places. Null where they are not known, where it is of another dtype or of other sizes than `before`,
+// and where it differs from that elsewhere as well. The lists are parallel; the device is waited for once.
+Result<std::vector<TensorRef>> elements_within(std::span<const ChangedPlaces> places, std::span<const TensorRef> tensors);
 
 // What else than its arguments decides how LibTorch's operators compute on the device, as one word: deterministic algorithms, the
 // precision of f32 products and convolutions, autocast and its dtype, the default dtype. Equal words, equal answers. Any thread.

@@ -44,7 +44,7 @@ std::string foreign_hand(const struct stat& info) {
   if (info.st_uid != me && info.st_uid != 0) return "it belongs to user " + std::to_string(info.st_uid);
   const bool sticky_folder = S_ISDIR(info.st_mode) && (info.st_mode & S_ISVTX);
   if ((info.st_mode & S_IWOTH) && !sticky_folder) return "every user can write it";
-  // Many systems give each user a group of their own and umask 002: that group is no other hand.
+  // Many systems give each user a group of their own and umask 002: that group is nobody else's hand.
   const bool own_group = info.st_gid == info.st_uid;
   if ((info.st_mode & S_IWGRP) && !own_group && !sticky_folder) return "its group can write it";
   return {};

@@ -136,7 +136,7 @@ Result<PluginLibrary*> open_library(const std::string& path) {
 Result<LoadedPlugin> negotiate(PluginLibrary& library, krn_host* host, uint32_t role) {
   const std::string& path = library.path;
   if (!library.library.has(kEntryName))
-    return Status(Code::k_unsupported, Message{"the library has no symbol krn_plugin_entry: it is no Keirin plugin", path, {},
+    return Status(Code::k_unsupported, Message{"the library has no symbol krn_plugin_entry: it is not a Keirin plugin", path, {},
                                                "build it with keirin_add_plugin, or correct the manifest's `library`"});
   const auto entry = &library.library.get<krn_code(const krn_offer*, krn_answer*, krn_err*)>(kEntryName);
   const krn_offer offer = make_offer(host, role);

@@ -2,7 +2,7 @@
 //
 // A Graph as the canonical bytes of abi/graph.h, and back. Equal computations give equal bytes, whatever the order and the
 // ids of their ops: nodes in post-order from the outputs, values, inputs and weights numbered by first use, dead ops left out.
-// The order of Graph::outputs is part of the computation and kept. Values of constants are no part of the bytes.
+// The order of Graph::outputs is part of the computation and kept. Values of constants are not part of the bytes.
 #pragma once
 
 #include <cstdint>

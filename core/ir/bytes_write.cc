@@ -218,7 +218,7 @@ class Emitter {
   }
 
   void put_value(const Value& value, std::vector<uint32_t>& number, ValueId v, uint32_t producer, uint32_t result) {
-    // Rounding to a dtype that is its own compute dtype is no event: the bit says nothing there and must not split equals.
+    // Rounding to a dtype that is its own compute dtype is not an event: the bit says nothing there and must not split equals.
     bool observed = value.observed || compute_dtype(value.type.dtype) == value.type.dtype;
     number[v] = size32(s_.values);
     s_.values.push_back({type_number(value.type), producer, result, observed ? KRN_VALUE_OBSERVED : 0u});

@@ -18,7 +18,7 @@ const Table& table() {
   static const Table* const recipes = [] {
     auto* all = new Table;
     for (auto family : {pointwise_recipes(), activation_recipes(), reduce_recipes(), view_recipes(), join_recipes(),
-                        index_recipes(), factory_recipes(), contraction_recipes(), network_recipes()})
+                        index_recipes(), factory_recipes(), contraction_recipes(), network_recipes(), backward_recipes()})
       for (const RecipeRow& row : family) all->emplace(row.op, row.recipe);
     return all;
   }();
@@ -51,7 +51,7 @@ Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const A
     return std::optional<std::vector<ValueId>>();
   };
   auto it = table().find(call.op);
-  if (it == table().end()) return opaque("no recipe");
+  if (it == table().end()) return opaque("not in the operator table");
   if (!computes(builder, call)) return opaque("an operand's dtype is carried, not computed in");
   Graph& graph = builder.graph();
   const size_t values = graph.values.size(), ops = graph.ops.size();
@@ -62,6 +62,8 @@ Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const A
   if (!lowering.malformed().ok()) return lowering.malformed();
   return opaque(lowering.why());
 }
+
+bool knows_aten_op(std::string_view op) { return table().contains(op); }
 
 std::vector<std::string_view> known_aten_ops() {
   std::vector<std::string_view> names;

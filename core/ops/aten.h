@@ -46,6 +46,8 @@ struct AtenCall {
 Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call,
                                                        std::string* why_opaque = nullptr);
 
+// Whether lower_aten has a recipe of that name, "aten::add.Tensor".
+bool knows_aten_op(std::string_view op);
 // Names that lower_aten knows, for docs and tests.
 std::vector<std::string_view> known_aten_ops();
 

@@ -55,8 +55,6 @@ Values layer_norm(Lowering& w) {
                  {AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
-Values native_layer_norm(Lowering& w) { return {layer_norm(w)[0], kNone, kNone}; }
-
 Values group_norm(Lowering& w) {
   ValueId x = w.tensor("input");
   return {w.row(OpCode::k_group_norm, trimmed({x, w.tensor_or_none("weight"), w.tensor_or_none("bias")}),
@@ -240,7 +238,6 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::_native_batch_norm_legit", native_batch_norm},
     {"aten::instance_norm", instance_norm},
     {"aten::layer_norm", layer_norm},
-    {"aten::native_layer_norm", native_layer_norm},
     {"aten::group_norm", group_norm},
     {"aten::native_group_norm", native_group_norm},
     {"aten::rms_norm", rms_norm},

@@ -127,5 +127,6 @@ std::span<const RecipeRow> index_recipes();
 std::span<const RecipeRow> factory_recipes();
 std::span<const RecipeRow> contraction_recipes();
 std::span<const RecipeRow> network_recipes();
+std::span<const RecipeRow> backward_recipes();
 
 }  // namespace keirin

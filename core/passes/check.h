@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole verifier: core/ir's structure plus the shape rules of the table. Strides are not compared, layout is no meaning.
+// The whole verifier: core/ir's structure plus the shape rules of the table. Strides are not compared, layout carries no meaning.
 #pragma once
 
 #include "core/base/status.h"

@@ -19,7 +19,7 @@ Result<ValueId> rms_norm_weight(Rewriter& r, const Op& op, const std::vector<Val
 Result<ValueId> softmax(Rewriter& r, const Op& op, const std::vector<ValueId>& operands);
 Result<ValueId> linear(Rewriter& r, const Op& op, const std::vector<ValueId>& operands);
 
-// The row applied to the operands, or kNone where it does not take them: a rule that does not fit is no error.
+// The row applied to the operands, or kNone where it does not take them: a rule that does not fit is not an error.
 inline ValueId try_emit(Rewriter& r, OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs = {}) {
   Result<ValueId> v = r.build().emit1(code, std::move(operands), std::move(attrs));
   return v.ok() ? *v : kNone;

@@ -8,7 +8,7 @@
 namespace keirin::recognise {
 namespace {
 
-// The operand of an expand that grows the last axis alone; kNone if v is no such expand.
+// The operand of an expand that grows the last axis alone; kNone if v is not such an expand.
 ValueId before_row_expand(const Graph& g, ValueId v) {
   const Op* expand = made_by(g, v, OpCode::k_expand);
   if (!expand) return kNone;

@@ -97,6 +97,7 @@ class Facts {
     } else if (strength == fact.strength && hint.kind == InputHint::kIntegers && fact.hint.kind == InputHint::kIntegers) {
       fact.hint.a = std::max(fact.hint.a, hint.a);  // both readers must be content
       fact.hint.b = std::max(fact.hint.a + 1, std::min(fact.hint.b, hint.b));
+      fact.hint.unknown_meaning |= hint.unknown_meaning;
     }
   }
 
@@ -105,12 +106,20 @@ class Facts {
     if (fact.strength != Fact::kNothing && operand < op.operands.size()) add(op.operands[operand], fact.strength, fact.hint);
   }
 
-  // An index computed by arithmetic: smaller operands keep it in range, as far as a walk without values can say.
-  void pass_on_smaller(const Op& op, double share) {
+  bool is_number(ValueId v) const {
+    const Op* op = v == kNone || graph_.values[v].producer == kNone ? nullptr : &graph_.ops[graph_.values[v].producer];
+    if (op == nullptr) return false;
+    return op->code == OpCode::k_full || ((op->code == OpCode::k_expand || op->code == OpCode::k_reshape) && is_number(op->operands[0]));
+  }
+
+  // An index computed by arithmetic: smaller operands keep it in range, as far as a walk without values can say. Where it is computed of
+  // two (a row and a column), each has a range of its own, which eager checks and nothing here tells.
+  void pass_on_smaller(const Op& op) {
     const Fact& fact = facts_[op.results[0]];
     if (fact.strength != Fact::kIndex || fact.hint.kind != InputHint::kIntegers) return;
-    for (const ValueId v : op.operands)
-      add(v, Fact::kIndex, integers(0, std::floor(fact.hint.b * share), fact.hint.why + ", computed"));
+    InputHint hint = integers(0, std::floor(fact.hint.b * 0.5), fact.hint.why + ", computed");
+    hint.unknown_meaning = fact.hint.unknown_meaning || std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return is_number(v); });
+    for (const ValueId v : op.operands) add(v, Fact::kIndex, hint);
   }
 
   void index_of(const Op& op, ValueId index, int64_t rows, bool scatters) {
@@ -151,7 +160,10 @@ class Facts {
       case OpCode::k_minimum:
         pass_on(op, 0);
         return pass_on(op, 1);
-      case OpCode::k_add: return pass_on_smaller(op, 0.5);
+      case OpCode::k_add: return pass_on_smaller(op);
+      case OpCode::k_mul:
+        if (facts_[op.results[0]].hint.unknown_meaning) pass_on_smaller(op);
+        break;
       case OpCode::k_eq:
       case OpCode::k_ne: return read_comparison(op);
       default: break;

@@ -223,6 +223,14 @@ int64_t longest_dot_product(const Graph& graph) {
   return longest;
 }
 
+// One unit of the last place at 1 of the narrowest float of the graph.
+double widest_ulp(const Graph& graph) {
+  double eps = 0;
+  for (const Value& value : graph.values)
+    if (is_float(value.type.dtype)) eps = std::max(eps, ulp_at(value.type.dtype, 1));
+  return eps;
+}
+
 }  // namespace
 
 JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget) {
@@ -234,14 +242,21 @@ JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_b
 }
 
 double eager_bound(const Graph& graph, bool tf32) {
-  double eps = 0;
-  for (const Value& value : graph.values)
-    if (is_float(value.type.dtype)) eps = std::max(eps, ulp_at(value.type.dtype, 1));
+  double eps = widest_ulp(graph);
   const bool narrow = eps > ulp_at(DType::k_f32, 1);
   if (tf32 && !narrow) eps = std::max(eps, ulp_at(DType::k_f16, 1));  // both have 10 bits behind the point
   const double operators = 4 * std::sqrt(static_cast<double>(graph.ops.size()));
   const double sums = narrow ? 0 : 4 * 0.3 * std::sqrt(static_cast<double>(longest_dot_product(graph)));
   return eps * (8 + operators) * (1 + sums);
+}
+
+double roundings_of_sums(const Graph& graph) {
+  if (widest_ulp(graph) > ulp_at(DType::k_f32, 1)) return 1;
+  int64_t longest = longest_dot_product(graph);
+  for (const Op& op : graph.ops)
+    if (op.code == OpCode::k_sum || op.code == OpCode::k_mean || op.code == OpCode::k_var)
+      longest = std::max(longest, graph.type(op.operands[0]).num_elements() / std::max<int64_t>(graph.type(op.results[0]).num_elements(), 1));
+  return 1 + 0.3 * std::sqrt(static_cast<double>(longest));
 }
 
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
@@ -283,24 +298,50 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
   return std::string();
 }
 
-Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
-                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
-  if (referee.size() != eager.size() || candidate.size() != eager.size())
-    return Status(Code::k_invalid_input, "judge: referee, eager and candidate have different numbers of outputs");
+struct Judge::Impl {
+  struct Output {
+    TensorRef eager;
+    Elements of_referee, of_eager;
+  };
+  TensorServices& services;
+  JudgeOptions options;
+  std::vector<Output> outputs;
+};
+
+Judge::Judge(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Judge::Judge(Judge&&) noexcept = default;
+Judge::~Judge() = default;
+
+Result<Judge> Judge::make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
+                          JudgeOptions options) {
+  if (referee.size() != eager.size()) return Status(Code::k_invalid_input, "judge: referee and eager have different numbers of outputs");
+  auto impl = std::make_unique<Impl>(services, std::move(options));
+  for (size_t i = 0; i < eager.size(); ++i) {
+    if (!referee[i] || !eager[i] || !same_sizes(*referee[i], *eager[i]))
+      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+    KRN_TRY_LET(Elements of_referee, Elements::of(referee[i], services));
+    KRN_TRY_LET(Elements of_eager, Elements::of(eager[i], services));
+    impl->outputs.push_back({eager[i], std::move(of_referee), std::move(of_eager)});
+  }
+  return Judge(std::move(impl));
+}
+
+Result<Judgement> Judge::operator()(std::span<const TensorRef> candidate) const {
+  const JudgeOptions& options = impl_->options;
+  if (candidate.size() != impl_->outputs.size())
+    return Status(Code::k_invalid_input, "judge: eager and candidate have different numbers of outputs");
   Judgement judgement;
   judgement.right = true;
   bool vacuous = false;
   std::string first_wrong, first_vacuous;
-  for (size_t i = 0; i < eager.size(); ++i) {
-    if (!referee[i] || !eager[i] || !candidate[i] || !same_sizes(*referee[i], *eager[i]))
-      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+  for (size_t i = 0; i < candidate.size(); ++i) {
+    const auto& [eager, of_referee, of_eager] = impl_->outputs[i];
+    if (!candidate[i]) return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing");
     OutputVerdict verdict;
-    verdict.reason = wrong_form(*eager[i], *candidate[i]);
+    verdict.reason = wrong_form(*eager, *candidate[i]);
     if (verdict.reason.empty()) {
-      KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
-      KRN_TRY_LET(const Elements e, Elements::of(eager[i], services));
-      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], services));
-      verdict = OutputJudge(options, eager[i]->dtype(), r, e, c).run();
+      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], impl_->services));
+      verdict = OutputJudge(options, eager->dtype(), of_referee, of_eager, c).run();
     }
     if (i >= options.must_vary) verdict.vacuous = false;
     const std::string where = name_of(options.names, i) + ": " + verdict.reason;
@@ -315,6 +356,12 @@ Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const Tens
   judgement.verified = judgement.right && !vacuous;
   judgement.reason = !first_wrong.empty() ? first_wrong : first_vacuous;
   return judgement;
+}
+
+Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
+                        std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options) {
+  KRN_TRY_LET(const Judge judge, Judge::make(referee, eager, services, options));
+  return judge(candidate);
 }
 
 }  // namespace keirin

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct JudgeOptions {
   // Terms of the longest matmul, linear or conv that the outputs depend on; 0: none. One accumulator rounds at each of its K partial sums:
   // independent errors, uniform within a unit of the last place of sums that grow like sqrt(k / K), give a root mean square of
   // 0.3 sqrt(K) eps / 2 of the result's, as oneDNN's plain reference and its channels-last convolutions have it; its blocked
-  // ones, which eager may use, are off by a quarter of that. Which of both a library does is no error of its caller, so f32 and
+  // ones, which eager may use, are off by a quarter of that. Which of both a library does is not an error of its caller, so f32 and
   // f64 get one such error in the mean square and twelve at the worst element, where the partial sums strayed far (10 to 11 seen).
   int64_t summands = 0;
   bool strict = false;        // eager's bits, for everything
@@ -68,13 +69,33 @@ struct Nearness {
 // deviations of each kind: a bound that right models keep by far, while an error of meaning is near 1.
 double eager_bound(const Graph& graph, bool tf32);
 
+// A sum of n terms rounds n times on its way to the one rounding of its result: how many of that one the deviation is. 1 without long
+// sums, and where they are taken in a wider dtype than they are kept in.
+double roundings_of_sums(const Graph& graph);
+
 // What is further apart than `nearness` allows, in words; empty if nothing is. The lists are parallel and of equal sizes each; the
 // second one may be in narrower floats. Names as in JudgeOptions.
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
                                     const Nearness& nearness, const std::vector<std::string>& names = {});
 
-// Tensors of any device and layout; they are read through `services`. The three lists are parallel. A referee of another
-// shape than eager's output, or lists of different length, are the caller's error: `invalid_input`.
+// Judges candidates beside one referee and one run of eager, whose elements are read once: on a device that is a copy of each.
+// Tensors of any device and layout, read through `services`, which must outlive this. The lists are parallel. A referee of another shape
+// than eager's output, or lists of different lengths, are the caller's error: `invalid_input`. One thread at a time.
+class Judge {
+ public:
+  static Result<Judge> make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
+                            JudgeOptions options = {});
+  Judge(Judge&&) noexcept;
+  ~Judge();
+  Result<Judgement> operator()(std::span<const TensorRef> candidate) const;
+
+ private:
+  struct Impl;
+  explicit Judge(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Of one candidate.
 Result<Judgement> judge(std::span<const TensorRef> referee, std::span<const TensorRef> eager,
                         std::span<const TensorRef> candidate, TensorServices& services, const JudgeOptions& options = {});
 

@@ -207,7 +207,7 @@ class Chooser {
     }
   }
 
-  // Many short rows whose starts are no whole words, reduced: a thread each, out of what the block brought in whole words.
+  // Many short rows whose starts are not whole words, reduced: a thread each, out of what the block brought in whole words.
   bool stage_rows() {
     constexpr int64_t kLongest = 64;
     constexpr int kSharedBytes = 32 << 10;

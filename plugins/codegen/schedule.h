@@ -41,7 +41,7 @@ struct Schedule {
   bool split = false;    // the first pass is cut over `splits` blocks, whose partial results a second kernel joins
   int cluster = 1;       // row shape: blocks that share a row, each `group` threads of it
   bool ahead = false;    // row shape with chunks: a block's next row is on its way into shared memory while it works on one
-  int staged = 0;        // row shape: rows of at most so many elements go through shared memory, where their starts are no whole words
+  int staged = 0;        // row shape: rows of at most so many elements go through shared memory, where their starts are not whole words
   std::array<int, 3> window{};  // column shape: the sizes of the serial axes, where they make a small window; else 0
   int slide = 0;         // with window: elements from one result's first input to the next's, where windows lie along inner; else 0
   int skew = 0;          // with slide: elements from the start of a 16-byte word to the first input of a piece

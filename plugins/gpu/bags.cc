@@ -38,7 +38,7 @@ std::optional<TextKernel> bags_kernel(std::span<const AnchorDesc* const> anchors
   const char *index = integer_text(first.operands[1].dtype), *offset = integer_text(offsets.dtype);
   if (!float_storage(dtype) || !index || !offset) return no("bags of that dtype run in eager");
   const int64_t vec = 16 / float_bytes(dtype), width = first.operands[0].sizes[1], bags = offsets.sizes[0] - (first.include_last_offset ? 1 : 0);
-  if (width % vec != 0 || width == 0 || bags <= 0) return no("rows of a bag that are no whole 16-byte words");
+  if (width % vec != 0 || width == 0 || bags <= 0) return no("rows of a bag that are not whole 16-byte words");
   if (anchors.size() > kMostTables) return no("too many tables for one launch");
   TextKernel out;
   out.sizes = {bags, first.operands[1].sizes[0], offsets.strides[0]};
@@ -46,7 +46,7 @@ std::optional<TextKernel> bags_kernel(std::span<const AnchorDesc* const> anchors
   for (const AnchorDesc* anchor : anchors) {
     const TensorDesc &table = anchor->operands[0], &at = anchor->operands[1], &y = anchor->results[0];
     auto words = [&](const TensorDesc& t) { return t.strides[1] == 1 && t.strides[0] % vec == 0 && t.offset % vec == 0; };
-    if (!words(table) || !words(y) || table.sizes[0] == 0) return no("rows of a bag that are no whole 16-byte words");
+    if (!words(table) || !words(y) || table.sizes[0] == 0) return no("rows of a bag that are not whole 16-byte words");
     out.sizes.insert(out.sizes.end(), {table.strides[0], at.strides[0], y.strides[0], table.sizes[0]});
     out.pointers.insert(out.pointers.end(), {table, at, y});
   }

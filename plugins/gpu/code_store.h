@@ -51,7 +51,7 @@ class CodeStore {
   void take(std::span<const uint8_t> bytes);
   uint64_t code_bytes() const;
 
-  // Bytes that are no code but travel with it under a name: choices made by measuring. Empty if not known.
+  // Bytes that are not code but travel with it under a name: choices made by measuring. Empty if not known.
   void remember(const std::string& name, std::vector<char> bytes);
   std::vector<char> recall(const std::string& name) const;
   std::vector<std::string> names_from(const std::string& prefix) const;

@@ -53,7 +53,7 @@ std::optional<Table> table_of(const AnchorDesc& anchor, std::string& why_not) {
   int64_t y_rows = 0, z_rows = 0;
   if (!rows_of(x, t.rows, t.x_stride) || !rows_of(y, y_rows, t.y_stride) || t.rows > kMostRows || t.rows == 0) return no("more rows than stay in registers");
   auto words = [&](const TensorDesc& d, int64_t stride) { return d.offset % vec == 0 && stride % vec == 0; };
-  if (t.depth % vec != 0 || w.strides[1] != 1 || !words(w, w.strides[0]) || !words(x, t.x_stride)) return no("lines that are no whole 16-byte words");
+  if (t.depth % vec != 0 || w.strides[1] != 1 || !words(w, w.strides[0]) || !words(x, t.x_stride)) return no("lines that are not whole 16-byte words");
   if (anchor.operands.size() > 2) t.bias = anchor.operands[2];
   if (t.bias.present() && (t.bias.dtype != x.dtype || (t.bias.strides[0] != 1 && t.columns > 1))) return no("a bias of another dtype or with gaps");
   for (const PostOp& post : anchor.post_ops) {

@@ -140,9 +140,15 @@ class Writer final : public LaunchList, public Driver {
     for (Piece* piece : named) read(*piece, piece->last);
     return result;
   }
-  Result allocate(size_t bytes, void*& memory) const override { return keep(over_.allocate(bytes, memory), bytes, memory); }
+  Result allocate(size_t bytes, void*& memory) const override {
+    const Result result = over_.allocate(bytes, memory);
+    return keep(result, bytes, memory);
+  }
   Result free(void* memory) const override { return forget(memory), over_.free(memory); }
-  Result allocate_on(Stream s, size_t bytes, void*& memory) const override { return keep(over_.allocate_on(s, bytes, memory), bytes, memory); }
+  Result allocate_on(Stream s, size_t bytes, void*& memory) const override {
+    const Result result = over_.allocate_on(s, bytes, memory);
+    return keep(result, bytes, memory);
+  }
   Result free_on(Stream s, void* memory) const override { return forget(memory), over_.free_on(s, memory); }
 
   const Words& words() const override { return over_.words(); }
@@ -215,7 +221,7 @@ class Writer final : public LaunchList, public Driver {
   std::string address(const void* p, std::set<Piece*>& named) const {
     if (!p) return R"({"null": 0})";
     Piece* piece = piece_of(p);
-    if (!piece) return failure_ = "a launch names memory that is nobody's", R"({"null": 0})";
+    if (!piece) return failure_ = "a launch of " + symbol_ + " names memory that is nobody's", R"({"null": 0})";
     if (named.insert(piece).second) {
       std::vector<char> now;
       if (!read(*piece, now)) failure_ = "memory that a launch names cannot be read";
@@ -237,6 +243,7 @@ class Writer final : public LaunchList, public Driver {
   Written text_of(const Launch& l, const Found& found, void** arguments, std::set<Piece*>& named) const {
     if (found.module->file.empty()) found.module->file = file("m", found.module->code, ".co");
     std::vector<std::string> args;
+    symbol_ = found.symbol;
     for (size_t i = 0; i < l.parameters.size(); ++i) args.push_back(argument(l.parameters[i], arguments[i], named));
     return {R"({"code": ")" + found.module->file + R"(", "arch": ")" + arch_ + R"(", "kernel": ")" + found.symbol + R"(", "label": ")" + name_ + " " +
                 found.symbol + R"(", "grid": [)" + std::to_string(l.blocks) + R"(, 1, 1], "block": [)" + std::to_string(l.threads) +
@@ -271,7 +278,7 @@ class Writer final : public LaunchList, public Driver {
   mutable std::map<char*, size_t> allocated_;
   mutable std::map<char*, Piece> pieces_;  // of the run that is written
   mutable std::vector<Written> launches_;
-  mutable std::string failure_;
+  mutable std::string failure_, symbol_;  // the latter of the launch that is written
   mutable int num_files_ = 0;
   std::set<std::string> written_;
   std::string name_;

@@ -30,7 +30,7 @@ struct TextKernel {
   bool early = false;                   // begins before the step before has ended; the text waits where it must
   std::vector<int64_t> sizes;           // KrnSizes<i64, sizes.size()>
   bool reads_words = true;              // whole ones of 16 bytes: what does not start at their multiples is refused by the run
-  std::vector<codegen::TensorDesc> pointers;  // first elements; null where a tensor is absent; the workspace follows, if any
+  std::vector<codegen::TensorDesc> pointers;  // null where a tensor is absent; a place for the workspace follows in every text
   int64_t workspace_bytes = 0;
 };
 

@@ -33,8 +33,9 @@ class VendorPlugin final : public kit::Plugin {
  private:
   std::unique_ptr<Gpu> look(const krn_hw& hardware, std::string& why_not) const {
     if (hardware.torch_type != vendor_.torch_type && hardware.vendor_id != vendor_.pci_vendor) {
-      if (vendor_.could_look && vendor_.could_look(why_not)) why_not.clear();
-      why_not = std::string("not ") + vendor_.gpu + (why_not.empty() ? "" : "; " + why_not);
+      std::string missing;
+      if (vendor_.could_look && vendor_.could_look(missing)) missing.clear();
+      why_not = std::string("not ") + vendor_.gpu + (missing.empty() ? "" : "; " + missing);
       return nullptr;
     }
     std::string pci = kit::text(hardware.uid);

@@ -16,13 +16,13 @@ size_t bytes_of(const krn_tensor& t) {
     if (t.shape[d] == 0) return 0;
     last += (t.shape[d] - 1) * t.strides[d];
   }
-  return static_cast<size_t>(last + 1) * (t.dtype_bits + 7) / 8;
+  return static_cast<size_t>(last + 1) * ((t.dtype_bits + 7u) / 8);
 }
 
 bool without_gaps(const krn_tensor& t) {
   int64_t elements = 1;
   for (int32_t d = 0; d < t.ndim; ++d) elements *= t.shape[d];
-  return static_cast<size_t>(elements) * (t.dtype_bits + 7) / 8 == bytes_of(t);
+  return static_cast<size_t>(elements) * ((t.dtype_bits + 7u) / 8) == bytes_of(t);
 }
 
 uint8_t dtype_of(const krn_tensor& t) {
@@ -126,7 +126,9 @@ class Executable final : public kit::Executable {
 
  private:
   krn_code written(const krn_run& run, OnHost& host, krn_err* err) {
-    std::vector<LaunchList::Memory> memory{{run.workspace, run.workspace_bytes}};
+    krn_needs needs{};
+    inner_->needs(needs);
+    std::vector<LaunchList::Memory> memory{{run.workspace, needs.workspace_bytes}};
     OnHost::each(run, [&](const krn_tensor& t) { memory.push_back({t.data, bytes_of(t)}); });
     pen_->list->begin(name_, std::move(memory), reinterpret_cast<Stream>(run.stream.native));
     const krn_code code = inner_->run(run, err);

@@ -16,7 +16,7 @@ import torch
 from keirin._errors import Error, invalid_input
 
 log = logging.getLogger("keirin")
-_one_at_a_time = threading.Lock()  # two races would measure each other
+_one_at_a_time = threading.Lock()
 _ATTEMPTS, _REST_SECONDS = 4, 5
 _WHEN = ("background", "now", "asked")
 
@@ -105,6 +105,16 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+def submit(task: Callable[[], None]) -> None:
+    """Runs it on the thread in the background, after what was submitted before."""
+    _worker.submit(task)
+
+
+def one_at_a_time() -> threading.Lock:
+    """Held by whoever measures: two races would measure each other."""
+    return _one_at_a_time
+
+
 def wait(timeout: float | None = None) -> bool:
     """Waits until nothing is being decided in the background; False if `timeout` seconds were too few."""
     return _worker.wait(timeout)
@@ -165,20 +175,29 @@ class Decider:
                 self.model.set_exclusive()
         return self.effects
 
-    def decide(self, inputs: list[torch.Tensor]) -> None:
-        """Now, on this thread; raises what eager raises."""
+    def decide(self, inputs: list[torch.Tensor], patient: bool = False) -> None:
+        """Now, on this thread; raises what eager raises. `patient`: waits where another process has the device."""
         self.look(inputs)
         with self._lock:
             self._met.add(key_of(inputs))
-        self._compile(inputs)
+        self._compile(inputs, patient)
 
-    def _compile(self, inputs: list[torch.Tensor]) -> None:
+    def _compile(self, inputs: list[torch.Tensor], patient: bool) -> None:
         """A decision leaves no mark, on the generators either: its own draws are nobody's."""
-        with _one_at_a_time:
-            if not (self.effects or {}).get("draws_random"):
-                return self.model.compile(inputs)
-            with torch.random.fork_rng(devices=sorted({each.device.index for each in inputs if each.device.type == "cuda"})):
-                self.model.compile(inputs)
+        def once() -> None:
+            with one_at_a_time():
+                if not (self.effects or {}).get("draws_random"):
+                    return self.model.compile(inputs)
+                with torch.random.fork_rng(devices=sorted({each.device.index for each in inputs if each.device.type == "cuda"})):
+                    self.model.compile(inputs)
+        for _ in range(_ATTEMPTS - 1 if patient else 0):
+            try:
+                return once()
+            except Error as error:
+                if error.code != "exhausted":  # another process races on this device
+                    raise
+            time.sleep(_REST_SECONDS)
+        once()
 
     def why_not_beside_calls(self) -> str | None:
         """Deciding runs the model and puts back what it wrote and drew. Calls of other threads must not be in between."""
@@ -193,14 +212,7 @@ class Decider:
 
     def _try(self, inputs: list[torch.Tensor], then: Callable[[], None] | None) -> None:
         try:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    self._compile(inputs)
-                    break
-                except Error as error:  # "exhausted": another process races on this device
-                    if error.code != "exhausted" or self.when == "now" or attempt == _ATTEMPTS - 1:
-                        raise
-                time.sleep(_REST_SECONDS)
+            self._compile(inputs, patient=self.when == "background")
         except Error as error:
             self._because(str(error).split("\n")[0])
             return

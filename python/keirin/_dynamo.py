@@ -3,7 +3,7 @@
 
 Capture runs in the foreground, where Dynamo is; it costs what torch.export does. Weights are not copied: the program takes them as
 inputs, and the session holds the caller's own tensors there. Whatever cannot be captured or compiled is answered by the graph itself,
-with the reason in keirin.explain().
+with the reason in keirin.explain(). Graphs that record gradients are _training.py's.
 """
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ import weakref
 from typing import Any, Callable
 
 import torch
+import torch._dynamo.exc
 import torch._guards
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from keirin import _deciding
-from keirin._errors import Error
+from keirin import _deciding, _training
+from keirin._errors import Error, NotCaptured, invalid_input
+from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
-_graphs: "weakref.WeakSet[Graph]" = weakref.WeakSet()
+_graphs: "weakref.WeakSet[Graph | _training.Step | Declined]" = weakref.WeakSet()
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
-
-
-class NotCaptured(Exception):
-    """The reason why a graph stays eager."""
 
 
 class _Program:
@@ -162,35 +160,15 @@ class Graph:
             self._refuse(examples)
             self._program = _Program(gm, examples)
             self._callable, self._handle = native.graph_callable(self._program.roles, self._program.outputs, self._answer)
-            self._bind([examples[i] for i in self._program.weights], self._device(examples))
-        except NotCaptured as reason:
-            self._stay_eager(str(reason))
-        except Error as error:
-            if error.code == "invalid_input" and "option" in str(error).split("\n")[0]:
-                raise
-            self._stay_eager(str(error).replace("\n ", ";"))
-        except Exception as error:  # of torch.export, in words of its own
-            self._stay_eager(f"capture failed: {type(error).__name__}: {error}".split("\n")[0])
-            log.debug("capture of %s failed", self.name, exc_info=True)
-
-    def _refuse(self, examples: list[Any]) -> None:
-        tensors = [each for each in examples if isinstance(each, torch.Tensor)]
-        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-            raise NotCaptured("gradients are recorded here, and training is not compiled yet: call it under torch.no_grad() or torch.inference_mode()")
-        if any(torch.is_autocast_enabled(kind) for kind in {each.device.type for each in tensors}):
-            raise NotCaptured("autocast is on, and is not compiled yet")
-        for each in tensors:
-            if type(each) not in (torch.Tensor, torch.nn.Parameter):
-                raise NotCaptured(f"an input is a {type(each).__name__}, a class with a meaning of its own")
-            if each.layout != torch.strided or each.is_quantized:
-                raise NotCaptured(f"an input is of layout {each.layout}, quantised or not, that is not compiled")
+            self._bind([examples[i] for i in self._program.weights], device_word(device_of(examples)))
+        except Exception as error:
+            self._stay_eager(_why_not(error))
 
     @staticmethod
-    def _device(examples: list[Any]) -> str:
-        devices = {each.device for each in examples if isinstance(each, torch.Tensor)}
-        if len(devices) != 1:
-            raise NotCaptured("the inputs and weights are on " + (" and ".join(sorted(map(str, devices))) or "no device"))
-        return device_word(devices.pop())
+    def _refuse(examples: list[Any]) -> None:
+        if any(torch.is_autocast_enabled(each.device.type) for each in examples if isinstance(each, torch.Tensor)):
+            raise NotCaptured("autocast is on, and is not compiled yet")
+        check_tensors(examples)
 
     def _stay_eager(self, reason: str) -> None:
         self.reason = reason
@@ -238,7 +216,7 @@ class Graph:
                         decider._because(f"its weights changed {_MOST_REBINDINGS} times after they were compiled")
                         return
                     self._handle.uninstall()
-                    self._bind(weights, self._device(list(args)))
+                    self._bind(weights, device_word(device_of(list(args))))
                     decider = self._bindings[-1]
             inputs = [args[i] for i in self._program.inputs]
             decider.meet(inputs, lambda: self._install(decider, weights))
@@ -269,16 +247,64 @@ class Graph:
         return f"{self.name}: {self._handle.answered} calls answered by the runtime\n" + (decided or "nothing is decided yet\n") + decider.text()
 
 
+def _why_not(error: Exception) -> str:
+    """Why a graph could not be captured. Raises what is the caller's to know: an option that does not exist."""
+    if isinstance(error, NotCaptured):
+        return str(error)
+    if isinstance(error, Error):
+        if error.code == "invalid_input" and "option" in str(error).split("\n")[0]:
+            raise error
+        return str(error).replace("\n ", ";")
+    log.debug("a capture failed", exc_info=error)
+    return f"capture failed: {type(error).__name__}: {error}".split("\n")[0]  # of torch's, in words of its own
+
+
+class Declined:
+    """A graph that records gradients and stays eager."""
+
+    _handle = None
+
+    def __init__(self, name: str, reason: str):
+        self.name, self.reason = name, reason
+        log.warning("%s is answered by eager: %s", name, reason)
+
+    def text(self) -> str:
+        return f"{self.name}: eager: {self.reason}\n"
+
+
+def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budget: float, options: dict[str, Any]) -> Callable[..., Any]:
+    name = f"graph {next(_numbers)}"
+    try:
+        step = _training.Step(gm, examples, name, when, memory_budget, options)
+    except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces again, with a number that it took for constant
+        raise
+    except Exception as error:
+        gm._keirin_graph = declined = Declined(name, _why_not(error))  # lives as long as the graph
+        _graphs.add(declined)
+        return gm.forward
+    _graphs.add(step)
+    return step
+
+
 def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
             options: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """What torch.compile calls for each graph. `options`: those of docs/options.md, and "compile": "background", "now" or "asked"."""
+    """What torch.compile calls for each graph.
+
+    `options`: those of docs/options.md; "compile": "background", "now" or "asked"; and for graphs that record gradients "memory_budget":
+    the share, 0 to 1, of what eager keeps for the backward that may be kept here; the rest is computed again.
+    """
     options = dict(options or {})
     when = options.pop("compile", "background")
+    memory_budget = float(options.pop("memory_budget", 1))
     _deciding.check_when(when)
+    if not 0 <= memory_budget <= 1:
+        raise invalid_input(f"memory_budget is {memory_budget}", "give a number from 0 to 1")
     if mode is not None:
         options.setdefault("mode", {"max-autotune-no-cudagraphs": "max-autotune"}.get(mode, mode))
     native.check_options(words_of(options))
     _LazyGraphModule.force_recompile(gm)  # its forward is called as it is
+    if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs):
+        return _step(gm, example_inputs, when, memory_budget, options)
     graph = Graph(gm, example_inputs, when, options)
     if graph.reason is not None:
         gm._keirin_graph = graph  # lives as long as the graph
@@ -286,5 +312,5 @@ def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | 
     return graph.take_callable()
 
 
-def graphs() -> list[Graph]:
+def graphs() -> list[Any]:
     return sorted(_graphs, key=lambda graph: int(graph.name.split()[-1]))

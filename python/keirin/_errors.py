@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception of the package."""
+"""The exception that callers see, and the one that they do not."""
 
 
 class Error(RuntimeError):
@@ -17,3 +17,7 @@ class Error(RuntimeError):
 def invalid_input(what: str, advice: str, where: str = "") -> Error:
     lines = ["invalid_input: " + what, where, "nothing was run", advice]
     return Error("\n  ".join(line for line in lines if line), "invalid_input")
+
+
+class NotCaptured(Exception):
+    """The reason why a graph stays eager."""

@@ -37,3 +37,5 @@ class Options(TypedDict, total=False):
     max_shapes: float
     repro_dir: str
     dump_dir: str
+    imagine: str
+    launches_dir: str

@@ -8,7 +8,10 @@
 #include "core/api/options.h"
 #include "core/eager/at_tensor.h"
 #include "core/host/plugins.h"
+#include "core/tune/race.h"
+#include "core/tune/verify.h"
 #include "python/native/compiled.h"
+#include "python/native/trained.h"
 
 namespace py = pybind11;
 
@@ -164,6 +167,18 @@ class Handle {
   std::weak_ptr<Compiled> compiled_;
 };
 
+std::vector<Output> outputs_of(const std::vector<std::tuple<std::string, size_t, py::object>>& outputs) {
+  std::vector<Output> parsed;
+  for (const auto& [kind, index, object] : outputs) {
+    const Output::Kind its = kind == "tensor"     ? Output::kTensor
+                             : kind == "number"   ? Output::kNumber
+                             : kind == "argument" ? Output::kArgument
+                                                  : Output::kObject;
+    parsed.push_back({its, index, its == Output::kObject ? object.ptr() : nullptr});
+  }
+  return parsed;
+}
+
 // roles: (kind, number) by argument; outputs: (kind, index, object) by result. Kinds as in compiled.h, by name.
 std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::string, int64_t>>& roles,
                                              const std::vector<std::tuple<std::string, size_t, py::object>>& outputs,
@@ -176,19 +191,79 @@ std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::st
                                                  : Role::kUnused;
     parsed_roles.push_back({parsed, number});
   }
-  std::vector<Output> parsed_outputs;
-  for (const auto& [kind, index, object] : outputs) {
-    const Output::Kind parsed = kind == "tensor"     ? Output::kTensor
-                                : kind == "number"   ? Output::kNumber
-                                : kind == "argument" ? Output::kArgument
-                                                     : Output::kObject;
-    parsed_outputs.push_back({parsed, index, parsed == Output::kObject ? object.ptr() : nullptr});
-  }
-  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), std::move(parsed_outputs), slow.ptr());
+  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), outputs_of(outputs), slow.ptr());
   Handle handle(compiled);
   PyObject* callable = callable_of(std::move(compiled));
   if (callable == nullptr) throw py::error_already_set();
   return {py::reinterpret_steal<py::object>(callable), handle};
+}
+
+// A half: its model, its outputs as of graph_callable, and the same in Python. The layout's lists are those of TrainedLayout;
+// `operands`: ("kept" or "gradient", index, whether channels-last).
+using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std::string, size_t, py::object>>, py::object>;
+py::object step_callable(const HalfParts& forward, const HalfParts& backward, size_t num_arguments,
+                         const std::vector<std::pair<size_t, size_t>>& written, const std::vector<size_t>& returned,
+                         const std::vector<bool>& differentiable, const std::vector<size_t>& kept,
+                         const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn, const py::object& again) {
+  const auto half = [](const HalfParts& parts) { return HalfCall{std::get<0>(parts), outputs_of(std::get<1>(parts)), std::get<2>(parts)}; };
+  TrainedLayout layout{num_arguments, written, returned, differentiable, kept, {}};
+  for (const auto& [kind, index, channels_last] : operands)
+    layout.operands.push_back({kind == "gradient", index, channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous});
+  PyObject* callable = callable_of(c10::make_intrusive<Trained>(half(forward), half(backward), std::move(layout), drawn, again));
+  if (callable == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(callable);
+}
+
+// The judge of plans, for what is made of several: lists of equal length, `summands` as in JudgeOptions.
+py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::Tensor>& eager, const std::vector<at::Tensor>& candidate,
+                  const std::vector<std::string>& names, int64_t summands, const OptionWords& words) {
+  const Options its = options_of(words);
+  Judgement judgement;
+  {
+    const py::gil_scoped_release unlocked;
+    JudgeOptions options;
+    options.summands = summands;
+    options.names = names;
+    judgement = take(judge(refs_of(referee), refs_of(eager), refs_of(candidate), runtime_of(its).tensors(), options));
+  }
+  py::list rows;
+  for (const OutputVerdict& row : judgement.outputs)
+    rows.append(py::dict(py::arg("right") = row.right, py::arg("max_error") = row.max_error, py::arg("eager_error") = row.eager_error,
+                         py::arg("rms_error") = row.rms_error, py::arg("eager_rms_error") = row.eager_rms_error));
+  return py::dict(py::arg("right") = judgement.right, py::arg("reason") = judgement.reason, py::arg("max_error") = judgement.max_error,
+                  py::arg("eager_error") = judgement.eager_error, py::arg("outputs") = rows);
+}
+
+// The race of plans, for calls that are Python's: runners[1..] against the first. `wait` is called after calls that only enqueue.
+py::dict race_of(const std::vector<std::pair<std::string, py::function>>& calls, double limit_seconds, const py::object& wait) {
+  const auto runner = [](const py::object& call) {
+    return [&call]() -> Status {
+      const py::gil_scoped_acquire lock;
+      try {
+        call();
+        return {};
+      } catch (const py::error_already_set& error) {
+        return Status(Code::k_internal, error.what());
+      }
+    };
+  };
+  std::vector<Runner> runners;
+  for (const auto& [name, call] : calls) runners.push_back({name, runner(call)});
+  RaceOptions options;
+  options.limit_ns = static_cast<uint64_t>(limit_seconds * 1e9);
+  if (!wait.is_none()) options.wait = runner(wait);
+  if (runners.size() == 2) options.one_must_race.push_back(1);
+  RaceSheet sheet;
+  {
+    const py::gil_scoped_release unlocked;
+    sheet = take(race(runners, 0, options));
+  }
+  py::list rows;
+  for (const RaceRow& row : sheet.rows)
+    rows.append(py::dict(py::arg("name") = row.name, py::arg("outcome") = std::string(outcome_name(row.outcome)), py::arg("ns") = row.ns,
+                         py::arg("baseline_ns") = row.baseline_ns, py::arg("gain") = row.gain, py::arg("gain_low") = row.gain_low,
+                         py::arg("gain_high") = row.gain_high, py::arg("note") = row.note));
+  return py::dict(py::arg("winner") = sheet.winner, py::arg("disturbed") = sheet.disturbed, py::arg("rows") = rows);
 }
 
 void translate(std::exception_ptr exception) {
@@ -243,6 +318,9 @@ PYBIND11_MODULE(_native, module) {
   module.def("option_rows", &rows);
   module.def("check_options", [](const OptionWords& words) { (void)options_of(words); });
   module.def("graph_callable", &graph_callable);
+  module.def("step_callable", &step_callable);
+  module.def("judge", &judge_of);
+  module.def("race", &race_of);
 }
 
 }  // namespace keirin::python

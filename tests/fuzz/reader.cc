@@ -38,7 +38,7 @@ std::string_view text_of(Bytes bytes) { return {reinterpret_cast<const char*>(by
   m::Store store;
   store.read_log(text_of(bytes), "fuzz");
   const Result<nlohmann::json> report = m::report_json(store, ""), page = m::page_json(store, "");
-  (void)m::history_text(m::history_json(store, "", ""));
+  (void)m::history_text(m::history_json(store, m::judge(store), "", ""));
   if (!report.ok() || !page.ok()) return;
   (void)(m::report_text(*report) + m::report_markdown(*report) + m::report_junit(*report) + m::report_google_benchmark(*report, true));
   // A page has two elements of script, the data's and its own, whatever the store says.

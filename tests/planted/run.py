@@ -62,7 +62,7 @@ class Tests:
             env = dict(os.environ, **dict(e.split("=", 1) for e in environment))
             env.update(KEIRIN_PLANTED=bug, KEIRIN_PLANTED_REACHED=str(reached), KEIRIN_CACHE=own + "/cache", TMPDIR=own,
                        GTEST_FAIL_FAST="1", OMP_NUM_THREADS=env.get("OMP_NUM_THREADS", "2"))
-            env.pop("KEIRIN_TRUST_COUNTS", None)  # what fails on purpose is no count of the lane
+            env.pop("KEIRIN_TRUST_COUNTS", None)  # what fails on purpose is not a count of the lane
             begin = time.monotonic()
             try:
                 passed = subprocess.run(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -447,20 +447,25 @@ class Parent {
     print_missing(names);
   }
 
-  // Operators that are not in the table, as the reports name them: "eager: 2 x aten::erfinv: not in the operator table".
+  // Operators that are not compiled, as the reports name them: "eager: 2 x aten::erfinv: not in the operator table".
   void print_missing(const std::vector<std::string>& names) {
-    static constexpr std::string_view kOutside = ": not in the operator table";
-    std::map<std::string, size_t> cases;
+    static constexpr std::string_view kTimes = " x aten::";
+    struct Missing {
+      size_t cases = 0;
+      std::string why;
+    };
+    std::map<std::string, Missing> operators;
     for (const std::string& name : names)
       for (const std::string& reason : told_[name].reasons) {
-        const size_t from = reason.find(" x "), to = reason.find(kOutside);
-        if (from != std::string::npos && to != std::string::npos && from < to) ++cases[reason.substr(from + 3, to - from - 3)];
+        const size_t from = reason.find(kTimes), to = from == std::string::npos ? from : reason.find(": ", from);
+        if (to == std::string::npos) continue;
+        Missing& missing = operators[reason.substr(from + 3, to - from - 3)];
+        if (missing.cases++ == 0) missing.why = reason.substr(to + 2);
       }
-    std::vector<std::pair<size_t, std::string>> sorted;
-    for (const auto& [name, count] : cases) sorted.emplace_back(count, name);
-    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
-    std::printf("\n| not in the operator table | cases |\n|---|---|\n");
-    for (const auto& [count, name] : sorted) std::printf("| `%s` | %zu |\n", name.c_str(), count);
+    std::vector<std::pair<std::string, Missing>> sorted(operators.begin(), operators.end());
+    std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.cases > b.second.cases; });
+    std::printf("\n| not compiled | cases | why, in the first of them |\n|---|---|---|\n");
+    for (const auto& [name, missing] : sorted) std::printf("| `%s` | %zu | %s |\n", name.c_str(), missing.cases, missing.why.substr(0, 150).c_str());
   }
 
   Arguments a_;

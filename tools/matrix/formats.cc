@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "tools/matrix/report.h"
@@ -74,10 +75,64 @@ std::string markdown_of(const std::string& text) {
 }
 
 std::string markdown_row(const json& cell) {
-  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell),
-                     markdown_of(cell["case"]), markdown_of(cell["variant"]), cell["base_ms"].get<double>(),
-                     cell["head_ms"].get<double>(), markdown_of(numbers(cell)), gate_text(cell),
-                     markdown_of(note(cell)), markdown_of(cell["again"]));
+  return fmt::format("| {} | {} | {} | {:.4g} | {:.4g} | {} | {} | {} | {} |\n", glyph(cell), markdown_of(cell["case"]),
+                     markdown_of(cell["variant"]), cell["base_ms"].get<double>(), cell["head_ms"].get<double>(),
+                     markdown_of(numbers(cell)), gate_text(cell), markdown_of(note(cell)), markdown_of(cell["again"]));
+}
+
+// Of a snapshot: what all its cases say after the model, "" if they differ in it; rows then show the whole case.
+std::string common_conditions(const json& snapshot) {
+  std::string out;
+  for (const json& row : snapshot) {
+    const std::string item = row["case"].get<std::string>();
+    const std::string conditions = item.substr(std::min(item.find('/'), item.size()));
+    if (&row != &snapshot.front() && conditions != out) return {};
+    out = conditions;
+  }
+  return out;
+}
+
+double mean_of(const json& snapshot, const char* field) {  // the geometric one
+  double sum = 0;
+  for (const json& row : snapshot) sum += std::log(row[field].get<double>());
+  return std::exp(sum / static_cast<double>(snapshot.size()));
+}
+
+std::string error_text(const json& errors) {
+  const auto text = [&](const char* of) {
+    return errors.contains(of) ? fmt::format("{:.1e}", errors[of].get<double>()) : std::string("-");
+  };
+  return text("answer") + " (" + text("eager") + ")";
+}
+
+// What `run` is looked at for: the times of what answers beside eager's and replay's.
+std::string snapshot_markdown(const json& report) {
+  if (!report.contains("snapshot")) return {};
+  const json& rows = report["snapshot"];
+  const std::string conditions = common_conditions(rows);
+  const int threads = report["threads"].get<int>();
+  std::string out =
+      fmt::format("Threads: {}. Cases: {}.\n\n", threads > 0 ? std::to_string(threads) : "as LibTorch has",
+                  conditions.empty() ? "as named" : markdown_of(conditions.substr(1)));
+  out +=
+      "| model | eager ms | replay ms | auto ms | over eager | over the baseline [95 %] | answers | cold s | error "
+      "(eager's) "
+      "|\n|---|---|---|---|---|---|---|---|---|\n";
+  const auto number = [](const json& value, double unit, int digits) {
+    return value.is_number() ? fmt::format("{:.{}f}", value.get<double>() * unit, digits) : std::string("-");
+  };
+  for (const json& row : rows) {
+    const std::string item = row["case"].get<std::string>();
+    out += fmt::format("| {} | {} | {} | {} | {:.2f}x | {:.2f}x [{:.2f}, {:.2f}] | {} | {} | {} |\n",
+                       markdown_of(item.substr(0, item.size() - conditions.size())), number(row["eager_ms"], 1, 3),
+                       number(row["replay_ms"], 1, 3), number(row["ms"], 1, 3), row["over_eager"].get<double>(),
+                       row["over_baseline"].get<double>(), row["over_baseline_ci"][0].get<double>(),
+                       row["over_baseline_ci"][1].get<double>(), markdown_of(row["answers"]),
+                       number(row["cold_ms"], 1e-3, 1), error_text(row["errors"]));
+  }
+  out += fmt::format("| geometric mean of {} | | | | {:.2f}x | {:.2f}x | | | |\n", rows.size(),
+                     mean_of(rows, "over_eager"), mean_of(rows, "over_baseline"));
+  return out + "\n";
 }
 
 }  // namespace
@@ -99,6 +154,9 @@ std::string report_text(const json& report) {
                        cell["base_ms"].get<double>(), cell["head_ms"].get<double>(), numbers(cell), gate_text(cell),
                        cell["blocks"].get<int>(), note(cell));
   out += "  " + totals_text(report) + "\n";
+  if (report.contains("snapshot"))
+    out += fmt::format("  auto over the better of eager and replay, {} cases: {:.2f}x\n", report["snapshot"].size(),
+                       mean_of(report["snapshot"], "over_baseline"));
   for (const json& change : report["changed"]) out += "  changed: " + change.get<std::string>() + "\n";
   for (const json& skipped : report["skipped"]) out += "  skipped: " + skipped.get<std::string>() + "\n";
   return out;
@@ -111,10 +169,12 @@ std::string report_markdown(const json& report) {
   std::string changed, all;
   for (const json& cell : report["cells"]) {
     all += markdown_row(cell);
-    if (cell["label"] != "unchanged" && cell["label"] != "not_run") changed += markdown_row(cell);
+    const bool expected = cell["label"] == "improved" && report.contains("snapshot");  // its rows stand there
+    if (cell["label"] != "unchanged" && cell["label"] != "not_run" && !expected) changed += markdown_row(cell);
   }
   std::string out = fmt::format("**Regression matrix** ({}, {}): {}\n\n", markdown_of(report["class"]),
                                 markdown_of(report["purpose"]), totals_text(report));
+  out += snapshot_markdown(report);
   if (!changed.empty()) out += head + changed + "\n";
   for (const json& change : report["changed"]) out += "- changed: " + markdown_of(change) + "\n";
   return out + "\n<details><summary>All " + std::to_string(report["cells"].size()) + " cells</summary>\n\n" + head +

@@ -75,10 +75,11 @@ std::map<std::string, std::vector<std::string>> marks_of(const Store& store) {
 
 }  // namespace
 
-json history_json(const Store& store, const std::string& cases, const std::string& machine_class) {
+json history_json(const Store& store, const std::vector<Verdict>& verdicts, const std::string& cases,
+                  const std::string& machine_class) {
   const auto marks = marks_of(store);
   json out = json::array();
-  for (const auto& [key, points] : series_of(judge(store), cases, machine_class)) {
+  for (const auto& [key, points] : series_of(verdicts, cases, machine_class)) {
     std::vector<double> values, gates;
     json shown = json::array(), steps = json::array();
     std::vector<bool> accepted;

@@ -68,6 +68,15 @@ void take_over(const Blocks& from, bool fresh, Verdict* v) {
   v->base_ns = median(from.base_ns), v->head_ns = median(from.head_ns);
 }
 
+// What all cells of a sitting share.
+Verdict verdict_in(const Record& sitting) {
+  Verdict v;
+  v.sitting = sitting.text("sitting"), v.purpose = sitting.text("purpose"), v.time = sitting.number("time");
+  v.threads = sitting.whole("threads"), v.machine = sitting.text("machine");
+  v.machine_class = sitting.text("class"), v.fitness = sitting.text("fitness");
+  return v;
+}
+
 // Why a person declared a record void, by its id.
 std::map<std::string, std::string> voided(const Store& store) {
   std::map<std::string, std::string> out;
@@ -75,6 +84,10 @@ std::map<std::string, std::string> voided(const Store& store) {
     if (record.is("mark") && record.text("mark") == "void") out.emplace(record.text("of"), record.text("why"));
   return out;
 }
+
+// Whether what lies beyond the gate has to be shown twice: where it fails a sitting or makes a new level to be held.
+// The other rows of a `run` inform, and so does auto where it is faster, as it should be.
+bool has_to_be_sure(const Verdict& v) { return v.purpose != "run" || (v.variant == "auto" && v.shift.estimate > 0); }
 
 // What is said of a cell before its fresh blocks are looked at.
 struct Cell {
@@ -101,7 +114,7 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
     v.label = label_name(Label::kInconclusive);
     v.reasons.push_back("no gate: nothing is known of the noise here");
   } else {
-    v.flagged = is_flagged(blocks.d, *v.gate);
+    v.flagged = has_to_be_sure(v) && is_flagged(blocks.d, *v.gate);
     v.label = label_name(v.flagged ? Label::kInconclusive : label_of(v.shift, *v.gate));
     std::vector<double> d = blocks.d;
     if (v.shift.estimate < 0)
@@ -137,23 +150,23 @@ std::vector<Verdict> judge(const Store& store) {
     if (planned == sitting->fields.end() || !planned->is_array()) continue;
     for (const nlohmann::json& pair : *planned) {
       if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) continue;
-      Verdict& v = cells[name][{pair[0], pair[1]}].verdict;
-      v.item = pair[0], v.variant = pair[1], v.label = "not_run", v.sitting = name;
+      Verdict& v = cells[name][{pair[0], pair[1]}].verdict = verdict_in(*sitting);
+      v.item = pair[0], v.variant = pair[1], v.label = "not_run";
       v.reasons = {"no record: the sitting ended before"};
     }
   }
   for (const auto& [id, run] : store.records()) {
     if (!run.is("run") || run.text("side") != "head" || run.text("stage") != "screen") continue;
     Cell& cell = cells[run.text("sitting")][{run.text("case"), run.text("variant")}];
+    const auto named = sittings.find(run.text("sitting"));
     cell = {};
-    Verdict& v = cell.verdict;
+    Verdict& v = cell.verdict = named == sittings.end() ? Verdict() : verdict_in(*named->second);
     v.sitting = run.text("sitting"), v.item = run.text("case"), v.variant = run.text("variant");
     v.candidate = run.text("candidate");
     v.head_run = id, v.base_run = run.text("base");
     if (const Record* base = store.find(v.base_run)) v.against = base->text("variant");
     if (const double gate = run.number("gate"); gate > 0) v.gate = gate;
     conclude(&cell, run, blocks_of(of(v.base_run), of(id)));
-    const auto named = sittings.find(v.sitting);
     bool is_void = false;
     for (const std::string& each : {id, v.base_run, named == sittings.end() ? std::string() : named->second->id}) {
       const auto at = void_records.find(each);
@@ -203,16 +216,7 @@ std::vector<Verdict> judge(const Store& store) {
         for (double& x : fresh[i]) x = -x;
       v.p = signed_rank_p(fresh[i], std::log1p(gates[i]));
     }
-    const auto sitting = sittings.find(name);
-    for (auto& [key, cell] : of_sitting) {
-      if (sitting != sittings.end()) {
-        const Record& s = *sitting->second;
-        cell.verdict.purpose = s.text("purpose"), cell.verdict.time = s.number("time");
-        cell.verdict.machine = s.text("machine"), cell.verdict.machine_class = s.text("class"),
-        cell.verdict.fitness = s.text("fitness"), cell.verdict.threads = s.whole("threads");
-      }
-      out.push_back(std::move(cell.verdict));
-    }
+    for (auto& [key, cell] : of_sitting) out.push_back(std::move(cell.verdict));
   }
   return out;
 }

@@ -26,13 +26,23 @@ json open_question(const Case& item, const Way& way, int threads, bool verify) {
           {"threads", threads}, {"cache", way.cache},  {"verify", verify}};
 }
 
+// Asks, and waits no longer than there is time: `cancelled` once that is over.
+Result<json> ask(Side* side, const json& question, milliseconds deadline, const PairOptions& options) {
+  const auto left = std::chrono::duration_cast<milliseconds>(options.end - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return Status(Code::k_cancelled, "the time to measure in was over");
+  Result<json> answer = side->ask(question, std::min(deadline, left));
+  if (!answer.ok() && answer.status().code() == Code::k_timeout && left < deadline)
+    return Status(Code::k_cancelled, "the time to measure in was over");
+  return answer;
+}
+
 // One worker, opened and warm.
 Result<Side> launch(const Case& item, const Way& way, const PairOptions& options, Course* course) {
   KRN_TRY_LET(Side side, Side::start(way.program));
-  KRN_TRY_LET(const json opened, side.ask(open_question(item, way, options.threads, false), kOpenDeadline));
+  KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options.threads, false), kOpenDeadline, options));
   course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
   course->counts = opened.value("counts", json::object());
-  KRN_TRY_LET(const json warm, side.ask({{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline));
+  KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline, options));
   course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
   course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
   course->settle_ns.push_back(warm.value("settle_ns", uint64_t{0}));
@@ -55,8 +65,11 @@ Result<json> take_slot(Side* side, const PairOptions& options, PairTimes* times,
       fill_ns = std::max(fill_ns / 2, options.slot_ns / 8);  // a shorter stretch has a better chance
     }
     std::this_thread::sleep_for(milliseconds(pause));
-    KRN_TRY_LET(
-        slot, side->ask({{"ask", "slot"}, {"fill_ns", fill_ns}, {"least", options.least_repetitions}}, kSlotDeadline));
+    const json question = {{"ask", "slot"},
+                           {"fill_ns", fill_ns},
+                           {"least", options.least_repetitions},
+                           {"most_ns", options.least_repetitions * fill_ns}};
+    KRN_TRY_LET(slot, ask(side, question, kSlotDeadline, options));
     if ((*quiet = is_quiet(slot))) break;
   }
   return slot;
@@ -87,13 +100,14 @@ bool time_block(Side* base, Side* head, const PairOptions& options, int launch, 
 
 }  // namespace
 
-Result<std::string> find_candidate(const Case& item, const Way& way, int threads, Course* course) {
+Result<std::string> find_candidate(const Case& item, const Way& way, const PairOptions& options, Course* course) {
   std::string disturbed;
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
-    KRN_TRY_LET(const json opened, side.ask(open_question(item, way, threads, true), kOpenDeadline));
+    KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options.threads, true), kOpenDeadline, options));
     if (race == 0) course->cold_ns = opened.value("build_ns", uint64_t{0});
     course->fallbacks = opened.value("fallbacks", json::array());
+    course->errors = opened.value("errors", json::object());
     disturbed = opened.value("disturbed", "");
     if (disturbed.empty()) return opened.value("chosen", "");
     std::this_thread::sleep_for(milliseconds(500));

@@ -3,7 +3,8 @@
 // How a pair is timed: two resident worker processes of which one sleeps while the other works, blocks A B B A, three a
 // launch, fresh processes for more, because each launch has its own bias. Base is A in one launch and head in the next:
 // who starts first was 1 % slower. What it makes is records: nothing is concluded here (judge.h). A slot in which
-// others had the processor is taken again, and its block counts for nothing if it stays disturbed.
+// others had the processor is taken again, and its block counts for nothing if it stays disturbed. Nothing lasts beyond
+// the end that the options name: a course that it cut off has failed as `cancelled`.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ struct PairOptions {
   int threads = 0;       // 0: as many as LibTorch has
   double agree = 0.005;  // of two warm-up windows: half the gate
   uint64_t slot_ns = 20'000'000;
-  int least_repetitions = 5;
+  int least_repetitions = 5;  // of a slot, unless they take longer than five slots
+  std::chrono::steady_clock::time_point end = std::chrono::steady_clock::time_point::max();
 };
 
 // How the workers of one side did, over the launches.
@@ -41,6 +43,7 @@ struct Course {
   std::vector<uint64_t> build_ns, first_ns, calls_to_settle, settle_ns;
   nlohmann::json counts = nlohmann::json::object();
   nlohmann::json fallbacks = nlohmann::json::array();  // why parts are eager
+  nlohmann::json errors = nlohmann::json::object();    // of answers, where they were verified
 };
 
 struct TimedSlot {
@@ -61,7 +64,7 @@ struct PairTimes {
 
 // Which candidate answers for this way: replay and eager by name, others by a race, held again if others disturbed it.
 // The model is verified here, once; its status is wrong_result if that fails. The first try's time goes into `course`.
-Result<std::string> find_candidate(const Case& item, const Way& way, int threads, Course* course);
+Result<std::string> find_candidate(const Case& item, const Way& way, const PairOptions& options, Course* course);
 
 // Adds this many blocks in fresh process pairs.
 void time_blocks(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
@@ -60,6 +62,8 @@ json fallbacks_of(const Store& store, const std::string& id) {
 
 // One that a shell takes as it stands.
 std::string quoted(const std::string& text) {
+  const auto plain = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) || std::strchr("-_./:,=", c)); };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return out + "'";
@@ -67,8 +71,12 @@ std::string quoted(const std::string& text) {
 
 // The command that measures a cell once more.
 std::string again(const Verdict& v) {
-  return clean(fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
-                           v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant)));
+  std::string out =
+      fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
+                  v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant));
+  if (v.threads > 0) out += fmt::format(" --threads {}", v.threads);
+  if (is_peer(v.variant)) out += " --peers bench/peers/worker";
+  return clean(out);
 }
 
 json cell_json(const Store& store, const Verdict& v) {
@@ -104,6 +112,43 @@ json cell_json(const Store& store, const Verdict& v) {
           {"fallbacks", fallbacks_of(store, v.head_run)},
           {"again", again(v)},
           {"reasons", reasons}};
+}
+
+// Of a run's answers, before the referee.
+json errors_of(const Store& store, const std::string& id) {
+  json out = json::object();
+  const Record* run = store.find(id);
+  if (run && run->fields.contains("errors") && run->fields["errors"].is_object())
+    for (const char* of : {"answer", "eager"})
+      if (const auto at = run->fields["errors"].find(of); at != run->fields["errors"].end() && at->is_number())
+        out[of] = *at;
+  return out;
+}
+
+// A `run` as people know tables of compilers: a row a case, what answers beside eager and beside the better of eager
+// and replay. Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline.
+json snapshot_of(const Store& store, const std::map<std::pair<std::string, std::string>, const Verdict*>& cells) {
+  json rows = json::array();
+  for (const auto& [key, v] : cells) {
+    if (v->purpose != "run" || v->variant != "auto" || !v->measured()) continue;
+    const auto at = cells.find({v->item, "replay"});
+    const Verdict* const replay = at != cells.end() && at->second->measured() ? at->second : nullptr;
+    const bool against_replay = v->against == "replay";
+    if (against_replay && !replay) continue;
+    const json times = times_of(store, v->head_run);
+    rows.push_back({{"case", clean(v->item)},
+                    {"eager_ms", (against_replay ? replay : v)->base_ns / 1e6},
+                    {"replay_ms", replay ? json(replay->head_ns / 1e6) : json()},
+                    {"ms", v->head_ns / 1e6},
+                    {"over_eager", std::exp(-v->shift.estimate - (against_replay ? replay->shift.estimate : 0))},
+                    {"over_baseline", std::exp(-v->shift.estimate)},
+                    {"over_baseline_ci", {std::exp(-v->shift.high), std::exp(-v->shift.low)}},
+                    {"answers", clean(v->candidate)},
+                    {"cold_ms", times.contains("cold_ms") ? times["cold_ms"] : json()},
+                    {"errors", errors_of(store, v->head_run)},
+                    {"label", v->label}});
+  }
+  return rows;
 }
 
 json parts_of(const Store& store, const std::string& stack) {
@@ -187,6 +232,7 @@ json report_of(const Store& store, const std::vector<Verdict>& verdicts, const G
                  {"cells", json::array()},
                  {"totals", json::object()},
                  {"skipped", json::array()}};
+  if (json snapshot = snapshot_of(store, cells); !snapshot.empty()) report["snapshot"] = std::move(snapshot);
   std::vector<json> rows;
   for (const auto& [name, v] : cells) rows.push_back(cell_json(store, *v));
   std::stable_sort(rows.begin(), rows.end(), [](const json& a, const json& b) { return rank_of(a) < rank_of(b); });
@@ -255,8 +301,9 @@ Result<json> report_json(const Store& store, const std::string& sitting) {
 Result<json> page_json(const Store& store, const std::string& sitting) {
   KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
   const std::vector<Verdict> verdicts = verdicts_by_time(store);
-  json page = {
-      {"schema", "keirin/matrix-page/1"}, {"reports", json::array()}, {"history", history_json(store, "", "")}};
+  json page = {{"schema", "keirin/matrix-page/1"},
+               {"reports", json::array()},
+               {"history", history_json(store, verdicts, "", "")}};
   std::set<std::pair<std::string, std::string>> shown;
   for (const Group& group : groups) {
     if (!shown.emplace(group.last->text("purpose"), group.last->text("class")).second) continue;

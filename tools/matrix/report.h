@@ -22,8 +22,9 @@ Result<nlohmann::json> report_json(const Store& store, const std::string& sittin
 // What the HTML page shows: such a report for each purpose and class, and all series. With a sitting named, that one's.
 Result<nlohmann::json> page_json(const Store& store, const std::string& sitting);
 // Series of ratios to eager, sitting by sitting, with their change points and marks; `cases` is a shell pattern, "" is
-// all.
-nlohmann::json history_json(const Store& store, const std::string& cases, const std::string& machine_class);
+// all. `verdicts` are those of the store.
+nlohmann::json history_json(const Store& store, const std::vector<Verdict>& verdicts, const std::string& cases,
+                            const std::string& machine_class);
 
 // 0 all gated cells unchanged or improved; 1 regressed, wrong numbers, crash, hang; 4 something undecided, cut off, or
 // nothing measured.

@@ -26,7 +26,8 @@ Code code_of(const std::string& name) {
   return Code::k_internal;
 }
 
-// Counts and times are what a worker says they are only where they can be: it may be of another version, or somebody else's.
+// Counts and times are what a worker says they are only where they can be: it may be of another version, or somebody
+// else's.
 bool is_count(const nlohmann::json& value) { return value.is_number_unsigned(); }
 bool is_text(const nlohmann::json& value) { return value.is_string(); }
 bool is_truth(const nlohmann::json& value) { return value.is_boolean(); }
@@ -45,12 +46,12 @@ struct Field {
   bool may_lack = false;
 };
 constexpr Field kFields[] = {
-    {"hello", "protocol", is_count}, {"hello", "parts", is_object},         {"open", "chosen", is_text},
-    {"open", "disturbed", is_text},  {"open", "counts", is_object, true},   {"open", "fallbacks", is_texts, true},
-    {"open", "build_ns", is_count},  {"warm", "first_ns", is_count},        {"warm", "calls", is_count},
-    {"warm", "settled", is_truth},   {"warm", "settle_ns", is_count, true}, {"slot", "ns", is_times},
-    {"slot", "calls", is_count},     {"slot", "lasted_ns", is_count},       {"slot", "waited_ns", is_count},
-    {"slot", "stolen_ns", is_count},
+    {"hello", "protocol", is_count}, {"hello", "parts", is_object},       {"open", "chosen", is_text},
+    {"open", "disturbed", is_text},  {"open", "counts", is_object, true}, {"open", "fallbacks", is_texts, true},
+    {"open", "build_ns", is_count},  {"open", "errors", is_object, true}, {"warm", "first_ns", is_count},
+    {"warm", "calls", is_count},     {"warm", "settled", is_truth},       {"warm", "settle_ns", is_count, true},
+    {"slot", "ns", is_times},        {"slot", "calls", is_count},         {"slot", "lasted_ns", is_count},
+    {"slot", "waited_ns", is_count}, {"slot", "stolen_ns", is_count},
 };
 
 // Names the first field that is missing or of another type; empty if there is none.
@@ -110,7 +111,8 @@ Result<nlohmann::json> Side::ask(const nlohmann::json& question, std::chrono::mi
         return Status(code_of(text_in(*error, "code")), text_in(*error, "what"));
     }
     if (status.ok())
-      status = answer.ok() ? Status(Code::k_corrupt, "the worker's answer is not an object") : std::move(answer).status();
+      status =
+          answer.ok() ? Status(Code::k_corrupt, "the worker's answer is not an object") : std::move(answer).status();
   }
   const ChildEnd end =
       status.code() == Code::k_crashed ? child_.finish(std::chrono::steady_clock::now() + kLastGasp) : child_.kill();

@@ -22,6 +22,8 @@ namespace {
 
 using nlohmann::json;
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::milliseconds kHelloDeadline{60'000}, kLockWait{60'000};
 
 double now_seconds() {
@@ -73,15 +75,17 @@ class Sitting {
         log_(std::move(log)),
         caches_(std::move(caches)),
         name_(std::move(name)),
-        begin_(now_seconds()) {}
+        begin_(now_seconds()) {
+    if (plan_.budget_seconds > 0) {
+      const std::chrono::duration<double> budget(plan_.budget_seconds);
+      end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(budget);
+    }
+  }
 
   Status hold() {
     KRN_TRY(begin());
     for (const Case& item : plan_.cases) KRN_TRY(screen(item));
-    for (const Pair& pair : flagged_) {
-      if (out_of_budget()) break;
-      KRN_TRY(confirm(pair));
-    }
+    for (const Pair& pair : flagged_) KRN_TRY(confirm(pair));
     return conclude();
   }
 
@@ -104,6 +108,7 @@ class Sitting {
       if (is_peer(variant)) head = {plan_.peers, peer_stack_, cache_of(peer_stack_), variant, {}};
       if (out_of_budget()) return {};
       KRN_TRY_LET(const std::string run, measure_cell(item, &base, &head));
+      if (run.empty()) return {};
       const Verdict v = verdict_of(item, variant);
       tell_of(v);
       // Replay is what auto has to beat where it is itself faster than eager.
@@ -123,9 +128,11 @@ class Sitting {
   }
 
   Status confirm(const Pair& pair) {
+    if (out_of_budget()) return {};
     plan_.tell(fmt::format("once more, in fresh processes: {} {}", pair.item.text(), pair.head.variant));
     PairTimes times;
     time_blocks(pair.item, pair.base, pair.head, timing(pair.gate), kConfirmBlocks, &times);
+    if (cut_off(times)) return {};
     return write_runs(pair.item, pair.base, pair.head, times, pair.gate, pair.head_run).status();
   }
 
@@ -214,10 +221,15 @@ class Sitting {
     if (plan_.gate > 0) return plan_.gate;
     return gate_from(earlier_, machine_, plan_.timing.threads, item.text(), variant);
   }
-  bool out_of_budget() const { return plan_.budget_seconds > 0 && now_seconds() - begin_ > plan_.budget_seconds; }
+  bool out_of_budget() const { return Clock::now() >= end_; }
+  bool cut_off(const PairTimes& times) const {
+    return out_of_budget() &&
+           (times.base.failed.code() == Code::k_cancelled || times.head.failed.code() == Code::k_cancelled);
+  }
   PairOptions timing(std::optional<double> gate) const {
     PairOptions options = plan_.timing;
     options.agree = gate.value_or(kLeastGate) / 2;
+    options.end = end_;
     return options;
   }
   Verdict verdict_of(const Case& item, const std::string& variant) const {
@@ -227,11 +239,12 @@ class Sitting {
   }
 
   Status find(const Case& item, Way* way, Course* course) const {
-    KRN_TRY_LET(way->candidate, find_candidate(item, *way, plan_.timing.threads, course));
+    KRN_TRY_LET(way->candidate, find_candidate(item, *way, timing({}), course));
     return {};
   }
 
-  // Finds what answers on both sides and times it. The id of head's run.
+  // Finds what answers on both sides and times it. The id of head's run; empty, and no record, if the budget ended
+  // before the first look.
   Result<std::string> measure_cell(const Case& item, Way* base, Way* head) {
     const std::optional<double> gate = gate_of_cell(item, head->variant);
     PairTimes times;
@@ -240,15 +253,19 @@ class Sitting {
     if (head->stack == base->stack && head->variant == base->variant) {
       head->candidate = base->candidate;
       times.head.cold_ns = times.base.cold_ns, times.head.fallbacks = times.base.fallbacks;
+      times.head.errors = times.base.errors;
     } else if (times.base.failed.ok()) {
       times.head.failed = find(item, head, &times.head);
     }
     while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
-      const bool enough =
-          plan_.purpose == Purpose::kSelfcheck || !gate || out_of_budget() || !needs_more_blocks(shifts(times), *gate);
+      const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || !needs_more_blocks(shifts(times), *gate);
       if (have >= kMatrixLooks[0] && enough) break;
       time_blocks(item, *base, *head, timing(gate), have == 0 ? kMatrixLooks[0] : have, &times);
+    }
+    if (cut_off(times)) {
+      if (times.taken - times.dropped < kMatrixLooks[0]) return std::string();
+      times.base.failed = times.head.failed = Status();  // decided by what there is
     }
     return write_runs(item, *base, *head, times, gate, {});
   }
@@ -280,6 +297,7 @@ class Sitting {
             {"settle_ns", course.settle_ns},
             {"counts", course.counts},
             {"fallbacks", course.fallbacks},
+            {"errors", course.errors},
             {"time", now_seconds()},
             {"load", machine_load()}};
   }
@@ -317,17 +335,19 @@ class Sitting {
     return head_run.id;
   }
 
+  // Of the workers: one per stack, so that equal stacks share what they compiled and decided, and nothing of an earlier
+  // sitting is taken over.
+  std::string cache_of(const std::string& stack) const { return caches_.path() + "/" + stack.substr(0, 16); }
+
   const SittingPlan& plan_;
   const std::vector<Verdict> earlier_;
   std::vector<Pair> flagged_;
   Store mine_;  // this sitting's records
   LogWriter log_;
-  // Of the workers: one per stack, so that equal stacks share what they compiled and decided, and nothing of an earlier
-  // sitting is taken over.
-  std::string cache_of(const std::string& stack) const { return caches_.path() + "/" + stack.substr(0, 16); }
   ScratchFolder caches_;
   const std::string name_;
   const double begin_;
+  Clock::time_point end_ = Clock::time_point::max();
   std::string machine_, base_stack_, head_stack_, peer_stack_;
 };
 
@@ -346,7 +366,25 @@ Result<FileLock> lock_device() {
   return std::move(*lock);
 }
 
+// Of a store that need not be there yet.
+Result<std::vector<Verdict>> verdicts_so_far(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(fs::path(folder) / "log", error)) return std::vector<Verdict>();
+  KRN_TRY_LET(const Store store, Store::read(folder));
+  return judge(store);
+}
+
 }  // namespace
+
+Result<bool> gates_are_known(const SittingPlan& plan) {
+  if (plan.gate > 0) return true;
+  KRN_TRY_LET(const std::vector<Verdict> earlier, verdicts_so_far(plan.store));
+  const std::string machine = make_record("machine", machine_fields()).id;
+  for (const Case& item : plan.cases)
+    for (const std::string& variant : plan.variants)
+      if (!gate_from(earlier, machine, plan.timing.threads, item.text(), variant)) return false;
+  return true;
+}
 
 Result<std::string> hold_sitting(const SittingPlan& plan) {
   KRN_TRY_LET(const FileLock lock, lock_device());
@@ -354,12 +392,7 @@ Result<std::string> hold_sitting(const SittingPlan& plan) {
   const std::string seed = fmt::format("{} {} {}", std::chrono::system_clock::now().time_since_epoch().count(),
                                        ::getpid(), machine_fields().dump());
   const std::string name = hex(sha256(seed.data(), seed.size())).substr(0, 16);
-  std::error_code error;
-  std::vector<Verdict> earlier;
-  if (fs::exists(fs::path(plan.store) / "log", error)) {
-    KRN_TRY_LET(const Store store, Store::read(plan.store));
-    earlier = judge(store);
-  }
+  KRN_TRY_LET(std::vector<Verdict> earlier, verdicts_so_far(plan.store));
   KRN_TRY_LET(LogWriter log, LogWriter::begin(plan.store, name));
   Sitting sitting(plan, std::move(earlier), std::move(log), std::move(caches), name);
   KRN_TRY(sitting.hold());

@@ -29,11 +29,15 @@ struct SittingPlan {
   std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto, peer:<name>
   std::string peers;                  // the command that runs peer:<name>; "" if none is asked for
   PairOptions timing;
-  double budget_seconds = 0;                     // 0: none
+  double budget_seconds = 0;                     // 0: none; what it cuts off has no record
   double gate = 0;                               // given by hand for all cells; 0: by the store's selfchecks
   bool counts_only = false;                      // times inform here, and decide nothing
   std::function<void(const std::string&)> tell;  // progress, one line each
 };
+
+// Whether all its cells have a gate on this machine, given or by the store's selfchecks, so that another one is not
+// needed.
+Result<bool> gates_are_known(const SittingPlan& plan);
 
 // The sitting's name; its records are in the store. `exhausted` if another process measures here, or the store cannot
 // be written.

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <memory>
 
 #include "core/host/plugins.h"
+#include "tools/matrix/bisect.h"
 #include "tools/matrix/place.h"
 #include "tools/matrix/report.h"
 #include "tools/matrix/sitting.h"
@@ -27,28 +29,24 @@ struct Words {
   SittingPlan plan;
   std::string set = "smoke", pattern, shard = "1/1", budget, base, head;
   std::vector<std::string> variants;
-  bool list = false, quiet = false;
+  bool list = false, quiet = false, once = false;
   double gate_percent = 0;
   // Of the words that read.
   std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit, html, google,
               google_base;
   std::string of, mark, why, who = "a person";
+  BisectPlan bisect;
   int shards = 0;
   std::vector<std::string> sources;
 };
 
 // "90", "90s", "10m", "2h".
 Result<double> parse_seconds(const std::string& text) {
-  size_t used = 0;
   double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = used ? text.substr(used) : "?";
+  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit(at, text.data() + text.size());
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (factor == 0 || !(value > 0))
+  if (error != std::errc() || factor == 0 || !(value > 0 && value * factor < 1e9))
     return Status(Code::k_invalid_input,
                   {"\"" + text + "\" is no time", "--budget", "nothing was measured", "give seconds, or 10m, or 2h"});
   return value * factor;
@@ -140,6 +138,13 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (!words.budget.empty()) {
     KRN_TRY_LET(plan.budget_seconds, parse_seconds(words.budget));
   }
+  if (words.once) {
+    KRN_TRY_LET(const bool known, gates_are_known(plan));
+    if (known) {
+      fmt::print(stderr, "  these cells have a gate: nothing was measured\n");
+      return {};
+    }
+  }
   KRN_TRY_LET(plan.head, words.head.empty() ? Result<std::string>(own_command()) : find_command(words.head));
   KRN_TRY_LET(plan.base, words.base.empty() ? Result<std::string>(plan.head) : find_command(words.base));
   const auto peer = std::find_if(plan.variants.begin(), plan.variants.end(), is_peer);
@@ -184,6 +189,7 @@ void add_reports(CLI::App& word, Words& words) {
 }
 
 void add_measuring(CLI::App& word, Words& words) {
+  word.add_option("--head", words.head, "what is measured, as --base of compare; else this command");
   word.add_option("--set", words.set, "smoke, ci, full, or a file of cases")->capture_default_str();
   word.add_option("--cases", words.pattern, "only those that match this shell pattern");
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
@@ -225,14 +231,28 @@ void add_matrix(CLI::App& app, int& exit_code) {
            "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
            [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); }),
       *words);
-  add_measuring(*add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
-                     [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); }),
-                *words);
+  CLI::App* selfcheck = add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
+                            [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); });
+  selfcheck->add_flag("--once", words->once, "measure nothing where these cells have a gate already");
+  add_measuring(*selfcheck, *words);
   CLI::App* compare = add("compare", "measure two builds against each other",
                           [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
   compare->add_option("--base", words->base, "an install prefix, a build folder or a keirin command")->required();
-  compare->add_option("--head", words->head, "the same; else this command");
   add_measuring(*compare, *words);
+  CLI::App* bisected = add("bisect", "find the commit that made something slower", [](Words& w, int*) -> Status {
+    w.bisect.command = own_command();
+    w.bisect.store = w.store;
+    return bisect(w.bisect);
+  });
+  bisected->add_option("--good", words->bisect.good, "a commit that was fast enough")->required();
+  bisected->add_option("--bad", words->bisect.bad, "one after it that is slower")->capture_default_str();
+  bisected->add_option("--repository", words->bisect.repository, "of git")->capture_default_str();
+  bisected->add_option("--build", words->bisect.build, "a command that a shell runs in a checkout of each commit")
+      ->required();
+  bisected->add_option("--built", words->bisect.built, "where it leaves the keirin command, as --base takes it")
+      ->capture_default_str();
+  bisected->add_option("words", words->bisect.words,
+                       "for `keirin matrix compare`, after --: --set, --cases, --gate and so on");
   CLI::App* merged = add("merge", "put the records of other stores into one", [](Words& w, int*) -> Status {
     KRN_TRY_LET(const MergeResult result, merge(w.store, w.sources));
     for (const StoreProblem& problem : result.problems)
@@ -249,7 +269,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
   CLI::App* history =
       add("history", "series over sittings of `run`, with steps and marks", [](Words& w, int*) -> Status {
         KRN_TRY_LET(const Store store, Store::read(w.store));
-        fmt::print("{}", history_text(history_json(store, w.pattern, w.machine_class)));
+        fmt::print("{}", history_text(history_json(store, judge(store), w.pattern, w.machine_class)));
         return {};
       });
   history->add_option("--cases", words->pattern, "only those that match this shell pattern");

@@ -25,11 +25,13 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kLeastValueNs = 200'000;  // shorter calls are timed in batches
-constexpr uint64_t kWakeNs = 1'000'000;      // untimed calls before a slot: this process has slept
-constexpr int kInputSets = 3;                // in rotation
-constexpr int kWindow = 5;                   // calls: two windows that agree are steady
-constexpr size_t kMaxFallbacks = 20;         // reasons that a record holds
+constexpr uint64_t kLeastValueNs = 200'000;      // shorter calls are timed in batches
+constexpr uint64_t kWakeNs = 1'000'000;          // untimed calls before a slot: this process has slept
+constexpr int kInputSets = 3;                    // in rotation
+constexpr size_t kWindow = 5, kLeastWindow = 2;  // calls: two windows that agree are steady
+constexpr uint64_t kWindowNs = 500'000'000;      // long calls: as many as fill this
+constexpr uint64_t kLongCallNs = 50'000'000;     // waking up is nothing to such calls
+constexpr size_t kMaxFallbacks = 20;             // reasons that a record holds
 
 uint64_t since(Clock::time_point begin) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -149,6 +151,8 @@ class Worker {
       out["chosen"] = report.chosen;
       out["disturbed"] = report.disturbed;
       out["fallbacks"] = fallbacks_of(report);
+      out["errors"] = {{"answer", report.max_error},
+                       {"eager", report.eager_error}};  // before 64 bits, by the largest element
       out["counts"] = {{"nodes", report.nodes},
                        {"nodes_compiled", report.nodes_compiled},
                        {"nodes_opaque", report.nodes_opaque},
@@ -179,18 +183,20 @@ class Worker {
     const uint64_t most_ns = question.value("most_ns", uint64_t{30'000'000'000});
     const Clock::time_point begin = Clock::now();
     KRN_TRY_LET(const uint64_t first, timed(1));
+    const size_t window = std::clamp<size_t>(kWindowNs / std::max<uint64_t>(first, 1), kLeastWindow, kWindow);
     std::vector<double> ns;
     bool settled = false;
     while (!settled && static_cast<int>(ns.size()) < most_calls && since(begin) < most_ns) {
       KRN_TRY_LET(const uint64_t one, timed(1));
       ns.push_back(static_cast<double>(one));
       const size_t n = ns.size();
-      if (n < 2 * kWindow) continue;
+      if (n < 2 * window) continue;
       const std::span<const double> all(ns);
       settled =
-          std::abs(std::log(median(all.subspan(n - kWindow)) / median(all.subspan(n - 2 * kWindow, kWindow)))) <= agree;
+          std::abs(std::log(median(all.subspan(n - window)) / median(all.subspan(n - 2 * window, window)))) <= agree;
     }
-    const double steady = median(std::span<const double>(ns).last(std::min<size_t>(ns.size(), kWindow)));
+    const double steady = median(std::span<const double>(ns).last(std::min(ns.size(), window)));
+    wakes_ = steady < kLongCallNs;
     calls_per_value_ = std::max<uint64_t>(
         1, static_cast<uint64_t>(std::ceil(static_cast<double>(kLeastValueNs) / std::max(steady, 1.0))));
     return json{
@@ -199,13 +205,13 @@ class Worker {
 
   Result<json> slot(const json& question) {
     const uint64_t fill_ns = question.value("fill_ns", uint64_t{20'000'000}),
-                   least = question.value("least", uint64_t{5});
-    for (const Clock::time_point begin = Clock::now(); since(begin) < kWakeNs;) KRN_TRY(call());
+                   least = question.value("least", uint64_t{5}), most_ns = question.value("most_ns", UINT64_MAX);
+    for (const Clock::time_point begin = Clock::now(); wakes_ && since(begin) < kWakeNs;) KRN_TRY(call());
     json ns = json::array();
     const uint64_t waited = interference_->waited_ns(), stolen = interference_->stolen_ns(),
                    used = interference_->used_ns();
     const Clock::time_point begin = Clock::now();
-    while (ns.size() < least || since(begin) < fill_ns) {
+    for (uint64_t took = 0; took < fill_ns || (ns.size() < least && took < most_ns); took = since(begin)) {
       KRN_TRY_LET(const uint64_t value, timed(calls_per_value_));
       ns.push_back(value);
     }
@@ -223,7 +229,7 @@ class Worker {
   std::array<std::vector<TensorRef>, kInputSets> inputs_;
   std::optional<ProcessInterference> interference_;
   uint64_t next_input_ = 0, calls_per_value_ = 1;
-  bool eager_ = false;
+  bool eager_ = false, wakes_ = true;
 };
 
 }  // namespace

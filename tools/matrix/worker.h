@@ -8,11 +8,12 @@
 //
 //   hello                                          -> protocol, parts {name: version or build}
 //   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, fallbacks [text],
-//          cache, verify                             build_ns, threads
+//          cache, verify                             build_ns, threads, errors {name: number}
 //          (candidate: what answers; empty: found by the variant's race)
 //   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
-//   slot   fill_ns, least                          -> ns [per call], calls (of one value), lasted_ns, waited_ns,
-//                                                     stolen_ns, used_ns
+//   slot   fill_ns, least, most_ns                 -> ns [per call], calls (of one value), lasted_ns, waited_ns,
+//          (as many calls as fill it, at least so        stolen_ns, used_ns
+//          many unless they take longer than most_ns)
 #pragma once
 
 #include <cstdint>

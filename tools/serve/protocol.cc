@@ -97,7 +97,7 @@ bool take_number(const json& item, T& to) {
   return true;
 }
 
-// Nested or flat, in row-major order. Nothing beyond `end` is written; false for an item that is no such number, or too
+// Nested or flat, in row-major order. Nothing beyond `end` is written; false for an item that is not such a number, or too
 // many of them.
 template <class T>
 bool flatten(const json& data, size_t depth, T*& at, T* end) {
@@ -148,7 +148,7 @@ Result<Header> header_of(const json& j) {
   if (const auto parameters = j.find("parameters"); parameters != j.end() && parameters->is_object())
     if (const auto bytes = parameters->find("binary_data_size"); bytes != parameters->end()) {
       uint64_t value = 0;
-      if (!take_number(*bytes, value)) return refused(called + " has a binary_data_size that is no size");
+      if (!take_number(*bytes, value)) return refused(called + " has a binary_data_size that is not a size");
       header.binary_bytes = value;
     }
   return header;
@@ -239,13 +239,13 @@ Result<std::vector<InferRequest::Wanted>> wanted_of(const json& j, const Signatu
       if (!signature.outputs[i].dtype.empty()) wanted.push_back({i, all_binary});
     return wanted;
   }
-  if (!outputs->is_array()) return refused("outputs is no array");
+  if (!outputs->is_array()) return refused("outputs is not an array");
   for (const json& output : *outputs) {
     if (!output.is_object() || !output.contains("name") || !output.at("name").is_string())
       return refused("an output has no name");
     KRN_TRY_LET(const size_t position, position_of(signature.outputs, output.at("name"), "output"));
     if (signature.outputs[position].dtype.empty())
-      return refused("output \"" + signature.outputs[position].name + "\" is no tensor");
+      return refused("output \"" + signature.outputs[position].name + "\" is not a tensor");
     wanted.push_back({position, parameter_is_true(output, "binary_data", all_binary)});
   }
   return wanted;
@@ -305,13 +305,13 @@ Result<InferRequest> parse_infer(std::string_view body, std::optional<size_t> js
                    json_bytes ? "" : "bytes behind the JSON take the header Inference-Header-Content-Length");
   InferRequest request;
   if (const auto id = j.find("id"); id != j.end()) {
-    if (!id->is_string()) return refused("id is no text");
+    if (!id->is_string()) return refused("id is not text");
     request.id = *id;
   }
   if (const auto parameters = j.find("parameters"); parameters != j.end() && parameters->is_object())
     if (const auto timeout = parameters->find("timeout");
         timeout != parameters->end() && (!take_number(*timeout, request.timeout_us) || request.timeout_us < 0))
-      return refused("timeout is no number of microseconds");
+      return refused("timeout is not a number of microseconds");
   KRN_TRY_LET(request.outputs, wanted_of(j, signature));
   const auto inputs = j.find("inputs");
   if (inputs == j.end() || !inputs->is_array()) return refused("there are no inputs");

@@ -16,13 +16,13 @@ Result<WarmShapes> parse_warm_shapes(std::string_view text) {
   if (!j.is_object()) return refused("the sizes to warm are no JSON object");
   WarmShapes out;
   for (const auto& [model, kinds] : j.items()) {
-    if (!kinds.is_array()) return refused("the sizes of \"" + model + "\" are no list");
+    if (!kinds.is_array()) return refused("the sizes of \"" + model + "\" are not a list");
     auto& lists = out[model];
     for (const nlohmann::json& kind : kinds) {
-      if (!kind.is_array()) return refused("the sizes of \"" + model + "\" are no list of lists");
+      if (!kind.is_array()) return refused("the sizes of \"" + model + "\" are not a list of lists");
       lists.emplace_back();
       for (const nlohmann::json& size : kind) {
-        if (!size.is_number_unsigned()) return refused("a size of \"" + model + "\" is no whole number");
+        if (!size.is_number_unsigned()) return refused("a size of \"" + model + "\" is not a whole number");
         lists.back().push_back(size.get<int64_t>());
       }
     }

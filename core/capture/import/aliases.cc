@@ -49,6 +49,14 @@ AliasId Aliases::view(AliasId source, ValueId value) {
   return static_cast<AliasId>(aliases_.size() - 1);
 }
 
+Aliases::Saved Aliases::save() const {
+  Saved saved;
+  saved.bases_ = bases_, saved.aliases_ = aliases_;
+  return saved;
+}
+
+void Aliases::go_back(Saved saved) { bases_ = std::move(saved.bases_), aliases_ = std::move(saved.aliases_); }
+
 Result<ValueId> Aliases::apply(const Op& step, ValueId operand) {
   return builder_.emit1(step.code, {operand}, step.attrs);
 }

@@ -22,7 +22,7 @@ class Aliases {
   // A value with storage of its own. `root` is the input or constant that it is, or kNone.
   AliasId fresh(ValueId value, ValueId root = kNone);
   // `value` was computed from the current content of `source` by rows; where eager makes a view, writes go through. If
-  // the rows are no chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
+  // the rows are not a chain of invertible moves, the storage is shared in an unknown way and only reads are possible.
   AliasId view(AliasId source, ValueId value);
 
   // The value that it was read as last: of the current type, perhaps not of the current content.
@@ -31,6 +31,12 @@ class Aliases {
   Result<ValueId> read(AliasId alias);
   // Replaces the content of the alias by `value` of equal dtype and sizes.
   Status write(AliasId alias, ValueId value);
+
+  bool share_storage(AliasId a, AliasId b) const { return aliases_[a].base == aliases_[b].base; }
+  // What is known now, to go back to.
+  class Saved;
+  Saved save() const;
+  void go_back(Saved saved);
 
   // The input or constant that the alias is, whole and unchanged in shape; else kNone.
   ValueId identity(AliasId alias) const;
@@ -54,6 +60,12 @@ class Aliases {
   Result<ValueId> invert(const Op& step, ValueId operand, ValueId result);
 
   Builder& builder_;
+  std::vector<Base> bases_;
+  std::vector<Alias> aliases_;
+};
+
+class Aliases::Saved {
+  friend class Aliases;
   std::vector<Base> bases_;
   std::vector<Alias> aliases_;
 };

@@ -6,11 +6,13 @@
 
 #include <ATen/TensorUtils.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "abi/planted.h"
 #include "core/capture/import/aliases.h"
+#include "core/capture/record/recorder.h"
 #include "core/eager/at_tensor.h"
 #include "core/eager/call_table.h"
 #include "core/eager/input_rules.h"
@@ -37,6 +39,12 @@ using Scope = std::map<std::string, Entry, std::less<>>;
 
 // Operators that show memory and not values: what they answer depends on where their operand lies.
 bool reads_memory(const std::string& op) { return op.starts_with("aten::as_strided"); }
+
+// Whether tensors of these forms may be made for a try: floats, because what integers mean to an operator (pivots) is not known, and few.
+bool may_have_elements(const std::vector<at::Tensor>& forms) {
+  constexpr int64_t kMost = 1 << 24;
+  return std::all_of(forms.begin(), forms.end(), [](const at::Tensor& form) { return form.is_floating_point() && form.numel() <= kMost; });
+}
 
 std::string full_name(const c10::OperatorHandle& op) {
   const c10::OperatorName& name = op.operator_name();
@@ -72,7 +80,6 @@ class Importer {
     KRN_TRY(add_nodes(program_.graph, devices, scope_));
     KRN_TRY(add_outputs());
     captured_.graph.drop_dead();
-    list_opaque();
     captured_.calls = std::move(calls_);
     return std::move(captured_);
   }
@@ -368,7 +375,100 @@ class Importer {
     }
     if (reshapes_in_place) return Status(Code::k_unsupported, "the operator changes a tensor's shape in place: " + why);
     if (reads_memory(schema.name())) return Status(Code::k_unsupported, "the operator shows memory and not values: " + why);
+    if (written.empty()) {
+      KRN_TRY_LET(const bool done, add_parts(node, call, results, scope, &why));
+      if (done) return {};
+    }
     return add_opaque(call, results, written, why, scope);
+  }
+
+  // An operator without a row that LibTorch writes with others is what it is made of, if every part has rows: one step of LibTorch's is
+  // better than several. False: nothing was added, and `why` says what stands in the way.
+  Result<bool> add_parts(const pt2::Node& node, const BoundCall& call, const Results& results, Scope& scope, std::string* why) {
+    if (knows_aten_op(full_name(call.op)) || !call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+    Slots slots;                  // numbers, and places for the tensors
+    std::vector<at::Tensor> forms;  // of the tensors, without elements
+    std::vector<Entry> sources;   // of the same
+    std::vector<uint32_t> places;
+    std::map<std::string, uint32_t> slot_of;
+    KRN_TRY_LET(const BoxedCall boxed, make_boxed_call(call, [&](const std::string& name) -> Result<uint32_t> {
+                  const auto [at, is_new] = slot_of.emplace(name, static_cast<uint32_t>(slots.size()));
+                  if (!is_new) return at->second;
+                  const Entry& entry = scope.at(name);
+                  slots.push_back(entry.number);
+                  if (!entry.is_tensor) return at->second;
+                  KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+                  const Type& type = captured_.graph.type(value);
+                  const Dims strides = entry.strides.empty() ? contiguous_strides(type.sizes) : entry.strides;
+                  forms.push_back(at::empty_strided(type.sizes, strides, at::TensorOptions(scalar_type_of(type.dtype)).device(at::kMeta)));
+                  sources.push_back(entry);
+                  places.push_back(at->second);
+                  return at->second;
+                }));
+    // Numbers made of integers alone get LibTorch's default dtype between the parts, and fp64 where the operator runs whole in fp64.
+    const auto is_real = [](const auto& type) { return is_float(type.dtype); };
+    if (std::none_of(sources.begin(), sources.end(), [&](const Entry& s) { return is_real(captured_.graph.type(aliases_.last_value(s.alias))); }) &&
+        std::any_of(results.hints.begin(), results.hints.end(), is_real)) {
+      *why += ", and it makes floats of integers";
+      return false;
+    }
+    const auto arguments = [&](const std::vector<at::Tensor>& inputs) {
+      for (size_t i = 0; i < inputs.size(); ++i) slots[places[i]] = inputs[i];
+      torch::jit::Stack stack;
+      boxed.operands.push_all(slots, stack);
+      return stack;
+    };
+    Result<pt2::Program> parts = record_parts(call.op, forms, arguments);
+    if (!parts.ok() && may_have_elements(forms)) {  // some operators have no kernel for tensors without
+      std::vector<at::Tensor> ones;
+      for (const at::Tensor& form : forms) ones.push_back(at::empty_strided(form.sizes(), form.strides(), form.options().device(at::kCPU)).fill_(1));
+      parts = record_parts(call.op, ones, arguments);
+    }
+    if (!parts.ok() || parts->outputs.size() != results.names.size()) {
+      if (!parts.ok()) *why += ", and its parts are not known: " + parts.status().message().what.substr(0, 100);
+      return false;
+    }
+    for (pt2::Node& part : parts->graph.nodes) part.name = node.name, part.module_path = node.module_path;  // for reports
+    Scope inside;
+    for (size_t i = 0; i < sources.size(); ++i) inside[parts->graph.inputs[i].names().at(0)] = sources[i];
+    // Back to here where a part has no rows, or cannot be imported.
+    Aliases::Saved saved = aliases_.save();
+    const size_t num_values = captured_.graph.values.size(), num_ops = captured_.graph.ops.size(), num_calls = calls_->calls.size();
+    const std::string origin = origin_, prefix = std::exchange(prefix_, prefix_ + node.name + "/");
+    note_reads(parts->graph);
+    const Status added = add_nodes(parts->graph, make_device_map(parts->graph, device_), inside);
+    prefix_ = prefix;
+    origin_ = origin;
+    builder_.set_origin(origin);
+    bool whole = added.ok() && calls_->calls.size() == num_calls;
+    std::vector<Entry> entries;
+    for (size_t i = 0; whole && i < results.names.size(); ++i) {
+      const std::vector<std::string> names = parts->outputs[i].arg.names();
+      const auto entry = names.size() == 1 ? inside.find(names[0]) : inside.end();
+      whole = entry != inside.end() && entry->second.is_tensor;
+      if (!whole) break;
+      entries.push_back(entry->second);
+      entries.back().strides = results.hints[i].strides;
+      // A view where eager made one, and only there.
+      const bool is_view = std::any_of(sources.begin(), sources.end(), [&](const Entry& s) { return aliases_.share_storage(s.alias, entries.back().alias); });
+      if (const ObservedValue* seen = observed(results.names[i])) whole = is_view == !seen->view_of.empty();
+    }
+    if (!whole) {
+      if (!added.ok()) *why += ", and a part of it cannot be imported: " + added.message().what;
+      for (OpId op = num_ops; op < captured_.graph.ops.size(); ++op)
+        if (const Op& part = captured_.graph.ops[op]; part.code == OpCode::kOpaque) {
+          *why += ", and its part " + part.s(AttrKey::k_aten) + ": " + captured_.whys[part.call];
+          break;
+        }
+      aliases_.go_back(std::move(saved));
+      captured_.graph.values.resize(num_values);
+      captured_.graph.ops.resize(num_ops);
+      calls_->calls.erase(calls_->calls.begin() + static_cast<ptrdiff_t>(num_calls), calls_->calls.end());
+      captured_.whys.resize(num_calls);
+      return false;
+    }
+    for (size_t i = 0; i < entries.size(); ++i) scope[results.names[i]] = entries[i];
+    return true;
   }
 
   // An explicit offset counts from the start of the storage, of which a value knows nothing: the operand has to be all of it.
@@ -581,7 +681,7 @@ class Importer {
     captured_.graph.ops[op].call = static_cast<uint32_t>(calls_->calls.size());
     captured_.graph.ops[op].effects = effects;
     captured_.graph.ops[op].origin = origin_;
-    whys_.push_back(why);
+    captured_.whys.push_back(why);
     calls_->calls.push_back(std::move(opaque));
     return define_opaque(call, results, written, num_returned, op, returns_written, scope);
   }
@@ -656,14 +756,7 @@ class Importer {
       const ValueId root = aliases_.identity(scope_.at(input.arg.get<pt2::TensorArg>()->name).alias);
       if (root != kNone) return root;
     }
-    return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is no input");
-  }
-
-  void list_opaque() {
-    for (OpId i = 0; i < captured_.graph.ops.size(); ++i) {
-      const Op& op = captured_.graph.ops[i];
-      if (op.code == OpCode::kOpaque) captured_.opaque.push_back({i, op.s(AttrKey::k_aten), whys_[op.call]});
-    }
+    return Status(Code::k_corrupt, "an output writes \"" + spec.target + "\", which is not an input");
   }
 
   const pt2::Program& program_;
@@ -673,7 +766,6 @@ class Importer {
   std::string prefix_;                       // of the names of the graph at hand in seen_
   Captured captured_;
   std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
-  std::vector<std::string> whys_;            // by call
   std::string origin_;                       // of the node at hand
   std::set<std::string, std::less<>> read_;  // values that a node or an output reads
   Builder builder_;

@@ -24,12 +24,7 @@ class CallTable;
 struct Captured {
   Graph graph;  // user inputs by flat position; constants and state by position in the WeightTable
   std::shared_ptr<const CallTable> calls;  // of the opaque ops
-  struct Opaque {
-    OpId op = kNone;
-    std::string aten;
-    std::string why;
-  };
-  std::vector<Opaque> opaque;  // for reports
+  std::vector<std::string> whys;           // by Op::call: why an op is opaque, for reports
 };
 
 // `input_specs` are the flat user inputs at concrete sizes; they are checked as a call's would be. `device` is where

@@ -137,7 +137,7 @@ Status check_program(const Program& program) {
   Targets targets = collect(program);
   for (size_t i = 0; i < program.outputs.size(); ++i)
     if (!target_exists(program.outputs[i], targets))
-      return corrupt("the output writes to \"" + program.outputs[i].target + "\", which is no input of its kind",
+      return corrupt("the output writes to \"" + program.outputs[i].target + "\", which is not an input of its kind",
                      "graph_module.signature.output_specs[" + std::to_string(i) + "]");
   return check_trees(program);
 }

@@ -2,7 +2,7 @@
 //
 // Size expressions of an exported program: sympy's `srepr` text and the subset of Python in which guards are written,
 // parsed into one tree, and evaluated over a map symbol -> int64.
-// It is no algebra system: nothing is simplified and nothing is solved. Integer results are exact or an error: the
+// It is not an algebra system: nothing is simplified and nothing is solved. Integer results are exact or an error: the
 // arithmetic inside is on 128-bit rationals, every overflow and every non-integer result is a Status.
 #pragma once
 

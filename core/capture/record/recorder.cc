@@ -13,6 +13,7 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "core/capture/record/arguments.h"
 #include "core/eager/at_tensor.h"
@@ -344,12 +345,20 @@ const Status& registered() {
 
 class RecordingScope {
  public:
-  explicit RecordingScope(Recorder& recorder) : key_(kKey) { t_recorder = &recorder; }
-  ~RecordingScope() { t_recorder = nullptr; }
+  explicit RecordingScope(Recorder& recorder) : outer_(std::exchange(t_recorder, &recorder)), key_(kKey) {}
+  ~RecordingScope() { t_recorder = outer_; }
 
  private:
+  Recorder* outer_;
   c10::impl::IncludeDispatchKeyGuard key_;
 };
+
+Status ready() {
+  if (const Status& status = registered(); !status.ok())
+    return Status(Code::k_unsupported, Message{"operators cannot be recorded in this process: " + status.message().what, {}, "the function itself answers",
+                                               "another library has taken LibTorch's key for modes"});
+  return {};
+}
 
 }  // namespace
 
@@ -357,9 +366,7 @@ bool is_recording() { return t_recorder != nullptr; }
 
 Result<Recording> record(const TorchFunction& function, const std::vector<at::Tensor>& inputs,
                          const std::vector<std::pair<std::string, at::Tensor>>& names) {
-  if (const Status& ready = registered(); !ready.ok())
-    return Status(Code::k_unsupported, Message{"operators cannot be recorded in this process: " + ready.message().what, {}, "the function itself answers",
-                                               "another library has taken LibTorch's key for modes"});
+  KRN_TRY(ready());
   if (t_recorder != nullptr) return Status(Code::k_unsupported, "this thread records already");
   const Device device = inputs.empty() ? Device{} : device_of(inputs[0].device());
   KRN_TRY_LET(const RandomState before, random_state(device));
@@ -388,6 +395,30 @@ Result<Recording> record(const TorchFunction& function, const std::vector<at::Te
   if (!status.ok()) return status;
   if (!recorder.trouble().ok()) return recorder.trouble();
   return recorder.finish();
+}
+
+Result<pt2::Program> record_parts(const c10::OperatorHandle& op, const std::vector<at::Tensor>& inputs,
+                                  const std::function<Stack(const std::vector<at::Tensor>&)>& arguments) {
+  constexpr auto kComposite = c10::DispatchKey::CompositeImplicitAutograd;
+  if (!op.hasKernelForDispatchKey(kComposite)) return Status(Code::k_unsupported, "the operator is not made of others");
+  KRN_TRY(ready());
+  Recorder recorder({});
+  KRN_TRY(catch_torch([&] {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& input : inputs) recorder.add_input(input);
+    Stack stack = arguments(inputs);
+    {
+      const RecordingScope scope(recorder);
+      op.callBoxedForDispatchKey(kComposite, stack);
+    }
+    each_tensor(stack, [&](at::Tensor& output) { recorder.add_output(output); });
+  }));
+  KRN_TRY(recorder.trouble());
+  Recording recording = recorder.finish();
+  pt2::Program program = std::move(recording.file.models.at("model").program);
+  if (!recording.reads.empty()) return Status(Code::k_unsupported, "its parts read a tensor that they make unseen");
+  if (program.graph.nodes.size() > kMostParts) return Status(Code::k_unsupported, "it has " + std::to_string(program.graph.nodes.size()) + " parts");
+  return program;
 }
 
 }  // namespace keirin

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <functional>
 #include <map>
@@ -42,6 +44,14 @@ struct Recording {
 // the function is kept in the Status. Any thread; a function that records is not recorded.
 Result<Recording> record(const TorchFunction& function, const std::vector<at::Tensor>& inputs,
                          const std::vector<std::pair<std::string, at::Tensor>>& names);
+// What an operator is made of, where LibTorch's own kernel of it is written with others (CompositeImplicitAutograd): a program of one run
+// of that kernel. `inputs` are the tensors among the operator's arguments, each of them once, and are the program's inputs; `arguments`
+// puts them into all arguments. They need have no elements (the device "meta"): only forms count. The program's outputs are the operator's
+// results, lists as their elements. `unsupported` where it has no such kernel, where the kernel looks at elements or reads other tensors,
+// and where it asks for more than kMostParts operators, as one that unrolls a loop does. Any thread; inside of `record` as well.
+inline constexpr size_t kMostParts = 64;
+Result<pt2::Program> record_parts(const c10::OperatorHandle& op, const std::vector<at::Tensor>& inputs,
+                                  const std::function<torch::jit::Stack(const std::vector<at::Tensor>&)>& arguments);
 // Whether this thread is inside of `record`.
 bool is_recording();
 

@@ -108,7 +108,7 @@ Value* expm1(const Floats& f, Value* x) {
   Value* q = f.polynomial(r, {5.000000000e-01, 1.666666716e-01, 4.166635498e-02, 8.333274163e-03, 1.394111663e-03,
                               1.991370664e-04});  // 2^-32
   Value* p = f.fma(f.mul(r, r), q, r);
-  // 2^n p + (2^n - 1), halved on the way because 2^128 is no float.
+  // 2^n p + (2^n - 1), halved on the way because 2^128 is not a float.
   Value* half = f.power_of_two(f.b.CreateSub(f.b.CreateFPToSI(n, f.ints()), f.i(1)));
   Value* y = f.mul(f.fma(half, p, f.sub(half, f.c(0.5))), f.c(2));
   Value* tiny = f.b.CreateFCmpOLT(f.abs(x), f.c(1e-30));  // keeps -0 and denormals

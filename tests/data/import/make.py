@@ -41,6 +41,41 @@ class Mlp(nn.Module):
         return self.b(torch.relu(self.a(x)) * 0.5)
 
 
+# Of no library that anybody has: tests/unit/api/own_operator.cc registers it for C++.
+@torch.library.custom_op("keirin_test::bent", mutates_args=())
+def bent(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return torch.tanh(x * factor) + x
+
+
+@bent.register_fake
+def _(x, factor):
+    return torch.empty_like(x)
+
+
+class OwnOperator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return torch.relu(self.b(bent(torch.relu(self.a(x)) * 0.5, 0.75)) + 1)
+
+
+class Parts(nn.Module):
+    """Operators that are made of others, views among them that are written through; kl_div has a part without a row."""
+    def forward(self, x, y):
+        both = torch.hstack([x, y * 2])
+        near = torch.nn.functional.cosine_similarity(x, y, dim=1)
+        dot = torch.tensordot(x, y, dims=([1], [1]))
+        turned = torch.swapaxes(both, 0, 1)
+        turned.mul_(near)
+        first, second = torch.tensor_split(both, 2, dim=1)
+        second.add_(1)
+        apart = torch.nn.functional.l1_loss(x, y)
+        loss = torch.nn.functional.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean")
+        return both, first, dot.mT, torch.fliplr(x), apart, loss
+
+
 class InPlace(nn.Module):
     def forward(self, x):
         y = x + 1
@@ -373,6 +408,8 @@ def cases():
     yield "in_place", InPlace().eval(), (torch.randn(3, 4),), None, 1
     yield "counter", Counter().eval(), (torch.randn(2, 3), torch.tensor([1, 2])), None, 3
     yield "writes_input", WritesInput().eval(), (torch.randn(3, 4), torch.randn(4)), None, 2
+    yield "own_operator", OwnOperator().eval(), (torch.randn(3, 8),), None, 1
+    yield "parts", Parts().eval(), (torch.randn(3, 4), torch.randn(3, 4)), None, 1
     yield "opaque", Opaque().eval(), (torch.randn(4, 4),), None, 1
     yield "opaque_in_place", OpaqueInPlace().eval(), (torch.rand(3, 4),), None, 1
     yield "unknown_view", UnknownView().eval(), (torch.rand(3, 3),), None, 1

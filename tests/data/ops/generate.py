@@ -83,6 +83,8 @@ class Case:
         if isinstance(v, (list, tuple)):
             if "Tensor" in type_name:
                 return {"tensors": [None if x is None else self.tensor(x) for x in v]}
+            if all(isinstance(x, bool) for x in v) and v:
+                return {"bools": list(v)}
             if "float" in type_name or any(isinstance(x, float) for x in v):
                 return {"doubles": [float(x) for x in v]}
             return {"ints": list(v)}
@@ -312,7 +314,50 @@ def layers():
     case(f, "batch_norm", cl(2, 4, 3, 2), pos(4), t(4), *batch); case(f, "batch_norm", t(3, 2, 4, dtype=torch.bfloat16), pos(2), t(2), *batch); case(f, "batch_norm", t(1, 2, 3, 2, 2, dtype=torch.float64), None, None, *batch)
 
 
-for write in (pointwise, reductions, views, indexing, factories, contractions, layers):
+def backward():
+    f, half = "backward", torch.bfloat16
+    g, x = t(3, 4), t(3, 4)
+    case(f, "threshold_backward", g, x, 0); case(f, "threshold_backward", g, x, 0.5); case(f, "threshold_backward", g, torch.tensor([[float("nan"), -1.0, 0.0, 1.0]] * 3), 0)
+    case(f, "hardtanh_backward", g, x, -1, 1); case(f, "tanh_backward", g, torch.tanh(x)); case(f, "sigmoid_backward", g, torch.sigmoid(x)); case(f, "silu_backward", g, x)
+    case(f, "gelu_backward", g, x); case(f, "gelu_backward", g, 3 * x, approximate="tanh"); case(f, "gelu_backward", t(2, 8, dtype=half), t(2, 8, dtype=half))
+    case(f, "tanh_backward", t(2, 8, dtype=half), torch.tanh(t(2, 8, dtype=half))); case(f, "silu_backward", t(2, 8, dtype=half), t(2, 8, dtype=half))
+    case(f, "leaky_relu_backward", g, x, 0.1, False); case(f, "leaky_relu_backward", g, x, 0.1, True)
+    case(f, "native_dropout_backward", g, bools(3, 4), 1 / 0.9); case(f, "native_dropout_backward", t(2, 8, dtype=half), bools(2, 8), 2.0)
+    case(f, "_softmax_backward_data", g, torch.softmax(x, 1), 1, torch.float32); case(f, "_softmax_backward_data", t(2, 3, 4), torch.softmax(t(2, 3, 4), 1), -2, torch.float32)
+    case(f, "_log_softmax_backward_data", g, torch.log_softmax(x, 1), 1, torch.float32); case(f, "_log_softmax_backward_data", t(2, 8, dtype=half), torch.log_softmax(t(2, 8, dtype=half), 1), 1, half)
+    case(f, "_safe_softmax", torch.tensor([[1.0, 2.0, float("-inf")], [float("-inf")] * 3]), -1); case(f, "_safe_softmax", t(2, 3, 4), 1)
+    for reduction in (0, 1, 2):
+        case(f, "mse_loss_backward", t() if reduction else g, x, t(3, 4), reduction)
+    log, classes = torch.log_softmax(t(5, 4), 1), torch.tensor([1, 0, -100, 3, 1])
+    for reduction in (1, 2):
+        total = torch.tensor(4.0)
+        case(f, "nll_loss_forward", log, classes, None, reduction, -100); case(f, "nll_loss_backward", t(), log, classes, None, reduction, -100, total)
+    case(f, "nll_loss_forward", log, ints(5, high=4), None, 1, 2); case(f, "nll_loss_backward", t(), log, torch.tensor([2, 1, 2, 0, 3]), None, 1, 2, torch.tensor(3.0))
+
+    def statistics(x, dims, eps=1e-5):
+        return x.mean(dims, keepdim=True), torch.rsqrt(x.var(dims, unbiased=False, keepdim=True) + eps)
+    for sizes, normed in (((2, 3, 4), [4]), ((2, 3, 4), [3, 4]), ((4,), [4])):
+        x = t(*sizes)
+        w, b = pos(*normed), t(*normed)
+        dims = list(range(-len(normed), 0))
+        case(f, "native_layer_norm", x, normed, w, b, 1e-5); case(f, "native_layer_norm_backward", t(*sizes), x, normed, *statistics(x, dims), w, b, [True, True, True])
+    case(f, "native_layer_norm", t(2, 3, 4), [4], None, None, 1e-3)
+    x = t(2, 8, dtype=half)
+    case(f, "native_layer_norm", x, [8], pos(8), t(8), 1e-5)
+    case(f, "native_layer_norm_backward", t(2, 8, dtype=half), x, [8], *(each.to(half) for each in statistics(x.float(), [-1])), pos(8, dtype=half), t(8, dtype=half), [True, True, True])
+    for x in (t(2, 4, 3, 3), t(5, 4), cl(2, 4, 3, 2), t(3, 4, 5)):
+        mean, inverse = (each.reshape(4) for each in statistics(x, [d for d in range(x.dim()) if d != 1]))
+        case(f, "_native_batch_norm_legit_functional", x, pos(4), t(4), t(4), pos(4), True, 0.1, 1e-5, strides=False)
+        case(f, "_native_batch_norm_legit_functional", x, None, None, t(4), pos(4), True, 0.3, 1e-3, strides=False)
+        for trains in (True, False):
+            case(f, "native_batch_norm_backward", torch.empty_like(x).copy_(t(*x.shape)), x, pos(4), t(4), pos(4), mean, inverse, trains, 1e-5, [True, True, True], strides=False)
+    case(f, "select_backward", t(3, 2), [3, 4, 2], 1, 2); case(f, "select_backward", t(3, 4), [3, 4, 2], -1, -1); case(f, "slice_backward", t(3, 2, 2), [3, 4, 2], 1, 1, 3, 1)
+    case(f, "slice_backward", t(3, 2), [3, 4], 1, 0, 2**63 - 1, 2); case(f, "slice_backward", t(2, 4), [3, 4], 0, -2, 2**63 - 1, 1)
+    case(f, "embedding_dense_backward", t(4, 3), ints(4), 5, -1, False); case(f, "embedding_dense_backward", t(2, 3, 2), ints(2, 3), 5, 1, False)
+    case(f, "_adaptive_avg_pool2d_backward", t(2, 3, 1, 1), t(2, 3, 4, 5), strides=False); case(f, "_adaptive_avg_pool2d_backward", t(3, 1, 1), t(3, 2, 2), strides=False)
+
+
+for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward):
     write()
 for family, rows in CASES.items():
     with open(os.path.join(HERE, family + ".json"), "w") as out:

@@ -13,9 +13,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 
+#include "core/eager/safetensors.h"
 #include "core/eager/tensor_services.h"
 #include "tests/support/shared_runtime.h"
 #include "tests/support/temp_folder.h"
@@ -263,6 +265,33 @@ TEST(Model, OpensLibrariesOfOperators) {
   EXPECT_NE(thrown([&] { Model::load(c.path, c.options); }).find("/nope/libops.so"), std::string::npos);
   c.options.load_libraries = {"libm.so.6"};
   EXPECT_TRUE(c.right(Model::load(c.path, c.options).call(c.inputs)));
+}
+
+// An operator that only its author has: refused with the remedy until its library is named, then a step beside what is compiled.
+TEST(Model, RunsAnOperatorThatALibraryRegisters) {
+  const test::TempFolder folder;
+  const std::string path = std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/own_operator";
+  LoadOptions options;
+  options.cache_dir = folder.path() + "/cache";
+  const std::string without = thrown([&] { Model::load(path + ".pt2", options); });
+  EXPECT_NE(without.find("torch.ops.keirin_test.bent.default"), std::string::npos) << without;
+  EXPECT_NE(without.find("--load-library"), std::string::npos) << without;
+  options.load_libraries = {KEIRIN_OWN_OPERATOR};
+  Model model = Model::load(path + ".pt2", options);
+  auto read = read_safetensors(path + ".safetensors", test::shared_runtime().tensors());
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  std::map<std::string, TensorRef> golden(read->begin(), read->end());
+  const TensorRef &x = golden.at("in_0"), &want = golden.at("out_0_0");
+  const auto is_near = [&](const std::vector<TensorView>& got) {
+    const auto *ours = static_cast<const float*>(got[0].data), *theirs = static_cast<const float*>(want->data());
+    for (int64_t i = 0; i < 3 * 4; ++i)
+      if (!(std::abs(ours[i] - theirs[i]) <= 1e-5f)) return false;
+    return true;
+  };
+  EXPECT_TRUE(is_near(model.call({view_of(x)})));
+  model.compile({view_of(x)});
+  EXPECT_TRUE(is_near(model.call({view_of(x)})));
+  EXPECT_NE(model.explain().find("keirin_test::bent"), std::string::npos) << model.explain();
 }
 
 TEST(Model, WhatIsNoTensorIsThrown) {

@@ -42,7 +42,7 @@ TEST_F(BadRecords, AreThereAtTheNextStart) {
   ASSERT_EQ(kept.size(), 1u);
   EXPECT_EQ(kept[0].plugin, "acme");
   EXPECT_EQ(kept[0].region, std::string(64, 'a'));
-  EXPECT_EQ(kept[0].what, "died: \"\xef\xbf\xbd\n") << "bytes that are no text are replaced";
+  EXPECT_EQ(kept[0].what, "died: \"\xef\xbf\xbd\n") << "bytes that are not text are replaced";
   EXPECT_EQ(open_quarantine(cache_.get())->of_plugin("guid of acme", "1").size(), 1u);
 }
 

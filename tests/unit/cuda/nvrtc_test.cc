@@ -73,7 +73,7 @@ TEST(Nvrtc, RefusalCarriesTheLog) {
   std::string why_not;
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   try {
-    compile_cubin("this is no kernel", target_of("sm_90"));
+    compile_cubin("this is not a kernel", target_of("sm_90"));
     FAIL() << "compiled nonsense";
   } catch (const kit::Error& error) {
     EXPECT_NE(std::string(error.what()).find("error"), std::string::npos) << error.what();

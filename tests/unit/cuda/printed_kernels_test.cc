@@ -168,7 +168,7 @@ TEST(PrintedKernels, GathersTakeSeveralRowsAtOnce) {
   EXPECT_EQ(run_alone({"gather", m.k, 1000, {}, {}, 0, false}, s), "") << describe_schedule(m.k, s);
 }
 
-// Means of 7 x 7: the rows' starts are no whole words.
+// Means of 7 x 7: the rows' starts are not whole words.
 TEST(PrintedKernels, ShortRowsGoThroughSharedMemory) {
   for (int64_t length : {48, 49}) {
     KernelMaker m;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Space to depth without a GPU: what the kernel makes on emulated blocks, convolved by a plain loop, is the convolution that was
-// asked for; NVRTC takes the kernel for every architecture; and what is no stem is left alone.
+// asked for; NVRTC takes the kernel for every architecture; and what is not a stem is left alone.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -27,7 +27,7 @@ TEST_F(Files, OwnedPaths) {
   const std::string file = dir_ + "/f";
   std::ofstream(file) << "x";
   fs::permissions(file, fs::perms(0644));
-  EXPECT_TRUE(check_owned_path(file).ok()) << "a sticky /tmp above is no danger";
+  EXPECT_TRUE(check_owned_path(file).ok()) << "a sticky /tmp above is not a danger";
   EXPECT_FALSE(check_owned_path("f").ok());
   EXPECT_FALSE(check_owned_path(dir_ + "/none").ok());
   fs::permissions(file, fs::perms(0646));

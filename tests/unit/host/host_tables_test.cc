@@ -142,7 +142,7 @@ TEST(HostTables, ParallelForCoversOnceWithDistinctThreads) {
   for (const int t : seen.times) EXPECT_EQ(t, 1);
   EXPECT_GT(seen.threads.size(), 1u);
   threads->parallel_for(&host, 0, 1, fn, nullptr);
-  for (const int64_t grain : {-1, 0, 1}) {  // what is no grain is the smallest
+  for (const int64_t grain : {-1, 0, 1}) {  // what is not a grain is the smallest
     Seen two;
     threads->parallel_for(&host, 2, grain, fn, &two);
     EXPECT_EQ(two.slices, 2) << grain;

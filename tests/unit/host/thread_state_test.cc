@@ -15,7 +15,7 @@ namespace {
 TEST(ThreadState, AnUntouchedThreadHasNothingToPutBack) {
   const ThreadState state;
   volatile float x = 1e-30f;
-  x = x * x;  // sets sticky flags, which are no mode
+  x = x * x;  // sets sticky flags, which are not part of a mode
   EXPECT_EQ(state.restore(), "");
 }
 

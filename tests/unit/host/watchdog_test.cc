@@ -44,7 +44,7 @@ TEST(Watchdog, SpeaksOfARunThatLastsAndOfNoOther) {
   const auto passed = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_GE(slow.longest, 2000);
   EXPECT_LE(slow.longest, passed) << "never more than it lasted";
-  EXPECT_EQ(quick.longest, 0) << "many short runs are no long one";
+  EXPECT_EQ(quick.longest, 0) << "many short runs are not one long run";
   EXPECT_EQ(idle.longest, 0);
   slow_flight.leave();
   slow.longest = 0;

@@ -41,8 +41,9 @@ double scale_of(const TensorRef& tensor, TensorServices& services) {
 
 void print_opaque(const std::string& name, const Captured& captured) {
   std::map<std::string, int> counts;
-  for (const Captured::Opaque& opaque : captured.opaque) ++counts[opaque.aten + " (" + opaque.why + ")"];
-  std::printf("%s: %zu ops, %zu opaque\n", name.c_str(), captured.graph.ops.size(), captured.opaque.size());
+  for (const Op& op : captured.graph.ops)
+    if (op.code == OpCode::kOpaque) ++counts[op.s(AttrKey::k_aten) + " (" + captured.whys.at(op.call) + ")"];
+  std::printf("%s: %zu ops, opaque among them:\n", name.c_str(), captured.graph.ops.size());
   for (const auto& [aten, count] : counts) std::printf("    %d x %s\n", count, aten.c_str());
 }
 

@@ -57,6 +57,7 @@ AtenArg arg_of(const json& a, Builder& b) {
   if (a.contains("double")) return {number(a["double"])};
   if (a.contains("string")) return {a["string"].get<std::string>()};
   if (a.contains("ints")) return {a["ints"].get<Dims>()};
+  if (a.contains("bools")) return {a["bools"].get<std::vector<bool>>()};
   if (a.contains("doubles")) return {a["doubles"].get<std::vector<double>>()};
   if (a.contains("dtype")) return {*dtype_from_name(a["dtype"].get<std::string>())};
   return {AtenArg::None{}};
@@ -182,7 +183,7 @@ TEST_P(Golden, MatchesLibTorch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         ::testing::Values("pointwise", "reduce", "view", "index", "factory", "contraction", "layer"),
+                         ::testing::Values("pointwise", "reduce", "view", "index", "factory", "contraction", "layer", "backward"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(Infer, WhatIsKnownOfAValueHoldsForEveryElement) {
   for (OpCode code : {OpCode::k_full, OpCode::k_expand, OpCode::k_slice, OpCode::k_cast}) EXPECT_GT(splats[code], 10) << find_row(code)->name;
 }
 
-// Nothing is known of what no element gave, and that is no reason to stop.
+// Nothing is known of what no element gave, and that is not a reason to stop.
 TEST(Infer, ReductionsOfNothingAndOfOne) {
   Result<Graph> g = parse(R"(graph {
     %x = input 0 : f32[0,4]

@@ -86,10 +86,7 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
     else
       pointers.push_back({{"null", 0}});
   }
-  // The parameter has room for the workspace only where the text has it; what is beyond is cut by the kernel's own
-  // size.
-  if (kernel.workspace_bytes > 0 || kernel.text.find("KRN_KERNEL(128) split") != std::string::npos)
-    pointers.push_back({{"buffer", c.name + " workspace"}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
+  pointers.push_back({{"buffer", c.name + " workspace"}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
   const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
   for (const auto& l : kernel.launches) {
     json& launch = out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads);

@@ -163,7 +163,7 @@ TEST(MatrixStore, S11UnionWhateverTheOrder) {
       EXPECT_EQ(merged->problems.size(), each == "a" ? 0u : 1u);
     }
     const Store store = read(into);
-    EXPECT_TRUE(store.problems().empty()) << "what is no record is not taken over";
+    EXPECT_TRUE(store.problems().empty()) << "what is not a record is not taken over";
     if (expected.empty()) expected = ids(store);
     EXPECT_EQ(ids(store), expected);
     const Result<MergeResult> again =
@@ -214,7 +214,7 @@ TEST(MatrixStore, S11ChangedBytesDoNoHarm) {
     (void)verdict_bytes(store);
     if (const Result<json> report = report_json(store, ""); report.ok())
       (void)(report_text(*report) + report_markdown(*report) + report_junit(*report));
-    (void)history_text(history_json(store, "", ""));
+    (void)history_text(history_json(store, judge(store), "", ""));
   }
   EXPECT_GT(skipped, 300u) << "most changes make no record";
   // Fields of wrong types, in records that are well formed.
@@ -346,7 +346,7 @@ std::string data_of(const std::string& page) {
 std::string all_reports(const Store& store) {
   const Result<json> report = report_json(store, ""), page = page_json(store, "");
   EXPECT_EQ(report.ok(), page.ok());
-  std::string out = history_text(history_json(store, "", ""));
+  std::string out = history_text(history_json(store, judge(store), "", ""));
   if (!report.ok()) return out;
   out += report_text(*report) + report_markdown(*report) + report_junit(*report) +
          report_google_benchmark(*report, true) + report_google_benchmark(*report, false);
@@ -395,7 +395,7 @@ TEST(MatrixHostile, NamesThatAreControls) {
 TEST(MatrixHostile, NamesThatAreCommands) {
   const Store store = store_of(sitting_of({{.item = "a'; rm -rf ~; '", .variant = "$(reboot)"}}));
   EXPECT_EQ((*report_json(store, ""))["cells"][0]["again"],
-            R"(keirin matrix 'compare' --base BASE --cases 'a'\''; rm -rf ~; '\''' --variants '$(reboot)')");
+            R"(keirin matrix compare --base BASE --cases 'a'\''; rm -rf ~; '\''' --variants '$(reboot)')");
 }
 
 // 4: records that name others which are not there.
@@ -511,7 +511,7 @@ TEST(MatrixHostile, AnEndlessSeries) {
                                                {"values", {1000 + i % 7}},
                                                {"kept", true}}));
   }
-  const json history = history_json(store_of(records), "", "");
+  const json history = history_json(store_of(records), judge(store_of(records)), "", "");
   ASSERT_EQ(history.size(), 1u);
   EXPECT_EQ(history[0]["points"].size(), 1000u);
   EXPECT_EQ(history[0]["points"].back()["time"], 1e9 + 1499) << "the newest ones";
@@ -530,7 +530,7 @@ TEST(MatrixHostile, VoidCountsForNothing) {
     EXPECT_EQ((*report)["cells"][0]["label"], "invalid");
     EXPECT_EQ((*report)["cells"][0]["reasons"].back(), "declared void: the fan was off");
     EXPECT_EQ(exit_code(*report), kUndecided);
-    EXPECT_TRUE(history_json(store_of(records), "", "").empty());
+    EXPECT_TRUE(history_json(store_of(records), judge(store_of(records)), "", "").empty());
   }
 }
 
@@ -584,12 +584,12 @@ TEST(MatrixReport, HistoryFindsTheStep) {
   std::vector<Record> records;
   for (int i = 0; i < 20; ++i)
     for (const Record& record :
-         sitting_of({{.sitting = "run" + std::to_string(i), .ratio = i < 10 ? 0.5 : 0.55}}, "run", 1e9 + 86400.0 * i))
+         sitting_of({{.sitting = "run" + std::to_string(i), .ratio = i < 10 ? 0.5 : 0.55, .noise = 0.0005}}, "run", 1e9 + 86400.0 * i))
       records.push_back(record);
-  const std::string text = history_text(history_json(store_of(records), "", ""));
+  const std::string text = history_text(history_json(store_of(records), judge(store_of(records)), "", ""));
   EXPECT_NE(text.find("20 sittings, 1 steps"), std::string::npos) << text;
   EXPECT_NE(text.find("<- step of +10.0 %"), std::string::npos) << text;
-  EXPECT_EQ(history_text(history_json(store_of(records), "nothing*", "")), "no series: keirin matrix run writes points\n");
+  EXPECT_EQ(history_text(history_json(store_of(records), judge(store_of(records)), "nothing*", "")), "no series: keirin matrix run writes points\n");
 }
 
 }  // namespace

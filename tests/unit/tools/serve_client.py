@@ -3,7 +3,7 @@
 """Clients of `keirin serve` as they come: good ones, wrong ones, slow ones, many at once, and those that are there when the server is told
 to end. Standard library only.
 
-    serve_client.py build/keirin
+    serve_client.py [EMULATOR..] build/keirin
 """
 import http.client
 import json
@@ -35,7 +35,7 @@ def check(truth, what):
 class Server:
     def __init__(self, keirin, *words, folder):
         self.port_file = Path(folder) / f"port{random.random()}"
-        self.process = subprocess.Popen([keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache", str(Path(folder) / "cache")],
+        self.process = subprocess.Popen([*keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache", str(Path(folder) / "cache")],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         end = time.monotonic() + 120
         while not (self.port_file.exists() and self.port_file.read_text().endswith("\n")):
@@ -321,7 +321,7 @@ def main():
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a descriptor for each, in both processes
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     kConnections = min(kConnections, most - 200)
-    keirin = os.path.abspath(sys.argv[1])
+    keirin = [*sys.argv[1:-1], os.path.abspath(sys.argv[-1])]
     with tempfile.TemporaryDirectory() as folder:
         server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", folder=folder)
         expected = protocol(server)
@@ -336,16 +336,16 @@ def main():
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])
         for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"], ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
-            check(subprocess.run([keirin, *words], capture_output=True, timeout=60).returncode == 2, " ".join(words) + " ends with 2")
+            check(subprocess.run([*keirin, *words], capture_output=True, timeout=60).returncode == 2, " ".join(words) + " ends with 2")
         # The load generator against the server, and in process.
         server = Server(keirin, f"mlp={kData}/mlp.pt2", folder=folder)
         for words in (["--url", f"http://127.0.0.1:{server.port}"], []):
-            run = subprocess.run([keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5", "--json", "-"],
+            run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5", "--json", "-"],
                                  capture_output=True, text=True, timeout=120)
             load = json.loads(run.stdout) if run.returncode == 0 else {}
             check(run.returncode == 0 and load["failed"] == 0 and 300 < load["answered"] < 500 and load["ms"]["p50"] <= load["ms"]["p99.9"], f"load: {run.stdout[:300]} {run.stderr[:300]}")
         server.end()
-        run = subprocess.run([keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds", "0.2"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds", "0.2"], capture_output=True, text=True, timeout=60)
         check(run.returncode == 1 and "no connection" in run.stdout, f"nobody listens: {run.stdout}")
     print(f"serve_client: {len(failures)} failures")
     return 1 if failures else 0

@@ -110,7 +110,7 @@ TEST(Protocol, WhatIsWrongIsSaidInWords) {
     EXPECT_EQ(request.status().code(), Code::k_invalid_input);
     EXPECT_NE(request.status().text().find(words), std::string::npos) << request.status().text();
   };
-  says("\"id\":\"a7\"", "\"id\":7", "id is no text");
+  says("\"id\":\"a7\"", "\"id\":7", "id is not text");
   says("1500", "-1", "timeout");
   says("\"name\":\"x\"", "\"name\":\"z\"", "no input \"z\"");
   says("\"name\":\"x\"", "\"name\":\"flag\"", "given twice");
@@ -127,7 +127,7 @@ TEST(Protocol, WhatIsWrongIsSaidInWords) {
   says("[1,2,3]", "[[1],2,3]", "numbers for a shape of 6");
   says("true,false", "true,2", "no BOOL");
   says("\"data\":[true,false]", "\"data\":7", "no data");
-  says("\"name\":\"n\"", "\"name\":\"none\"", "no tensor");
+  says("\"name\":\"n\"", "\"name\":\"none\"", "not a tensor");
   says("\"name\":\"n\"", "\"name\":\"q\"", "no output \"q\"");
   says("\"inputs\"", "\"imputs\"", "no inputs");
   for (const std::string& body :

@@ -73,6 +73,22 @@ TEST(Inputs, TheTighterOfTwoTablesCounts) {
   EXPECT_EQ(infer_inputs(b.graph)[0].b, 7);
 }
 
+// A row and a column that are made one index have ranges that nobody knows: the caller's are taken. A number added leaves one.
+TEST(Inputs, AnIndexComputedOfTwoIsTheCallers) {
+  const auto hints_of = [](bool two) {
+    Builder b;
+    const Type ids = type(DType::k_i64, {8});
+    const ValueId row = b.input(DType::k_i64, {8}), column = two ? b.input(DType::k_i64, {8}) : b.op(OpCode::k_full, {}, {{AttrKey::k_value_i, int64_t{1}}}, ids);
+    const ValueId width = b.op(OpCode::k_full, {}, {{AttrKey::k_value_i, int64_t{4}}}, ids);
+    const ValueId scaled = two ? b.op(OpCode::k_mul, {row, width}, {}, ids) : row;
+    const ValueId index = b.op(OpCode::k_add, {scaled, column}, {}, ids);
+    b.op(OpCode::k_take, {b.constant(DType::k_f32, {16, 2}), index}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {8, 2}));
+    return infer_inputs(b.graph);
+  };
+  EXPECT_FALSE(hints_of(false).at(0).unknown_meaning);
+  EXPECT_TRUE(hints_of(true).at(0).unknown_meaning && hints_of(true).at(1).unknown_meaning);
+}
+
 // LibTorch looks at what `take` is asked for; where anything else reads an index, none is made that is past the end.
 TEST(Inputs, ARowPastTheEndIsMadeForTakesAlone) {
   test::HeapServices services;

@@ -248,7 +248,7 @@ TEST(Race, TheDevicesOwnDisturbanceIsSeen) {
   }
 }
 
-// What no counter shows: the baseline takes twice the time in every other stretch of the race. Its gain is no figure then; who is faster
+// What no counter shows: the baseline takes twice the time in every other stretch of the race. Its gain is not a figure then; who is faster
 // than it at either time is, and who is only at one of them is not.
 TEST(Race, ABaselineThatIsTwoThingsGivesNoFigure) {
   const auto run = [](double fast_ns, uint64_t confirm_ns) {
@@ -543,7 +543,7 @@ TEST(Race, AFirstCallThatBuildsSomethingIsReported) {
   ASSERT_TRUE(sheet.ok());
   EXPECT_GT(sheet->rows[1].first_over_steady, 30);
   EXPECT_LT(sheet->rows[0].first_over_steady, 2);
-  EXPECT_EQ(sheet->winner, 1u) << "the first call is no part of the figure";
+  EXPECT_EQ(sheet->winner, 1u) << "the first call is not part of the figure";
 }
 
 TEST(Race, OneRacePerDevice) {

@@ -370,5 +370,15 @@ TEST(Difference, EagersBoundFollowsTheDtype) {
   EXPECT_EQ(bound("bf16", true), bound("bf16", false));
 }
 
+TEST(Difference, ASumRoundsOnItsWay) {
+  const auto times = [](const std::string& d) {
+    auto graph = parse("graph {\n  %x = input 0 : " + d + "[8,100]\n  %y = sum(%x) {dims=[1], keepdim=false} : " + d + "[8]\n  output %y\n}\n");
+    EXPECT_TRUE(graph.ok()) << graph.status().text();
+    return roundings_of_sums(*graph);
+  };
+  EXPECT_DOUBLE_EQ(times("f32"), 4);
+  EXPECT_DOUBLE_EQ(times("bf16"), 1) << "summed in f32";
+}
+
 }  // namespace
 }  // namespace keirin

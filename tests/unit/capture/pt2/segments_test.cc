@@ -72,7 +72,7 @@ TEST(Segments, EndWhereACountComesFromData) {
   EXPECT_EQ(expert.numbers, Strings());
   EXPECT_EQ(expert.targets, (Strings{"expert.0.weight", "expert.0.bias", "expert.2.weight", "expert.2.bias",
                                      "expert.3.weight", "expert.3.bias"}));
-  EXPECT_EQ(expert.tensor_results, (Strings{"layer_norm_1", "squeeze_1"}));  // an index is no float, and the last
+  EXPECT_EQ(expert.tensor_results, (Strings{"layer_norm_1", "squeeze_1"}));  // an index is not a float, and the last
   EXPECT_EQ(expert.varying_results, 1u);
   const Segment& first = model.at("linear .. gt");
   EXPECT_EQ(first.tensor_results, (Strings{"layer_norm", "gt"}));

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does `keirin matrix compare` find a loss that was planted, and nothing else? Compares a build with planted bugs with itself, once with a
+spin in its compiled regions, once without, again and again, alone and beside a load of bench/disturbed:
+
+    cmake --preset planted && cmake --build --preset planted --target keirin_command keirin-worker keirin_cpu
+    python bench/planted/run.py --keirin build-planted/keirin --repeats 5 --json planted.json
+
+A spin is found if its cell is called `regressed` and the cell of eager, which has no regions, is not. The same binary twice may be called
+`unchanged` or `inconclusive`; `invalid` where others had the processor says nothing either way and is counted by itself. Ends with 1 if a
+spin was missed or something was called that is not there. With the machine to itself, but for the load.
+"""
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+kRoot = Path(__file__).resolve().parents[2]
+
+
+def load_of(kind: str, processes: int):
+    if kind == "none":
+        return contextlib.nullcontext()
+    spec = importlib.util.spec_from_file_location("disturbed", kRoot / "bench/disturbed/run.py")
+    disturbed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(disturbed)
+    return disturbed.Load(kind, processes)
+
+
+def compared(options, folder: str, percent: int) -> dict[str, dict]:
+    """The cells of a sitting by variant: a build without the spin against one with it. 0: without as well."""
+    plain, head = Path(folder) / "plain", Path(folder) / "head"
+    program = Path(options.keirin).resolve()
+    without = "-u KEIRIN_PLANTED"
+    spins = f"KEIRIN_PLANTED=slow_region KEIRIN_PLANTED_PERCENT={percent}" if percent else without
+    for path, environment in ((plain, without), (head, spins)):
+        path.write_text(f'#!/bin/sh\nexec env {environment} "{program}" "$@"\n')
+        path.chmod(0o755)
+    report = Path(folder) / "report.json"
+    report.unlink(missing_ok=True)
+    subprocess.run([program, "matrix", "compare", "--base", plain, "--head", head, "--set", "smoke", "--cases", f"{options.model}/*",
+                    "--variants", "eager,compiled:cpu" if percent else "compiled:cpu", "--threads", str(options.threads),
+                    "--gate", str(options.gate), "--store", Path(folder) / "store", "--json", report, "--quiet"],
+                   stdout=subprocess.DEVNULL, check=False)
+    return {cell["variant"]: cell for cell in json.loads(report.read_text())["cells"]}
+
+
+def verdict(cells: dict[str, dict], percent: int) -> str:
+    labels = {variant: cell["label"] for variant, cell in cells.items()}
+    if any(label in ("regressed", "improved") for variant, label in labels.items() if not percent or variant == "eager"):
+        return "false"
+    if not percent:
+        return labels["compiled:cpu"]
+    return "found" if labels["compiled:cpu"] == "regressed" else "disturbed" if labels["compiled:cpu"] == "invalid" else "missed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keirin", required=True, help="the keirin command of a build with planted bugs")
+    parser.add_argument("--model", default="gcn", help="of the set smoke")
+    parser.add_argument("--percent", type=int, default=10, help="of a region's time that it spins")
+    parser.add_argument("--gate", type=float, default=3, help="per cent")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--loads", default="none,stop-and-go")
+    parser.add_argument("--processes", type=int, default=2, help="of a load")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    result = {"schema": "keirin/planted/1", "cores": os.cpu_count(), "rows": []}
+    result |= {name: getattr(options, name) for name in ("model", "percent", "gate", "threads", "processes")}
+    print("| load | head | verdicts | ratios | seconds |\n|---|---|---|---|---|")
+    for load in options.loads.split(","):
+        for percent in (options.percent, 0):
+            row = {"load": load, "percent": percent, "verdicts": [], "ratios": [], "seconds": []}
+            for _ in range(options.repeats):
+                begin = time.monotonic()
+                with tempfile.TemporaryDirectory() as folder, load_of(load, options.processes):
+                    cells = compared(options, folder, percent)
+                row["verdicts"].append(verdict(cells, percent))
+                row["ratios"].append(cells["compiled:cpu"]["ratio"])
+                row["seconds"].append(round(time.monotonic() - begin, 1))
+            result["rows"].append(row)
+            ratios = ", ".join(f"{ratio:.3f}" if ratio else "-" for ratio in row["ratios"])
+            head = f"spins {percent} %" if percent else "the same"
+            print(f"| {load} | {head} | {', '.join(row['verdicts'])} | {ratios} | {sum(row['seconds']):.0f} |", flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    said = [v for row in result["rows"] for v in row["verdicts"]]
+    words = ("found", "missed", "disturbed", "false", "unchanged", "inconclusive", "invalid")
+    print("; ".join(f"{word}: {said.count(word)}" for word in words))
+    return 1 if "missed" in said or "false" in said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said otherwise in the joint graph of forward and backward, so that the importer knows it.
+
+An embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
+backward here finds the bags in the offsets, so the forward keeps nothing.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+
+class _Writer:
+    """Appends operators in front of a node, with what it is known of and what they answer."""
+
+    def __init__(self, at: torch.fx.Node):
+        self._at, self._graph = at, at.graph
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        with self._graph.inserting_before(self._at):
+            node = self._graph.call_function(target, args, kwargs)
+        values = pytree.tree_map(lambda each: each.meta["val"] if isinstance(each, torch.fx.Node) else each, (args, kwargs))
+        mode = next(each.fake_mode for each in pytree.tree_leaves([n.meta["val"] for n in self._at.all_input_nodes]) if hasattr(each, "fake_mode"))
+        with mode:
+            answer = target(*values[0], **values[1])
+        node.meta = {**self._at.meta, "val": answer}
+        return node
+
+
+def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
+    return node.args[position] if len(node.args) > position else default
+
+
+def _is_plain(bag: torch.fx.Node) -> bool:
+    """No weights of samples, no padding, the sum or mean of each bag, and sizes that are known."""
+    wanted = ((3, False, (False,)), (4, 0, (0, 1)), (5, False, (False,)), (6, None, (None,)), (7, False, (False,)), (8, -1, (-1,)))
+    return (all(_argument(bag, position, default) in allowed for position, default, allowed in wanted)
+            and isinstance(bag.args[1].meta["val"].shape[0], int) and isinstance(bag.args[2].meta["val"].shape[0], int))
+
+
+def rewrite_bags(joint: torch.fx.GraphModule) -> None:
+    for bag in joint.graph.find_nodes(op="call_function", target=aten._embedding_bag.default):
+        items = list(bag.users)
+        rest = [user for item in items if item.args[1] > 0 for user in item.users]
+        if not _is_plain(bag) or any(user.target is not aten._embedding_bag_backward.default for user in rest):
+            continue
+        for backward in dict.fromkeys(rest):
+            gradient = _gradient(_Writer(backward), backward.args[0], *bag.args[:3], mode=_argument(bag, 4, 0))
+            backward.replace_all_uses_with(gradient)
+            joint.graph.erase_node(backward)
+        write = _Writer(bag)
+        whole = write(aten.embedding_bag.padding_idx, *bag.args[:3], False, _argument(bag, 4, 0), False, None, False, None)
+        first = next((item for item in items if item.args[1] == 0), None)
+        if first is not None:
+            answer = write(lambda answers: answers[0], whole)
+            answer.target, answer.args = first.target, (whole, 0)
+            first.replace_all_uses_with(answer)
+        for item in items:
+            joint.graph.erase_node(item)
+        joint.graph.erase_node(bag)
+    joint.recompile()
+
+
+def _gradient(write: _Writer, gradient: torch.fx.Node, weight: torch.fx.Node, ids: torch.fx.Node, offsets: torch.fx.Node, mode: int) -> torch.fx.Node:
+    fake, count = weight.meta["val"], ids.meta["val"].shape[0]
+    device = {"device": fake.device}
+    begins = write(aten.ones.default, [offsets.meta["val"].shape[0]], dtype=torch.int64, **device)
+    marks = write(aten.index_add.default, write(aten.zeros.default, [count + 1], dtype=torch.int64, **device), 0, offsets, begins)
+    # Never below the first bag, whatever the offsets: the judge tries others than the caller's.
+    bags = write(aten.slice.Tensor, write(aten.clamp_min.default, write(aten.sub.Tensor, write(aten.cumsum.default, marks, 0), 1), 0), 0, 0, count)
+    rows = write(aten.index_select.default, gradient, 0, bags)
+    if mode == 1:
+        each = write(aten.ones.default, [count], dtype=fake.dtype, **device)
+        sizes = write(aten.index_add.default, write(aten.zeros.default, [offsets.meta["val"].shape[0]], dtype=fake.dtype, **device), 0, bags, each)
+        rows = write(aten.div.Tensor, rows, write(aten.unsqueeze.default, write(aten.index_select.default, sizes, 0, bags), 1))
+    zeros = write(aten.zeros.default, list(fake.shape), dtype=fake.dtype, **device)
+    return write(aten.index_add.default, zeros, 0, ids, rows)

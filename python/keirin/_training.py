@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training: a graph of Dynamo's that records gradients, as a forward and a backward of ATen operators that the one importer reads.
+
+AOTAutograd writes both down without decompositions, and its min-cut decides what is kept between them; each half is a program with a
+session of its own. Calls are eager's, with eager's own backward, until both halves are there, right, and together faster: then whole calls
+change over. A forward therefore always meets the backward that was made with it. All tensors are inputs of the programs, weights too: an
+optimiser may write them between two calls and nothing is stale.
+"""
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Any, Callable, Iterator
+
+import torch
+import torch._functorch.config as functorch_config
+import torch.fx
+from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
+
+from keirin import _deciding, _draws
+from keirin._aten import AtenProgram
+from keirin._errors import Error, NotCaptured
+from keirin._inputs import check_tensors, device_of
+from keirin._library import device_word, native, words_of
+from keirin._rewrites import rewrite_bags
+
+log = logging.getLogger("keirin")
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    rewrite_bags(joint)
+    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+
+
+class Half:
+    """Forward or backward: a graph of ATen operators, and the session that answers in its place."""
+
+    def __init__(self, gm: torch.fx.GraphModule, name: str, options: dict[str, Any]):
+        self.gm, self.name = gm, name
+        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]  # as the other half knows them
+        self.draws = _draws.take_out(gm)
+        self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self.callable: Callable[..., Any] = gm.forward
+        self.handle: Any = None
+        self.fixed = threading.local()
+        self._options = options
+
+    @property
+    def draws_inside(self) -> bool:
+        return any(_draws.draws_numbers(node) for node in self.gm.graph.nodes)
+
+    def drawn(self) -> list[torch.Tensor]:
+        """In eager's order. What a decision holds fixed is not drawn."""
+        fixed = getattr(self.fixed, "drawn", None)
+        return [draw() for draw in self.draws] if fixed is None else fixed
+
+    def boxed(self) -> Callable[[list[Any]], list[Any]]:
+        """For AOTAutograd: takes its arguments out of the list, so that nobody else holds them."""
+        def call(arguments: list[Any]) -> list[Any]:
+            results = self.callable(*arguments, *self.drawn()) if self.draws else self.callable(*arguments)
+            arguments.clear()
+            return list(results)
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def _open(self, arguments: list[Any]) -> None:
+        # What was traced says of some operators another dtype than they answer (the statistics of a layer norm under autocast).
+        for node, value in zip(self.inputs, arguments):
+            fake = node.meta["val"]
+            if isinstance(value, torch.Tensor) and value.dtype != fake.dtype:
+                node.meta["val"] = fake.to(value.dtype)
+        self.program = program = AtenProgram(self.gm)
+        self._positions = program.inputs
+        # The graph itself answers what the session does not, and owns nothing of this.
+        self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
+        self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
+        self._decider = _deciding.Decider(self.model, "now", int(self._options.get("max_shapes", 8)))
+
+    def decide(self, arguments: list[Any], patient: bool) -> None:
+        """Compiles, verifies and races this half for arguments like these. Raises what keeps it eager."""
+        if self.handle is None:
+            self._open(arguments)
+        self._decider.decide([arguments[i] for i in self._positions], patient)
+        self.handle.install(self.model, [], [], [])
+
+    def text(self) -> str:
+        if self.handle is None:
+            return ""
+        return f"{self.name}: {self.handle.answered} calls answered by the runtime\n{self.model.explain()}{self._decider.text()}"
+
+
+class _Double(torch.fx.Interpreter):
+    """Runs a half in 64-bit floats, whatever it says: what a gradient is measured against."""
+
+    @staticmethod
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.double()
+        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+
+How = Callable[[Half, list[Any]], list[Any]]
+
+
+def _plain(half: Half, arguments: list[Any]) -> list[Any]:
+    return list(half.gm.forward(*arguments))
+
+
+def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
+    return list(half.callable(*arguments))
+
+
+def _in_double(half: Half, arguments: list[Any]) -> list[Any]:
+    return list(_Double(half.gm).run(*[_Double.widened(each) for each in arguments]))
+
+
+def _copies(args: list[Any]) -> list[Any]:
+    """Leaves of their own, laid out alike."""
+    return [each.detach().clone(memory_format=torch.preserve_format).requires_grad_(each.requires_grad)
+            if isinstance(each, torch.Tensor) else each for each in args]
+
+
+class Step:
+    """One graph of Dynamo's that records gradients, and what answers its calls. Owned by what Dynamo compiled."""
+
+    _handle = None
+
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, when: str, memory_budget: float, options: dict[str, Any]):
+        self._gm, self._when, self._options, self.name = gm, when, options, name
+        self.reason: str | None = None
+        self.answered = 0
+        self.race: dict[str, Any] | None = None
+        self._notes: list[str] = []
+        self._lock = threading.Lock()
+        self._met: set[tuple[Any, ...]] = set()
+        self._decided: set[tuple[Any, ...]] = set()
+        self._fast: Callable[..., Any] | None = None
+        self._halves: dict[str, Half] = {}
+        self._metadata: ViewAndMutationMeta | None = None
+        self._symbolic = any(not isinstance(each, torch.Tensor) for each in examples)
+        self._num_arguments = len(examples)
+        check_tensors(examples)
+        self._device = device_of(examples)
+        self._ambient = self._state_of()
+        self._capture(gm, examples, memory_budget)
+
+    # ---- capture
+
+    def _state_of(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+        """Autocast as it is around the graph: eager's calls of a decision, on another thread, run under the same."""
+        kind = self._device.type
+        dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+        @contextlib.contextmanager
+        def ambient() -> Iterator[None]:
+            with torch.enable_grad(), torch.autocast(kind, dtype=dtype, enabled=enabled):
+                yield
+        return ambient
+
+    def _capture(self, gm: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> None:
+        with functorch_config.patch(activation_memory_budget=memory_budget, enable_autograd_cache=False, donated_buffer=False,
+                                    force_non_lazy_backward_lowering=True):
+            try:
+                self._compiled = aot_module_simplified(gm, examples, fw_compiler=self._take_forward, bw_compiler=self._take_backward,
+                                                       inference_compiler=self._take_inference, decompositions={},
+                                                       partition_fn=_partition)
+            except Exception as error:
+                cause: BaseException | None = error
+                while cause is not None and not isinstance(cause, (NotCaptured, Error)):
+                    cause = cause.__cause__
+                raise cause or error
+        if len(self._halves) != 2:
+            raise NotCaptured("AOTAutograd made no backward of it")
+        self.forward, self.backward = self._halves["forward"], self._halves["backward"]
+        if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
+            raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: compile it with compile=\"now\"")
+        self._eager = gm if not self.forward.draws else _draws.without_draws(gm, self.forward.draws)
+        if self._eager is None and self._when == "background":
+            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: compile it with compile=\"now\"")
+
+    def _take_forward(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        context = TracingContext.try_get()
+        self._metadata = context.fw_metadata if context is not None else None
+        if self._metadata is None or len(examples) != self._num_arguments:
+            raise NotCaptured("inputs share memory that the graph writes")
+        return self._take("forward", gm)
+
+    def _take_backward(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        self._metadata.bw_donated_idxs = []  # nothing that was kept is written: a graph may be kept and run again
+        return self._take("backward", gm)
+
+    def _take(self, name: str, gm: torch.fx.GraphModule) -> Callable[..., Any]:
+        gm.recompile()
+        self._halves[name] = half = Half(gm, f"{self.name} {name}", self._half_options())
+        return half.boxed()
+
+    def _take_inference(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        raise NotCaptured("nothing that the graph returns has a gradient")
+
+    def _half_options(self) -> dict[str, Any]:
+        return {"device": device_word(self._device), **self._options, "sample_rate": 0}
+
+    # ---- calls
+
+    def __call__(self, *args: Any) -> Any:
+        if self._fast is not None and (not self._symbolic or self._key(args) in self._decided) and not _keeps_for_others():
+            self.answered += 1
+            return self._fast(*args)
+        self._meet(args)
+        return self._gm.forward(*args)
+
+    @staticmethod
+    def _key(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(each.shape if isinstance(each, torch.Tensor) else each for each in args)
+
+    def _meet(self, args: tuple[Any, ...]) -> None:
+        if self._when == "asked":
+            return
+        key = self._key(args)
+        with self._lock:
+            if key in self._met:
+                return
+            most = int(self._options.get("max_shapes", 8))
+            if len(self._met) >= most:
+                return self._note(f"{most} kinds of calls were decided (max_shapes); eager answers calls of others")
+            self._met.add(key)
+        own = _copies(list(args))
+        if self._when == "background":
+            return _deciding.submit(lambda: self._decide(key, own))
+        with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
+            self._decide(key, own)
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+            log.info("%s: %s", self.name, text)
+
+    # ---- the decision
+
+    def _decide(self, key: tuple[Any, ...], args: list[Any]) -> None:
+        try:
+            with self._ambient():
+                drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
+                tangents = self._judge(args, drawn)
+                self._compiled = self._as_node() or self._compiled
+                if self._is_faster(args, drawn, tangents):
+                    self._decided.add(key)
+                    self._fast = self._compiled
+        except NotCaptured as reason:
+            self._note(str(reason))
+        except Exception as error:  # a call is answered whatever happens here
+            self._note(f"{type(error).__name__}: {error}".split("\n")[0])
+            log.debug("the decision of %s failed", self.name, exc_info=True)
+
+    def _as_node(self) -> Callable[..., Any] | None:
+        """The step as one node of autograd's, without AOTAutograd's wrappers around it, if all it returns are new tensors."""
+        its, forward, backward = self._metadata, self.forward, self.backward
+        results = [node.name if isinstance(node, torch.fx.Node) else None for node in _returned(forward.gm)]
+        inputs = {node.name for node in forward.inputs}
+        written = list(enumerate(its.mutated_inp_runtime_indices))
+        num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
+        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states, its.num_symints_saved_for_bw,
+                  its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
+                  its.grad_enabled_mutation is not None, self._symbolic, its.num_forward != num_written + its.num_outputs)
+        if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
+            return None
+        infos = [its.input_info[i] for _, i in written]
+        if any(info.requires_grad or info.mutates_metadata or not info.mutates_data for info in infos):
+            return None
+        if any(name in inputs or name is None for name in results[num_written:its.num_forward]):
+            return None
+        if {forward.inputs[i].name for _, i in written} & set(results[its.num_forward:]):
+            return None  # what is kept would be the old value
+        gradients = iter([i for i, info in enumerate(its.output_info) if info.requires_grad])
+        kept, operands = list(names.values()), []
+        for node in backward.inputs:
+            if node.name in names:
+                operands.append(("kept", kept.index(names[node.name]), False))
+                continue
+            fake = node.meta["val"]
+            last = not fake.is_contiguous()
+            if last and not fake.is_contiguous(memory_format=torch.channels_last):
+                return None
+            operands.append(("gradient", next(gradients), last))
+        return native.step_callable((forward.model, forward.program.outputs, forward.gm.forward), (backward.model, backward.program.outputs, backward.gm.forward),
+                                    self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
+                                    [info.requires_grad for info in its.output_info], kept, operands, forward.drawn if forward.draws else None,
+                                    _again(self._gm, bool(written), bool(forward.draws)))
+
+    def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
+                 between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
+        """Both halves by hand: what is returned, the gradients in the order of the forward's inputs, and the tangents that were used."""
+        results = how(self.forward, args)
+        named = dict(zip(self.forward.results, results))
+        arguments: list[Any] = []
+        used: list[Any] = []
+        for node in self.backward.inputs:
+            if node.name in named:
+                arguments.append(named[node.name])
+                continue
+            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], args, len(used)))
+            arguments.append(used[-1])
+        between(arguments)
+        return results[:self._metadata.num_forward], how(self.backward, arguments), used
+
+    def _tangent(self, fake: torch.Tensor, args: list[Any], seed: int) -> torch.Tensor:
+        known = {size.node.expr: actual for node, value in zip(self.forward.inputs, args) if isinstance(value, torch.Tensor)
+                 for size, actual in zip(node.meta["val"].shape, value.shape) if isinstance(size, torch.SymInt)}
+        sizes = [int(size.node.expr.subs(known)) if isinstance(size, torch.SymInt) else size for size in fake.shape]
+        return torch.randn(sizes, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
+
+    def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> list[Any]:
+        """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
+        patient = self._when == "background"
+        arguments = [*args, *drawn]
+        with torch.no_grad():
+            results, gradients, tangents = self._through(_plain, arguments, None)
+            rows = [results + gradients]
+            self.forward.decide(arguments, patient)
+            results, gradients, _ = self._through(_compiled, arguments, tangents, lambda each: self.backward.decide(each, patient))
+            rows.append(results + gradients)
+            try:
+                results, gradients, _ = self._through(_in_double, arguments, [_Double.widened(each) for each in tangents])
+            except Exception as error:
+                self._note(f"each half was judged by itself, the step was not: {type(error).__name__}: {error}".split("\n")[0])
+                return tangents
+            rows.append(results + gradients)
+        names = [f"output {i}" for i in range(len(results))] + [f"the gradient of argument {i}" for i in range(len(gradients))]
+        kept = [i for i, each in enumerate(rows[0]) if isinstance(each, torch.Tensor)]
+        eager, mine, wide = ([row[i] for i in kept] for row in rows)
+        self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words_of(self._half_options()))
+        if not self.judgement["right"]:
+            raise NotCaptured("wrong_result: " + self.judgement["reason"])
+        return tangents
+
+    def _summands(self) -> int:
+        """Terms of the longest sum of products."""
+        longest = 0
+        for half in self._halves.values():
+            for node in half.gm.graph.nodes:
+                if node.target in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
+                    longest = max(longest, _hint(node.args[-2].meta["val"].shape[-1]))
+                elif node.target is torch.ops.aten.convolution.default:
+                    longest = max(longest, int(torch.Size(map(_hint, node.args[1].meta["val"].shape[1:])).numel()))
+        return longest
+
+    def _is_faster(self, args: list[Any], drawn: list[torch.Tensor], tangents: list[Any]) -> bool:
+        """Forward and backward together, against eager's."""
+        force, limit = self._options.get("force", ""), float(self._options.get("race_seconds", 30))
+        if force == "eager" or limit <= 0:
+            return force == "compiled"
+        factors = [draw.factors(each) for draw, each in zip(self.forward.draws, drawn)] if self._eager not in (None, self._gm) else []
+        eager = self._eager or self._gm
+        leaves = _copies(args)
+        wanted = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
+        given: list[torch.Tensor] = []
+
+        def step(call: Callable[..., Any], *more: Any) -> None:
+            outputs = [each for each in call(*leaves, *more) if isinstance(each, torch.Tensor) and each.requires_grad]
+            given.extend(torch.ones_like(each) for each in outputs[len(given):])
+            torch.autograd.grad(outputs, wanted, given, allow_unused=True)
+
+        wait = torch.cuda.synchronize if self._device.type == "cuda" else None
+        self.forward.fixed.drawn = drawn if self._eager is not None else None
+        try:
+            with _deciding.one_at_a_time():
+                self.race = native.race([("eager", lambda: step(eager.forward, *factors)), ("compiled", lambda: step(self._compiled))], limit, wait)
+        finally:
+            self.forward.fixed.drawn = None
+        return self.race["winner"] == 1 or force == "compiled"
+
+    def text(self) -> str:
+        lines = [f"{self.name}, a training step: {self.answered} calls answered by the compiled step\n"]
+        if self.race is not None:
+            row = self.race["rows"][1]
+            lines.append(f"forward and backward: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
+                         f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
+        lines += [f"not compiled: {note}\n" for note in self._notes]
+        return "".join(lines) + self.forward.text() + self.backward.text()
+
+
+def _returned(gm: torch.fx.GraphModule) -> Any:
+    return next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
+
+
+def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[..., Any]:
+    """Eager's gradients of a step, for who differentiates them again."""
+    def again(arguments: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        if writes or draws:
+            raise RuntimeError("a second derivative of a compiled training step that " + ("writes its buffers" if writes else "draws random numbers") +
+                               " is not known, and eager cannot run the step twice: compile it with options={\"force\": \"eager\"}")
+        with torch.enable_grad():
+            outputs = [each for each in gm.forward(*arguments) if isinstance(each, torch.Tensor)]
+            pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad]
+            wanted = [each for each in arguments if each.requires_grad]
+            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True, allow_unused=True))
+        return [next(found) if each.requires_grad else None for each in arguments]
+    return again
+
+
+def _keeps_for_others() -> bool:
+    """Whether what is saved for the backward goes through somebody's hooks. A checkpoint compares it with what a second forward saves,
+    which must not be another one's: under hooks all calls are eager's."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _hint(size: Any) -> int:
+    return size.node.hint if isinstance(size, torch.SymInt) else size

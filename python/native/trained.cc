@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/native/trained.h"
+
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+
+#include "core/eager/at_tensor.h"
+
+namespace py = pybind11;
+
+namespace keirin::python {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr const char* kCapsule = "keirin.trained";
+
+py::object wrapped(const at::Tensor& tensor) {
+  return tensor.defined() ? py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor)) : py::object(py::none());
+}
+
+py::list wrapped(const variable_list& tensors) {
+  py::list out;
+  for (const at::Tensor& tensor : tensors) out.append(wrapped(tensor));
+  return out;
+}
+
+variable_list unwrapped(const py::object& results) {
+  variable_list out;
+  for (const py::handle each : py::reinterpret_steal<py::object>(PySequence_Fast(results.ptr(), "a half answers a sequence")))
+    out.push_back(THPVariable_Check(each.ptr()) ? THPVariable_Unpack(each.ptr()) : at::Tensor());
+  return out;
+}
+
+// What is recorded: the step, for the backward, and the arguments, for a backward that is to be differentiated.
+struct StepNode : torch::autograd::Function<StepNode> {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Trained>& step, at::TensorList arguments,
+                               const variable_list& drawn) {
+    const TrainedLayout& layout = step->layout;
+    // The casts of autocast are in the programs.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    variable_list inputs = arguments.vec();
+    inputs.insert(inputs.end(), drawn.begin(), drawn.end());
+    variable_list results = step->forward.call(inputs);
+    for (const auto& [argument, result] : layout.written) at::Tensor(arguments[argument]).copy_(results[result]);
+    variable_list kept, returned, constant;
+    for (const size_t i : layout.kept) kept.push_back(results[i]);
+    for (size_t k = 0; k < layout.returned.size(); ++k) {
+      returned.push_back(results[layout.returned[k]]);
+      if (!layout.differentiable[k]) constant.push_back(returned.back());
+    }
+    std::vector<int64_t> versions;
+    for (size_t i = 0; i < layout.num_arguments; ++i)
+      versions.push_back(arguments[i].is_inference() ? 0 : static_cast<int64_t>(arguments[i]._version()));
+    context->saved_data["step"] = c10::IValue::make_capsule(step);
+    context->saved_data["arguments"] = arguments.vec();
+    context->saved_data["versions"] = std::move(versions);
+    context->save_for_backward(std::move(kept));
+    context->mark_non_differentiable(constant);
+    return returned;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto step = c10::static_intrusive_pointer_cast<Trained>(context->saved_data["step"].toCapsule());
+    const TrainedLayout& layout = step->layout;
+    variable_list out(1 + layout.num_arguments + 1);  // of what `forward` takes
+    if (c10::GradMode::is_enabled()) return differentiable(*step, *context, gradients, std::move(out));
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const variable_list kept = context->get_saved_variables();
+    variable_list operands;
+    for (const TrainedLayout::Operand& operand : layout.operands)
+      operands.push_back(operand.is_gradient ? gradients[operand.index].contiguous(operand.format) : kept[operand.index]);
+    variable_list results = step->backward.call(operands);
+    for (size_t i = 0; i < results.size() && i < layout.num_arguments; ++i) out[1 + i] = std::move(results[i]);
+    return out;
+  }
+
+  // The compiled backward has no derivative of its own: eager runs the step again, and its backward has one.
+  static variable_list differentiable(const Trained& step, AutogradContext& context, const variable_list& gradients, variable_list out) {
+    const variable_list arguments = context.saved_data["arguments"].toTensorVector();
+    const std::vector<int64_t> versions = context.saved_data["versions"].toIntVector();
+    for (size_t i = 0; i < arguments.size(); ++i)
+      TORCH_CHECK(arguments[i].is_inference() || static_cast<int64_t>(arguments[i]._version()) == versions[i],
+                  "a compiled training step is run again by eager for a second derivative, and argument ", i,
+                  " of it has been modified by an inplace operation since");
+    const py::gil_scoped_acquire lock;
+    variable_list results = unwrapped(step.again(wrapped(arguments), wrapped(gradients)));
+    for (size_t i = 0; i < results.size() && i < arguments.size(); ++i) out[1 + i] = std::move(results[i]);
+    return out;
+  }
+};
+
+PyObject* call_step(const c10::intrusive_ptr<Trained>& step, PyObject* const* arguments, Py_ssize_t count) {
+  TORCH_CHECK_TYPE(static_cast<size_t>(count) == step->layout.num_arguments, "the step takes ", step->layout.num_arguments, " arguments, not ", count);
+  variable_list inputs;
+  inputs.reserve(static_cast<size_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    TORCH_CHECK_TYPE(THPVariable_Check(arguments[i]), "argument ", i, " is not a tensor");
+    inputs.push_back(THPVariable_Unpack(arguments[i]));
+  }
+  const variable_list drawn = step->drawn.is_none() ? variable_list() : unwrapped(step->drawn());
+  const variable_list returned = StepNode::apply(step, at::TensorList(inputs), drawn);
+  py::tuple out(returned.size());
+  for (size_t i = 0; i < returned.size(); ++i) out[i] = wrapped(returned[i]);
+  return out.release().ptr();
+}
+
+PyObject* call_capsule(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  auto* held = static_cast<c10::intrusive_ptr<Trained>*>(PyCapsule_GetPointer(self, kCapsule));
+  if (held == nullptr) return nullptr;
+  const c10::intrusive_ptr<Trained> step = *held;
+  HANDLE_TH_ERRORS
+  try {
+    return call_step(step, arguments, count);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  }
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef call_method = {"keirin_step", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_capsule)), METH_FASTCALL,
+                           "A compiled forward, recorded with the compiled backward that was made with it."};
+
+}  // namespace
+
+variable_list HalfCall::call(const variable_list& inputs) const {
+  std::optional<py::gil_scoped_release> unlocked;
+  if (PyGILState_Check()) unlocked.emplace();
+  std::vector<TensorRef> refs = refs_of(inputs);
+  if (model->session().is_decided(refs)) {
+    Result<std::vector<TensorRef>> answer = model->session().call(refs);
+    if (answer.ok()) {
+      variable_list out;
+      for (const Output& output : outputs)
+        out.push_back(output.kind == Output::kTensor     ? to_at((*answer)[output.index])
+                      : output.kind == Output::kArgument ? inputs[output.index]
+                                                         : at::Tensor());
+      return out;
+    }
+  }
+  const py::gil_scoped_acquire lock;
+  return unwrapped(slow(*py::tuple(wrapped(inputs))));
+}
+
+Trained::~Trained() {
+  if (!Py_IsInitialized()) {  // nobody counts any more
+    for (py::object* each : {&forward.slow, &backward.slow, &drawn, &again}) each->release();
+    return;
+  }
+  const py::gil_scoped_acquire lock;
+  for (py::object* each : {&forward.slow, &backward.slow, &drawn, &again}) *each = py::object();
+}
+
+PyObject* callable_of(c10::intrusive_ptr<Trained> trained) {
+  auto* held = new c10::intrusive_ptr<Trained>(std::move(trained));
+  const py::object capsule = py::reinterpret_steal<py::object>(PyCapsule_New(held, kCapsule, [](PyObject* self) {
+    delete static_cast<c10::intrusive_ptr<Trained>*>(PyCapsule_GetPointer(self, kCapsule));
+  }));
+  if (!capsule) {
+    delete held;
+    return nullptr;
+  }
+  return PyCFunction_New(&call_method, capsule.ptr());
+}
+
+}  // namespace keirin::python

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# keirin matrix on times that are known before: labels, exit codes, what a budget cuts off, shards as engines say them, the table of a run.
+. "$(dirname "$0")/begin.sh"
+cases_of alpha beta gamma > set
+case_of beta > one-case
+stand_in one --build one
+stand_in same --build two
+stand_in slow --build three --slow beta=1.1
+stand_in quick --build four --factor 0.8
+stand_in wrong --build five --wrong gamma
+stand_in lacks --build six --lacks gamma
+stand_in stuck --build seven --hang beta
+compare() { "$keirin" matrix compare --base ./one --set ./${set:-set} --variants auto --quiet "$@"; }
+
+# What decides the exit code, and what it is called.
+exits 0 compare --head ./same --gate 2 --store equal
+holds out '^  3 unchanged$'
+exits 1 compare --head ./slow --gate 2 --store slow-store
+holds out '^  1 regressed, 2 unchanged$'
+holds out "^  v $(case_of beta) .* regressed, large, measured twice"
+exits 0 compare --head ./quick --gate 2 --store quick-store
+holds out '^  3 improved$'
+[[ $(grep -hc '"kind":"mark"' quick-store/log/*) == 3 ]] || fail "three new levels left no three marks"
+exits 1 compare --head ./wrong --gate 2 --store wrong-store
+holds out '^  1 invalid, 2 unchanged$'
+exits 1 compare --head ./lacks --gate 2 --store lacks-store
+set=one-case
+exits 4 compare --head ./same --store no-gate-store
+holds out 'no gate: nothing is known of the noise here'
+exits 0 compare --head ./slow --gate 90 --store wide-store
+exits 0 compare --head ./slow --gate 2 --counts-only --store counts-store
+holds out 'times inform only'
+
+set=set
+# A cell in progress does not outlast the budget, and is no pass: beta answers nothing, gamma is not reached.
+SECONDS=0
+exits 4 compare --head ./stuck --gate 2 --budget 4s --store cut-store
+(( SECONDS <= 20 )) || fail "a budget of 4 s took $SECONDS s"
+holds out '^  1 unchanged, 2 not_run$'
+holds out "^  \. $(case_of beta) .* no record: the sitting ended before"
+# So does one that is to be measured once more: it was beyond the gate and stays undecided.
+printf '#!/bin/sh\n[ -e %s/twice ] && exec sleep 60\nexec %s/slow "$@"\n' "$work" "$work" > stops
+chmod +x stops
+set=one-case
+(while ! grep -qs '"stage":"screen"' twice-store/log/*; do sleep 0.02; done; touch twice) &
+exits 4 compare --head ./stops --gate 2 --budget 4s --store twice-store
+holds out 'beyond the gate, and not measured once more'
+wait
+
+# Gates come from selfchecks, which are not repeated where they are known.
+for i in 1 2 3; do exits 0 "$keirin" matrix selfcheck --head ./one --set ./set --variants auto --quiet --once --store checked; done
+exits 0 "$keirin" matrix selfcheck --head ./one --set ./set --variants auto --quiet --once --store checked
+holds err 'nothing was measured'
+[[ $(ls checked/log | wc -l) == 3 ]] || fail "a fourth selfcheck was made"
+exits 1 compare --head ./slow --store checked
+holds out ' 1.0 % .* regressed'
+
+# A run: auto against the better of eager (2 ms) and replay (1.5 ms), and the table that people look for.
+exits 0 "$keirin" matrix run --head ./one --set ./set --variants auto,replay --gate 2 --store run-store --quiet --md run.md --json run.json
+holds out 'auto over the better of eager and replay, 3 cases: 1.50x'
+holds run.md '^| alpha | 2.00[0-9] | 1.50[0-9] | 1.00[0-9] | 2.00x | 1.50x \[1.50, 1.50\] | cpu/all | 0.0 | 2.0e-06 (1.0e-06) |$'
+holds run.md '^| geometric mean of 3 | | | | 2.00x | 1.50x | | | |$'
+grep -q '"over_eager": \(1.99\|2.0\)' run.json || fail "no snapshot in the JSON"
+# Only what may fail is measured twice: auto slower than replay is, replay and auto faster are not.
+grep -q '"stage":"confirm"' run-store/log/* && fail "what informs was measured twice"
+stand_in loses --build nine --slow beta=1.6
+exits 1 "$keirin" matrix run --head ./loses --set ./set --variants auto,replay --gate 2 --store loses-store --quiet
+holds out "^  v $(case_of beta) .* regressed, medium, measured twice"
+
+# Shards as engines say them.
+shard() { env "$@" "$keirin" matrix run --set ./set --variants auto --shard auto --list; }
+exits 2 shard SLURM_ARRAY_TASK_ID=0
+exits 2 shard SLURM_ARRAY_TASK_ID=3 SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=1
+exits 2 shard JOB_COMPLETION_INDEX=2 KEIRIN_SHARDS=2
+exits 2 shard JOB_COMPLETION_INDEX=0
+exits 2 shard SLURM_ARRAY_TASK_ID=x SLURM_ARRAY_TASK_COUNT=2
+for i in 1 2; do
+  "$keirin" matrix run --set ./set --variants auto --shard $i/2 --list > by-hand
+  shard SLURM_ARRAY_TASK_ID=$((i + 4)) SLURM_ARRAY_TASK_COUNT=2 SLURM_ARRAY_TASK_MIN=5 | cmp -s by-hand || fail "shard $i of Slurm's array"
+  shard JOB_COMPLETION_INDEX=$((i - 1)) KEIRIN_SHARDS=2 | cmp -s by-hand || fail "shard $i of Kubernetes' job"
+done
+# The list for GitHub names each shard that has a case, and their cases are all.
+"$keirin" matrix run --set ./set --shards 64 > shards.json
+python3 - "$keirin" << 'PYTHON' || fail "--shards is not what --shard says"
+import json, subprocess, sys
+include = json.load(open("shards.json"))["include"]
+listed = lambda shard: subprocess.run([sys.argv[1], "matrix", "run", "--set", "./set", "--variants", "auto", "--shard", shard, "--list"],
+                                      capture_output=True, text=True, check=True).stdout.splitlines()
+cells = [(entry, listed(entry["shard"])) for entry in include]
+assert all(entry["cases"] == len(lines) for entry, lines in cells), cells
+assert sorted(sum((lines for _, lines in cells), [])) == sorted(listed("1/1")), cells
+assert 1 <= len(include) <= 3
+PYTHON
+exit $failed
