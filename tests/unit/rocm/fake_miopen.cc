@@ -49,7 +49,10 @@ struct Solution {
 // `fuses`: 0 nothing, 1 a bias, 2 a bias and an activation. `slip`: what this solution writes is wrong where x is not finite.
 FAKE std::atomic<int> fake_miopen_fuses, fake_miopen_asked, fake_miopen_ran, fake_miopen_fused, fake_miopen_last,
     fake_miopen_slip, fake_miopen_wrong;
-std::atomic<int> fake_miopen_fuses{2}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0},
+#ifndef FAKE_MIOPEN_FUSES
+#define FAKE_MIOPEN_FUSES 2
+#endif
+std::atomic<int> fake_miopen_fuses{FAKE_MIOPEN_FUSES}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0},
     fake_miopen_last{0}, fake_miopen_slip{0}, fake_miopen_wrong{0};
 
 namespace {
