@@ -12,9 +12,17 @@
 namespace keirin::test {
 namespace {
 
+// Refused by the compiler unless each kernel has a place for every pointer that a step passes: the tensors and the workspace.
+std::string with_places_checked(const gpu::TextKernel& kernel) {
+  std::string text = kernel.text + "\ntemplate <class S, class P> constexpr int krn_places(void (*)(const S&, const P&)) { return sizeof(P) / 8; }\n";
+  for (const auto& launch : kernel.launches)
+    text += "static_assert(krn_places(&" + launch.symbol + ") == " + std::to_string(kernel.pointers.size() + 1) + ", \"places for pointers\");\n";
+  return text;
+}
+
 std::string emulate(const AnchorCase& c, const gpu::TextKernel& kernel, int wave) {
   std::string error;
-  HostModule module(codegen::print_prelude(host_dialect(wave)) + kernel.text, error);
+  HostModule module(codegen::print_prelude(host_dialect(wave)) + with_places_checked(kernel), error);
   if (!error.empty()) return error;
   AnchorCase run = c;
   std::vector<void*> pointers;
@@ -64,7 +72,7 @@ TEST_P(RocmAnchors, ATailAgreesOnEmulatedWaves) {
     write_element(y.data(), 3, dtype, NAN, 0);
     const std::vector<char> before = y;
     std::string error;
-    HostModule module(codegen::print_prelude(host_dialect(wave)) + kernel.text, error);
+    HostModule module(codegen::print_prelude(host_dialect(wave)) + with_places_checked(kernel), error);
     ASSERT_EQ(error, "");
     void* pointers[] = {y.data(), bias.data(), residual.data(), nullptr};
     const auto& launch = kernel.launches[0];
