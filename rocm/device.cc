@@ -9,9 +9,9 @@
 #include "rocm/clang.h"
 #include "rocm/driver.h"
 #include "rocm/gpu_driver.h"
-#include "rocm/hipblaslt.h"
 #include "rocm/hiprtc.h"
 #include "rocm/miopen.h"
+#include "rocm/rocblas.h"
 
 namespace keirin::rocm {
 namespace {

@@ -52,7 +52,7 @@ const gpu::lt::Vendor kHipblasLt = {
 
 }  // namespace
 
-const gpu::ProductLibrary& hip_products() {
+const gpu::ProductLibrary& hipblaslt_products() {
   static const auto* products = new gpu::LtProducts(kHipblasLt);
   return *products;
 }

@@ -7,6 +7,6 @@
 
 namespace keirin::rocm {
 
-const gpu::ProductLibrary& hip_products();
+const gpu::ProductLibrary& hipblaslt_products();
 
 }  // namespace keirin::rocm

@@ -7,7 +7,6 @@
 //   rocm_table --launches DIR ARCH               the same as launches with expected results, for a simulator of the
 //                                                instruction set (docs/launches.md); of the generated kernels those of
 //                                                two lengths
-//   rocm_table --launches DIR ARCH GRAPH.ir ..   all launches of models, graphs as KEIRIN_DUMP writes them for plugins
 //
 // `parked` counts kernels that hold scalar registers in lanes of vector registers; spills are words in memory. Ends
 // with 1 if a generated kernel has one.
@@ -23,7 +22,6 @@
 #include "rocm/device.h"
 #include "tests/unit/rocm/kernel_texts.h"
 #include "tests/unit/rocm/launches.h"
-#include "tests/unit/rocm/model_launches.h"
 #include "tests/unit/rocm/object_compiler.h"
 
 namespace keirin::test {
@@ -86,8 +84,6 @@ int table(const std::filesystem::path& folder) {
 int main(int argc, char** argv) {
   using namespace keirin::test;
   if (argc == 4 && std::string(argv[1]) == "--launches") return write_launches(argv[2], argv[3]);
-  if (argc > 4 && std::string(argv[1]) == "--launches")
-    return write_models(argv[2], argv[3], {argv + 4, static_cast<size_t>(argc - 4)});
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("keirin-table-" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);

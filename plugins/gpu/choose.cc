@@ -70,19 +70,19 @@ bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numer
   if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
   if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
   return is_product(anchor) && has_products() && product_taken(anchor, why_not) &&
-         (!has_device || gpu.products->takes(anchor.operands[0].dtype, why_not));
+         (!has_device || (gpu.products->takes(anchor.operands[0].dtype, why_not) && product_tail_taken(anchor, *gpu.products, why_not)));
 }
 
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {
   std::string ignored;
   const bool own = (anchor.op == kit::kOp_conv || is_product(anchor)) && own_kernel(anchor, gpu, numerics, ignored);
+  codegen::AnchorDesc longer = anchor;
+  longer.post_ops.push_back(post);
   if (own) {  // it stays with the kernel it has
-    codegen::AnchorDesc longer = anchor;
-    longer.post_ops.push_back(post);
     return own_kernel(longer, gpu, numerics, ignored).has_value();
   }
   if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
-  return is_product(anchor) && product_takes_post_op(anchor, post);
+  return is_product(anchor) && product_takes_post_op(anchor, post) && (!has_device || !gpu.products || product_tail_taken(longer, *gpu.products, ignored));
 }
 
 // One whose image is large enough for another launch to pay.
@@ -110,12 +110,13 @@ void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gp
 
 // A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where
 // it wins all the same, it is faster.
-static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& conv, const Gpu& gpu, bool tf32, double conv_seconds) {
+static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& conv, const Gpu& gpu, const CodeTarget& target, bool tf32,
+                                                     double conv_seconds) {
   const auto linear = conv_as_linear(conv);
   if (!linear) return nullptr;
   try {
     double seconds = 0;
-    auto product = make_product(*linear, gpu, tf32, true, &seconds);
+    auto product = make_product(*linear, gpu, target, true, tf32, true, &seconds);
     return seconds > 0 && seconds < conv_seconds ? std::move(product) : nullptr;
   } catch (const kit::Error&) {  // the library has none
     return nullptr;
@@ -145,7 +146,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
     double conv_seconds = 0;
     auto step = make_conv(anchor, numerics, *gpu.plans, target, load, &conv_seconds);
     if (!raced || !load) return step;
-    if (auto product = faster_product(anchor, gpu, numerics.tf32_convolutions, conv_seconds)) return product;
+    if (auto product = faster_product(anchor, gpu, target, numerics.tf32_convolutions, conv_seconds)) return product;
     if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;
     return step;
   }
@@ -153,7 +154,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
   if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, numerics, load);
   if (own) return make_text_step(*own, target, load);
   if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
-  return make_product(anchor, gpu, numerics.tf32_products, raced);
+  return make_product(anchor, gpu, target, load, numerics.tf32_products, raced);
 }
 
 }  // namespace keirin::gpu

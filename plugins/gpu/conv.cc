@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "plugins/gpu/conv_tail.h"
+#include "plugins/gpu/library_tail.h"
 #include "plugins/gpu/plan_step.h"
 #include "plugins/gpu/product.h"
 #include "plugins/codegen/rows.h"
@@ -186,7 +186,11 @@ std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numeri
   if (!whole) return std::nullopt;
   if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
   std::string ignored;
-  auto tail = conv_tail(anchor, *whole, ignored);
+  if (anchor.operands.size() < 3 || !anchor.operands[2].present()) return std::nullopt;  // what follows is added next door
+  int64_t elements = 1;
+  for (int64_t size : whole->y.sizes) elements *= size;
+  if (bytes_of(whole->y) != elements * codegen::dtype_bytes(whole->y.dtype)) return std::nullopt;  // gaps
+  auto tail = library_tail(anchor, {elements, elements, elements, whole->y.strides[1], whole->y.sizes[1]}, ignored);
   if (!tail) return std::nullopt;
   Shares out{*whole, std::move(tail)};
   out.problem.stages.resize(1);  // where the library fuses the bias, what it does not fuse as well is a kernel next door

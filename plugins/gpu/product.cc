@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plugins/gpu/library_tail.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
@@ -146,10 +147,57 @@ bool product_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
   return post.op == kit::kOp_relu || post.op == kit::kOp_gelu_tanh;
 }
 
-std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, bool tf32, bool raced, double* seconds) {
+namespace {
+
+bool is_bare(const AnchorDesc& anchor) { return anchor.post_ops.empty() && (anchor.operands.size() < 3 || !anchor.operands[2].present()); }
+
+AnchorDesc bare(const AnchorDesc& anchor) {
+  AnchorDesc out = anchor;
+  out.post_ops.clear();
+  out.operands.resize(2);
+  return out;
+}
+
+// Null with the reason where the batches of the result do not lie one behind the other.
+std::optional<TextKernel> tail_of(const AnchorDesc& anchor, const ProductProblem& p, std::string& why_not) {
+  if (p.batch > 1 && p.d.batch_stride != p.m * p.d.ld) return why_not = "a result whose batches lie apart", std::nullopt;
+  return library_tail(anchor, {p.batch * p.m * p.n, p.n, p.d.ld, 1, p.n}, why_not);
+}
+
+class WithTail final : public codegen::Step {
+ public:
+  WithTail(std::unique_ptr<codegen::Step> product, std::unique_ptr<codegen::Step> tail) : product_(std::move(product)), tail_(std::move(tail)) {}
+  krn_code run(const codegen::RunContext& context) const override {
+    const krn_code code = product_->run(context);
+    return code == KRN_STATUS_ok ? tail_->run(context) : code;
+  }
+  std::string describe() const override { return product_->describe() + ", " + tail_->describe(); }
+  int64_t workspace_bytes() const override { return product_->workspace_bytes(); }
+  void set_workspace(uint32_t buffer) override { product_->set_workspace(buffer); }
+
+ private:
+  std::unique_ptr<codegen::Step> product_, tail_;
+};
+
+}  // namespace
+
+bool product_tail_taken(const AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not) {
+  if (is_bare(anchor) || library.fuses(anchor.operands[0].dtype)) return true;
+  const auto problem = problem_of(anchor);
+  return problem && tail_of(anchor, *problem, why_not);
+}
+
+std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32, bool raced,
+                                            double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
-  return gpu.products->make(anchor, *problem, tf32 && !anchor.ieee, raced, seconds);
+  const bool rounds = tf32 && !anchor.ieee;
+  if (is_bare(anchor) || gpu.products->fuses(anchor.operands[0].dtype)) return gpu.products->make(anchor, *problem, rounds, raced, seconds);
+  std::string why_not;
+  const auto tail = tail_of(anchor, *problem, why_not);
+  if (!tail) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  const AnchorDesc product = bare(anchor);
+  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, raced, seconds), make_text_step(*tail, target, load));
 }
 
 }  // namespace keirin::gpu

@@ -33,6 +33,8 @@ class ProductLibrary {
   virtual bool usable(std::string& why_not) const = 0;
   // Whether it is usable and has products of operands of that float type on the current device.
   virtual bool takes(uint8_t dtype, std::string& why_not) const = 0;
+  // Whether such products may have a bias, activations and a residual; else a kernel adds them behind the library's call.
+  virtual bool fuses(uint8_t /*dtype*/) const { return true; }
   // `tf32`: f32 operands may be rounded to it. `raced`: the library's guesses are timed, else its first is taken, so that equal problems
   // get equal algorithms in every process. `seconds`: what the choice took with cold caches, 0 if it was not timed.
   // Operands of 16 bits may have a result in f32. Throws kit::Error; `unsupported` if the library has none.
@@ -43,8 +45,10 @@ class ProductLibrary {
 // By shapes and dtypes alone.
 bool product_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
 bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
-// The library's step (ProductLibrary::make).
-std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, bool tf32, bool raced,
-                                            double* seconds = nullptr);
+// Whether somebody computes what stands behind the product: the library, or a kernel of our own (library_tail.h).
+bool product_tail_taken(const codegen::AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not);
+// The library's step (ProductLibrary::make), and behind it a kernel for what the library does not fuse.
+std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32,
+                                            bool raced, double* seconds = nullptr);
 
 }  // namespace keirin::gpu

@@ -104,7 +104,7 @@ class RnnStep final : public codegen::Step {
       code_store().compile_text(text_code_name(k, target), whole_text(k, *target.driver), target);
     });
     for (int64_t layer = 0; load && layer < s.layers; ++layer)
-      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_product(input_product(a, s, layer, d), gpu, precision.tf32, !numerics.deterministic));
+      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_product(input_product(a, s, layer, d), gpu, target, true, precision.tf32, !numerics.deterministic));
     compiling.wait();
     std::array<int64_t, Buffers::kNumPieces> bytes{};
     for (auto& product : products_) {

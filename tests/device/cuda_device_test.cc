@@ -194,7 +194,7 @@ void check_product(const Product& p, uint8_t dtype) {
   if (p.activation) post(p.activation);
   std::string why_not;
   ASSERT_TRUE(product_taken(anchor, why_not)) << why_not;
-  auto step = make_product(anchor, *machine().gpu, false, true);
+  auto step = make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true);
   DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
   std::vector<void*> buffers{dx.data(), dw.data(), db.data(), dr.data(), dy.data(), scratch.data()};
   if (step->workspace_bytes() > 0) step->set_workspace(5);
@@ -447,7 +447,7 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
   if (anchor.op == kit::kOp_attention && (!heads_problem(anchor, why_not) || !cudnn().supports(*heads_problem(anchor, why_not), why_not))) return;
-  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, false, true) : make_heads(anchor, cudnn());
+  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true) : make_heads(anchor, cudnn());
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());

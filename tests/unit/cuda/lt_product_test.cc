@@ -97,7 +97,7 @@ AnchorDesc anchor_of(const Problem& p) {
 std::unique_ptr<codegen::Step> make(const LtProducts& library, const AnchorDesc& anchor, bool raced) {
   Gpu gpu = test::host_gpu(static_cast<const test::HostDriver&>(host()));
   gpu.products = &library;
-  auto step = make_product(anchor, gpu, false, raced);
+  auto step = make_product(anchor, gpu, code_target(gpu, nullptr), true, false, raced);
   step->set_workspace(5);
   return step;
 }

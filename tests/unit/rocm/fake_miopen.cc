@@ -17,75 +17,32 @@
 
 namespace kit = keirin::kit;
 
+// `fuses`: 0 nothing, 1 a bias, 2 a bias and an activation. `slip`: what this solution writes is wrong where x is not finite.
+FAKE std::atomic<int> fake_miopen_fuses, fake_miopen_asked, fake_miopen_ran, fake_miopen_fused, fake_miopen_last,
+    fake_miopen_slip, fake_miopen_wrong;
+#ifndef FAKE_MIOPEN_FUSES
+#define FAKE_MIOPEN_FUSES 2
+#endif
+std::atomic<int> fake_miopen_fuses{FAKE_MIOPEN_FUSES}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0},
+    fake_miopen_last{0}, fake_miopen_slip{0}, fake_miopen_wrong{0};
+
+int wrong() { return ++fake_miopen_wrong, 3; }
+#define MIOPEN_WRONG wrong()
+#include "tests/standin/miopen_objects.h"
+
 struct Handle {
   std::atomic<bool> busy{false};
   std::set<uint64_t> compiled;
 };
-struct Tensor {
-  int type = -1;
-  std::vector<int> sizes, strides;
-};
-struct Conv {
-  std::vector<int> padding, stride, dilation;
-  int mode = -1, groups = 1, deterministic = 0, math_type = 0;
-};
-struct Fusion {
-  const Tensor* x = nullptr;
-  const Conv* conv = nullptr;
-  const Tensor *w = nullptr, *bias = nullptr;
-  int activation = 0;
-  const Handle* compiled_on = nullptr;
-};
-struct Arguments {
-  const void *w = nullptr, *bias = nullptr;
-};
-struct Solution {
-  float ms;
-  size_t workspace_bytes;
-  uint64_t id;
-  int algorithm;
-};
-
-// `fuses`: 0 nothing, 1 a bias, 2 a bias and an activation. `slip`: what this solution writes is wrong where x is not finite.
-FAKE std::atomic<int> fake_miopen_fuses, fake_miopen_asked, fake_miopen_ran, fake_miopen_fused, fake_miopen_last,
-    fake_miopen_slip, fake_miopen_wrong;
-std::atomic<int> fake_miopen_fuses{2}, fake_miopen_asked{0}, fake_miopen_ran{0}, fake_miopen_fused{0},
-    fake_miopen_last{0}, fake_miopen_slip{0}, fake_miopen_wrong{0};
 
 namespace {
 
-enum { kBad = 3, kUnsupported = 8 };
+using namespace miopen_standin;
+
 constexpr Solution kSolutions[] = {
     {0.1f, 0, 85, 3}, {0.2f, 256, 11, 1}, {0.3f, 0, 12, 5}, {0.4f, size_t{1} << 30, 13, 0}, {0.5f, 64, 14, 0}};
 
-int wrong() { return ++fake_miopen_wrong, kBad; }
 uint8_t dtype_of(int type) { return type == 0 ? kit::kDType_f16 : type == 5 ? kit::kDType_bf16 : kit::kDType_f32; }
-
-bool lies(const Tensor& t, bool last) {
-  int64_t step = 1;
-  for (int d : last ? std::vector<int>{1, 3, 2, 0} : std::vector<int>{3, 2, 1, 0}) {
-    if (t.strides[static_cast<size_t>(d)] != step) return false;
-    step *= t.sizes[static_cast<size_t>(d)];
-  }
-  return true;
-}
-
-// Whether the four belong together.
-bool sound(const Tensor* w, const Tensor* x, const Conv* c, const Tensor* y) {
-  for (const Tensor* t : {w, x, y})
-    if (!t || t->sizes.size() != 4 || t->type != x->type || (t->type != 0 && t->type != 1 && t->type != 5)) return false;
-  const auto all = [&](bool last) { return lies(*w, last) && lies(*x, last) && lies(*y, last); };
-  if (!all(false) && !all(true)) return false;
-  if (!c || c->mode != 0 || c->deterministic != 1 || c->stride.size() != 2 || c->groups < 1) return false;
-  if (x->sizes[1] != w->sizes[1] * c->groups || w->sizes[0] % c->groups != 0 || y->sizes[0] != x->sizes[0] ||
-      y->sizes[1] != w->sizes[0])
-    return false;
-  for (size_t d = 0; d < 2; ++d)
-    if (y->sizes[d + 2] !=
-        (x->sizes[d + 2] + 2 * c->padding[d] - c->dilation[d] * (w->sizes[d + 2] - 1) - 1) / c->stride[d] + 1)
-      return false;
-  return true;
-}
 
 double get(const Tensor& t, const void* data, int a, int b, int i, int j) {
   return keirin::test::read_element(
@@ -139,25 +96,8 @@ class Use {
 
 }  // namespace
 
-FAKE int miopenGetVersion(size_t* major, size_t* minor, size_t* patch) { return *major = 3, *minor = 2, *patch = 0, 0; }
 FAKE int miopenCreate(Handle** handle) { return *handle = new Handle, 0; }
 FAKE int miopenSetStream(Handle* handle, void*) { return handle ? 0 : kBad; }
-FAKE int miopenCreateTensorDescriptor(Tensor** t) { return *t = new Tensor, 0; }
-FAKE int miopenSetTensorDescriptor(Tensor* t, int type, int rank, const int* sizes, const int* strides) {
-  return t->type = type, t->sizes.assign(sizes, sizes + rank), t->strides.assign(strides, strides + rank), 0;
-}
-FAKE int miopenDestroyTensorDescriptor(Tensor* t) { return delete t, 0; }
-FAKE int miopenCreateConvolutionDescriptor(Conv** c) { return *c = new Conv, 0; }
-FAKE int miopenInitConvolutionNdDescriptor(Conv* c, int axes, const int* padding, const int* stride, const int* dilation, int mode) {
-  return c->padding.assign(padding, padding + axes), c->stride.assign(stride, stride + axes),
-         c->dilation.assign(dilation, dilation + axes), c->mode = mode, 0;
-}
-FAKE int miopenSetConvolutionGroupCount(Conv* c, int groups) { return c->groups = groups, 0; }
-FAKE int miopenSetConvolutionAttribute(Conv* c, int attribute, int value) {
-  if (attribute == 1) return c->deterministic = value, 0;
-  return attribute == 3 ? (c->math_type = value, 0) : wrong();
-}
-FAKE int miopenDestroyConvolutionDescriptor(Conv* c) { return delete c, 0; }
 
 FAKE int miopenConvolutionForwardGetSolution(Handle* handle, Tensor* w, Tensor* x, Conv* c, Tensor* y, size_t most,
                                              size_t* count, Solution* out) {
@@ -196,13 +136,6 @@ FAKE int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const voi
   return 0;
 }
 
-FAKE int miopenCreateFusionPlan(Fusion** plan, int direction, Tensor* x) {
-  return direction != 0 ? wrong() : (*plan = new Fusion{.x = x}, 0);
-}
-FAKE int miopenDestroyFusionPlan(Fusion* plan) { return delete plan, 0; }
-FAKE int miopenCreateOpConvForward(Fusion* plan, void** op, Conv* c, Tensor* w) { return plan->conv = c, plan->w = w, *op = plan, 0; }
-FAKE int miopenCreateOpBiasForward(Fusion* plan, void** op, Tensor* bias) { return plan->bias = bias, *op = plan, 0; }
-FAKE int miopenCreateOpActivationForward(Fusion* plan, void** op, int mode) { return plan->activation = mode, *op = plan, 0; }
 FAKE int miopenCompileFusionPlan(Handle* handle, Fusion* plan) {
   const Use use(handle);
   if (fake_miopen_fuses < 1 || (plan->activation != 0 && fake_miopen_fuses < 2)) return kUnsupported;
@@ -211,17 +144,6 @@ FAKE int miopenCompileFusionPlan(Handle* handle, Fusion* plan) {
   return plan->compiled_on = handle, 0;
 }
 FAKE int miopenFusionPlanGetWorkSpaceSize(Handle*, Fusion*, size_t* bytes, int) { return *bytes = 0, 0; }
-FAKE int miopenCreateOperatorArgs(Arguments** a) { return *a = new Arguments, 0; }
-FAKE int miopenDestroyOperatorArgs(Arguments* a) { return delete a, 0; }
-FAKE int miopenSetOpArgsConvForward(Arguments* a, void*, const float* alpha, const float* beta, const void* w) {
-  return *alpha != 1 || *beta != 0 ? wrong() : (a->w = w, 0);
-}
-FAKE int miopenSetOpArgsBiasForward(Arguments* a, void*, const float* alpha, const float* beta, const void* bias) {
-  return *alpha != 1 || *beta != 0 ? wrong() : (a->bias = bias, 0);
-}
-FAKE int miopenSetOpArgsActivForward(Arguments*, void*, const float*, const float*, double alpha, double beta, double) {
-  return alpha != 1 || beta != 1 ? wrong() : 0;
-}
 FAKE int miopenExecuteFusionPlan(Handle* handle, Fusion* plan, Tensor* tx, const void* x, Tensor* ty, void* y, Arguments* a) {
   const Use use(handle);
   if (plan->compiled_on != handle || !sound(plan->w, tx, plan->conv, ty) || !a->w ||

@@ -4,6 +4,7 @@
 #include "plugins/codegen/c_printer.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
+#include "plugins/gpu/library_tail.h"
 #include "plugins/gpu/stem.h"
 #include "plugins/kit/tables.h"
 #include "rocm/device.h"
@@ -56,6 +57,22 @@ std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::st
   return gpu::own_kernel(c.anchor, rocm::imagine_gpu(arch), KRN_NUMERICS_DEFAULT, why_not);
 }
 
+gpu::TextKernel tail_kernel(uint8_t dtype) {
+  codegen::AnchorDesc a;
+  a.operands.resize(3), a.results.resize(1);
+  const auto tensor = [dtype](uint32_t buffer, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+    codegen::TensorDesc t;
+    t.buffer = buffer, t.dtype = dtype, t.sizes = std::move(sizes), t.strides = std::move(strides);
+    return t;
+  };
+  a.results[0] = tensor(0, {kTailRows, kTailColumns}, {kTailStride, 1});
+  a.operands[2] = tensor(1, {kTailColumns}, {1});
+  a.post_ops = {{kit::kOp_add, a.results[0]}, {kit::kOp_relu, {}}};
+  a.post_ops[0].operand.buffer = 2;
+  std::string why_not;
+  return *gpu::library_tail(a, {kTailRows * kTailColumns, kTailColumns, kTailStride, 1, kTailColumns}, why_not);
+}
+
 std::vector<ModuleText> own_texts(const std::string& arch) {
   const gpu::Driver& driver = rocm::gpu_driver(rocm::wave_of(arch));
   std::vector<ModuleText> out;
@@ -68,6 +85,7 @@ std::vector<ModuleText> own_texts(const std::string& arch) {
     if (const auto kernel = own_kernel_for(c, arch, why_not)) add(*kernel);
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
     if (const auto stem = gpu::stem_of(first_convolution(dtype), KRN_NUMERICS_DEFAULT)) add(stem->regroup);
+  for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) add(tail_kernel(dtype));
   out.push_back({gpu::csr_text(driver), {"csr_rows"}, false});
   return out;
 }

@@ -8,10 +8,13 @@
 
 #include "cuda/nvrtc.h"
 #include "plugins/gpu/device.h"
+#include "plugins/kit/tables.h"
 #include "plugins/kit/error.h"
 #include "rocm/device.h"
 #include "rocm/driver.h"
 #include "rocm/hiprtc.h"
+#include "rocm/miopen.h"
+#include "tests/unit/cuda/host_driver.h"
 #include "tests/unit/rocm/kernel_texts.h"
 
 namespace keirin::test {
@@ -55,6 +58,26 @@ TEST_F(Standin, TextsCompile) {
       for (const std::string& symbol : module.symbols) EXPECT_NE(code.find(symbol), std::string::npos) << symbol;
     }
   }
+}
+
+// Without a device its cuDNN has no plan; what it is asked for has to be there and to be understood.
+TEST(StandinMiopen, HasWhatIsAskedOfIt) {
+  class Nowhere final : public HostDriver {
+   public:
+    gpu::Result current(gpu::ContextHandle& context) const override { return context = nullptr, 0; }
+  };
+  static const Nowhere driver;
+  const auto library = rocm::open_miopen({"libMIOpen.so.1"}, driver, [] { return std::string("a stand-in"); });
+  gpu::ConvProblem p;
+  p.x = {kit::kDType_f32, {2, 8, 9, 9}, {648, 81, 9, 1}}, p.w = {kit::kDType_f32, {4, 8, 3, 3}, {72, 9, 3, 1}};
+  p.y = {kit::kDType_f32, {2, 4, 7, 7}, {196, 49, 7, 1}};
+  p.stride = p.dilation = {1, 1}, p.padding = {0, 0};
+  std::string why_not;
+  const bool supported = library->supports(p, why_not);
+  EXPECT_EQ(why_not.find("no MIOpen"), std::string::npos) << why_not;
+  EXPECT_EQ(why_not.find("lacks"), std::string::npos) << why_not;
+  EXPECT_NE(supported, !why_not.empty());
+  std::printf("%s\n", supported ? "cuDNN has a plan" : why_not.c_str());
 }
 
 TEST_F(Standin, RefusesWhatItDoesNotKnow) {
