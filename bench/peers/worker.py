@@ -79,6 +79,15 @@ kPeers = {
 }
 
 
+def on_device(program, device: str):
+    """The program with its weights, constants and operators that name a device on that one."""
+    if device == "cpu":
+        return program
+    from torch.export.passes import move_to_device_pass
+
+    return move_to_device_pass(program, device)
+
+
 def now() -> int:
     return time.perf_counter_ns()
 
@@ -129,6 +138,7 @@ class Worker:
     def __init__(self) -> None:
         self.call = self.inputs = None
         self.calls_per_value, self.next, self.wakes = 1, 0, True
+        self.wait = lambda: None  # until the device is done
 
     def answer(self, question: dict) -> dict:
         word = question.get("ask")
@@ -175,13 +185,19 @@ class Worker:
         path = zoo / "models" / case[1] / f"{case[0]}.pt2"
         if not path.exists():
             raise Refusal("invalid_input", f"the zoo has no {path.name} in size {case[1]}")
+        device = question.get("device", "cpu")
+        if device != "cpu":
+            if not torch.cuda.is_available():
+                raise Refusal("unsupported", f"this Python's torch has no {device}")
+            device = device.replace("rocm", "cuda")
+            self.wait = torch.cuda.synchronize
         sets = []
         for _ in range(kInputSets):
             generator = torch.Generator().manual_seed(archive.read_init(path)["seed"] + len(sets))
             program, inputs = archive.read(path, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
             if not sets:
-                first = program
-            sets.append(tuple(inputs))
+                first = on_device(program, device)
+            sets.append(tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs))
         module = first.module()
         with torch.inference_mode():
             try:
@@ -220,6 +236,7 @@ class Worker:
         for _ in range(calls):
             self.call(*self.inputs[self.next % kInputSets])
             self.next += 1
+        self.wait()
         return (now() - begin) // calls
 
     def warm(self, question: dict) -> dict:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does `keirin matrix compare` find a loss that was planted, and nothing else? Compares a build with planted bugs with itself, once with a
-spin in its compiled regions, once without, again and again, alone and beside a load of bench/disturbed:
+spin in its compiled regions (on a GPU: in its generated kernels), once without, again and again, alone and beside a load of
+bench/disturbed:
 
     cmake --preset planted && cmake --build --preset planted --target keirin_command keirin-worker keirin_cpu
     python bench/planted/run.py --keirin build-planted/keirin --repeats 5 --json planted.json
+
+A build with `-DKEIRIN_CUDA=ON` and the target keirin_cuda does the same with `--device cuda --plugin cuda`, where `--sizes full` of a
+model is a case whose kernels are long enough.
 
 A spin is found if its cell is called `regressed` and the cell of eager, which has no regions, is not. The same binary twice may be called
 `unchanged` or `inconclusive`; `invalid` where others had the processor says nothing either way and is counted by itself. Ends with 1 if a
@@ -41,13 +45,16 @@ def compared(options, folder: str, percent: int) -> dict[str, dict]:
     for path, environment in ((plain, without), (head, spins)):
         path.write_text(f'#!/bin/sh\nexec env {environment} "{program}" "$@"\n')
         path.chmod(0o755)
+    case = Path(folder) / "case"
+    case.write_text(f"{options.model}/{options.sizes}/{options.dtype}/infer/single/default\n")
+    compiled = f"compiled:{options.plugin}"
     report = Path(folder) / "report.json"
     report.unlink(missing_ok=True)
-    subprocess.run([program, "matrix", "compare", "--base", plain, "--head", head, "--set", "smoke", "--cases", f"{options.model}/*",
-                    "--variants", "eager,compiled:cpu" if percent else "compiled:cpu", "--threads", str(options.threads),
+    subprocess.run([program, "matrix", "compare", "--base", plain, "--head", head, "--set", case, "--device", options.device,
+                    "--variants", f"eager,{compiled}" if percent else compiled, "--threads", str(options.threads),
                     "--gate", str(options.gate), "--store", Path(folder) / "store", "--json", report, "--quiet"],
                    stdout=subprocess.DEVNULL, check=False)
-    return {cell["variant"]: cell for cell in json.loads(report.read_text())["cells"]}
+    return {cell["variant"].split(":")[0]: cell for cell in json.loads(report.read_text())["cells"]}
 
 
 def verdict(cells: dict[str, dict], percent: int) -> str:
@@ -55,14 +62,18 @@ def verdict(cells: dict[str, dict], percent: int) -> str:
     if any(label in ("regressed", "improved") for variant, label in labels.items() if not percent or variant == "eager"):
         return "false"
     if not percent:
-        return labels["compiled:cpu"]
-    return "found" if labels["compiled:cpu"] == "regressed" else "disturbed" if labels["compiled:cpu"] == "invalid" else "missed"
+        return labels["compiled"]
+    return {"regressed": "found", "invalid": "disturbed"}.get(labels["compiled"], "missed")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keirin", required=True, help="the keirin command of a build with planted bugs")
-    parser.add_argument("--model", default="gcn", help="of the set smoke")
+    parser.add_argument("--model", default="gcn", help="of bench/zoo")
+    parser.add_argument("--sizes", default="small")
+    parser.add_argument("--dtype", default="f32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--plugin", default="cpu")
     parser.add_argument("--percent", type=int, default=10, help="of a region's time that it spins")
     parser.add_argument("--gate", type=float, default=3, help="per cent")
     parser.add_argument("--repeats", type=int, default=5)
@@ -72,7 +83,8 @@ def main() -> int:
     parser.add_argument("--json")
     options = parser.parse_args()
     result = {"schema": "keirin/planted/1", "cores": os.cpu_count(), "rows": []}
-    result |= {name: getattr(options, name) for name in ("model", "percent", "gate", "threads", "processes")}
+    names = ("model", "sizes", "dtype", "device", "plugin", "percent", "gate", "threads", "processes")
+    result |= {name: getattr(options, name) for name in names}
     print("| load | head | verdicts | ratios | seconds |\n|---|---|---|---|---|")
     for load in options.loads.split(","):
         for percent in (options.percent, 0):
@@ -82,7 +94,7 @@ def main() -> int:
                 with tempfile.TemporaryDirectory() as folder, load_of(load, options.processes):
                     cells = compared(options, folder, percent)
                 row["verdicts"].append(verdict(cells, percent))
-                row["ratios"].append(cells["compiled:cpu"]["ratio"])
+                row["ratios"].append(cells["compiled"]["ratio"])
                 row["seconds"].append(round(time.monotonic() - begin, 1))
             result["rows"].append(row)
             ratios = ", ".join(f"{ratio:.3f}" if ratio else "-" for ratio in row["ratios"])

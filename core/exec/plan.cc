@@ -315,10 +315,11 @@ Status Plan::run_region(Context& context, size_t s) {
   void* workspace = context.arena ? static_cast<char*>(context.arena->data()) + workspace_offset_ : nullptr;
   Executable& executable = *steps_[s].executable;
   context.flight.enter(executable);
-  const auto begin = KRN_PLANTED(slow_region) ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  const bool spins = KRN_PLANTED(slow_region) && device_.kind == Device::kCpu;  // on a GPU its kernels do
+  const auto begin = spins ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   Status status = executable.run(arguments.inputs.data(), static_cast<uint32_t>(arguments.inputs.size()), arguments.outputs.data(),
                                  static_cast<uint32_t>(arguments.outputs.size()), workspace, services_.current_stream(device_));
-  if (KRN_PLANTED(slow_region)) {
+  if (spins) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     while (std::chrono::steady_clock::now() - begin < took * (1 + KRN_PLANTED_SHARE())) {
     }

@@ -11,6 +11,7 @@ stand_in quick --build four --factor 0.8
 stand_in wrong --build five --wrong gamma
 stand_in lacks --build six --lacks gamma
 stand_in stuck --build seven --hang beta
+stand_in hot --build eight --hot beta
 compare() { "$keirin" matrix compare --base ./one --set ./${set:-set} --variants auto --quiet "$@"; }
 
 # What decides the exit code, and what it is called.
@@ -31,6 +32,13 @@ holds out 'no gate: nothing is known of the noise here'
 exits 0 compare --head ./slow --gate 90 --store wide-store
 exits 0 compare --head ./slow --gate 2 --counts-only --store counts-store
 holds out 'times inform only'
+
+# Times of a device that was held down are none.
+exits 4 compare --head ./hot --gate 2 --store hot-store
+holds out "^  ! $(case_of beta) .* heat held the clock down in [0-9]* of [0-9]* blocks"
+# A device that is not here ends it before anything is asked.
+exits 3 compare --head ./same --device cuda:99 --store nowhere-store
+[[ -e nowhere-store ]] && fail "a sitting on a device that is not here left a store"
 
 set=set
 # A cell in progress does not outlast the budget, and is no pass: beta answers nothing, gamma is not reached.

@@ -3,9 +3,10 @@
 """A worker of the matrix without a model: speaks the words of tools/matrix/worker.h and says the times that it is told to, so that what a
 sitting makes of them is known before it begins. Noise is drawn from names alone: the same words give the same times.
 
-    stand_in.py [--build NAME] [--factor 1.1] [--slow CASE=1.1 ...] [--wrong CASE] [--hang CASE] [--lacks CASE] matrix-worker
+    stand_in.py [--build NAME] [--factor 1.1] [--slow CASE=1.1 ...] [--wrong CASE] [--hang CASE] [--lacks CASE] [--hot CASE] matrix-worker
 
-CASE is the model of a case. --build tells two builds apart. --hang never answers when it is asked for times.
+CASE is the model of a case. --build tells two builds apart. --hang never answers when it is asked for times, --hot says of all of them
+that the device was held down.
 """
 
 import argparse
@@ -56,7 +57,8 @@ class StandIn:
             select.select([worker.kChannel], [], [])  # until whoever asked is gone
             sys.exit(1)
         ns = [int(kCallNs * self.factor * (1 + self.draw.uniform(-kNoise, kNoise))) for _ in range(5)]
-        return {"ns": ns, "calls": 1, "lasted_ns": sum(ns), "waited_ns": 0, "stolen_ns": 0, "used_ns": sum(ns)}
+        times = {"ns": ns, "calls": 1, "lasted_ns": sum(ns), "waited_ns": 0, "stolen_ns": 0, "used_ns": sum(ns)}
+        return times | {"disturbed": "heat held the clock down" if self.model in self.words.hot else ""}
 
 
 def slow_case(text: str) -> tuple[str, float]:
@@ -69,7 +71,7 @@ def main() -> int:
     parser.add_argument("--build", default="one")
     parser.add_argument("--factor", type=float, default=1.0)
     parser.add_argument("--slow", type=slow_case, action="append", default=[])
-    for word in ("--wrong", "--hang", "--lacks"):
+    for word in ("--wrong", "--hang", "--lacks", "--hot"):
         parser.add_argument(word, action="append", default=[])
     parser.add_argument("word", choices=["matrix-worker"])
     stand_in = StandIn(parser.parse_args())

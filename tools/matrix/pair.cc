@@ -21,9 +21,15 @@ constexpr int kDroppedPart = 5;  // one block in so many may stay disturbed
 constexpr int kLeastTaken = 6;   // blocks, before that is asked
 constexpr int kMostRaces = 3;
 
-json open_question(const Case& item, const Way& way, int threads, bool verify) {
-  return {{"ask", "open"},      {"case", item.text()}, {"variant", way.variant}, {"candidate", way.candidate},
-          {"threads", threads}, {"cache", way.cache},  {"verify", verify}};
+json open_question(const Case& item, const Way& way, const PairOptions& options, bool verify) {
+  return {{"ask", "open"},
+          {"case", item.text()},
+          {"variant", way.variant},
+          {"candidate", way.candidate},
+          {"device", options.device},
+          {"threads", options.threads},
+          {"cache", way.cache},
+          {"verify", verify}};
 }
 
 // Asks, and waits no longer than there is time: `cancelled` once that is over.
@@ -39,7 +45,7 @@ Result<json> ask(Side* side, const json& question, milliseconds deadline, const 
 // One worker, opened and warm.
 Result<Side> launch(const Case& item, const Way& way, const PairOptions& options, Course* course) {
   KRN_TRY_LET(Side side, Side::start(way.program));
-  KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options.threads, false), kOpenDeadline, options));
+  KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, false), kOpenDeadline, options));
   course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
   course->counts = opened.value("counts", json::object());
   KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline, options));
@@ -49,10 +55,11 @@ Result<Side> launch(const Case& item, const Way& way, const PairOptions& options
   return side;
 }
 
-bool is_quiet(const json& slot) {
-  const double lasted = slot.value("lasted_ns", 0.0);
-  return slot.value("waited_ns", 0.0) <= kDisturbedShare * lasted &&
-         slot.value("stolen_ns", 0.0) <= kDisturbedShare * lasted;
+// What others did while a slot was timed; empty: nothing that is seen.
+std::string disturbance_of(const json& slot) {
+  const double most = kDisturbedShare * slot.value("lasted_ns", 0.0);
+  if (slot.value("waited_ns", 0.0) > most || slot.value("stolen_ns", 0.0) > most) return "others had the processor";
+  return slot.value("disturbed", "");
 }
 
 // The last attempt, quiet or not.
@@ -70,7 +77,9 @@ Result<json> take_slot(Side* side, const PairOptions& options, PairTimes* times,
                            {"least", options.least_repetitions},
                            {"most_ns", options.least_repetitions * fill_ns}};
     KRN_TRY_LET(slot, ask(side, question, kSlotDeadline, options));
-    if ((*quiet = is_quiet(slot))) break;
+    const std::string disturbance = disturbance_of(slot);
+    if ((*quiet = disturbance.empty())) break;
+    times->disturbance = disturbance;
   }
   return slot;
 }
@@ -104,7 +113,7 @@ Result<std::string> find_candidate(const Case& item, const Way& way, const PairO
   std::string disturbed;
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
-    KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options.threads, true), kOpenDeadline, options));
+    KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, true), kOpenDeadline, options));
     if (race == 0) course->cold_ns = opened.value("build_ns", uint64_t{0});
     course->fallbacks = opened.value("fallbacks", json::array());
     course->errors = opened.value("errors", json::object());
@@ -135,7 +144,7 @@ void time_blocks(const Case& item, const Way& base, const Way& head, const PairO
     for (int tries = 0; tries < 2 * kBlocksPerLaunch && times->taken - times->dropped < end; ++tries) {
       if (!time_block(&*sides[0], &*sides[1], options, number, times)) return;
       if (times->taken >= kLeastTaken && times->dropped * kDroppedPart > times->taken) {
-        times->contended = "others had the processor in " + std::to_string(times->dropped) + " of " +
+        times->contended = times->disturbance + " in " + std::to_string(times->dropped) + " of " +
                            std::to_string(times->taken) + " blocks";
         return;
       }

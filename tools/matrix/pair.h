@@ -3,7 +3,7 @@
 // How a pair is timed: two resident worker processes of which one sleeps while the other works, blocks A B B A, three a
 // launch, fresh processes for more, because each launch has its own bias. Base is A in one launch and head in the next:
 // who starts first was 1 % slower. What it makes is records: nothing is concluded here (judge.h). A slot in which
-// others had the processor is taken again, and its block counts for nothing if it stays disturbed. Nothing lasts beyond
+// others had the processor or the device is taken again, and its block counts for nothing if it stays disturbed. Nothing lasts beyond
 // the end that the options name: a course that it cut off has failed as `cancelled`.
 #pragma once
 
@@ -28,6 +28,7 @@ struct Way {
 };
 
 struct PairOptions {
+  std::string device = "cpu";
   int threads = 0;       // 0: as many as LibTorch has
   double agree = 0.005;  // of two warm-up windows: half the gate
   uint64_t slot_ns = 20'000'000;
@@ -59,6 +60,7 @@ struct PairTimes {
   std::vector<TimedSlot> slots;
   int taken = 0, dropped = 0;  // blocks
   int retaken = 0;             // slots
+  std::string disturbance;     // the last that was seen: "others had the processor"
   std::string contended;       // why the rest was not tried; empty: it was
 };
 

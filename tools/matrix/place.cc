@@ -4,16 +4,36 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <fstream>
+#include <string_view>
 
+#include "core/api/devices.h"
 #include "core/base/sha256.h"
 #include "core/exec/report.h"
+#include "core/host/plugins.h"
 #include "core/tune/stats.h"
+#include "tools/options.h"
 
 namespace keirin::tools::matrix {
 
-nlohmann::json machine_fields() {
+Result<Place> find_place(const std::string& device) {
+  if (device == "cpu") return Place();
+  Options options;
+  options.use_cache = false;
+  KRN_TRY_LET(const auto runtime, Runtime::open(options));
+  KRN_TRY_LET(const NamedDevice named, find_device(device, runtime->plugins()));
+  for (const PluginDevice* each : runtime->plugins().devices())
+    if (each->torch_device() == named.device && named.device.kind != Device::kCpu)
+      return Place{device_name(named.device), each->name(), each->arch()};
+  return Status(Code::k_unsupported, {"no plugin drives this device", device, "nothing was measured",
+                                      "keirin plugins --why says what was found, and what is missing"});
+}
+
+nlohmann::json machine_fields(const Place& place) {
   nlohmann::json machine = machine_json();
+  if (place.device != "cpu")
+    machine["device"] = {{"name", place.device}, {"model", place.model}, {"arch", place.arch}};
   std::string name(256, '\0'), id;
   if (::gethostname(name.data(), name.size() - 1) != 0) name.clear();
   std::ifstream("/etc/machine-id") >> id;
@@ -24,6 +44,18 @@ nlohmann::json machine_fields() {
 }
 
 std::string class_of(const nlohmann::json& machine) {
+  if (const auto device = machine.find("device"); device != machine.end() && device->is_object()) {
+    const std::string name = device->value("name", "");
+    std::string model;  // its words, small, without the vendor's, which the device's kind says
+    for (const char c : device->value("model", ""))
+      if (std::isalnum(static_cast<unsigned char>(c)))
+        model += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      else if (!model.empty() && model.back() != '-')
+        model += '-';
+    for (const std::string_view vendor : {"nvidia-", "amd-"})
+      if (model.starts_with(vendor)) model.erase(0, vendor.size());
+    return fmt::format("{}-{}-{}", name.substr(0, name.find(':')), device->value("arch", "unknown"), model);
+  }
   const std::string flags = " " + machine.value("flags", "") + " ", arch = machine.value("arch", "unknown");
   const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
   std::string out = arch == "x86_64" ? "x86" : arch;

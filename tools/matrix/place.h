@@ -1,19 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where something was measured: the machine, the class of machines alike that ratios may be compared in, and whether
-// times taken here can decide anything. Fingerprints hold no name of a person or host, only its hash.
+// Where something was measured: the machine and the device, the class of those alike that ratios may be compared in, and
+// whether times taken here can decide anything. Fingerprints hold no name of a person or host, only its hash.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "core/base/status.h"
+
 namespace keirin::tools::matrix {
 
-// Fields of a `machine` record.
-nlohmann::json machine_fields();
+// What is measured of a machine: its processor, or one of its accelerators.
+struct Place {
+  std::string device = "cpu";  // as --device takes it: cuda:0, rocm:0
+  std::string model, arch;     // an accelerator's, as its plugin says: "NVIDIA H200", "sm_90"
+};
 
-// "x86-avx512-2c-vm", of a machine's fields.
+// The device of that name, by the plugins that drive it. `unsupported` if it is not here, or no plugin drives it.
+Result<Place> find_place(const std::string& device);
+
+// Fields of a `machine` record.
+nlohmann::json machine_fields(const Place& place);
+
+// "x86-avx512-2c-vm", or "cuda-sm_90-h200" of an accelerator: of a machine's fields.
 std::string class_of(const nlohmann::json& machine);
 
 // What may gate: `timing` everything; `counts` numerics alone, times inform. (A cell whose plugin is absent is "not

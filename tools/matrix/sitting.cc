@@ -13,7 +13,6 @@
 #include "core/base/sha256.h"
 #include "core/cache/cache.h"
 #include "tools/files.h"
-#include "tools/matrix/place.h"
 #include "tools/matrix/worker.h"
 
 namespace keirin::tools::matrix {
@@ -159,7 +158,7 @@ class Sitting {
 
   // Who measures what, where.
   Status begin() {
-    const Record machine = make_record("machine", machine_fields());
+    const Record machine = make_record("machine", machine_fields(plan_.place));
     KRN_TRY_LET(const Record base, stack_record(plan_.base));
     KRN_TRY_LET(const Record head, plan_.head == plan_.base ? Result<Record>(base) : stack_record(plan_.head));
     base_stack_ = base.id, head_stack_ = head.id;
@@ -192,7 +191,7 @@ class Sitting {
                                               {"time", begin_},
                                               {"machine", machine.id},
                                               {"class", machine.text("class")},
-                                              {"device", "cpu"},
+                                              {"device", plan_.place.device},
                                               {"fitness", fitness_name(fitness)},
                                               {"base", base.id},
                                               {"head", head.id},
@@ -204,7 +203,7 @@ class Sitting {
 
   Result<Record> stack_record(const std::string& program) {
     KRN_TRY_LET(Side side, Side::start(program));
-    Result<json> hello = side.ask({{"ask", "hello"}}, kHelloDeadline);
+    Result<json> hello = side.ask({{"ask", "hello"}, {"device", plan_.place.device}}, kHelloDeadline);
     if (!hello.ok())
       return std::move(hello)
           .status()
@@ -228,6 +227,7 @@ class Sitting {
   }
   PairOptions timing(std::optional<double> gate) const {
     PairOptions options = plan_.timing;
+    options.device = plan_.place.device;
     options.agree = gate.value_or(kLeastGate) / 2;
     options.end = end_;
     return options;
@@ -352,10 +352,10 @@ class Sitting {
 };
 
 // Two that measure at a time measure each other.
-Result<FileLock> lock_device() {
+Result<FileLock> lock_device(const std::string& device) {
   CacheOptions options;
   const Cache cache(std::move(options));
-  const std::string path = cache.dir() + "/lock/race-cpu";  // that of races, which bench holds too
+  const std::string path = cache.dir() + "/lock/race-" + device;  // that of races, which bench holds too
   if (!cache.usable())
     return Status(Code::k_exhausted, {"no lock can be held: the cache folder cannot be used", cache.dir(),
                                       "nothing was measured", "set KEIRIN_CACHE to a folder of yours with mode 0700"});
@@ -379,7 +379,7 @@ Result<std::vector<Verdict>> verdicts_so_far(const std::string& folder) {
 Result<bool> gates_are_known(const SittingPlan& plan) {
   if (plan.gate > 0) return true;
   KRN_TRY_LET(const std::vector<Verdict> earlier, verdicts_so_far(plan.store));
-  const std::string machine = make_record("machine", machine_fields()).id;
+  const std::string machine = make_record("machine", machine_fields(plan.place)).id;
   for (const Case& item : plan.cases)
     for (const std::string& variant : plan.variants)
       if (!gate_from(earlier, machine, plan.timing.threads, item.text(), variant)) return false;
@@ -387,10 +387,10 @@ Result<bool> gates_are_known(const SittingPlan& plan) {
 }
 
 Result<std::string> hold_sitting(const SittingPlan& plan) {
-  KRN_TRY_LET(const FileLock lock, lock_device());
+  KRN_TRY_LET(const FileLock lock, lock_device(plan.place.device));
   KRN_TRY_LET(ScratchFolder caches, ScratchFolder::make("matrix"));
   const std::string seed = fmt::format("{} {} {}", std::chrono::system_clock::now().time_since_epoch().count(),
-                                       ::getpid(), machine_fields().dump());
+                                       ::getpid(), machine_fields(plan.place).dump());
   const std::string name = hex(sha256(seed.data(), seed.size())).substr(0, 16);
   KRN_TRY_LET(std::vector<Verdict> earlier, verdicts_so_far(plan.store));
   KRN_TRY_LET(LogWriter log, LogWriter::begin(plan.store, name));

@@ -12,6 +12,7 @@
 #include "tools/matrix/cases.h"
 #include "tools/matrix/judge.h"
 #include "tools/matrix/pair.h"
+#include "tools/matrix/place.h"
 
 namespace keirin::tools::matrix {
 
@@ -28,6 +29,7 @@ struct SittingPlan {
   std::vector<Case> cases;
   std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto, peer:<name>
   std::string peers;                  // the command that runs peer:<name>; "" if none is asked for
+  Place place;                        // the device on which all of it runs
   PairOptions timing;
   double budget_seconds = 0;                     // 0: none; what it cuts off has no record
   double gate = 0;                               // given by hand for all cells; 0: by the store's selfchecks

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/api/devices.h"
 #include "core/host/plugins.h"
 #include "tools/matrix/bisect.h"
-#include "tools/matrix/place.h"
 #include "tools/matrix/report.h"
 #include "tools/matrix/sitting.h"
 #include "tools/matrix/worker.h"
@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct Words {
   SittingPlan plan;
-  std::string set = "smoke", pattern, shard = "1/1", budget, base, head;
+  std::string set = "smoke", pattern, shard = "1/1", device = "cpu", budget, base, head;
   std::vector<std::string> variants;
   bool list = false, quiet = false, once = false;
   double gate_percent = 0;
@@ -57,15 +57,16 @@ std::string own_command() {
   return fs::read_symlink("/proc/self/exe", error).string();
 }
 
-// compiled:<plugin> for each plugin that drives the processor here.
-Result<std::vector<std::string>> compiled_variants() {
+// compiled:<plugin> for each plugin that drives this device here.
+Result<std::vector<std::string>> compiled_variants(const std::string& device) {
   Options options;
   options.use_cache = false;
   KRN_TRY_LET(const auto runtime, Runtime::open(options));
+  KRN_TRY_LET(const NamedDevice named, find_device(device, runtime->plugins()));
   std::vector<std::string> out;
-  for (PluginDevice* device : runtime->plugins().devices())
-    if (device->torch_device().kind == Device::kCpu && device->plugin_name() != "reference")
-      out.push_back("compiled:" + device->plugin_name());
+  for (PluginDevice* each : runtime->plugins().devices())
+    if (each->torch_device() == named.device && each->plugin_name() != "reference")
+      out.push_back("compiled:" + each->plugin_name());
   return out;
 }
 
@@ -121,7 +122,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
     if (in_shard(item, shard) && matches(item, words.pattern)) plan.cases.push_back(item);
   plan.variants = words.variants;
   if (plan.variants.empty()) {
-    KRN_TRY_LET(plan.variants, compiled_variants());
+    KRN_TRY_LET(plan.variants, compiled_variants(words.device));
     if (purpose == Purpose::kRun) plan.variants.insert(plan.variants.begin(), "replay");
     plan.variants.push_back("auto");
   }
@@ -135,6 +136,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (plan.cases.empty() && shard.count == 1)
     return Status(Code::k_invalid_input, {"no case of the set is called so", words.pattern, "nothing was measured",
                                           "keirin matrix run --list"});
+  KRN_TRY_LET(plan.place, find_place(words.device));
   if (!words.budget.empty()) {
     KRN_TRY_LET(plan.budget_seconds, parse_seconds(words.budget));
   }
@@ -201,6 +203,7 @@ void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--shards", words.shards,
                   "print the shards of so many that have a case, as JSON for GitHub's strategy.matrix")
       ->check(CLI::Range(1, 1000));
+  word.add_option("--device", words.device, "cpu, cuda, cuda:1, rocm: where the models run")->capture_default_str();
   word.add_option("--threads", words.plan.timing.threads, "CPU threads; 0: as many as LibTorch has")
       ->capture_default_str();
   word.add_option("--budget", words.budget, "stop after this time, as 10m: what is left is shown as not run");
@@ -222,7 +225,10 @@ void add_matrix(CLI::App& app, int& exit_code) {
     CLI::App* word = matrix->add_subcommand(name, help);
     word->add_option("--store", words->store, "the folder of records")->capture_default_str();
     word->callback([words, run, &exit_code] {
-      if (const Status status = run(*words, &exit_code); !status.ok()) exit_code = fail(status);
+      const Status status = run(*words, &exit_code);
+      if (status.ok()) return;
+      exit_code = fail(status);
+      if (exit_code == kFailed) exit_code = kEnvironment;  // kFailed is a verdict here
     });
     return word;
   };

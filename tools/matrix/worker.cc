@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/api/devices.h"
 #include "core/base/sha256.h"
 #include "core/host/channel.h"
 #include "core/host/plugins.h"
@@ -77,7 +78,7 @@ class Worker {
  public:
   Result<json> answer(const json& question) {
     const std::string word = question.value("ask", "");
-    if (word == "hello") return hello();
+    if (word == "hello") return hello(question.value("device", "cpu"));
     if (word == "open") return open(question);
     if (!session_) return Status(Code::k_invalid_input, "nothing is open");
     if (word == "warm") return warm(question);
@@ -86,13 +87,17 @@ class Worker {
   }
 
  private:
-  Result<json> hello() {
+  Result<json> hello(const std::string& device) {
     json parts = {{"keirin", KEIRIN_VERSION}, {"keirin build", file_hash("/proc/self/exe")}};
     Options options;
     options.use_cache = false;
     KRN_TRY_LET(const auto runtime, Runtime::open(options));
     for (const PluginReport& plugin : runtime->plugins().reports())
       if (plugin.used) parts["plugin " + plugin.name] = plugin.version + " " + file_hash(plugin.library);
+    KRN_TRY_LET(const NamedDevice named, find_device(device, runtime->plugins()));  // loads LibTorch's GPU library
+    for (const PluginDevice* each : runtime->plugins().devices())
+      if (named.device.kind != Device::kCpu && each->torch_device() == named.device)
+        parts["device by " + each->plugin_name()] = each->name() + ", " + each->fingerprint();
     add_libraries(&parts);
     return json{{"protocol", kProtocol}, {"parts", parts}};
   }
@@ -101,6 +106,7 @@ class Worker {
     KRN_TRY_LET(const Case item, parse_case(question.value("case", "")));
     const std::string variant = question.value("variant", ""), candidate = question.value("candidate", "");
     Options options;
+    options.device = question.value("device", "cpu");
     options.mode = item.mode;
     options.threads = question.value("threads", 0);
     options.cache_dir = question.value("cache", "");
@@ -131,6 +137,10 @@ class Worker {
     for (uint64_t set = 0; set < kInputSets; ++set) {
       KRN_TRY_LET(inputs_[set], session_->example_inputs(1 + set));
     }
+    device_ = inputs_[0].empty() ? Device() : inputs_[0][0]->device();
+    for (PluginDevice* each : runtime_->plugins().devices())
+      if (device_.kind != Device::kCpu && each->torch_device() == device_ && each->condition().clock_mhz > 0)
+        asked_ = each;
     eager_ = variant == "eager";
     json out = {{"chosen", "eager"}, {"disturbed", ""}, {"counts", json::object()}, {"fallbacks", json::array()}};
     if (!eager_) {
@@ -170,10 +180,11 @@ class Worker {
     return (eager_ ? session_->call_eager(inputs) : session_->call(inputs)).status();
   }
 
-  // Nanoseconds of a call, over so many.
+  // Nanoseconds of a call, over so many, until the device is done with them.
   Result<uint64_t> timed(uint64_t calls) {
     const Clock::time_point begin = Clock::now();
     for (uint64_t i = 0; i < calls; ++i) KRN_TRY(call());
+    KRN_TRY(runtime_->tensors().synchronize(device_));
     return since(begin) / calls;
   }
 
@@ -208,6 +219,8 @@ class Worker {
                    least = question.value("least", uint64_t{5}), most_ns = question.value("most_ns", UINT64_MAX);
     for (const Clock::time_point begin = Clock::now(); wakes_ && since(begin) < kWakeNs;) KRN_TRY(call());
     json ns = json::array();
+    KRN_TRY(runtime_->tensors().synchronize(device_));
+    const DeviceCondition before = condition();
     const uint64_t waited = interference_->waited_ns(), stolen = interference_->stolen_ns(),
                    used = interference_->used_ns();
     const Clock::time_point begin = Clock::now();
@@ -221,12 +234,17 @@ class Worker {
                 {"lasted_ns", lasted},
                 {"waited_ns", interference_->waited_ns() - waited},
                 {"stolen_ns", interference_->stolen_ns() - stolen},
-                {"used_ns", interference_->used_ns() - used}};
+                {"used_ns", interference_->used_ns() - used},
+                {"disturbed", what_disturbed(before, condition())}};
   }
+
+  DeviceCondition condition() const { return asked_ ? asked_->condition() : DeviceCondition(); }
 
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Session> session_;
   std::array<std::vector<TensorRef>, kInputSets> inputs_;
+  Device device_;
+  PluginDevice* asked_ = nullptr;  // how the device is doing; null: nobody tells, or the processor
   std::optional<ProcessInterference> interference_;
   uint64_t next_input_ = 0, calls_per_value_ = 1;
   bool eager_ = false, wakes_ = true;

@@ -6,14 +6,14 @@
 // {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a field is added, never renamed. What
 // an answer has to hold is checked in side.cc.
 //
-//   hello                                          -> protocol, parts {name: version or build}
-//   open   case, variant, candidate, threads,      -> chosen, disturbed, counts {name: number}, fallbacks [text],
-//          cache, verify                             build_ns, threads, errors {name: number}
+//   hello  device                                  -> protocol, parts {name: version or build}
+//   open   case, variant, candidate, device,       -> chosen, disturbed, counts {name: number}, fallbacks [text],
+//          threads, cache, verify                    build_ns, threads, errors {name: number}
 //          (candidate: what answers; empty: found by the variant's race)
 //   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
 //   slot   fill_ns, least, most_ns                 -> ns [per call], calls (of one value), lasted_ns, waited_ns,
-//          (as many calls as fill it, at least so        stolen_ns, used_ns
-//          many unless they take longer than most_ns)
+//          (as many calls as fill it, at least so        stolen_ns, used_ns, disturbed (what else others did, in
+//          many unless they take longer than most_ns)    words)
 #pragma once
 
 #include <cstdint>
