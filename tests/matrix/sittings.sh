@@ -26,6 +26,14 @@ holds out '^  3 improved$'
 exits 1 compare --head ./wrong --gate 2 --store wrong-store
 holds out '^  1 invalid, 2 unchanged$'
 exits 1 compare --head ./lacks --gate 2 --store lacks-store
+# Another host is asked about what was called changed, and about nothing else.
+exits 1 compare --head ./slow --gate 2 --store first-store --json first.json
+exits 2 "$keirin" matrix compare --base ./one --head ./same --confirm set
+exits 2 "$keirin" matrix compare --base ./one --head ./same --confirm run.json
+"$keirin" matrix compare --base ./one --head ./slow --confirm first.json --list > listed
+[[ $(cat listed) == "$(case_of beta) auto" ]] || fail "asked about $(cat listed)"
+exits 1 "$keirin" matrix compare --base ./one --head ./slow --gate 2 --confirm first.json --store second-store --quiet
+grep -q '"confirms":true' second-store/log/* || fail "the sitting does not say that it confirms"
 set=one-case
 exits 4 compare --head ./same --store no-gate-store
 holds out 'no gate: nothing is known of the noise here'

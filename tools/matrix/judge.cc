@@ -74,6 +74,7 @@ Verdict verdict_in(const Record& sitting) {
   v.sitting = sitting.text("sitting"), v.purpose = sitting.text("purpose"), v.time = sitting.number("time");
   v.threads = sitting.whole("threads"), v.machine = sitting.text("machine");
   v.machine_class = sitting.text("class"), v.fitness = sitting.text("fitness");
+  v.confirms = sitting.flag("confirms", false);
   return v;
 }
 

@@ -31,6 +31,7 @@ struct Verdict {
   double time = 0;               // of the sitting, seconds since 1970
   int threads = 0;
   std::string machine, machine_class, fitness;
+  bool confirms = false;                    // the sitting measured what another host's report calls changed
   std::string item, variant, against;       // the case's text; what head and base ran
   std::string base_run, head_run, confirm;  // ids; confirm: of head's run that was measured once more, if it was
   std::string candidate;                    // that answered on head's side

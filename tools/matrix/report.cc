@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <set>
 #include <tuple>
@@ -205,15 +206,39 @@ Status no_sitting(const std::string& sitting) {
       {"the store holds no sitting", {}, "nothing was reported", "keirin matrix run, compare or selfcheck writes one"});
 }
 
+bool is_changed(const std::string& label) { return label == "regressed" || label == "improved"; }
+
+// What one host called changed, after another was asked: a host that is slow for reasons of its own is slow in all its
+// blocks, so that only a second one tells.
+Verdict after_second_host(const Verdict& first, const Verdict& second) {
+  Verdict v = first;
+  if (!second.measured()) return v;
+  const std::string seen = fmt::format("{:.3f} [{:.3f}, {:.3f}] on a second host", std::exp(second.shift.estimate),
+                                       std::exp(second.shift.low), std::exp(second.shift.high));
+  if (second.label == v.label) {
+    v.reasons.push_back("confirmed: " + seen);
+  } else {
+    v.reasons.push_back(fmt::format("{} here, but {}: {}", v.label, second.label, seen));
+    v.label = label_name(Label::kInconclusive);
+  }
+  return v;
+}
+
 // Each cell of a group as it was measured last. `verdicts` by time.
 json report_of(const Store& store, const std::vector<Verdict>& verdicts, const Group& group) {
   const Record& last = *group.last;
   std::map<std::pair<std::string, std::string>, const Verdict*> cells;
+  std::deque<Verdict> confirmed;
   for (const Verdict& v : verdicts) {
     if (!group.names.count(v.sitting)) continue;
     const std::pair cell(v.item, v.variant);
-    if (v.label == "not_run" && cells.count(cell)) continue;
-    cells[cell] = &v;
+    const auto before = cells.find(cell);
+    if (v.label == "not_run" && before != cells.end()) continue;
+    const bool second = v.confirms && before != cells.end() && before->second->machine != v.machine;
+    if (second && is_changed(before->second->label))
+      cells[cell] = &confirmed.emplace_back(after_second_host(*before->second, v));
+    else if (!second)
+      cells[cell] = &v;
   }
   const json base = parts_of(store, last.text("base")), head = parts_of(store, last.text("head"));
   json names = json::array();
@@ -296,6 +321,21 @@ int rank_of(const json& cell) {
 Result<json> report_json(const Store& store, const std::string& sitting) {
   KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
   return report_of(store, verdicts_by_time(store), groups[0]);
+}
+
+Result<std::set<std::pair<std::string, std::string>>> changed_cells(const json& report) {
+  std::set<std::pair<std::string, std::string>> out;
+  const auto cells = report.is_object() ? report.find("cells") : report.end();
+  if (cells == report.end() || !cells->is_array() || report.value("schema", json()) != "keirin/matrix/1")
+    return Status(Code::k_corrupt, "this is no report of the matrix as JSON");
+  for (const json& cell : *cells) {
+    const auto text = [&](const char* field) {
+      const json value = cell.is_object() ? cell.value(field, json()) : json();
+      return value.is_string() ? value.get<std::string>() : std::string();
+    };
+    if (is_changed(text("label"))) out.emplace(text("case"), text("variant"));
+  }
+  return out;
 }
 
 Result<json> page_json(const Store& store, const std::string& sitting) {

@@ -101,6 +101,7 @@ class Sitting {
     const Way eager{plan_.base, base_stack_, cache_of(base_stack_), "eager", "eager"};
     Way baseline = eager;
     for (const std::string& variant : plan_.variants) {
+      if (!plan_.asks(item, variant)) continue;
       Way base{plan_.base, base_stack_, cache_of(base_stack_), variant, {}};
       if (plan_.purpose == Purpose::kRun) base = variant == "auto" ? baseline : eager;
       Way head{plan_.head, head_stack_, cache_of(head_stack_), variant, {}};
@@ -173,6 +174,7 @@ class Sitting {
     std::optional<double> least;
     for (const Case& item : plan_.cases)
       for (const std::string& variant : plan_.variants) {
+        if (!plan_.asks(item, variant)) continue;
         cells.push_back({item.text(), variant});
         if (const std::optional<double> gate = gate_of_cell(item, variant))
           least = std::min(least.value_or(*gate), *gate);
@@ -197,6 +199,7 @@ class Sitting {
                                               {"head", head.id},
                                               {"cells", cells},
                                               {"threads", plan_.timing.threads},
+                                              {"confirms", !plan_.confirm.empty()},
                                               {"warnings", warnings_of_machine()}}));
     return write(std::move(records));
   }
@@ -382,7 +385,8 @@ Result<bool> gates_are_known(const SittingPlan& plan) {
   const std::string machine = make_record("machine", machine_fields(plan.place)).id;
   for (const Case& item : plan.cases)
     for (const std::string& variant : plan.variants)
-      if (!gate_from(earlier, machine, plan.timing.threads, item.text(), variant)) return false;
+      if (plan.asks(item, variant) &&
+          !gate_from(earlier, machine, plan.timing.threads, item.text(), variant)) return false;
   return true;
 }
 

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/matrix/cases.h"
@@ -22,12 +24,16 @@ enum class Purpose {
   kRun         // one binary: each variant against the better of eager and replay, compiled ones against eager
 };
 
+using CellName = std::pair<std::string, std::string>;  // the case's text, the variant
+
 struct SittingPlan {
   Purpose purpose = Purpose::kCompare;
   std::string store;
   std::string base, head;  // commands
   std::vector<Case> cases;
   std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto, peer:<name>
+  // Not empty: only these cells, which another host's report calls changed, so that a second host confirms or denies it.
+  std::set<CellName> confirm;
   std::string peers;                  // the command that runs peer:<name>; "" if none is asked for
   Place place;                        // the device on which all of it runs
   PairOptions timing;
@@ -35,6 +41,10 @@ struct SittingPlan {
   double gate = 0;                               // given by hand for all cells; 0: by the store's selfchecks
   bool counts_only = false;                      // times inform here, and decide nothing
   std::function<void(const std::string&)> tell;  // progress, one line each
+
+  bool asks(const Case& item, const std::string& variant) const {
+    return confirm.empty() || confirm.count({item.text(), variant}) > 0;
+  }
 };
 
 // Whether all its cells have a gate on this machine, given or by the store's selfchecks, so that another one is not

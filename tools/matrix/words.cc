@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <set>
 
 #include "core/api/devices.h"
 #include "core/host/plugins.h"
@@ -27,7 +29,7 @@ namespace fs = std::filesystem;
 
 struct Words {
   SittingPlan plan;
-  std::string set = "smoke", pattern, shard = "1/1", device = "cpu", budget, base, head;
+  std::string set = "smoke", pattern, confirm, shard = "1/1", device = "cpu", budget, base, head;
   std::vector<std::string> variants;
   bool list = false, quiet = false, once = false;
   double gate_percent = 0;
@@ -107,6 +109,28 @@ nlohmann::json shard_list(const std::vector<Case>& cases, const std::string& pat
   return {{"include", include}};
 }
 
+// What another host's report calls changed: there has to be something.
+Result<std::set<CellName>> cells_to_confirm(const std::string& path) {
+  std::ifstream file(path);
+  Result<std::set<CellName>> cells = changed_cells(nlohmann::json::parse(file, nullptr, false));
+  if (cells.ok() && !cells->empty()) return cells;
+  return Status(Code::k_invalid_input,
+                {cells.ok() ? "the report calls nothing changed" : cells.status().message().what, path,
+                 "nothing was measured", "give what `keirin matrix compare --json FILE` wrote on the other host"});
+}
+
+// Cases and variants of those cells in the place of a set's.
+Status ask_only(const std::set<CellName>& cells, SittingPlan* plan) {
+  plan->cases.clear(), plan->variants.clear();
+  std::set<std::string> cases, variants;
+  for (const auto& [item, variant] : cells) cases.insert(item), variants.insert(variant);
+  for (const std::string& item : cases) {
+    KRN_TRY_LET(plan->cases.emplace_back(), parse_case(item));
+  }
+  plan->variants.assign(variants.begin(), variants.end());
+  return {};
+}
+
 Status measure(Words& words, Purpose purpose, int* exit) {
   SittingPlan& plan = words.plan;
   plan.purpose = purpose;
@@ -121,6 +145,10 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   for (const Case& item : all)
     if (in_shard(item, shard) && matches(item, words.pattern)) plan.cases.push_back(item);
   plan.variants = words.variants;
+  if (!words.confirm.empty()) {
+    KRN_TRY_LET(plan.confirm, cells_to_confirm(words.confirm));
+    KRN_TRY(ask_only(plan.confirm, &plan));
+  }
   if (plan.variants.empty()) {
     KRN_TRY_LET(plan.variants, compiled_variants(words.device));
     if (purpose == Purpose::kRun) plan.variants.insert(plan.variants.begin(), "replay");
@@ -244,6 +272,8 @@ void add_matrix(CLI::App& app, int& exit_code) {
   CLI::App* compare = add("compare", "measure two builds against each other",
                           [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
   compare->add_option("--base", words->base, "an install prefix, a build folder or a keirin command")->required();
+  compare->add_option("--confirm", words->confirm,
+                      "another host's report (--json): measure what it calls changed, in place of a set");
   add_measuring(*compare, *words);
   CLI::App* bisected = add("bisect", "find the commit that made something slower", [](Words& w, int*) -> Status {
     w.bisect.command = own_command();

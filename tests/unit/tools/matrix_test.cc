@@ -564,6 +564,35 @@ TEST(MatrixReport, OtherThreadsAreAnotherReport) {
   EXPECT_EQ((*report_json(store_of(records), ""))["cells"].size(), 1u);
 }
 
+// What one host called slower, and what another that was asked about it says: the label of the cell after the merge, and the exit code.
+std::pair<std::string, int> after_second(double ratio, const std::string& machine) {
+  std::vector<Record> records = sitting_of({{.sitting = "s1", .ratio = 1.06}}, "compare", 1);
+  std::vector<Record> other = sitting_of({{.sitting = "s2", .ratio = ratio}}, "compare", 2);
+  json fields = other[0].fields;
+  fields["machine"] = machine, fields["confirms"] = true;
+  other[0] = make_record("sitting", fields);
+  records.insert(records.end(), other.begin(), other.end());
+  const json report = *report_json(store_of(records), "");
+  EXPECT_EQ(report["cells"].size(), 1u);
+  return {report["cells"][0]["label"], exit_code(report)};
+}
+
+TEST(MatrixReport, ASecondHostConfirmsOrDenies) {
+  using Outcome = std::pair<std::string, int>;
+  EXPECT_EQ(after_second(1.06, "another"), Outcome("regressed", kFailed));
+  EXPECT_EQ(after_second(1, "another"), Outcome("inconclusive", kUndecided)) << "one host alone has no say";
+  EXPECT_EQ(after_second(0.9, "another"), Outcome("inconclusive", kUndecided));
+  EXPECT_EQ(after_second(1, "m"), Outcome("unchanged", kOk)) << "the same host asked twice is no second one: the last counts";
+
+  const json first = *report_json(
+      store_of(sitting_of({{.sitting = "s1", .ratio = 1.06}, {.item = "gcn/small/f32/infer/single/default", .sitting = "s1"}})), "");
+  const auto asked = changed_cells(first);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(*asked, (std::set<std::pair<std::string, std::string>>{{Cell().item, "auto"}}));
+  EXPECT_FALSE(changed_cells(json::parse("[1]")).ok());
+  EXPECT_TRUE(changed_cells(json::parse(R"({"schema": "keirin/matrix/1", "cells": [1, {"label": 3}]})"))->empty());
+}
+
 TEST(MatrixReport, TextsFromElsewhereAreEscaped) {
   const std::string evil = "<script>|`x`\x1b[2J\n\"&";
   const Store store = store_of(sitting_of({{.item = evil, .ratio = 1.06},
