@@ -32,8 +32,17 @@ inline double planted_share() {
   return percent == nullptr ? 1 : atof(percent) / 100;
 }
 
+// Another bug is another build: code that was made with one is not loaded without it.
+inline const char* planted_build() {
+  static char text[128];
+  const char* chosen = getenv("KEIRIN_PLANTED");
+  if (chosen != nullptr) snprintf(text, sizeof text, "+%.90s:%g", chosen, planted_share());
+  return text;
+}
+
 }  // namespace keirin
 
+#define KRN_PLANTED_BUILD() ::keirin::planted_build()
 #define KRN_PLANTED_SHARE() ::keirin::planted_share()
 #define KRN_PLANTED(id)                                      \
   ([] {                                                      \
@@ -44,4 +53,5 @@ inline double planted_share() {
 #else
 #define KRN_PLANTED(id) false
 #define KRN_PLANTED_SHARE() 0.0
+#define KRN_PLANTED_BUILD() ""
 #endif

@@ -24,6 +24,7 @@ kProtocol = 1
 kInputSets = 3  # in rotation
 kLeastValueNs = 200_000  # shorter calls are timed in batches
 kWakeNs = 1_000_000  # untimed calls before a slot: this process has slept
+kWakeDeviceNs = 10_000_000  # a GPU has worked for another process meanwhile
 kWindow, kLeastWindow = 5, 2  # calls: two windows that agree are steady
 kWindowNs = 500_000_000  # long calls: as many as fill this
 kLongCallNs = 50_000_000  # waking up is nothing to such calls
@@ -138,7 +139,7 @@ class Worker:
     def __init__(self) -> None:
         self.call = self.inputs = None
         self.calls_per_value, self.next, self.wakes = 1, 0, True
-        self.wait = lambda: None  # until the device is done
+        self.wait, self.wake_ns = lambda: None, kWakeNs  # until the device is done
 
     def answer(self, question: dict) -> dict:
         word = question.get("ask")
@@ -152,6 +153,8 @@ class Worker:
             return self.warm(question)
         if word == "slot":
             return self.slot(question)
+        if word == "device":
+            return {"disturbed": ""}  # the side of Keirin tells
         raise Refusal("unsupported", f'no question is called "{word}"')
 
     def hello(self) -> dict:
@@ -190,7 +193,7 @@ class Worker:
             if not torch.cuda.is_available():
                 raise Refusal("unsupported", f"this Python's torch has no {device}")
             device = device.replace("rocm", "cuda")
-            self.wait = torch.cuda.synchronize
+            self.wait, self.wake_ns = torch.cuda.synchronize, kWakeDeviceNs
         sets = []
         for _ in range(kInputSets):
             generator = torch.Generator().manual_seed(archive.read_init(path)["seed"] + len(sets))
@@ -256,7 +259,7 @@ class Worker:
 
     def slot(self, question: dict) -> dict:
         wake = now()
-        while self.wakes and now() - wake < kWakeNs:
+        while self.wakes and now() - wake < self.wake_ns:
             self.timed(1)
         fill, least = question.get("fill_ns", 20_000_000), question.get("least", 5)
         waited, stolen, begin, ns, took = waited_ns(), stolen_ns(), now(), [], 0

@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 
+#include "abi/planted.h"
+
 namespace keirin {
 
 class PluginLibrary {
@@ -153,7 +155,7 @@ Result<LoadedPlugin> negotiate(PluginLibrary& library, krn_host* host, uint32_t 
   if (!answer.get_table) return missing(path, "get_table");
   LoadedPlugin loaded;
   loaded.version = text_of(answer.version);
-  loaded.build_id = text_of(answer.build_id);
+  loaded.build_id = text_of(answer.build_id) + KRN_PLANTED_BUILD();
   loaded.guid = answer.guid;
   loaded.capabilities = answer.capabilities;
   if (!read_table(answer, "krn.plugin", &loaded.plugin)) return missing(path, "the table krn.plugin");

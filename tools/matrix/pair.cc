@@ -20,6 +20,7 @@ constexpr int kPausesMs[] = {
 constexpr int kDroppedPart = 5;  // one block in so many may stay disturbed
 constexpr int kLeastTaken = 6;   // blocks, before that is asked
 constexpr int kMostRaces = 3;
+constexpr milliseconds kDeviceMemory{1'100};
 
 json open_question(const Case& item, const Way& way, const PairOptions& options, bool verify) {
   return {{"ask", "open"},
@@ -84,6 +85,18 @@ Result<json> take_slot(Side* side, const PairOptions& options, PairTimes* times,
   return slot;
 }
 
+// Whether others have work on the device, which is told of its last second only: both sides sleep for longer before.
+// What they do; empty: nothing.
+Result<std::string> others_on_device(Side* side, const PairOptions& options) {
+  std::string disturbed;
+  for (int tries = 0; tries < kMostRaces && (tries == 0 || !disturbed.empty()); ++tries) {
+    std::this_thread::sleep_for(kDeviceMemory);
+    KRN_TRY_LET(const json answer, ask(side, {{"ask", "device"}}, kSlotDeadline, options));
+    disturbed = answer.value("disturbed", "");
+  }
+  return disturbed;
+}
+
 // False after a failure.
 bool time_block(Side* base, Side* head, const PairOptions& options, int launch, PairTimes* times) {
   const size_t first = times->slots.size();
@@ -139,6 +152,14 @@ void time_blocks(const Case& item, const Way& base, const Way& head, const PairO
         return;
       }
       sides[is_head].emplace(std::move(*side));
+    }
+    if (options.device != "cpu") {
+      Result<std::string> others = others_on_device(&*sides[0], options);
+      if (!others.ok()) {
+        times->base.failed = std::move(others).status();
+        return;
+      }
+      if (!(times->contended = std::move(*others)).empty()) return;
     }
     const int end = std::min(wanted, times->taken - times->dropped + kBlocksPerLaunch);
     for (int tries = 0; tries < 2 * kBlocksPerLaunch && times->taken - times->dropped < end; ++tries) {

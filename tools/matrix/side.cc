@@ -52,6 +52,7 @@ constexpr Field kFields[] = {
     {"warm", "calls", is_count},     {"warm", "settled", is_truth},       {"warm", "settle_ns", is_count, true},
     {"slot", "ns", is_times},        {"slot", "calls", is_count},         {"slot", "lasted_ns", is_count},
     {"slot", "waited_ns", is_count}, {"slot", "stolen_ns", is_count},     {"slot", "disturbed", is_text, true},
+    {"device", "disturbed", is_text},
 };
 
 // Names the first field that is missing or of another type; empty if there is none.
