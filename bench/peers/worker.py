@@ -185,6 +185,8 @@ class Worker:
 
         if question.get("threads", 0) > 0:
             torch.set_num_threads(question["threads"])
+        if "@" in case[1] or case[4] != "single":
+            raise Refusal("unsupported", "peers are asked for the sizes of the export and one caller only")
         path = zoo / "models" / case[1] / f"{case[0]}.pt2"
         if not path.exists():
             raise Refusal("invalid_input", f"the zoo has no {path.name} in size {case[1]}")

@@ -51,9 +51,31 @@ Result<Shard> shard_of_engine() {
                  "KEIRIN_SHARDS set; elsewhere give 3/8"});
 }
 
+// "4x64"; nothing if it is none.
+std::optional<std::vector<int64_t>> numbers_of(const std::string& text) {
+  std::vector<int64_t> out;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, 'x');) {
+    const std::optional<uint64_t> value = number_of(part.c_str());
+    if (!value || *value > INT32_MAX) return {};
+    out.push_back(static_cast<int64_t>(*value));
+  }
+  return out.empty() || text.back() == 'x' ? std::nullopt : std::optional(out);
+}
+
+constexpr std::string_view kCallers = "callers-";
+
 }  // namespace
 
 std::string Case::text() const { return fmt::format("{}/{}/{}/{}/{}/{}", model, sizes, dtype, work, scenario, mode); }
+std::string Case::zoo() const { return sizes.substr(0, sizes.find('@')); }
+std::vector<int64_t> Case::free_sizes() const {
+  const size_t at = sizes.find('@');
+  return at == std::string::npos ? std::vector<int64_t>() : numbers_of(sizes.substr(at + 1)).value_or(std::vector<int64_t>());
+}
+int Case::callers() const {
+  return scenario.starts_with(kCallers) ? static_cast<int>(number_of(scenario.c_str() + kCallers.size()).value_or(1)) : 1;
+}
 
 Result<Case> parse_case(const std::string& text) {
   std::vector<std::string> parts;
@@ -67,11 +89,30 @@ Result<Case> parse_case(const std::string& text) {
     return std::find(allowed.begin(), allowed.end(), value) != allowed.end() ? Status()
                                                                              : wrong_part(text, part, value, allowed);
   };
-  KRN_TRY(check("sizes", item.sizes, {"tiny", "small", "full", "others"}));
+  KRN_TRY(check("sizes", item.zoo(), {"tiny", "small", "full", "others"}));
+  if (item.sizes.find('@') != std::string::npos && item.free_sizes().empty())
+    return wrong_part(text, "sizes", item.sizes, {"tiny", "small", "full", "others", "one of them with free sizes: small@4x64"});
   KRN_TRY(check("work", item.work, {"infer"}));
-  KRN_TRY(check("scenario", item.scenario, {"single"}));
+  const int callers = item.callers();
+  if (item.scenario != "single" && (item.scenario != fmt::format("{}{}", kCallers, callers) || callers < 2 || callers > kMostCallers))
+    return wrong_part(text, "scenario", item.scenario, {"single", fmt::format("callers-2 to callers-{}", kMostCallers)});
   KRN_TRY(check("mode", item.mode, option_row("mode").values.words));
   return item;
+}
+
+Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vector<std::string>& shapes,
+                                  const std::vector<int>& callers) {
+  std::vector<Case> out;
+  for (const Case& item : cases)
+    for (size_t s = 0; s < std::max<size_t>(shapes.size(), 1); ++s)
+      for (size_t c = 0; c < std::max<size_t>(callers.size(), 1); ++c) {
+        Case one = item;
+        if (!shapes.empty()) one.sizes = item.zoo() + "@" + shapes[s];
+        if (!callers.empty()) one.scenario = callers[c] == 1 ? "single" : fmt::format("{}{}", kCallers, callers[c]);
+        KRN_TRY_LET(one, parse_case(one.text()));
+        out.push_back(std::move(one));
+      }
+  return out;
 }
 
 Result<std::vector<Case>> read_case_set(const std::string& name) {
@@ -81,7 +122,7 @@ Result<std::vector<Case>> read_case_set(const std::string& name) {
   std::ifstream file(path);
   if (!file)
     return Status(Code::k_invalid_input, {fmt::format("no set of cases is called \"{}\"", name), path.string(),
-                                          "nothing was measured", "give smoke, ci, full, or the path of a file"});
+                                          "nothing was measured", "give smoke, ci, full, shapes, or the path of a file"});
   std::vector<Case> cases;
   for (std::string line; std::getline(file, line);) {
     line = line.substr(0, line.find('#'));

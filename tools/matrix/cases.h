@@ -15,18 +15,27 @@ namespace keirin::tools::matrix {
 
 struct Case {
   std::string model;     // of the zoo
-  std::string sizes;     // "tiny", "small", "full", "others": which zoo
+  std::string sizes;     // "tiny", "small", "full", "others": which zoo; "small@4x64": with those free sizes
   std::string dtype;     // of its floats, for people: the file fixes it
   std::string work;      // "infer"
-  std::string scenario;  // "single": one call after the other
+  std::string scenario;  // "single": one call after the other; "callers-4": four threads call at once
   std::string mode;      // Options::mode
   std::string text() const;
+  std::string zoo() const;                  // the part of `sizes` that names it
+  std::vector<int64_t> free_sizes() const;  // in the order of the inputs; empty: those of the export
+  int callers() const;                      // threads
 };
+
+inline constexpr int kMostCallers = 64;
 
 // `invalid_input` names the part that is not allowed.
 Result<Case> parse_case(const std::string& text);
 
-// The cases of a set that is shipped ("smoke", "ci", "full"), or of a file. `#` begins a comment.
+// Each case with each of these free sizes ("4x64"), then each with so many callers; what is empty changes nothing.
+Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vector<std::string>& shapes,
+                                  const std::vector<int>& callers);
+
+// The cases of a set that is shipped ("smoke", "ci", "full", "shapes"), or of a file. `#` begins a comment.
 Result<std::vector<Case>> read_case_set(const std::string& name);
 
 struct Shard {

@@ -30,7 +30,8 @@ namespace fs = std::filesystem;
 struct Words {
   SittingPlan plan;
   std::string set = "smoke", pattern, confirm, shard = "1/1", device = "cpu", budget, base, head;
-  std::vector<std::string> variants;
+  std::vector<std::string> variants, shapes;
+  std::vector<int> callers;
   bool list = false, quiet = false, once = false;
   double gate_percent = 0;
   // Of the words that read.
@@ -136,7 +137,8 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.purpose = purpose;
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
-  KRN_TRY_LET(const std::vector<Case> all, read_case_set(words.set));
+  KRN_TRY_LET(const std::vector<Case> set, read_case_set(words.set));
+  KRN_TRY_LET(const std::vector<Case> all, grid_of(set, words.shapes, words.callers));
   if (words.shards > 0) {
     fmt::print("{}\n", shard_list(all, words.pattern, words.shards).dump());
     return {};
@@ -220,7 +222,9 @@ void add_reports(CLI::App& word, Words& words) {
 
 void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--head", words.head, "what is measured, as --base of compare; else this command");
-  word.add_option("--set", words.set, "smoke, ci, full, or a file of cases")->capture_default_str();
+  word.add_option("--set", words.set, "smoke, ci, full, shapes, or a file of cases")->capture_default_str();
+  word.add_option("--shapes", words.shapes, "free sizes for each case: 1x16,8x128; for models that have as many")->delimiter(',');
+  word.add_option("--callers", words.callers, "threads that call at once, for each case: 1,2,4")->delimiter(',');
   word.add_option("--cases", words.pattern, "only those that match this shell pattern");
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');

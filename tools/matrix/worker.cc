@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "core/api/devices.h"
 #include "core/base/sha256.h"
@@ -27,6 +29,7 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kLeastValueNs = 200'000;      // shorter calls are timed in batches
+constexpr uint64_t kLeastCallersNs = 2'000'000;  // of several callers, whose threads are started for each value
 constexpr uint64_t kWakeNs = 1'000'000;          // untimed calls before a slot: this process has slept
 constexpr uint64_t kWakeDeviceNs = 10'000'000;   // a GPU has worked for another process meanwhile
 constexpr int kInputSets = 3;                    // in rotation
@@ -134,15 +137,17 @@ class Worker {
                        [&](const PluginReport& report) { return report.used && report.name == plugin; }))
         return Status(Code::k_unsupported, "the plugin " + plugin + " is not here, or not usable");
     }
-    KRN_TRY_LET(const std::string path, find_model(item.model, item.sizes));
+    KRN_TRY_LET(const std::string path, find_model(item.model, item.zoo()));
     KRN_TRY_LET(session_, Session::open(*runtime_, path, options));
     for (uint64_t set = 0; set < kInputSets; ++set) {
-      KRN_TRY_LET(inputs_[set], session_->example_inputs(1 + set));
+      KRN_TRY_LET(inputs_[set], item.free_sizes().empty() ? session_->example_inputs(1 + set)
+                                                          : session_->example_inputs(1 + set, item.free_sizes()));
     }
     device_ = inputs_[0].empty() ? Device() : inputs_[0][0]->device();
     for (PluginDevice* each : runtime_->plugins().devices())
       if (device_.kind != Device::kCpu && each->torch_device() == device_ && each->condition().clock_mhz > 0)
         asked_ = each;
+    callers_ = item.callers();
     eager_ = variant == "eager";
     json out = {{"chosen", "eager"}, {"disturbed", ""}, {"counts", json::object()}, {"fallbacks", json::array()}};
     if (!eager_) {
@@ -177,17 +182,29 @@ class Worker {
     return out;
   }
 
-  Status call() {
-    const std::vector<TensorRef>& inputs = inputs_[next_input_++ % kInputSets];
-    return (eager_ ? session_->call_eager(inputs) : session_->call(inputs)).status();
+  // Until the device is done with them.
+  Status call(uint64_t calls) {
+    for (uint64_t i = 0; i < calls; ++i) {
+      const std::vector<TensorRef>& inputs = inputs_[next_input_++ % kInputSets];
+      KRN_TRY((eager_ ? session_->call_eager(inputs) : session_->call(inputs)).status());
+    }
+    return runtime_->tensors().synchronize(device_);
   }
 
-  // Nanoseconds of a call, over so many, until the device is done with them.
+  // Nanoseconds of a call, over so many of each caller.
   Result<uint64_t> timed(uint64_t calls) {
     const Clock::time_point begin = Clock::now();
-    for (uint64_t i = 0; i < calls; ++i) KRN_TRY(call());
-    KRN_TRY(runtime_->tensors().synchronize(device_));
-    return since(begin) / calls;
+    if (callers_ == 1) {
+      KRN_TRY(call(calls));
+      return since(begin) / calls;
+    }
+    std::vector<Status> said(static_cast<size_t>(callers_));
+    {
+      std::vector<std::jthread> threads;
+      for (Status& status : said) threads.emplace_back([&status, calls, this] { status = call(calls); });
+    }
+    for (Status& status : said) KRN_TRY(std::move(status));
+    return since(begin) / (calls * said.size());
   }
 
   Result<json> warm(const json& question) {
@@ -210,8 +227,8 @@ class Worker {
     }
     const double steady = median(std::span<const double>(ns).last(std::min(ns.size(), window)));
     wakes_ = steady < kLongCallNs;
-    calls_per_value_ = std::max<uint64_t>(
-        1, static_cast<uint64_t>(std::ceil(static_cast<double>(kLeastValueNs) / std::max(steady, 1.0))));
+    const double least = static_cast<double>(callers_ == 1 ? kLeastValueNs : kLeastCallersNs);
+    calls_per_value_ = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(least / std::max(steady, 1.0))));
     return json{
         {"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}, {"settle_ns", since(begin) - first}};
   }
@@ -253,7 +270,9 @@ class Worker {
   Device device_;
   PluginDevice* asked_ = nullptr;  // how the device is doing; null: nobody tells, or the processor
   std::optional<ProcessInterference> interference_;
-  uint64_t next_input_ = 0, calls_per_value_ = 1;
+  std::atomic<uint64_t> next_input_ = 0;
+  uint64_t calls_per_value_ = 1;
+  int callers_ = 1;
   bool eager_ = false, wakes_ = true;
 };
 

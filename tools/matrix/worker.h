@@ -13,7 +13,8 @@
 //   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
 //   device                                         -> disturbed (what others do on the device, in words, over its last
 //                                                    second: the other side of a pair has slept for longer)
-//   slot   fill_ns, least, most_ns                 -> ns [per call], calls (of one value), lasted_ns, waited_ns,
+//   slot   fill_ns, least, most_ns                 -> ns [a call; callers at once: their time over all their calls],
+//                                                    calls (of one value and caller), lasted_ns, waited_ns,
 //          (as many calls as fill it, at least so        stolen_ns, used_ns, disturbed (what else others did, in
 //          many unless they take longer than most_ns)    words)
 #pragma once
