@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rocm/hiprtc.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
-#include <memory>
 
 #include "abi/plugin.h"
+#include "plugins/gpu/rtc.h"
 #include "plugins/kit/error.h"
 #include "rocm/device.h"
 #include "rocm/driver.h"
@@ -25,16 +23,21 @@ struct OpenedHiprtc {
                                 "libhiprtc.so", "libamdhip64.so.5", "libamdhip64.so"},
                                why_not);
     if (!library) return;
-#define KRN_LOAD(name, ...)                                                   \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
-  if (!table.name) {                                                          \
-    why_not = "this hipRTC lacks " #name;                                     \
-    return;                                                                   \
-  }
-    KRN_HIPRTC(KRN_LOAD)
+    std::string lacks;
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
+    ok = true KRN_HIPRTC(KRN_LOAD);
 #undef KRN_LOAD
-    ok = true;
+    if (!ok) why_not = "this hipRTC lacks " + lacks;
   }
+};
+
+struct Calls {
+  using Table = Hiprtc;
+  using Program = HiprtcProgram;
+  KRN_SEAM(create, hiprtcCreateProgram) KRN_SEAM(compile, hiprtcCompileProgram) KRN_SEAM(log_size, hiprtcGetProgramLogSize)
+  KRN_SEAM(log, hiprtcGetProgramLog) KRN_SEAM(code_size, hiprtcGetCodeSize) KRN_SEAM(code, hiprtcGetCode) KRN_SEAM(destroy, hiprtcDestroyProgram)
+  KRN_SEAM(words, hiprtcGetErrorString)
+  static constexpr const char *kName = "hipRTC", *kFile = "keirin.hip";
 };
 
 const Hiprtc& hiprtc() {
@@ -78,28 +81,9 @@ std::vector<char> compile_object(const std::string& text, const gpu::CodeTarget&
   const Hiprtc& api = hiprtc();
   std::string why_not;
   if (!compiles_for(target.arch, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  HiprtcProgram program = nullptr;
-  if (int result = api.hiprtcCreateProgram(&program, text.c_str(), "keirin.hip", 0, nullptr, nullptr); result != 0)
-    throw kit::Error(KRN_STATUS_internal, std::string("hiprtcCreateProgram: ") + api.hiprtcGetErrorString(result));
-  const std::unique_ptr<HiprtcProgram, int (*)(HiprtcProgram*)> owner(&program, api.hiprtcDestroyProgram);
   std::vector<std::string> options = options_of(target);
   options.push_back("--offload-arch=" + target.arch);
-  std::vector<const char*> words;
-  for (const std::string& option : options) words.push_back(option.c_str());
-  if (int result = api.hiprtcCompileProgram(program, static_cast<int>(words.size()), words.data()); result != 0) {
-    size_t size = 0;
-    api.hiprtcGetProgramLogSize(program, &size);
-    std::string log(size, '\0');
-    if (size) api.hiprtcGetProgramLog(program, log.data());
-    throw kit::Error(KRN_STATUS_internal, "hipRTC refused generated text for " + target.arch + ": " +
-                                              api.hiprtcGetErrorString(result) + "\n" + log.substr(0, 4000));
-  }
-  size_t size = 0;
-  if (api.hiprtcGetCodeSize(program, &size) != 0 || size == 0)
-    throw kit::Error(KRN_STATUS_internal, "hipRTC gave no code for " + target.arch);
-  std::vector<char> code(size);
-  if (api.hiprtcGetCode(program, code.data()) != 0) throw kit::Error(KRN_STATUS_internal, "hiprtcGetCode failed");
-  return code;
+  return gpu::compile_at_run_time<Calls>(api, text, options, target.arch);
 }
 
 bool compiles_for(const std::string& arch, std::string& why_not) {

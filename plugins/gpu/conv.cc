@@ -21,41 +21,16 @@ using Dims = std::vector<int64_t>;
 constexpr size_t kMaxStages = 5;
 constexpr int64_t kCachedShare = 4;  // a residual of less than one part in so many of the last cache is read from there
 
-// Row-major strides of the axes in that order, outermost first.
-Dims packed_strides(const Dims& sizes, const std::vector<size_t>& order) {
-  Dims strides(sizes.size());
-  int64_t step = 1;
-  for (size_t i = order.size(); i-- > 0;) strides[order[i]] = step, step *= sizes[order[i]];
-  return strides;
-}
-
-Dims contiguous(const Dims& sizes) {
-  std::vector<size_t> order;
-  for (size_t d = 0; d < sizes.size(); ++d) order.push_back(d);
-  return packed_strides(sizes, order);
-}
-
-Dims channels_last(const Dims& sizes) {
-  std::vector<size_t> order{0};
-  for (size_t d = 2; d < sizes.size(); ++d) order.push_back(d);
-  order.push_back(1);
-  return packed_strides(sizes, order);
-}
-
 bool same_where_it_counts(const Dims& sizes, const Dims& a, const Dims& b) {
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] != 1 && a[d] != b[d]) return false;
   return true;
 }
 
-bool is_channels_last(const ConvTensor& t) { return same_where_it_counts(t.sizes, t.strides, channels_last(t.sizes)); }
-
 // Libraries read the layout off the strides, so axes of size 1 get those of the layout that the rest agrees with.
 void settle_strides(ConvTensor& t, bool prefer_channels_last) {
-  const Dims last = channels_last(t.sizes), plain = contiguous(t.sizes);
-  const bool is_last = same_where_it_counts(t.sizes, t.strides, last), is_plain = same_where_it_counts(t.sizes, t.strides, plain);
-  if (is_last && (prefer_channels_last || !is_plain)) t.strides = last;
-  else if (is_plain) t.strides = plain;
+  const bool is_last = is_packed(t, true), is_plain = is_packed(t, false);
+  if (is_last || is_plain) t.strides = packed_strides(t.sizes, is_last && (prefer_channels_last || !is_plain));
 }
 
 // One spatial axis becomes two, the first of size 1.
@@ -139,7 +114,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
   ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions && !anchor.ieee};
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
-  const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
+  const bool last = is_packed(p.y, true) && (is_packed(p.x, true) || !is_packed(p.x, false));
   for (ConvTensor* t : {&p.x, &p.w, &p.y}) settle_strides(*t, last);
   if (!add_stages(anchor, p, why_not)) return std::nullopt;
   return p;
@@ -148,7 +123,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
 std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   std::string ignored;
   const auto p = conv_problem(anchor, {}, ignored);
-  if (!p || anchor.groups != 1 || !is_channels_last(p->x) || !is_channels_last(p->y) || !is_channels_last(p->w)) return std::nullopt;
+  if (!p || anchor.groups != 1 || !is_packed(p->x, true) || !is_packed(p->y, true) || !is_packed(p->w, true)) return std::nullopt;
   auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
   if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
   const int64_t rows = p->x.sizes[0] * p->x.sizes[2] * p->x.sizes[3];

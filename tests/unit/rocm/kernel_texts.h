@@ -27,6 +27,11 @@ std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length,
 // A bias, a residual and a ReLU on rows with gaps between them. Buffers: the rows, the bias, the residual.
 inline constexpr int64_t kTailRows = 41, kTailColumns = 67, kTailStride = 70;
 gpu::TextKernel tail_kernel(uint8_t dtype);
+// What is there before it, with a NaN, and what it leaves: all of it exact in the dtype.
+struct Tail {
+  explicit Tail(uint8_t dtype);
+  std::vector<char> y, bias, residual, want;
+};
 // takes.
 std::vector<ModuleText> own_texts(const std::string& arch);
 std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);

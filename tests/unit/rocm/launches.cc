@@ -109,6 +109,22 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
   }
 }
 
+void add_tail(Writer& out, uint8_t dtype) {
+  const gpu::TextKernel kernel = tail_kernel(dtype);
+  Tail tail(dtype);
+  std::vector<json> pointers;
+  for (const auto* bytes : {&tail.y, &tail.bias, &tail.residual}) pointers.push_back({{"buffer", out.file(bytes->data(), bytes->size())}, {"offset", 0}});
+  pointers.push_back({{"null", 0}});
+  const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
+  const auto& l = kernel.launches[0];
+  json& launch = out.launch(code, l.symbol, "tail of dtype " + std::to_string(dtype), l.blocks, l.threads);
+  launch["args"] = {{{"raw", hex_of(kernel.sizes.data(), kernel.sizes.size() * 8)}}, pointers_of(pointers)};
+  launch["expect"] = {{{"buffer", pointers[0]["buffer"]},
+                       {"file", out.file(tail.want.data(), tail.want.size())},
+                       {"dtype", simulator_type(dtype)},
+                       {"tol", 0}}};
+}
+
 // Two launches: the second finds the rows that the first made.
 void add_scatter(Writer& out, int rows, int edges, bool wide) {
   std::mt19937 random(11);
@@ -154,6 +170,7 @@ int write_launches(const std::string& folder, const std::string& arch) try {
   std::string why_not;
   for (const AnchorCase& c : anchor_cases())
     if (const auto kernel = own_kernel_for(c, arch, why_not)) add_anchor(out, c, *kernel);
+  for (uint8_t dtype : {kBf16, kF16, kF32}) add_tail(out, dtype);
   for (bool wide : {false, true}) add_scatter(out, 300, 5000, wide);
   out.finish();
   std::printf("%zu launches for %s in %s\n", out.size(), arch.c_str(), folder.c_str());
