@@ -23,7 +23,7 @@ std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, const
 std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anchor);
 
 // `library`: null asks the shapes only, for machines without a device. A bias that the library does not fuse is added behind it
-// (conv_tail.h), with what follows.
+// (library_tail.h), with what follows.
 bool conv_taken(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not);
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
 bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes);

@@ -23,7 +23,6 @@ Handle of_nothing() {
   return reinterpret_cast<Handle>(&nothing);
 }
 
-
 class ImaginedDriver final : public Driver {
  public:
   explicit ImaginedDriver(const Driver& vendor) : vendor_(vendor) {}

@@ -18,7 +18,7 @@ struct Vendor {
   uint32_t pci_vendor = 0;
   // The device of that PCI address, or else of that number; null with the reason.
   std::unique_ptr<Gpu> (*look)(const std::string& pci, int index, std::string& why_not) = nullptr;
-  // Whether its libraries are there; null: nobody asks where there is no hardware.
+  // Whether its libraries are there. Null: where there is no hardware this is not asked.
   bool (*could_look)(std::string& why_not) = nullptr;
   // One that is not there but can be compiled for, without libraries; null with the reason. Its driver is the vendor's.
   std::unique_ptr<Gpu> (*imagine)(const std::string& arch, std::string& why_not) = nullptr;

@@ -68,6 +68,11 @@ stand_in loses --build nine --slow beta=1.6
 exits 1 "$keirin" matrix run --head ./loses --set ./set --variants auto,replay --gate 2 --store loses-store --quiet
 holds out "^  v $(case_of beta) .* regressed, medium, measured twice"
 
+# A folder that is called as a set hides none.
+mkdir ci
+"$keirin" matrix run --set ci --variants auto --list > listed
+[[ $(wc -l < listed) == 15 ]] || fail "the set ci has $(wc -l < listed) cases beside a folder of that name"
+
 # Shards as engines say them.
 shard() { env "$@" "$keirin" matrix run --set ./set --variants auto --shard auto --list; }
 exits 2 shard SLURM_ARRAY_TASK_ID=0

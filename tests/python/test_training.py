@@ -39,7 +39,7 @@ def first_of(outputs):
 
 
 def gradients(call, model, inputs, seed=0):
-    """Of a loss whose gradient is no constant, by parameter and input."""
+    """Gradients by parameter and input, of a loss that is not linear in the outputs."""
     model.zero_grad()
     leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
     torch.manual_seed(seed)

@@ -2,26 +2,14 @@
 //
 // hipRTC's functions over NVRTC. Every option that the AMD plugin gives is understood or refused; code is for the GPU that is there, or
 // for sm_90.
-#include <cstring>
-#include <string>
-#include <vector>
-
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "tests/standin/hiprtc_program.h"
 #include "tests/standin/words.h"
-
-#define STANDIN extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 using namespace keirin;
-
-enum : int { kOk = 0, kInvalidInput = 3, kInvalidProgram = 4, kInvalidOption = 5, kCompilation = 6, kInternal = 11 };
-
-struct Program {
-  std::string text, log;
-  std::vector<char> code;
-};
 
 std::string architecture() {
   std::string ignored;
@@ -56,7 +44,10 @@ std::string with_words(std::string text) {
   return std::string(standin::text::words) + text;
 }
 
-int compile(Program& program, const std::vector<std::string>& options) {
+int compile_program(Program& program, const std::vector<std::string>& given) {
+  std::vector<std::string> options = {"-default-device"};
+  for (const std::string& option : given)
+    if (!translate(option, options)) return program.log = "no stand-in for the option " + option, kInvalidOption;
   std::string why_not;
   const cuda::Nvrtc* api = cuda::Nvrtc::get(why_not);
   if (!api) return program.log = why_not, kInternal;
@@ -78,33 +69,3 @@ int compile(Program& program, const std::vector<std::string>& options) {
 }
 
 }  // namespace
-
-STANDIN int hiprtcVersion(int* major, int* minor) { return *major = 7, *minor = 0, kOk; }
-STANDIN int hiprtcCreateProgram(Program** program, const char* text, const char*, int headers, const char**, const char**) {
-  if (!text || headers != 0) return kInvalidInput;
-  *program = new Program{text, {}, {}};
-  return kOk;
-}
-STANDIN int hiprtcCompileProgram(Program* program, int count, const char** options) {
-  if (!program) return kInvalidProgram;
-  std::vector<std::string> translated = {"-default-device"};
-  for (int i = 0; i < count; ++i)
-    if (!translate(options[i], translated)) return program->log = std::string("no stand-in for the option ") + options[i], kInvalidOption;
-  return compile(*program, translated);
-}
-STANDIN int hiprtcGetProgramLogSize(Program* program, size_t* bytes) { return *bytes = program->log.size() + 1, kOk; }
-STANDIN int hiprtcGetProgramLog(Program* program, char* log) { return std::strcpy(log, program->log.c_str()), kOk; }
-STANDIN int hiprtcGetCodeSize(Program* program, size_t* bytes) { return *bytes = program->code.size(), kOk; }
-STANDIN int hiprtcGetCode(Program* program, char* code) { return std::memcpy(code, program->code.data(), program->code.size()), kOk; }
-STANDIN int hiprtcDestroyProgram(Program** program) {
-  delete *program;
-  return *program = nullptr, kOk;
-}
-STANDIN const char* hiprtcGetErrorString(int result) {
-  switch (result) {
-    case kOk: return "success";
-    case kInvalidOption: return "an option is not known";
-    case kCompilation: return "the text does not compile";
-    default: return "failed";
-  }
-}

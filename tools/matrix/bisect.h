@@ -22,7 +22,7 @@ struct BisectPlan {
 };
 
 // This process becomes the search, and its exit code the search's: 0 found, 4 not decided, as the words of `keirin
-// options` otherwise. Returns only where there is no shell: `exhausted`.
+// options` otherwise. It returns only if no shell could be started: `exhausted`.
 Status bisect(const BisectPlan& plan);
 
 // bisect.sh, as cmake/embed_text.cmake names it.

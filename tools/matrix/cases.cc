@@ -77,7 +77,7 @@ Result<Case> parse_case(const std::string& text) {
 Result<std::vector<Case>> read_case_set(const std::string& name) {
   std::error_code error;
   fs::path path = name;
-  if (name.find('/') == std::string::npos && !fs::exists(path, error)) path = data_folder("cases") / name;
+  if (name.find('/') == std::string::npos && !fs::is_regular_file(path, error)) path = data_folder("cases") / name;
   std::ifstream file(path);
   if (!file)
     return Status(Code::k_invalid_input, {fmt::format("no set of cases is called \"{}\"", name), path.string(),

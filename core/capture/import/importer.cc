@@ -382,14 +382,15 @@ class Importer {
     return add_opaque(call, results, written, why, scope);
   }
 
-  // An operator without a row that LibTorch writes with others is what it is made of, if every part has rows: one step of LibTorch's is
-  // better than several. False: nothing was added, and `why` says what stands in the way.
-  Result<bool> add_parts(const pt2::Node& node, const BoundCall& call, const Results& results, Scope& scope, std::string* why) {
-    if (knows_aten_op(full_name(call.op)) || !call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return false;
-    Slots slots;                  // numbers, and places for the tensors
-    std::vector<at::Tensor> forms;  // of the tensors, without elements
-    std::vector<Entry> sources;   // of the same
-    std::vector<uint32_t> places;
+  // What LibTorch makes an operator of that has no row (record_parts), and the tensors among its arguments, which are the program's inputs
+  // in their order. Nothing where it cannot be had: `why` says it.
+  Result<std::optional<pt2::Program>> parts_of(const BoundCall& call, const Results& results, const Scope& scope, std::vector<Entry>* tensors,
+                                               std::string* why) {
+    const std::optional<pt2::Program> none;
+    if (knows_aten_op(full_name(call.op)) || !call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return none;
+    Slots slots;                     // numbers, and places for the tensors
+    std::vector<uint32_t> places;    // of the tensors
+    std::vector<at::Tensor> forms;   // of the tensors, without elements
     std::map<std::string, uint32_t> slot_of;
     KRN_TRY_LET(const BoxedCall boxed, make_boxed_call(call, [&](const std::string& name) -> Result<uint32_t> {
                   const auto [at, is_new] = slot_of.emplace(name, static_cast<uint32_t>(slots.size()));
@@ -401,16 +402,15 @@ class Importer {
                   const Type& type = captured_.graph.type(value);
                   const Dims strides = entry.strides.empty() ? contiguous_strides(type.sizes) : entry.strides;
                   forms.push_back(at::empty_strided(type.sizes, strides, at::TensorOptions(scalar_type_of(type.dtype)).device(at::kMeta)));
-                  sources.push_back(entry);
                   places.push_back(at->second);
+                  tensors->push_back(entry);
                   return at->second;
                 }));
     // Numbers made of integers alone get LibTorch's default dtype between the parts, and fp64 where the operator runs whole in fp64.
-    const auto is_real = [](const auto& type) { return is_float(type.dtype); };
-    if (std::none_of(sources.begin(), sources.end(), [&](const Entry& s) { return is_real(captured_.graph.type(aliases_.last_value(s.alias))); }) &&
-        std::any_of(results.hints.begin(), results.hints.end(), is_real)) {
+    const bool makes_floats = std::any_of(results.hints.begin(), results.hints.end(), [](const Type& type) { return is_float(type.dtype); });
+    if (makes_floats && std::none_of(forms.begin(), forms.end(), [](const at::Tensor& form) { return form.is_floating_point(); })) {
       *why += ", and it makes floats of integers";
-      return false;
+      return none;
     }
     const auto arguments = [&](const std::vector<at::Tensor>& inputs) {
       for (size_t i = 0; i < inputs.size(); ++i) slots[places[i]] = inputs[i];
@@ -421,13 +421,21 @@ class Importer {
     Result<pt2::Program> parts = record_parts(call.op, forms, arguments);
     if (!parts.ok() && may_have_elements(forms)) {  // some operators have no kernel for tensors without
       std::vector<at::Tensor> ones;
-      for (const at::Tensor& form : forms) ones.push_back(at::empty_strided(form.sizes(), form.strides(), form.options().device(at::kCPU)).fill_(1));
+      for (const at::Tensor& form : forms)
+        ones.push_back(at::empty_strided(form.sizes(), form.strides(), form.options().device(at::kCPU)).fill_(1));
       parts = record_parts(call.op, ones, arguments);
     }
-    if (!parts.ok() || parts->outputs.size() != results.names.size()) {
-      if (!parts.ok()) *why += ", and its parts are not known: " + parts.status().message().what.substr(0, 100);
-      return false;
-    }
+    if (parts.ok() && parts->outputs.size() == results.names.size()) return std::optional(std::move(*parts));
+    if (!parts.ok()) *why += ", and its parts are not known: " + parts.status().message().what.substr(0, 100);
+    return none;
+  }
+
+  // An operator without a row that LibTorch writes with others is what it is made of, if every part has rows: one step of LibTorch's is
+  // better than several. False: nothing was added, and `why` says what stands in the way.
+  Result<bool> add_parts(const pt2::Node& node, const BoundCall& call, const Results& results, Scope& scope, std::string* why) {
+    std::vector<Entry> sources;
+    KRN_TRY_LET(std::optional<pt2::Program> parts, parts_of(call, results, scope, &sources, why));
+    if (!parts) return false;
     for (pt2::Node& part : parts->graph.nodes) part.name = node.name, part.module_path = node.module_path;  // for reports
     Scope inside;
     for (size_t i = 0; i < sources.size(); ++i) inside[parts->graph.inputs[i].names().at(0)] = sources[i];

@@ -2,23 +2,15 @@
 //
 // hipRTC's functions over the host's compiler. Every option that the AMD plugin gives is understood or refused; code is a library of the
 // host, which hip.cc loads.
-#include <cstring>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tests/emulator/host_code.h"
 #include "tests/standin/emulated/words.h"
-
-#define STANDIN extern "C" __attribute__((visibility("default")))
+#include "tests/standin/hiprtc_program.h"
 
 namespace {
-
-enum : int { kOk = 0, kInvalidInput = 3, kInvalidProgram = 4, kInvalidOption = 5, kCompilation = 6 };
-
-struct Program {
-  std::string text, log;
-  std::vector<char> code;
-};
 
 // What the options say of the waves and of the instruction set, and the words to define before the text.
 struct Options {
@@ -61,36 +53,13 @@ std::string for_the_host(std::string text, const Options& options) {
   return options.defines + std::string(keirin::standin::emulated::words) + text + "\n" + entries(text);
 }
 
-}  // namespace
-
-STANDIN int hiprtcVersion(int* major, int* minor) { return *major = 7, *minor = 0, kOk; }
-STANDIN int hiprtcCreateProgram(Program** program, const char* text, const char*, int headers, const char**, const char**) {
-  if (!text || headers != 0) return kInvalidInput;
-  *program = new Program{text, {}, {}};
-  return kOk;
-}
-STANDIN int hiprtcCompileProgram(Program* program, int count, const char** options) {
-  if (!program) return kInvalidProgram;
+int compile_program(Program& program, const std::vector<std::string>& options) {
   Options taken;
-  for (int i = 0; i < count; ++i)
-    if (!taken.take(options[i])) return program->log = std::string("no stand-in for the option ") + options[i], kInvalidOption;
-  if (!taken.agree()) return program->log = "no stand-in for " + taken.arch + " in waves of " + std::to_string(taken.wave), kInvalidOption;
-  program->code = keirin::test::compile_for_host(for_the_host(program->text, taken), program->log);
-  return program->code.empty() ? kCompilation : kOk;
+  for (const std::string& option : options)
+    if (!taken.take(option)) return program.log = "no stand-in for the option " + option, kInvalidOption;
+  if (!taken.agree()) return program.log = "no stand-in for " + taken.arch + " in waves of " + std::to_string(taken.wave), kInvalidOption;
+  program.code = keirin::test::compile_for_host(for_the_host(program.text, taken), program.log);
+  return program.code.empty() ? kCompilation : kOk;
 }
-STANDIN int hiprtcGetProgramLogSize(Program* program, size_t* bytes) { return *bytes = program->log.size() + 1, kOk; }
-STANDIN int hiprtcGetProgramLog(Program* program, char* log) { return std::strcpy(log, program->log.c_str()), kOk; }
-STANDIN int hiprtcGetCodeSize(Program* program, size_t* bytes) { return *bytes = program->code.size(), kOk; }
-STANDIN int hiprtcGetCode(Program* program, char* code) { return std::memcpy(code, program->code.data(), program->code.size()), kOk; }
-STANDIN int hiprtcDestroyProgram(Program** program) {
-  delete *program;
-  return *program = nullptr, kOk;
-}
-STANDIN const char* hiprtcGetErrorString(int result) {
-  switch (result) {
-    case kOk: return "success";
-    case kInvalidOption: return "an option is not known";
-    case kCompilation: return "the text does not compile";
-    default: return "failed";
-  }
-}
+
+}  // namespace

@@ -121,7 +121,8 @@ TEST(RocmTargets, WithoutLibrariesProductsAndConvolutionsAreRefused) {
   EXPECT_TRUE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
   if (!gpu.products->usable(why_not)) {
     EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
-    EXPECT_TRUE(why_not.starts_with("no hipblaslt: ") && why_not.ends_with("; install ROCm's hipblaslt")) << why_not;
+    EXPECT_TRUE(why_not.starts_with("no hipblaslt: ") && why_not.find("; install ROCm's hipblaslt; no rocBLAS: ") != std::string::npos &&
+              why_not.ends_with("; install ROCm's rocblas")) << why_not;
     EXPECT_EQ(why_not.find('\n'), std::string::npos) << why_not;
   }
   gpu.products = nullptr;

@@ -3,21 +3,7 @@
 # keirin matrix from the outside: cells and shards, refusals, and one sitting of each kind on a model of microseconds. Which label a
 # cell gets hangs on what else runs here: what is asked is that it is never called slower or faster, and that the exit code is that of
 # the label. What becomes of known times tests/matrix asks.
-set -uo pipefail
-keirin=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-export KEIRIN_CACHE=$work/cache
-cd "$work" || exit 1
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
-# exits WANTED COMMAND...: the exit code is one of the words of WANTED
-exits() {
-  local wanted=$1; shift
-  "$@" >out 2>err
-  local code=$?
-  [[ " $wanted " == *" $code "* ]] || { fail "exit $code, not $wanted: $*"; tail -n 5 out err; }
-}
+. "$(dirname "${BASH_SOURCE[0]}")/../../matrix/begin.sh" "$1"
 
 # Shards hold each cell once, and all of them.
 "$keirin" matrix run --set ci --list | sort >all
