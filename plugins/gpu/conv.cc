@@ -7,7 +7,6 @@
 #include "plugins/gpu/plan_step.h"
 #include "plugins/gpu/product.h"
 #include "plugins/codegen/rows.h"
-#include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {
@@ -148,18 +147,10 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
-namespace {
-
-// Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it.
-struct Shares {
-  ConvProblem problem;
-  std::optional<TextKernel> tail;
-};
-
-std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
+std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
   const auto whole = conv_problem(anchor, numerics, why_not);
   if (!whole) return std::nullopt;
-  if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
+  if (!library || library->supports(*whole, why_not)) return ConvShares{*whole, std::nullopt};
   std::string ignored;
   if (anchor.operands.size() < 3 || !anchor.operands[2].present()) return std::nullopt;  // what follows is added next door
   int64_t elements = 1;
@@ -167,23 +158,11 @@ std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numeri
   if (bytes_of(whole->y) != elements * codegen::dtype_bytes(whole->y.dtype)) return std::nullopt;  // gaps
   auto tail = library_tail(anchor, {elements, elements, elements, whole->y.strides[1], whole->y.sizes[1]}, ignored);
   if (!tail) return std::nullopt;
-  Shares out{*whole, std::move(tail)};
+  ConvShares out{*whole, std::move(tail)};
   out.problem.stages.resize(1);  // where the library fuses the bias, what it does not fuse as well is a kernel next door
   if (!anchor.post_ops.empty() && library->supports(out.problem, ignored)) return std::nullopt;
   out.problem.stages.clear();
   return library->supports(out.problem, ignored) ? std::optional(std::move(out)) : std::nullopt;
-}
-
-}  // namespace
-
-std::optional<ConvProblem> library_problem(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library) {
-  std::string ignored;
-  auto shares = shares_of(anchor, numerics, &library, ignored);
-  return shares ? std::optional(std::move(shares->problem)) : std::nullopt;
-}
-
-bool conv_taken(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
-  return shares_of(anchor, numerics, library, why_not).has_value();
 }
 
 // Engines that read a residual are compiled for half a second each and need a fence before them. That pays where the residual
@@ -200,7 +179,7 @@ bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Nume
   AnchorDesc longer = anchor;
   longer.post_ops.push_back(post);
   std::string ignored;
-  return conv_taken(longer, numerics, library, ignored);
+  return conv_shares(longer, numerics, library, ignored).has_value();
 }
 
 std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
@@ -211,18 +190,15 @@ std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library,
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const ConvShares& shares, const PlanLibrary& library,
                                          const CodeTarget& target, bool load, double* seconds) {
-  std::string why_not;
-  const auto shares = shares_of(anchor, numerics, &library, why_not);
-  if (!shares) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  const auto plan = library.plan(shares->problem);
+  const auto plan = library.plan(shares.problem);
   if (seconds) *seconds = plan->seconds();
   std::vector<TensorDesc> tensors = conv_tensors(anchor);
-  if (shares->tail) tensors.resize(3);
+  if (shares.tail) tensors.resize(3);
   return make_plan_step(std::string(library.name()) + " conv", tensors,
-                        "+" + std::to_string(shares->tail ? 0 : anchor.post_ops.size()), plan, {},
-                        shares->tail ? make_text_step(*shares->tail, target, load) : nullptr);
+                        "+" + std::to_string(shares.tail ? 0 : anchor.post_ops.size()), plan, {},
+                        shares.tail ? make_text_step(*shares.tail, target, load) : nullptr);
 }
 
 }  // namespace keirin::gpu
