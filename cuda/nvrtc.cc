@@ -28,45 +28,30 @@ void open_builtins(void* nvrtc) {
   dlopen((path.substr(0, path.rfind('/') + 1) + name).c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-struct OpenedNvrtc {
-  Nvrtc table;
-  std::string why_not;
-  bool ok = false;
-
-  OpenedNvrtc() {
-    void* library = gpu::open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
-    if (!library) return;
-    open_builtins(library);
-    std::string lacks;
-#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
-    ok = true KRN_NVRTC(KRN_LOAD);
-#undef KRN_LOAD
-    if (!ok) why_not = "this NVRTC lacks " + lacks;
-  }
-};
-
 struct Calls {
   using Table = Nvrtc;
   using Program = NvrtcProgram;
-  KRN_SEAM(create, nvrtcCreateProgram) KRN_SEAM(compile, nvrtcCompileProgram) KRN_SEAM(log_size, nvrtcGetProgramLogSize)
-  KRN_SEAM(log, nvrtcGetProgramLog) KRN_SEAM(code_size, nvrtcGetCUBINSize) KRN_SEAM(code, nvrtcGetCUBIN) KRN_SEAM(destroy, nvrtcDestroyProgram)
-  KRN_SEAM(words, nvrtcGetErrorString)
-  static constexpr const char *kName = "NVRTC", *kFile = "keirin.cu";
+  KRN_RTC_SEAM(nvrtc, CUBIN)
+  static constexpr const char *kName = "NVRTC", *kFile = "keirin.cu", *kAdvice = "install it or set KEIRIN_NVRTC to its path";
 };
 
-const Nvrtc& nvrtc() {
-  std::string why_not;
-  const Nvrtc* table = Nvrtc::get(why_not);
-  if (!table) throw kit::Error(KRN_STATUS_unsupported, "no NVRTC to compile kernels with: " + why_not + "; install it or set KEIRIN_NVRTC to its path");
-  return *table;
+const Nvrtc& nvrtc() { return gpu::compiler_of<Calls>(); }
+
+std::string open_nvrtc(Nvrtc& table) {
+  std::string why_not, lacks;
+  void* library = gpu::open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
+  if (!library) return why_not;
+  open_builtins(library);
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
+  return true KRN_NVRTC(KRN_LOAD) ? "" : "this NVRTC lacks " + lacks;
+#undef KRN_LOAD
 }
 
 }  // namespace
 
 const Nvrtc* Nvrtc::get(std::string& why_not) {
-  static const OpenedNvrtc opened;
-  why_not = opened.why_not;
-  return opened.ok ? &opened.table : nullptr;
+  static const gpu::Opened<Nvrtc> opened(open_nvrtc);
+  return opened.get(why_not);
 }
 
 static std::vector<std::string> options_of(const gpu::CodeTarget& t) {
@@ -89,7 +74,7 @@ std::string nvrtc_version() {
 }
 
 std::vector<char> compile_cubin(const std::string& text, const gpu::CodeTarget& target) {
-  return gpu::compile_at_run_time<Calls>(nvrtc(), text, options_of(target), target.arch);
+  return gpu::compile_at_run_time<Calls>(text, options_of(target), target.arch);
 }
 
 bool compiles_for(const std::string& arch) {

@@ -16,8 +16,7 @@ namespace keirin::rocm {
 namespace {
 
 constexpr Target kTargets[] = {
-#define KRN_TARGET(arch, wave, matrix, f32, matrix_rate, special, since) \
-  {#arch, wave, matrix, f32, matrix_rate, special, since},
+#define KRN_TARGET(arch, wave, f32, matrix_rate, special, since) {#arch, wave, f32, matrix_rate, special, since},
 #include "rocm/target.def"
 #undef KRN_TARGET
 };

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rocm/driver.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "abi/plugin.h"
@@ -37,17 +39,8 @@ struct OpenedDriver {
 };
 
 bool loses_device(int result) {
-  switch (result) {
-    case kEccUncorrectable:
-    case kIllegalAddress:
-    case kLaunchTimeOut:
-    case kContextDestroyed:
-    case kAssert:
-    case kLaunchFailure:
-      return true;
-    default:
-      return false;
-  }
+  const int lost[] = {kEccUncorrectable, kIllegalAddress, kLaunchTimeOut, kContextDestroyed, kAssert, kLaunchFailure};
+  return std::find(std::begin(lost), std::end(lost), result) != std::end(lost);
 }
 
 }  // namespace

@@ -12,49 +12,31 @@
 namespace keirin::rocm {
 namespace {
 
-struct OpenedHiprtc {
-  Hiprtc table;
-  std::string why_not;
-  bool ok = false;
-
-  OpenedHiprtc() {
-    // Before 5.3 hipRTC is a part of libamdhip64.
-    void* library = gpu::open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5",
-                                "libhiprtc.so", "libamdhip64.so.5", "libamdhip64.so"},
-                               why_not);
-    if (!library) return;
-    std::string lacks;
-#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
-    ok = true KRN_HIPRTC(KRN_LOAD);
-#undef KRN_LOAD
-    if (!ok) why_not = "this hipRTC lacks " + lacks;
-  }
-};
-
 struct Calls {
   using Table = Hiprtc;
   using Program = HiprtcProgram;
-  KRN_SEAM(create, hiprtcCreateProgram) KRN_SEAM(compile, hiprtcCompileProgram) KRN_SEAM(log_size, hiprtcGetProgramLogSize)
-  KRN_SEAM(log, hiprtcGetProgramLog) KRN_SEAM(code_size, hiprtcGetCodeSize) KRN_SEAM(code, hiprtcGetCode) KRN_SEAM(destroy, hiprtcDestroyProgram)
-  KRN_SEAM(words, hiprtcGetErrorString)
-  static constexpr const char *kName = "hipRTC", *kFile = "keirin.hip";
+  KRN_RTC_SEAM(hiprtc, Code)
+  static constexpr const char *kName = "hipRTC", *kFile = "keirin.hip",
+                              *kAdvice = "install ROCm's hiprtc or set KEIRIN_HIPRTC to its path";
 };
 
-const Hiprtc& hiprtc() {
-  std::string why_not;
-  const Hiprtc* table = Hiprtc::get(why_not);
-  if (!table)
-    throw kit::Error(KRN_STATUS_unsupported, "no hipRTC to compile kernels with: " + why_not +
-                                                 "; install ROCm's hiprtc or set KEIRIN_HIPRTC to its path");
-  return *table;
+// Before 5.3 hipRTC is a part of libamdhip64.
+std::string open_hiprtc(Hiprtc& table) {
+  std::string why_not, lacks;
+  void* library = gpu::open_first({secure_getenv("KEIRIN_HIPRTC"), "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so",
+                                   "libamdhip64.so.5", "libamdhip64.so"},
+                                  why_not);
+  if (!library) return why_not;
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
+  return true KRN_HIPRTC(KRN_LOAD) ? "" : "this hipRTC lacks " + lacks;
+#undef KRN_LOAD
 }
 
 }  // namespace
 
 const Hiprtc* Hiprtc::get(std::string& why_not) {
-  static const OpenedHiprtc opened;
-  why_not = opened.why_not;
-  return opened.ok ? &opened.table : nullptr;
+  static const gpu::Opened<Hiprtc> opened(open_hiprtc);
+  return opened.get(why_not);
 }
 
 std::vector<std::string> options_of(const gpu::CodeTarget& t) {
@@ -78,12 +60,11 @@ std::string hip_version() {
 }
 
 std::vector<char> compile_object(const std::string& text, const gpu::CodeTarget& target) {
-  const Hiprtc& api = hiprtc();
   std::string why_not;
-  if (!compiles_for(target.arch, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  if (gpu::compiler_of<Calls>(); !compiles_for(target.arch, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
   std::vector<std::string> options = options_of(target);
   options.push_back("--offload-arch=" + target.arch);
-  return gpu::compile_at_run_time<Calls>(api, text, options, target.arch);
+  return gpu::compile_at_run_time<Calls>(text, options, target.arch);
 }
 
 bool compiles_for(const std::string& arch, std::string& why_not) {
