@@ -129,12 +129,10 @@ Graph graph_of(const std::string& path) {
 }
 
 void print_target(const Compiler& by, const Options& options, const std::vector<Graph>& models, Sums& sums) {
-  std::vector<ModuleText> cases = generated_texts(by.arch, 515, options.every == 1);
-  if (options.every > 1) {
-    for (size_t i = 0; i < cases.size(); ++i)
-      if (i % options.every == 0) cases[i / options.every] = std::move(cases[i]);
-    cases.resize((cases.size() + options.every - 1) / options.every);
-  }
+  std::vector<ModuleText> cases;
+  size_t number = 0;
+  for (ModuleText& module : generated_texts(by.arch, 515, options.every == 1))
+    if (number++ % options.every == 0) cases.push_back(std::move(module));
   std::vector<ModuleText> own = own_texts(by.arch);
   GraphTexts graphs(by.arch);
   sums.cases += add_sheet(graphs, options.every);
