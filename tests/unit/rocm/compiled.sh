@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# rocm_table over models: takes their graphs as plugins see them from `keirin explain`, then compiles. 77 where nothing compiles for any set.
+# rocm_table over models: takes their graphs as plugins see them from `keirin explain`, then compiles. 77 where nothing compiles for any
+# set.
 # Usage: compiled.sh KEIRIN ROCM_TABLE [--every N] [--targets A,B] MODEL.pt2...
 set -uo pipefail
 keirin=$1 table=$2

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What `keirin explain --imagine SET --dump-launches DIR` writes is what docs/launches.md says: code objects with the kernels that are launched,
-# arguments that lie in the buffers' files, results that are expected. Whether the code is right a simulator says (ci/rocm). Arguments: the
-# command, a model of several generated kernels. 77 where nothing compiles for the sets.
+# What `keirin explain --imagine SET --dump-launches DIR` writes is what docs/launches.md says: code objects with the kernels that are
+# launched, arguments that lie in the buffers' files, results that are expected. Whether the code is right a simulator says (ci/rocm).
+# Arguments: the command, a model of several generated kernels. 77 where nothing compiles for the sets.
 set -uo pipefail
 keirin=$1 model=$2
 folder=$(mktemp -d)
