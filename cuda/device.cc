@@ -2,7 +2,6 @@
 #include "cuda/device.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 
 #include "abi/plugin.h"
@@ -35,12 +34,6 @@ const Row& row_of(int major, int minor) {
   return best ? *best : kRows[std::size(kRows) - 1];
 }
 
-// Lower case, without the leading zeros of the domain, which tools write with 4 or 8 digits.
-std::string plain_pci(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text.substr(std::min(text.find_first_not_of('0'), text.size()));
-}
-
 int attribute(const DriverApi& driver, CUdevice device, CUdevice_attribute which) {
   int value = 0;
   return driver.cuDeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
@@ -71,15 +64,12 @@ void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, 
 int find_index(const DriverApi& driver, const std::string& pci, int index) {
   int count = 0;
   if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return -1;
-  for (int i = 0; i < count; ++i) {
+  return gpu::device_number(count, pci, index, [&](int i) {
     CUdevice device;
     char text[32] = {};
-    if (driver.cuDeviceGet(&device, i) != CUDA_SUCCESS) continue;
-    if (driver.cuDeviceGetPCIBusId(text, sizeof text, device) != CUDA_SUCCESS) continue;
-    if (!pci.empty() && plain_pci(text) == plain_pci(pci)) return i;
-  }
-  // Virtual machines may show a device under another address than the driver; LibTorch's number is the driver's.
-  return index >= 0 && index < count ? index : -1;
+    const bool known = driver.cuDeviceGet(&device, i) == CUDA_SUCCESS && driver.cuDeviceGetPCIBusId(text, sizeof text, device) == CUDA_SUCCESS;
+    return std::string(known ? text : "");
+  });
 }
 
 }  // namespace

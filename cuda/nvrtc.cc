@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
 
 #include "abi/plugin.h"
 #include "cuda/driver.h"
+#include "plugins/gpu/rtc.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cuda {
@@ -28,40 +28,30 @@ void open_builtins(void* nvrtc) {
   dlopen((path.substr(0, path.rfind('/') + 1) + name).c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-struct OpenedNvrtc {
-  Nvrtc table;
-  std::string why_not;
-  bool ok = false;
-
-  OpenedNvrtc() {
-    void* library = gpu::open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
-    if (!library) return;
-    open_builtins(library);
-#define KRN_LOAD(name, ...)                                              \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
-  if (!table.name) {                                                     \
-    why_not = "this NVRTC lacks " #name;                                 \
-    return;                                                              \
-  }
-    KRN_NVRTC(KRN_LOAD)
-#undef KRN_LOAD
-    ok = true;
-  }
+struct Calls {
+  using Table = Nvrtc;
+  using Program = NvrtcProgram;
+  KRN_RTC_SEAM(nvrtc, CUBIN)
+  static constexpr const char *kName = "NVRTC", *kFile = "keirin.cu", *kAdvice = "install it or set KEIRIN_NVRTC to its path";
 };
 
-const Nvrtc& nvrtc() {
-  std::string why_not;
-  const Nvrtc* table = Nvrtc::get(why_not);
-  if (!table) throw kit::Error(KRN_STATUS_unsupported, "no NVRTC to compile kernels with: " + why_not + "; install it or set KEIRIN_NVRTC to its path");
-  return *table;
+const Nvrtc& nvrtc() { return gpu::compiler_of<Calls>(); }
+
+std::string open_nvrtc(Nvrtc& table) {
+  std::string why_not, lacks;
+  void* library = gpu::open_first({secure_getenv("KEIRIN_NVRTC"), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, why_not);
+  if (!library) return why_not;
+  open_builtins(library);
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
+  return true KRN_NVRTC(KRN_LOAD) ? "" : "this NVRTC lacks " + lacks;
+#undef KRN_LOAD
 }
 
 }  // namespace
 
 const Nvrtc* Nvrtc::get(std::string& why_not) {
-  static const OpenedNvrtc opened;
-  why_not = opened.why_not;
-  return opened.ok ? &opened.table : nullptr;
+  static const gpu::Opened<Nvrtc> opened(open_nvrtc);
+  return opened.get(why_not);
 }
 
 static std::vector<std::string> options_of(const gpu::CodeTarget& t) {
@@ -84,31 +74,7 @@ std::string nvrtc_version() {
 }
 
 std::vector<char> compile_cubin(const std::string& text, const gpu::CodeTarget& target) {
-  const Nvrtc& api = nvrtc();
-  NvrtcProgram program = nullptr;
-  if (int result = api.nvrtcCreateProgram(&program, text.c_str(), "keirin.cu", 0, nullptr, nullptr); result != 0)
-    throw kit::Error(KRN_STATUS_internal, std::string("nvrtcCreateProgram: ") + api.nvrtcGetErrorString(result));
-  std::unique_ptr<NvrtcProgram, void (*)(NvrtcProgram*)> owner(&program, [](NvrtcProgram* p) {
-    std::string ignored;
-    Nvrtc::get(ignored)->nvrtcDestroyProgram(p);
-  });
-  const std::vector<std::string> options = options_of(target);
-  std::vector<const char*> words;
-  for (const std::string& option : options) words.push_back(option.c_str());
-  if (int result = api.nvrtcCompileProgram(program, static_cast<int>(words.size()), words.data()); result != 0) {
-    size_t size = 0;
-    api.nvrtcGetProgramLogSize(program, &size);
-    std::string log(size, '\0');
-    if (size) api.nvrtcGetProgramLog(program, log.data());
-    throw kit::Error(KRN_STATUS_internal, std::string("NVRTC refused generated text for ") + target.arch + ": " +
-                                              api.nvrtcGetErrorString(result) + "\n" + log.substr(0, 4000));
-  }
-  size_t size = 0;
-  if (api.nvrtcGetCUBINSize(program, &size) != 0 || size == 0)
-    throw kit::Error(KRN_STATUS_internal, "NVRTC gave no cubin for " + target.arch);
-  std::vector<char> cubin(size);
-  if (api.nvrtcGetCUBIN(program, cubin.data()) != 0) throw kit::Error(KRN_STATUS_internal, "nvrtcGetCUBIN failed");
-  return cubin;
+  return gpu::compile_at_run_time<Calls>(text, options_of(target), target.arch);
 }
 
 bool compiles_for(const std::string& arch) {

@@ -8,23 +8,16 @@
 #include <vector>
 
 #include "plugins/gpu/driver.h"
+#include "plugins/gpu/rtc.h"
 
 namespace keirin::cuda {
 
 // NVRTC's C API, in its own words; declared here because its header travels with a compiler that users do not have.
 using NvrtcProgram = struct nvrtc_program_opaque*;
-#define KRN_NVRTC(X)                                                                                              \
-  X(nvrtcGetNumSupportedArchs, int (*)(int*))                                                                     \
-  X(nvrtcGetSupportedArchs, int (*)(int*))                                                                        \
-  X(nvrtcVersion, int (*)(int*, int*))                                                                            \
-  X(nvrtcCreateProgram, int (*)(NvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*)) \
-  X(nvrtcCompileProgram, int (*)(NvrtcProgram, int, const char* const*))                                          \
-  X(nvrtcGetProgramLogSize, int (*)(NvrtcProgram, size_t*))                                                       \
-  X(nvrtcGetProgramLog, int (*)(NvrtcProgram, char*))                                                             \
-  X(nvrtcGetCUBINSize, int (*)(NvrtcProgram, size_t*))                                                            \
-  X(nvrtcGetCUBIN, int (*)(NvrtcProgram, char*))                                                                  \
-  X(nvrtcDestroyProgram, int (*)(NvrtcProgram*))                                                                  \
-  X(nvrtcGetErrorString, const char* (*)(int))
+#define KRN_NVRTC(X)                          \
+  KRN_RTC(X, nvrtc, CUBIN, NvrtcProgram)      \
+  X(nvrtcGetNumSupportedArchs, int (*)(int*)) \
+  X(nvrtcGetSupportedArchs, int (*)(int*))
 
 struct Nvrtc {
 #define KRN_MEMBER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;

@@ -41,14 +41,16 @@ std::string contents(const std::string& path) {
 
 }  // namespace
 
+// Each release knows the sets of its time: gfx950 came with 20.
 std::string clang_for(const std::string& arch, std::string& why_not) {
-  std::string found;
-  for (const char* name : {"clang-19", "clang"})
-    if (found.empty() && runs(std::string(name) + " --version")) found = name;
-  if (found.empty()) return why_not = "clang-19 is not installed", "";
   if (device_library().empty()) return why_not = "no device library of ROCm (package rocm-device-libs)", "";
-  if (runs(found + " --target=amdgcn-amd-amdhsa -nogpulib -mcpu=" + arch + " -x c -c /dev/null -o /dev/null")) return found;
-  return why_not = found + " does not know " + arch, "";
+  std::string others;
+  for (const char* name : {"clang-19", "clang-22", "clang"}) {
+    if (!runs(std::string(name) + " --version")) continue;
+    if (runs(std::string(name) + " --target=amdgcn-amd-amdhsa -nogpulib -mcpu=" + arch + " -x c -c /dev/null -o /dev/null")) return name;
+    others += (others.empty() ? "" : " and ") + std::string(name);
+  }
+  return why_not = others.empty() ? "clang-19 is not installed" : others + " does not know " + arch + " (package clang-22)", "";
 }
 
 std::vector<char> compile_by_clang(const std::string& text, const gpu::CodeTarget& target) {

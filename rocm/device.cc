@@ -2,7 +2,6 @@
 #include "rocm/device.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "abi/plugin.h"
 #include "plugins/kit/error.h"
@@ -17,17 +16,10 @@ namespace keirin::rocm {
 namespace {
 
 constexpr Target kTargets[] = {
-#define KRN_TARGET(arch, wave, matrix, f32, matrix_rate, special, since) \
-  {#arch, wave, matrix, f32, matrix_rate, special, since},
+#define KRN_TARGET(arch, wave, f32, matrix_rate, special, since) {#arch, wave, f32, matrix_rate, special, since},
 #include "rocm/target.def"
 #undef KRN_TARGET
 };
-
-// Lower case, without the leading zeros of the domain, which tools write with 4 or 8 digits.
-std::string plain_pci(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text.substr(std::min(text.find_first_not_of('0'), text.size()));
-}
 
 int attribute(const DriverApi& driver, int device, HipAttribute which) {
   int value = 0;
@@ -37,11 +29,10 @@ int attribute(const DriverApi& driver, int device, HipAttribute which) {
 int find_index(const DriverApi& driver, const std::string& pci, int index) {
   int count = 0;
   if (driver.hipGetDeviceCount(&count) != kSuccess) return -1;
-  for (int i = 0; i < count && !pci.empty(); ++i) {
+  return gpu::device_number(count, pci, index, [&](int i) {
     char text[32] = {};
-    if (driver.hipDeviceGetPCIBusId(text, sizeof text, i) == kSuccess && plain_pci(text) == plain_pci(pci)) return i;
-  }
-  return index >= 0 && index < count ? index : -1;
+    return std::string(driver.hipDeviceGetPCIBusId(text, sizeof text, i) == kSuccess ? text : "");
+  });
 }
 
 // What is known without a device.

@@ -14,7 +14,6 @@ namespace keirin::rocm {
 struct Target {
   const char* arch;
   int wave;
-  const char* matrix;
   double f32, matrix_rate, special;
   int since;
 };

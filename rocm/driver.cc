@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rocm/driver.h"
 
-#include <dlfcn.h>
-
+#include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "abi/plugin.h"
@@ -21,37 +21,26 @@ struct OpenedDriver {
   OpenedDriver() {
     void* library = gpu::open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
     if (!library) return;
-#define KRN_LOAD(name, ...)                                                   \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library, #name)); \
-  if (!table.name) {                                                          \
-    why_not = "this libamdhip64 is too old: it lacks " #name;                 \
-    return;                                                                   \
-  }
-    KRN_HIP(KRN_LOAD)
+    std::string lacks;
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
+    ok = true KRN_HIP(KRN_LOAD);
 #undef KRN_LOAD
-    table.hipModuleLaunchCooperativeKernel = reinterpret_cast<decltype(table.hipModuleLaunchCooperativeKernel)>(
-        dlsym(library, "hipModuleLaunchCooperativeKernel"));
+    if (!ok) {
+      why_not = "this libamdhip64 is too old: it lacks " + lacks;
+      return;
+    }
+    gpu::take_function(library, "hipModuleLaunchCooperativeKernel", table.hipModuleLaunchCooperativeKernel, lacks);
     for (const char* name : {"hipGetDevicePropertiesR0600", "hipGetDeviceProperties"})
-      if (!table.properties) table.properties = reinterpret_cast<decltype(table.properties)>(dlsym(library, name));
+      if (!table.properties) gpu::take_function(library, name, table.properties, lacks);
     int version = 0;
     table.hipRuntimeGetVersion(&version);
     table.version = version / 10000000 * 100 + version / 100000 % 100;
-    ok = true;
   }
 };
 
 bool loses_device(int result) {
-  switch (result) {
-    case kEccUncorrectable:
-    case kIllegalAddress:
-    case kLaunchTimeOut:
-    case kContextDestroyed:
-    case kAssert:
-    case kLaunchFailure:
-      return true;
-    default:
-      return false;
-  }
+  const int lost[] = {kEccUncorrectable, kIllegalAddress, kLaunchTimeOut, kContextDestroyed, kAssert, kLaunchFailure};
+  return std::find(std::begin(lost), std::end(lost), result) != std::end(lost);
 }
 
 }  // namespace

@@ -10,20 +10,12 @@
 #include <vector>
 
 #include "plugins/gpu/driver.h"
+#include "plugins/gpu/rtc.h"
 
 namespace keirin::rocm {
 
 using HiprtcProgram = struct hiprtc_program_opaque*;
-#define KRN_HIPRTC(X)                                                                                        \
-  X(hiprtcVersion, int (*)(int*, int*))                                                                      \
-  X(hiprtcCreateProgram, int (*)(HiprtcProgram*, const char*, const char*, int, const char**, const char**)) \
-  X(hiprtcCompileProgram, int (*)(HiprtcProgram, int, const char**))                                         \
-  X(hiprtcGetProgramLogSize, int (*)(HiprtcProgram, size_t*))                                                \
-  X(hiprtcGetProgramLog, int (*)(HiprtcProgram, char*))                                                      \
-  X(hiprtcGetCodeSize, int (*)(HiprtcProgram, size_t*))                                                      \
-  X(hiprtcGetCode, int (*)(HiprtcProgram, char*))                                                            \
-  X(hiprtcDestroyProgram, int (*)(HiprtcProgram*))                                                           \
-  X(hiprtcGetErrorString, const char* (*)(int))
+#define KRN_HIPRTC(X) KRN_RTC(X, hiprtc, Code, HiprtcProgram)
 
 struct Hiprtc {
 #define KRN_MEMBER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;

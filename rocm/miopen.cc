@@ -3,8 +3,6 @@
 // From the public documentation of MIOpen 2.20 (ROCm 5.5) and later.
 #include "rocm/miopen.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -99,18 +97,15 @@ struct Table {
       why_not = "no MIOpen: " + why_not + "; install ROCm's miopen-hip";
       return;
     }
-#define KRN_LOAD(name, ...)                                                        \
-  this->name = reinterpret_cast<decltype(this->name)>(dlsym(library, "miopen" #name)); \
-  if (!this->name) {                                                               \
-    why_not = "this MIOpen is too old: it lacks miopen" #name;                     \
-    return;                                                                        \
-  }
-    KRN_MIOPEN(KRN_LOAD)
+    std::string lacks;
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, "miopen" #name, this->name, lacks)
+    const bool whole = true KRN_MIOPEN(KRN_LOAD);
 #undef KRN_LOAD
+    why_not = whole ? "" : "this MIOpen is too old: it lacks " + lacks;
+    if (!whole) return;
     size_t parts[3] = {};
     GetVersion(&parts[0], &parts[1], &parts[2]);
     version = std::to_string(parts[0]) + "." + std::to_string(parts[1]) + "." + std::to_string(parts[2]);
-    why_not.clear();
   }
 };
 
@@ -174,23 +169,6 @@ struct Library {
 
 int32_t type_of(uint8_t dtype) { return dtype == kit::kDType_f16 ? kHalf : dtype == kit::kDType_bf16 ? kBFloat16 : kFloat; }
 
-// Strides without gaps, in either order.
-Dims packed(const Dims& sizes, bool channels_last) {
-  Dims strides(sizes.size());
-  int64_t step = 1;
-  if (channels_last) strides[1] = 1, step = sizes[1];
-  for (size_t d = sizes.size(); d-- > 0;)
-    if (!channels_last || d != 1) strides[d] = step, step *= sizes[d];
-  return strides;
-}
-
-bool lies(const ConvTensor& t, bool channels_last) {
-  const Dims want = packed(t.sizes, channels_last);
-  for (size_t d = 0; d < want.size(); ++d)
-    if (t.sizes[d] != 1 && t.strides[d] != want[d]) return false;
-  return true;
-}
-
 std::optional<int32_t> activation_of(ConvStage::Op op) {
   switch (op) {
     case ConvStage::kRelu: return kRelu;
@@ -205,7 +183,7 @@ std::string never(const ConvProblem& p) {
   for (const ConvTensor* t : {&p.x, &p.w, &p.y})
     for (int64_t size : t->sizes)
       if (size == 0) return "a convolution of nothing";
-  const auto all_lie = [&](bool last) { return lies(p.x, last) && lies(p.w, last) && lies(p.y, last); };
+  const auto all_lie = [&](bool last) { return gpu::is_packed(p.x, last) && gpu::is_packed(p.w, last) && gpu::is_packed(p.y, last); };
   if (!all_lie(false) && !all_lie(true)) return "MIOpen takes tensors without gaps, all in one order";
   for (const ConvTensor* t : {&p.x, &p.w, &p.y})
     if (gpu::bytes_of(*t) > std::numeric_limits<int32_t>::max()) return "more than MIOpen counts";
@@ -223,7 +201,7 @@ class Described {
  public:
   // By way of the private one, so that what was made is destroyed where this throws.
   Described(const Table& api, const ConvProblem& p) : Described(api) {
-    const bool last = !(lies(p.x, false) && lies(p.w, false) && lies(p.y, false));
+    const bool last = !(gpu::is_packed(p.x, false) && gpu::is_packed(p.w, false) && gpu::is_packed(p.y, false));
     w = add(p.w.dtype, p.w.sizes, last), x = add(p.x.dtype, p.x.sizes, last), y = add(p.y.dtype, p.y.sizes, last);
     check(api_.CreateConvolutionDescriptor(&conv), "the descriptor of a convolution");
     const std::vector<int> padding(p.padding.begin(), p.padding.end()), stride(p.stride.begin(), p.stride.end()),
@@ -252,7 +230,7 @@ class Described {
     Tensor t = nullptr;
     check(api_.CreateTensorDescriptor(&t), "the descriptor of a tensor");
     tensors_.push_back(t);
-    const Dims wide = packed(sizes, channels_last);
+    const Dims wide = gpu::packed_strides(sizes, channels_last);
     const std::vector<int> each(sizes.begin(), sizes.end()), strides(wide.begin(), wide.end());
     check(api_.SetTensorDescriptor(t, type_of(dtype), static_cast<int>(each.size()), each.data(), strides.data()), "a tensor's sizes");
     return t;

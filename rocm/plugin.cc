@@ -22,7 +22,7 @@ std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { 
 
 KRN_PLUGIN((keirin::kit::About{.guid = "6b726e00-726f-636d-8000-616d64677075",
                                .version = "0.1.0",
-                               .description = "compiler=hiprtc\nlibraries=hipblaslt\ntier=3 (never run on an AMD GPU)\nlicence=Apache-2.0\n",
+                               .description = "compiler=hiprtc\nlibraries=hipblaslt, rocblas, miopen\nlicence=Apache-2.0\n",
                                .capabilities = KRN_CAP_CONCURRENT_COMPILE | KRN_CAP_DETERMINISTIC,
                                .artifacts = true}),
            keirin::rocm::make_plugin)

@@ -3,8 +3,6 @@
 // From the public documentation of rocBLAS 2.44 (ROCm 5.2) and later. A handle serves one thread at a time.
 #include "rocm/rocblas.h"
 
-#include <dlfcn.h>
-
 #include <limits>
 #include <map>
 #include <mutex>
@@ -57,24 +55,21 @@ int32_t type_of(uint8_t dtype) {
 
 class Library {
  public:
-  Library(const std::vector<const char*>& files, const gpu::Driver& driver) : driver_(driver) {
+  explicit Library(const std::vector<const char*>& files) {
     void* library = gpu::open_first(files, why_not_);
     if (!library) {
       why_not_ = "no rocBLAS: " + why_not_ + "; install ROCm's rocblas";
       return;
     }
-#define KRN_LOAD(name, ...)                                                                  \
-  table_.name = reinterpret_cast<decltype(table_.name)>(dlsym(library, "rocblas_" #name));   \
-  if (!table_.name) {                                                                        \
-    why_not_ = "this rocBLAS lacks rocblas_" #name;                                          \
-    return;                                                                                  \
-  }
-    KRN_ROCBLAS(KRN_LOAD)
+    std::string lacks;
+#define KRN_LOAD(name, ...) &&gpu::take_function(library, "rocblas_" #name, table_.name, lacks)
+    const bool whole = true KRN_ROCBLAS(KRN_LOAD);
 #undef KRN_LOAD
+    why_not_ = whole ? "" : "this rocBLAS lacks " + lacks;
+    if (!whole) return;
     if (const int status = table_.create_handle(&handle_); status != 0) why_not_ = "rocblas_create_handle: status " + std::to_string(status);
   }
   bool usable(std::string& why_not) const { return why_not = why_not_, why_not_.empty(); }
-  const gpu::Driver& driver() const { return driver_; }
 
   struct Operand {
     const void* at;
@@ -105,7 +100,6 @@ class Library {
   }
 
  private:
-  const gpu::Driver& driver_;
   Table table_;
   Handle handle_ = nullptr;  // of the context that was current when the library was opened
   std::string why_not_;
@@ -186,7 +180,7 @@ class RocblasProducts final : public gpu::ProductLibrary {
 
  private:
   const Library& library() const {
-    std::call_once(once_, [&] { library_.emplace(files_, driver_); });
+    std::call_once(once_, [&] { library_.emplace(files_); });
     return *library_;
   }
   bool multiplies(uint8_t dtype) const {
@@ -210,43 +204,15 @@ class RocblasProducts final : public gpu::ProductLibrary {
   mutable std::map<uint8_t, bool> taken_;
 };
 
-class Either final : public gpu::ProductLibrary {
- public:
-  Either(const gpu::ProductLibrary& first, const gpu::ProductLibrary& second) : first_(first), second_(second) {}
-  bool usable(std::string& why_not) const override {
-    std::string why_not_second;
-    if (first_.usable(why_not) || second_.usable(why_not_second)) return true;
-    why_not += "; " + why_not_second;
-    return false;
-  }
-  bool takes(uint8_t dtype, std::string& why_not) const override { return of(dtype).takes(dtype, why_not); }
-  bool fuses(uint8_t dtype) const override { return of(dtype).fuses(dtype); }
-  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool tf32, bool raced,
-                                      double* seconds) const override {
-    return of(anchor.operands[0].dtype).make(anchor, problem, tf32, raced, seconds);
-  }
-
- private:
-  const gpu::ProductLibrary& of(uint8_t dtype) const {
-    std::string ignored;
-    return first_.takes(dtype, ignored) ? first_ : second_;
-  }
-  const gpu::ProductLibrary &first_, &second_;
-};
-
 }  // namespace
 
 std::unique_ptr<gpu::ProductLibrary> open_rocblas(std::vector<const char*> files, const gpu::Driver& driver) {
   return std::make_unique<RocblasProducts>(std::move(files), driver);
 }
 
-std::unique_ptr<gpu::ProductLibrary> either(const gpu::ProductLibrary& first, const gpu::ProductLibrary& second) {
-  return std::make_unique<Either>(first, second);
-}
-
 const gpu::ProductLibrary& hip_products() {
   static const auto* rocblas = open_rocblas({"librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", "librocblas.so"}, gpu_driver(64)).release();
-  static const auto* products = either(hipblaslt_products(), *rocblas).release();
+  static const auto* products = gpu::either_products(hipblaslt_products(), *rocblas).release();
   return *products;
 }
 

@@ -16,7 +16,5 @@ const gpu::ProductLibrary& hip_products();
 
 // For tests: rocBLAS from another file, over another driver.
 std::unique_ptr<gpu::ProductLibrary> open_rocblas(std::vector<const char*> files, const gpu::Driver& driver);
-// `first`, and `second` for the types that it has none of. Both outlive it.
-std::unique_ptr<gpu::ProductLibrary> either(const gpu::ProductLibrary& first, const gpu::ProductLibrary& second);
 
 }  // namespace keirin::rocm

@@ -22,13 +22,14 @@ nlohmann::json to_json(const PluginReport& report) {
   for (const DeviceReport& device : report.devices)
     devices.push_back({{"hardware", device.hardware}, {"used", device.used}, {"name", device.name}, {"reason", device.reason}});
   return {{"name", report.name}, {"version", report.version}, {"guid", report.guid}, {"path", report.path},
-          {"library", report.library}, {"used", report.used}, {"reason", report.reason}, {"advice", report.advice},
+          {"library", report.library}, {"support", report.support}, {"used", report.used}, {"reason", report.reason}, {"advice", report.advice},
           {"quarantined", report.quarantined}, {"devices", devices}};
 }
 
 void print(std::FILE* out, const PluginReport& report, bool why) {
   std::string title = report.name.empty() ? report.path : report.name + " " + report.version;
   fmt::print(out, "{:<20} {}\n", title, report.used ? "used" : "not used: " + report.reason);
+  if (!report.support.empty()) fmt::print(out, "  support: {}\n", report.support);
   if (!why) return;
   fmt::print(out, "  {}\n", report.library.empty() ? report.path : report.library);
   if (!report.used && !report.advice.empty()) fmt::print(out, "  advice: {}\n", report.advice);

@@ -102,17 +102,25 @@ class WithoutLibraries final : public codegen::Backend {
     }
     return steps;
   }
-  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& a,
+  std::shared_ptr<const codegen::AnchorChoice> choose_anchor(const codegen::AnchorDesc& a) const override {
+    if (!device_) return nullptr;
+    try {
+      return inner_.choose_anchor(a);
+    } catch (const kit::Error&) {  // by a library, at a layout that it does not take
+      return nullptr;
+    }
+  }
+  std::unique_ptr<codegen::Step> lower_anchor(const codegen::ChosenAnchor& anchor,
                                               const codegen::CompileContext& context) override {
+    const codegen::AnchorDesc& a = *anchor.desc;
     const std::string left_out =
         "library call of op " + std::to_string(a.op) + " with " + std::to_string(a.post_ops.size()) + " more";
-    if (!device_) return std::make_unique<NoStep>(left_out);
-    std::string why_not;
-    const auto own = gpu::own_kernel(a, *device_, context.policy->numerics, why_not);
-    if (only_texts) return text_of(own, left_out);
-    if (a.op == kit::kOp_conv && !own) return std::make_unique<NoStep>(left_out);  // its library wants a device before it says no
+    if (!device_ || !anchor.choice) return std::make_unique<NoStep>(left_out);
+    const auto& choice = static_cast<const gpu::Choice&>(*anchor.choice);
+    if (only_texts) return text_of(choice.kernel, left_out);
+    if (choice.shares) return std::make_unique<NoStep>(left_out);  // its library wants a device before it says no
     try {
-      return inner_.lower_anchor(a, context);
+      return inner_.lower_anchor(anchor, context);
     } catch (const kit::Error&) {
       return std::make_unique<NoStep>(left_out);
     }

@@ -151,9 +151,13 @@ Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepar
 
 // LibTorch may round products, but its libraries choose by the sizes whether they do: one that was judged wrong with rounded operands is
 // compiled without, before it is left eager.
-void keep_precision(const Session::Impl& session, Graph& graph, const std::set<std::string>& wrong) {
-  for (OpId id = 0; id < graph.ops.size() && !wrong.empty(); ++id)
-    if (may_round(session, graph, id) && wrong.count(hex(judged_hash(graph, id, session)))) graph.ops[id].set(AttrKey::k_ieee, true);
+void keep_precision(const Session::Impl& session, Prepared& prepared, const std::set<std::string>& wrong) {
+  Graph& graph = prepared.graph;
+  for (OpId id = 0; id < graph.ops.size() && !wrong.empty(); ++id) {
+    if (!may_round(session, graph, id) || !wrong.count(hex(judged_hash(graph, id, session)))) continue;
+    graph.ops[id].set(AttrKey::k_ieee, true);
+    prepared.written = nullptr;
+  }
 }
 
 // What a plugin answers for one region leaves the others what they are; only what ends all work ends the plan.
@@ -374,6 +378,14 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   return {};
 }
 
+Result<std::shared_ptr<const RegionBytes>> written_graph(Prepared& prepared) {
+  if (!prepared.written) {
+    KRN_TRY_LET(RegionBytes bytes, write_region(prepared.graph));
+    prepared.written = std::make_shared<const RegionBytes>(std::move(bytes));
+  }
+  return prepared.written;
+}
+
 Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate) {
   KRN_TRY_LET(CompiledPart part, compile_part(session, prepared, device, graph, candidate));
   return BuiltPart{std::move(part.executable), std::move(part.inputs)};
@@ -415,9 +427,10 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.name = choice.name();
   built.choice = choice;
   built.num_known_wrong = device.known_wrong().size();
-  if (!session.tries_known_wrong) keep_precision(session, prepared.graph, device.known_wrong());
+  if (!session.tries_known_wrong) keep_precision(session, prepared, device.known_wrong());
 
-  KRN_TRY_LET(RegionBytes whole, write_region(prepared.graph));
+  KRN_TRY_LET(const std::shared_ptr<const RegionBytes> written, written_graph(prepared));
+  const RegionBytes& whole = *written;
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
   KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, whole, choice, claims));
   const Partition& parts = cut.parts;

@@ -15,6 +15,7 @@
 #include "core/eager/graph_calls.h"
 #include "core/exec/plan.h"
 #include "core/host/plugins.h"
+#include "core/ir/bytes.h"
 #include "core/partition/partition.h"
 
 namespace keirin {
@@ -26,7 +27,10 @@ struct Prepared {
   std::vector<TensorRef> constants;   // by index: the session's weights, then what folding added
   std::unique_ptr<GraphCalls> calls;  // runs ops of either graph eagerly
   std::vector<std::pair<std::string, double>> stage_seconds;
+  std::shared_ptr<const RegionBytes> written;  // written_graph; null where the graph has changed since
 };
+// `graph` as plugins are asked about it, written when somebody first asks. Not for two threads at once.
+Result<std::shared_ptr<const RegionBytes>> written_graph(Prepared& prepared);
 
 // Which claimed nodes a plan compiles; the others stay eager. The largest cut is not always the fastest.
 enum class Cut { kAll, kNoAnchors, kAnchorsOnly };

@@ -25,7 +25,12 @@ Result<NamedDevice> find_device(std::string_view name, const PluginHost& plugins
   }
   if (const Status status = ensure_device(found->device); !status.ok()) {
     Message message = status.message();
-    message.what = no_device_text(device_name(found->device), own);
+    const std::string here = device_name(found->device), kind = here.substr(0, here.find(':'));
+    message.what = no_device_text(here, own) + (message.where.empty() ? "" : "; " + message.where);
+    message.where.clear();  // one line says what is missing
+    for (const PluginReport& report : plugins.reports())
+      if (!report.used && report.name == kind)
+        message.what += "; plugin " + report.name + ": " + report.reason;
     return Status(status.code(), std::move(message));
   }
   return std::move(*found);

@@ -74,7 +74,7 @@ std::optional<KnownRun> read_known_run(const Deciding& d) {
 }
 
 void read_kept_decision(Deciding& d) {
-  if (auto bytes = write_region(d.prepared->graph); bytes.ok()) read_kept_decision(d, bytes->hash);
+  if (const auto bytes = written_graph(*d.prepared); bytes.ok()) read_kept_decision(d, (*bytes)->hash);
 }
 
 void read_kept_decision(Deciding& d, const Hash& what) {

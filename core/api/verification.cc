@@ -291,8 +291,8 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   PluginDevice* device = nullptr;
   for (PluginDevice* each : d.session.runtime.plugins().devices())
     if (each->plugin_name() == plugin && each->torch_device() == d.session.device) device = each;
-  auto bytes = write_region(d.prepared->graph);
-  const Hash graph = bytes.ok() ? bytes->hash : Hash{};
+  const auto bytes = written_graph(*d.prepared);
+  const Hash graph = bytes.ok() ? (*bytes)->hash : Hash{};
   guard->revoke = [&s = d.session, calls = CallGuard(d.specs), name, device, graph](const std::string& what) {
     s.revoke(calls, name + " answered wrong in service: " + what);
     // The graph as a whole is what the plugin claims next time: it is not given it again.

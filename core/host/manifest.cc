@@ -223,6 +223,7 @@ Status read_manifest(const std::string& path, Manifest* out) {
   KRN_TRY(read_text_field(table, path, "version", &out->version));
   KRN_TRY(read_text_field(table, path, "guid", &out->guid_text));
   out->publisher = table["publisher"].value_or(std::string());
+  out->support = table["support"].value_or(std::string());
   const std::optional<krn_guid> guid = parse_guid(out->guid_text);
   if (!guid) return wrong(path, "`guid` is not of the form 8-4-4-4-12 hex digits: " + out->guid_text);
   out->guid = *guid;

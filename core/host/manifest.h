@@ -29,6 +29,7 @@ struct ManifestVariant {
 struct Manifest {
   std::string path;  // of the file
   std::string guid_text, name, publisher, version;
+  std::string support;  // how far its publisher stands for it, for people; may be empty
   krn_guid guid{};
   AbiVersion abi_min, abi_max;
   uint32_t opset_min = 0, opset_max = 0;

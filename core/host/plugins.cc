@@ -145,6 +145,7 @@ class Host final : public PluginHost {
     PluginReport& report = report_of(c);
     report.name = c.manifest.name;
     report.version = c.manifest.version;
+    report.support = c.manifest.support;
     report.guid = c.manifest.guid_text;
     if (c.variant) report.library = c.variant->library;
     if (!status.ok()) refuse(&c, status);

@@ -71,6 +71,7 @@ struct DeviceReport {
 struct PluginReport {
   std::string name, version, guid, path;  // path: of the manifest; name and the rest may be empty if it could not be read
   std::string library;
+  std::string support;  // Manifest::support
   bool used = false;
   std::string reason;  // why it was refused, naming the stage; empty if used
   std::string advice;  // what to do about it

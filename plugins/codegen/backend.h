@@ -95,6 +95,17 @@ struct AnchorDesc {
   bool packed = true;                // candidate: keep constant weights in the library's own layout
 };
 
+// Who runs an anchor and what that needs, in its backend's own words.
+struct AnchorChoice {
+  virtual ~AnchorChoice() = default;
+};
+
+// An anchor whose storage is final, and who runs it; null where the backend has one way for all.
+struct ChosenAnchor {
+  const AnchorDesc* desc = nullptr;
+  std::shared_ptr<const AnchorChoice> choice;
+};
+
 struct CompileContext {
   const krn_host_core* core = nullptr;
   const krn_host_consts* consts = nullptr;
@@ -122,13 +133,16 @@ class Backend {
   // `generated` receives the number of kernels for which code was really generated.
   virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
                                                            uint32_t& generated) = 0;
+  // Who runs an anchor that was taken, decided once, when its storage is final; prepare_anchors and lower_anchor are told. Throws
+  // kit::Error where nobody does. Default: null.
+  virtual std::shared_ptr<const AnchorChoice> choose_anchor(const AnchorDesc& /*anchor*/) const { return nullptr; }
   // All that lower_anchor will be asked for one by one: what may be done for many at once is done here.
-  virtual void prepare_anchors(std::span<const AnchorDesc* const> /*anchors*/) {}
-  virtual std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) = 0;
+  virtual void prepare_anchors(std::span<const ChosenAnchor> /*anchors*/) {}
+  virtual std::unique_ptr<Step> lower_anchor(const ChosenAnchor& anchor, const CompileContext& context) = 0;
   // Whether `next`, which needs nothing of `those`, may be one step with them; then lower_joined makes it.
   virtual bool joins(std::span<const AnchorDesc* const> /*those*/, const AnchorDesc& /*next*/) const { return false; }
   virtual std::unique_ptr<Step> lower_joined(std::span<const AnchorDesc* const> anchors, const CompileContext& context) {
-    return lower_anchor(*anchors[0], context);
+    return lower_anchor({anchors[0], choose_anchor(*anchors[0])}, context);
   }
   // The step that sets row_ptr and perm of `csr` in the run's table. nullptr: the code generator's own, which reads the index
   // in host memory (plugins/codegen/csr.h).

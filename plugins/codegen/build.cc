@@ -135,10 +135,11 @@ class Builder {
   void lower() {
     std::vector<std::unique_ptr<Step>> kernels = backend_.lower_kernels(out_->kernels_, context_, out_->num_codegen_);
     if (kernels.size() != out_->kernels_.size()) throw kit::Error(KRN_STATUS_internal, "lower_kernels returned too few steps");
-    std::vector<const AnchorDesc*> single;
+    std::vector<ChosenAnchor> single;
     for (const Planned& p : plan_)
-      if (p.anchors.size() == 1) single.push_back(p.anchors[0]);
+      if (p.anchors.size() == 1) single.push_back({p.anchors[0], backend_.choose_anchor(*p.anchors[0])});
     backend_.prepare_anchors(single);
+    auto chosen = single.begin();
     for (Planned& p : plan_) {
       std::unique_ptr<Step> step;
       if (p.kernel >= 0) {
@@ -152,7 +153,7 @@ class Builder {
           step = make_host_csr(*p.csr);
         }
       } else {
-        step = p.anchors.size() == 1 ? backend_.lower_anchor(*p.anchors[0], context_) : backend_.lower_joined(p.anchors, context_);
+        step = p.anchors.size() == 1 ? backend_.lower_anchor(*chosen++, context_) : backend_.lower_joined(p.anchors, context_);
         ++out_->num_anchors_;
       }
       if (int64_t bytes = step->workspace_bytes(); bytes > 0) {

@@ -86,7 +86,7 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
     out.sizes.insert(out.sizes.end(), strides, strides + 3);
     out.pointers.push_back(*t);
   }
-  std::string text;
+  std::string& defines = out.defines;
   TensorDesc mask;
   int64_t mask_strides[4] = {0, 0, 0, 0};
   if (masked) {
@@ -102,22 +102,22 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   }
   out.sizes.insert(out.sizes.end(), mask_strides, mask_strides + 4);
   out.pointers.push_back(mask);
-  text += "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == kit::kDType_bool ? "1" : "2") + "\n#define CAUSAL " +
+  defines = "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == kit::kDType_bool ? "1" : "2") + "\n#define CAUSAL " +
           (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
-  if (masked && mask.dtype != kit::kDType_bool) text += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
+  if (masked && mask.dtype != kit::kDType_bool) defines += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
-    text += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n" + std::string(text::attention) + std::string(text::split);
+    defines += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n";
+    out.parts = {text::attention, text::split};
     const int64_t parts = out.sizes[5];
     out.launches = {{"split", per_unit * parts, 128}};
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    text += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
-            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n" + std::string(text::attention) + std::string(gpu.matrix->text) +
-            std::string(gpu.driver->words().tiles);
+    defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
+            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
+    out.parts = {text::attention, gpu.matrix->text, gpu.driver->words().tiles};
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
-  out.text = std::move(text);
   out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" + std::to_string(keys) + ", " +
              std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");
   return out;
@@ -146,12 +146,9 @@ std::optional<HeadsProblem> heads_problem(const AnchorDesc& anchor, std::string&
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_heads(const AnchorDesc& anchor, const PlanLibrary& library) {
-  std::string why_not;
-  const auto p = heads_problem(anchor, why_not);
-  if (!p) throw kit::Error(KRN_STATUS_unsupported, why_not);
+std::unique_ptr<codegen::Step> make_heads(const AnchorDesc& anchor, const HeadsProblem& problem, const PlanLibrary& library) {
   const TensorDesc tensors[] = {anchor.operands[0], anchor.operands[1], anchor.operands[2], anchor.results[0]};
-  return make_plan_step(std::string(library.name()) + " attention", tensors, anchor.causal ? "causal" : "", library.plan(*p));
+  return make_plan_step(std::string(library.name()) + " attention", tensors, anchor.causal ? "causal" : "", library.plan(problem));
 }
 
 }  // namespace keirin::gpu

@@ -18,6 +18,6 @@ std::optional<TextKernel> attention_kernel(const codegen::AnchorDesc& anchor, co
 
 // The problem that the anchor states for a library, or none with the reason.
 std::optional<HeadsProblem> heads_problem(const codegen::AnchorDesc& anchor, std::string& why_not);
-std::unique_ptr<codegen::Step> make_heads(const codegen::AnchorDesc& anchor, const PlanLibrary& library);
+std::unique_ptr<codegen::Step> make_heads(const codegen::AnchorDesc& anchor, const HeadsProblem& problem, const PlanLibrary& library);
 
 }  // namespace keirin::gpu

@@ -16,7 +16,7 @@ GpuBackend::GpuBackend(const Gpu& gpu, const Context* context, const krn_policy*
 
 bool GpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
   const Current current(context_);
-  return anchor_taken(anchor, gpu_, numerics_, context_ != nullptr, why_not);
+  return choose(anchor, gpu_, numerics_, context_ != nullptr, why_not).has_value();
 }
 
 bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
@@ -46,14 +46,22 @@ std::vector<std::unique_ptr<codegen::Step>> GpuBackend::lower_kernels(std::span<
   return steps;
 }
 
-void GpuBackend::prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) {
+std::shared_ptr<const codegen::AnchorChoice> GpuBackend::choose_anchor(const codegen::AnchorDesc& anchor) const {
+  const Current current(context_);
+  std::string why_not;
+  auto choice = choose(anchor, gpu_, numerics_, context_ != nullptr, why_not);
+  if (!choice) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
+  return std::make_shared<Choice>(std::move(*choice));
+}
+
+void GpuBackend::prepare_anchors(std::span<const codegen::ChosenAnchor> anchors) {
   const Current current(context_);
   if (context_) prepare_plans(anchors, gpu_, numerics_);
 }
 
-std::unique_ptr<codegen::Step> GpuBackend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext&) {
+std::unique_ptr<codegen::Step> GpuBackend::lower_anchor(const codegen::ChosenAnchor& anchor, const codegen::CompileContext&) {
   const Current current(context_);
-  return make_anchor_step(anchor, gpu_, code_, numerics_, context_ != nullptr);
+  return make_anchor_step(*anchor.desc, static_cast<const Choice&>(*anchor.choice), gpu_, code_, numerics_, context_ != nullptr);
 }
 
 bool GpuBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {

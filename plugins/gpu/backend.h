@@ -23,8 +23,9 @@ class GpuBackend : public codegen::Backend {
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
                                                             const codegen::CompileContext& context,
                                                             uint32_t& generated) override;
-  void prepare_anchors(std::span<const codegen::AnchorDesc* const> anchors) override;
-  std::unique_ptr<codegen::Step> lower_anchor(const codegen::AnchorDesc& anchor,
+  std::shared_ptr<const codegen::AnchorChoice> choose_anchor(const codegen::AnchorDesc& anchor) const override;
+  void prepare_anchors(std::span<const codegen::ChosenAnchor> anchors) override;
+  std::unique_ptr<codegen::Step> lower_anchor(const codegen::ChosenAnchor& anchor,
                                               const codegen::CompileContext& context) override;
   bool joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const override;
   std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors,

@@ -51,9 +51,10 @@ std::optional<TextKernel> bags_kernel(std::span<const AnchorDesc* const> anchors
     out.pointers.insert(out.pointers.end(), {table, at, y});
   }
   const int64_t lanes = std::min<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(width / vec))), kThreads), groups = kThreads / lanes;
-  out.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define INDEX " + index + "\n#define OFFSET " + offset + "\n#define LANES " +
+  out.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define INDEX " + index + "\n#define OFFSET " + offset + "\n#define LANES " +
              std::to_string(lanes) + "\n#define WIDTH " + std::to_string(width) + "\n#define TABLES " + std::to_string(anchors.size()) +
-             "\n#define MEAN " + (first.mode == "mean" ? "1" : "0") + "\n#define LAST_OFFSET " + (first.include_last_offset ? "1" : "0") + "\n" + std::string(text::bags);
+             "\n#define MEAN " + (first.mode == "mean" ? "1" : "0") + "\n#define LAST_OFFSET " + (first.include_last_offset ? "1" : "0") + "\n";
+  out.parts = {text::bags};
   out.launches = {{"bags", (bags + groups - 1) / groups * static_cast<int64_t>(anchors.size()), kThreads}};
   out.what = "bags [" + std::to_string(bags) + ", " + std::to_string(width) + "] of " + std::to_string(anchors.size()) + " tables";
   return out;

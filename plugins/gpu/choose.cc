@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other products, convolutions and
-// attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few channels and a stride
+// Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other
+// products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few channels and a stride
 // regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
 
@@ -50,27 +50,44 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
   return anchors[0]->op == kit::kOp_linear ? gemv_kernel(anchors, gpu, why_not) : bags_kernel(anchors, why_not);
 }
 
-// Whether an attention is the library's.
-static bool by_library(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device) {
-  if (anchor.op != kit::kOp_attention || numerics.strict || !has_device || !gpu.plans) return false;
+// An attention that is the library's.
+static std::optional<HeadsProblem> library_heads(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics,
+                                                 bool has_device) {
+  if (anchor.op != kit::kOp_attention || numerics.strict || !has_device || !gpu.plans) return std::nullopt;
   std::string ignored;
-  const auto problem = heads_problem(anchor, ignored);
-  return problem && gpu.plans->supports(*problem, ignored);
+  auto problem = heads_problem(anchor, ignored);
+  return problem && gpu.plans->supports(*problem, ignored) ? std::move(problem) : std::nullopt;
 }
 
-bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device, std::string& why_not) {
-  if (anchor.op == kit::kOp_conv && own_kernel(anchor, gpu, numerics, why_not)) return true;
-  // Without a device too: what is claimed here is compiled here.
-  if (anchor.op == kit::kOp_conv && !gpu.plans) return why_not = "no library of convolutions", false;
-  if (anchor.op == kit::kOp_conv) return conv_taken(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
-  const auto has_products = [&] {
-    if (!gpu.products) return why_not = "no library of products", false;
-    return !has_device || gpu.products->usable(why_not);
-  };
-  if (is_recurrent(anchor)) return has_products() && rnn_taken(anchor, gpu, numerics, why_not);
-  if (by_library(anchor, gpu, numerics, has_device) || own_kernel(anchor, gpu, numerics, why_not)) return true;
-  return is_product(anchor) && has_products() && product_taken(anchor, why_not) &&
-         (!has_device || (gpu.products->takes(anchor.operands[0].dtype, why_not) && product_tail_taken(anchor, *gpu.products, why_not)));
+std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
+                             std::string& why_not) {
+  const auto no = [&](const char* why) { return why_not = why, std::nullopt; };
+  if (auto heads = library_heads(anchor, gpu, numerics, has_device)) {
+    Choice out(Choice::kHeads);
+    out.heads = std::move(heads);
+    return out;
+  }
+  if (!is_recurrent(anchor)) {
+    if (auto kernel = own_kernel(anchor, gpu, numerics, why_not)) {
+      Choice out(Choice::kOwnKernel);
+      out.kernel = std::move(kernel);
+      return out;
+    }
+  }
+  if (anchor.op == kit::kOp_conv) {
+    // Without a device too: what is claimed here is compiled here.
+    if (!gpu.plans) return no("no library of convolutions");
+    Choice out(Choice::kConvolutions);
+    out.shares = conv_shares(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
+    return out.shares ? std::optional(std::move(out)) : std::nullopt;
+  }
+  if (!is_recurrent(anchor) && !is_product(anchor)) return std::nullopt;
+  if (!gpu.products) return no("no library of products");
+  if (has_device && !gpu.products->usable(why_not)) return std::nullopt;
+  if (is_recurrent(anchor)) return rnn_taken(anchor, gpu, numerics, why_not) ? std::optional<Choice>(Choice::kRecurrent) : std::nullopt;
+  const bool taken = product_taken(anchor, why_not) && (!has_device || (gpu.products->takes(anchor.operands[0].dtype, why_not) &&
+                                                                       product_tail_taken(anchor, *gpu.products, why_not)));
+  return taken ? std::optional<Choice>(Choice::kProducts) : std::nullopt;
 }
 
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {
@@ -91,21 +108,17 @@ static std::optional<Stem> worthy_stem(const codegen::AnchorDesc& conv, const Nu
   return stem && stem->filter_at >= kLeastStemBytes ? std::move(stem) : std::nullopt;
 }
 
-void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, const Numerics& numerics) {
+void prepare_plans(std::span<const codegen::ChosenAnchor> anchors, const Gpu& gpu, const Numerics& numerics) {
   std::vector<ConvProblem> convs;
   std::vector<HeadsProblem> heads;
-  std::string ignored;
-  if (!gpu.plans) return;
-  for (const codegen::AnchorDesc* anchor : anchors) {
-    if (anchor->op == kit::kOp_conv) {
-      if (own_kernel(*anchor, gpu, numerics, ignored)) continue;
-      if (auto p = library_problem(*anchor, numerics, *gpu.plans)) convs.push_back(std::move(*p));
-      if (auto stem = worthy_stem(*anchor, numerics)) convs.push_back(std::move(stem->conv));
-    } else if (by_library(*anchor, gpu, numerics, true)) {
-      heads.push_back(*heads_problem(*anchor, ignored));
-    }
+  for (const codegen::ChosenAnchor& anchor : anchors) {
+    const auto& choice = static_cast<const Choice&>(*anchor.choice);
+    if (choice.heads) heads.push_back(*choice.heads);
+    if (!choice.shares) continue;
+    convs.push_back(choice.shares->problem);
+    if (auto stem = worthy_stem(*anchor.desc, numerics)) convs.push_back(std::move(stem->conv));
   }
-  gpu.plans->prepare(convs, heads);
+  if (gpu.plans) gpu.plans->prepare(convs, heads);
 }
 
 // A 1x1 convolution as a product, if that took less time. It was timed with cold caches and the convolution with warm ones: where
@@ -136,25 +149,26 @@ static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& con
   }
 }
 
-std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target,
-                                                const Numerics& numerics, bool load) {
-  const bool raced = !numerics.deterministic;
-  std::string why_not;
-  const auto own = own_kernel(anchor, gpu, numerics, why_not);
-  if (anchor.op == kit::kOp_conv && own) return make_text_step(*own, target, load);
-  if (anchor.op == kit::kOp_conv) {
-    double conv_seconds = 0;
-    auto step = make_conv(anchor, numerics, *gpu.plans, target, load, &conv_seconds);
-    if (!raced || !load) return step;
-    if (auto product = faster_product(anchor, gpu, target, numerics.tf32_convolutions, conv_seconds)) return product;
-    if (auto stem = faster_stem(anchor, numerics, gpu, target, conv_seconds)) return stem;
-    return step;
+static std::unique_ptr<codegen::Step> fastest_conv(const codegen::AnchorDesc& conv, const ConvShares& shares, const Gpu& gpu,
+                                                   const CodeTarget& target, const Numerics& numerics, bool load) {
+  double conv_seconds = 0;
+  auto step = make_conv(conv, shares, *gpu.plans, target, load, &conv_seconds);
+  if (numerics.deterministic || !load) return step;
+  if (auto product = faster_product(conv, gpu, target, numerics.tf32_convolutions, conv_seconds)) return product;
+  if (auto stem = faster_stem(conv, numerics, gpu, target, conv_seconds)) return stem;
+  return step;
+}
+
+std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Choice& choice, const Gpu& gpu,
+                                                const CodeTarget& target, const Numerics& numerics, bool load) {
+  switch (choice.runner) {
+    case Choice::kOwnKernel: return make_text_step(*choice.kernel, target, load);
+    case Choice::kConvolutions: return fastest_conv(anchor, *choice.shares, gpu, target, numerics, load);
+    case Choice::kHeads: return make_heads(anchor, *choice.heads, *gpu.plans);
+    case Choice::kProducts: return make_product(anchor, gpu, target, load, numerics.tf32_products, !numerics.deterministic);
+    case Choice::kRecurrent: return make_rnn(anchor, gpu, target, numerics, load);
   }
-  if (by_library(anchor, gpu, numerics, load)) return make_heads(anchor, *gpu.plans);
-  if (is_recurrent(anchor)) return make_rnn(anchor, gpu, target, numerics, load);
-  if (own) return make_text_step(*own, target, load);
-  if (!is_product(anchor)) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
-  return make_product(anchor, gpu, target, load, numerics.tf32_products, raced);
+  throw kit::Error(KRN_STATUS_internal, "an anchor that nobody runs");
 }
 
 }  // namespace keirin::gpu

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "plugins/gpu/conv.h"
 #include "plugins/gpu/device.h"
 #include "plugins/gpu/numerics.h"
 #include "plugins/gpu/text_step.h"
@@ -21,14 +22,25 @@ std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gp
 bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next);
 std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu,
                                         std::string& why_not);
-// `has_device` false: judged by shapes alone, no library is opened.
-bool anchor_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
-                  std::string& why_not);
+
+// Who runs an anchor.
+struct Choice final : codegen::AnchorChoice {
+  enum Runner : uint8_t { kOwnKernel, kConvolutions, kHeads, kProducts, kRecurrent };
+  Runner runner = kOwnKernel;
+  std::optional<TextKernel> kernel = {};   // kOwnKernel
+  std::optional<ConvShares> shares = {};   // kConvolutions
+  std::optional<HeadsProblem> heads = {};  // kHeads
+
+  explicit Choice(Runner who) : runner(who) {}
+};
+// The one place that decides it; none with the reason where nobody does. `has_device` false: judged by shapes alone, no library is opened.
+std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
+                             std::string& why_not);
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
                    bool has_device);
 // What make_anchor_step will be asked for: libraries build their plans side by side.
-void prepare_plans(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu, const Numerics& numerics);
-std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Gpu& gpu,
+void prepare_plans(std::span<const codegen::ChosenAnchor> anchors, const Gpu& gpu, const Numerics& numerics);
+std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Choice& choice, const Gpu& gpu,
                                                 const CodeTarget& target, const Numerics& numerics, bool load);
 
 }  // namespace keirin::gpu

@@ -7,7 +7,6 @@
 #include "plugins/gpu/plan_step.h"
 #include "plugins/gpu/product.h"
 #include "plugins/codegen/rows.h"
-#include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {
@@ -21,41 +20,16 @@ using Dims = std::vector<int64_t>;
 constexpr size_t kMaxStages = 5;
 constexpr int64_t kCachedShare = 4;  // a residual of less than one part in so many of the last cache is read from there
 
-// Row-major strides of the axes in that order, outermost first.
-Dims packed_strides(const Dims& sizes, const std::vector<size_t>& order) {
-  Dims strides(sizes.size());
-  int64_t step = 1;
-  for (size_t i = order.size(); i-- > 0;) strides[order[i]] = step, step *= sizes[order[i]];
-  return strides;
-}
-
-Dims contiguous(const Dims& sizes) {
-  std::vector<size_t> order;
-  for (size_t d = 0; d < sizes.size(); ++d) order.push_back(d);
-  return packed_strides(sizes, order);
-}
-
-Dims channels_last(const Dims& sizes) {
-  std::vector<size_t> order{0};
-  for (size_t d = 2; d < sizes.size(); ++d) order.push_back(d);
-  order.push_back(1);
-  return packed_strides(sizes, order);
-}
-
 bool same_where_it_counts(const Dims& sizes, const Dims& a, const Dims& b) {
   for (size_t d = 0; d < sizes.size(); ++d)
     if (sizes[d] != 1 && a[d] != b[d]) return false;
   return true;
 }
 
-bool is_channels_last(const ConvTensor& t) { return same_where_it_counts(t.sizes, t.strides, channels_last(t.sizes)); }
-
 // Libraries read the layout off the strides, so axes of size 1 get those of the layout that the rest agrees with.
 void settle_strides(ConvTensor& t, bool prefer_channels_last) {
-  const Dims last = channels_last(t.sizes), plain = contiguous(t.sizes);
-  const bool is_last = same_where_it_counts(t.sizes, t.strides, last), is_plain = same_where_it_counts(t.sizes, t.strides, plain);
-  if (is_last && (prefer_channels_last || !is_plain)) t.strides = last;
-  else if (is_plain) t.strides = plain;
+  const bool is_last = is_packed(t, true), is_plain = is_packed(t, false);
+  if (is_last || is_plain) t.strides = packed_strides(t.sizes, is_last && (prefer_channels_last || !is_plain));
 }
 
 // One spatial axis becomes two, the first of size 1.
@@ -139,7 +113,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
   ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions && !anchor.ieee};
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
-  const bool last = is_channels_last(p.y) && (is_channels_last(p.x) || !same_where_it_counts(p.x.sizes, p.x.strides, contiguous(p.x.sizes)));
+  const bool last = is_packed(p.y, true) && (is_packed(p.x, true) || !is_packed(p.x, false));
   for (ConvTensor* t : {&p.x, &p.w, &p.y}) settle_strides(*t, last);
   if (!add_stages(anchor, p, why_not)) return std::nullopt;
   return p;
@@ -148,7 +122,7 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
 std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   std::string ignored;
   const auto p = conv_problem(anchor, {}, ignored);
-  if (!p || anchor.groups != 1 || !is_channels_last(p->x) || !is_channels_last(p->y) || !is_channels_last(p->w)) return std::nullopt;
+  if (!p || anchor.groups != 1 || !is_packed(p->x, true) || !is_packed(p->y, true) || !is_packed(p->w, true)) return std::nullopt;
   auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
   if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
   const int64_t rows = p->x.sizes[0] * p->x.sizes[2] * p->x.sizes[3];
@@ -173,18 +147,10 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
-namespace {
-
-// Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it.
-struct Shares {
-  ConvProblem problem;
-  std::optional<TextKernel> tail;
-};
-
-std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
+std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
   const auto whole = conv_problem(anchor, numerics, why_not);
   if (!whole) return std::nullopt;
-  if (!library || library->supports(*whole, why_not)) return Shares{*whole, std::nullopt};
+  if (!library || library->supports(*whole, why_not)) return ConvShares{*whole, std::nullopt};
   std::string ignored;
   if (anchor.operands.size() < 3 || !anchor.operands[2].present()) return std::nullopt;  // what follows is added next door
   int64_t elements = 1;
@@ -192,23 +158,11 @@ std::optional<Shares> shares_of(const AnchorDesc& anchor, const Numerics& numeri
   if (bytes_of(whole->y) != elements * codegen::dtype_bytes(whole->y.dtype)) return std::nullopt;  // gaps
   auto tail = library_tail(anchor, {elements, elements, elements, whole->y.strides[1], whole->y.sizes[1]}, ignored);
   if (!tail) return std::nullopt;
-  Shares out{*whole, std::move(tail)};
+  ConvShares out{*whole, std::move(tail)};
   out.problem.stages.resize(1);  // where the library fuses the bias, what it does not fuse as well is a kernel next door
   if (!anchor.post_ops.empty() && library->supports(out.problem, ignored)) return std::nullopt;
   out.problem.stages.clear();
   return library->supports(out.problem, ignored) ? std::optional(std::move(out)) : std::nullopt;
-}
-
-}  // namespace
-
-std::optional<ConvProblem> library_problem(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library) {
-  std::string ignored;
-  auto shares = shares_of(anchor, numerics, &library, ignored);
-  return shares ? std::optional(std::move(shares->problem)) : std::nullopt;
-}
-
-bool conv_taken(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
-  return shares_of(anchor, numerics, library, why_not).has_value();
 }
 
 // Engines that read a residual are compiled for half a second each and need a fence before them. That pays where the residual
@@ -225,7 +179,7 @@ bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Nume
   AnchorDesc longer = anchor;
   longer.post_ops.push_back(post);
   std::string ignored;
-  return conv_taken(longer, numerics, library, ignored);
+  return conv_shares(longer, numerics, library, ignored).has_value();
 }
 
 std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
@@ -236,18 +190,15 @@ std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
   return out;
 }
 
-std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library,
+std::unique_ptr<codegen::Step> make_conv(const AnchorDesc& anchor, const ConvShares& shares, const PlanLibrary& library,
                                          const CodeTarget& target, bool load, double* seconds) {
-  std::string why_not;
-  const auto shares = shares_of(anchor, numerics, &library, why_not);
-  if (!shares) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  const auto plan = library.plan(shares->problem);
+  const auto plan = library.plan(shares.problem);
   if (seconds) *seconds = plan->seconds();
   std::vector<TensorDesc> tensors = conv_tensors(anchor);
-  if (shares->tail) tensors.resize(3);
+  if (shares.tail) tensors.resize(3);
   return make_plan_step(std::string(library.name()) + " conv", tensors,
-                        "+" + std::to_string(shares->tail ? 0 : anchor.post_ops.size()), plan, {},
-                        shares->tail ? make_text_step(*shares->tail, target, load) : nullptr);
+                        "+" + std::to_string(shares.tail ? 0 : anchor.post_ops.size()), plan, {},
+                        shares.tail ? make_text_step(*shares.tail, target, load) : nullptr);
 }
 
 }  // namespace keirin::gpu

@@ -22,17 +22,21 @@ std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, const
 // The same product as a linear anchor: 1x1, stride 1, dense channels-last, epilogues that products know.
 std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anchor);
 
-// `library`: null asks the shapes only, for machines without a device. A bias that the library does not fuse is added behind it
-// (library_tail.h), with what follows.
-bool conv_taken(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not);
+// Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it (library_tail.h), where the
+// library does not fuse them.
+struct ConvShares {
+  ConvProblem problem;
+  std::optional<TextKernel> tail;
+};
+// `library`: null asks the shapes only, for machines without a device. None with the reason where nobody does it.
+std::optional<ConvShares> conv_shares(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
+                                      std::string& why_not);
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
 bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes);
 // In the order of a plan's addresses: x, w, y, bias, operands of the epilogue.
 std::vector<codegen::TensorDesc> conv_tensors(const codegen::AnchorDesc& anchor);
-// What the library will be asked to plan for an anchor that is taken.
-std::optional<ConvProblem> library_problem(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library);
 // `seconds`: what the library's plan took with warm caches, 0 if it was not timed. `load`: TextKernel's. Throws kit::Error.
-std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary& library,
+std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, const ConvShares& shares, const PlanLibrary& library,
                                          const CodeTarget& target, bool load, double* seconds = nullptr);
 
 }  // namespace keirin::gpu

@@ -71,12 +71,13 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
     return no("an image that a launch does not count");
 
   TextKernel out;
-  const auto define = [&](const char* name, int64_t value) { out.text += std::string("#define ") + name + " " + std::to_string(value) + "\n"; };
-  out.text = std::string("#define STORAGE ") + float_storage(x.dtype) + "\n";
+  const auto define = [&](const char* name, int64_t value) { out.defines += std::string("#define ") + name + " " + std::to_string(value) + "\n"; };
+  out.defines = std::string("#define STORAGE ") + float_storage(x.dtype) + "\n";
   define("TAPS_H", taps_h), define("TAPS_W", taps_w), define("STEP_H", p->stride[0]), define("STEP_W", p->stride[1]);
   define("APART_H", p->dilation[0]), define("APART_W", p->dilation[1]), define("STRIP", strip), define("LANES", lanes());
   define("BIAS", bias.present());
-  out.text += "#define EPILOGUE " + epilogue + "\n" + std::string(text::depthwise);
+  out.defines += "#define EPILOGUE " + epilogue + "\n";
+  out.parts = {text::depthwise};
   out.sizes = {images, channels, p->x.sizes[2], p->x.sizes[3], rows, columns, p->padding[0], p->padding[1], p->x.strides[0], p->x.strides[2],
                p->x.strides[3], p->w.strides[0], p->w.strides[2], p->w.strides[3], p->y.strides[0], p->y.strides[2], p->y.strides[3]};
   out.pointers = {x, w, bias, y, residual};

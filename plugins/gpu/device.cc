@@ -3,6 +3,9 @@
 // The context of a device, made current where it is not, and the device as a plugin offers it.
 #include "plugins/gpu/device.h"
 
+#include <algorithm>
+#include <cctype>
+
 #include "plugins/gpu/backend.h"
 #include "plugins/kit/error.h"
 
@@ -19,7 +22,19 @@ void put_back(const Driver& driver, const shell::Held::Former& former) {
   if (former.changed) driver.make_current(static_cast<ContextHandle>(former.handle));
 }
 
+// Lower case, without the leading zeros of the domain, which tools write with 4 or 8 digits.
+std::string plain_pci(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text.substr(std::min(text.find_first_not_of('0'), text.size()));
+}
+
 }  // namespace
+
+int device_number(int count, const std::string& pci, int index, const std::function<std::string(int)>& address_of) {
+  for (int i = 0; i < count && !pci.empty(); ++i)
+    if (plain_pci(address_of(i)) == plain_pci(pci)) return i;
+  return index >= 0 && index < count ? index : -1;
+}
 
 CodeTarget code_target(const Gpu& gpu, const krn_policy* policy) {
   CodeTarget target;

@@ -39,6 +39,10 @@ struct Gpu {
   codegen::GpuFacts facts;
 };
 
+// Which of `count` devices has that PCI address, however tools write it; else `index`, if there are so many: virtual machines may show a
+// device under another address than the driver. -1: none. `address_of` gives "" where the driver does not say.
+int device_number(int count, const std::string& pci, int index, const std::function<std::string(int)>& address_of);
+
 // What code for a policy must be like.
 CodeTarget code_target(const Gpu& gpu, const krn_policy* policy);
 

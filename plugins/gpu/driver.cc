@@ -19,6 +19,12 @@ void* open_first(const std::vector<const char*>& names, std::string& why_not) {
   return nullptr;
 }
 
+void* find_function(void* library, const char* name, std::string& lacks) {
+  void* found = dlsym(library, name);
+  if (!found) lacks = name;
+  return found;
+}
+
 void check(const Driver& driver, Result result, const char* what) {
   if (result != 0) throw kit::Error(driver.status_of(result), std::string(what) + ": " + driver.words_of(result));
 }

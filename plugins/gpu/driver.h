@@ -133,6 +133,12 @@ inline std::string CodeTarget::identity() const { return driver->identity(*this)
 
 // The first name that opens; libraries that the process holds already come first, so that one copy is shared. Null with the reason.
 void* open_first(const std::vector<const char*>& names, std::string& why_not);
+// The function of that name; null with the name in `lacks`.
+void* find_function(void* library, const char* name, std::string& lacks);
+template <class Function>
+bool take_function(void* library, const char* name, Function& function, std::string& lacks) {
+  return (function = reinterpret_cast<Function>(find_function(library, name, lacks))) != nullptr;
+}
 
 // Throws kit::Error with the driver's own words unless `result` is success.
 void check(const Driver& driver, Result result, const char* what);

@@ -98,9 +98,10 @@ std::optional<TextKernel> gemv_kernel(std::span<const AnchorDesc* const> anchors
   while (share < waves && t->depth >= share * 2 * gpu.wave * (16 / float_bytes(dtype))) share *= 2;
   // But all at once, where two waves a pair fill the device.
   if (waves == 4 && share == waves && pairs / 2 <= int64_t{gpu.facts.num_units} * 8 && pairs / 2 >= int64_t{gpu.facts.num_units} * 6) share = 2;
-  out.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define ROWS " + std::to_string(t->rows) + "\n#define SHARE " +
+  out.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define ROWS " + std::to_string(t->rows) + "\n#define SHARE " +
              std::to_string(share) + "\n#define BIAS " + (t->bias.present() ? "1" : "0") + "\n#define TABLES " + std::to_string(anchors.size()) +
-             "\n#define EPILOGUE " + t->epilogue + "\n" + std::string(gpu.driver->words().stream) + std::string(text::gemv);
+             "\n#define EPILOGUE " + t->epilogue + "\n";
+  out.parts = {gpu.driver->words().stream, text::gemv};
   const int64_t per_block = waves / share;
   out.launches = {{"gemv", (pairs + per_block - 1) / per_block, kThreads}};
   out.what = "gemv [" + std::to_string(t->rows) + "x" + std::to_string(t->depth) + "]x" + std::to_string(2 * pairs) + " of " +

@@ -31,7 +31,8 @@ std::optional<TextKernel> library_tail(const codegen::AnchorDesc& anchor, const 
     if (residual.dtype != y.dtype || residual.sizes != y.sizes || residual.strides != y.strides) return no("a residual of another shape");
   }
   TextKernel out;
-  out.text = std::string("#define STORAGE ") + float_storage(y.dtype) + "\n#define EPILOGUE " + epilogue + "\n" + std::string(text::tail);
+  out.defines = std::string("#define STORAGE ") + float_storage(y.dtype) + "\n#define EPILOGUE " + epilogue + "\n";
+  out.parts = {text::tail};
   out.sizes = {shape.elements, shape.line, shape.stride, shape.inner, shape.channels};
   out.pointers = {y, bias, residual};
   out.reads_words = false;

@@ -38,6 +38,22 @@ std::string HeadsProblem::key() const {
   return out + std::to_string(scale) + (causal ? "c" : "");
 }
 
+std::vector<int64_t> packed_strides(const std::vector<int64_t>& sizes, bool channels_last) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  if (channels_last) strides[1] = 1, step = sizes[1];
+  for (size_t d = sizes.size(); d-- > 0;)
+    if (!channels_last || d != 1) strides[d] = step, step *= sizes[d];
+  return strides;
+}
+
+bool is_packed(const ConvTensor& t, bool channels_last) {
+  const std::vector<int64_t> want = packed_strides(t.sizes, channels_last);
+  for (size_t d = 0; d < want.size(); ++d)
+    if (t.sizes[d] != 1 && t.strides[d] != want[d]) return false;
+  return true;
+}
+
 std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
   std::vector<const ConvTensor*> out{&p.x, &p.w, &p.y};
   for (const ConvStage& stage : p.stages)

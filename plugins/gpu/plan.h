@@ -72,6 +72,11 @@ class PlanLibrary {
   virtual std::shared_ptr<const LibraryPlan> plan(const HeadsProblem& problem) const = 0;
 };
 
+// Strides without gaps: rows innermost, or channels.
+std::vector<int64_t> packed_strides(const std::vector<int64_t>& sizes, bool channels_last);
+// Whether it lies so, but for axes of one element.
+bool is_packed(const ConvTensor& tensor, bool channels_last);
+
 // What a plan's addresses stand for, in order, and which of them is written.
 std::vector<const ConvTensor*> tensors_of(const ConvProblem& problem);
 std::vector<const ConvTensor*> tensors_of(const HeadsProblem& problem);

@@ -179,7 +179,35 @@ class WithTail final : public codegen::Step {
   std::unique_ptr<codegen::Step> product_, tail_;
 };
 
+class Either final : public ProductLibrary {
+ public:
+  Either(const ProductLibrary& first, const ProductLibrary& second) : first_(first), second_(second) {}
+  bool usable(std::string& why_not) const override {
+    std::string why_not_second;
+    if (first_.usable(why_not) || second_.usable(why_not_second)) return true;
+    why_not += "; " + why_not_second;
+    return false;
+  }
+  bool takes(uint8_t dtype, std::string& why_not) const override { return of(dtype).takes(dtype, why_not); }
+  bool fuses(uint8_t dtype) const override { return of(dtype).fuses(dtype); }
+  std::unique_ptr<codegen::Step> make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced,
+                                      double* seconds) const override {
+    return of(anchor.operands[0].dtype).make(anchor, problem, tf32, raced, seconds);
+  }
+
+ private:
+  const ProductLibrary& of(uint8_t dtype) const {
+    std::string ignored;
+    return first_.takes(dtype, ignored) ? first_ : second_;
+  }
+  const ProductLibrary &first_, &second_;
+};
+
 }  // namespace
+
+std::unique_ptr<ProductLibrary> either_products(const ProductLibrary& first, const ProductLibrary& second) {
+  return std::make_unique<Either>(first, second);
+}
 
 bool product_tail_taken(const AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not) {
   if (is_bare(anchor) || library.fuses(anchor.operands[0].dtype)) return true;

@@ -42,6 +42,9 @@ class ProductLibrary {
                                               bool tf32, bool raced, double* seconds) const = 0;
 };
 
+// `first`, and `second` for the types that it has none of. Both outlive it.
+std::unique_ptr<ProductLibrary> either_products(const ProductLibrary& first, const ProductLibrary& second);
+
 // By shapes and dtypes alone.
 bool product_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
 bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);

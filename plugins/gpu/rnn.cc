@@ -235,10 +235,10 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
   TextKernel k;
   const uint8_t dtype = a.operands[0].dtype;
   const char* type = dtype == kit::kDType_bf16 ? "bf16" : dtype == kit::kDType_f16 ? "f16" : "tf32\"\n#define DEPTH \"8";
-  k.text = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " + std::to_string(precision.products) +
+  k.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " + std::to_string(precision.products) +
            "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " + std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) +
-           "\n#define KEPT " + std::to_string(l.kept) + "\n" + std::string(gpu.matrix->text) + std::string(gpu.driver->words().recur) +
-           std::string(text::recur);
+           "\n#define KEPT " + std::to_string(l.kept) + "\n";
+  k.parts = {gpu.matrix->text, gpu.driver->words().recur, text::recur};
   k.sizes = {s.time, s.batch, direction, l.blocks, l.sets, state_words, sequences.from_batch_first ? line : s.batch * line,
              sequences.from_batch_first ? s.time * line : line, sequences.to.strides[time], sequences.to.strides[1 - time], weight(1).strides[0]};
   k.pointers = {dense(numbers.piece(Buffers::kGates), kit::kDType_f32, {s.time, s.batch, line}), weight(1), s.biases ? weight(2) : TensorDesc{},

@@ -51,8 +51,9 @@ std::optional<Stem> stem_of(const AnchorDesc& anchor, const Numerics& numerics) 
   const auto blocks = [](int64_t words) { return (words + kThreads - 1) / kThreads; };
   out.filter_at = (image_words * 16 + 255) / 256 * 256;
   TextKernel& k = out.regroup;
-  k.text = std::string("#define STORAGE ") + float_storage(p->x.dtype) + "\n#define CHANNELS " + std::to_string(x[1]) + "\n#define GROUPED " +
-           std::to_string(grouped) + "\n#define STRIDE_H " + std::to_string(p->stride[0]) + "\n#define STRIDE_W " + std::to_string(p->stride[1]) + "\n" + std::string(text::regroup);
+  k.defines = std::string("#define STORAGE ") + float_storage(p->x.dtype) + "\n#define CHANNELS " + std::to_string(x[1]) + "\n#define GROUPED " +
+           std::to_string(grouped) + "\n#define STRIDE_H " + std::to_string(p->stride[0]) + "\n#define STRIDE_W " + std::to_string(p->stride[1]) + "\n";
+  k.parts = {text::regroup};
   k.sizes = {blocks(image_words)};
   const auto add = [&](int64_t words, int64_t to, const ConvTensor& made, const ConvTensor& from, const Dims& padding) {
     k.sizes.insert(k.sizes.end(), {words, to, made.sizes[2], made.sizes[3], from.sizes[2], from.sizes[3], padding[0], padding[1], from.strides[0],

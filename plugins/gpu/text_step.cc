@@ -94,7 +94,13 @@ std::string text_code_name(const TextKernel& kernel, const CodeTarget& target) {
   return kTextPrefix + std::to_string(std::hash<std::string>()(whole_text(kernel, *target.driver))) + " " + target.identity();
 }
 
-std::string whole_text(const TextKernel& kernel, const Driver& driver) { return codegen::print_prelude(driver.words().dialect) + kernel.text; }
+std::string text_of(const TextKernel& kernel) {
+  std::string out = kernel.defines;
+  for (std::string_view part : kernel.parts) out += part;
+  return out;
+}
+
+std::string whole_text(const TextKernel& kernel, const Driver& driver) { return codegen::print_prelude(driver.words().dialect) + text_of(kernel); }
 
 std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const CodeTarget& target, bool load) {
   return std::make_unique<TextStep>(kernel, target, load);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plugins/codegen/backend.h"
@@ -24,7 +25,8 @@ struct TextKernel {
     bool together = false;     // its blocks wait for each other: all of them must fit on the device at once
   };
   std::string what;                     // for people: "attention [64x12, 128x128, 64]"
-  std::string text;                     // without the prelude
+  std::string defines;                  // what its text is told: sizes, types, what follows
+  std::vector<std::string_view> parts;  // files of text/, in order, without the prelude; they outlive it
   std::vector<Launch> launches;         // in order
   int next_size = -1;                   // the one of `sizes` that is 1 where the step after begins early; -1: the text lets none
   bool early = false;                   // begins before the step before has ended; the text waits where it must
@@ -38,6 +40,8 @@ struct TextKernel {
 inline constexpr const char* kTextPrefix = "text ";
 
 std::string text_code_name(const TextKernel& kernel, const CodeTarget& target);
+// Its defines and parts, put together.
+std::string text_of(const TextKernel& kernel);
 // What the compiler gets: the vendor's prelude, then the kernel's text.
 std::string whole_text(const TextKernel& kernel, const Driver& driver);
 // Compiles it unless it is known. `load` false: for machines without the device.

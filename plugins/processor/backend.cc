@@ -47,9 +47,9 @@ std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<con
   return steps;
 }
 
-std::unique_ptr<codegen::Step> Backend::lower_anchor(const codegen::AnchorDesc& anchor, const codegen::CompileContext& context) {
+std::unique_ptr<codegen::Step> Backend::lower_anchor(const codegen::ChosenAnchor& anchor, const codegen::CompileContext& context) {
   if (!library_) throw kit::Error(KRN_STATUS_internal, "an anchor without a library; leave the node to eager");
-  return library_->make_step(anchor, context);
+  return library_->make_step(*anchor.desc, context);
 }
 
 void Backend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {

@@ -141,15 +141,16 @@ void check_case(const Case& c, uint8_t dtype, As as = As::kConv) {
   if (as == As::kLinear) {
     const auto linear = conv_as_linear(a);
     ASSERT_TRUE(linear) << c.name;
-    step = make_anchor_step(*linear, *machine().gpu, code_target(*machine().gpu, nullptr), {}, true);
+    step = chosen_step(*linear, {});
   } else if (as == As::kStem) {
     const auto stem = stem_of(a, KRN_NUMERICS_DEFAULT);
     ASSERT_TRUE(stem) << c.name;
     step = make_stem(*stem, a, code_target(*machine().gpu, nullptr), cudnn(), true);
   } else {
     std::string why_not;
-    ASSERT_TRUE(conv_taken(a, KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) << c.name << " dtype " << int{dtype} << ": " << why_not;
-    step = make_conv(a, KRN_NUMERICS_DEFAULT, cudnn(), code_target(*machine().gpu, nullptr), true);
+    const auto shares = conv_shares(a, KRN_NUMERICS_DEFAULT, &cudnn(), why_not);
+    ASSERT_TRUE(shares) << c.name << " dtype " << int{dtype} << ": " << why_not;
+    step = make_conv(a, *shares, cudnn(), code_target(*machine().gpu, nullptr), true);
   }
   const DeviceMemory dx(x.bytes), dw(w.bytes), dy(residual.bytes.size()), db(b.bytes), dscale(scale.bytes), dshift(shift.bytes),
       dresidual(residual.bytes), workspace(static_cast<size_t>(step->workspace_bytes()));
@@ -226,7 +227,7 @@ TEST_F(CudaConv, Epilogues) {
     for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) {
       // What the library does not fuse is a kernel of its own: a refusal is a line to read, for 16 bits a failure.
       std::string why_not;
-      if (!conv_taken(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) {
+      if (!conv_shares(anchor_of(c, dtype), KRN_NUMERICS_DEFAULT, &cudnn(), why_not)) {
         std::printf("not fused: %s dtype %d: %s\n", c.name.c_str(), int{dtype}, why_not.c_str());
         const bool expected = dtype == kit::kDType_f32 || c.scale_shift || c.activation == kit::kOp_tanh;  // an f32 scale would be rounded
         EXPECT_TRUE(expected) << c.name << ": " << why_not;
@@ -275,7 +276,11 @@ TEST_F(CudaConv, AResidualIsWaitedFor) {
   std::vector<void*> buffers[2];
   for (int i = 0; i < 2; ++i) {
     const Case& c = i == 0 ? before : skip;
-    steps[i] = make_conv(anchor_of(c, kit::kDType_bf16), KRN_NUMERICS_DEFAULT, cudnn(), code_target(*machine().gpu, nullptr), true);
+    const AnchorDesc conv = anchor_of(c, kit::kDType_bf16);
+    std::string why_not;
+    const auto shares = conv_shares(conv, KRN_NUMERICS_DEFAULT, &cudnn(), why_not);
+    ASSERT_TRUE(shares) << why_not;
+    steps[i] = make_conv(conv, *shares, cudnn(), code_target(*machine().gpu, nullptr), true);
     void* const x = drawn(count(c.x));
     void* const w = drawn(count(c.w));
     void* const y = drawn(count(result_sizes(c)));
@@ -330,7 +335,7 @@ TEST_F(CudaConv, SpeedOfResNet50) {
     const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::printf("%-26s %7.1f us, asked in %.1f ms, built in %.0f ms, workspace %.1f MB, %s\n", c.name.c_str(), plan->seconds() * 1e6,
                 asked * 1e3, (all - asked) * 1e3, static_cast<double>(plan->workspace_bytes()) / 1e6, plan->name().c_str());
-    std::printf("%-26s gets %s\n", "", make_anchor_step(anchor_of(c, kit::kDType_bf16), *machine().gpu, code_target(*machine().gpu, nullptr), {}, true)->describe().c_str());
+    std::printf("%-26s gets %s\n", "", chosen_step(anchor_of(c, kit::kDType_bf16), {})->describe().c_str());
   }
 }
 

@@ -274,7 +274,7 @@ TEST_F(CudaDevice, AttentionByCudnnAgrees) {
     const auto problem = c.anchor.op == kit::kOp_attention ? heads_problem(c.anchor, why_not) : std::nullopt;
     if (!problem) continue;
     ASSERT_TRUE(cudnn().supports(*problem, why_not)) << c.name << ": " << why_not;
-    check_anchor(c, make_heads(c.anchor, cudnn()).get());
+    check_anchor(c, make_heads(c.anchor, *problem, cudnn()).get());
     ++count;
   }
   EXPECT_GE(count, 2);
@@ -446,8 +446,9 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const double seconds = seconds_of([&] { run_step(*step, buffers); });
   std::printf("%-34s %7.1f us  %5.1f %% of copy  %6.1f TFLOP/s  %s\n", name.c_str(), seconds * 1e6, 100 * bytes / seconds / copy_rate,
               operations / seconds / 1e12, step->describe().c_str());
-  if (anchor.op == kit::kOp_attention && (!heads_problem(anchor, why_not) || !cudnn().supports(*heads_problem(anchor, why_not), why_not))) return;
-  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true) : make_heads(anchor, cudnn());
+  const auto heads = anchor.op == kit::kOp_attention ? heads_problem(anchor, why_not) : std::nullopt;
+  if (anchor.op == kit::kOp_attention && (!heads || !cudnn().supports(*heads, why_not))) return;
+  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true) : make_heads(anchor, *heads, cudnn());
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());

@@ -174,9 +174,7 @@ const Numerics kRounded(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_RECURRENT);
 
 Made make(const Problem& p, const Numerics& numerics = {}) {
   Made m;
-  std::string why_not;
-  if (!rnn_taken(p.anchor, *machine().gpu, numerics, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  m.step = make_anchor_step(p.anchor, *machine().gpu, code_target(*machine().gpu, nullptr), numerics, true);
+  m.step = chosen_step(p.anchor, numerics);
   for (const Tensor& t : p.tensors) m.buffers.push_back(t.memory->data());
   m.workspace = std::make_unique<DeviceMemory>(static_cast<size_t>(m.step->workspace_bytes()));
   m.step->set_workspace(static_cast<uint32_t>(m.buffers.size()));

@@ -11,6 +11,8 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "plugins/codegen/backend.h"
+#include "plugins/gpu/choose.h"
+#include "plugins/kit/error.h"
 #ifdef KEIRIN_ROCM_STANDIN
 #include "rocm/device.h"
 #endif
@@ -46,6 +48,14 @@ struct Machine {
 inline Machine& machine() {
   static auto* machine = new Machine;
   return *machine;
+}
+
+// Whoever the plugin chooses for the anchor.
+inline std::unique_ptr<codegen::Step> chosen_step(const codegen::AnchorDesc& anchor, const Numerics& numerics) {
+  std::string why_not;
+  const auto choice = choose(anchor, *machine().gpu, numerics, true, why_not);
+  if (!choice) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  return make_anchor_step(anchor, *choice, *machine().gpu, code_target(*machine().gpu, nullptr), numerics, true);
 }
 
 class DeviceMemory {

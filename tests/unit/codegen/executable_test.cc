@@ -238,7 +238,7 @@ struct EarlyStep final : Step {
 
 struct EarlyBackend : InterpBackend {
   int told = 0;
-  std::unique_ptr<Step> lower_anchor(const AnchorDesc&, const CompileContext&) override { return std::make_unique<EarlyStep>(&told); }
+  std::unique_ptr<Step> lower_anchor(const ChosenAnchor&, const CompileContext&) override { return std::make_unique<EarlyStep>(&told); }
 };
 
 TEST(Executable, AStepIsToldThatTheNextBeginsEarly) {
@@ -249,6 +249,40 @@ TEST(Executable, AStepIsToldThatTheNextBeginsEarly) {
   auto exec = Executable::compile(g.bytes(), backend, {});
   EXPECT_EQ(exec->num_anchors(), 3u);
   EXPECT_EQ(backend.told, 2) << "each but the last";
+}
+
+struct NumberedChoice final : AnchorChoice {
+  explicit NumberedChoice(int n) : number(n) {}
+  int number;
+};
+
+struct ChoosingBackend : InterpBackend {
+  mutable int asked = 0;
+  std::vector<const AnchorDesc*> prepared;
+  std::vector<int> lowered;
+  std::shared_ptr<const AnchorChoice> choose_anchor(const AnchorDesc& anchor) const override {
+    EXPECT_TRUE(anchor.results[0].present()) << "its storage is final";
+    return std::make_shared<NumberedChoice>(asked++);
+  }
+  void prepare_anchors(std::span<const ChosenAnchor> anchors) override {
+    for (const ChosenAnchor& each : anchors) prepared.push_back(each.desc);
+  }
+  std::unique_ptr<Step> lower_anchor(const ChosenAnchor& anchor, const CompileContext& context) override {
+    EXPECT_EQ(anchor.desc, prepared[lowered.size()]);
+    lowered.push_back(static_cast<const NumberedChoice&>(*anchor.choice).number);
+    return InterpBackend::lower_anchor(anchor, context);
+  }
+};
+
+TEST(Executable, AnAnchorIsChosenOnceAndTheChoiceIsCarried) {
+  RegionBuilder g;
+  int x = g.input(kF32, {4, 8}), w = g.input(kF32, {8, 8}), b = g.input(kF32, {8});
+  g.output(g.linear(g.softmax(g.linear(g.linear(x, w, b), w, b), 1), w, b));
+  ChoosingBackend backend;
+  auto exec = Executable::compile(g.bytes(), backend, {});
+  EXPECT_EQ(exec->num_anchors(), 3u);
+  EXPECT_EQ(backend.asked, 3);
+  EXPECT_EQ(backend.lowered, (std::vector<int>{0, 1, 2}));
 }
 
 TEST(Executable, ALongRegionCompilesInTime) {

@@ -327,7 +327,8 @@ std::vector<std::unique_ptr<Step>> InterpBackend::lower_kernels(std::span<const 
   return out;
 }
 
-std::unique_ptr<Step> InterpBackend::lower_anchor(const AnchorDesc& a, const CompileContext&) {
+std::unique_ptr<Step> InterpBackend::lower_anchor(const ChosenAnchor& chosen, const CompileContext&) {
+  const AnchorDesc& a = *chosen.desc;
   std::string why_not;
   if (!takes_anchor(a, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
   return std::make_unique<AnchorStep>(a);

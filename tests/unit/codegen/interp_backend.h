@@ -26,7 +26,7 @@ class InterpBackend : public Backend {
   bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override;
   std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
                                                    uint32_t& generated) override;
-  std::unique_ptr<Step> lower_anchor(const AnchorDesc& anchor, const CompileContext& context) override;
+  std::unique_ptr<Step> lower_anchor(const ChosenAnchor& anchor, const CompileContext& context) override;
   void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
 

@@ -37,7 +37,7 @@ TextKernel kernel_of(const AnchorCase& c, const std::string& arch) {
 std::string emulate(const AnchorCase& c) {
   const TextKernel kernel = kernel_of(c, "sm_90");
   std::string error;
-  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + kernel.text, error);
+  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + text_of(kernel), error);
   if (!error.empty()) return error;
   AnchorCase run = c;
   std::vector<void*> pointers;

@@ -54,7 +54,7 @@ bool takes(const AnchorDesc& a, const PostOp& post, int64_t cache_bytes = 4096) 
 
 std::string refusal(const AnchorDesc& a) {
   std::string why_not;
-  EXPECT_FALSE(anchor_taken(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not));
+  EXPECT_FALSE(choose(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not));
   return why_not;
 }
 

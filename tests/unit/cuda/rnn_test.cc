@@ -71,7 +71,7 @@ void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_
   const TextKernel k = rnn_kernel(a, 0, direction, gpu, numerics);
   ASSERT_EQ(k.launches[1].blocks, 1);
   std::string error;
-  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + k.text, error);
+  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + text_of(k), error);
   ASSERT_EQ(error, "");
   std::mt19937 random(7);
   const auto drawn = [&](int64_t n, double scale, uint8_t type) {

@@ -66,7 +66,7 @@ void check(const Case& c) {
   const auto stem = stem_of(a, KRN_NUMERICS_DEFAULT);
   ASSERT_TRUE(stem) << c.name;
   std::string error;
-  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + stem->regroup.text, error);
+  test::HostModule module(codegen::print_prelude(codegen::kHostDialect) + text_of(stem->regroup), error);
   ASSERT_EQ(error, "");
   std::mt19937 random(3);
   const auto drawn = [&](const Dims& sizes) {

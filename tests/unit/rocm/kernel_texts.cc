@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/rocm/kernel_texts.h"
 
+#include <cmath>
+
 #include "plugins/codegen/c_printer.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
@@ -9,6 +11,7 @@
 #include "plugins/kit/tables.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"
+#include "tests/unit/cpu/kernel_interpreter.h"
 
 namespace keirin::test {
 namespace {
@@ -71,6 +74,24 @@ gpu::TextKernel tail_kernel(uint8_t dtype) {
   a.post_ops[0].operand.buffer = 2;
   std::string why_not;
   return *gpu::library_tail(a, {kTailRows * kTailColumns, kTailColumns, kTailStride, 1, kTailColumns}, why_not);
+}
+
+Tail::Tail(uint8_t dtype) {
+  const auto filled = [dtype](int64_t elements, int64_t step) {
+    std::vector<char> out(static_cast<size_t>(elements * element_bytes(dtype)));
+    for (int64_t i = 0; i < elements; ++i) write_element(out.data(), i, dtype, static_cast<double>(i * step % 33 - 16) / 8, 0);
+    return out;
+  };
+  constexpr int64_t kElements = kTailRows * kTailStride;
+  y = filled(kElements, 7), bias = filled(kTailColumns, 5), residual = filled(kElements, 11);
+  write_element(y.data(), 3, dtype, NAN, 0);
+  want = y;
+  const auto value = [dtype](const std::vector<char>& from, int64_t i) { return read_element(from.data(), i, dtype).real; };
+  for (int64_t i = 0; i < kElements; ++i) {
+    if (i % kTailStride >= kTailColumns) continue;  // between the rows nothing is touched
+    const double sum = value(y, i) + value(bias, i % kTailStride) + value(residual, i);
+    write_element(want.data(), i, dtype, sum < 0 ? 0 : sum, 0);
+  }
 }
 
 std::vector<ModuleText> own_texts(const std::string& arch) {

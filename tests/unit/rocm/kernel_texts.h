@@ -23,11 +23,15 @@ struct ModuleText {
 // `all`: every schedule that a kernel may get, else the one it gets.
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all);
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all);
-// Attention, products of few rows, bags, the copy of a first convolution, rows of a scatter: those that the target
 // A bias, a residual and a ReLU on rows with gaps between them. Buffers: the rows, the bias, the residual.
 inline constexpr int64_t kTailRows = 41, kTailColumns = 67, kTailStride = 70;
 gpu::TextKernel tail_kernel(uint8_t dtype);
-// takes.
+// What is there before it, with a NaN, and what it leaves: all of it exact in the dtype.
+struct Tail {
+  explicit Tail(uint8_t dtype);
+  std::vector<char> y, bias, residual, want;
+};
+// Attention, products of few rows, bags, the copy of a first convolution, tails, rows of a scatter: those that the target takes.
 std::vector<ModuleText> own_texts(const std::string& arch);
 std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);
 

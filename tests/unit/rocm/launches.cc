@@ -2,8 +2,12 @@
 #include "tests/unit/rocm/launches.h"
 
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
+#include <tuple>
 
 #include "plugins/codegen/c_printer.h"
 #include "plugins/gpu/csr.h"
@@ -22,8 +26,16 @@ using Writer = LaunchWriter;
 
 json pointers_of(const std::vector<json>& pointers) { return {{"struct", pointers}}; }
 
+// A simulator that takes all waves of a block at once is kind to missing barriers; told so, it takes one wave after the other.
+enum class Waves { kAtOnce, kOneAfterTheOther };
+
+json& marked(json& launch, Waves waves) {
+  if (waves == Waves::kOneAfterTheOther) launch["lockstep"] = false, launch["label"] = launch["label"].get<std::string>() + " by waves";
+  return launch;
+}
+
 void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, const std::string& code,
-              const std::string& symbol) {
+              const std::string& symbol, Waves waves = Waves::kAtOnce) {
   CaseBuffers buffers(c);
   std::vector<json> pointers;
   std::vector<json> expected;
@@ -41,26 +53,30 @@ void add_case(Writer& out, const KernelCase& c, const codegen::Schedule& s, cons
   if (c.kernel.has_csr)
     for (const auto* rows : {&c.rows, &c.order})
       pointers.push_back({{"buffer", out.file(rows->data(), std::max<size_t>(4 * rows->size(), 4))}, {"offset", 0}});
-  if (s.split) pointers.push_back({{"buffer", symbol + " workspace"}, {"bytes", s.workspace_bytes}});
+  const std::string workspace = symbol + (waves == Waves::kAtOnce ? " workspace" : " workspace by waves");
+  if (s.split) pointers.push_back({{"buffer", workspace}, {"bytes", s.workspace_bytes}});
   const std::vector<char> sizes = pack_sizes(c.kernel, s);
   const auto arguments = [&](json& launch) {
     launch["args"].push_back({{"raw", hex_of(sizes.data(), sizes.size())}});
     launch["args"].push_back(pointers_of(pointers));
   };
   const std::string label = c.name + ": " + codegen::describe_schedule(c.kernel, s);
-  json& first = out.launch(code, symbol, label, s.blocks, s.threads);
+  json& first = marked(out.launch(code, symbol, label, s.blocks, s.threads), waves);
   first["lds_bytes"] = s.shared_bytes;
   arguments(first);
   if (!s.split) return void(first["expect"] = expected);
-  json& second = out.launch(code, symbol + "_finish", label + " finish", s.finish_blocks, s.threads);
+  json& second = marked(out.launch(code, symbol + "_finish", label + " finish", s.finish_blocks, s.threads), waves);
   arguments(second);
   second["expect"] = expected;
 }
+
+int wave_of_target(const Writer& out) { return rocm::wave_of(out.arch()); }
 
 void add_cases(Writer& out, int64_t length) {
   const codegen::Dialect& dialect = rocm::gpu_driver(rocm::wave_of(out.arch())).words().dialect;
   const std::vector<KernelCase> cases = kernel_cases(length);
   int number = 0;
+  std::set<std::tuple<codegen::GpuShape, bool, bool, bool>> classes;  // of which one block goes by waves
   for (const KernelCase& c : cases) {
     const std::vector<codegen::Schedule> schedules = rocm_schedules(c.kernel, out.arch(), true);
     std::string text = codegen::print_prelude(dialect);
@@ -70,11 +86,16 @@ void add_cases(Writer& out, int64_t length) {
       text += codegen::print_kernel(c.kernel, s, dialect, symbols.back());
     }
     const std::string code = out.code(text);
-    for (size_t i = 0; i < schedules.size(); ++i) add_case(out, c, schedules[i], code, symbols[i]);
+    for (size_t i = 0; i < schedules.size(); ++i) {
+      const codegen::Schedule& s = schedules[i];
+      add_case(out, c, s, code, symbols[i]);
+      if (s.blocks == 1 && s.threads > wave_of_target(out) && classes.emplace(s.shape, s.split, s.group > 1, s.vec > 1).second)
+        add_case(out, c, s, code, symbols[i], Waves::kOneAfterTheOther);
+    }
   }
 }
 
-void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel) {
+void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel, Waves waves = Waves::kAtOnce) {
   AnchorCase run = c;
   std::vector<std::string> names;
   for (Storage& b : run.buffers)
@@ -86,10 +107,10 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
     else
       pointers.push_back({{"null", 0}});
   }
-  pointers.push_back({{"buffer", c.name + " workspace"}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
+  pointers.push_back({{"buffer", c.name + (waves == Waves::kAtOnce ? " workspace" : " workspace by waves")}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
   const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
   for (const auto& l : kernel.launches) {
-    json& launch = out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads);
+    json& launch = marked(out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads), waves);
     launch["args"].push_back({{"raw", hex_of(kernel.sizes.data(), kernel.sizes.size() * 8)}});
     launch["args"].push_back(pointers_of(pointers));
     if (&l != &kernel.launches.back()) continue;
@@ -107,6 +128,22 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel)
                                 {"dtype", simulator_type(want.dtype())},
                                 {"tol", c.relative * std::max(largest, 1.0)}});
   }
+}
+
+void add_tail(Writer& out, uint8_t dtype) {
+  const gpu::TextKernel kernel = tail_kernel(dtype);
+  Tail tail(dtype);
+  std::vector<json> pointers;
+  for (const auto* bytes : {&tail.y, &tail.bias, &tail.residual}) pointers.push_back({{"buffer", out.file(bytes->data(), bytes->size())}, {"offset", 0}});
+  pointers.push_back({{"null", 0}});
+  const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
+  const auto& l = kernel.launches[0];
+  json& launch = out.launch(code, l.symbol, "tail of dtype " + std::to_string(dtype), l.blocks, l.threads);
+  launch["args"] = {{{"raw", hex_of(kernel.sizes.data(), kernel.sizes.size() * 8)}}, pointers_of(pointers)};
+  launch["expect"] = {{{"buffer", pointers[0]["buffer"]},
+                       {"file", out.file(tail.want.data(), tail.want.size())},
+                       {"dtype", simulator_type(dtype)},
+                       {"tol", 0}}};
 }
 
 // Two launches: the second finds the rows that the first made.
@@ -152,8 +189,20 @@ int write_launches(const std::string& folder, const std::string& arch) try {
   Writer out(folder, arch);
   for (int64_t length : {5, 515}) add_cases(out, length);
   std::string why_not;
-  for (const AnchorCase& c : anchor_cases())
-    if (const auto kernel = own_kernel_for(c, arch, why_not)) add_anchor(out, c, *kernel);
+  // Of each text the case of the fewest blocks goes by waves, too.
+  std::map<std::string, std::pair<int64_t, std::function<void()>>> smallest;
+  const std::vector<AnchorCase> anchors = anchor_cases();
+  for (const AnchorCase& c : anchors) {
+    const auto kernel = own_kernel_for(c, arch, why_not);
+    if (!kernel) continue;
+    add_anchor(out, c, *kernel);
+    const auto& first = kernel->launches[0];
+    auto& least = smallest[first.symbol];
+    if (!least.second || first.blocks < least.first)
+      least = {first.blocks, [&out, &c, own = *kernel] { add_anchor(out, c, own, Waves::kOneAfterTheOther); }};
+  }
+  for (const auto& [symbol, least] : smallest) least.second();
+  for (uint8_t dtype : {kBf16, kF16, kF32}) add_tail(out, dtype);
   for (bool wide : {false, true}) add_scatter(out, 300, 5000, wide);
   out.finish();
   std::printf("%zu launches for %s in %s\n", out.size(), arch.c_str(), folder.c_str());

@@ -89,7 +89,10 @@ int64_t count(const Dims& sizes) {
 
 std::unique_ptr<codegen::Step> make(const gpu::PlanLibrary& library, const AnchorDesc& anchor, double* seconds = nullptr) {
   static const gpu::Gpu gpu = host_gpu(host());
-  auto step = gpu::make_conv(anchor, {}, library, gpu::code_target(gpu, nullptr), true, seconds);
+  std::string why_not;
+  const auto shares = gpu::conv_shares(anchor, {}, &library, why_not);
+  if (!shares) throw std::runtime_error(why_not);
+  auto step = gpu::make_conv(anchor, *shares, library, gpu::code_target(gpu, nullptr), true, seconds);
   step->set_workspace(5);
   return step;
 }
@@ -200,7 +203,7 @@ TEST_F(Miopen, WhatIsNotFusedFollows) {
     const auto library = open("follows " + std::to_string(fuses));
     const auto taken = [&](bool bias, bool residual, uint32_t activation) {
       c.bias = bias, c.residual = residual, c.activation = activation;
-      return gpu::conv_taken(anchor_of(c), {}, library.get(), why_not);
+      return gpu::conv_shares(anchor_of(c), {}, library.get(), why_not).has_value();
     };
     EXPECT_TRUE(taken(true, false, 0));
     EXPECT_EQ(taken(false, false, kit::kOp_relu), fuses == 2);
@@ -272,15 +275,15 @@ TEST_F(Miopen, WhatItIsNotAskedFor) {
   std::string why_not;
   AnchorDesc gaps = anchor_of({"3x3", {2, 6, 9, 11}, {8, 6, 3, 3}});
   gaps.operands[0].strides[0] *= 2;
-  EXPECT_FALSE(gpu::conv_taken(gaps, {}, library.get(), why_not));
+  EXPECT_FALSE(gpu::conv_shares(gaps, {}, library.get(), why_not));
   EXPECT_EQ(why_not, "MIOpen takes tensors without gaps, all in one order");
   AnchorDesc mixed = anchor_of({"3x3", {2, 6, 9, 11}, {8, 6, 3, 3}});
   mixed.results[0].strides = dense(mixed.results[0].sizes, true);
-  EXPECT_FALSE(gpu::conv_taken(mixed, {}, library.get(), why_not));
+  EXPECT_FALSE(gpu::conv_shares(mixed, {}, library.get(), why_not));
   EXPECT_EQ(counter("fake_miopen_asked"), 0);
   EXPECT_FALSE(library->supports(gpu::HeadsProblem{}, why_not));
   const auto none = rocm::open_miopen({"libMIOpen_of_another_name.so"}, host(), [] { return std::string(); });
-  EXPECT_FALSE(gpu::conv_taken(anchor_of({"3x3", {2, 6, 9, 11}, {8, 6, 3, 3}}), {}, none.get(), why_not));
+  EXPECT_FALSE(gpu::conv_shares(anchor_of({"3x3", {2, 6, 9, 11}, {8, 6, 3, 3}}), {}, none.get(), why_not));
   EXPECT_TRUE(why_not.starts_with("no MIOpen: ") && why_not.ends_with("; install ROCm's miopen-hip")) << why_not;
   EXPECT_EQ(why_not.find('\n'), std::string::npos);
 }

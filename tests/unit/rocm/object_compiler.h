@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Code objects for instruction sets that no machine here has: by hipRTC where its release knows the set (in a child,
-// because hipRTC ends the process on others), else by clang-19 with the device library; and what their metadata says.
+// because hipRTC ends the process on others), else by clang with the device library; and what their metadata says.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct KernelFacts {
   int scratch_bytes = 0, shared_bytes = 0;
 };
 
-// "hiprtc 5.2" or "clang-19"; "" with the reason where neither compiles for it.
+// "hiprtc 5.2", "clang-19" or "clang-22"; "" with the reason where neither compiles for it.
 std::string object_compiler(const std::string& arch, std::string& why_not);
 // Writes a linked code object to `path` with that compiler. Empty, or what went wrong.
 std::string compile_object_file(const std::string& text, const std::string& arch, const std::string& compiler,

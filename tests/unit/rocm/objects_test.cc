@@ -110,23 +110,23 @@ TEST(RocmTargets, WithoutLibrariesProductsAndConvolutionsAreRefused) {
   conv.results = {dense(2, {1, 8, 14, 14})};
   conv.stride = conv.dilation = {1, 1}, conv.padding = {0, 0};
   std::string why_not;
-  EXPECT_TRUE(gpu::anchor_taken(conv, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
-  if (!gpu::anchor_taken(conv, gpu, KRN_NUMERICS_DEFAULT, true, why_not)) {
+  EXPECT_TRUE(gpu::choose(conv, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
+  if (!gpu::choose(conv, gpu, KRN_NUMERICS_DEFAULT, true, why_not)) {
     EXPECT_FALSE(why_not.empty());
     EXPECT_EQ(why_not.find('\n'), std::string::npos) << why_not;
   }
   gpu.plans = nullptr;
-  EXPECT_FALSE(gpu::anchor_taken(conv, gpu, KRN_NUMERICS_DEFAULT, false, why_not));
+  EXPECT_FALSE(gpu::choose(conv, gpu, KRN_NUMERICS_DEFAULT, false, why_not));
   EXPECT_EQ(why_not, "no library of convolutions");
-  EXPECT_TRUE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
+  EXPECT_TRUE(gpu::choose(product, gpu, KRN_NUMERICS_DEFAULT, false, why_not)) << "by its shape alone: " << why_not;
   if (!gpu.products->usable(why_not)) {
-    EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
+    EXPECT_FALSE(gpu::choose(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
     EXPECT_TRUE(why_not.starts_with("no hipblaslt: ") && why_not.find("; install ROCm's hipblaslt; no rocBLAS: ") != std::string::npos &&
               why_not.ends_with("; install ROCm's rocblas")) << why_not;
     EXPECT_EQ(why_not.find('\n'), std::string::npos) << why_not;
   }
   gpu.products = nullptr;
-  EXPECT_FALSE(gpu::anchor_taken(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
+  EXPECT_FALSE(gpu::choose(product, gpu, KRN_NUMERICS_DEFAULT, true, why_not));
   EXPECT_EQ(why_not, "no library of products");
 }
 

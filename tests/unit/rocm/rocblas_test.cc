@@ -133,7 +133,7 @@ class NoF32 final : public gpu::ProductLibrary {
 TEST_F(Rocblas, IsAskedWhereTheFirstLibraryHasNone) {
   const NoF32 first;
   const auto second = open();
-  const auto both = rocm::either(first, *second);
+  const auto both = gpu::either_products(first, *second);
   EXPECT_FALSE(both->fuses(kit::kDType_f32));
   EXPECT_TRUE(both->fuses(kit::kDType_bf16));
   run(kCases[0], kit::kDType_f32, *both, "rocblas");

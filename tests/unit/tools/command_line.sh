@@ -107,6 +107,12 @@ if [ ! -e /dev/nvidiactl ]; then
   expect 1 'no such device: cuda:0; available: cpu' run mlp --device cuda
   expect 0 'no such device: cuda:0; available: cpu' doctor --device cuda
 fi
+# What is missing is in that line, also of the plugin that would drive it.
+if [ ! -e /dev/kfd ] && "$keirin" plugins 2>/dev/null | grep -q '^rocm '; then
+  expect 1 'no such device: rocm:0; available: cpu' bench mlp gcn dlrm --device rocm
+  grep -Eq 'no such device: rocm:0; .* is not a ROCm build; plugin rocm: .*not an AMD GPU' out || { echo "what is missing for rocm:"; cat out; failed=1; }
+  expect 0 'support: tier 3: never run on an AMD GPU' plugins --why
+fi
 # Ctrl-C keeps what is finished.
 python3 - "$keirin" <<'PYTHON' || { echo "Ctrl-C dropped the finished row"; failed=1; }
 import signal, subprocess, sys
