@@ -28,7 +28,7 @@ from keirin._library import device_word, native, words_of
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
-_graphs: "weakref.WeakSet[Graph | _training.Step | Declined]" = weakref.WeakSet()
+_graphs: "weakref.WeakSet[Graph | _training.Step | _training.SizedSteps | Declined]" = weakref.WeakSet()
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
 
 
@@ -274,6 +274,11 @@ class Declined:
 
 def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budget: float, options: dict[str, Any]) -> Callable[..., Any]:
     name = f"graph {next(_numbers)}"
+    if _has_symbols(examples):
+        steps = _training.SizedSteps(gm, examples, name, int(options.get("max_shapes", 8)),
+                                     lambda gm, examples: _step(gm, examples, when, memory_budget, options))
+        _graphs.add(steps)
+        return steps
     try:
         step = _training.Step(gm, examples, name, when, memory_budget, options)
     except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces again, with a number that it took for constant
@@ -284,6 +289,11 @@ def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budge
         return gm.forward
     _graphs.add(step)
     return step
+
+
+def _has_symbols(examples: list[Any]) -> bool:
+    return any(not isinstance(each, torch.Tensor) or any(isinstance(size, torch.SymInt) for size in (*each.shape, *each.stride()))
+               for each in examples)
 
 
 def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,

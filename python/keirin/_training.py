@@ -140,12 +140,10 @@ class Step:
         self.race: dict[str, Any] | None = None
         self._notes: list[str] = []
         self._lock = threading.Lock()
-        self._met: set[tuple[Any, ...]] = set()
-        self._decided: set[tuple[Any, ...]] = set()
+        self._met = False
         self._fast: Callable[..., Any] | None = None
         self._halves: dict[str, Half] = {}
         self._metadata: ViewAndMutationMeta | None = None
-        self._symbolic = any(not isinstance(each, torch.Tensor) for each in examples)
         self._num_arguments = len(examples)
         check_tensors(examples)
         self._device = device_of(examples)
@@ -211,32 +209,24 @@ class Step:
     # ---- calls
 
     def __call__(self, *args: Any) -> Any:
-        if self._fast is not None and (not self._symbolic or self._key(args) in self._decided) and not _keeps_for_others():
+        if self._fast is not None and not _keeps_for_others():
             self.answered += 1
             return self._fast(*args)
         self._meet(args)
         return self._gm.forward(*args)
 
-    @staticmethod
-    def _key(args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(each.shape if isinstance(each, torch.Tensor) else each for each in args)
-
     def _meet(self, args: tuple[Any, ...]) -> None:
         if self._when == "asked":
             return
-        key = self._key(args)
         with self._lock:
-            if key in self._met:
+            if self._met:
                 return
-            most = int(self._options.get("max_shapes", 8))
-            if len(self._met) >= most:
-                return self._note(f"{most} kinds of calls were decided (max_shapes); eager answers calls of others")
-            self._met.add(key)
+            self._met = True
         own = _copies(list(args))
         if self._when == "background":
-            return _deciding.submit(lambda: self._decide(key, own))
+            return _deciding.submit(lambda: self._decide(own))
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            self._decide(key, own)
+            self._decide(own)
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -245,14 +235,13 @@ class Step:
 
     # ---- the decision
 
-    def _decide(self, key: tuple[Any, ...], args: list[Any]) -> None:
+    def _decide(self, args: list[Any]) -> None:
         try:
             with self._ambient():
                 drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
                 tangents = self._judge(args, drawn)
                 self._compiled = self._as_node() or self._compiled
                 if self._is_faster(args, drawn, tangents):
-                    self._decided.add(key)
                     self._fast = self._compiled
         except NotCaptured as reason:
             self._note(str(reason))
@@ -269,7 +258,7 @@ class Step:
         num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
         others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states, its.num_symints_saved_for_bw,
                   its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
-                  its.grad_enabled_mutation is not None, self._symbolic, its.num_forward != num_written + its.num_outputs)
+                  its.grad_enabled_mutation is not None, its.num_forward != num_written + its.num_outputs)
         if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
             return None
         infos = [its.input_info[i] for _, i in written]
@@ -306,16 +295,13 @@ class Step:
             if node.name in named:
                 arguments.append(named[node.name])
                 continue
-            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], args, len(used)))
+            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], len(used)))
             arguments.append(used[-1])
         between(arguments)
         return results[:self._metadata.num_forward], how(self.backward, arguments), used
 
-    def _tangent(self, fake: torch.Tensor, args: list[Any], seed: int) -> torch.Tensor:
-        known = {size.node.expr: actual for node, value in zip(self.forward.inputs, args) if isinstance(value, torch.Tensor)
-                 for size, actual in zip(node.meta["val"].shape, value.shape) if isinstance(size, torch.SymInt)}
-        sizes = [int(size.node.expr.subs(known)) if isinstance(size, torch.SymInt) else size for size in fake.shape]
-        return torch.randn(sizes, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
+    def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
+        return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
 
     def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> list[Any]:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
@@ -347,9 +333,9 @@ class Step:
         for half in self._halves.values():
             for node in half.gm.graph.nodes:
                 if node.target in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
-                    longest = max(longest, _hint(node.args[-2].meta["val"].shape[-1]))
+                    longest = max(longest, node.args[-2].meta["val"].shape[-1])
                 elif node.target is torch.ops.aten.convolution.default:
-                    longest = max(longest, int(torch.Size(map(_hint, node.args[1].meta["val"].shape[1:])).numel()))
+                    longest = max(longest, node.args[1].meta["val"].shape[1:].numel())
         return longest
 
     def _is_faster(self, args: list[Any], drawn: list[torch.Tensor], tangents: list[Any]) -> bool:
@@ -412,5 +398,51 @@ def _keeps_for_others() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def _hint(size: Any) -> int:
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+class SizedSteps:
+    """A graph of Dynamo's whose sizes are symbols: a step for each set of sizes that it is called with, in which they are numbers.
+
+    With symbols a step would be half of one: no node of its own, no mask of dropout whose size is known. Which sizes Dynamo takes for symbols
+    depends on what it compiled before, so nothing may hang on it. New sizes are traced in the call that brings them, as Dynamo does for a graph.
+    """
+
+    _handle = None
+    reason = None
+
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, max_shapes: int, step_of: Callable[..., Callable[..., Any]]):
+        self._gm, self.name, self._max_shapes, self._step_of = gm, name, max_shapes, step_of
+        self._tensors = [i for i, each in enumerate(examples) if isinstance(each, torch.Tensor)]
+        self._steps: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._others = False  # whether eager answered calls of further sizes
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        key = tuple((each.shape, each.stride()) if isinstance(each, torch.Tensor) else each for each in args)
+        step = self._steps.get(key) or self._meet(key, args)
+        return self._gm.forward(*args) if step is None else step(*[args[i] for i in self._tensors])
+
+    def _meet(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+        with self._lock:
+            if key not in self._steps:
+                if len(self._steps) >= self._max_shapes:
+                    self._others = True
+                    return None
+                with torch._guards.tracing(torch._guards.TracingContext(None)):
+                    self._steps[key] = self._step_of(_at_sizes(self._gm, args), [args[i] for i in self._tensors])
+            return self._steps[key]
+
+    def text(self) -> str:
+        more = f"; {self._max_shapes} sets of sizes were decided (max_shapes), and eager answers calls of others" if self._others else ""
+        return f"{self.name}: sizes differ between calls, and each of {len(self._steps)} sets of sizes is a training step of its own{more}\n"
+
+
+def _at_sizes(gm: torch.fx.GraphModule, args: tuple[Any, ...]) -> torch.fx.GraphModule:
+    """A copy that takes the tensors alone: other arguments are numbers, which stand in it as they are in `args`."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, Any] = {}
+    arguments = iter(args)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and not isinstance(value := next(arguments), torch.Tensor):
+            copies[node] = value
+        else:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    return torch.fx.GraphModule(gm, graph)

@@ -140,6 +140,53 @@ def test_gradients_of_small_models(name):
     assert answered() == 1, keirin.explain()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_that_are_symbols_are_steps_of_their_own(name):
+    make, inputs = MODELS[name]
+    torch.manual_seed(1)
+    model, x = make(), inputs()
+    fast = torch.compile(model, backend="keirin", dynamic=True, options=NOW)
+    same_within_eagers_error(model, fast, x)
+    assert answered() == 1 and not notes() and not reasons(), keirin.explain()
+    assert all(step.forward.handle.answered for step in steps())
+
+
+@pytest.mark.parametrize("when", ["now", "background"])
+def test_batches_of_other_sizes_are_steps_too(mlp, when):
+    fast = torch.compile(mlp, backend="keirin", options={**NOW, "compile": when})
+    for _ in range(2):
+        for batch in (4, 6, 9):  # a graph of its own, then one with a symbol
+            same_within_eagers_error(mlp, fast, (torch.randn(batch, 16),), calls=1)
+            assert keirin.wait(120)
+    assert len(steps()) == 3 and answered() == 3 and not notes(), keirin.explain()
+    for batch in range(20, 30):
+        fast(torch.randn(batch, 16)).sum().backward()
+        assert keirin.wait(120)
+    assert len(steps()) == 1 + 8 and "max_shapes" in keirin.explain()
+
+
+def test_dropout_and_second_derivatives_where_sizes_are_symbols():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 8))
+    fast = torch.compile(model, backend="keirin", dynamic=True, options=NOW)
+
+    def run(call, rows):
+        x = torch.linspace(-1, 1, rows * 8).view(rows, 8).requires_grad_()
+        torch.manual_seed(3)
+        return torch.autograd.grad(call(x).square().sum(), [x, *model.parameters()])
+    for rows in (5, 7, 5, 7):
+        for mine, eager in zip(run(fast, rows), run(model, rows)):
+            torch.testing.assert_close(mine, eager)
+    assert answered() == 2, keirin.explain()
+    model[1].p = 0.0
+    x = torch.randn(5, 8, requires_grad=True)
+    for _ in range(2):
+        grad, = torch.autograd.grad(fast(x).square().sum(), x, create_graph=True)
+        mine = torch.autograd.grad(grad.square().sum(), x)
+    grad, = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    torch.testing.assert_close(mine, torch.autograd.grad(grad.square().sum(), x))
+    assert answered() == 3, keirin.explain()
+
+
 def test_the_first_call_does_not_wait_and_halves_are_never_mixed(mlp):
     fast = torch.compile(mlp, backend="keirin", options=BACKGROUND)
     x = torch.randn(4, 16)
