@@ -366,11 +366,15 @@ class Step:
     def text(self) -> str:
         lines = [f"{self.name}, a training step: {self.answered} calls answered by the compiled step\n"]
         if self.race is not None:
-            row = self.race["rows"][1]
-            lines.append(f"forward and backward: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
-                         f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
+            lines.append(race_text("forward and backward", self.race))
         lines += [f"not compiled: {note}\n" for note in self._notes]
         return "".join(lines) + self.forward.text() + self.backward.text()
+
+
+def race_text(what: str, race: dict[str, Any]) -> str:
+    row = race["rows"][1]
+    return (f"{what}: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
+            f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
 
 
 def _returned(gm: torch.fx.GraphModule) -> Any:
@@ -410,17 +414,20 @@ class SizedSteps:
 
     def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, max_shapes: int, step_of: Callable[..., Callable[..., Any]]):
         self._gm, self.name, self._max_shapes, self._step_of = gm, name, max_shapes, step_of
-        self._tensors = [i for i, each in enumerate(examples) if isinstance(each, torch.Tensor)]
+        self._numbers = {i for i, node in enumerate(each for each in gm.graph.nodes if each.op == "placeholder")
+                         if isinstance(examples[i], torch.Tensor) and node.users and all(_reads_number(user) for user in node.users)}
+        self._tensors = [i for i, each in enumerate(examples) if isinstance(each, torch.Tensor) and i not in self._numbers]
         self._steps: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._others = False  # whether eager answered calls of further sizes
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
-        key = tuple((each.shape, each.stride()) if isinstance(each, torch.Tensor) else each for each in args)
-        step = self._steps.get(key) or self._meet(key, args)
+        values = [each.item() if i in self._numbers else each for i, each in enumerate(args)]
+        key = tuple((each.shape, each.stride()) if isinstance(each, torch.Tensor) else each for each in values)
+        step = self._steps.get(key) or self._meet(key, values)
         return self._gm.forward(*args) if step is None else step(*[args[i] for i in self._tensors])
 
-    def _meet(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    def _meet(self, key: tuple[Any, ...], args: list[Any]) -> Callable[..., Any] | None:
         with self._lock:
             if key not in self._steps:
                 if len(self._steps) >= self._max_shapes:
@@ -435,7 +442,12 @@ class SizedSteps:
         return f"{self.name}: sizes differ between calls, and each of {len(self._steps)} sets of sizes is a training step of its own{more}\n"
 
 
-def _at_sizes(gm: torch.fx.GraphModule, args: tuple[Any, ...]) -> torch.fx.GraphModule:
+def _reads_number(node: torch.fx.Node) -> bool:
+    """Dynamo gives a number with a fraction, once it was another one, as a tensor that the graph reads."""
+    return node.op == "call_method" and node.target == "item"
+
+
+def _at_sizes(gm: torch.fx.GraphModule, args: list[Any]) -> torch.fx.GraphModule:
     """A copy that takes the tensors alone: other arguments are numbers, which stand in it as they are in `args`."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, Any] = {}
@@ -443,6 +455,8 @@ def _at_sizes(gm: torch.fx.GraphModule, args: tuple[Any, ...]) -> torch.fx.Graph
     for node in gm.graph.nodes:
         if node.op == "placeholder" and not isinstance(value := next(arguments), torch.Tensor):
             copies[node] = value
+        elif _reads_number(node) and not isinstance(copies[node.args[0]], torch.fx.Node):
+            copies[node] = copies[node.args[0]]
         else:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     return torch.fx.GraphModule(gm, graph)

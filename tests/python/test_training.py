@@ -158,7 +158,7 @@ def test_batches_of_other_sizes_are_steps_too(mlp, when):
         for batch in (4, 6, 9):  # a graph of its own, then one with a symbol
             same_within_eagers_error(mlp, fast, (torch.randn(batch, 16),), calls=1)
             assert keirin.wait(120)
-    assert len(steps()) == 3 and answered() == 3 and not notes(), keirin.explain()
+    assert len(steps()) == 4 and answered() == 2 and not notes(), keirin.explain()  # the later graph takes the first size too
     for batch in range(20, 30):
         fast(torch.randn(batch, 16)).sum().backward()
         assert keirin.wait(120)
