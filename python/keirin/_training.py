@@ -21,7 +21,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from keirin import _deciding, _draws
+from keirin import _deciding, _draws, _ranks
 from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
@@ -239,9 +239,12 @@ class Step:
         try:
             with self._ambient():
                 drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
-                tangents = self._judge(args, drawn)
-                self._compiled = self._as_node() or self._compiled
-                if self._is_faster(args, drawn, tangents):
+
+                def decide(race: bool) -> bool:
+                    self._judge(args, drawn)
+                    self._compiled = self._as_node() or self._compiled
+                    return not race or self._is_faster(args, drawn)
+                if _ranks.agree(_ranks.name_of(self._gm, args), decide):
                     self._fast = self._compiled
         except NotCaptured as reason:
             self._note(str(reason))
@@ -303,7 +306,7 @@ class Step:
     def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
         return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
 
-    def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> list[Any]:
+    def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> None:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
         patient = self._when == "background"
         arguments = [*args, *drawn]
@@ -317,7 +320,7 @@ class Step:
                 results, gradients, _ = self._through(_in_double, arguments, [_Double.widened(each) for each in tangents])
             except Exception as error:
                 self._note(f"each half was judged by itself, the step was not: {type(error).__name__}: {error}".split("\n")[0])
-                return tangents
+                return
             rows.append(results + gradients)
         names = [f"output {i}" for i in range(len(results))] + [f"the gradient of argument {i}" for i in range(len(gradients))]
         kept = [i for i, each in enumerate(rows[0]) if isinstance(each, torch.Tensor)]
@@ -325,7 +328,6 @@ class Step:
         self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words_of(self._half_options()))
         if not self.judgement["right"]:
             raise NotCaptured("wrong_result: " + self.judgement["reason"])
-        return tangents
 
     def _summands(self) -> int:
         """Terms of the longest sum of products."""
@@ -338,7 +340,7 @@ class Step:
                     longest = max(longest, node.args[1].meta["val"].shape[1:].numel())
         return longest
 
-    def _is_faster(self, args: list[Any], drawn: list[torch.Tensor], tangents: list[Any]) -> bool:
+    def _is_faster(self, args: list[Any], drawn: list[torch.Tensor]) -> bool:
         """Forward and backward together, against eager's."""
         force, limit = self._options.get("force", ""), float(self._options.get("race_seconds", 30))
         if force == "eager" or limit <= 0:
