@@ -26,7 +26,7 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_bags
+from keirin._rewrites import rewrite_bags, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -148,6 +148,7 @@ class Step:
         check_tensors(examples)
         self._device = device_of(examples)
         self._ambient = self._state_of()
+        rewrite_pools(gm)
         self._capture(gm, examples, memory_budget)
 
     # ---- capture

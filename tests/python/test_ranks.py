@@ -93,7 +93,7 @@ def test_one_process_decides_alone():
     assert _ranks.agree("alone", lambda race: race) is True
 
 
-@pytest.mark.parametrize("more", [[], ["--when", "background"], ["--race-seconds", "0.2"]], ids=["now", "background", "raced"])
+@pytest.mark.parametrize("more", [[], ["--when", "background", "--race-seconds", "0.2"]], ids=["now", "raced in the background"])
 def test_distributed_data_parallel_on_two_processes(more):
     script = Path(__file__).parent / "ddp.py"
     ended = subprocess.run([sys.executable, str(script), *more], capture_output=True, text=True, timeout=300)

@@ -114,7 +114,20 @@ class Activations(nn.Module):
         return y + F.softmax(x, -1) + x[:, 1:2] + x.select(1, 0).unsqueeze(1) + F.mse_loss(x, x * x)
 
 
+class Pooled(nn.Module):
+    """Images whose channels lie last, down to one number each, and a tensor that is made of numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool, self.norm, self.head = nn.Conv2d(3, 8, 2, 2), nn.AdaptiveAvgPool2d(1), nn.LayerNorm(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.norm(self.conv(x.contiguous(memory_format=torch.channels_last)).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.head(self.pool(F.gelu(y)).flatten(1)) * torch.tensor([1.0, -2.0, 0.5, 3.0])
+
+
 MODELS = {
+    "pooled": (Pooled, lambda: (torch.randn(2, 3, 8, 8),)),
     "cnn": (Cnn, lambda: (torch.randn(4, 3, 8, 8),)),
     "graph": (Graph, lambda: (torch.randn(12, 16), torch.randint(0, 12, (40,)), torch.randint(0, 12, (40,)))),
     "tokens": (Tokens, lambda: (torch.randint(0, 20, (3, 7)),)),
@@ -137,7 +150,7 @@ def test_gradients_of_small_models(name):
     torch.manual_seed(1)
     model, x = make(), inputs()
     same_within_eagers_error(model, compiled(model), x)
-    assert answered() == 1, keirin.explain()
+    assert answered() == 1 and "as a whole in eager" not in keirin.explain(), keirin.explain()
 
 
 @pytest.mark.parametrize("name", MODELS)
