@@ -4,15 +4,26 @@
 
     ci/python_tests  # once: it makes what follows
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--inductor] [--force]
+        [--update] [--json FILE] [--shares] [--memory]
 
 Blocks of the three are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
+--update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
+prints them). --shares says instead which operators eager's steps spend their time in; --memory how much a process
+grows for model, optimiser and a step at its peak, eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy
+import ctypes
+import gc
 import json
+import os
+import platform
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -120,15 +131,16 @@ kModels = {
 }
 
 
-def step_of(model, inputs, target, how):
+def step_of(model, inputs, target, how, update):
     call = torch.compile(model, **how) if how else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
 
     def step():
         optimiser.zero_grad()
         loss = F.cross_entropy(call(*inputs), target)
         loss.backward()
-        optimiser.step()
+        change()
         return loss
     return step
 
@@ -140,53 +152,132 @@ def seconds_of(step, calls):
     return (time.perf_counter() - begin) / calls
 
 
-def nodes_of(steps):
-    reports = [json.loads(half.model.report_json()) for each in steps for half in (each.forward, each.backward) if half.handle is not None]
-    last = [report[-1] for report in reports if report]
+def nodes_of(graphs):
+    models = [half.model for each in graphs if isinstance(each, _training.Step) for half in (each.forward, each.backward) if half.handle is not None]
+    models += [each._bindings[-1].model for each in graphs if isinstance(each, _dynamo.Graph) and each._bindings]
+    last = [rows[-1] for rows in (json.loads(model.report_json()) for model in models) if rows]
     return sum(report["nodes_compiled"] for report in last), sum(report["nodes"] for report in last)
+
+
+def answers_of(graphs, calls):
+    """What answered nearly all of the calls of steps and updates."""
+    words = {"compiled step" if each.answered > calls else "eager step" for each in graphs if isinstance(each, _training.Step)}
+    words |= {"compiled update" if each._handle.answered > calls else "eager update" for each in graphs
+              if isinstance(each, _dynamo.Graph) and each._handle is not None and each._is_update}
+    return sorted(words | {"eager: " + each.reason for each in graphs if each.reason})
+
+
+def measure(name, asked, options):
+    make, sample = kModels[name]
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model, (inputs, target) = make(), sample()
+    hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}, **({"inductor": {"backend": "inductor"}} if asked.inductor else {})}
+    known = set(_dynamo.graphs())
+    steps, first = {}, {}
+    for how, words in hows.items():
+        steps[how] = step_of(copy.deepcopy(model), inputs, target, words, asked.update)
+        first[how] = seconds_of(steps[how], 1)
+        for _ in range(3):
+            steps[how]()
+    made = [graph for graph in _dynamo.graphs() if graph not in known]
+    calls = max(1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
+    times = {how: [] for how in hows}
+    for block in range(kBlocks):
+        for how in list(hows) if block % 2 == 0 else reversed(list(hows)):
+            times[how].append(seconds_of(steps[how], calls))
+    row = {"model": name, "eager_ms": statistics.median(times["eager"]) * 1e3, "first_s": first["keirin"]}
+    for how in hows:
+        if how != "eager":
+            low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times[how])], n=4)
+            row[how] = {"gain": middle, "low": low, "high": high}
+    row["nodes_compiled"], row["nodes"] = nodes_of(made)
+    row["answered_by"] = answers_of(made, kBlocks)
+    return row
+
+
+def shares(name):
+    """The operators that take most of an eager step, each without those that it calls."""
+    make, sample = kModels[name]
+    torch.manual_seed(0)
+    model, (inputs, target) = make(), sample()
+    step = step_of(model, inputs, target, None, False)
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(10):
+            step()
+    rows = sorted(profile.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    whole = sum(row.self_cpu_time_total for row in rows)
+    print(f"{name:>16}  " + ", ".join(f"{row.key} {row.self_cpu_time_total / whole:.1%}" for row in rows[:8]), flush=True)
+
+
+def status_bytes(word):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(word))
+
+
+def grown(name, how, options):
+    """Bytes that this process grew by for a model, its optimiser and a step, at the step's peak."""
+    malloc = ctypes.CDLL(None)
+    make, sample = kModels[name]
+    F.cross_entropy(torch.nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.int64)).backward()  # libraries and threads are there
+    torch.manual_seed(0)
+    malloc.malloc_trim(0)
+    before = status_bytes("VmRSS")
+    model, (inputs, target) = make(), sample()
+    step = step_of(model, inputs, target, {"backend": "keirin", "options": options} if how == "keirin" else None, how == "keirin")
+    for _ in range(4):
+        step()
+    gc.collect()
+    malloc.malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins again
+    for _ in range(3):
+        step()
+    return status_bytes("VmHWM") - before
+
+
+def memory(name):
+    def child(how):
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back, as a mark of what is in use
+        out = subprocess.run([sys.executable, __file__, "--grown", name, how], env=environment, capture_output=True, text=True, check=True).stdout
+        return int(out.splitlines()[-1])
+    eager, keirins = child("eager"), child("keirin")
+    print(f"{name:>16}  eager {eager / 1e6:8.1f} MB  compiled {keirins / 1e6:8.1f} MB  {keirins / eager:.2f}x", flush=True)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--models", default=",".join(kModels))
     arguments.add_argument("--inductor", action="store_true", help="beside Inductor too; it compiles for a minute a model")
+    arguments.add_argument("--update", action="store_true", help="the optimiser's step is compiled too")
     arguments.add_argument("--force", action="store_true", help="the compiled step answers, whatever its race says")
     arguments.add_argument("--race-seconds", type=float, default=2)
     arguments.add_argument("--block-seconds", type=float, default=0.1)
+    arguments.add_argument("--json", type=Path, help="keeps what was measured")
+    arguments.add_argument("--shares", action="store_true")
+    arguments.add_argument("--memory", action="store_true")
+    arguments.add_argument("--grown", nargs=2, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
+    forced = {"compile": "now", "race_seconds": 0, "force": "compiled"}
+    if asked.grown:
+        return print(grown(*asked.grown, forced))
     options = {"compile": "now", "race_seconds": asked.race_seconds, **({"force": "compiled"} if asked.force else {})}
+    if asked.shares or asked.memory:
+        for name in asked.models.split(","):
+            (shares if asked.shares else memory)(name)
+        return None
+    rows = []
     print(f"{'model':>16} {'eager ms':>9} {'keirin':>22} {'inductor':>22} {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
-        make, sample = kModels[name]
-        torch.manual_seed(0)
-        torch.compiler.reset()
-        model, (inputs, target) = make(), sample()
-        hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}, **({"inductor": {"backend": "inductor"}} if asked.inductor else {})}
-        known = set(_dynamo.graphs())
-        steps, first = {}, {}
-        for how, words in hows.items():
-            torch.compiler.reset()
-            steps[how] = step_of(copy.deepcopy(model), inputs, target, words)
-            first[how] = seconds_of(steps[how], 1)
-            for _ in range(3):
-                steps[how]()
-        made = [graph for graph in _dynamo.graphs() if graph not in known]
-        calls = max(1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
-        times = {how: [] for how in hows}
-        for block in range(kBlocks):
-            for how in list(hows) if block % 2 == 0 else reversed(list(hows)):
-                times[how].append(seconds_of(steps[how], calls))
-
-        def ratio(how):
-            if how not in times:
-                return "-"
-            low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times[how])], n=4)
-            return f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
-        trained = [graph for graph in made if isinstance(graph, _training.Step)]
-        compiled, all_nodes = nodes_of(trained)
-        answers = sorted({"compiled" if each.answered > kBlocks else "eager" for each in trained} | {"eager: " + each.reason for each in made if each.reason})
-        print(f"{name:>16} {statistics.median(times['eager']) * 1e3:9.3f} {ratio('keirin'):>22} {ratio('inductor'):>22} {compiled:4}/{all_nodes:<4} "
-              f"{first['keirin']:8.1f}  {', '.join(answers) or 'eager: no graph records gradients'}", flush=True)
+        rows.append(row := measure(name, asked, options))
+        ratio = {how: f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" if how in row else "-" for how in ("keirin", "inductor")}
+        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio['inductor']:>22} {row['nodes_compiled']:4}/{row['nodes']:<4} "
+              f"{row['first_s']:8.1f}  {', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
+        if asked.json:
+            machine = {"processor": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
+                       "threads": torch.get_num_threads(), "torch": torch.__version__, "keirin": keirin.__version__}
+            asked.json.write_text(json.dumps({"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":
