@@ -46,6 +46,7 @@ class Half:
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = gm.forward
         self.handle: Any = None
+        self.must_vary = 0  # how many of the first results
         self.fixed = threading.local()
         self._options = options
 
@@ -78,6 +79,8 @@ class Half:
         # The graph itself answers what the session does not, and owns nothing of this.
         self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
         self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
+        # What is kept may be a mask, a gradient may be of what nothing depends on; _judge sees to it that something was shown.
+        self.model.let_results_be_constant(sum(kind in ("tensor", "number") for kind, _, _ in program.outputs[:self.must_vary]))
         self._decider = _deciding.Decider(self.model, "now", int(self._options.get("max_shapes", 8)))
 
     def decide(self, arguments: list[Any], patient: bool) -> None:
@@ -179,6 +182,7 @@ class Step:
         if len(self._halves) != 2:
             raise NotCaptured("AOTAutograd made no backward of it")
         self.forward, self.backward = self._halves["forward"], self._halves["backward"]
+        self.forward.must_vary = self._metadata.num_forward
         if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
             raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: compile it with compile=\"now\"")
         self._eager = gm if not self.forward.draws else _draws.without_draws(gm, self.forward.draws)
@@ -329,6 +333,8 @@ class Step:
         self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words_of(self._half_options()))
         if not self.judgement["right"]:
             raise NotCaptured("wrong_result: " + self.judgement["reason"])
+        if all(row["vacuous"] for row in self.judgement["outputs"][-len(gradients):]):
+            raise NotCaptured("all gradients are constant, which shows nothing of what computes them")
 
     def _summands(self) -> int:
         """Terms of the longest sum of products."""

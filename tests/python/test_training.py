@@ -126,7 +126,22 @@ class Pooled(nn.Module):
         return self.head(self.pool(F.gelu(y)).flatten(1)) * torch.tensor([1.0, -2.0, 0.5, 3.0])
 
 
+class Constants(nn.Module):
+    """Keeps for its backward what is constant and what is repeated in memory, and has gradients that are zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.kinds, self.dead = nn.Embedding(2, 16), nn.Parameter(torch.randn(16))
+        self.register_buffer("ids", torch.zeros(1, 5, dtype=torch.long))
+
+    def forward(self, x):
+        h = self.first(x) + self.kinds(self.ids.expand(x.shape[0], 5)) + self.dead * torch.zeros(16)
+        return F.softmax(self.second(torch.where(torch.ones_like(h) > 0, h.tanh(), h)), -1)
+
+
 MODELS = {
+    "constants": (Constants, lambda: (torch.randn(3, 5, 8),)),
     "pooled": (Pooled, lambda: (torch.randn(2, 3, 8, 8),)),
     "cnn": (Cnn, lambda: (torch.randn(4, 3, 8, 8),)),
     "graph": (Graph, lambda: (torch.randn(12, 16), torch.randint(0, 12, (40,)), torch.randint(0, 12, (40,)))),
