@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step takes (zero_grad, forward, loss, backward, AdamW) through torch.compile(backend="keirin"), beside eager and Inductor.
+"""What a training step takes (zero_grad, forward, loss, backward, AdamW) through torch.compile(backend="keirin"), beside eager and
+Inductor.
 
     ci/python_tests  # once: it makes what follows
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--inductor] [--force]

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One architecture of the sweep in this process: inference and training through torch.compile(backend="keirin"), and inference through .pt2.
+"""One architecture of the sweep in this process: inference and training through torch.compile(backend="keirin"), and inference through
+.pt2.
 
     python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--measure]
 
-Prints one line of JSON: by part, "runs" (an answer came, eager's at worst), "verified" (it is as near to 64-bit floats as eager's, gradients
-one by one), nodes of the graphs and how many of them are compiled, calls that the runtime answered, what stayed eager and why. Compiled code
-is made to answer, whatever its race would say, so that it is looked at; with --measure it is raced as for a user, and "gain" is eager's time
-over that of what answers then, with "gain_low" and "gain_high" (quartiles over blocks that take turns).
+Prints one line of JSON: by part, "runs" (an answer came, eager's at worst), "verified" (it is as near to 64-bit floats as eager's,
+gradients one by one), nodes of the graphs and how many of them are compiled, calls that the runtime answered, what stayed eager and why.
+Compiled code is made to answer, whatever its race would say, so that it is looked at; with --measure it is raced as for a user, and
+"gain" is eager's time over that of what answers then, with "gain_low" and "gain_high" (quartiles over blocks that take turns).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,7 +32,10 @@ from keirin import _dynamo, _training
 
 _PARTS = ("inference", "training", "pt2")
 # The plan that compiles all it can; where that is not there or not right for some graph, any plan.
-_FORCED = ({"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": "cpu/all"}, {"compile": "now", "race_seconds": 0, "force": "compiled"})
+_FORCED = (
+    {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": "cpu/all"},
+    {"compile": "now", "race_seconds": 0, "force": "compiled"},
+)
 
 
 def floats_of(answer: Any) -> list[torch.Tensor]:
@@ -54,7 +59,9 @@ def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Te
         if bool((torch.isnan(a) != torch.isnan(b)).any()):
             return f"{name} has NaNs elsewhere than eager's"
         scale = max(float(its.nan_to_num(0, 0, 0).abs().max()), 1e-3 * largest, 1e-30)
-        errors.append((float((a.double() - its).abs().nan_to_num(0).max()) / scale, float((b.double() - its).abs().nan_to_num(0).max()) / scale, name))
+        errors.append(
+            (float((a.double() - its).abs().nan_to_num(0).max()) / scale, float((b.double() - its).abs().nan_to_num(0).max()) / scale, name)
+        )
     usual = max((own for _, own, _ in errors), default=0.0)
     wrong = [f"{name}: {error:.2e}, eager's {own:.2e}" for error, own, name in errors if error > 4 * max(own, usual) + 1e-4]
     return "; ".join(wrong[:3])
@@ -72,7 +79,11 @@ def graphs_of(known: set[Any]) -> tuple[int, int, int, list[str]]:
             continue
         if isinstance(graph, _training.SizedSteps):
             continue
-        models = [half.model for half in (graph.forward, graph.backward) if half.handle is not None] if isinstance(graph, _training.Step) else [graph._bindings[-1].model]
+        models = (
+            [half.model for half in (graph.forward, graph.backward) if half.handle is not None]
+            if isinstance(graph, _training.Step)
+            else [graph._bindings[-1].model]
+        )
         answered += graph.answered if isinstance(graph, _training.Step) else graph._handle.answered
         reasons += graph._notes if isinstance(graph, _training.Step) else graph._bindings[-1].reasons
         for model in models:
@@ -80,7 +91,11 @@ def graphs_of(known: set[Any]) -> tuple[int, int, int, list[str]]:
                 nodes, compiled = nodes + rows[-1]["nodes"], compiled + rows[-1]["nodes_compiled"]
                 reasons += [f"{step['name']}: {step['note']}" for step in rows[-1]["steps"] if step.get("reason") == "opaque"]
                 reasons += [f"as a whole: {each}" for each in rows[-1]["reasons"] if "as a whole" in each]
-                reasons += [f"{each['name']}: {each['reason']} {each['note']}" for each in rows[-1]["candidates"] if each["name"] == "cpu/all" and each["reason"] in ("wrong_result", "not_verified")]
+                reasons += [
+                    f"{each['name']}: {each['reason']} {each['note']}"
+                    for each in rows[-1]["candidates"]
+                    if each["name"] == "cpu/all" and each["reason"] in ("wrong_result", "not_verified")
+                ]
     return nodes, compiled, answered, sorted(set(reasons))
 
 
@@ -90,6 +105,7 @@ def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float) -
         for _ in range(calls):
             call()
         return (time.perf_counter() - begin) / calls
+
     calls = max(1, int(seconds / 40 / max(take(eager, 2), 1e-6)))
     ratios = []
     for block in range(20):
@@ -108,11 +124,13 @@ def inference(built: architectures.Built, measure: bool) -> dict[str, Any]:
             wide = floats_of(copy.deepcopy(model).double()(*widened(built.args), **widened(built.kwargs)))
         except Exception:
             wide = None
+
         def answers(options: dict[str, Any]) -> tuple[list[torch.Tensor], list[str], list[torch.Tensor]]:
             fast = torch.compile(model, backend="keirin", options=options)
             for _ in range(3):
                 mine = floats_of(fast(*built.args, **built.kwargs))
             return mine, [f"output {i}" for i in range(len(mine))], eager
+
         row = row_of(answers, wide)
         if measure:
             torch.compiler.reset()
@@ -131,7 +149,15 @@ def row_of(answers: Callable[[dict[str, Any]], Any], wide: list[torch.Tensor] | 
         mine, names, eager = answers(options)
         wrong = far(mine, eager, wide, names)
         nodes, compiled, answered, reasons = graphs_of(known)
-        row = {"runs": True, "verified": not wrong, "wrong": wrong, "nodes": nodes, "nodes_compiled": compiled, "answered": answered, "reasons": reasons + why}
+        row = {
+            "runs": True,
+            "verified": not wrong,
+            "wrong": wrong,
+            "nodes": nodes,
+            "nodes_compiled": compiled,
+            "answered": answered,
+            "reasons": reasons + why,
+        }
         why = [reason for reason in reasons if "cpu/all" in reason]
         if wrong or not why:
             break
@@ -162,13 +188,16 @@ def training(built: architectures.Built, measure: bool) -> dict[str, Any]:
         for _ in range(3):
             mine, names = gradients(model, fast, built.args, built.kwargs)
         return mine, names, eager
+
     row = row_of(answers, wide)
     if measure:
         torch.compiler.reset()
         fast = torch.compile(model, backend="keirin", options={"compile": "now", "race_seconds": 1})
         for _ in range(3):
             gradients(model, fast, built.args, built.kwargs)
-        row |= gain_of(lambda: gradients(model, model, built.args, built.kwargs), lambda: gradients(model, fast, built.args, built.kwargs), 4)
+        row |= gain_of(
+            lambda: gradients(model, model, built.args, built.kwargs), lambda: gradients(model, fast, built.args, built.kwargs), 4
+        )
     return row
 
 
@@ -187,7 +216,14 @@ def pt2(built: architectures.Built, measure: bool) -> dict[str, Any]:
         report = loaded.report()[-1]
         wrong = far(mine, eager, wide, [f"output {i}" for i in range(len(mine))])
         reasons = sorted({f"operator {step['name']}: opaque" for step in report["steps"] if step.get("reason") == "opaque"})
-        row = {"runs": True, "verified": not wrong, "wrong": wrong, "nodes": report["nodes"], "nodes_compiled": report["nodes_compiled"], "reasons": reasons}
+        row = {
+            "runs": True,
+            "verified": not wrong,
+            "wrong": wrong,
+            "nodes": report["nodes"],
+            "nodes_compiled": report["nodes_compiled"],
+            "reasons": reasons,
+        }
         if measure:
             raced = keirin.load(path, compile="asked", race_seconds=1)
             raced.compile(*built.args, **built.kwargs)

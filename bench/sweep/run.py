@@ -4,11 +4,12 @@
 
     ci/python_tests -k nothing                       # once: makes the wheel and installs it into build/python-installed
     bench/sweep/packages                             # once: a venv of its own with the libraries; prints its python
-    PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--parts ...] [--measure]
+    PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--measure]
 
 What is in --keep is not run again (--again NAME forgets a row), so it may be stopped and started at any time. --show prints the table of a
 file. A process that dies or takes longer than --bound seconds is a row that says so.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,7 +33,9 @@ def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, A
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         out, err = child.communicate(timeout=bound)
-        ended = f"the process ended with {child.returncode}" + (f" ({signal.Signals(-child.returncode).name})" if child.returncode < 0 else "")
+        ended = f"the process ended with {child.returncode}" + (
+            f" ({signal.Signals(-child.returncode).name})" if child.returncode < 0 else ""
+        )
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         out, err = child.communicate()
@@ -50,7 +53,10 @@ def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, A
 
 
 def table(kept: dict[str, Any]) -> str:
-    lines = ["| library | part | run | verified | nodes compiled | eager / Keirin, geometric mean | least |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| library | part | run | verified | nodes compiled | eager / Keirin, geometric mean | least |",
+        "|---|---|---|---|---|---|---|",
+    ]
     libraries = sorted({name.split("/")[0] for name in kept})
     for library in [*libraries, "all"]:
         for part in kParts:
@@ -62,13 +68,20 @@ def table(kept: dict[str, Any]) -> str:
             share = f"{sum(row.get('nodes_compiled', 0) for row in rows) / nodes:.1%}" if nodes else "-"
             mean = f"{statistics.geometric_mean(gains):.2f}x of {len(gains)}" if gains else "-"
             least = f"{min(gains):.2f}x" if gains else "-"
-            lines.append(f"| {library} | {part} | {sum(row['runs'] for row in rows)} of {len(rows)} | {sum(row['verified'] for row in rows)} | {share} | {mean} | {least} |")
+            lines.append(
+                f"| {library} | {part} | {sum(row['runs'] for row in rows)} of {len(rows)} | {sum(row['verified'] for row in rows)} | "
+                f"{share} | {mean} | {least} |"
+            )
     return "\n".join(lines)
 
 
 def failures(kept: dict[str, Any]) -> list[str]:
-    return [f"{name} {part}: {row.get('error') or 'wrong: ' + row['wrong']}" for name, rows in kept.items() for part, row in rows.items()
-            if not row["runs"] or not row["verified"]]
+    return [
+        f"{name} {part}: {row.get('error') or 'wrong: ' + row['wrong']}"
+        for name, rows in kept.items()
+        for part, row in rows.items()
+        if not row["runs"] or not row["verified"]
+    ]
 
 
 def main() -> int:
@@ -89,6 +102,7 @@ def main() -> int:
         print(table(kept), *failures(kept), sep="\n")
         return 0
     from architectures import NAMES
+
     file: dict[str, Any] = json.loads(asked.keep.read_text()) if asked.keep.exists() else {"schema": "keirin/sweep/1", "rows": {}}
     kept, begin, parts = file["rows"], time.monotonic(), asked.parts.split(",")
     for name in asked.again:
@@ -101,13 +115,19 @@ def main() -> int:
         rows = run(name, missing, asked.bound, asked.measure)
         kept.setdefault(name, {}).update(rows)
         asked.keep.write_text(json.dumps(file, indent=1) + "\n")
-        words = [f"{part} {'ok' if row['verified'] else 'WRONG' if row['runs'] else 'FAILED'} {row.get('nodes_compiled', 0)}/{row.get('nodes', 0)}" for part, row in rows.items()]
+        words = [
+            f"{part} {'ok' if row['verified'] else 'WRONG' if row['runs'] else 'FAILED'} "
+            f"{row.get('nodes_compiled', 0)}/{row.get('nodes', 0)}"
+            for part, row in rows.items()
+        ]
         print(f"{i + 1}/{len(todo)} {name}: " + ", ".join(words), flush=True)
     bad = failures(kept)
     print(table(kept), *bad, sep="\n")
-    print(f"SWEEP architectures={len(kept)} parts={sum(len(rows) for rows in kept.values())} "
-          f"failed={sum(not row['runs'] for rows in kept.values() for row in rows.values())} "
-          f"wrong={sum(row['runs'] and not row['verified'] for rows in kept.values() for row in rows.values())}")
+    print(
+        f"SWEEP architectures={len(kept)} parts={sum(len(rows) for rows in kept.values())} "
+        f"failed={sum(not row['runs'] for rows in kept.values() for row in rows.values())} "
+        f"wrong={sum(row['runs'] and not row['verified'] for rows in kept.values() for row in rows.values())}"
+    )
     return 1 if bad else 0
 
 

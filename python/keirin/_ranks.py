@@ -4,6 +4,7 @@
 Rank 0 decides first and races; the others compile and judge only what it chose, and nobody changes over until all could. What is said goes
 through the job's own store and not through collectives: a decision may run beside steps, whose collectives have an order of their own.
 """
+
 from __future__ import annotations
 
 import hashlib

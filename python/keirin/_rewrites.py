@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said otherwise before AOTAutograd and in its joint graph of forward and backward, so that the importer knows it.
 
-A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
+A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
+embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
 backward here finds the bags in the offsets, so the forward keeps nothing.
 """
 from __future__ import annotations

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimiser's step, as Dynamo writes it down: parameters and state stand in the graph as attributes, gradients are arguments, and nothing,
-or only new state, is returned.
+"""An optimiser's step, as Dynamo writes it down: parameters and state stand in the graph as attributes, gradients are arguments, and
+nothing, or only new state, is returned.
 
-It becomes a graph that takes all of them as arguments, so that a plan packs and folds nothing of what it is there to write, and so that it can
-be decided on copies, beside calls. Operators over lists of tensors are said tensor by tensor: what is fused then is the whole chain of one
-parameter, and not one link of all chains.
+It becomes a graph that takes all of them as arguments, so that a plan packs and folds nothing of what it is there to write, and so that
+it can be decided on copies, beside calls. Operators over lists of tensors are said tensor by tensor: what is fused then is the whole
+chain of one parameter, and not one link of all chains.
 """
+
 from __future__ import annotations
 
 import operator
@@ -90,7 +91,9 @@ class _Copy:
         """Counts of steps are read as 64 bits, as Python's own floats in eager's optimisers are: in 32, the 1 - 0.999 ** step of a first
         step has three digits less than anything that it is multiplied with."""
         written = args[0] if _writes(name) else None
-        return torch.fx.map_arg((args, kwargs), lambda n: self.graph.call_method("double", (n,)) if n in self._counts and n is not written else n)
+        return torch.fx.map_arg(
+            (args, kwargs), lambda n: self.graph.call_method("double", (n,)) if n in self._counts and n is not written else n
+        )
 
     def _counted(self, name: str, args: Any, answer: torch.fx.Node) -> torch.fx.Node:
         if _writes(name) and args[0] in self._counts:
@@ -99,12 +102,13 @@ class _Copy:
 
     def _singly(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         """One operator over lists as one operator for each tensor, as LibTorch's own slow path has it."""
-        name = node.target.__name__[len(_LISTS):]
+        name = node.target.__name__[len(_LISTS) :]
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: self._copies[n])
         count = next(len(each) for each in args if isinstance(each, (list, tuple)))
 
         def of(i: int, value: Any) -> Any:
             return value[i] if isinstance(value, (list, tuple)) else value
+
         answers = []
         for i in range(count):
             one, named = self._exact(name, tuple(of(i, each) for each in args), {key: of(i, each) for key, each in kwargs.items()})

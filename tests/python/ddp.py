@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains on several ranks of this machine with DistributedDataParallel, wrapped before and after torch.compile(backend="keirin").
 
-    python tests/python/ddp.py [--backend gloo|nccl] [--ranks 2] [--steps 8] [--when now|background] [--race-seconds 0] [--width 32] [--batch 8]
+    python tests/python/ddp.py [--backend gloo|nccl] [--ranks 2] [--steps 8] [--when now|background] [--race-seconds 0] [--times]
 
-Weights must be equal on all ranks and near to those of eager's DistributedDataParallel, and the ranks must have answered alike. The last line
-counts. --race-seconds 0: the compiled step answers; else what its race on rank 0 says. With --times the step times of eager and of what answers.
+Weights must be equal on all ranks and near to those of eager's DistributedDataParallel, and the ranks must have answered alike. The last
+line counts. --race-seconds 0: the compiled step answers; else what its race on rank 0 says. With --times the step times of eager and of
+what answers.
 """
+
 import argparse
 import os
 import sys
@@ -27,7 +29,12 @@ class Network(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.first, self.norm, self.second, self.head = nn.Linear(width, 4 * width), nn.LayerNorm(4 * width), nn.Linear(4 * width, width), nn.Linear(width, 8)
+        self.first, self.norm, self.second, self.head = (
+            nn.Linear(width, 4 * width),
+            nn.LayerNorm(4 * width),
+            nn.Linear(4 * width, width),
+            nn.Linear(width, 8),
+        )
 
     def forward(self, x):
         return self.head(torch.tanh(self.second(self.norm(nn.functional.gelu(self.first(x))))))
@@ -42,6 +49,7 @@ def train(wrapped, asked, rank, device):
     """Weights after the steps, calls that compiled steps answered, what the ranks said, and the time of a step."""
     from keirin import _dynamo, _training
     import keirin
+
     torch.compiler.reset()
     known = set(_dynamo.graphs())
     options = {"compile": asked.when, "race_seconds": asked.race_seconds, **({} if asked.race_seconds else {"force": "compiled"})}
@@ -57,10 +65,14 @@ def train(wrapped, asked, rank, device):
     generator = torch.Generator().manual_seed(100 + rank)
 
     def step():
-        x, y = torch.randn(asked.batch, asked.width, generator=generator).to(device), torch.randint(0, 8, (asked.batch,), generator=generator).to(device)
+        x, y = (
+            torch.randn(asked.batch, asked.width, generator=generator).to(device),
+            torch.randint(0, 8, (asked.batch,), generator=generator).to(device),
+        )
         optimiser.zero_grad()
         nn.functional.cross_entropy(call(x), y).backward()
         optimiser.step()
+
     for i in range(asked.steps):
         step()
         if i == 0:
@@ -101,7 +113,10 @@ def rank_main(rank, asked, meeting):
             wrong.append(f"wrapped {wrapped}: the ranks answered {[count for count, _ in told]} calls by compiled steps: {told}")
         if rank == 0:
             times = f" eager_ms={eagers * 1e3:.3f} ms={took * 1e3:.3f} gain={eagers / took:.2f}" if asked.times else ""
-            print(f"DDP backend={asked.backend} ranks={asked.ranks} wrapped={wrapped} steps={asked.steps} answered={answered}{times}", flush=True)
+            print(
+                f"DDP backend={asked.backend} ranks={asked.ranks} wrapped={wrapped} steps={asked.steps} answered={answered}{times}",
+                flush=True,
+            )
     if rank == 0:
         print(*wrong, sep="\n")
         print(f"DDP wrong={len(wrong)}", flush=True)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(optimiser.step, backend="keirin"), and functions that hold a whole training step."""
+
 import pytest
 import torch
 from torch import nn
@@ -46,9 +47,11 @@ def compiled(optimiser):
 
 def same(mine, eager):
     """Parameters and state, after steps that were taken one after the other."""
+
     def tensors(net, optimiser):
         state = optimiser.state_dict()["state"]
         return dict(net.named_parameters()) | {f"{i}.{key}": value for i, its in state.items() for key, value in its.items()}
+
     found, wanted = tensors(*mine), tensors(*eager)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -86,6 +89,7 @@ def test_a_learning_rate_that_changes_in_each_step(name, foreach):
 
 def test_the_first_steps_of_adam_are_near_to_64_bits():
     """1 - 0.999 ** step has few digits in 32 bits; eager's optimiser computes it in Python's floats, and so must a compiled one."""
+
     def run(step_of, dtype):
         weight = nn.Parameter(torch.linspace(-1, 1, 64, dtype=dtype))
         optimiser = torch.optim.Adam([weight], lr=0.1)
@@ -94,6 +98,7 @@ def test_the_first_steps_of_adam_are_near_to_64_bits():
             weight.grad = torch.cos(torch.linspace(0, 9, 64, dtype=torch.float64)).to(dtype)
             step()
         return weight.detach().double(), step
+
     truth, _ = run(lambda o: o.step, torch.float64)
     dynamos, _ = run(lambda o: torch.compile(o.step, backend="eager"), torch.float32)
     mine, step = run(compiled, torch.float32)
@@ -120,6 +125,17 @@ def test_an_update_that_eager_wins_stays_eager():
     assert answered() == 0
 
 
+def test_an_update_is_raced_against_dynamos_graph_and_the_race_leaves_no_mark():
+    make = OPTIMISERS["adam"]
+    mine = trained(lambda optimiser: torch.compile(optimiser.step, backend="keirin", options={"compile": "now", "race_seconds": 0.2}), make)
+    raced = [graph for graph in graphs() if graph._race is not None]
+    for graph in raced:
+        assert [row["name"] for row in graph._race["rows"]] == ["eager", "compiled"]
+        assert "update: eager" in graph.text() and (graph._handle.answered > 0) == (graph._race["winner"] == 1)
+    assert raced
+    same(mine, trained(lambda optimiser: optimiser.step, make))
+
+
 def test_parameters_without_gradients_and_two_groups():
     def run(step_of):
         net = network()
@@ -130,6 +146,7 @@ def test_parameters_without_gradients_and_two_groups():
             (net[3](torch.ones(2, 24) * i).square().mean() if i < 3 else net(torch.ones(2, 16) * i).square().mean()).backward()
             step()
         return net, optimiser, step
+
     *mine, step = run(compiled)
     same(mine, run(lambda optimiser: optimiser.step)[:2])
     assert answered() >= 2, keirin.explain()
@@ -138,6 +155,7 @@ def test_parameters_without_gradients_and_two_groups():
 @pytest.mark.parametrize("name", ["sgd, nesterov", "adam", "adamw"])
 def test_a_whole_step_in_one_function(name):
     """Dynamo parts it at backward(): a training step, and an update."""
+
     def run(fast):
         net = network()
         optimiser = OPTIMISERS[name](net.parameters())
@@ -148,10 +166,12 @@ def test_a_whole_step_in_one_function(name):
             loss.backward()
             optimiser.step()
             return loss.detach()
+
         call = torch.compile(step, backend="keirin", options=NOW) if fast else step
         generator = torch.Generator().manual_seed(1)
         losses = [call(torch.randn(8, 16, generator=generator), torch.arange(8) % 4) for _ in range(20)]
         return net, optimiser, torch.stack(losses)
+
     *mine, losses = run(True)
     steps = [graph for graph in graphs() if isinstance(graph, _training.Step)]
     assert steps and sum(step.answered for step in steps) >= 17, keirin.explain()

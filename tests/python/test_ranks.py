@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks answer alike: what is said through the store, and DistributedDataParallel on two processes."""
+
 import subprocess
 import sys
 import threading
@@ -33,12 +34,14 @@ def job(monkeypatch):
                 found[rank] = _ranks.agree(names[rank] if names else "step", decides[rank])
             except Exception as error:
                 found[rank] = error
+
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(decides))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(20)
         return found
+
     return run
 
 
@@ -47,6 +50,7 @@ def test_all_change_over_and_rank_0_alone_races(job):
 
     def decide(rank):
         return lambda race: raced.update({rank: race}) or True
+
     assert job([decide(rank) for rank in range(3)]) == [True, True, True]
     assert raced == {0: True, 1: False, 2: False}
 
@@ -61,6 +65,7 @@ def test_where_rank_0_chose_eager_nobody_else_compiles(job):
 def test_where_one_rank_cannot_all_stay_eager(job):
     def fails(race):
         raise ValueError("no memory")
+
     found = job([lambda race: True, lambda race: True, fails])
     assert isinstance(found[2], ValueError)
     assert all(isinstance(each, NotCaptured) and "rank 2 cannot" in str(each) for each in found[:2])
@@ -69,6 +74,7 @@ def test_where_one_rank_cannot_all_stay_eager(job):
 def test_where_rank_0_fails_nobody_waits_for_it(job):
     def fails(race):
         raise NotCaptured("wrong_result")
+
     found = job([fails, lambda race: True])
     assert [type(each) for each in found] == [NotCaptured, NotCaptured] and "rank 0 chose eager" in str(found[1])
 
@@ -82,6 +88,7 @@ def test_a_step_that_rank_0_does_not_have(job, monkeypatch):
 def test_names_are_of_graph_sizes_and_order():
     def graph(body):
         return torch.fx.symbolic_trace(body)
+
     add, mul = graph(lambda x: x + 1), graph(lambda x: x * 2)
     x, y = torch.ones(3), torch.ones(4)
     first = _ranks.name_of(add, [x])
