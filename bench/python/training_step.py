@@ -154,7 +154,8 @@ def seconds_of(step, calls):
 
 
 def nodes_of(graphs):
-    models = [half.model for each in graphs if isinstance(each, _training.Step) for half in (each.forward, each.backward) if half.handle is not None]
+    halves = [half for each in graphs if isinstance(each, _training.Step) for half in (each.forward, each.backward)]
+    models = [half.model for half in halves if half.handle is not None]
     models += [each._bindings[-1].model for each in graphs if isinstance(each, _dynamo.Graph) and each._bindings]
     last = [rows[-1] for rows in (json.loads(model.report_json()) for model in models) if rows]
     return sum(report["nodes_compiled"] for report in last), sum(report["nodes"] for report in last)
@@ -173,7 +174,9 @@ def measure(name, asked, options):
     torch.manual_seed(0)
     torch.compiler.reset()
     model, (inputs, target) = make(), sample()
-    hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}, **({"inductor": {"backend": "inductor"}} if asked.inductor else {})}
+    hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}}
+    if asked.inductor:
+        hows["inductor"] = {"backend": "inductor"}
     known = set(_dynamo.graphs())
     steps, first = {}, {}
     for how, words in hows.items():
@@ -221,7 +224,8 @@ def grown(name, how, options):
     """Bytes that this process grew by for a model, its optimiser and a step, at the step's peak."""
     malloc = ctypes.CDLL(None)
     make, sample = kModels[name]
-    F.cross_entropy(torch.nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.int64)).backward()  # libraries and threads are there
+    # Libraries and threads are there from here on.
+    F.cross_entropy(torch.nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.int64)).backward()
     torch.manual_seed(0)
     malloc.malloc_trim(0)
     before = status_bytes("VmRSS")
@@ -240,8 +244,8 @@ def grown(name, how, options):
 def memory(name):
     def child(how):
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back, as a mark of what is in use
-        out = subprocess.run([sys.executable, __file__, "--grown", name, how], env=environment, capture_output=True, text=True, check=True).stdout
-        return int(out.splitlines()[-1])
+        words = [sys.executable, __file__, "--grown", name, how]
+        return int(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
     eager, keirins = child("eager"), child("keirin")
     print(f"{name:>16}  eager {eager / 1e6:8.1f} MB  compiled {keirins / 1e6:8.1f} MB  {keirins / eager:.2f}x", flush=True)
 
@@ -271,13 +275,14 @@ def main():
     print(f"{'model':>16} {'eager ms':>9} {'keirin':>22} {'inductor':>22} {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
         rows.append(row := measure(name, asked, options))
-        ratio = {how: f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" if how in row else "-" for how in ("keirin", "inductor")}
-        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio['inductor']:>22} {row['nodes_compiled']:4}/{row['nodes']:<4} "
+        ratio = {how: f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" for how in ("keirin", "inductor") if how in row}
+        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} {row['nodes_compiled']:4}/{row['nodes']:<4} "
               f"{row['first_s']:8.1f}  {', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
         if asked.json:
-            machine = {"processor": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
-                       "threads": torch.get_num_threads(), "torch": torch.__version__, "keirin": keirin.__version__}
-            asked.json.write_text(json.dumps({"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}, indent=1) + "\n")
+            names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+            machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__, "keirin": keirin.__version__}
+            kept = {"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}
+            asked.json.write_text(json.dumps(kept, indent=1) + "\n")
     return None
 
 

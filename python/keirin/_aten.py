@@ -120,10 +120,11 @@ class AtenProgram:
         lifted = [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=name), target) for name, (target, _) in self._constants.items()]
         signature = ExportGraphSignature(lifted + [InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None) for name in names],
                                          [OutputSpec(OutputKind.USER_OUTPUT, argument(node), None) for node in returned])
-        call = ModuleCallSignature([], [], pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned)), names)
+        takes, gives = pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned))
+        call = ModuleCallSignature([], [], takes, gives, names)
         program = ExportedProgram(root=torch.fx.GraphModule(gm, self._graph), graph=self._graph, graph_signature=signature, state_dict={},
-                                  range_constraints=self._ranges(), module_call_graph=[ModuleCallEntry("", call)], constants=dict(self._constants.values()),
-                                  verifiers=[Verifier])
+                                  range_constraints=self._ranges(), module_call_graph=[ModuleCallEntry("", call)],
+                                  constants=dict(self._constants.values()), verifiers=[Verifier])
         program._guards_code = []  # Dynamo's, which it looks at itself
         file = io.BytesIO()
         torch.export.save(program, file)

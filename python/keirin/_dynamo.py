@@ -208,7 +208,8 @@ class Graph:
         if self.reason:
             return
         try:
-            if not self._same_numbers(args) or (torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)):
+            records = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+            if not self._same_numbers(args) or records:
                 return
             weights = [args[i] for i in self._program.weights]
             bound = _marks_of(weights)
@@ -266,7 +267,8 @@ class Graph:
         decider = self._bindings[-1]
         decided = decider.model.explain()
         raced = _training.race_text("update", self._race) if self._race else ""
-        return f"{self.name}: {self._handle.answered} calls answered by the runtime\n" + raced + (decided or "nothing is decided yet\n") + decider.text()
+        answered = f"{self.name}: {self._handle.answered} calls answered by the runtime\n"
+        return answered + raced + (decided or "nothing is decided yet\n") + decider.text()
 
 
 def _why_not(error: Exception) -> str:

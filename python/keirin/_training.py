@@ -41,7 +41,8 @@ class Half:
 
     def __init__(self, gm: torch.fx.GraphModule, name: str, options: dict[str, Any]):
         self.gm, self.name = gm, name
-        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]  # as the other half knows them
+        # As the other half knows them.
+        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]
         self.draws = _draws.take_out(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = gm.forward
@@ -184,10 +185,12 @@ class Step:
         self.forward, self.backward = self._halves["forward"], self._halves["backward"]
         self.forward.must_vary = self._metadata.num_forward
         if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
-            raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: compile it with compile=\"now\"")
+            raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: "
+                              "compile it with compile=\"now\"")
         self._eager = gm if not self.forward.draws else _draws.without_draws(gm, self.forward.draws)
         if self._eager is None and self._when == "background":
-            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: compile it with compile=\"now\"")
+            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: "
+                              "compile it with compile=\"now\"")
 
     def _take_forward(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         context = TracingContext.try_get()
@@ -264,8 +267,8 @@ class Step:
         inputs = {node.name for node in forward.inputs}
         written = list(enumerate(its.mutated_inp_runtime_indices))
         num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
-        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states, its.num_symints_saved_for_bw,
-                  its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
+        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states,
+                  its.num_symints_saved_for_bw, its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
                   its.grad_enabled_mutation is not None, its.num_forward != num_written + its.num_outputs)
         if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
             return None
@@ -287,10 +290,10 @@ class Step:
             if last and not fake.is_contiguous(memory_format=torch.channels_last):
                 return None
             operands.append(("gradient", next(gradients), last))
-        return native.step_callable((forward.model, forward.program.outputs, forward.gm.forward), (backward.model, backward.program.outputs, backward.gm.forward),
-                                    self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
-                                    [info.requires_grad for info in its.output_info], kept, operands, forward.drawn if forward.draws else None,
-                                    _again(self._gm, bool(written), bool(forward.draws)))
+        halves = [(half.model, half.program.outputs, half.gm.forward) for half in (forward, backward)]
+        return native.step_callable(*halves, self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
+                                    [info.requires_grad for info in its.output_info], kept, operands,
+                                    forward.drawn if forward.draws else None, _again(self._gm, bool(written), bool(forward.draws)))
 
     def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
                  between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
@@ -309,7 +312,8 @@ class Step:
         return results[:self._metadata.num_forward], how(self.backward, arguments), used
 
     def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
-        return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
+        generator = torch.Generator(device=self._device).manual_seed(seed)
+        return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=generator)
 
     def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> None:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
@@ -367,7 +371,8 @@ class Step:
         self.forward.fixed.drawn = drawn if self._eager is not None else None
         try:
             with _deciding.one_at_a_time():
-                self.race = native.race([("eager", lambda: step(eager.forward, *factors)), ("compiled", lambda: step(self._compiled))], limit, wait)
+                calls = [("eager", lambda: step(eager.forward, *factors)), ("compiled", lambda: step(self._compiled))]
+                self.race = native.race(calls, limit, wait)
         finally:
             self.forward.fixed.drawn = None
         return self.race["winner"] == 1 or force == "compiled"
@@ -394,13 +399,15 @@ def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[...,
     """Eager's gradients of a step, for who differentiates them again."""
     def again(arguments: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor | None]:
         if writes or draws:
-            raise RuntimeError("a second derivative of a compiled training step that " + ("writes its buffers" if writes else "draws random numbers") +
+            does = "writes its buffers" if writes else "draws random numbers"
+            raise RuntimeError(f"a second derivative of a compiled training step that {does}"
                                " is not known, and eager cannot run the step twice: compile it with options={\"force\": \"eager\"}")
         with torch.enable_grad():
             outputs = [each for each in gm.forward(*arguments) if isinstance(each, torch.Tensor)]
             pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad]
             wanted = [each for each in arguments if each.requires_grad]
-            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True, allow_unused=True))
+            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True,
+                                             allow_unused=True))
         return [next(found) if each.requires_grad else None for each in arguments]
     return again
 
@@ -414,14 +421,16 @@ def _keeps_for_others() -> bool:
 class SizedSteps:
     """A graph of Dynamo's whose sizes are symbols: a step for each set of sizes that it is called with, in which they are numbers.
 
-    With symbols a step would be half of one: no node of its own, no mask of dropout whose size is known. Which sizes Dynamo takes for symbols
-    depends on what it compiled before, so nothing may hang on it. New sizes are traced in the call that brings them, as Dynamo does for a graph.
+    With symbols a step would be half of one: no node of its own, no mask of dropout whose size is known. Which sizes Dynamo takes for
+    symbols depends on what it compiled before, so nothing may hang on it. New sizes are traced in the call that brings them, as Dynamo
+    does for a graph.
     """
 
     _handle = None
     reason = None
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, max_shapes: int, step_of: Callable[..., Callable[..., Any]]):
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, max_shapes: int,
+                 step_of: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]):
         self._gm, self.name, self._max_shapes, self._step_of = gm, name, max_shapes, step_of
         self._numbers = {i for i, node in enumerate(each for each in gm.graph.nodes if each.op == "placeholder")
                          if isinstance(examples[i], torch.Tensor) and node.users and all(_reads_number(user) for user in node.users)}
@@ -447,8 +456,8 @@ class SizedSteps:
             return self._steps[key]
 
     def text(self) -> str:
-        more = f"; {self._max_shapes} sets of sizes were decided (max_shapes), and eager answers calls of others" if self._others else ""
-        return f"{self.name}: sizes differ between calls, and each of {len(self._steps)} sets of sizes is a training step of its own{more}\n"
+        more = f"; {self._max_shapes} were decided (max_shapes), and eager answers calls of others" if self._others else ""
+        return f"{self.name}: sizes differ between calls, and each of {len(self._steps)} sets of sizes is a step of its own{more}\n"
 
 
 def _reads_number(node: torch.fx.Node) -> bool:
