@@ -10,8 +10,8 @@ Inductor.
 Blocks of the three are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
 --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
-prints them). --shares says instead which operators eager's steps spend their time in; --memory how much a process
-grows for model, optimiser and a step at its peak, eager and forced to the compiled step, each in a process of its own.
+prints them). --shares says instead which operators eager's steps spend their time in; --memory what a step takes at
+its peak beyond what the process holds between steps, eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy
@@ -221,7 +221,7 @@ def status_bytes(word):
 
 
 def grown(name, how, options):
-    """Bytes that this process grew by for a model, its optimiser and a step, at the step's peak."""
+    """Bytes that this process grew by for a model and its optimiser, and for a step at its peak beyond that."""
     malloc = ctypes.CDLL(None)
     make, sample = kModels[name]
     # Libraries and threads are there from here on.
@@ -235,19 +235,21 @@ def grown(name, how, options):
         step()
     gc.collect()
     malloc.malloc_trim(0)
+    rest = status_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins again
     for _ in range(3):
         step()
-    return status_bytes("VmHWM") - before
+    return rest - before, status_bytes("VmHWM") - rest
 
 
 def memory(name):
     def child(how):
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back, as a mark of what is in use
         words = [sys.executable, __file__, "--grown", name, how]
-        return int(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    eager, keirins = child("eager"), child("keirin")
-    print(f"{name:>16}  eager {eager / 1e6:8.1f} MB  compiled {keirins / 1e6:8.1f} MB  {keirins / eager:.2f}x", flush=True)
+        return json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    (eager_rest, eager), (own_rest, own) = child("eager"), child("keirin")
+    print(f"{name:>16}  a step beyond rest: eager {eager / 1e6:6.1f} MB, compiled {own / 1e6:6.1f} MB, {own / max(eager, 1):.2f}x; "
+          f"at rest: eager {eager_rest / 1e6:6.1f} MB, compiled {own_rest / 1e6:6.1f} MB (compilers and plans are in it)", flush=True)
 
 
 def main():
@@ -265,7 +267,7 @@ def main():
     asked = arguments.parse_args()
     forced = {"compile": "now", "race_seconds": 0, "force": "compiled"}
     if asked.grown:
-        return print(grown(*asked.grown, forced))
+        return print(json.dumps(grown(*asked.grown, forced)))
     options = {"compile": "now", "race_seconds": asked.race_seconds, **({"force": "compiled"} if asked.force else {})}
     if asked.shares or asked.memory:
         for name in asked.models.split(","):
