@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs architectures of transformers, timm, torchvision and torch_geometric with random weights through Keirin, a process each, and counts.
 
-    ci/python_tests -k nothing                       # once: makes the wheel and installs it into build/python-installed
+    ci/python_tests                                  # once: makes the wheel and installs it into build/python-installed
     bench/sweep/packages                             # once: a venv of its own with the libraries; prints its python
     PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--measure]
 
