@@ -10,8 +10,8 @@ Inductor.
 Blocks of the three are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
 --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
-prints them). --shares says instead which operators eager's steps spend their time in; --memory what a step takes at
-its peak beyond what the process holds between steps, eager and forced to the compiled step, each in a process of its own.
+prints them). --shares says instead which operators eager's steps spend their time in; --memory how much the peak of a
+step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy
@@ -40,7 +40,8 @@ class Cnn(nn.Module):
     def __init__(self):
         super().__init__()
         def block(a, b, stride):
-            return nn.ModuleList([nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b), nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
+            return nn.ModuleList([nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b),
+                                  nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
                                   nn.Conv2d(a, b, 1, stride, bias=False)])
         self.stem, self.norm = nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32)
         self.blocks = nn.ModuleList([block(32, 32, 1), block(32, 64, 2), block(64, 128, 2)])
@@ -121,7 +122,8 @@ def classes(n, k):
 
 
 kModels = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10)), lambda: ((torch.randn(64, 256),), classes(64, 10))),
+    "mlp": (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10)),
+            lambda: ((torch.randn(64, 256),), classes(64, 10))),
     "norms": (Norms, lambda: ((torch.randn(32, 64),), classes(32, 10))),
     "cnn": (Cnn, lambda: ((torch.randn(16, 3, 32, 32),), classes(16, 10))),
     "encoder": (lambda: Encoder(0.0), lambda: ((torch.randint(0, 1000, (4, 64)),), classes(256, 1000))),
@@ -220,36 +222,35 @@ def status_bytes(word):
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(word))
 
 
-def grown(name, how, options):
-    """Bytes that this process grew by for a model and its optimiser, and for a step at its peak beyond that."""
+def peak_of(name, how, times, options):
+    """Bytes that this process has grown by at the peak of a step, with so many batches as one: model, optimiser, compilers and the step."""
     malloc = ctypes.CDLL(None)
     make, sample = kModels[name]
-    # Libraries and threads are there from here on.
-    F.cross_entropy(torch.nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.int64)).backward()
     torch.manual_seed(0)
-    malloc.malloc_trim(0)
     before = status_bytes("VmRSS")
     model, (inputs, target) = make(), sample()
+    inputs, target = [each.repeat(times, *[1] * (each.dim() - 1)) for each in inputs], target.repeat(times)
     step = step_of(model, inputs, target, {"backend": "keirin", "options": options} if how == "keirin" else None, how == "keirin")
     for _ in range(4):
         step()
     gc.collect()
     malloc.malloc_trim(0)
-    rest = status_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins again
     for _ in range(3):
         step()
-    return rest - before, status_bytes("VmHWM") - rest
+    return status_bytes("VmHWM") - before
 
 
 def memory(name):
-    def child(how):
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back, as a mark of what is in use
-        words = [sys.executable, __file__, "--grown", name, how]
-        return json.loads(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
-    (eager_rest, eager), (own_rest, own) = child("eager"), child("keirin")
-    print(f"{name:>16}  a step beyond rest: eager {eager / 1e6:6.1f} MB, compiled {own / 1e6:6.1f} MB, {own / max(eager, 1):.2f}x; "
-          f"at rest: eager {eager_rest / 1e6:6.1f} MB, compiled {own_rest / 1e6:6.1f} MB (compilers and plans are in it)", flush=True)
+    """What a step takes at its peak: how much the peak grows with the batch, as compilers and weights do not."""
+    def child(how, times):
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back: the mark is of what is in use
+        words = [sys.executable, __file__, "--peak", name, how, str(times)]
+        return int(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    few, many = 8, 40
+    grows = {how: child(how, many) - child(how, few) for how in ("eager", "keirin")}
+    print(f"{name:>16}  {many - few} batches more take eager {grows['eager'] / 1e6:.1f} MB, compiled {grows['keirin'] / 1e6:.1f} MB: "
+          f"{grows['keirin'] / grows['eager']:.2f}x", flush=True)
 
 
 def main():
@@ -263,11 +264,12 @@ def main():
     arguments.add_argument("--json", type=Path, help="keeps what was measured")
     arguments.add_argument("--shares", action="store_true")
     arguments.add_argument("--memory", action="store_true")
-    arguments.add_argument("--grown", nargs=2, help=argparse.SUPPRESS)
+    arguments.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
     forced = {"compile": "now", "race_seconds": 0, "force": "compiled"}
-    if asked.grown:
-        return print(json.dumps(grown(*asked.grown, forced)))
+    if asked.peak:
+        name, how, times = asked.peak
+        return print(peak_of(name, how, int(times), forced))
     options = {"compile": "now", "race_seconds": asked.race_seconds, **({"force": "compiled"} if asked.force else {})}
     if asked.shares or asked.memory:
         for name in asked.models.split(","):
@@ -277,12 +279,14 @@ def main():
     print(f"{'model':>16} {'eager ms':>9} {'keirin':>22} {'inductor':>22} {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
         rows.append(row := measure(name, asked, options))
-        ratio = {how: f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" for how in ("keirin", "inductor") if how in row}
-        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} {row['nodes_compiled']:4}/{row['nodes']:<4} "
-              f"{row['first_s']:8.1f}  {', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
+        gains = {how: row[how] for how in ("keirin", "inductor") if how in row}
+        ratio = {how: f"{its['gain']:.2f}x [{its['low']:.2f}, {its['high']:.2f}]" for how, its in gains.items()}
+        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} "
+              f"{row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  {', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
         if asked.json:
             names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
-            machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__, "keirin": keirin.__version__}
+            machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,
+                       "keirin": keirin.__version__}
             kept = {"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}
             asked.json.write_text(json.dumps(kept, indent=1) + "\n")
     return None
