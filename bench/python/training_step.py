@@ -282,7 +282,8 @@ def main():
         gains = {how: row[how] for how in ("keirin", "inductor") if how in row}
         ratio = {how: f"{its['gain']:.2f}x [{its['low']:.2f}, {its['high']:.2f}]" for how, its in gains.items()}
         print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} "
-              f"{row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  {', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
+              f"{row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  "
+              f"{', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
         if asked.json:
             names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
             machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,
