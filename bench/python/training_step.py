@@ -1,18 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step takes (zero_grad, forward, loss, backward, AdamW) through torch.compile(backend="keirin"), beside eager and Inductor.
+"""What a training step takes (zero_grad, forward, loss, backward, AdamW) through torch.compile(backend="keirin"), beside eager and
+Inductor.
 
     ci/python_tests  # once: it makes what follows
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--inductor] [--force]
+        [--update] [--json FILE] [--shares] [--memory]
 
 Blocks of the three are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
+--update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
+prints them). --shares says instead which operators eager's steps spend their time in; --memory how much the peak of a
+step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy
+import ctypes
+import gc
 import json
+import os
+import platform
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -28,7 +40,8 @@ class Cnn(nn.Module):
     def __init__(self):
         super().__init__()
         def block(a, b, stride):
-            return nn.ModuleList([nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b), nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
+            return nn.ModuleList([nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b),
+                                  nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
                                   nn.Conv2d(a, b, 1, stride, bias=False)])
         self.stem, self.norm = nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32)
         self.blocks = nn.ModuleList([block(32, 32, 1), block(32, 64, 2), block(64, 128, 2)])
@@ -109,7 +122,8 @@ def classes(n, k):
 
 
 kModels = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10)), lambda: ((torch.randn(64, 256),), classes(64, 10))),
+    "mlp": (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10)),
+            lambda: ((torch.randn(64, 256),), classes(64, 10))),
     "norms": (Norms, lambda: ((torch.randn(32, 64),), classes(32, 10))),
     "cnn": (Cnn, lambda: ((torch.randn(16, 3, 32, 32),), classes(16, 10))),
     "encoder": (lambda: Encoder(0.0), lambda: ((torch.randint(0, 1000, (4, 64)),), classes(256, 1000))),
@@ -120,15 +134,16 @@ kModels = {
 }
 
 
-def step_of(model, inputs, target, how):
+def step_of(model, inputs, target, how, update):
     call = torch.compile(model, **how) if how else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
 
     def step():
         optimiser.zero_grad()
         loss = F.cross_entropy(call(*inputs), target)
         loss.backward()
-        optimiser.step()
+        change()
         return loss
     return step
 
@@ -140,53 +155,142 @@ def seconds_of(step, calls):
     return (time.perf_counter() - begin) / calls
 
 
-def nodes_of(steps):
-    reports = [json.loads(half.model.report_json()) for each in steps for half in (each.forward, each.backward) if half.handle is not None]
-    last = [report[-1] for report in reports if report]
+def nodes_of(graphs):
+    halves = [half for each in graphs if isinstance(each, _training.Step) for half in (each.forward, each.backward)]
+    models = [half.model for half in halves if half.handle is not None]
+    models += [each._bindings[-1].model for each in graphs if isinstance(each, _dynamo.Graph) and each._bindings]
+    last = [rows[-1] for rows in (json.loads(model.report_json()) for model in models) if rows]
     return sum(report["nodes_compiled"] for report in last), sum(report["nodes"] for report in last)
+
+
+def answers_of(graphs, calls):
+    """What answered nearly all of the calls of steps and updates."""
+    words = {"compiled step" if each.answered > calls else "eager step" for each in graphs if isinstance(each, _training.Step)}
+    words |= {"compiled update" if each._handle.answered > calls else "eager update" for each in graphs
+              if isinstance(each, _dynamo.Graph) and each._handle is not None and each._is_update}
+    return sorted(words | {"eager: " + each.reason for each in graphs if each.reason})
+
+
+def measure(name, asked, options):
+    make, sample = kModels[name]
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model, (inputs, target) = make(), sample()
+    hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}}
+    if asked.inductor:
+        hows["inductor"] = {"backend": "inductor"}
+    known = set(_dynamo.graphs())
+    steps, first = {}, {}
+    for how, words in hows.items():
+        steps[how] = step_of(copy.deepcopy(model), inputs, target, words, asked.update)
+        first[how] = seconds_of(steps[how], 1)
+        for _ in range(3):
+            steps[how]()
+    made = [graph for graph in _dynamo.graphs() if graph not in known]
+    calls = max(1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
+    times = {how: [] for how in hows}
+    for block in range(kBlocks):
+        for how in list(hows) if block % 2 == 0 else reversed(list(hows)):
+            times[how].append(seconds_of(steps[how], calls))
+    row = {"model": name, "eager_ms": statistics.median(times["eager"]) * 1e3, "first_s": first["keirin"]}
+    for how in hows:
+        if how != "eager":
+            low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times[how])], n=4)
+            row[how] = {"gain": middle, "low": low, "high": high}
+    row["nodes_compiled"], row["nodes"] = nodes_of(made)
+    row["answered_by"] = answers_of(made, kBlocks)
+    return row
+
+
+def shares(name):
+    """The operators that take most of an eager step, each without those that it calls."""
+    make, sample = kModels[name]
+    torch.manual_seed(0)
+    model, (inputs, target) = make(), sample()
+    step = step_of(model, inputs, target, None, False)
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for _ in range(10):
+            step()
+    rows = sorted(profile.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    whole = sum(row.self_cpu_time_total for row in rows)
+    print(f"{name:>16}  " + ", ".join(f"{row.key} {row.self_cpu_time_total / whole:.1%}" for row in rows[:8]), flush=True)
+
+
+def status_bytes(word):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(word))
+
+
+def peak_of(name, how, times, options):
+    """Bytes that this process has grown by at the peak of a step, with so many batches as one: model, optimiser, compilers and the step."""
+    malloc = ctypes.CDLL(None)
+    make, sample = kModels[name]
+    torch.manual_seed(0)
+    before = status_bytes("VmRSS")
+    model, (inputs, target) = make(), sample()
+    inputs, target = [each.repeat(times, *[1] * (each.dim() - 1)) for each in inputs], target.repeat(times)
+    step = step_of(model, inputs, target, {"backend": "keirin", "options": options} if how == "keirin" else None, how == "keirin")
+    for _ in range(4):
+        step()
+    gc.collect()
+    malloc.malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins again
+    for _ in range(3):
+        step()
+    return status_bytes("VmHWM") - before
+
+
+def memory(name):
+    """What a step takes at its peak: how much the peak grows with the batch, as compilers and weights do not."""
+    def child(how, times):
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is given back: the mark is of what is in use
+        words = [sys.executable, __file__, "--peak", name, how, str(times)]
+        return int(subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    few, many = 8, 40
+    grows = {how: child(how, many) - child(how, few) for how in ("eager", "keirin")}
+    print(f"{name:>16}  {many - few} batches more take eager {grows['eager'] / 1e6:.1f} MB, compiled {grows['keirin'] / 1e6:.1f} MB: "
+          f"{grows['keirin'] / grows['eager']:.2f}x", flush=True)
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--models", default=",".join(kModels))
     arguments.add_argument("--inductor", action="store_true", help="beside Inductor too; it compiles for a minute a model")
+    arguments.add_argument("--update", action="store_true", help="the optimiser's step is compiled too")
     arguments.add_argument("--force", action="store_true", help="the compiled step answers, whatever its race says")
     arguments.add_argument("--race-seconds", type=float, default=2)
     arguments.add_argument("--block-seconds", type=float, default=0.1)
+    arguments.add_argument("--json", type=Path, help="keeps what was measured")
+    arguments.add_argument("--shares", action="store_true")
+    arguments.add_argument("--memory", action="store_true")
+    arguments.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
+    forced = {"compile": "now", "race_seconds": 0, "force": "compiled"}
+    if asked.peak:
+        name, how, times = asked.peak
+        return print(peak_of(name, how, int(times), forced))
     options = {"compile": "now", "race_seconds": asked.race_seconds, **({"force": "compiled"} if asked.force else {})}
+    if asked.shares or asked.memory:
+        for name in asked.models.split(","):
+            (shares if asked.shares else memory)(name)
+        return None
+    rows = []
     print(f"{'model':>16} {'eager ms':>9} {'keirin':>22} {'inductor':>22} {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
-        make, sample = kModels[name]
-        torch.manual_seed(0)
-        torch.compiler.reset()
-        model, (inputs, target) = make(), sample()
-        hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}, **({"inductor": {"backend": "inductor"}} if asked.inductor else {})}
-        known = set(_dynamo.graphs())
-        steps, first = {}, {}
-        for how, words in hows.items():
-            torch.compiler.reset()
-            steps[how] = step_of(copy.deepcopy(model), inputs, target, words)
-            first[how] = seconds_of(steps[how], 1)
-            for _ in range(3):
-                steps[how]()
-        made = [graph for graph in _dynamo.graphs() if graph not in known]
-        calls = max(1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
-        times = {how: [] for how in hows}
-        for block in range(kBlocks):
-            for how in list(hows) if block % 2 == 0 else reversed(list(hows)):
-                times[how].append(seconds_of(steps[how], calls))
-
-        def ratio(how):
-            if how not in times:
-                return "-"
-            low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times[how])], n=4)
-            return f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
-        trained = [graph for graph in made if isinstance(graph, _training.Step)]
-        compiled, all_nodes = nodes_of(trained)
-        answers = sorted({"compiled" if each.answered > kBlocks else "eager" for each in trained} | {"eager: " + each.reason for each in made if each.reason})
-        print(f"{name:>16} {statistics.median(times['eager']) * 1e3:9.3f} {ratio('keirin'):>22} {ratio('inductor'):>22} {compiled:4}/{all_nodes:<4} "
-              f"{first['keirin']:8.1f}  {', '.join(answers) or 'eager: no graph records gradients'}", flush=True)
+        rows.append(row := measure(name, asked, options))
+        gains = {how: row[how] for how in ("keirin", "inductor") if how in row}
+        ratio = {how: f"{its['gain']:.2f}x [{its['low']:.2f}, {its['high']:.2f}]" for how, its in gains.items()}
+        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} "
+              f"{row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  "
+              f"{', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
+        if asked.json:
+            names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+            machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,
+                       "keirin": keirin.__version__}
+            kept = {"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}
+            asked.json.write_text(json.dumps(kept, indent=1) + "\n")
+    return None
 
 
 if __name__ == "__main__":

@@ -529,6 +529,8 @@ std::string Session::Impl::why_not_beside_calls() const {
   return {};
 }
 
+void Session::let_results_be_constant(size_t from) { impl_->must_vary = from; }
+
 std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }
 
 Session::Activity Session::activity() const {

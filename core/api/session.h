@@ -105,6 +105,9 @@ class Session {
   // Why nothing is decided about this model beside calls of it, "a call may write \"steps\"": deciding would undo what they write or draw.
   // Told without a run; empty where nothing stands against it.
   std::string why_not_beside_calls() const;
+  // A plan is believed where every result varies: a constant one proves nothing of the plan. From the `from`-th on they may be constant, as
+  // what a training step keeps of a mask is, or the gradient of what nothing depends on. Before anything is decided.
+  void let_results_be_constant(size_t from);
   // How calls were answered so far, and what answers them now. Any thread.
   struct Activity {
     uint64_t by_plan = 0;          // a plan, or a replay

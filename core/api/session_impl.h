@@ -54,7 +54,7 @@ struct Session::Impl {
   std::optional<InitRules> rules;
   WeightTable weights;                // on `device`; shared by eager and every plan
   std::unique_ptr<EagerProgram> eager;
-  size_t must_vary = SIZE_MAX;        // JudgeOptions::must_vary, of a segment's own session: less than its outputs
+  size_t must_vary = SIZE_MAX;        // JudgeOptions::must_vary, of a segment or a half of a training step: less than its outputs
   std::vector<size_t> written_elsewhere;  // weights that other segments may write: state, also where this one only reads
   pt2::Segments segments;             // of the program; of a segment's own session: none
   std::unique_ptr<Chain> chain;       // null where the program may be captured as one graph

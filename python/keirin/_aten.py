@@ -32,6 +32,8 @@ class AtenProgram:
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, Any] = {}
         self._placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self._constants: dict[str, tuple[str, torch.Tensor]] = {}  # attribute, and the tensor there, by placeholder
+        self._copy_constants(gm)
         self._copy_inputs()
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -39,8 +41,8 @@ class AtenProgram:
             elif node.op == "call_function":
                 self._check(node)
                 self._keep(node, self._graph.node_copy(node, lambda n: self._copies[n]))
-            elif node.op != "placeholder":
-                raise NotCaptured(f"the graph reads {node.target}, a tensor that is neither input nor weight")
+            elif node not in self._copies:
+                raise NotCaptured(f"the graph reads {node.target}, which is not a tensor")
         self.bytes = self._save(gm, returned)
 
     def _keep(self, node: torch.fx.Node, copy: torch.fx.Node) -> None:
@@ -54,6 +56,15 @@ class AtenProgram:
             raise NotCaptured(f"the graph calls {target}, which is not one operator")
         if isinstance(target, torch._ops.OpOverload) and "val" not in node.meta:
             raise NotCaptured(f"nothing is known of what {target} answers")
+
+    def _copy_constants(self, gm: torch.fx.GraphModule) -> None:
+        """Tensors that a function makes of Python's numbers (torch.tensor) stand in the graph as attributes; nothing writes them."""
+        for node in gm.graph.nodes:
+            value = getattr(gm, node.target, None) if node.op == "get_attr" else None
+            if isinstance(value, torch.Tensor):
+                self._copies[node] = copy = self._graph.placeholder(f"c_{len(self._constants)}")
+                copy.meta = {"val": node.meta.get("val", value)}
+                self._constants[copy.name] = (node.target, value)
 
     def _copy_inputs(self) -> None:
         sizes: dict[Any, tuple[torch.fx.Node, int]] = {}  # where a symbol is the size of an input
@@ -105,13 +116,15 @@ class AtenProgram:
     def _save(self, gm: torch.fx.GraphModule, returned: list[torch.fx.Node]) -> bytes:
         def argument(node: torch.fx.Node) -> Any:
             return (TensorArgument if isinstance(node.meta["val"], torch.Tensor) else SymIntArgument)(name=node.name)
-        names = [node.name for node in self._graph.nodes if node.op == "placeholder"]
-        signature = ExportGraphSignature([InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None) for name in names],
+        names = [node.name for node in self._graph.nodes if node.op == "placeholder" and node.name not in self._constants]
+        lifted = [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=name), target) for name, (target, _) in self._constants.items()]
+        signature = ExportGraphSignature(lifted + [InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None) for name in names],
                                          [OutputSpec(OutputKind.USER_OUTPUT, argument(node), None) for node in returned])
-        call = ModuleCallSignature([], [], pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned)), names)
+        takes, gives = pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned))
+        call = ModuleCallSignature([], [], takes, gives, names)
         program = ExportedProgram(root=torch.fx.GraphModule(gm, self._graph), graph=self._graph, graph_signature=signature, state_dict={},
-                                  range_constraints=self._ranges(), module_call_graph=[ModuleCallEntry("", call)], constants={},
-                                  verifiers=[Verifier])
+                                  range_constraints=self._ranges(), module_call_graph=[ModuleCallEntry("", call)],
+                                  constants=dict(self._constants.values()), verifiers=[Verifier])
         program._guards_code = []  # Dynamo's, which it looks at itself
         file = io.BytesIO()
         torch.export.save(program, file)

@@ -21,21 +21,23 @@ import torch._guards
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from keirin import _deciding, _training
+from keirin import _deciding, _training, _updates
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
-_graphs: "weakref.WeakSet[Graph | _training.Step | Declined]" = weakref.WeakSet()
+_graphs: "weakref.WeakSet[Graph | _training.Step | _training.SizedSteps | Declined]" = weakref.WeakSet()
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
 
 
 class _Program:
     """What a Dynamo graph is once it is a program: its bytes, and where its inputs and results come from."""
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any]):
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], is_update: bool):
+        self._is_update = is_update
+        self._numel: dict[torch.fx.Node, Any] = {}  # of the program's inputs
         self.roles: list[tuple[str, int]] = []
         self.outputs: list[tuple[str, int, Any]] = []
         self.names: list[str] = []        # of the weights, in the order of their arguments
@@ -57,6 +59,7 @@ class _Program:
             # By a name that reads well: guards of sizes and reports name it.
             word = re.sub(r"\W", "_", _weight_name(node).split(".")[-1])
             copies[node] = graph.placeholder(f"{word if word.isidentifier() else 'x'}_{i}")
+            self._numel[copies[node]] = examples[i].numel()
             self.positions[i] = len(self.positions)
             fake = node.meta.get("example_value")
             sizes = fake.shape if isinstance(fake, torch.Tensor) else ()
@@ -64,7 +67,7 @@ class _Program:
         for i, node in enumerate(placeholders):
             if isinstance(examples[i], torch.Tensor):
                 static = isinstance(examples[i], torch.nn.Parameter) or getattr(examples[i], "_dynamo_static_input_type", None) is not None
-                self.roles.append(("weight" if static and not self.dynamic[self.positions[i]] else "input", 0))
+                self.roles.append(("weight" if static and not self._is_update and not self.dynamic[self.positions[i]] else "input", 0))
                 (self.weights if self.roles[-1][0] == "weight" else self.inputs).append(i)
                 if self.roles[-1][0] == "weight":
                     self.names.append(f"{_weight_name(node)}#{i}")
@@ -114,8 +117,10 @@ class _Program:
                 raise NotCaptured("the graph returns a structure inside of its results")
             else:
                 self.outputs.append(("object", 0, result))
-        if not any(kind == "tensor" for kind, _, _ in self.outputs):
+        if not self._is_update and not any(kind == "tensor" for kind, _, _ in self.outputs):
             raise NotCaptured("the graph computes no tensor that it returns")
+        if not returned:  # a file has a result: the smallest of the arguments, which nobody looks at
+            returned.append(min((node for node in graph.nodes if node.op == "placeholder"), key=lambda node: self._numel[node]))
         graph.output(tuple(returned))
 
     def _export(self, gm: torch.fx.GraphModule, examples: list[Any]) -> bytes:
@@ -147,8 +152,9 @@ def _marks_of(weights: list[torch.Tensor]) -> list[tuple[int, int]]:
 class Graph:
     """One graph of Dynamo's, and what answers its calls."""
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any]):
-        self._gm, self._when, self._options = gm, when, options
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any], is_update: bool = False):
+        self._gm, self._when, self._options, self._is_update = gm, when, options, is_update
+        self._race: dict[str, Any] | None = None
         self.name = f"graph {next(_numbers)}"
         self.reason: str | None = None
         self._lock = threading.Lock()
@@ -158,7 +164,7 @@ class Graph:
         _graphs.add(self)
         try:
             self._refuse(examples)
-            self._program = _Program(gm, examples)
+            self._program = _Program(_updates.said_singly(gm, examples) if is_update else gm, examples, is_update)
             self._callable, self._handle = native.graph_callable(self._program.roles, self._program.outputs, self._answer)
             self._bind([examples[i] for i in self._program.weights], device_word(device_of(examples)))
         except Exception as error:
@@ -202,7 +208,8 @@ class Graph:
         if self.reason:
             return
         try:
-            if not self._same_numbers(args) or (torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)):
+            records = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+            if not self._same_numbers(args) or records:
                 return
             weights = [args[i] for i in self._program.weights]
             bound = _marks_of(weights)
@@ -219,7 +226,7 @@ class Graph:
                     self._bind(weights, device_word(device_of(list(args))))
                     decider = self._bindings[-1]
             inputs = [args[i] for i in self._program.inputs]
-            decider.meet(inputs, lambda: self._install(decider, weights))
+            decider.meet(inputs, lambda: self._install(decider, weights, args))
         except Exception as error:  # a call is answered whatever happens here
             self._handle.uninstall()
             self._stay_eager(f"{type(error).__name__}: {error}".split("\n")[0])
@@ -231,20 +238,37 @@ class Graph:
                 return False
         return True
 
-    def _install(self, decider: _deciding.Decider, weights: list[torch.Tensor]) -> None:
+    def _install(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: tuple[Any, ...]) -> None:
         effects = decider.effects or {}
         state = [name in effects.get("written_weights", ()) for name in self._program.names]
         written = [self._program.inputs[i] for i in effects.get("written_inputs", ())]
+        if self._is_update and not self._wins(decider.model, written, list(args)):
+            return
         with self._lock:
             if decider is self._bindings[-1]:
                 self._handle.install(decider.model, weights, state, written)
+
+    def _wins(self, model: Any, written: list[int], args: list[Any]) -> bool:
+        """An update as a program has more operators than Dynamo's graph, which answers where no plan does: the two are raced on copies."""
+        limit, force = float(self._options.get("race_seconds", 30)), self._options.get("force", "")
+        if force or limit <= 0:
+            return force != "eager"
+        fast, handle = native.graph_callable(self._program.roles, self._program.outputs, self.eager)
+        handle.install(model, [], [], written)
+        own, others = ([each.detach().clone() if isinstance(each, torch.Tensor) else each for each in args] for _ in range(2))
+        wait = torch.cuda.synchronize if device_of(args).type == "cuda" else None
+        with _deciding.one_at_a_time(), torch.no_grad():
+            self._race = native.race([("eager", lambda: self.eager(*own)), ("compiled", lambda: fast(*others))], limit, wait)
+        return self._race["winner"] == 1
 
     def text(self) -> str:
         if self.reason:
             return f"{self.name}: eager: {self.reason}\n"
         decider = self._bindings[-1]
         decided = decider.model.explain()
-        return f"{self.name}: {self._handle.answered} calls answered by the runtime\n" + (decided or "nothing is decided yet\n") + decider.text()
+        raced = _training.race_text("update", self._race) if self._race else ""
+        answered = f"{self.name}: {self._handle.answered} calls answered by the runtime\n"
+        return answered + raced + (decided or "nothing is decided yet\n") + decider.text()
 
 
 def _why_not(error: Exception) -> str:
@@ -274,6 +298,11 @@ class Declined:
 
 def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budget: float, options: dict[str, Any]) -> Callable[..., Any]:
     name = f"graph {next(_numbers)}"
+    if _has_symbols(examples):
+        steps = _training.SizedSteps(gm, examples, name, int(options.get("max_shapes", 8)),
+                                     lambda gm, examples: _step(gm, examples, when, memory_budget, options))
+        _graphs.add(steps)
+        return steps
     try:
         step = _training.Step(gm, examples, name, when, memory_budget, options)
     except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces again, with a number that it took for constant
@@ -284,6 +313,11 @@ def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budge
         return gm.forward
     _graphs.add(step)
     return step
+
+
+def _has_symbols(examples: list[Any]) -> bool:
+    return any(not isinstance(each, torch.Tensor) or any(isinstance(size, torch.SymInt) for size in (*each.shape, *each.stride()))
+               for each in examples)
 
 
 def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None,
@@ -305,11 +339,23 @@ def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | 
     _LazyGraphModule.force_recompile(gm)  # its forward is called as it is
     if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs):
         return _step(gm, example_inputs, when, memory_budget, options)
+    if _updates.is_update(gm):
+        return _update(gm, example_inputs, when, options)
     graph = Graph(gm, example_inputs, when, options)
     if graph.reason is not None:
         gm._keirin_graph = graph  # lives as long as the graph
         return gm.forward
     return graph.take_callable()
+
+
+def _update(gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any]) -> Callable[..., Any]:
+    plain, bound = _updates.with_arguments(gm)
+    graph = Graph(plain, [*examples, *bound], when, options, is_update=True)
+    if graph.reason is not None:
+        gm._keirin_graph = graph
+        return gm.forward
+    call = graph.take_callable()
+    return lambda *args: call(*args, *bound)
 
 
 def graphs() -> list[Any]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said otherwise in the joint graph of forward and backward, so that the importer knows it.
+"""What is said otherwise before AOTAutograd and in its joint graph of forward and backward, so that the importer knows it.
 
-An embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
+A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
+embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
 backward here finds the bags in the offsets, so the forward keeps nothing.
 """
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
@@ -30,6 +32,18 @@ class _Writer:
             answer = target(*values[0], **values[1])
         node.meta = {**self._at.meta, "val": answer}
         return node
+
+
+def rewrite_pools(gm: torch.fx.GraphModule) -> None:
+    """In Dynamo's graph, in place: eager takes the same mean, and its result differs in the stride of a dimension of one element."""
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or node.target not in (F.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d):
+            continue
+        size = _argument(node, 1, node.kwargs.get("output_size"))
+        image = node.args[0].meta.get("example_value") if node.args and isinstance(node.args[0], torch.fx.Node) else None
+        if size in (1, (1, 1), [1, 1]) and isinstance(image, torch.Tensor) and image.dim() == 4:
+            node.target, node.args, node.kwargs = torch.mean, (node.args[0], [-1, -2]), {"keepdim": True}
+    gm.recompile()
 
 
 def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:

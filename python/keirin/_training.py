@@ -21,12 +21,12 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from keirin import _deciding, _draws
+from keirin import _deciding, _draws, _ranks
 from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_bags
+from keirin._rewrites import rewrite_bags, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -41,11 +41,13 @@ class Half:
 
     def __init__(self, gm: torch.fx.GraphModule, name: str, options: dict[str, Any]):
         self.gm, self.name = gm, name
-        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]  # as the other half knows them
+        # As the other half knows them.
+        self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]
         self.draws = _draws.take_out(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = gm.forward
         self.handle: Any = None
+        self.must_vary = 0  # how many of the first results
         self.fixed = threading.local()
         self._options = options
 
@@ -78,6 +80,8 @@ class Half:
         # The graph itself answers what the session does not, and owns nothing of this.
         self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
         self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
+        # What is kept may be a mask, a gradient may be of what nothing depends on; _judge sees to it that something was shown.
+        self.model.let_results_be_constant(sum(kind in ("tensor", "number") for kind, _, _ in program.outputs[:self.must_vary]))
         self._decider = _deciding.Decider(self.model, "now", int(self._options.get("max_shapes", 8)))
 
     def decide(self, arguments: list[Any], patient: bool) -> None:
@@ -140,16 +144,15 @@ class Step:
         self.race: dict[str, Any] | None = None
         self._notes: list[str] = []
         self._lock = threading.Lock()
-        self._met: set[tuple[Any, ...]] = set()
-        self._decided: set[tuple[Any, ...]] = set()
+        self._met = False
         self._fast: Callable[..., Any] | None = None
         self._halves: dict[str, Half] = {}
         self._metadata: ViewAndMutationMeta | None = None
-        self._symbolic = any(not isinstance(each, torch.Tensor) for each in examples)
         self._num_arguments = len(examples)
         check_tensors(examples)
         self._device = device_of(examples)
         self._ambient = self._state_of()
+        rewrite_pools(gm)
         self._capture(gm, examples, memory_budget)
 
     # ---- capture
@@ -180,11 +183,14 @@ class Step:
         if len(self._halves) != 2:
             raise NotCaptured("AOTAutograd made no backward of it")
         self.forward, self.backward = self._halves["forward"], self._halves["backward"]
+        self.forward.must_vary = self._metadata.num_forward
         if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
-            raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: compile it with compile=\"now\"")
+            raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: "
+                              "compile it with compile=\"now\"")
         self._eager = gm if not self.forward.draws else _draws.without_draws(gm, self.forward.draws)
         if self._eager is None and self._when == "background":
-            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: compile it with compile=\"now\"")
+            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: "
+                              "compile it with compile=\"now\"")
 
     def _take_forward(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         context = TracingContext.try_get()
@@ -211,32 +217,24 @@ class Step:
     # ---- calls
 
     def __call__(self, *args: Any) -> Any:
-        if self._fast is not None and (not self._symbolic or self._key(args) in self._decided) and not _keeps_for_others():
+        if self._fast is not None and not _keeps_for_others():
             self.answered += 1
             return self._fast(*args)
         self._meet(args)
         return self._gm.forward(*args)
 
-    @staticmethod
-    def _key(args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(each.shape if isinstance(each, torch.Tensor) else each for each in args)
-
     def _meet(self, args: tuple[Any, ...]) -> None:
         if self._when == "asked":
             return
-        key = self._key(args)
         with self._lock:
-            if key in self._met:
+            if self._met:
                 return
-            most = int(self._options.get("max_shapes", 8))
-            if len(self._met) >= most:
-                return self._note(f"{most} kinds of calls were decided (max_shapes); eager answers calls of others")
-            self._met.add(key)
+            self._met = True
         own = _copies(list(args))
         if self._when == "background":
-            return _deciding.submit(lambda: self._decide(key, own))
+            return _deciding.submit(lambda: self._decide(own))
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            self._decide(key, own)
+            self._decide(own)
 
     def _note(self, text: str) -> None:
         if text not in self._notes:
@@ -245,14 +243,16 @@ class Step:
 
     # ---- the decision
 
-    def _decide(self, key: tuple[Any, ...], args: list[Any]) -> None:
+    def _decide(self, args: list[Any]) -> None:
         try:
             with self._ambient():
                 drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
-                tangents = self._judge(args, drawn)
-                self._compiled = self._as_node() or self._compiled
-                if self._is_faster(args, drawn, tangents):
-                    self._decided.add(key)
+
+                def decide(race: bool) -> bool:
+                    self._judge(args, drawn)
+                    self._compiled = self._as_node() or self._compiled
+                    return not race or self._is_faster(args, drawn)
+                if _ranks.agree(_ranks.name_of(self._gm, args), decide):
                     self._fast = self._compiled
         except NotCaptured as reason:
             self._note(str(reason))
@@ -267,9 +267,9 @@ class Step:
         inputs = {node.name for node in forward.inputs}
         written = list(enumerate(its.mutated_inp_runtime_indices))
         num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
-        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states, its.num_symints_saved_for_bw,
-                  its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
-                  its.grad_enabled_mutation is not None, self._symbolic, its.num_forward != num_written + its.num_outputs)
+        others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states,
+                  its.num_symints_saved_for_bw, its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
+                  its.grad_enabled_mutation is not None, its.num_forward != num_written + its.num_outputs)
         if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
             return None
         infos = [its.input_info[i] for _, i in written]
@@ -290,10 +290,10 @@ class Step:
             if last and not fake.is_contiguous(memory_format=torch.channels_last):
                 return None
             operands.append(("gradient", next(gradients), last))
-        return native.step_callable((forward.model, forward.program.outputs, forward.gm.forward), (backward.model, backward.program.outputs, backward.gm.forward),
-                                    self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
-                                    [info.requires_grad for info in its.output_info], kept, operands, forward.drawn if forward.draws else None,
-                                    _again(self._gm, bool(written), bool(forward.draws)))
+        halves = [(half.model, half.program.outputs, half.gm.forward) for half in (forward, backward)]
+        return native.step_callable(*halves, self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
+                                    [info.requires_grad for info in its.output_info], kept, operands,
+                                    forward.drawn if forward.draws else None, _again(self._gm, bool(written), bool(forward.draws)))
 
     def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
                  between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
@@ -306,18 +306,16 @@ class Step:
             if node.name in named:
                 arguments.append(named[node.name])
                 continue
-            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], args, len(used)))
+            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], len(used)))
             arguments.append(used[-1])
         between(arguments)
         return results[:self._metadata.num_forward], how(self.backward, arguments), used
 
-    def _tangent(self, fake: torch.Tensor, args: list[Any], seed: int) -> torch.Tensor:
-        known = {size.node.expr: actual for node, value in zip(self.forward.inputs, args) if isinstance(value, torch.Tensor)
-                 for size, actual in zip(node.meta["val"].shape, value.shape) if isinstance(size, torch.SymInt)}
-        sizes = [int(size.node.expr.subs(known)) if isinstance(size, torch.SymInt) else size for size in fake.shape]
-        return torch.randn(sizes, dtype=fake.dtype, device=self._device, generator=torch.Generator(device=self._device).manual_seed(seed))
+    def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
+        generator = torch.Generator(device=self._device).manual_seed(seed)
+        return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=generator)
 
-    def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> list[Any]:
+    def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> None:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
         patient = self._when == "background"
         arguments = [*args, *drawn]
@@ -331,7 +329,7 @@ class Step:
                 results, gradients, _ = self._through(_in_double, arguments, [_Double.widened(each) for each in tangents])
             except Exception as error:
                 self._note(f"each half was judged by itself, the step was not: {type(error).__name__}: {error}".split("\n")[0])
-                return tangents
+                return
             rows.append(results + gradients)
         names = [f"output {i}" for i in range(len(results))] + [f"the gradient of argument {i}" for i in range(len(gradients))]
         kept = [i for i, each in enumerate(rows[0]) if isinstance(each, torch.Tensor)]
@@ -339,7 +337,8 @@ class Step:
         self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words_of(self._half_options()))
         if not self.judgement["right"]:
             raise NotCaptured("wrong_result: " + self.judgement["reason"])
-        return tangents
+        if all(row["vacuous"] for row in self.judgement["outputs"][-len(gradients):]):
+            raise NotCaptured("all gradients are constant, which shows nothing of what computes them")
 
     def _summands(self) -> int:
         """Terms of the longest sum of products."""
@@ -347,12 +346,12 @@ class Step:
         for half in self._halves.values():
             for node in half.gm.graph.nodes:
                 if node.target in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
-                    longest = max(longest, _hint(node.args[-2].meta["val"].shape[-1]))
+                    longest = max(longest, node.args[-2].meta["val"].shape[-1])
                 elif node.target is torch.ops.aten.convolution.default:
-                    longest = max(longest, int(torch.Size(map(_hint, node.args[1].meta["val"].shape[1:])).numel()))
+                    longest = max(longest, node.args[1].meta["val"].shape[1:].numel())
         return longest
 
-    def _is_faster(self, args: list[Any], drawn: list[torch.Tensor], tangents: list[Any]) -> bool:
+    def _is_faster(self, args: list[Any], drawn: list[torch.Tensor]) -> bool:
         """Forward and backward together, against eager's."""
         force, limit = self._options.get("force", ""), float(self._options.get("race_seconds", 30))
         if force == "eager" or limit <= 0:
@@ -372,7 +371,8 @@ class Step:
         self.forward.fixed.drawn = drawn if self._eager is not None else None
         try:
             with _deciding.one_at_a_time():
-                self.race = native.race([("eager", lambda: step(eager.forward, *factors)), ("compiled", lambda: step(self._compiled))], limit, wait)
+                calls = [("eager", lambda: step(eager.forward, *factors)), ("compiled", lambda: step(self._compiled))]
+                self.race = native.race(calls, limit, wait)
         finally:
             self.forward.fixed.drawn = None
         return self.race["winner"] == 1 or force == "compiled"
@@ -380,11 +380,15 @@ class Step:
     def text(self) -> str:
         lines = [f"{self.name}, a training step: {self.answered} calls answered by the compiled step\n"]
         if self.race is not None:
-            row = self.race["rows"][1]
-            lines.append(f"forward and backward: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
-                         f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
+            lines.append(race_text("forward and backward", self.race))
         lines += [f"not compiled: {note}\n" for note in self._notes]
         return "".join(lines) + self.forward.text() + self.backward.text()
+
+
+def race_text(what: str, race: dict[str, Any]) -> str:
+    row = race["rows"][1]
+    return (f"{what}: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
+            f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
 
 
 def _returned(gm: torch.fx.GraphModule) -> Any:
@@ -395,13 +399,15 @@ def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[...,
     """Eager's gradients of a step, for who differentiates them again."""
     def again(arguments: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor | None]:
         if writes or draws:
-            raise RuntimeError("a second derivative of a compiled training step that " + ("writes its buffers" if writes else "draws random numbers") +
+            does = "writes its buffers" if writes else "draws random numbers"
+            raise RuntimeError(f"a second derivative of a compiled training step that {does}"
                                " is not known, and eager cannot run the step twice: compile it with options={\"force\": \"eager\"}")
         with torch.enable_grad():
             outputs = [each for each in gm.forward(*arguments) if isinstance(each, torch.Tensor)]
             pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad]
             wanted = [each for each in arguments if each.requires_grad]
-            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True, allow_unused=True))
+            found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True,
+                                             allow_unused=True))
         return [next(found) if each.requires_grad else None for each in arguments]
     return again
 
@@ -412,5 +418,63 @@ def _keeps_for_others() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def _hint(size: Any) -> int:
-    return size.node.hint if isinstance(size, torch.SymInt) else size
+class SizedSteps:
+    """A graph of Dynamo's whose sizes are symbols: a step for each set of sizes that it is called with, in which they are numbers.
+
+    With symbols a step would be half of one: no node of its own, no mask of dropout whose size is known. Which sizes Dynamo takes for
+    symbols depends on what it compiled before, so nothing may hang on it. New sizes are traced in the call that brings them, as Dynamo
+    does for a graph.
+    """
+
+    _handle = None
+    reason = None
+
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, max_shapes: int,
+                 step_of: Callable[[torch.fx.GraphModule, list[Any]], Callable[..., Any]]):
+        self._gm, self.name, self._max_shapes, self._step_of = gm, name, max_shapes, step_of
+        self._numbers = {i for i, node in enumerate(each for each in gm.graph.nodes if each.op == "placeholder")
+                         if isinstance(examples[i], torch.Tensor) and node.users and all(_reads_number(user) for user in node.users)}
+        self._tensors = [i for i, each in enumerate(examples) if isinstance(each, torch.Tensor) and i not in self._numbers]
+        self._steps: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._others = False  # whether eager answered calls of further sizes
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        values = [each.item() if i in self._numbers else each for i, each in enumerate(args)]
+        key = tuple((each.shape, each.stride()) if isinstance(each, torch.Tensor) else each for each in values)
+        step = self._steps.get(key) or self._meet(key, values)
+        return self._gm.forward(*args) if step is None else step(*[args[i] for i in self._tensors])
+
+    def _meet(self, key: tuple[Any, ...], args: list[Any]) -> Callable[..., Any] | None:
+        with self._lock:
+            if key not in self._steps:
+                if len(self._steps) >= self._max_shapes:
+                    self._others = True
+                    return None
+                with torch._guards.tracing(torch._guards.TracingContext(None)):
+                    self._steps[key] = self._step_of(_at_sizes(self._gm, args), [args[i] for i in self._tensors])
+            return self._steps[key]
+
+    def text(self) -> str:
+        more = f"; {self._max_shapes} were decided (max_shapes), and eager answers calls of others" if self._others else ""
+        return f"{self.name}: sizes differ between calls, and each of {len(self._steps)} sets of sizes is a step of its own{more}\n"
+
+
+def _reads_number(node: torch.fx.Node) -> bool:
+    """Dynamo gives a number with a fraction, once it was another one, as a tensor that the graph reads."""
+    return node.op == "call_method" and node.target == "item"
+
+
+def _at_sizes(gm: torch.fx.GraphModule, args: list[Any]) -> torch.fx.GraphModule:
+    """A copy that takes the tensors alone: other arguments are numbers, which stand in it as they are in `args`."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, Any] = {}
+    arguments = iter(args)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and not isinstance(value := next(arguments), torch.Tensor):
+            copies[node] = value
+        elif _reads_number(node) and not isinstance(copies[node.args[0]], torch.fx.Node):
+            copies[node] = copies[node.args[0]]
+        else:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    return torch.fx.GraphModule(gm, graph)

@@ -228,7 +228,7 @@ py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::
   }
   py::list rows;
   for (const OutputVerdict& row : judgement.outputs)
-    rows.append(py::dict(py::arg("right") = row.right, py::arg("max_error") = row.max_error, py::arg("eager_error") = row.eager_error,
+    rows.append(py::dict(py::arg("right") = row.right, py::arg("vacuous") = row.vacuous, py::arg("max_error") = row.max_error, py::arg("eager_error") = row.eager_error,
                          py::arg("rms_error") = row.rms_error, py::arg("eager_rms_error") = row.eager_rms_error));
   return py::dict(py::arg("right") = judgement.right, py::arg("reason") = judgement.reason, py::arg("max_error") = judgement.max_error,
                   py::arg("eager_error") = judgement.eager_error, py::arg("outputs") = rows);
@@ -303,6 +303,7 @@ PYBIND11_MODULE(_native, module) {
            })
       .def("is_decided", &Model::is_decided)
       .def("set_exclusive", &Model::set_exclusive)
+      .def("let_results_be_constant", [](Model& model, size_t from) { model.session().let_results_be_constant(from); })
       .def("signature", &signature_of)
       .def("explain", &explain, Unlocked())
       .def("report_json", &report_json, Unlocked())

@@ -16,6 +16,15 @@ std::vector<at::Tensor> tensors_of(const std::vector<TensorRef>& refs) {
   return out;
 }
 
+// With its strides; what is repeated along a dimension (stride 0) is one element there in the copy too.
+at::Tensor copy_laid_out(const at::Tensor& tensor) {
+  at::Tensor once = tensor;
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.stride(d) == 0 && tensor.size(d) > 1) once = once.narrow(d, 0, 1);
+  at::Tensor copy = at::empty_strided(once.sizes(), once.strides(), tensor.options());
+  return copy.copy_(once).expand(tensor.sizes());
+}
+
 const OptionRow* row_of(const std::string& name) {
   for (const OptionRow& row : option_rows())
     if (row.name == name) return &row;
@@ -81,10 +90,7 @@ ModelReport Model::compile(const std::vector<at::Tensor>& inputs) {
   {
     // Below autograd: a copy of a view is a tensor of its own, with the strides that a call has.
     const at::AutoDispatchBelowADInplaceOrView below;
-    for (const at::Tensor& input : inputs) {
-      at::Tensor copy = at::empty_strided(input.sizes(), input.strides(), input.options());
-      own.push_back(copy.copy_(input));
-    }
+    for (const at::Tensor& input : inputs) own.push_back(copy_laid_out(input));
   }
   const std::vector<TensorRef> refs = refs_of(own);
   const auto lock = turn();

@@ -29,7 +29,10 @@ def fresh():
     from keirin import _dynamo
     global _earlier
     _earlier = {graph.name for graph in _dynamo.graphs()}
-    yield
+    # torch.compile(dynamic=True) sets these for the process while a call lasts. Where calls of several threads overlap, the last one to end
+    # puts back what another had set, all sizes are symbols from then on, and reset() leaves it so.
+    with torch._dynamo.config.patch(assume_static_by_default=True, automatic_dynamic_shapes=True):
+        yield
     import keirin
     assert keirin.wait(120), "something is still being decided"
 

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One architecture of the sweep in this process: inference and training through torch.compile(backend="keirin"), and inference through
+.pt2.
+
+    python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--measure]
+
+Prints one line of JSON: by part, "runs" (an answer came, eager's at worst), "verified" (it is as near to 64-bit floats as eager's,
+gradients one by one), nodes of the graphs and how many of them are compiled, calls that the runtime answered, what stayed eager and why.
+Compiled code is made to answer, whatever its race would say, so that it is looked at; with --measure it is raced as for a user, and
+"gain" is eager's time over that of what answers then, with "gain_low" and "gain_high" (quartiles over blocks that take turns).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from typing import Any, Callable
+
+import torch
+from torch.utils import _pytree as pytree
+
+import architectures
+import keirin
+from keirin import _dynamo, _training
+
+_PARTS = ("inference", "training", "pt2")
+# The plan that compiles all it can; where that is not there or not right for some graph, any plan.
+_FORCED = (
+    {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": "cpu/all"},
+    {"compile": "now", "race_seconds": 0, "force": "compiled"},
+)
+
+
+def floats_of(answer: Any) -> list[torch.Tensor]:
+    return [each for each in pytree.tree_leaves(answer) if isinstance(each, torch.Tensor) and each.is_floating_point() and each.numel()]
+
+
+def widened(value: Any) -> Any:
+    return pytree.tree_map(lambda each: each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each, value)
+
+
+def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Tensor] | None, names: list[str]) -> str:
+    """What is not right, in words; empty: all is. Without 64-bit floats the answer has to be eager's but for roundings."""
+    if len(mine) != len(eager):
+        return f"{len(mine)} tensors where eager returns {len(eager)}"
+    truth = wide if wide is not None and [each.shape for each in wide] == [each.shape for each in eager] else eager
+    largest = max((float(each.abs().max()) for each in truth), default=0.0)
+    errors = []
+    for a, b, its, name in zip(mine, eager, truth, names):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{name} is {a.dtype} {list(a.shape)} where eager's is {b.dtype} {list(b.shape)}"
+        if bool((torch.isnan(a) != torch.isnan(b)).any()):
+            return f"{name} has NaNs elsewhere than eager's"
+        scale = max(float(its.nan_to_num(0, 0, 0).abs().max()), 1e-3 * largest, 1e-30)
+        errors.append(
+            (float((a.double() - its).abs().nan_to_num(0).max()) / scale, float((b.double() - its).abs().nan_to_num(0).max()) / scale, name)
+        )
+    usual = max((own for _, own, _ in errors), default=0.0)
+    wrong = [f"{name}: {error:.2e}, eager's {own:.2e}" for error, own, name in errors if error > 4 * max(own, usual) + 1e-4]
+    return "; ".join(wrong[:3])
+
+
+def graphs_of(known: set[Any]) -> tuple[int, int, int, list[str]]:
+    """Nodes, those compiled, calls that the runtime answered, and why something is eager."""
+    nodes = compiled = answered = 0
+    reasons: list[str] = []
+    for graph in _dynamo.graphs():
+        if graph in known:
+            continue
+        if graph.reason:
+            reasons.append(graph.reason)
+            continue
+        if isinstance(graph, _training.SizedSteps):
+            continue
+        models = (
+            [half.model for half in (graph.forward, graph.backward) if half.handle is not None]
+            if isinstance(graph, _training.Step)
+            else [graph._bindings[-1].model]
+        )
+        answered += graph.answered if isinstance(graph, _training.Step) else graph._handle.answered
+        reasons += graph._notes if isinstance(graph, _training.Step) else graph._bindings[-1].reasons
+        for model in models:
+            if rows := json.loads(model.report_json()):
+                nodes, compiled = nodes + rows[-1]["nodes"], compiled + rows[-1]["nodes_compiled"]
+                reasons += [f"{step['name']}: {step['note']}" for step in rows[-1]["steps"] if step.get("reason") == "opaque"]
+                reasons += [f"as a whole: {each}" for each in rows[-1]["reasons"] if "as a whole" in each]
+                reasons += [
+                    f"{each['name']}: {each['reason']} {each['note']}"
+                    for each in rows[-1]["candidates"]
+                    if each["name"] == "cpu/all" and each["reason"] in ("wrong_result", "not_verified")
+                ]
+    return nodes, compiled, answered, sorted(set(reasons))
+
+
+def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float) -> dict[str, float]:
+    def take(call: Callable[[], Any], calls: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - begin) / calls
+
+    calls = max(1, int(seconds / 40 / max(take(eager, 2), 1e-6)))
+    ratios = []
+    for block in range(20):
+        order = (eager, fast) if block % 2 == 0 else (fast, eager)
+        times = {call: take(call, calls) for call in order}
+        ratios.append(times[eager] / times[fast])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {"gain": round(middle, 4), "gain_low": round(low, 4), "gain_high": round(high, 4)}
+
+
+def inference(built: architectures.Built, measure: bool) -> dict[str, Any]:
+    model = built.module.eval()
+    with torch.no_grad():
+        eager = floats_of(model(*built.args, **built.kwargs))
+        try:
+            wide = floats_of(copy.deepcopy(model).double()(*widened(built.args), **widened(built.kwargs)))
+        except Exception:
+            wide = None
+
+        def answers(options: dict[str, Any]) -> tuple[list[torch.Tensor], list[str], list[torch.Tensor]]:
+            fast = torch.compile(model, backend="keirin", options=options)
+            for _ in range(3):
+                mine = floats_of(fast(*built.args, **built.kwargs))
+            return mine, [f"output {i}" for i in range(len(mine))], eager
+
+        row = row_of(answers, wide)
+        if measure:
+            torch.compiler.reset()
+            fast = torch.compile(model, backend="keirin", options={"compile": "now", "race_seconds": 1})
+            for _ in range(3):
+                fast(*built.args, **built.kwargs)
+            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: fast(*built.args, **built.kwargs), 3)
+    return row
+
+
+def row_of(answers: Callable[[dict[str, Any]], Any], wide: list[torch.Tensor] | None) -> dict[str, Any]:
+    why: list[str] = []
+    for options in _FORCED:
+        torch.compiler.reset()
+        known = set(_dynamo.graphs())
+        mine, names, eager = answers(options)
+        wrong = far(mine, eager, wide, names)
+        nodes, compiled, answered, reasons = graphs_of(known)
+        row = {
+            "runs": True,
+            "verified": not wrong,
+            "wrong": wrong,
+            "nodes": nodes,
+            "nodes_compiled": compiled,
+            "answered": answered,
+            "reasons": reasons + why,
+        }
+        why = [reason for reason in reasons if "cpu/all" in reason]
+        if wrong or not why:
+            break
+    return row
+
+
+def gradients(model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> tuple[list[torch.Tensor], list[str]]:
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(0)
+    outputs = [each for each in floats_of(call(*args, **kwargs)) if each.requires_grad]
+    sum((out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)).mean() for out in outputs).backward()
+    found = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
+    return [grad for _, grad in found], [f"gradient of {name}" for name, _ in found]
+
+
+def training(built: architectures.Built, measure: bool) -> dict[str, Any]:
+    model = built.module.train()
+    eager, _ = gradients(model, model, built.args, built.kwargs)
+    try:
+        double = copy.deepcopy(model).double()
+        wide, _ = gradients(double, double, widened(built.args), widened(built.kwargs))
+        del double
+    except Exception:
+        wide = None
+
+    def answers(options: dict[str, Any]) -> tuple[list[torch.Tensor], list[str], list[torch.Tensor]]:
+        fast = torch.compile(model, backend="keirin", options=options)
+        for _ in range(3):
+            mine, names = gradients(model, fast, built.args, built.kwargs)
+        return mine, names, eager
+
+    row = row_of(answers, wide)
+    if measure:
+        torch.compiler.reset()
+        fast = torch.compile(model, backend="keirin", options={"compile": "now", "race_seconds": 1})
+        for _ in range(3):
+            gradients(model, fast, built.args, built.kwargs)
+        row |= gain_of(
+            lambda: gradients(model, model, built.args, built.kwargs), lambda: gradients(model, fast, built.args, built.kwargs), 4
+        )
+    return row
+
+
+def pt2(built: architectures.Built, measure: bool) -> dict[str, Any]:
+    model = built.module.eval()
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        eager = floats_of(model(*built.args, **built.kwargs))
+        path = keirin.export(model, built.args, os.path.join(folder, "model.pt2"), kwargs=built.kwargs, dynamic=None)
+        loaded = keirin.load(path, compile="asked", race_seconds=0, force="compiled")
+        loaded.compile(*built.args, **built.kwargs)
+        mine = floats_of(loaded(*built.args, **built.kwargs))
+        try:
+            wide = floats_of(copy.deepcopy(model).double()(*widened(built.args), **widened(built.kwargs)))
+        except Exception:
+            wide = None
+        report = loaded.report()[-1]
+        wrong = far(mine, eager, wide, [f"output {i}" for i in range(len(mine))])
+        reasons = sorted({f"operator {step['name']}: opaque" for step in report["steps"] if step.get("reason") == "opaque"})
+        row = {
+            "runs": True,
+            "verified": not wrong,
+            "wrong": wrong,
+            "nodes": report["nodes"],
+            "nodes_compiled": report["nodes_compiled"],
+            "reasons": reasons,
+        }
+        if measure:
+            raced = keirin.load(path, compile="asked", race_seconds=1)
+            raced.compile(*built.args, **built.kwargs)
+            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: raced(*built.args, **built.kwargs), 3)
+        return row
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("name")
+    arguments.add_argument("--parts", default=",".join(_PARTS))
+    arguments.add_argument("--measure", action="store_true")
+    asked = arguments.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    for part in asked.parts.split(","):
+        begin = time.perf_counter()
+        try:
+            torch.compiler.reset()
+            built = architectures.build(asked.name)
+            row = {"inference": inference, "training": training, "pt2": pt2}[part](built, asked.measure)
+        except Exception as error:
+            row = {"runs": False, "verified": False, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
+        print(json.dumps({"part": part, **row, "seconds": round(time.perf_counter() - begin, 1)}), flush=True)
+    os._exit(0)  # nothing that libraries do at their end is looked at here
+
+
+if __name__ == "__main__":
+    main()
