@@ -25,6 +25,7 @@ constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
 constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
+constexpr size_t kMostLeft = 4096;         // sizes of which is remembered that eager is to answer them
 constexpr double kShareOfMemory = 0.25;    // of what is free, that a call of the largest size checked may take
 constexpr int64_t kLeastBytes = 1 << 20;   // a call's memory that is not told apart from nothing
 constexpr double kLongestCallMs = 500;     // of eager, at the largest size checked, if calls grow as sizes do
@@ -81,7 +82,8 @@ void DecisionThread::meet(const Tensors& inputs) {
     if (refused_.empty()) {
       task.sizes = session_.range_sizes(specs);
       if (waits_for_range(task.sizes, &bring_about)) {
-        if (waiting_.size() >= kMostWaiting || !waiting_.insert(task.sizes).second) return;  // the next such call asks again
+        if (left_.contains(task.sizes) || waiting_.size() >= kMostWaiting) return;  // of the latter the next call asks again
+        if (!waiting_.insert(task.sizes).second) return;
       } else {
         task.sizes.clear();
       }
@@ -112,6 +114,7 @@ bool DecisionThread::counts(const Task& task) {
   const std::lock_guard lock(met_mutex_);
   const MetSizes::Answer answer = met_.meet(task.call);
   if (answer == MetSizes::Answer::kTooMany) say_full(task.call.specs);
+  if (answer != MetSizes::Answer::kNew && left_.size() < kMostLeft) left_.insert(task.sizes);
   return answer == MetSizes::Answer::kNew;
 }
 
@@ -213,7 +216,11 @@ Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {
 bool DecisionThread::decide(Task& task) {
   std::string failed;
   try {
-    if (!task.sizes.empty() && (enter(task) || !counts(task))) return false;
+    if (!task.sizes.empty()) {
+      if (enter(task) || !counts(task)) return false;
+      done_with(task);
+      task.sizes.clear();  // it counts once, however often it is tried
+    }
     std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
     while (!turn.try_lock_for(kLook))
       if (queue_->stop) return false;
@@ -301,6 +308,10 @@ bool DecisionThread::check_sizes(const Task& task) {
     else checked_.push_back(std::move(*check));
   }
   session_.ranges.set(std::move(box), divide(checked_), checked_);
+  {
+    const std::lock_guard lock(met_mutex_);
+    left_.clear();
+  }
   session_.tell(Event::Kind::kDecided, kNote, "sizes between " + std::to_string(checked_.size()) + " that were checked are in ranges");
   return again && task.attempts + 1 < kAttempts;
 }

@@ -95,7 +95,7 @@ class DecisionThread {
   bool said_refused_ = false, said_full_ = false;  // under met_mutex_
   // Under met_mutex_: the first sizes that may lie in a range, the second ones, and those whose turn has not come.
   Sizes first_, second_;
-  std::set<Sizes> waiting_;
+  std::set<Sizes> waiting_, left_;                 // and those that are in no range, and too many to be decided
   std::vector<CheckedSizes> checked_;              // the thread's
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
   std::thread thread_;  // started by the first task, under the queue's mutex
