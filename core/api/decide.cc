@@ -27,9 +27,13 @@ const char* reason_of(const Status& status) {
   return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
 }
 
+// Nor may the race then prefer a plan with eager steps to one without.
+bool is_forbidden(const Deciding& d, const BuiltPlan& built) {
+  return d.session.options.fallback == Fallback::kForbid && built.nodes_compiled < static_cast<int>(d.prepared->graph.ops.size());
+}
+
 void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
-  // Nor may the race then prefer a plan with eager steps to one without.
-  if (built.ok() && d.session.options.fallback == Fallback::kForbid && built->nodes_compiled < d.report.nodes) {
+  if (built.ok() && is_forbidden(d, *built)) {
     std::string why = std::to_string(d.report.nodes - built->nodes_compiled) + " operators would run eagerly, which is forbidden";
     if (!built->refusals.empty()) why += ": " + built->refusals.front();
     built = Status(Code::k_unsupported, std::move(why));
@@ -439,6 +443,7 @@ Result<Candidate> candidate_of_range(Deciding& d) {
   Candidate candidate;
   candidate.report.name = choice;
   KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how));
+  if (is_forbidden(d, candidate.built)) return Candidate();
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
   d.stage("plan", now_s() - start);

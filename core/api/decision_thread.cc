@@ -62,7 +62,7 @@ DecisionThread::~DecisionThread() {
 }
 
 bool DecisionThread::waits_for_range(const Sizes& sizes, bool* bring_about) {
-  if (sizes.empty() || !session_.options.ranges || session_.never_compiles()) return false;
+  if (sizes.empty() || !session_.options.ranges || session_.never_compiles() || session_.options.force == "eager") return false;
   if (first_.empty()) first_ = sizes;
   if (sizes == first_) return false;
   *bring_about = second_.empty();
