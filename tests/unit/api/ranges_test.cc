@@ -17,7 +17,6 @@
 #include "core/api/session.h"
 #include "core/host/request.h"
 #include "tests/support/others.h"
-#include "tests/support/shared_runtime.h"
 
 namespace keirin {
 namespace {
@@ -25,10 +24,22 @@ namespace {
 using namespace std::chrono_literals;
 using Tensors = std::vector<TensorRef>;
 using Sizes = std::vector<int64_t>;
-using test::shared_runtime;
 
 constexpr auto kLong = 300s;
 test::Others nobody;
+
+// On one thread: a busy machine's second one would be waited for at each end of a loop.
+Runtime& runtime() {
+  static const std::unique_ptr<Runtime> instance = [] {
+    Options options;
+    options.use_cache = false;
+    options.threads = 1;
+    auto opened = Runtime::open(options);
+    EXPECT_TRUE(opened.ok()) << opened.status().text();
+    return std::move(*opened);
+  }();
+  return *instance;
+}
 
 // With a choice that no race makes, so that the tests ask what they ask on any machine.
 Options options_of(const std::string& candidate = "cpu/all") {
@@ -36,11 +47,12 @@ Options options_of(const std::string& candidate = "cpu/all") {
   options.compile = When::kBackground;
   options.interference = &nobody;
   options.only_candidate = candidate;
+  options.threads = 1;
   return options;
 }
 
 std::unique_ptr<Session> open(const std::string& name, const Options& options) {
-  auto session = Session::open(shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2", options);
+  auto session = Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2", options);
   EXPECT_TRUE(session.ok()) << session.status().text();
   return session.ok() ? std::move(*session) : nullptr;
 }
