@@ -3,7 +3,7 @@
 // What sizes that change cost: a session that decides beside its calls meets sizes drawn so that one of size n is as likely as 1 / n, in
 // each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns.
 //
-//   sizes [--sizes 1000] [--most 64,512] [--seed 1] [--race-limit 2] [--json FILE] MODEL.pt2
+//   keirin_sizes [--sizes 1000] [--most 64,512] [--seed 1] [--race-limit 2] [--choice cpu/all] [--json FILE] MODEL.pt2
 //
 // It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; what the first call of a
 // size took beyond eager's own (the median; nothing is made while it waits) and how long after it the plan of that size stood ready, on
@@ -66,7 +66,7 @@ class Drawn {
 };
 
 struct Arguments {
-  std::string model, json;
+  std::string model, json, choice;
   int sizes = 1000;
   uint32_t seed = 1;
   Sizes most;
@@ -84,6 +84,7 @@ bool parse(int argc, char** argv, Arguments& a) {
     if (word == "--sizes") a.sizes = std::atoi(argv[i]);
     else if (word == "--seed") a.seed = static_cast<uint32_t>(std::atoi(argv[i]));
     else if (word == "--race-limit") a.race_seconds = std::atof(argv[i]);
+    else if (word == "--choice") a.choice = argv[i];
     else if (word == "--json") a.json = argv[i];
     else if (word == "--most") {
       std::istringstream list(argv[i]);
@@ -170,11 +171,12 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
 int run(int argc, char** argv) {
   Arguments a;
   if (!parse(argc, argv, a))
-    return std::fprintf(stderr, "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--json FILE] MODEL.pt2\n", argv[0]), 2;
+    return std::fprintf(stderr, "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--json FILE] MODEL.pt2\n", argv[0]), 2;
   Options options;
   options.compile = When::kBackground;
   options.use_cache = false;
   options.race_seconds = a.race_seconds;
+  options.only_candidate = a.choice;  // without a race: for what entering costs
   auto runtime = Runtime::open(options);
   const Status status = runtime.ok() ? measure(a, **runtime, options) : runtime.status();
   if (!status.ok()) return std::fprintf(stderr, "%s\n", status.text().c_str()), 1;
