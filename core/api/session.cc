@@ -196,12 +196,18 @@ void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
 }
 
 void Session::Impl::revoke(const std::shared_ptr<const SizeRange>& range, const std::string& why) {
-  // First the range, so that none of its sizes is entered again by its choice.
-  if (!ranges.close(range, why)) return;
-  table.change([&](auto& decisions) { std::erase_if(decisions, [&](const auto& each) { return each->range == range; }); });
+  // First the range, so that none of its sizes is entered again by its choice. What was wrong at one size is not asked at any other.
+  if (!ranges.close(range->piece.choice, why)) return;
+  drop_range_plans(range->piece.choice);
   tell(Event::Kind::kChanged, kWarning, "a range of sizes was closed: " + why);
   const std::lock_guard lock(report_mutex);
   if (!reports.empty()) reports.back().reasons.push_back("a range of sizes was closed: " + why);
+}
+
+void Session::Impl::drop_range_plans(const std::string& choice) {
+  table.change([&](auto& decisions) {
+    std::erase_if(decisions, [&](const auto& each) { return each->range && each->range->piece.choice == choice; });
+  });
 }
 
 Sizes Session::Impl::range_sizes(const std::vector<TensorSpec>& specs) const {
@@ -246,6 +252,7 @@ Status Session::Impl::enter(const std::shared_ptr<const SizeRange>& range, const
   gives_way = enters = true;
   Status status = keirin::enter(*this, range, inputs);
   enters = false;
+  if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);  // closed while this plan was made
   return status;
 }
 

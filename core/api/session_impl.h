@@ -102,8 +102,9 @@ struct Session::Impl {
   size_t make_room(PlanTable<Decision>::List& decisions, int64_t bytes) const;
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);
-  // The same for all sizes of a range.
+  // The same for all sizes that were entered by the range's choice.
   void revoke(const std::shared_ptr<const SizeRange>& range, const std::string& why);
+  void drop_range_plans(const std::string& choice);
   void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
   // A report of calls that eager answers because nothing was decided for them.
   void note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason);

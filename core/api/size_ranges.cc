@@ -204,19 +204,30 @@ void SizeRanges::set(SizeBox box, const std::vector<SizePiece>& pieces, const st
   box_ = std::move(box);
   ranges_.clear();
   for (const SizePiece& piece : pieces) ranges_.push_back(std::make_shared<const SizeRange>(SizeRange{piece}));
-  closed_.assign(ranges_.size(), {});
+  why_closed_.assign(ranges_.size(), {});
   checks_ = checks;
+  for (size_t i = 0; i < ranges_.size(); ++i)
+    if (const auto closed = closed_.find(ranges_[i]->piece.choice); closed != closed_.end()) close_range(i, closed->second);
 }
 
-bool SizeRanges::close(const std::shared_ptr<const SizeRange>& range, const std::string& why) {
+bool SizeRanges::close(const std::string& choice, const std::string& why) {
   const std::lock_guard lock(mutex_);
-  const auto found = std::find(ranges_.begin(), ranges_.end(), range);
-  if (found == ranges_.end()) return false;
-  closed_[static_cast<size_t>(found - ranges_.begin())] = why;
-  SizePiece piece = (*found)->piece;
-  piece.choice = kEager;
-  *found = std::make_shared<const SizeRange>(SizeRange{std::move(piece)});
+  if (!closed_.emplace(choice, why).second) return false;
+  for (size_t i = 0; i < ranges_.size(); ++i)
+    if (ranges_[i]->piece.choice == choice) close_range(i, why);
   return true;
+}
+
+bool SizeRanges::is_closed(const std::string& choice) const {
+  const std::lock_guard lock(mutex_);
+  return closed_.contains(choice);
+}
+
+void SizeRanges::close_range(size_t number, const std::string& why) {
+  SizePiece piece = ranges_[number]->piece;
+  piece.choice = kEager;
+  ranges_[number] = std::make_shared<const SizeRange>(SizeRange{std::move(piece)});
+  why_closed_[number] = why;
 }
 
 void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages) {
@@ -242,7 +253,7 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k) out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SizePiece& piece = ranges_[i]->piece;
-    out.ranges.push_back({piece.least, piece.most, piece.choice, closed_[i]});
+    out.ranges.push_back({piece.least, piece.most, piece.choice, why_closed_[i]});
   }
   for (const CheckedSizes& check : checks_) {
     std::string sizes;

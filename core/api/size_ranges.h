@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,8 +71,9 @@ class SizeRanges {
   std::shared_ptr<const SizeRange> find(const Sizes& sizes) const;
   // In the place of all that were there.
   void set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks);
-  // Eager answers its sizes from now on. False if it is not one of those that are there.
-  bool close(const std::shared_ptr<const SizeRange>& range, const std::string& why);
+  // Eager answers all sizes of ranges with this choice from now on, also of those that are set later. False if it was closed before.
+  bool close(const std::string& choice, const std::string& why);
+  bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages);
   void let_go(size_t plans);
@@ -79,10 +81,13 @@ class SizeRanges {
   RangesReport report(const std::vector<std::string>& names) const;
 
  private:
+  void close_range(size_t number, const std::string& why);  // under mutex_
+
   mutable std::mutex mutex_;  // guards what follows
   SizeBox box_;
   std::vector<std::shared_ptr<const SizeRange>> ranges_;
-  std::vector<std::string> closed_;  // by range: why it was, or empty
+  std::vector<std::string> why_closed_;        // by range; empty: it is not
+  std::map<std::string, std::string> closed_;  // choices, and why
   std::vector<CheckedSizes> checks_;
   std::vector<std::pair<std::string, double>> enter_seconds_;
   uint64_t entered_ = 0, kernels_generated_ = 0, let_go_ = 0;

@@ -113,7 +113,7 @@ TEST(CutToGrowth, KeepsWhatWasMetAndHalvesTheFurthest) {
 TEST(SizeRanges, HoldTheirBoxAndCloseForGood) {
   SizeRanges ranges;
   EXPECT_EQ(ranges.find({4}), nullptr);
-  ranges.set({{1}, {64}}, {{1, 8, "cpu/all"}, {9, 64, "cpu/all/1"}}, {});
+  ranges.set({{1}, {64}}, {{1, 8, "cpu/all"}, {9, 32, "cpu/all/1"}, {33, 64, "cpu/all"}}, {});
   EXPECT_EQ(ranges.find({65}), nullptr);
   EXPECT_EQ(ranges.find({4, 4}), nullptr);
   const auto small = ranges.find({8}), large = ranges.find({9});
@@ -121,12 +121,17 @@ TEST(SizeRanges, HoldTheirBoxAndCloseForGood) {
   EXPECT_EQ(small->piece.choice, "cpu/all");
   EXPECT_EQ(large->piece.choice, "cpu/all/1");
   EXPECT_NE(small->record, large->record);
-  EXPECT_TRUE(ranges.close(small, "it was wrong"));
-  EXPECT_FALSE(ranges.close(small, "again"));
+  EXPECT_FALSE(ranges.is_closed("cpu/all"));
+  EXPECT_TRUE(ranges.close("cpu/all", "it was wrong"));
+  EXPECT_FALSE(ranges.close("cpu/all", "again"));
+  EXPECT_TRUE(ranges.is_closed("cpu/all"));
   EXPECT_EQ(ranges.find({8})->piece.choice, "eager");
+  EXPECT_EQ(ranges.find({64})->piece.choice, "eager") << "what was wrong at one size is not asked at another";
   EXPECT_EQ(ranges.find({9}), large);
+  ranges.set({{1}, {64}}, {{1, 64, "cpu/all"}}, {});
+  EXPECT_EQ(ranges.find({8})->piece.choice, "eager") << "nor after another check";
   const RangesReport report = ranges.report({"x[0]"});
-  ASSERT_EQ(report.ranges.size(), 2u);
+  ASSERT_EQ(report.ranges.size(), 1u);
   EXPECT_EQ(report.ranges[0].closed, "it was wrong");
   EXPECT_EQ(report.sizes[0].name, "x[0]");
 }
