@@ -244,6 +244,7 @@ bool DecisionThread::enter(const Task& task) {
   if (!range) return false;
   (void)session_.runtime.tensors().synchronize(session_.device);
   Result<Tensors> inputs = inputs_of(task.call);
+  if (inputs.ok() && session_.find(*inputs)) return true;  // it was checked there
   const Status status = inputs.ok() ? session_.enter(range, *inputs) : inputs.status();
   if (!status.ok() && !queue_->stop)
     session_.tell(Event::Kind::kChanged, kNote, "eager answers sizes of a range, whose plan could not be made: " + status.message().what);

