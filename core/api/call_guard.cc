@@ -13,6 +13,22 @@ namespace {
 // What vector loads of any backend may rely on; LibTorch's own allocations are aligned to more.
 constexpr uintptr_t kMostAlignment = 64;
 
+class KeyHash {
+ public:
+  void add(DType dtype, const int64_t* sizes, size_t rank) {
+    mix(static_cast<uint64_t>(dtype) << 8 | rank);
+    for (size_t d = 0; d < rank; ++d) mix(static_cast<uint64_t>(sizes[d]));
+  }
+  uint64_t key() const { return key_; }
+
+ private:
+  void mix(uint64_t word) {
+    key_ = (key_ ^ word) * 0x9e3779b97f4a7c15u;
+    key_ ^= key_ >> 29;
+  }
+  uint64_t key_ = 0x243f6a8885a308d3u;
+};
+
 }  // namespace
 
 uintptr_t alignment_of(const Tensor& tensor) {
@@ -49,6 +65,20 @@ CallGuard::CallGuard(const std::vector<TensorRef>& inputs, Device device, uint64
     span_bytes_.push_back(range.second - range.first);
   }
   if (!written_inputs_.empty()) all_weights_ = ranges_of(writes.all_weights);
+  key_ = key_of(inputs);
+}
+
+CallGuard::CallGuard(std::vector<TensorSpec> specs) : specs_(std::move(specs)) {
+  KeyHash hash;
+  for (const TensorSpec& spec : specs_) hash.add(spec.dtype, spec.sizes.data(), spec.sizes.size());
+  key_ = hash.key();
+}
+
+uint64_t CallGuard::key_of(const std::vector<TensorRef>& inputs) {
+  KeyHash hash;
+  for (const TensorRef& t : inputs)
+    if (t) hash.add(t->dtype(), t->sizes(), static_cast<size_t>(t->rank()));
+  return hash.key();
 }
 
 bool CallGuard::fits(const Tensor& tensor, size_t input) const {

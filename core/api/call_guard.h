@@ -27,12 +27,15 @@ class CallGuard {
   // For calls like one with `inputs` on `device`, under `modes`.
   CallGuard(const std::vector<TensorRef>& inputs, Device device, uint64_t modes, const Writes& writes);
   // For sizes alone: of an entry that names eager.
-  explicit CallGuard(std::vector<TensorSpec> specs) : specs_(std::move(specs)) {}
+  explicit CallGuard(std::vector<TensorSpec> specs);
 
   // Any thread.
   bool admits(const std::vector<TensorRef>& inputs) const;
   // Whether two guards are for the same dtypes, sizes and strides: the newer one takes the older one's place.
   bool same_inputs(const CallGuard& other) const;
+  // The same for all calls of these dtypes and sizes, whatever their strides; equal keys of others are possible and rare.
+  static uint64_t key_of(const std::vector<TensorRef>& inputs);
+  uint64_t key() const { return key_; }
   // What a call with these inputs could be told apart by; with strides.
   const std::vector<TensorSpec>& specs() const { return specs_; }
 
@@ -46,6 +49,7 @@ class CallGuard {
   bool writes_apart(const std::vector<TensorRef>& inputs) const;
 
   std::vector<TensorSpec> specs_;
+  uint64_t key_ = 0;
   std::vector<uintptr_t> alignment_;     // of each input: its address is a multiple
   std::vector<uintptr_t> span_bytes_;    // from the first to the last byte of each input, which sizes and strides fix
   std::vector<size_t> written_inputs_;

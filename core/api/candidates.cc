@@ -96,7 +96,7 @@ Result<ClaimResult> claims_of(Session::Impl& session, PluginDevice& device, cons
       if (auto known = parse_claims(*entry); known.ok() && check_claims(region, &*known).ok()) return known;
   if (session.never_compiles()) return Status(Code::k_unsupported, kNeverCompiles);
   KRN_TRY_LET(ClaimResult claims, device.claim(region, policy));
-  if (cache) cache->publish(EntryKind::kClaims, key, claims_text(claims));
+  if (cache && !session.enters) cache->publish(EntryKind::kClaims, key, claims_text(claims));
   return claims;
 }
 
@@ -126,7 +126,7 @@ Result<Compiled> compile_region(Session::Impl& session, PluginDevice& device, co
   if (!folder.empty()) options.dump = [&](std::string_view text) { generated.append(text); };
   KRN_TRY_LET(auto executable, device.compile(region, policy, options));
   if (!generated.empty()) dump(folder, "21-" + device.plugin_name() + "-" + key.hex().substr(0, 8) + ".txt", generated);
-  if (cache)
+  if (cache && !session.enters)
     if (auto artifact = device.save(*executable); artifact.ok())
       cache->publish(EntryKind::kArtifact, key, artifact_bytes(*artifact));
   return Compiled{std::move(executable), false};
@@ -156,6 +156,7 @@ void keep_precision(const Session::Impl& session, Prepared& prepared, const std:
   for (OpId id = 0; id < graph.ops.size() && !wrong.empty(); ++id) {
     if (!may_round(session, graph, id) || !wrong.count(hex(judged_hash(graph, id, session)))) continue;
     graph.ops[id].set(AttrKey::k_ieee, true);
+    prepared.keeps_precision = true;
     prepared.written = nullptr;
   }
 }
@@ -177,6 +178,7 @@ constexpr const char* kWrongBefore = "answered wrong before; `keirin cache forgi
 struct CutGraph {
   Partition parts;
   std::vector<uint32_t> numbers;  // by region: its number, which it keeps where others are left out
+  bool repaired = false;          // something claimed is left out because it was judged wrong
 };
 
 // The graph cut by what the plugin claims, less what it was judged wrong for: such an op stays eager, and a region that was wrong
@@ -185,11 +187,12 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
                            ClaimResult& claims) {
   const std::set<std::string> wrong = session.tries_known_wrong ? std::set<std::string>() : choice.device->known_wrong();
   std::vector<Claim> wanted(1);  // each a class of its own, which partition joins with no other
+  bool repaired = false;
   for (const NodeClaim& claim : claims.claims)
     for (uint32_t node : claim.nodes) {
       const OpId op = whole.nodes[node];
       if (!kept_by(choice.cut, graph.ops[op])) continue;
-      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session)))) claims.refusals.push_back({node, kWrongBefore});
+      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session)))) claims.refusals.push_back({node, kWrongBefore}), repaired = true;
       else wanted[0].ops.push_back(op);
     }
   constexpr int kMostHalvings = 16;
@@ -198,7 +201,7 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     bool changed = false;
     for (const Region& region : parts.regions) {
       if (wrong.empty() || !wrong.count(hex(judged_hash(region.cut.graph, session)))) continue;
-      changed = true;
+      changed = repaired = true;
       // What cannot be halved is not compiled: single ops, and what floats into whatever reads it.
       const bool halve = region.ops.size() > 1 && halvings < kMostHalvings;
       const std::vector<OpId> out(region.ops.begin() + static_cast<ptrdiff_t>(halve ? region.ops.size() / 2 : 0), region.ops.end());
@@ -216,7 +219,7 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     }
     std::vector<uint32_t> numbers;
     for (const Region& region : parts.regions) numbers.push_back(number_of[region.ops.back()]);  // what floats in stands before
-    return CutGraph{std::move(parts), std::move(numbers)};
+    return CutGraph{std::move(parts), std::move(numbers), repaired};
   }
 }
 
@@ -361,7 +364,7 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs) {
   const std::string folder = dump_folder(session.options);
   KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
-  FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device);
+  FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device, &session.folded);
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
@@ -374,6 +377,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   context.extra_weight_bytes = static_cast<int64_t>(session.options.memory_limit * static_cast<double>(weight_bytes));
   auto start = std::chrono::steady_clock::now();
   KRN_TRY(run_passes(prepared.graph, context));
+  prepared.own_constant_bytes = evaluator.computed_bytes();
   prepared.stage_seconds.emplace_back("passes", seconds_since(start));
   return {};
 }
@@ -433,6 +437,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   const RegionBytes& whole = *written;
   KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
   KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, whole, choice, claims));
+  built.repaired = cut.repaired || prepared.keeps_precision;
   const Partition& parts = cut.parts;
   const Refusals said = by_op(claims, whole.nodes);
   if (parts.regions.empty())

@@ -25,7 +25,9 @@ struct Prepared {
   Captured captured;
   Graph graph;                        // after the passes
   std::vector<TensorRef> constants;   // by index: the session's weights, then what folding added
+  int64_t own_constant_bytes = 0;     // of those that folding computed for it and that no other of the session's graphs had
   std::unique_ptr<GraphCalls> calls;  // runs ops of either graph eagerly
+  bool keeps_precision = false;       // products of it are compiled without rounding, because with it they were judged wrong
   std::vector<std::pair<std::string, double>> stage_seconds;
   std::shared_ptr<const RegionBytes> written;  // written_graph; null where the graph has changed since
 };
@@ -70,6 +72,7 @@ struct BuiltPlan {
   double seconds = 0;          // claims, compilation or loading
   std::vector<std::string> lost;  // regions that failed to compile and run eagerly, with the reason
   bool from_cache = false;     // every region came from the cache
+  bool repaired = false;       // something is left out of it, or compiled otherwise, because it was judged wrong
   std::vector<std::string> refusals;  // "attention: 4 nodes, no kernel": reasons for eager nodes, most frequent first
 
   std::vector<std::string> hashes() const;  // hex, of the regions

@@ -174,7 +174,7 @@ Result<bool> Chain::answer(size_t segment, const SegmentInputs& inputs, SegmentR
     if (sized->numbers != inputs.numbers) continue;
     const std::shared_ptr<const keirin::Decision> decision = sized->session->find(inputs.tensors);
     if (!decision) continue;
-    if (!decision->call || !decision->guard->breaker.admits()) return false;
+    if (!decision->call || !decision->guard->record->breaker.admits()) return false;
     KRN_TRY_LET(results.tensors, sized->session->answer(*decision, inputs.tensors, sized));
     results.numbers = sized->number_results;
     answered_.fetch_add(1, std::memory_order_relaxed);
@@ -567,7 +567,7 @@ class Chain::Choosing {
     const bool chained = winner == 1;
     if (chained)
       s_.publish(std::make_shared<Decision>(
-          Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), {}, true}));
+          Decision{d_.call_guard(), d_.candidates[1].call, std::make_shared<PlanGuard>(), {}, true, nullptr, 0}));
     else
       d_.publish({}, {});
     ModelReport& report = d_.report;

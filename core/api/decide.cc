@@ -27,9 +27,13 @@ const char* reason_of(const Status& status) {
   return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
 }
 
+// Nor may the race then prefer a plan with eager steps to one without.
+bool is_forbidden(const Deciding& d, const BuiltPlan& built) {
+  return d.session.options.fallback == Fallback::kForbid && built.nodes_compiled < static_cast<int>(d.prepared->graph.ops.size());
+}
+
 void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
-  // Nor may the race then prefer a plan with eager steps to one without.
-  if (built.ok() && d.session.options.fallback == Fallback::kForbid && built->nodes_compiled < d.report.nodes) {
+  if (built.ok() && is_forbidden(d, *built)) {
     std::string why = std::to_string(d.report.nodes - built->nodes_compiled) + " operators would run eagerly, which is forbidden";
     if (!built->refusals.empty()) why += ": " + built->refusals.front();
     built = Status(Code::k_unsupported, std::move(why));
@@ -116,6 +120,7 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
     return {};
   }
   d.report.stage_seconds = d.prepared->stage_seconds;
+  if (d.range) return {};
   d.report.nodes = static_cast<int>(d.prepared->graph.ops.size());
   for (const Op& op : d.prepared->graph.ops) d.report.nodes_opaque += op.code == OpCode::kOpaque;
   read_kept_decision(d);
@@ -187,6 +192,7 @@ void finish(Deciding& d) {
       d.report.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
     if (candidate.report.reason == "wrong_result") d.report.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
     d.report.candidates.push_back(candidate.report);
+    d.report.candidates.back().repaired = candidate.built.repaired;
   }
 }
 
@@ -291,6 +297,14 @@ ModelReport eager_answers(Deciding& d) {
   return d.report;
 }
 
+// What such a call writes is reached by two names, which no plan and no recording expects, or it reads what no plan is given: nothing is
+// decided for its like. Null: nothing of that kind.
+const char* why_only_eager(const Deciding& d) {
+  if (d.seen.reads_storage) return "the model reads an input or weight by its place in memory (as_strided)";
+  if (!d.call_guard().admits(d.inputs)) return "the model writes an input that shares memory with another one or with a weight";
+  return nullptr;
+}
+
 Result<ModelReport> run(Deciding& d) {
   Candidate eager;
   eager.report.name = "eager";
@@ -304,11 +318,7 @@ Result<ModelReport> run(Deciding& d) {
   KRN_TRY(d.step([&] { return prepare(d, std::move(known)); }));
   KRN_TRY(d.go_on());
   if (std::string why = why_no_plugin(d.session); !why.empty()) d.report.reasons.insert(d.report.reasons.begin(), std::move(why));
-  // What such a call writes is reached by two names, which no plan and no recording expects: nothing is decided for its like.
-  const char* only_eager = nullptr;
-  if (!d.call_guard().admits(d.inputs)) only_eager = "the model writes an input that shares memory with another one or with a weight";
-  if (d.seen.reads_storage) only_eager = "the model reads an input or weight by its place in memory (as_strided)";
-  if (only_eager != nullptr) {
+  if (const char* const only_eager = why_only_eager(d)) {
     d.report.chosen = "eager";
     d.report.verified = true;
     d.report.eager_share = 1;
@@ -400,14 +410,63 @@ Status keep_fallback_rule(const Session::Impl& session, ModelReport& report) {
   return {};
 }
 
-Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs, bool for_range) {
   if (std::find(inputs.begin(), inputs.end(), nullptr) != inputs.end()) return session.eager->run(inputs).status();  // says which
   Deciding d(session, inputs);
+  d.for_range = for_range;
   Result<ModelReport> report = run(d);
   if (!report.ok()) return report;
   KRN_TRY(keep_fallback_rule(session, *report));
   for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;
+}
+
+namespace {
+
+// The range's candidate at these inputs' sizes, without a call where eager is to answer them. Nothing is compared and nothing is timed.
+Result<Candidate> candidate_of_range(Deciding& d) {
+  const std::string& choice = d.range->piece.choice;
+  if (choice == "eager") return Candidate();
+  double start = now_s();
+  KRN_TRY(prepare(d, std::nullopt));
+  if (!d.prepared || why_only_eager(d)) return Candidate();
+  double observing = now_s() - start;
+  for (const auto& [name, seconds] : d.report.stage_seconds) observing -= seconds;
+  d.stage("eager", observing);
+  start = now_s();
+  if (choice == "replay") {
+    add_replay(d);
+    return std::move(d.candidates.back());
+  }
+  const std::optional<PlanChoice> how = find_choice(d.session, choice);
+  if (!how) return Candidate();
+  Candidate candidate;
+  candidate.report.name = choice;
+  KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how));
+  if (is_forbidden(d, candidate.built)) return Candidate();
+  candidate.report.plugin = candidate.built.plugin;
+  d.make_calls(candidate);
+  d.stage("plan", now_s() - start);
+  return candidate;
+}
+
+}  // namespace
+
+Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
+  Deciding d(session, inputs);
+  d.range = range;
+  d.for_range = true;
+  Result<Candidate> candidate = d.step([&] { return candidate_of_range(d); });
+  KRN_TRY(d.go_on());
+  std::shared_ptr<PlanGuard> guard;
+  if (candidate.ok() && candidate->call) {
+    guard = service_guard(d, candidate->report.name, candidate->report.plugin);
+    session.ranges.entered(candidate->built.kernels_generated, d.report.stage_seconds);
+    d.publish(std::move(candidate->call), std::move(guard), candidate->built.plan);
+    return {};
+  }
+  d.publish({}, {});  // what cannot be made is not asked for again
+  return candidate.ok() ? Status() : candidate.status();
 }
 
 }  // namespace keirin

@@ -13,7 +13,13 @@ namespace keirin {
 
 // Under the session's compile_mutex. Publishes what answers calls of this kind from now on. An error is eager's own on these inputs,
 // or a rule of the options that cannot be kept.
-Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs);
+// `for_range`: at one of the places where ranges are checked.
+Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs, bool for_range = false);
+
+// Under the session's compile_mutex. Makes a plan of the range's choice for calls like one with these inputs and publishes it: eager runs
+// once, to be looked at, nothing is verified or raced, and code is generated only for a structure that was not met. Eager answers such
+// calls from then on where no plan can be made, also where the error says why.
+Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
 
 // Eager steps of what was chosen under the option `fallback`: an error where they are forbidden, a line of the report for `warn`.
 Status keep_fallback_rule(const Session::Impl& session, ModelReport& report);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/api/decision_thread.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <exception>
 #include <optional>
 #include <system_error>
+#include <utility>
 
+#include "core/api/events.h"
 #include "core/base/end_flag.h"
 #include "core/host/fork_count.h"
 #include "core/ir/graph.h"
@@ -20,6 +24,13 @@ using Tensors = std::vector<TensorRef>;
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
+constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
+constexpr size_t kMostLeft = 4096;         // sizes of which is remembered that eager is to answer them
+constexpr double kShareOfMemory = 0.25;    // of what is free, that a call of the largest size checked may take
+constexpr int64_t kLeastBytes = 1 << 20;   // a call's memory that is not told apart from nothing
+constexpr double kLongestCallMs = 500;     // of eager, at the largest size checked, if calls grow as sizes do
+constexpr double kGrowthUntimed = 16;
+constexpr int64_t kOpenGrowth = 16;        // of a size for which the export states no end
 
 // Others had the processor, or another process is measuring: the same question may have an answer later.
 bool may_be_tried_again(const Result<ModelReport>& report) {
@@ -50,43 +61,82 @@ DecisionThread::~DecisionThread() {
   thread_.join();
 }
 
+bool DecisionThread::waits_for_range(const Sizes& sizes, bool* bring_about) {
+  if (sizes.empty() || !session_.options.ranges || session_.never_compiles() || session_.options.force == "eager") return false;
+  if (first_.empty()) first_ = sizes;
+  if (sizes == first_) return false;
+  *bring_about = second_.empty();
+  if (*bring_about) second_ = sizes;
+  return true;
+}
+
 void DecisionThread::meet(const Tensors& inputs) {
   if (fork_count() != forks_) return;
+  Task task;
+  bool bring_about = false;
   {
     const std::unique_lock lock(met_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || said_refused_ || (said_full_ && !refused_.empty())) return;
-    const MetSizes::Answer answer = met_.meet(inputs);
-    if (answer == MetSizes::Answer::kKnown) return;
     std::vector<TensorSpec> specs;
     for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
+    if (refused_.empty()) {
+      task.sizes = session_.range_sizes(specs);
+      if (waits_for_range(task.sizes, &bring_about)) {
+        if (left_.contains(task.sizes) || waiting_.size() >= kMostWaiting) return;  // of the latter the next call asks again
+        if (!waiting_.insert(task.sizes).second) return;
+      } else {
+        task.sizes.clear();
+      }
+    }
+    const MetSizes::Answer answer = task.sizes.empty() ? met_.meet(inputs) : MetSizes::Answer::kNew;
+    if (answer == MetSizes::Answer::kKnown) return;
     if (!refused_.empty()) {
       said_refused_ = true;
       return session_.note_undecided(specs, refused_);
     }
-    if (answer == MetSizes::Answer::kTooMany) {
-      if (!said_full_)
-        session_.note_undecided(specs, "not decided: " + std::to_string(session_.options.max_shapes) +
-                                           " kinds of calls were met before (max_shapes); eager answers all others");
-      said_full_ = true;
-      return;
-    }
+    if (answer == MetSizes::Answer::kTooMany) return say_full(specs);
   }
   Result<MetCall> call = keep_call(inputs, session_.runtime.tensors());
-  if (call.ok()) add(std::move(*call));  // else no memory: nothing is decided about such calls
+  if (!call.ok()) return done_with(task);  // no memory: nothing is decided about such calls
+  if (bring_about) add({{call->specs, {}, {}}, 0, {}, {}, true});
+  task.call = std::move(*call);
+  add(std::move(task));
+}
+
+// Under met_mutex_.
+void DecisionThread::say_full(const std::vector<TensorSpec>& specs) {
+  if (std::exchange(said_full_, true)) return;
+  session_.note_undecided(specs, "not decided: " + std::to_string(session_.options.max_shapes) +
+                                     " kinds of calls were met before (max_shapes); eager answers all others");
+}
+
+bool DecisionThread::counts(const Task& task) {
+  const std::lock_guard lock(met_mutex_);
+  const MetSizes::Answer answer = met_.meet(task.call);
+  if (answer == MetSizes::Answer::kTooMany) say_full(task.call.specs);
+  if (answer != MetSizes::Answer::kNew && left_.size() < kMostLeft) left_.insert(task.sizes);
+  return answer == MetSizes::Answer::kNew;
+}
+
+void DecisionThread::done_with(const Task& task) {
+  const std::lock_guard lock(met_mutex_);
+  waiting_.erase(task.sizes);
 }
 
 void DecisionThread::decide_again(const MetCall& call) {
   if (!refused_.empty()) return session_.note_undecided(call.specs, refused_);
-  if (std::find(call.inputs.begin(), call.inputs.end(), nullptr) == call.inputs.end()) {
+  {
     const std::lock_guard lock(met_mutex_);
-    (void)met_.meet(call.inputs);
+    (void)met_.meet(call);
+    if (first_.empty()) first_ = session_.range_sizes(call.specs);
   }
-  add(call);
+  add({call, 0, {}, {}, false});
 }
 
-void DecisionThread::add(MetCall call) {
+void DecisionThread::add(Task task) {
   const std::lock_guard lock(queue_->mutex);  // held for moments only
-  queue_->tasks.push_back({std::move(call), 0, Clock::now()});
+  task.due = Clock::now();
+  queue_->tasks.push_back(std::move(task));
   if (!thread_.joinable()) {
     try {
       thread_ = std::thread([this] { work(); });
@@ -132,6 +182,7 @@ void DecisionThread::work() {
     queue_->busy = true;
     lock.unlock();
     const bool again = decide(*task);
+    if (!again) done_with(*task);
     lock.lock();
     if (again) {
       task->due = Clock::now() + kFirstRest * (1 << task->attempts++);
@@ -163,11 +214,17 @@ Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {
 }
 
 bool DecisionThread::decide(Task& task) {
-  std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
-  while (!turn.try_lock_for(kLook))
-    if (queue_->stop) return false;
   std::string failed;
   try {
+    if (!task.sizes.empty()) {
+      if (enter(task) || !counts(task)) return false;
+      done_with(task);
+      task.sizes.clear();  // it counts once, however often it is tried
+    }
+    std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
+    while (!turn.try_lock_for(kLook))
+      if (queue_->stop) return false;
+    if (task.check) return check_sizes(task);
     // The copies were enqueued on their callers' streams.
     (void)session_.runtime.tensors().synchronize(session_.device);
     Result<Tensors> inputs = inputs_of(task.call);
@@ -180,6 +237,84 @@ bool DecisionThread::decide(Task& task) {
   }
   if (!failed.empty()) session_.note_undecided(task.call.specs, "not decided: " + failed);
   return false;
+}
+
+bool DecisionThread::enter(const Task& task) {
+  const std::shared_ptr<const SizeRange> range = session_.ranges.find(task.sizes);
+  if (!range) return false;
+  (void)session_.runtime.tensors().synchronize(session_.device);
+  Result<Tensors> inputs = inputs_of(task.call);
+  if (inputs.ok() && session_.find(*inputs)) return true;  // it was checked there
+  const Status status = inputs.ok() ? session_.enter(range, *inputs) : inputs.status();
+  if (!status.ok() && !queue_->stop)
+    session_.tell(Event::Kind::kChanged, kNote, "eager answers sizes of a range, whose plan could not be made: " + status.message().what);
+  return true;
+}
+
+std::optional<ModelReport> DecisionThread::report_at(const Sizes& sizes) const {
+  const std::lock_guard lock(session_.report_mutex);
+  for (size_t i = session_.reports.size(); i-- > 0;) {
+    const ModelReport& report = session_.reports[i];
+    const auto same = [](const SizeReport& size, int64_t value) { return size.value == value; };
+    if (!report.candidates.empty() && std::ranges::equal(report.sizes, sizes, same)) return report;
+  }
+  return std::nullopt;
+}
+
+// How many times the work of the sizes that were met a check may be: it is a hundred calls or so, in fp64 too, and a call's memory.
+double DecisionThread::growth_of(const ModelReport& met) {
+  const int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+  const double memory = static_cast<double>(pages) * static_cast<double>(page) * kShareOfMemory /
+                        static_cast<double>(std::max({met.eager_peak_bytes, met.peak_bytes, kLeastBytes}));
+  const double time = met.eager_ms > 0 ? kLongestCallMs / met.eager_ms : kGrowthUntimed;
+  return std::min(memory, time);
+}
+
+bool DecisionThread::check_sizes(const Task& task) {
+  std::vector<Sizes> met;
+  {
+    const std::lock_guard lock(met_mutex_);
+    met = {first_, second_};
+  }
+  SizeBox box = session_.bounds(task.call.specs);
+  for (size_t k = 0; k < box.most.size(); ++k) {
+    const int64_t larger = std::max(met[0][k], met[1][k]);
+    if (box.most[k] == 0) box.most[k] = kOpenGrowth * larger;
+    box.most[k] = std::max(box.most[k], larger);
+    box.least[k] = std::clamp<int64_t>(box.least[k], 1, std::max<int64_t>(1, std::min(met[0][k], met[1][k])));
+  }
+  const std::optional<ModelReport> known = report_at(first_);
+  box = cut_to_growth(std::move(box), met, known ? growth_of(*known) : 1);
+  bool again = false;
+  for (const Sizes& sizes : sizes_to_check(box, met)) {
+    const auto at = std::find_if(checked_.begin(), checked_.end(), [&](const CheckedSizes& c) { return c.sizes == sizes; });
+    if (at != checked_.end() && !at->disturbed) continue;
+    Result<CheckedSizes> check = known && sizes == first_ && known->disturbed.empty()
+                                     ? Result<CheckedSizes>(CheckedSizes{sizes, known->chosen, false, known->candidates})
+                                     : session_.check(sizes);
+    if (queue_->stop) return false;
+    if (!check.ok()) {
+      // Sizes that the export allows and eager refuses, or for which there is no memory: nothing is known there, so nothing is chosen.
+      session_.tell(Event::Kind::kChanged, kNote, "a range is not checked everywhere: " + check.status().message().what);
+      CheckedSizes none{sizes, "eager", false, {}};
+      if (check.status().code() == Code::k_wrong_result) {  // of the one candidate that was asked for
+        CandidateReport& wrong = none.candidates.emplace_back();
+        wrong.name = session_.options.only_candidate;
+        wrong.reason = "wrong_result";
+      }
+      check = std::move(none);
+    }
+    again |= check->disturbed;
+    if (at != checked_.end()) *at = std::move(*check);
+    else checked_.push_back(std::move(*check));
+  }
+  session_.ranges.set(std::move(box), divide(checked_), checked_);
+  {
+    const std::lock_guard lock(met_mutex_);
+    left_.clear();
+  }
+  session_.tell(Event::Kind::kDecided, kNote, "sizes between " + std::to_string(checked_.size()) + " that were checked are in ranges");
+  return again && task.attempts + 1 < kAttempts;
 }
 
 }  // namespace keirin

@@ -5,6 +5,9 @@
 // processor. With `compile` never it only takes over what earlier processes decided. A call hands on what it met and
 // never waits: it takes a lock that is free, or leaves it to the next call. Internal to core/api.
 //
+// The first size met is decided by itself. With the second, what was decided is checked at more sizes, and ranges are made of what is
+// found (core/api/size_ranges.h); a size that lies in one is entered: its plan is made here, of the range's choice, and nothing is decided.
+//
 // A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what
 // the runs left, while other calls are under way, whose writes and draws would be lost. The reports say so;
 // `Session::compile` still decides it.
@@ -17,6 +20,8 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,9 +51,11 @@ class DecisionThread {
  private:
   using Clock = std::chrono::steady_clock;
   struct Task {
-    MetCall call;
+    MetCall call;           // of a check: any call of those that brought it about
     int attempts = 0;
     Clock::time_point due;  // not before
+    Sizes sizes;            // where they may lie in a range; of a call that is decided by itself: empty
+    bool check = false;     // find out what answers which sizes
   };
   // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
   struct Queue {
@@ -59,12 +66,25 @@ class DecisionThread {
     std::atomic<bool> stop{false};
   };
 
-  void add(MetCall call);
+  // Under met_mutex_. Whether a call of these sizes waits for a range, which it may bring about.
+  bool waits_for_range(const Sizes& sizes, bool* bring_about);
+  void add(Task task);
   void work();
   // The task that is due and waits longest. Not before one is; nothing where the thread is to end.
   std::unique_ptr<Task> next(std::unique_lock<std::mutex>& lock);
   // Whether it has to be tried again, because others had the machine.
   bool decide(Task& task);
+  // The same of the ranges.
+  bool check_sizes(const Task& task);
+  // Whether its sizes lie in a range, which then answers them.
+  bool enter(const Task& task);
+  // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
+  bool counts(const Task& task);
+  void done_with(const Task& task);
+  void say_full(const std::vector<TensorSpec>& specs);
+  static double growth_of(const ModelReport& met);
+  // The report of the decision at these sizes, if there is one.
+  std::optional<ModelReport> report_at(const Sizes& sizes) const;
   Result<std::vector<TensorRef>> inputs_of(const MetCall& call);
 
   Session::Impl& session_;
@@ -73,6 +93,10 @@ class DecisionThread {
   std::mutex met_mutex_;
   MetSizes met_;                                   // under met_mutex_
   bool said_refused_ = false, said_full_ = false;  // under met_mutex_
+  // Under met_mutex_: the first sizes that may lie in a range, the second ones, and those whose turn has not come.
+  Sizes first_, second_;
+  std::set<Sizes> waiting_, left_;                 // and those that are in no range, and too many to be decided
+  std::vector<CheckedSizes> checked_;              // the thread's
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
   std::thread thread_;  // started by the first task, under the queue's mutex
 };

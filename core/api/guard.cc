@@ -116,9 +116,9 @@ void CallChecker::work(Queue& queue, TensorServices& services) {
     queue.busy = true;
     lock.unlock();
     PlanGuard& guard = *sample.guard;
-    if (!guard.revoked) {
+    if (!guard.record->revoked) {
       const std::string wrong = guard.check(sample.inputs, sample.outputs);
-      if (!wrong.empty() && !KRN_PLANTED(sample_ignored) && !guard.revoked.exchange(true)) guard.revoke(wrong);
+      if (!wrong.empty() && !KRN_PLANTED(sample_ignored) && !guard.record->revoked.exchange(true)) guard.revoke(wrong);
     }
     sample = {};
     lock.lock();

@@ -54,12 +54,18 @@ class CircuitBreaker {
   bool open_ = false, trying_ = false;
 };
 
-// One plan's guard.
-struct PlanGuard {
-  using Tensors = std::vector<TensorRef>;
+// What is counted of the calls that one choice answers: those of one plan, or of all plans of a range of sizes.
+struct ServiceRecord {
   CircuitBreaker breaker;
   std::atomic<uint64_t> calls{0};
   std::atomic<bool> revoked{false};
+};
+
+// One plan's guard.
+struct PlanGuard {
+  using Tensors = std::vector<TensorRef>;
+  std::shared_ptr<ServiceRecord> record = std::make_shared<ServiceRecord>();
+  std::atomic<uint64_t> last_used{0};        // the number that the session gave its last call; of plans, the least goes first
   uint64_t sample_rate = 0;                  // 0: never checked
   // What is wrong with the outputs of a call, in words; empty if nothing is, or if it could not be told.
   std::function<std::string(const Tensors& inputs, const Tensors& outputs)> check;
@@ -67,7 +73,7 @@ struct PlanGuard {
 
   // Whether this call is one of the first three or one in sample_rate.
   bool takes_sample() {
-    const uint64_t n = calls.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t n = record->calls.fetch_add(1, std::memory_order_relaxed);
     return sample_rate > 0 && (n < 3 || n % sample_rate == 0);
   }
 };

@@ -66,7 +66,7 @@ struct LoadOptions {
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
-  int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last
+  int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last; sizes in ranges do not count
   std::vector<std::string> load_libraries;  // that register operators, opened before the model is read; they stay loaded
   // Called with each event by the thread that it happens on, also within calls: it has to be quick, may be called by several threads at
   // once, and may not call the model. What it throws is dropped. Lives as long as the model; a plugin's log is that of the first model

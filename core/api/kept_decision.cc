@@ -149,7 +149,7 @@ bool start_from_kept_decision(Deciding& d) {
 
 CandidateReport report_of(const LedgerCandidate& known) {
   return {known.name, "", known.reason, known.note, known.verified, known.max_error, known.eager_error, known.milliseconds,
-          known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds, known.peak_bytes};
+          known.gain, known.gain_low, known.gain_high, known.blocks, known.compile_seconds, known.peak_bytes, known.repaired};
 }
 
 void keep_decision(Deciding& d) {
@@ -165,7 +165,7 @@ void keep_decision(Deciding& d) {
   for (const Candidate& candidate : d.candidates) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
-                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes()});
+                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(), candidate.built.repaired});
   }
   publish_ledger(*d.session.runtime.cache(), *d.ledger_key, record);
   note_kept(d);

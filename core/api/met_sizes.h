@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "core/api/met_call.h"
 #include "core/base/services.h"
 
 namespace keirin {
@@ -20,10 +21,11 @@ class MetSizes {
   explicit MetSizes(size_t most) : most_(most) {}
 
   Answer meet(const std::vector<TensorRef>& inputs);
+  Answer meet(const MetCall& call);
 
  private:
   using Key = std::vector<int64_t>;
-  static Key key_of(const std::vector<TensorRef>& inputs);
+  Answer meet(Key key);
 
   const size_t most_;
   std::set<Key> met_;

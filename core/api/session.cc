@@ -140,21 +140,51 @@ Session::Impl::~Impl() = default;
 
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
   const auto now = table.now();
-  for (const auto& decision : *now)
-    if (decision->admits.admits(inputs)) return decision;
-  return nullptr;
+  if (now->empty()) return nullptr;
+  const auto fits = [&](const Decision& decision) { return decision.admits.admits(inputs); };
+  const std::shared_ptr<const Decision>* const found = now->find(CallGuard::key_of(inputs), fits);
+  return found ? *found : nullptr;
+}
+
+// Of the sizes that ranges hold, those used longest ago go, until `bytes` more are within the option. What eager answers holds little and
+// was never used. How many went.
+size_t Session::Impl::make_room(PlanTable<Decision>::List& decisions, int64_t bytes) const {
+  const auto most = static_cast<int64_t>(options.plan_memory * (1 << 20));
+  std::vector<std::pair<uint64_t, const Decision*>> by_use;
+  int64_t held = bytes;
+  for (const auto& each : decisions) {
+    if (each->bytes == 0) continue;
+    held += each->bytes;
+    by_use.emplace_back(each->guard ? each->guard->last_used.load(std::memory_order_relaxed) : 0, each.get());
+  }
+  if (held <= most || KRN_PLANTED(plans_kept)) return 0;
+  std::sort(by_use.begin(), by_use.end());
+  std::set<const Decision*> gone;
+  for (const auto& [use, decision] : by_use) {
+    if (held <= most) break;
+    held -= decision->bytes;
+    gone.insert(decision);
+  }
+  std::erase_if(decisions, [&](const auto& each) { return gone.count(each.get()) > 0; });
+  return gone.size();
 }
 
 void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   std::optional<std::vector<TensorSpec>> evicted;
+  size_t let_go = 0;
   table.change([&](auto& decisions) {
     std::erase_if(decisions, [&](const auto& old) { return old->admits.same_inputs(decision->admits); });
-    if (decisions.size() >= static_cast<size_t>(options.max_shapes)) {
-      evicted = decisions.front()->admits.specs();
-      decisions.erase(decisions.begin());
+    const auto counts = [](const auto& each) { return each->bytes == 0; };
+    if (decision->bytes > 0) {
+      let_go = make_room(decisions, decision->bytes);
+    } else if (std::count_if(decisions.begin(), decisions.end(), counts) >= options.max_shapes) {
+      const auto oldest = std::find_if(decisions.begin(), decisions.end(), counts);
+      evicted = (*oldest)->admits.specs();
+      decisions.erase(oldest);
     }
     decisions.push_back(std::move(decision));
   });
+  if (let_go > 0) ranges.let_go(let_go);
   if (evicted)
     add_reason(*evicted, "forgotten: " + std::to_string(options.max_shapes) +
                              " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
@@ -163,6 +193,67 @@ void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
 void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
   publish(std::make_shared<Decision>(Decision{CallGuard(calls.specs()), {}, {}}));
   add_reason(calls.specs(), "revoked: " + why);
+}
+
+void Session::Impl::revoke(const std::shared_ptr<const SizeRange>& range, const std::string& why) {
+  // First the range, so that none of its sizes is entered again by its choice. What was wrong at one size is not asked at any other.
+  if (!ranges.close(range->piece.choice, why)) return;
+  drop_range_plans(range->piece.choice);
+  tell(Event::Kind::kChanged, kWarning, "a range of sizes was closed: " + why);
+  const std::lock_guard lock(report_mutex);
+  if (!reports.empty()) reports.back().reasons.push_back("a range of sizes was closed: " + why);
+}
+
+void Session::Impl::drop_range_plans(const std::string& choice) {
+  table.change([&](auto& decisions) {
+    std::erase_if(decisions, [&](const auto& each) { return each->range && each->range->piece.choice == choice; });
+  });
+}
+
+Sizes Session::Impl::range_sizes(const std::vector<TensorSpec>& specs) const {
+  if (chain) return {};
+  Sizes sizes;
+  for (const SizeReport& size : free_sizes(specs)) sizes.push_back(size.value);
+  if (sizes.empty()) return {};
+  const Result<ExampleShapes> shapes = example_shapes(model->program, sizes);
+  if (!shapes.ok() || shapes->specs.size() != specs.size()) return {};
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].dtype != shapes->specs[i].dtype || specs[i].sizes != shapes->specs[i].sizes) return {};
+    const std::vector<int64_t> dense = contiguous_strides(specs[i].sizes);
+    for (size_t d = 0; d < dense.size(); ++d)
+      if (specs[i].sizes[d] > 1 && !specs[i].strides.empty() && specs[i].strides[d] != dense[d]) return {};
+  }
+  return sizes;
+}
+
+SizeBox Session::Impl::bounds(const std::vector<TensorSpec>& specs) const {
+  SizeBox box;
+  for (const SizeReport& size : free_sizes(specs)) {
+    box.least.push_back(size.min);
+    box.most.push_back(size.max);
+  }
+  return box;
+}
+
+Result<CheckedSizes> Session::Impl::check(const Sizes& sizes) {
+  KRN_TRY_LET(const std::vector<TensorRef> inputs, draw(1, sizes));
+  const std::lock_guard lock(compile_mutex);
+  gives_way = true;
+  keep_freed_memory();
+  Result<ModelReport> report = decide(*this, inputs, true);
+  runtime.plugins().release_devices();
+  give_back_memory();
+  if (!report.ok()) return report.status();
+  return CheckedSizes{sizes, report->chosen, !report->disturbed.empty(), std::move(report->candidates)};
+}
+
+Status Session::Impl::enter(const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
+  const std::lock_guard lock(compile_mutex);
+  gives_way = enters = true;
+  Status status = keirin::enter(*this, range, inputs);
+  enters = false;
+  if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);  // closed while this plan was made
+  return status;
 }
 
 void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason) {
@@ -435,12 +526,13 @@ bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decis
 Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                                      const std::shared_ptr<const void>& keep, const std::vector<TensorRef>* given) {
   PlanGuard& guard = *decision.guard;
+  ServiceRecord& record = *guard.record;
   // LibTorch tells a thread how many threads it may use when it first asks. Libraries that a plan calls do not ask: without this, a
   // thread's first call would run on all processors, and sum in another order than its second.
   (void)runtime.tensors().num_threads();
   Result<std::vector<TensorRef>> outputs = given && decision.into ? decision.into(inputs, *given) : decision.call(inputs);
   if (outputs.ok()) {
-    guard.breaker.succeeded();
+    record.breaker.succeeded();
     if (guard.takes_sample()) {
       using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<PlanGuard>>;
       const std::shared_ptr<PlanGuard> watched(std::make_shared<Kept>(keep, decision.guard), &guard);
@@ -450,14 +542,17 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
   const bool final = is_final(outputs.status().code());
-  if (final && !guard.revoked.exchange(true))
-    revoke(decision.admits, "a call of the plan failed: " + outputs.status().message().what);
+  if (final && !record.revoked.exchange(true)) {
+    const std::string why = "a call of the plan failed: " + outputs.status().message().what;
+    if (decision.range) revoke(decision.range, why);
+    else revoke(decision.admits, why);
+  }
   eager_instead.fetch_add(1, std::memory_order_relaxed);
   by_plan.fetch_sub(1, std::memory_order_relaxed);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   Result<std::vector<TensorRef>> answer = eager->run(inputs);
-  if (!answer.ok()) guard.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
-  else if (!final && guard.breaker.failed(std::chrono::steady_clock::now()))
+  if (!answer.ok()) record.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
+  else if (!final && record.breaker.failed(std::chrono::steady_clock::now()))
     add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
                       " times, last with: " + outputs.status().message().what);
   return answer;
@@ -467,18 +562,19 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
   const RequestScope scope;
   std::shared_ptr<const Decision> decision = find(inputs);
   if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
-  const auto count = [](std::atomic<uint64_t>& counter) { counter.fetch_add(1, std::memory_order_relaxed); };
+  const auto count = [](std::atomic<uint64_t>& counter) { return counter.fetch_add(1, std::memory_order_relaxed); };
   if (!decision) {
     count(eager_undecided);
     Result<std::vector<TensorRef>> outputs = eager->run(inputs);
     if (outputs.ok() && options.compile != When::kNow && decisions) decisions->meet(inputs);  // not about what eager refuses
     return outputs;
   }
-  if (!decision->call || !decision->guard->breaker.admits()) {
+  if (!decision->call || !decision->guard->record->breaker.admits()) {
     count(decision->call ? eager_instead : eager_chosen);
     return eager->run(inputs);
   }
-  count(by_plan);
+  const uint64_t number = count(by_plan) + 1;
+  if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
   if (decision->is_chain) return decision->call(inputs);
   return answer(*decision, inputs, nullptr, given);
 }
@@ -540,7 +636,7 @@ Session::Activity Session::activity() const {
     ++out.kinds;
     if (!decision->call) continue;
     ++out.plans;
-    out.breakers_open += decision->guard->breaker.is_open();
+    out.breakers_open += decision->guard->record->breaker.is_open();
   }
   return out;
 }
@@ -600,6 +696,11 @@ std::vector<ModelReport> Session::reports_so_far() const {
     for (std::string& incident : impl_->runtime.plugins().take_incidents()) impl_->reports.back().reasons.push_back(std::move(incident));
   if (!impl_->reports.empty()) impl_->reports.back().calls_unadmitted = impl_->calls_unadmitted.load(std::memory_order_relaxed);
   if (!impl_->reports.empty()) impl_->reports.back().compiles_on_requests = compiles_on_requests();
+  if (!impl_->reports.empty()) {
+    std::vector<std::string> names;
+    for (const SizeReport& size : impl_->reports.back().sizes) names.push_back(size.name);
+    impl_->reports.back().ranges = impl_->ranges.report(names);
+  }
   if (impl_->chain && !impl_->reports.empty()) {
     ModelReport& last = impl_->reports.back();
     for (std::string& reason : impl_->chain->take_reasons()) last.reasons.push_back(std::move(reason));

@@ -16,8 +16,10 @@
 #include "core/api/met_call.h"
 #include "core/api/plan_table.h"
 #include "core/api/session.h"
+#include "core/api/size_ranges.h"
 #include "core/capture/pt2/read_pt2.h"
 #include "core/capture/pt2/segments.h"
+#include "core/eager/fold_evaluator.h"
 #include "core/eager/init_rules.h"
 #include "core/eager/program.h"
 #include "core/eager/weights.h"
@@ -35,6 +37,10 @@ struct Decision {
   std::shared_ptr<PlanGuard> guard;  // watches `call`; null with it
   CallIntoFn into = {};            // empty: `call` has no use for memory of the caller's
   bool is_chain = false;           // an error of `call` is eager's own, and what came before it was written
+  std::shared_ptr<const SizeRange> range = nullptr;  // whose choice it is; null: it was decided by itself
+  int64_t bytes = 0;               // of a size that ranges hold, what it keeps; 0: it counts by number (max_shapes)
+
+  uint64_t key() const { return admits.key(); }
 };
 
 class Chain;
@@ -66,15 +72,22 @@ struct Session::Impl {
   std::vector<ModelReport> reports;
   std::deque<MetCall> decided;        // under report_mutex: calls that something was decided for, the last ones of them
   bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
+  bool enters = false;                // under compile_mutex: a size of a range, of which nothing is kept on disk: there may be thousands
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
   std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0};  // Session::Activity
+  SizeRanges ranges;
+  FoldedConstants folded;
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
   // Session::compile.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs, bool beside_calls);
+  // Decides for drawn inputs of these sizes, so that ranges may be made of what is found; nobody waits for it.
+  Result<CheckedSizes> check(const Sizes& sizes);
+  // Makes a plan as the range says, for calls like one with these inputs.
+  Status enter(const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
   // One of the caller's events (LoadOptions::on_event).
   void tell(Event::Kind kind, int level, const std::string& text, double done = 0) const;
   std::string why_not_beside_calls() const;  // Session::why_not_beside_calls
@@ -86,13 +99,22 @@ struct Session::Impl {
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                         const std::shared_ptr<const void>& keep = nullptr, const std::vector<TensorRef>* given = nullptr);
   void publish(std::shared_ptr<const Decision> decision);  // any thread
+  size_t make_room(PlanTable<Decision>::List& decisions, int64_t bytes) const;
   // Eager answers for these inputs from now on, and the reports say why.
   void revoke(const CallGuard& calls, const std::string& why);
+  // The same for all sizes that were entered by the range's choice.
+  void revoke(const std::shared_ptr<const SizeRange>& range, const std::string& why);
+  void drop_range_plans(const std::string& choice);
   void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
   // A report of calls that eager answers because nothing was decided for them.
   void note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason);
   // What the export left free, as it is in inputs of these sizes, in the order of its appearance.
   std::vector<SizeReport> free_sizes(const std::vector<TensorSpec>& specs) const;
+  // The values of the free sizes, if such inputs are of the file's dtypes and sizes and row-major, so that others of theirs differ in
+  // sizes alone; empty otherwise, and where nothing is free.
+  Sizes range_sizes(const std::vector<TensorSpec>& specs) const;
+  // What the export allows for the free sizes; where it states no end, 0.
+  SizeBox bounds(const std::vector<TensorSpec>& specs) const;
   Status check_sizes(const std::vector<int64_t>& symbol_sizes, const std::vector<TensorSpec>& specs) const;
   // Input shapes for which a plan has kernels of another structure than for these: a free size of 1, two free sizes that are
   // equal; where these are of that kind, one that is not. Empty for a model of fixed sizes.

@@ -266,6 +266,7 @@ Status verify(Deciding& d) {
 // that writes its state or inputs is not compared: a second run would write them again.
 std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, const std::string& plugin) {
   auto guard = std::make_shared<PlanGuard>();
+  if (d.range) guard->record = d.range->record;
   if (d.trials.writes() || d.seen.draws_random || !d.prepared || !d.session.options.verify) return guard;
   guard->sample_rate = d.session.options.sample_rate;
   guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
@@ -293,8 +294,10 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
     if (each->plugin_name() == plugin && each->torch_device() == d.session.device) device = each;
   const auto bytes = written_graph(*d.prepared);
   const Hash graph = bytes.ok() ? (*bytes)->hash : Hash{};
-  guard->revoke = [&s = d.session, calls = CallGuard(d.specs), name, device, graph](const std::string& what) {
-    s.revoke(calls, name + " answered wrong in service: " + what);
+  guard->revoke = [&s = d.session, calls = CallGuard(d.specs), range = d.range, name, device, graph](const std::string& what) {
+    const std::string why = name + " answered wrong in service: " + what;
+    if (range) s.revoke(range, why);
+    else s.revoke(calls, why);
     // The graph as a whole is what the plugin claims next time: it is not given it again.
     if (device) device->quarantine(graph, "answered wrong in service");
   };

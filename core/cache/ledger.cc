@@ -11,7 +11,7 @@ namespace keirin {
 namespace {
 
 using nlohmann::json;
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 
 json candidate_json(const LedgerCandidate& c) {
   return {{"name", c.name},
@@ -25,7 +25,8 @@ json candidate_json(const LedgerCandidate& c) {
           {"eager_error", c.eager_error},
           {"compile_seconds", c.compile_seconds},
           {"peak_bytes", c.peak_bytes},
-          {"regions", c.regions}};
+          {"regions", c.regions},
+          {"repaired", c.repaired}};
 }
 
 // A figure that a ledger may hold; NaN, infinity (JSON has neither, null stands for them) and what is absurd become the bound.
@@ -54,6 +55,7 @@ LedgerCandidate candidate_of(const json& j) {
   c.compile_seconds = figure(j.at("compile_seconds"), 0, 1e6);
   c.peak_bytes = count(j.at("peak_bytes"));
   c.regions = j.at("regions").get<std::vector<std::string>>();
+  c.repaired = j.at("repaired");
   return c;
 }
 

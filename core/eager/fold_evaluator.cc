@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/eager/graph_calls.h"
+#include "core/ir/text.h"
 
 namespace keirin {
 namespace {
@@ -16,11 +17,74 @@ Type type_of(const Tensor& tensor) {
 
 }  // namespace
 
+TensorRef FoldedConstants::find(const Hash& how) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(how);
+  return found == known_.end() ? nullptr : found->second.lock();
+}
+
+void FoldedConstants::add(const Hash& how, const TensorRef& tensor) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(known_, [](const auto& each) { return each.second.expired(); });
+  known_[how] = tensor;
+}
+
+std::string FoldEvaluator::name_of(uint32_t index) const {
+  return index < num_weights_ ? std::to_string(index) : hex(hows_[index - num_weights_]);
+}
+
+Hash FoldEvaluator::how_computed(const Graph& graph) const {
+  std::string text = print(graph);
+  for (const Value& value : graph.values)
+    if (value.kind == ValueKind::kConstant) text += name_of(value.index) + "\n";
+  return sha256(text.data(), text.size());
+}
+
+Hash FoldEvaluator::how_computed(const std::string& words, uint32_t index, const std::vector<double>& numbers) const {
+  const std::string text = words + " " + name_of(index);
+  Sha256 hash;
+  hash.update(text.data(), text.size());
+  hash.update(numbers.data(), numbers.size() * sizeof(double));
+  return hash.finish();
+}
+
+template <class Compute>
+Result<FoldedConstant> FoldEvaluator::find_or(const Hash& how, Compute&& compute) {
+  if (TensorRef found = known_.find(how)) return add(std::move(found), how);
+  KRN_TRY_LET(TensorRef computed, compute());
+  computed_bytes_ += computed->storage_bytes();
+  known_.add(how, computed);
+  return add(std::move(computed), how);
+}
+
 Result<std::vector<FoldedConstant>> FoldEvaluator::evaluate(const Graph& graph) {
-  KRN_TRY_LET(const auto replay, GraphReplay::make(graph, nullptr, constants_, {device_, std::nullopt}));
-  KRN_TRY_LET(std::vector<TensorRef> results, replay->run({}));
+  // Each output by itself, as a graph: at other sizes some are the same and others are not.
+  std::vector<Hash> hows;
+  std::vector<TensorRef> results;
+  Graph missing = graph;
+  missing.outputs.clear();
+  for (const Output& output : graph.outputs) {
+    Graph alone = graph;
+    alone.outputs = {output};
+    alone.drop_dead();
+    hows.push_back(how_computed(alone));
+    results.push_back(known_.find(hows.back()));
+    if (!results.back()) missing.outputs.push_back(output);
+  }
+  if (!missing.outputs.empty()) {
+    missing.drop_dead();
+    KRN_TRY_LET(const auto replay, GraphReplay::make(missing, nullptr, constants_, {device_, std::nullopt}));
+    KRN_TRY_LET(std::vector<TensorRef> computed, replay->run({}));
+    auto next = computed.begin();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i]) continue;
+      results[i] = std::move(*next++);
+      computed_bytes_ += results[i]->storage_bytes();
+      known_.add(hows[i], results[i]);
+    }
+  }
   std::vector<FoldedConstant> folded;
-  for (TensorRef& result : results) folded.push_back(add(std::move(result)));
+  for (size_t i = 0; i < results.size(); ++i) folded.push_back(add(std::move(results[i]), hows[i]));
   return folded;
 }
 
@@ -31,21 +95,28 @@ Result<std::vector<double>> FoldEvaluator::read(uint32_t index) {
 }
 
 Result<FoldedConstant> FoldEvaluator::store(const std::vector<double>& values, DType dtype, const Dims& sizes) {
-  KRN_TRY_LET(TensorRef tensor, services_.allocate({DType::k_f64, sizes, {}, {}}));
-  std::copy(values.begin(), values.end(), static_cast<double*>(tensor->data()));
-  KRN_TRY_LET(tensor, services_.cast(tensor, dtype));
-  KRN_TRY_LET(tensor, services_.to_device(tensor, device_));
-  return add(std::move(tensor));
+  std::string words = "store " + std::string(dtype_name(dtype));
+  for (const int64_t size : sizes) words += " " + std::to_string(size);
+  Sha256 hash;
+  hash.update(words.data(), words.size());
+  hash.update(values.data(), values.size() * sizeof(double));
+  return find_or(hash.finish(), [&]() -> Result<TensorRef> {
+    KRN_TRY_LET(TensorRef tensor, services_.allocate({DType::k_f64, sizes, {}, {}}));
+    std::copy(values.begin(), values.end(), static_cast<double*>(tensor->data()));
+    KRN_TRY_LET(tensor, services_.cast(tensor, dtype));
+    return services_.to_device(tensor, device_);
+  });
 }
 
 Result<FoldedConstant> FoldEvaluator::scale(uint32_t index, const Type& type, size_t axis, const std::vector<double>& factors) {
-  KRN_TRY_LET(const TensorRef from, row_major(index, type.dtype));
-  KRN_TRY_LET(TensorRef to, services_.allocate({type.dtype, type.sizes, {}, {}}));
-  if (type.dtype == DType::k_f32) multiply<float>(*from, *to, axis, factors);
-  else if (type.dtype == DType::k_f64) multiply<double>(*from, *to, axis, factors);
-  else return Status(Code::k_unsupported, "only f32 and f64 weights are scaled");
-  KRN_TRY_LET(to, services_.to_device(to, device_));
-  return add(std::move(to));
+  if (type.dtype != DType::k_f32 && type.dtype != DType::k_f64) return Status(Code::k_unsupported, "only f32 and f64 weights are scaled");
+  return find_or(how_computed("scale along " + std::to_string(axis), index, factors), [&]() -> Result<TensorRef> {
+    KRN_TRY_LET(const TensorRef from, row_major(index, type.dtype));
+    KRN_TRY_LET(TensorRef to, services_.allocate({type.dtype, type.sizes, {}, {}}));
+    if (type.dtype == DType::k_f32) multiply<float>(*from, *to, axis, factors);
+    else multiply<double>(*from, *to, axis, factors);
+    return services_.to_device(to, device_);
+  });
 }
 
 // On the host; the constant itself where it is row-major there already.
@@ -73,7 +144,8 @@ void FoldEvaluator::multiply(const Tensor& from, Tensor& to, size_t axis, const 
                          });
 }
 
-FoldedConstant FoldEvaluator::add(TensorRef tensor) {
+FoldedConstant FoldEvaluator::add(TensorRef tensor, const Hash& how) {
+  hows_.push_back(how);
   FoldedConstant constant{static_cast<uint32_t>(constants_.size()), type_of(*tensor)};
   constants_.push_back(std::move(tensor));
   return constant;

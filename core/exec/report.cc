@@ -104,6 +104,14 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const SegmentReport& s : r.segments)
     segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
                         {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
+  nlohmann::json ranges = nlohmann::json::array(), checked = nlohmann::json::array(), range_sizes = nlohmann::json::array();
+  for (const RangeReport& range : r.ranges.ranges)
+    ranges.push_back({{"volume", {range.least, range.most}}, {"choice", range.choice}, {"closed", range.closed}});
+  for (const CheckedReport& check : r.ranges.checked)
+    checked.push_back({{"sizes", check.sizes}, {"chosen", check.chosen}, {"disturbed", check.disturbed}});
+  for (const SizeReport& size : r.ranges.sizes) range_sizes.push_back({{"name", size.name}, {"range", {size.min, size.max}}});
+  nlohmann::json enter_stages = nlohmann::json::object();
+  for (const auto& [name, seconds] : r.ranges.enter_seconds) enter_stages[name] = seconds;
   nlohmann::json stages = nlohmann::json::object();
   for (const auto& [name, seconds] : r.stage_seconds) stages[name] = stages.value(name, 0.0) + seconds;  // one may come again
   const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
@@ -123,6 +131,8 @@ nlohmann::json to_json(const ModelReport& r) {
           {"compiles_on_requests", r.compiles_on_requests},
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
+          {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
+                      {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
           {"stages", stages}};
 }
 
@@ -231,6 +241,18 @@ std::string explain_text(const ModelReport& r, size_t width) {
       segments.push_back({s.name, s.sizes.empty() ? "-" : s.sizes, std::to_string(s.runs), fmt::format("{:.1f} %", s.share * 100),
                           fmt::format("{}/{}", s.nodes_compiled, s.nodes), fmt::format("{:.2f}x", s.speedup), s.choice, s.note});
     out += render_table(segments, {"runs", "sizes"}, width);
+  }
+  if (!r.ranges.ranges.empty()) {
+    std::string sizes;
+    for (const SizeReport& size : r.ranges.sizes)
+      sizes += fmt::format("{}{} from {} to {}", sizes.empty() ? "" : ", ", size.name, size.min, size.max);
+    out += fmt::format("ranges ({}; {} sizes entered, {} kernels generated, {} plans let go):\n", sizes, r.ranges.entered,
+                       r.ranges.kernels_generated, r.ranges.let_go);
+    for (const RangeReport& range : r.ranges.ranges)
+      out += fmt::format("  product {} to {}: {}\n", range.least, range.most,
+                         range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));
+    for (const CheckedReport& check : r.ranges.checked)
+      out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : ""));
   }
   for (const std::string& reason : r.reasons) out += "  " + reason + "\n";
   std::set<std::string> codes;

@@ -25,6 +25,7 @@ struct CandidateReport {
   int blocks = 0;
   double compile_seconds = 0;
   int64_t peak_bytes = 0;
+  bool repaired = false;     // a plan without what was judged wrong in it
 };
 
 // One step of the chosen plan (or of the best one, if eager was chosen).
@@ -56,6 +57,30 @@ struct SizeReport {
   std::string name;          // "x[0]": the input and the dimension where it stands first
   int64_t value = 0;
   int64_t min = 1, max = 0;  // that the export allows; max 0: no limit is known
+};
+
+// Sizes of which no one was decided by itself: a plan is made when one is met, as the range's choice says.
+struct RangeReport {
+  int64_t least = 0, most = 0;  // products of the free sizes
+  std::string choice;
+  std::string closed;           // why eager answers it now; empty: it stands
+};
+
+// The sizes at which everything was decided, so that one between needs no decision.
+struct CheckedReport {
+  std::string sizes;            // "8,128"
+  std::string chosen;
+  bool disturbed = false;
+};
+
+struct RangesReport {
+  std::vector<SizeReport> sizes;  // `min` and `max`: what the ranges hold
+  std::vector<RangeReport> ranges;  // ascending; empty: there are none
+  std::vector<CheckedReport> checked;
+  uint64_t entered = 0;           // sizes that a plan was made for, by the choice of their range
+  uint64_t kernels_generated = 0; // while it was
+  std::vector<std::pair<std::string, double>> enter_seconds;  // by stage, of all of them
+  uint64_t let_go = 0;            // plans that made room (option plan_memory)
 };
 
 // Calls timed one by one, as a service would see them, by `keirin bench` after the decision.
@@ -94,6 +119,7 @@ struct ModelReport {
   std::vector<SegmentReport> segments;  // empty: the model is one graph
   uint64_t segments_answered = 0;     // of the session so far: by their plans
   uint64_t segments_unadmitted = 0;   // by eager, because nothing was decided for their sizes
+  RangesReport ranges;                // of the session so far
   std::vector<std::pair<std::string, double>> stage_seconds;  // capture, pass names, compile, verify, race
 };
 

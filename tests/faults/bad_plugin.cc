@@ -73,6 +73,7 @@
 #define FAULT_slow_region 48
 #define FAULT_coarse_linear 49
 #define FAULT_takes_any_index 50
+#define FAULT_wrong_many_rows 51
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -410,7 +411,7 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     }
     if (step.linear) {
       run_linear(step, at[step.x], at[step.w], step.b == KRN_NONE ? nullptr : at[step.b], at[step.y]);
-      if (IS(wrong_linear) && step.rows > 0) at[step.y][0] += 1;
+      if ((IS(wrong_linear) && step.rows > 0) || (IS(wrong_many_rows) && step.rows > 20)) at[step.y][0] += 1;
       continue;
     }
     if (step.take) {

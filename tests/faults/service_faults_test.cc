@@ -64,6 +64,13 @@ class ServiceFaults : public testing::Test {
     std::vector<TensorRef> inputs, expected;
   };
   static constexpr const char* kMlp = "bench/zoo/models/small/mlp.pt2";
+  static constexpr const char* kFreeBatch = "tests/data/import/mlp.pt2";
+  // A call of so many rows, and all that it brings about.
+  static bool call_is_right(const Service& s, int64_t batch) {
+    const std::vector<TensorRef> inputs = *s.session->example_inputs(1, {batch});
+    const auto expected = s.session->call_eager(inputs), outputs = s.session->call(inputs);
+    return s.session->settle(std::chrono::seconds(120)) && outputs.ok() && expected.ok() && right(*outputs, *expected);
+  }
   Service serve(const Options& o, const std::string& model = kMlp) {
     Service s;
     auto runtime = Runtime::open(o);
@@ -482,6 +489,40 @@ TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   EXPECT_TRUE(report.verified) << text;
   EXPECT_GT(report.nodes_compiled, 0) << text;
   EXPECT_LT(report.chosen_ms, 20) << text;
+}
+
+// A plan that is right for the sizes met and wrong for larger ones: the check at those refuses it at all sizes that nobody checked.
+TEST_F(ServiceFaults, ARangeIsRefusedWhereItsPlanIsWrongSomewhere) {
+  Options o = options("wrong_many_rows");
+  o.compile = When::kBackground;
+  o.force = "compiled";
+  Service s = serve(o, kFreeBatch);
+  for (const int64_t batch : {3, 5, 3, 5}) EXPECT_TRUE(call_is_right(s, batch));
+  const ModelReport report = s.session->reports().back();
+  const std::string text = explain_text(report);
+  EXPECT_TRUE(has(s.session->reports().front().chosen, "wrong_many_rows")) << "right at the first size, and forced: " << text;
+  ASSERT_FALSE(report.ranges.ranges.empty()) << text;
+  EXPECT_GT(report.ranges.sizes.at(0).max, 20) << "large enough for it to be wrong";
+  for (const RangeReport& range : report.ranges.ranges) EXPECT_FALSE(has(range.choice, "wrong_many_rows")) << text;
+  for (const int64_t batch : {4, 19, 22, 40, 4, 19, 22, 40}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
+}
+
+// What was right wherever it was checked and turns wrong in service: the first calls of sizes between are compared, and the range closes.
+TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
+  Options o = options("switched_run");
+  o.compile = When::kBackground;
+  o.force = "compiled";
+  Service s = serve(o, kFreeBatch);
+  for (const int64_t batch : {3, 5, 4, 7}) EXPECT_TRUE(call_is_right(s, batch));
+  ASSERT_FALSE(s.session->reports().back().ranges.ranges.empty()) << explain_text(s.session->reports().back());
+  EXPECT_TRUE(has(s.session->reports().back().ranges.ranges[0].choice, "switched_run")) << explain_text(s.session->reports().back());
+  EXPECT_EQ(s.session->reports().back().ranges.entered, 2u) << "4 and 7";
+  turn("wrong");
+  EXPECT_FALSE(call_is_right(s, 4)) << "the plan's answer, which is compared afterwards";
+  const std::string text = explain_text(s.session->reports().back());  // waits for the comparison
+  EXPECT_TRUE(has(text, "a range of sizes was closed: switched_run/")) << text;
+  EXPECT_FALSE(s.session->reports().back().ranges.ranges[0].closed.empty());
+  for (const int64_t batch : {4, 7, 6, 4, 7, 6}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
 }
 
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {

@@ -139,7 +139,8 @@ Result<TensorRef> spread(const TensorRef& tensor, TensorServices& services) {
 // its own text.
 Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<TensorRef>& constants, TensorServices& services, Device where) {
   std::mt19937_64 random(setting.seed + 177);
-  FoldEvaluator evaluator(constants, services, where);
+  FoldedConstants folded;
+  FoldEvaluator evaluator(constants, services, where, &folded);
   PassContext context;
   context.evaluator = &evaluator;
   context.extra_weight_bytes = 1 << 20;

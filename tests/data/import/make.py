@@ -41,6 +41,49 @@ class Mlp(nn.Module):
         return self.b(torch.relu(self.a(x)) * 0.5)
 
 
+class RangesEncoder(nn.Module):
+    """An encoder layer over token and position embeddings, of any batch and length."""
+    def __init__(self):
+        super().__init__()
+        self.token, self.position = nn.Embedding(40, 32), nn.Embedding(48, 32)
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.first, self.second = nn.LayerNorm(32), nn.LayerNorm(32)
+
+    def forward(self, tokens):
+        x = self.first(self.token(tokens) + self.position(torch.arange(tokens.shape[1])))
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = self.second(x + self.out(attended))
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class RangesConvnet(nn.Module):
+    """Two convolutions with batch norms, a pool and a head, of any batch."""
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, stride=2, padding=1)
+        self.norm_a, self.norm_b, self.head = nn.BatchNorm2d(16), nn.BatchNorm2d(16), nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.norm_a(self.a(x)))
+        x = torch.relu(self.norm_b(self.b(x)) + x[:, :, ::2, ::2])
+        return self.head(x.mean((2, 3)))
+
+
+class RangesGraph(nn.Module):
+    """Two rounds of messages along edges, of any number of nodes and edges."""
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 16)
+
+    def forward(self, x, edges):
+        for layer in self.a, self.b:
+            messages = layer(x)[edges[0]]
+            x = torch.relu(torch.zeros(x.shape[0], 16).index_add(0, edges[1], messages))
+        return x
+
+
 # Of no library that anybody has: tests/unit/api/own_operator.cc registers it for C++.
 @torch.library.custom_op("keirin_test::bent", mutates_args=())
 def bent(x: torch.Tensor, factor: float) -> torch.Tensor:
@@ -447,6 +490,15 @@ def cases():
     yield "mixes_rows", MixesRows().eval(), (torch.randn(2, 3),), {"x": {0: batch(1, 64)}}, 1
     torch.manual_seed(0)
     yield "picks_rows", PicksRows().eval(), (torch.tensor([[1, 2], [3, 9]]),), {"index": {0: batch(1, 64)}}, 1
+    torch.manual_seed(0)
+    tokens = {0: batch(1, 16), 1: torch.export.Dim("length", min=2, max=48)}
+    yield "ranges_encoder", RangesEncoder().eval(), (torch.randint(0, 40, (2, 6)),), {"tokens": tokens}, 1
+    torch.manual_seed(0)
+    yield "ranges_convnet", RangesConvnet().eval(), (torch.randn(2, 3, 12, 12),), {"x": {0: batch(1, 32)}}, 1
+    torch.manual_seed(0)
+    nodes, edges = torch.export.Dim("nodes", min=2, max=256), torch.export.Dim("edges", min=2, max=1024)
+    graph = (torch.randn(9, 8), torch.randint(0, 9, (2, 20)))
+    yield "ranges_graph", RangesGraph().eval(), graph, {"x": {0: nodes}, "edges": {1: edges}}, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

@@ -195,6 +195,7 @@ TEST(TimeLine, LargeInputsAreDrawnAnew) {
 TEST(TimeLine, SoManyKindsAreDecidedAndTheReportSaysSoOnce) {
   Options options = options_of(When::kBackground);
   options.max_shapes = 2;
+  options.ranges = false;
   auto session = open(shared_runtime(), data("mlp"), options);
   for (const int64_t batch : {4, 5, 6, 7, 6}) ASSERT_TRUE(session->call(inputs_of(*session, {batch})).ok());
   ASSERT_TRUE(session->settle(kLong));

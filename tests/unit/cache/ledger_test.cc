@@ -33,6 +33,7 @@ LedgerRecord sample() {
   c.max_error = 1e-7;
   c.eager_error = 2e-7;
   c.regions = {"00ff"};
+  c.repaired = true;
   r.candidates = {c};
   r.environment = {{"load", "0.1"}};
   r.pays_back_after_calls = 6600;
@@ -51,7 +52,7 @@ TEST(Ledger, WhatIsNoRecordIsRefused) {
   test::MalformedInputs inputs;
   inputs.try_truncations(text.substr(0, text.size() - 2),
                          [](const std::string& cut) { EXPECT_EQ(parse_ledger(cut).status().code(), Code::k_corrupt); });
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 2", "\"schema\": 3"},
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 3", "\"schema\": 4"},
                                  {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
                                  {"\"verified\": true", "\"verified\": false"},
                                  {"\"verified\": true", "\"verified\": 1"},

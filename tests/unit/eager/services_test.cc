@@ -168,7 +168,8 @@ TEST(Constants, ScalingMultipliesSlicesAndLeavesTheOriginal) {
       if (turned) weight = at::arange(24, at::TensorOptions(type)).reshape({4, 3, 2}).permute({2, 1, 0});
       const at::Tensor before = weight.clone();
       std::vector<TensorRef> constants = {from_at(weight)};
-      FoldEvaluator fold(constants, *services, {});
+      FoldedConstants known;
+      FoldEvaluator fold(constants, *services, {}, &known);
       const std::vector<double> factors = {2, -1, 0.5};
       const auto made = fold.scale(0, {dtype, {2, 3, 4}, weight.strides().vec()}, 1, factors);
       ASSERT_TRUE(made.ok()) << made.status().text();
@@ -183,7 +184,8 @@ TEST(Constants, ScalingMultipliesSlicesAndLeavesTheOriginal) {
 TEST(Constants, FoldedOnesJoinTheTableAndAreReadInOrder) {
   const auto services = make_tensor_services();
   std::vector<TensorRef> constants = {from_at(at::arange(6, at::kFloat).reshape({2, 3}).t())};
-  FoldEvaluator fold(constants, *services, {});
+  FoldedConstants known;
+  FoldEvaluator fold(constants, *services, {}, &known);
   EXPECT_EQ(*fold.read(0), (std::vector<double>{0, 3, 1, 4, 2, 5}));
   const auto stored = fold.store({1.5, -2}, DType::k_f32, {2, 1});
   ASSERT_TRUE(stored.ok());

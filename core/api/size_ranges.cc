@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/size_ranges.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "abi/planted.h"
+
+namespace keirin {
+namespace {
+
+constexpr double kNearFastest = 1.05;  // a candidate so near the fastest is as good: below it, choices flip from race to race
+constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
+constexpr int kDrawn = 3;
+
+constexpr const char* kEager = "eager";
+
+bool is_recording(const CandidateReport& candidate) { return candidate.name.ends_with("launch_replay"); }
+
+// What may answer at one volume: a candidate and its milliseconds there, which are 0 where the race told nothing.
+using Answers = std::map<std::string, double>;
+
+// Candidates that were wrong somewhere, or right there only without what was known to be wrong.
+std::set<std::string> distrusted(const std::vector<CheckedSizes>& checks) {
+  std::set<std::string> out;
+  for (const CheckedSizes& check : checks)
+    for (const CandidateReport& candidate : check.candidates)
+      if (candidate.repaired || candidate.reason == "wrong_result") out.insert(candidate.name);
+  return out;
+}
+
+Answers answers_at(const CheckedSizes& check, const std::set<std::string>& distrusted) {
+  Answers out;
+  double fastest = std::numeric_limits<double>::infinity();
+  const auto may_answer = [&](const CandidateReport& c) {
+    if (is_recording(c) || (distrusted.count(c.name) > 0 && !KRN_PLANTED(range_trusts))) return false;
+    if (c.name == "replay") return check.chosen == c.name || check.disturbed;
+    if (c.plugin.empty() || !c.verified) return false;
+    return check.disturbed || c.reason == "faster" || c.reason == "forced";
+  };
+  for (const CandidateReport& c : check.candidates)
+    if (may_answer(c)) {
+      out[c.name] = check.disturbed ? 0 : c.milliseconds;
+      if (!check.disturbed && c.milliseconds > 0) fastest = std::min(fastest, c.milliseconds);
+    }
+  std::erase_if(out, [&](const auto& each) { return each.second > kNearFastest * fastest; });
+  if (out.empty() || check.disturbed) out[kEager] = 0;
+  return out;
+}
+
+Answers both(const Answers& a, const Answers& b) {
+  Answers out;
+  for (const auto& [name, ms] : a)
+    if (const auto other = b.find(name); other != b.end()) out[name] = ms + other->second;
+  return out;
+}
+
+struct Growing {
+  int64_t first = 0, last = 0;  // volumes checked
+  Answers answers;
+  bool timed = false;           // somewhere a race told something
+};
+
+std::string fastest_of(const Growing& piece) {
+  if (!piece.timed) return kEager;
+  const auto least = std::min_element(piece.answers.begin(), piece.answers.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first == kEager, a.second) < std::pair(b.first == kEager, b.second);
+  });
+  return least == piece.answers.end() ? kEager : least->first;
+}
+
+int64_t between(int64_t a, int64_t b) {
+  return std::clamp(static_cast<int64_t>(std::sqrt(static_cast<double>(a)) * std::sqrt(static_cast<double>(b))), a, b - 1);
+}
+
+void join_equal(std::vector<SizePiece>& pieces) {
+  for (size_t i = 1; i < pieces.size();) {
+    if (pieces[i].choice == pieces[i - 1].choice) {
+      pieces[i - 1].most = pieces[i].most;
+      pieces.erase(pieces.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+}  // namespace
+
+int64_t volume_of(const Sizes& sizes) {
+  int64_t volume = 1;
+  for (const int64_t size : sizes)
+    if (__builtin_mul_overflow(volume, size, &volume)) return std::numeric_limits<int64_t>::max();
+  return volume;
+}
+
+bool SizeBox::holds(const Sizes& sizes) const {
+  if (sizes.size() != least.size()) return false;
+  for (size_t k = 0; k < sizes.size(); ++k)
+    if (sizes[k] < least[k] || sizes[k] > most[k]) return false;
+  return true;
+}
+
+std::vector<Sizes> sizes_to_check(const SizeBox& box, const std::vector<Sizes>& met) {
+  std::vector<Sizes> out(met);
+  out.push_back(box.least);
+  out.push_back(box.most);
+  std::mt19937 random(kSeed);
+  for (int i = 0; i < kDrawn; ++i) {
+    Sizes drawn;
+    for (size_t k = 0; k < box.least.size(); ++k) {
+      const double low = std::log(static_cast<double>(std::max<int64_t>(1, box.least[k])));
+      const double high = std::log(static_cast<double>(std::max<int64_t>(1, box.most[k])));
+      const double at = low + (high - low) * static_cast<double>(random()) / static_cast<double>(std::mt19937::max());
+      drawn.push_back(std::clamp(static_cast<int64_t>(std::lround(std::exp(at))), box.least[k], box.most[k]));
+    }
+    out.push_back(std::move(drawn));
+  }
+  std::set<Sizes> seen;
+  std::erase_if(out, [&](const Sizes& sizes) { return !seen.insert(sizes).second; });
+  return out;
+}
+
+SizeBox cut_to_growth(SizeBox box, const std::vector<Sizes>& met, double growth) {
+  Sizes reached(box.least);  // by calls
+  int64_t largest = 1;
+  for (const Sizes& sizes : met) {
+    largest = std::max(largest, volume_of(sizes));
+    for (size_t k = 0; k < sizes.size(); ++k) reached[k] = std::max(reached[k], sizes[k]);
+  }
+  const double most = static_cast<double>(largest) * std::max(growth, 1.0);
+  while (static_cast<double>(volume_of(box.most)) > most) {
+    // The size that goes furthest beyond what was met is the one to be halved.
+    size_t furthest = 0;
+    const auto beyond = [&](size_t k) { return static_cast<double>(box.most[k]) / static_cast<double>(std::max<int64_t>(1, reached[k])); };
+    for (size_t k = 1; k < reached.size(); ++k)
+      if (beyond(k) > beyond(furthest)) furthest = k;
+    if (box.most[furthest] <= reached[furthest]) break;
+    box.most[furthest] = std::max(reached[furthest], box.most[furthest] / 2);
+  }
+  return box;
+}
+
+std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
+  const std::set<std::string> out_at_all = distrusted(checks);
+  std::map<int64_t, std::pair<Answers, bool>> at;  // by volume: what may answer; whether something was timed
+  for (const CheckedSizes& check : checks) {
+    Answers answers = answers_at(check, out_at_all);
+    const auto [found, added] = at.try_emplace(volume_of(check.sizes), answers, !check.disturbed);
+    if (added) continue;
+    // No cut lies between equal volumes: what is not fastest for both answers neither.
+    found->second.first = both(found->second.first, answers);
+    if (found->second.first.empty()) found->second.first[kEager] = 0;
+    found->second.second |= !check.disturbed;
+  }
+  std::vector<Growing> growing;
+  for (const auto& [volume, known] : at) {
+    const auto& [answers, timed] = known;
+    if (!growing.empty()) {
+      Growing& last = growing.back();
+      if (Answers common = both(last.answers, answers); !common.empty()) {
+        last.answers = std::move(common);
+        last.last = volume;
+        last.timed |= timed;
+        continue;
+      }
+    }
+    growing.push_back({volume, volume, answers, timed});
+  }
+  std::vector<SizePiece> pieces;
+  for (size_t i = 0; i < growing.size(); ++i) {
+    const int64_t least = i == 0 ? growing[i].first : pieces.back().most + 1;
+    const int64_t most = i + 1 == growing.size() ? growing[i].last : between(growing[i].last, growing[i + 1].first);
+    pieces.push_back({least, most, fastest_of(growing[i])});
+  }
+  join_equal(pieces);
+  while (pieces.size() > kMostPieces) {
+    // Two pieces become eager's: those that reach least far, of which the fewest calls will be.
+    size_t narrowest = 1;
+    const auto reach = [&](size_t i) { return static_cast<double>(pieces[i].most) / static_cast<double>(std::max<int64_t>(1, pieces[i - 1].least)); };
+    for (size_t i = 2; i < pieces.size(); ++i)
+      if (reach(i) < reach(narrowest)) narrowest = i;
+    pieces[narrowest - 1].choice = pieces[narrowest].choice = kEager;
+    join_equal(pieces);
+  }
+  return pieces;
+}
+
+std::shared_ptr<const SizeRange> SizeRanges::find(const Sizes& sizes) const {
+  const std::lock_guard lock(mutex_);
+  if (!box_.holds(sizes)) return nullptr;
+  const int64_t volume = volume_of(sizes);
+  for (const auto& range : ranges_)
+    if (volume >= range->piece.least && volume <= range->piece.most) return range;
+  return nullptr;
+}
+
+void SizeRanges::set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks) {
+  const std::lock_guard lock(mutex_);
+  box_ = std::move(box);
+  ranges_.clear();
+  for (const SizePiece& piece : pieces) ranges_.push_back(std::make_shared<const SizeRange>(SizeRange{piece}));
+  why_closed_.assign(ranges_.size(), {});
+  checks_ = checks;
+  for (size_t i = 0; i < ranges_.size(); ++i)
+    if (const auto closed = closed_.find(ranges_[i]->piece.choice); closed != closed_.end()) close_range(i, closed->second);
+}
+
+bool SizeRanges::close(const std::string& choice, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_.emplace(choice, why).second) return false;
+  for (size_t i = 0; i < ranges_.size(); ++i)
+    if (ranges_[i]->piece.choice == choice) close_range(i, why);
+  return true;
+}
+
+bool SizeRanges::is_closed(const std::string& choice) const {
+  const std::lock_guard lock(mutex_);
+  return closed_.contains(choice);
+}
+
+void SizeRanges::close_range(size_t number, const std::string& why) {
+  SizePiece piece = ranges_[number]->piece;
+  piece.choice = kEager;
+  ranges_[number] = std::make_shared<const SizeRange>(SizeRange{std::move(piece)});
+  why_closed_[number] = why;
+}
+
+void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages) {
+  const std::lock_guard lock(mutex_);
+  ++entered_;
+  for (const auto& [name, seconds] : stages) {
+    const auto found = std::ranges::find(enter_seconds_, name, &std::pair<std::string, double>::first);
+    if (found == enter_seconds_.end()) enter_seconds_.emplace_back(name, seconds);
+    else found->second += seconds;
+  }
+  kernels_generated_ += kernels_generated;
+}
+
+void SizeRanges::let_go(size_t plans) {
+  const std::lock_guard lock(mutex_);
+  let_go_ += plans;
+}
+
+RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
+  const std::lock_guard lock(mutex_);
+  RangesReport out;
+  if (ranges_.empty()) return out;
+  for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k) out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
+  for (size_t i = 0; i < ranges_.size(); ++i) {
+    const SizePiece& piece = ranges_[i]->piece;
+    out.ranges.push_back({piece.least, piece.most, piece.choice, why_closed_[i]});
+  }
+  for (const CheckedSizes& check : checks_) {
+    std::string sizes;
+    for (const int64_t size : check.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+    out.checked.push_back({sizes, check.chosen, check.disturbed});
+  }
+  out.entered = entered_;
+  out.enter_seconds = enter_seconds_;
+  out.kernels_generated = kernels_generated_;
+  out.let_go = let_go_;
+  return out;
+}
+
+}  // namespace keirin

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sizes that nobody met before and that one choice answers all the same: between sizes at which everything was decided, nothing is
+// decided, verified or raced for one of them, a plan is only made of the choice. Here is which sizes those are and how they are found out;
+// who decides at each size checked is core/api/decide.h, and who makes a plan for one between is its `enter`. Internal to core/api.
+//
+// The invariant: a candidate that was wrong at one size checked answers no size that was not.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/api/guard.h"
+#include "core/exec/report.h"
+
+namespace keirin {
+
+// A value for each free size of the inputs, in the order of Session::Impl::free_sizes.
+using Sizes = std::vector<int64_t>;
+
+// What the calls of a model grow with, as far as ranges are concerned: the product of its sizes.
+int64_t volume_of(const Sizes& sizes);
+
+// Whose free sizes lie so.
+struct SizeBox {
+  Sizes least, most;  // inclusive
+  bool holds(const Sizes& sizes) const;
+};
+
+// Where a box is checked: at its ends, at the sizes that were met, and at three that are drawn; the same ones for the same sizes.
+// `met` holds at least one, inside the box.
+std::vector<Sizes> sizes_to_check(const SizeBox& box, const std::vector<Sizes>& met);
+// The box cut down until its largest sizes have at most `growth` times the volume of the largest that were met; those stay inside.
+SizeBox cut_to_growth(SizeBox box, const std::vector<Sizes>& met, double growth);
+
+// A whole decision at one place.
+struct CheckedSizes {
+  Sizes sizes;
+  std::string chosen;
+  bool disturbed = false;  // its race told nothing
+  std::vector<CandidateReport> candidates;
+};
+
+// Sizes of a volume from `least` to `most`, inclusive, and the candidate that answers them.
+struct SizePiece {
+  int64_t least = 0, most = 0;
+  std::string choice;
+};
+
+inline constexpr size_t kMostPieces = 4;
+// Ascending, side by side, from the least volume checked to the largest, kMostPieces at most: where different candidates win, a cut
+// lies between. A candidate answers a piece if it is right and within a twentieth of the fastest wherever the piece was checked and timed;
+// where none is, and where there would be more pieces, eager answers. Recordings are for one size and answer none.
+std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks);
+
+// One piece in service. What is counted and watched is counted and watched for all its sizes together.
+struct SizeRange {
+  SizePiece piece;
+  std::shared_ptr<ServiceRecord> record = std::make_shared<ServiceRecord>();
+};
+
+// Those of one session. Any thread.
+class SizeRanges {
+ public:
+  // The range that these sizes lie in; null: none.
+  std::shared_ptr<const SizeRange> find(const Sizes& sizes) const;
+  // In the place of all that were there.
+  void set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks);
+  // Eager answers all sizes of ranges with this choice from now on, also of those that are set later. False if it was closed before.
+  bool close(const std::string& choice, const std::string& why);
+  bool is_closed(const std::string& choice) const;
+  // A plan was made for one more size; `stages`: the seconds that each took.
+  void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages);
+  void let_go(size_t plans);
+  // For reports; without ranges: empty. `names` of the free sizes.
+  RangesReport report(const std::vector<std::string>& names) const;
+
+ private:
+  void close_range(size_t number, const std::string& why);  // under mutex_
+
+  mutable std::mutex mutex_;  // guards what follows
+  SizeBox box_;
+  std::vector<std::shared_ptr<const SizeRange>> ranges_;
+  std::vector<std::string> why_closed_;        // by range; empty: it is not
+  std::map<std::string, std::string> closed_;  // choices, and why
+  std::vector<CheckedSizes> checks_;
+  std::vector<std::pair<std::string, double>> enter_seconds_;
+  uint64_t entered_ = 0, kernels_generated_ = 0, let_go_ = 0;
+};
+
+}  // namespace keirin

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which sizes are in a range, and by which candidate: from what decisions at a few sizes say, without any.
+#include "core/api/size_ranges.h"
+
+#include <gtest/gtest.h>
+
+#include "core/api/plan_table.h"
+
+namespace keirin {
+namespace {
+
+CandidateReport plan(const std::string& name, double ms, const std::string& reason = "faster") {
+  CandidateReport c;
+  c.name = name;
+  c.plugin = "cpu";
+  c.reason = reason;
+  c.verified = reason != "wrong_result";
+  c.milliseconds = ms;
+  return c;
+}
+
+CheckedSizes at(int64_t size, std::vector<CandidateReport> candidates, bool disturbed = false) {
+  return {{size}, "", disturbed, std::move(candidates)};
+}
+
+std::string text(const std::vector<SizePiece>& pieces) {
+  std::string out;
+  for (const SizePiece& piece : pieces)
+    out += (out.empty() ? "" : " ") + std::to_string(piece.least) + ".." + std::to_string(piece.most) + ":" + piece.choice;
+  return out;
+}
+
+TEST(Divide, OneWinnerIsOnePiece) {
+  EXPECT_EQ(text(divide({at(64, {plan("cpu/all", 3)}), at(1, {plan("cpu/all", 1)}), at(8, {plan("cpu/all", 2)})})), "1..64:cpu/all");
+}
+
+TEST(Divide, CutsBetweenSizesOfDifferentWinners) {
+  EXPECT_EQ(text(divide({at(1, {plan("cpu/all", 1), plan("cpu/all/1", 2)}), at(16, {plan("cpu/all", 4), plan("cpu/all/1", 2)}),
+                         at(64, {plan("cpu/all/1", 3)})})),
+            "1..4:cpu/all 5..64:cpu/all/1");
+}
+
+TEST(Divide, WhatIsNearlyAsFastSparesACut) {
+  EXPECT_EQ(text(divide({at(1, {plan("cpu/all", 1), plan("cpu/all/1", 1.04)}), at(16, {plan("cpu/all", 3), plan("cpu/all/1", 2)})})),
+            "1..16:cpu/all/1");
+}
+
+TEST(Divide, EagerAnswersWhereNothingIsFaster) {
+  EXPECT_EQ(text(divide({at(1, {plan("cpu/all", 1, "slower")}), at(9, {plan("cpu/all", 2)})})), "1..3:eager 4..9:cpu/all");
+}
+
+// What is wrong at one size may be wrong between the others too, where nobody looked.
+TEST(Divide, WhatIsWrongSomewhereAnswersNowhere) {
+  for (const bool repaired : {false, true}) {
+    CandidateReport bad = plan("cpu/all", 1, repaired ? "faster" : "wrong_result");
+    bad.repaired = repaired;
+    const std::vector<CheckedSizes> checks = {at(1, {plan("cpu/all", 1)}), at(8, {bad}), at(64, {plan("cpu/all", 9), plan("cpu/all/1", 10)})};
+    EXPECT_EQ(text(divide(checks)), "1..22:eager 23..64:cpu/all/1") << repaired;
+  }
+}
+
+TEST(Divide, ARecordingAnswersNoOtherSize) {
+  EXPECT_EQ(text(divide({at(1, {plan("cuda/all+launch_replay", 1), plan("cuda/all", 2)}), at(4, {plan("cuda/all", 2)})})), "1..4:cuda/all");
+  EXPECT_EQ(text(divide({at(1, {plan("eager+launch_replay", 1)})})), "1..1:eager");
+}
+
+TEST(Divide, ADisturbedRaceContradictsNothingAndShowsNothing) {
+  const auto disturbed = [](int64_t size) { return at(size, {plan("cpu/all", 0, "disturbed")}, true); };
+  EXPECT_EQ(text(divide({at(1, {plan("cpu/all", 1)}), disturbed(8), at(64, {plan("cpu/all", 1)})})), "1..64:cpu/all");
+  EXPECT_EQ(text(divide({disturbed(1), disturbed(64)})), "1..64:eager");
+}
+
+TEST(Divide, FourPiecesAtMost) {
+  std::vector<CheckedSizes> checks;
+  for (int i = 0; i < 9; ++i) checks.push_back(at(int64_t{1} << (2 * i), {plan(i % 2 ? "cpu/all" : "cpu/all/1", 1)}));
+  const std::vector<SizePiece> pieces = divide(checks);
+  EXPECT_LE(pieces.size(), kMostPieces);
+  EXPECT_EQ(pieces.front().least, 1);
+  EXPECT_EQ(pieces.back().most, int64_t{1} << 16);
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    EXPECT_EQ(pieces[i].least, pieces[i - 1].most + 1);
+    EXPECT_NE(pieces[i].choice, pieces[i - 1].choice);
+  }
+}
+
+TEST(Divide, EqualVolumesAreNotToldApart) {
+  const std::vector<CheckedSizes> checks = {{{2, 8}, "", false, {plan("cpu/all", 1)}}, {{8, 2}, "", false, {plan("cpu/all/1", 1)}}};
+  EXPECT_EQ(text(divide(checks)), "16..16:eager");
+}
+
+TEST(SizesToCheck, AreTheEndsTheMetAndThreeDrawnOnes) {
+  const SizeBox box{{1, 2}, {64, 512}};
+  const std::vector<Sizes> sizes = sizes_to_check(box, {{8, 16}, {3, 7}});
+  EXPECT_EQ(sizes.size(), 7u);
+  for (const Sizes& each : sizes) EXPECT_TRUE(box.holds(each)) << each[0] << "," << each[1];
+  for (const Sizes& wanted : {Sizes{8, 16}, Sizes{3, 7}, Sizes{1, 2}, Sizes{64, 512}})
+    EXPECT_EQ(std::count(sizes.begin(), sizes.end(), wanted), 1);
+  EXPECT_EQ(sizes_to_check(box, {{8, 16}, {3, 7}}), sizes) << "the next process finds the decisions of this one";
+  EXPECT_EQ(sizes_to_check({{4}, {4}}, {{4}}).size(), 1u);
+}
+
+TEST(CutToGrowth, KeepsWhatWasMetAndHalvesTheFurthest) {
+  const SizeBox box = cut_to_growth({{1, 2}, {256, 512}}, {{8, 16}, {2, 100}}, 16);
+  EXPECT_LE(volume_of(box.most), 16 * 200);
+  EXPECT_GE(box.most[0], 8);
+  EXPECT_GE(box.most[1], 100);
+  EXPECT_EQ(cut_to_growth({{1}, {256}}, {{8}}, 0).most, (Sizes{8}));
+  EXPECT_EQ(cut_to_growth({{1}, {256}}, {{8}}, 1e9).most, (Sizes{256}));
+  EXPECT_EQ(volume_of({int64_t{1} << 40, int64_t{1} << 40}), INT64_MAX);
+}
+
+TEST(SizeRanges, HoldTheirBoxAndCloseForGood) {
+  SizeRanges ranges;
+  EXPECT_EQ(ranges.find({4}), nullptr);
+  ranges.set({{1}, {64}}, {{1, 8, "cpu/all"}, {9, 32, "cpu/all/1"}, {33, 64, "cpu/all"}}, {});
+  EXPECT_EQ(ranges.find({65}), nullptr);
+  EXPECT_EQ(ranges.find({4, 4}), nullptr);
+  const auto small = ranges.find({8}), large = ranges.find({9});
+  ASSERT_TRUE(small && large);
+  EXPECT_EQ(small->piece.choice, "cpu/all");
+  EXPECT_EQ(large->piece.choice, "cpu/all/1");
+  EXPECT_NE(small->record, large->record);
+  EXPECT_FALSE(ranges.is_closed("cpu/all"));
+  EXPECT_TRUE(ranges.close("cpu/all", "it was wrong"));
+  EXPECT_FALSE(ranges.close("cpu/all", "again"));
+  EXPECT_TRUE(ranges.is_closed("cpu/all"));
+  EXPECT_EQ(ranges.find({8})->piece.choice, "eager");
+  EXPECT_EQ(ranges.find({64})->piece.choice, "eager") << "what was wrong at one size is not asked at another";
+  EXPECT_EQ(ranges.find({9}), large);
+  ranges.set({{1}, {64}}, {{1, 64, "cpu/all"}}, {});
+  EXPECT_EQ(ranges.find({8})->piece.choice, "eager") << "nor after another check";
+  const RangesReport report = ranges.report({"x[0]"});
+  ASSERT_EQ(report.ranges.size(), 1u);
+  EXPECT_EQ(report.ranges[0].closed, "it was wrong");
+  EXPECT_EQ(report.sizes[0].name, "x[0]");
+}
+
+struct Keyed {
+  uint64_t number;
+  int name;
+  uint64_t key() const { return number; }
+};
+
+TEST(PlanTable, FindsByKeyAndByWhatFits) {
+  PlanTable<Keyed> table;
+  table.change([](auto& list) {
+    for (int i = 0; i < 100; ++i) list.push_back(std::make_shared<const Keyed>(Keyed{static_cast<uint64_t>(i % 10), i}));
+  });
+  const auto now = table.now();
+  const auto* found = now->find(7, [](const Keyed& each) { return each.name > 50; });
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ((*found)->name, 57);
+  EXPECT_EQ(now->find(10, [](const Keyed&) { return true; }), nullptr);
+  EXPECT_EQ(now->find(7, [](const Keyed&) { return false; }), nullptr);
+}
+
+}  // namespace
+}  // namespace keirin
