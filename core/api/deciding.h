@@ -39,7 +39,7 @@ struct Deciding {
 
   Deciding(Session::Impl& session, const Tensors& inputs);
 
-  // One step of it: in the background, if it is asked for, on a thread of its own, so that each finds out anew how much is to spare.
+  // One step of it: in the background, if it is asked for, on a thread of its own, so that it is found out again how much is to spare.
   // Whatever takes time is in one: the thread that waits for them gives way to nobody.
   template <class Fn>
   auto step(Fn&& fn) {

@@ -30,7 +30,7 @@ namespace {
 // The kernel's weights: 172 of 1024 + 172.
 constexpr int kNiceOfAShare = 8;
 
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
 constexpr int64_t kSpare = 20;  // percent of one processor
 
 // How long each processor that this process may use was idle since the system started, in USER_HZ. Empty where nobody says.
@@ -51,14 +51,20 @@ std::vector<int64_t> idle_ticks() {
 }
 
 // Whether calls leave so much that work which gives way to all would end. Not a trial: a new thread of the idle policy gets its first 70 ms
-// beside whatever else there is.
+// beside whatever else there is. Pieces that follow each other soon share an answer: looking takes longer than many of them.
 bool processor_to_spare() {
+  static std::mutex mutex;
+  static std::chrono::steady_clock::time_point looked;
+  static bool spare = true;
+  const std::lock_guard lock(mutex);
+  if (looked != std::chrono::steady_clock::time_point() && std::chrono::steady_clock::now() - looked < kLookHolds) return spare;
   const std::vector<int64_t> before = idle_ticks();
   std::this_thread::sleep_for(kLook);
   const std::vector<int64_t> after = idle_ticks();
-  if (after.empty() || after.size() != before.size()) return true;
+  looked = std::chrono::steady_clock::now();
+  if (after.empty() || after.size() != before.size()) return spare = true;
   const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
-  return idle * 100 * 1000 >= kSpare * ::sysconf(_SC_CLK_TCK) * kLook.count();
+  return spare = idle * 100 * 1000 >= kSpare * ::sysconf(_SC_CLK_TCK) * kLook.count();
 }
 
 void add_nice(int by) {

@@ -26,8 +26,8 @@ GiveWay giving_way();
 void keep_freed_memory();
 void give_back_memory();
 
-// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, else but for a
-// share. Waits for it.
+// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, or was within the last second, else but
+// for a share. Waits for it.
 void run_in_background(const std::function<void()>& work);
 // Runs `work` on the thread that waits for this one's background work, else here: for what outlives that work and serves calls, and
 // would inherit how this thread gives way.

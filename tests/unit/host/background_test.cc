@@ -56,7 +56,7 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
       while (!stop) {
       }
     });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // an answer holds for a second
   const auto [how, there] = in_background([] { return std::pair(giving_way(), standing()); });
   stop = true;
   for (std::thread& call : calls) call.join();
