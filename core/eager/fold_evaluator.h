@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Constant folding through LibTorch. What was computed of the same weights for another graph of the model is not computed, and not
-// held, a second time: at other sizes most of it is the same. Results join the table of constants that it was made with; the table and the services must
-// outlive it. One object serves one run of the passes on one thread.
+// held, a second time: at other sizes most of it is the same. Results join the table of constants that it was made with; the table and
+// the services must outlive it. One object serves one run of the passes on one thread.
 #pragma once
 
 #include <map>
