@@ -35,6 +35,8 @@ class Options(TypedDict, total=False):
     measure_again: bool
     disabled_passes: Sequence[str]
     max_shapes: float
+    ranges: bool
+    plan_memory: float
     repro_dir: str
     dump_dir: str
     imagine: str
