@@ -288,7 +288,7 @@ def main():
             names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
             machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,
                        "keirin": keirin.__version__}
-            kept = {"schema": "keirin/training/1", "command": sys.argv[1:], "machine": machine, "rows": rows}
+            kept = {"schema": "keirin/training/1", "command": [Path(word).name for word in sys.argv[1:]], "machine": machine, "rows": rows}
             asked.json.write_text(json.dumps(kept, indent=1) + "\n")
     return None
 

@@ -25,7 +25,7 @@ namespace {
 Status wrong_part(const std::string& text, const char* part, const std::string& value,
                   const std::vector<std::string>& allowed) {
   return Status(Code::k_invalid_input,
-                {fmt::format("\"{}\" is no {} of a case", value, part), text, "nothing was measured",
+                {fmt::format("\"{}\" cannot be the {} of a case", value, part), text, "nothing was measured",
                  fmt::format("give one of: {}", fmt::join(allowed, ", "))});
 }
 
@@ -144,7 +144,7 @@ Result<Shard> parse_shard(const std::string& text) {
   if (number.ec == std::errc() && number.ptr != end && *number.ptr == '/')
     count = std::from_chars(number.ptr + 1, end, shard.count);
   if (count.ec != std::errc() || count.ptr != end || shard.number < 1 || shard.number > shard.count)
-    return Status(Code::k_invalid_input, {fmt::format("\"{}\" is no shard", text),
+    return Status(Code::k_invalid_input, {fmt::format("\"{}\" is not a shard", text),
                                           {},
                                           "nothing was measured",
                                           "give its number and how many there are, from 1/8 to 8/8"});

@@ -327,7 +327,7 @@ Result<std::set<std::pair<std::string, std::string>>> changed_cells(const json& 
   std::set<std::pair<std::string, std::string>> out;
   const auto cells = report.is_object() ? report.find("cells") : report.end();
   if (cells == report.end() || !cells->is_array() || report.value("schema", json()) != "keirin/matrix/1")
-    return Status(Code::k_corrupt, "this is no report of the matrix as JSON");
+    return Status(Code::k_corrupt, "this is not a report of the matrix as JSON");
   for (const json& cell : *cells) {
     const auto text = [&](const char* field) {
       const json value = cell.is_object() ? cell.value(field, json()) : json();
