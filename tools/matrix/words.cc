@@ -260,7 +260,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
       const Status status = run(*words, &exit_code);
       if (status.ok()) return;
       exit_code = fail(status);
-      if (exit_code == kFailed) exit_code = kEnvironment;  // kFailed is a verdict here
+      if (status.code() == Code::k_unsupported) exit_code = kEnvironment;  // a device that is not here is no verdict
     });
     return word;
   };
