@@ -36,7 +36,8 @@ double ms_since(Clock::time_point start) { return std::chrono::duration<double, 
 
 double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<ptrdiff_t>(std::min<double>(std::floor(q * static_cast<double>(values.size())), static_cast<double>(values.size() - 1)));
+  const auto index = static_cast<size_t>(q * static_cast<double>(values.size()));
+  const auto at = values.begin() + static_cast<ptrdiff_t>(std::min(index, values.size() - 1));
   std::nth_element(values.begin(), at, values.end());
   return *at;
 }

@@ -294,7 +294,7 @@ bool DecisionThread::check_sizes(const Task& task) {
                                      : session_.check(sizes);
     if (queue_->stop) return false;
     if (!check.ok()) {
-      // Sizes that the export allows and eager refuses, or for which there is no memory: nothing is known there, so nothing is chosen.
+      // Eager refuses these sizes, although the export allows them, or memory does not suffice for them: eager answers there.
       session_.tell(Event::Kind::kChanged, kNote, "a range is not checked everywhere: " + check.status().message().what);
       CheckedSizes none{sizes, "eager", false, {}};
       if (check.status().code() == Code::k_wrong_result) {  // of the one candidate that was asked for

@@ -83,6 +83,13 @@ class ServiceFaults : public testing::Test {
     s.expected = *s.session->call_eager(s.inputs);
     return s;
   }
+  // Decides beside calls of sizes that change, and has to take the plugin's plan.
+  Service serve_sizes(const std::string& plugin) {
+    Options o = options(plugin);
+    o.compile = When::kBackground;
+    o.force = "compiled";
+    return serve(o, kFreeBatch);
+  }
 
   // What is decided with that plugin alone and forced; calls are then answered right.
   ModelReport decide_for(const std::string& fault, const std::string& model = kMlp, bool leave_one_out = false) {
@@ -493,10 +500,7 @@ TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
 
 // A plan that is right for the sizes met and wrong for larger ones: the check at those refuses it at all sizes that nobody checked.
 TEST_F(ServiceFaults, ARangeIsRefusedWhereItsPlanIsWrongSomewhere) {
-  Options o = options("wrong_many_rows");
-  o.compile = When::kBackground;
-  o.force = "compiled";
-  Service s = serve(o, kFreeBatch);
+  Service s = serve_sizes("wrong_many_rows");
   for (const int64_t batch : {3, 5, 3, 5}) EXPECT_TRUE(call_is_right(s, batch));
   const ModelReport report = s.session->reports().back();
   const std::string text = explain_text(report);
@@ -509,10 +513,7 @@ TEST_F(ServiceFaults, ARangeIsRefusedWhereItsPlanIsWrongSomewhere) {
 
 // What was right wherever it was checked and turns wrong in service: the first calls of sizes between are compared, and the range closes.
 TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
-  Options o = options("switched_run");
-  o.compile = When::kBackground;
-  o.force = "compiled";
-  Service s = serve(o, kFreeBatch);
+  Service s = serve_sizes("switched_run");
   for (const int64_t batch : {3, 5, 4, 7}) EXPECT_TRUE(call_is_right(s, batch));
   ASSERT_FALSE(s.session->reports().back().ranges.ranges.empty()) << explain_text(s.session->reports().back());
   EXPECT_TRUE(has(s.session->reports().back().ranges.ranges[0].choice, "switched_run")) << explain_text(s.session->reports().back());

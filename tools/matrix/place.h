@@ -24,9 +24,6 @@ Result<Place> find_place(const std::string& device);
 // Fields of a `machine` record.
 nlohmann::json machine_fields(const Place& place);
 
-// "x86-avx512-2c-vm", or "cuda-sm_90-h200" of an accelerator: of a machine's fields.
-std::string class_of(const nlohmann::json& machine);
-
 // What may gate: `timing` everything; `counts` numerics alone, times inform. (A cell whose plugin is absent is "not
 // run".)
 enum class Fitness { kTiming, kCounts };

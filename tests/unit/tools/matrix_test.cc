@@ -13,6 +13,7 @@
 
 #include "tests/support/temp_folder.h"
 #include "tools/exits.h"
+#include "tools/matrix/machine_class.h"
 #include "tools/matrix/report.h"
 #include "tools/page/page.h"
 
@@ -534,6 +535,18 @@ TEST(MatrixHostile, VoidCountsForNothing) {
   }
 }
 
+TEST(MatrixClass, OfProcessorsAndOfDevices) {
+  json machine = {{"arch", "x86_64"}, {"flags", "fpu avx2 avx512f hypervisor"}, {"cores", 2}};
+  EXPECT_EQ(class_of(machine), "x86-avx512-2c-vm");
+  EXPECT_EQ(class_of({{"arch", "aarch64"}, {"flags", ""}, {"cores", 16}}), "aarch64-16c");
+  machine["device"] = {{"name", "cuda:1"}, {"model", "NVIDIA H100 80GB HBM3"}, {"arch", "sm_90"}};
+  EXPECT_EQ(class_of(machine), "cuda-sm_90-h100-80gb-hbm3") << "whatever its number and the processor beside it";
+  machine["device"] = {{"name", "rocm:0"}, {"model", "AMD Instinct MI300X"}, {"arch", "gfx942"}};
+  EXPECT_EQ(class_of(machine), "rocm-gfx942-instinct-mi300x");
+  machine["device"] = "cuda";  // records come from anywhere
+  EXPECT_EQ(class_of(machine), "x86-avx512-2c-vm");
+}
+
 TEST(MatrixReport, ACutOffSittingIsNoPass) {
   std::vector<Record> records = sitting_of({{}, {.item = "gcn/small/f32/infer/single/default"}});
   records.resize(1 + 2 + 48);  // the first cell
@@ -582,7 +595,7 @@ TEST(MatrixReport, ASecondHostConfirmsOrDenies) {
   EXPECT_EQ(after_second(1.06, "another"), Outcome("regressed", kFailed));
   EXPECT_EQ(after_second(1, "another"), Outcome("inconclusive", kUndecided)) << "one host alone has no say";
   EXPECT_EQ(after_second(0.9, "another"), Outcome("inconclusive", kUndecided));
-  EXPECT_EQ(after_second(1, "m"), Outcome("unchanged", kOk)) << "the same host asked twice is no second one: the last counts";
+  EXPECT_EQ(after_second(1, "m"), Outcome("unchanged", kOk)) << "asked again, the same host is not a second one: what it says last counts";
 
   const json first = *report_json(
       store_of(sitting_of({{.sitting = "s1", .ratio = 1.06}, {.item = "gcn/small/f32/infer/single/default", .sitting = "s1"}})), "");
