@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AArch64 as data: what the words of krn_hw say of a processor (core/host/hardware.h has their order), and the levels of target.def.
+// AArch64 as data: what the words of krn_hw say of a processor (core/host/find/hardware.h has their order), and the levels of target.def.
 #pragma once
 
 #include "plugins/processor/machine.h"

@@ -8,7 +8,7 @@
 #include <new>
 
 #include "abi/planted.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cpu {

@@ -7,7 +7,7 @@
 
 #include "cpu/packed_weights.h"
 #include "cpu/vendor_step.h"
-#include "plugins/codegen/rnn.h"
+#include "plugins/codegen/region/rnn.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 

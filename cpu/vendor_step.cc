@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/vendor_step.h"
 
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::cpu {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/timer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"

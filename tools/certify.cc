@@ -17,9 +17,9 @@
 #include <sstream>
 
 #include "core/base/sha256.h"
-#include "core/host/discovery.h"
-#include "core/host/hardware.h"
-#include "core/host/manifest.h"
+#include "core/host/find/discovery.h"
+#include "core/host/find/hardware.h"
+#include "core/host/find/manifest.h"
 #include "tools/files.h"
 #include "tools/options.h"
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "core/host/manifest.h"
+#include "core/host/find/manifest.h"
 #include "tools/files.h"
 #include "tools/options.h"
 

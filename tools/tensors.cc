@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "core/api/signature.h"
-#include "core/eager/safetensors.h"
+#include "core/eager/weights/safetensors.h"
 
 extern char** environ;
 

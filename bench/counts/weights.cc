@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The instructions of products and convolutions as steps of a plan: by LibTorch with the weight as a model has it, and with the weight laid
-// out once (core/eager/laid_out.h). For an emulator that counts (README.md beside this file); prints a table.
+// out once (core/eager/rows/laid_out.h). For an emulator that counts (README.md beside this file); prints a table.
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "core/eager/graph_calls.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/eager/tensor_services.h"
 #include "core/ops/builder.h"
 #include "core/tune/instructions.h"

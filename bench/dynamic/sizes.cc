@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/api/session.h"
-#include "core/host/request.h"
+#include "core/base/request.h"
 
 namespace keirin {
 namespace {

@@ -30,10 +30,10 @@
 #include "cuda/device.h"
 #include "cuda/gpu_driver.h"
 #include "cuda/nvrtc.h"
-#include "plugins/codegen/c_printer.h"
-#include "plugins/codegen/claim.h"
-#include "plugins/codegen/executable.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/plan/compiled_region.h"
+#include "plugins/codegen/region/claim.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/rnn.h"
@@ -171,7 +171,7 @@ krn_code KRN_CALL take_text(void* ctx, const void* data, uint64_t size) {
   return KRN_STATUS_ok;
 }
 
-using SavedCode = void (*)(const codegen::Executable&, const codegen::Backend&, const std::string&);
+using SavedCode = void (*)(const codegen::CompiledRegion&, const codegen::Backend&, const std::string&);
 
 bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numerics, const std::string& target,
                   const gpu::Gpu* device, SavedCode saved) {
@@ -202,7 +202,7 @@ bool digest_model(const Model& model, codegen::Backend& backend, uint32_t numeri
     context.policy = &policy;
     WithoutLibraries all(backend, device, target);
     try {
-      const auto made = codegen::Executable::compile(bytes->bytes, all, context);
+      const auto made = codegen::CompiledRegion::compile(bytes->bytes, all, context);
       const std::string steps = made->describe();
       size_t begin = 0, count = 0;
       for (size_t end; (end = steps.find('\n', begin)) != std::string::npos; begin = end + 1) {
@@ -228,7 +228,7 @@ void digest_cpu(const std::vector<Model>& models) {
     for (const Model& model : models) {
       processor::Backend backend(*machine, nullptr, cpu::make_onednn(*machine, policy, true));
       digest_model(model, backend, KRN_NUMERICS_DEFAULT, target, nullptr,
-                   [](const codegen::Executable& made, const codegen::Backend& with, const std::string& name) {
+                   [](const codegen::CompiledRegion& made, const codegen::Backend& with, const std::string& name) {
                      for (const codegen::Kernel& kernel : made.kernels()) {
                        std::vector<uint8_t> record;  // [u32 bytes of the symbol][symbol]...
                        with.save_code({&kernel, 1}, record);
@@ -330,7 +330,7 @@ void digest_cuda(const std::string& arch, uint32_t numerics, const std::vector<M
   for (const Model& model : models) {
     gpu::GpuBackend backend(device, nullptr, &policy);
     digest_model(model, backend, numerics, target, &device,
-                 [](const codegen::Executable&, const codegen::Backend&, const std::string&) {});
+                 [](const codegen::CompiledRegion&, const codegen::Backend&, const std::string&) {});
   }
   digest_own(target, device, code);
   if (numerics == KRN_NUMERICS_STRICT) return;

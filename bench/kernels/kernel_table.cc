@@ -18,11 +18,11 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/plan/compiled_region.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
-#include "plugins/codegen/executable.h"
-#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/codegen/region_builder.h"
 
@@ -164,7 +164,7 @@ Result time_case(const Case& c, const std::vector<std::pair<int, bool>>& borders
   try {
     GpuBackend backend(*machine.gpu, machine.context.get(), nullptr);
     const std::vector<uint8_t> bytes = c.region.bytes();
-    const auto executable = codegen::Executable::compile(bytes, backend, {});
+    const auto executable = codegen::CompiledRegion::compile(bytes, backend, {});
     out.kernel = executable->describe();
     out.kernel = out.kernel.substr(0, out.kernel.find('\n'));
     size_t total = 0;

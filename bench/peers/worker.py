@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 kChannel = 3
-kHeader = struct.Struct("<IIIIQ8Q")  # core/host/channel.cc: magic, blobs, file, number, head's bytes, blobs' bytes
+kHeader = struct.Struct("<IIIIQ8Q")  # core/host/worker/channel.cc: magic, blobs, file, number, head's bytes, blobs' bytes
 kMagic = 0x314E524B
 kMaxMessageBytes = 16 << 20
 kProtocol = 1

@@ -12,7 +12,7 @@
 
 #include "core/api/session_impl.h"
 #include "core/capture/import/importer.h"
-#include "core/eager/graph_calls.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/exec/plan.h"
 #include "core/host/plugins.h"
 #include "core/ir/bytes.h"
@@ -78,7 +78,7 @@ struct BuiltPlan {
   std::vector<std::string> hashes() const;  // hex, of the regions
 };
 
-// Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/observed.h) the plans made of it
+// Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of it
 // may be kept in the cache and answer nothing.
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.

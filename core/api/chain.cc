@@ -13,7 +13,7 @@
 #include "core/api/contest.h"
 #include "core/api/decide.h"
 #include "core/api/kept_decision.h"
-#include "core/eager/later_writes.h"
+#include "core/eager/program/later_writes.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {

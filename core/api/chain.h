@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/api/session_impl.h"
-#include "core/eager/segment_runner.h"
+#include "core/eager/program/segment_runner.h"
 
 namespace keirin {
 

@@ -8,7 +8,7 @@
 
 #include "abi/planted.h"
 #include "core/base/end_flag.h"
-#include "core/eager/replay.h"
+#include "core/eager/rows/launch_replay.h"
 #include "core/exec/ticks.h"
 #include "core/tune/elements.h"
 #include "core/tune/interference.h"

@@ -67,12 +67,12 @@ void add_replay(Deciding& d) {
   const double start = now_s();
   Candidate candidate;
   candidate.report.name = "replay";
-  auto replay = GraphReplay::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
+  auto replay = EagerGraph::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
   if (!replay.ok()) {
     candidate.report.reason = "unsupported";
     candidate.report.note = replay.status().message().what;
   } else {
-    std::shared_ptr<GraphReplay> shared = std::move(*replay);
+    std::shared_ptr<EagerGraph> shared = std::move(*replay);
     candidate.report.reason = "pending";
     candidate.report.compile_seconds = now_s() - start;
     candidate.own = [shared](const Tensors& inputs) { return shared->run(inputs); };

@@ -10,7 +10,7 @@
 #include "core/api/events.h"
 #include "core/base/end_flag.h"
 #include "core/base/overlap.h"
-#include "core/eager/library_settings.h"
+#include "core/eager/program/library_settings.h"
 #include "core/tune/inputs.h"
 
 namespace keirin {

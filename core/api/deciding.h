@@ -13,8 +13,8 @@
 
 #include "core/api/candidates.h"
 #include "core/api/trial.h"
+#include "core/base/background.h"
 #include "core/cache/ledger.h"
-#include "core/host/background.h"
 #include "core/tune/instructions.h"
 
 namespace keirin {

@@ -14,7 +14,7 @@
 namespace keirin {
 
 // `graph`: of the region bytes after the passes. `options`: complete, device and threads as they are in effect.
-// `library`: LibTorch's settings by name (core/eager/library_settings.h). The rows of options.def and variables.def
+// `library`: LibTorch's settings by name (core/eager/program/library_settings.h). The rows of options.def and variables.def
 // that decide are added, the latter as the environment has them. Any thread.
 CacheKey decision_key(const Hash& graph, const Options& options, const std::map<std::string, std::string>& library);
 

@@ -11,7 +11,7 @@
 
 #include "core/api/events.h"
 #include "core/base/end_flag.h"
-#include "core/host/fork_count.h"
+#include "core/host/guard/fork_count.h"
 #include "core/ir/graph.h"
 #include "core/tune/inputs.h"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/base/services.h"
-#include "core/host/fork_count.h"
+#include "core/host/guard/fork_count.h"
 
 namespace keirin {
 

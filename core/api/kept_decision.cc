@@ -7,9 +7,9 @@
 #include "core/api/contest.h"
 #include "core/api/decision_key.h"
 #include "core/api/verification.h"
-#include "core/eager/library_settings.h"
-#include "core/eager/replay.h"
-#include "core/host/device.h"
+#include "core/eager/program/library_settings.h"
+#include "core/eager/rows/launch_replay.h"
+#include "core/host/call/device.h"
 #include "core/ir/bytes.h"
 
 namespace keirin {

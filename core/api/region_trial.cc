@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "abi/planted.h"
-#include "core/eager/graph_calls.h"
-#include "core/eager/library_settings.h"
+#include "core/eager/program/library_settings.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/eager/tensor_services.h"
 #include "core/ir/rows.h"
 #include "core/tune/verify.h"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/api/candidates.h"
-#include "core/eager/safetensors.h"
+#include "core/eager/weights/safetensors.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
 #include "core/tune/inputs.h"

@@ -15,14 +15,14 @@
 #include "core/api/events.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
+#include "core/base/background.h"
 #include "core/base/overlap.h"
 #include "core/base/sha256.h"
 #include "core/capture/import/importer.h"
-#include "core/eager/load_weights.h"
 #include "core/eager/tensor_services.h"
-#include "core/host/background.h"
+#include "core/eager/weights/load_weights.h"
+#include "core/base/request.h"
 #include "core/host/plugins.h"
-#include "core/host/request.h"
 #include "core/tune/inputs.h"
 
 namespace keirin {
@@ -336,7 +336,7 @@ Result<std::unique_ptr<Session::Impl>> begin_session(Runtime& runtime, std::stri
 
 // The weights that the file itself holds, on the device.
 Status load_own_weights(Session::Impl& impl) {
-  KRN_TRY_LET(impl.rules, read_init_rules(impl.file));
+  KRN_TRY_LET(impl.rules, read_initial_values(impl.file));
   KRN_TRY_LET(const WeightTable on_cpu, load_weights(*impl.model, impl.rules, impl.runtime.tensors()));
   KRN_TRY_LET(impl.weights, on_cpu.to_device(impl.runtime.tensors(), impl.device));
   return {};

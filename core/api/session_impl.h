@@ -19,10 +19,10 @@
 #include "core/api/size_ranges.h"
 #include "core/capture/pt2/read_pt2.h"
 #include "core/capture/pt2/segments.h"
-#include "core/eager/fold_evaluator.h"
-#include "core/eager/init_rules.h"
-#include "core/eager/program.h"
-#include "core/eager/weights.h"
+#include "core/eager/program/program.h"
+#include "core/eager/rows/fold_evaluator.h"
+#include "core/eager/weights/initial_values.h"
+#include "core/eager/weights/weights.h"
 
 namespace keirin {
 
@@ -57,7 +57,7 @@ struct Session::Impl {
   Device device;
   pt2::Pt2File file;
   const pt2::Model* model = nullptr;  // in `file`
-  std::optional<InitRules> rules;
+  std::optional<InitialValues> rules;
   WeightTable weights;                // on `device`; shared by eager and every plan
   std::unique_ptr<EagerProgram> eager;
   size_t must_vary = SIZE_MAX;        // JudgeOptions::must_vary, of a segment or a half of a training step: less than its outputs

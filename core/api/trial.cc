@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/base/overlap.h"
-#include "core/eager/library_settings.h"
+#include "core/eager/program/library_settings.h"
 
 namespace keirin {
 namespace {

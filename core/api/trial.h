@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/api/session_impl.h"
-#include "core/eager/observed.h"
+#include "core/eager/program/observed.h"
 #include "core/eager/tensor_services.h"
 #include "core/tune/sensitivity.h"
 #include "core/tune/verify.h"

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/api/repro.h"
-#include "core/eager/library_settings.h"
+#include "core/eager/program/library_settings.h"
 #include "core/ir/bytes.h"
 #include "core/tune/elements.h"
 #include "core/tune/inputs.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "abi/graph.h"
-#include "core/host/compile_words.h"
+#include "core/host/worker/compile_words.h"
 
 namespace keirin {
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/host/worker_words.h"
+#include "core/host/worker/worker_words.h"
 
 namespace keirin {
 namespace {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The quarantine on disk: one entry under bad/ per pair of plugin build and region, fsynced, because losing one costs a crash. The
-// host remembers and asks (core/host/quarantine.h); this only keeps.
+// host remembers and asks (core/host/guard/quarantine.h); this only keeps.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "core/cache/cache.h"
-#include "core/host/quarantine.h"
+#include "core/host/guard/quarantine.h"
 
 namespace keirin {
 

@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/files.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
-#include "core/host/files.h"
 
 namespace keirin {
 

@@ -9,8 +9,8 @@
 #include "core/base/overlap.h"
 #include "core/exec/memory_plan.h"
 #include "core/exec/ticks.h"
-#include "core/host/tensor_view.h"
-#include "core/host/watchdog.h"
+#include "core/host/call/tensor_view.h"
+#include "core/host/guard/watchdog.h"
 
 namespace keirin {
 

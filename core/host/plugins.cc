@@ -10,13 +10,13 @@
 #include <fstream>
 #include <map>
 
-#include "core/host/contained_device.h"
-#include "core/host/device.h"
-#include "core/host/discovery.h"
-#include "core/host/files.h"
-#include "core/host/manifest.h"
-#include "core/host/probe.h"
-#include "core/host/remote_executable.h"
+#include "core/base/files.h"
+#include "core/host/call/device.h"
+#include "core/host/find/discovery.h"
+#include "core/host/find/manifest.h"
+#include "core/host/find/probe.h"
+#include "core/host/guard/contained_device.h"
+#include "core/host/worker/run_client.h"
 
 namespace keirin {
 namespace {
@@ -255,19 +255,19 @@ class Host final : public PluginHost {
             options_.services ? options_.services->num_threads() : 1};
   }
 
-  std::shared_ptr<CompileChild> child_for(const Candidate& c) const {
+  std::shared_ptr<CompileClient> child_for(const Candidate& c) const {
     if (options_.compile_in == CompileIn::kProcess || options_.worker.empty()) return nullptr;
-    return std::make_shared<CompileChild>(
+    return std::make_shared<CompileClient>(
         worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background});
   }
 
-  std::shared_ptr<RunWorker> run_worker_for(const Candidate& c, const UsedDevice& device) {
+  std::shared_ptr<RunClient> run_worker_for(const Candidate& c, const UsedDevice& device) {
     if (options_.run_in == RunIn::kProcess) return nullptr;
     if (device.torch_device().kind != Device::kCpu) {
       tell(c.manifest.name + ": " + device.name() + " runs in this process: workers take CPU tensors only");
       return nullptr;
     }
-    return std::make_shared<RunWorker>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
+    return std::make_shared<RunClient>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
                                        options_.run_deadline);
   }
 
@@ -303,7 +303,7 @@ class Host final : public PluginHost {
     }
     used->keep_journal(journal);
     report_of(c).used = true;
-    const std::shared_ptr<CompileChild> child = child_for(c);
+    const std::shared_ptr<CompileClient> child = child_for(c);
     for (const auto& device : used->devices())
       devices_.push_back(std::make_unique<ContainedDevice>(used, *device, child, run_worker_for(c, *device), options_.quarantine,
                                                            options_.run_deadline, [this](const std::string& text) { tell(text); }));

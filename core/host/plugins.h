@@ -22,7 +22,7 @@
 #include "abi/plugin.h"
 #include "core/base/services.h"
 #include "core/base/sha256.h"
-#include "core/host/hardware.h"
+#include "core/host/find/hardware.h"
 
 namespace keirin {
 
@@ -139,7 +139,7 @@ class Executable {
   virtual Status run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs,
                      void* workspace, uint64_t stream, bool recording = false) = 0;
   virtual PluginDevice& device() const = 0;
-  // A run has lasted so long and goes on: core/host/watchdog.h, which says it again at each look. By another thread than the run's.
+  // A run has lasted so long and goes on: core/host/guard/watchdog.h, which says it again at each look. By another thread than the run's.
   virtual void still_running(std::chrono::milliseconds) {}
 };
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "core/host/background.h"
+#include "core/base/background.h"
 
 namespace keirin {
 namespace {

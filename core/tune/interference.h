@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "core/host/hardware.h"
+#include "core/host/find/hardware.h"
 
 namespace keirin {
 
@@ -36,7 +36,7 @@ class Interference {
 
 // As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps
 // no delays. Threads that wait for each other (more threads than processors) do not count: what waits is counted
-// only up to the processor time that this process did not have. A thread that gives way (core/host/background.h) counts
+// only up to the processor time that this process did not have. A thread that gives way (core/base/background.h) counts
 // what it waited for itself, all of it.
 class ProcessInterference final : public Interference {
  public:

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "abi/planted.h"
-#include "core/host/files.h"
+#include "core/base/files.h"
 
 namespace keirin {
 namespace {

@@ -3,7 +3,7 @@
 // What backends share: the default of their answers, and where their texts go.
 #include "plugins/codegen/backend.h"
 
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 
 namespace keirin::codegen {
 

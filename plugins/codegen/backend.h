@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "abi/plugin.h"
-#include "plugins/codegen/loops.h"
+#include "plugins/codegen/kernel/loops.h"
 
 namespace keirin::codegen {
 
@@ -145,7 +145,7 @@ class Backend {
     return lower_anchor({anchors[0], choose_anchor(*anchors[0])}, context);
   }
   // The step that sets row_ptr and perm of `csr` in the run's table. nullptr: the code generator's own, which reads the index
-  // in host memory (plugins/codegen/csr.h).
+  // in host memory (plugins/codegen/region/csr.h).
   virtual std::unique_ptr<Step> lower_csr(const Csr& /*csr*/, const CompileContext& /*context*/) { return nullptr; }
   // Appends generated code for krn.artifact, and takes it back before lower_kernels asks for it: warm start without compiling.
   virtual void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const = 0;

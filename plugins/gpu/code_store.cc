@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::gpu {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "plugins/codegen/loops.h"
-#include "plugins/codegen/schedule.h"
+#include "plugins/codegen/kernel/loops.h"
+#include "plugins/codegen/kernel/schedule.h"
 #include "plugins/gpu/driver.h"
 
 namespace keirin::gpu {

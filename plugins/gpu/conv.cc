@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/library_tail.h"
 #include "plugins/gpu/plan_step.h"
 #include "plugins/gpu/product.h"
-#include "plugins/codegen/rows.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {

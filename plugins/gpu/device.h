@@ -10,7 +10,7 @@
 #include <string>
 
 #include "plugins/codegen/backend.h"
-#include "plugins/codegen/schedule.h"
+#include "plugins/codegen/kernel/schedule.h"
 #include "plugins/gpu/driver.h"
 #include "plugins/shell/shell.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 
 namespace keirin::gpu {
 

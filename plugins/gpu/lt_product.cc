@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/lt_race.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"

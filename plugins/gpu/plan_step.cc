@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "abi/plugin.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::gpu {

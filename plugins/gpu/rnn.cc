@@ -9,10 +9,10 @@
 #include <array>
 #include <future>
 
-#include "plugins/gpu/product.h"
-#include "plugins/codegen/rnn.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/region/rnn.h"
 #include "plugins/gpu/code_store.h"
+#include "plugins/gpu/product.h"
 #include "plugins/gpu/text.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"

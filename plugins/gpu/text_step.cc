@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "abi/plugin.h"
-#include "plugins/codegen/c_printer.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/code_store.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"

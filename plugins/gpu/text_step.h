@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Steps whose kernels are written by hand as text instead of printed from loops: attention, products of few rows, bags, row
-// updates. Their text stands on the printer's prelude (plugins/codegen/c_printer.h), so that what does not need matrix units
+// updates. Their text stands on the printer's prelude (plugins/codegen/text/c_printer.h), so that what does not need matrix units
 // also runs on the emulated blocks of the tests. All launches of a step take the same two arguments: sizes, then pointers.
 #pragma once
 

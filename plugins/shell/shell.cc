@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "plugins/codegen/artifact.h"
-#include "plugins/codegen/claim.h"
-#include "plugins/codegen/executable.h"
+#include "plugins/codegen/plan/artifact.h"
+#include "plugins/codegen/plan/compiled_region.h"
+#include "plugins/codegen/region/claim.h"
 
 namespace keirin::shell {
 namespace {
@@ -51,7 +51,7 @@ std::span<const uint8_t, 32> hash_of(const uint8_t* hash) { return std::span<con
 
 class Executable : public kit::Executable {
  public:
-  Executable(std::unique_ptr<codegen::Executable> steps, std::unique_ptr<codegen::Backend> backend,
+  Executable(std::unique_ptr<codegen::CompiledRegion> steps, std::unique_ptr<codegen::Backend> backend,
              std::shared_ptr<const Held> held, const Traits& traits, const kit::Region& region)
       : traits_(traits), held_(std::move(held)), backend_(std::move(backend)), steps_(std::move(steps)) {
     std::copy_n(region.hash, 32, hash_);
@@ -72,7 +72,7 @@ class Executable : public kit::Executable {
 
   void needs(krn_needs& out) const override {
     out.workspace_bytes = static_cast<uint64_t>(steps_->workspace_bytes());
-    out.workspace_align = codegen::Executable::kWorkspaceAlign;
+    out.workspace_align = codegen::CompiledRegion::kWorkspaceAlign;
   }
 
   krn_code run(const krn_run& run, krn_err* err) noexcept override {
@@ -95,7 +95,7 @@ class Executable : public kit::Executable {
   const Traits& traits_;
   std::shared_ptr<const Held> held_;
   std::unique_ptr<codegen::Backend> backend_;
-  std::unique_ptr<codegen::Executable> steps_;
+  std::unique_ptr<codegen::CompiledRegion> steps_;
   uint8_t hash_[32];
 };
 
@@ -117,7 +117,7 @@ std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, cons
   std::shared_ptr<const Held> held = this->held();
   const Inside inside(held.get());
   auto with = backend(policy, options.candidate, held.get());
-  auto steps = codegen::Executable::compile(region.bytes, *with, compile_context(region, policy, &options));
+  auto steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, policy, &options));
   return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
 }
 

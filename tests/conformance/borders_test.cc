@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "core/eager/tensor_services.h"
-#include "core/host/tensor_view.h"
+#include "core/host/call/tensor_view.h"
 #include "core/ops/builder.h"
 #include "tests/conformance/subject.h"
 

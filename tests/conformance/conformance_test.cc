@@ -22,7 +22,7 @@
 #include <sstream>
 
 #include "core/eager/tensor_services.h"
-#include "core/host/discovery.h"
+#include "core/host/find/discovery.h"
 #include "core/ir/rows.h"
 #include "tests/conformance/bytes.h"
 #include "tests/conformance/trial.h"

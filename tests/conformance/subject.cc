@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/host/tensor_view.h"
+#include "core/host/call/tensor_view.h"
 
 namespace keirin::conformance {
 

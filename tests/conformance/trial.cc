@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "core/eager/graph_calls.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/ops/table.h"
 #include "core/tune/verify.h"
 #include "tests/conformance/formula.h"

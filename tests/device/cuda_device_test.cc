@@ -7,18 +7,18 @@
 #include <cstdio>
 #include <functional>
 
-#include "plugins/gpu/attention.h"
+#include "cuda/cublaslt.h"
 #include "cuda/cudnn.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "plugins/codegen/text/c_printer.h"
+#include "plugins/gpu/attention.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
-#include "cuda/cublaslt.h"
 #include "plugins/gpu/launch.h"
 #include "plugins/gpu/product.h"
-#include "plugins/codegen/c_printer.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/device/machine.h"

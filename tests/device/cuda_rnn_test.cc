@@ -9,15 +9,15 @@
 #include <cstdio>
 #include <random>
 
+#include "cuda/cublaslt.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "plugins/codegen/region/rnn.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
-#include "cuda/cublaslt.h"
 #include "plugins/gpu/rnn.h"
-#include "plugins/codegen/rnn.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/device/machine.h"

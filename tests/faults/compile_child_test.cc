@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "core/host/contained_device.h"
-#include "core/host/host_tables.h"
+#include "core/host/call/host_tables.h"
+#include "core/host/guard/contained_device.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {

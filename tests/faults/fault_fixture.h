@@ -13,14 +13,14 @@
 
 #include "core/cache/bad_records.h"
 #include "core/cache/cache.h"
+#include "core/host/call/tensor_view.h"
 #include "core/host/plugins.h"
-#include "core/host/tensor_view.h"
 #include "core/ir/bytes.h"
-#include "tests/support/trust_count.h"
-#include "tests/unit/host/heap_services.h"
 #include "tests/support/relu_region.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/trust_count.h"
 #include "tests/support/world.h"
+#include "tests/unit/host/heap_services.h"
 
 namespace keirin::test {
 

@@ -2,7 +2,7 @@
 //
 // Every fault that a plugin can have while it is looked at ends as a verdict that names it, and the good plugin beside it is
 // used. The list of faults is bad_plugin.cc.
-#include "core/host/tensor_view.h"
+#include "core/host/call/tensor_view.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {

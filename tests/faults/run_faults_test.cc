@@ -11,7 +11,7 @@
 #include <fstream>
 #include <functional>
 
-#include "core/host/thread_state.h"
+#include "core/host/guard/thread_state.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <thread>
 
-#include "core/host/host_tables.h"
+#include "core/host/call/host_tables.h"
 #include "tests/faults/fault_fixture.h"
 
 namespace keirin {

@@ -33,8 +33,8 @@
 
 #include "core/cache/bad_records.h"
 #include "core/cache/cache.h"
+#include "core/host/call/tensor_view.h"
 #include "core/host/plugins.h"
-#include "core/host/tensor_view.h"
 #include "core/ir/bytes.h"
 #include "tests/support/relu_region.h"
 #include "tests/support/temp_folder.h"

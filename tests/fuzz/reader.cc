@@ -12,7 +12,7 @@
 #include "core/cache/artifact.h"
 #include "core/cache/ledger.h"
 #include "core/capture/pt2/read_pt2.h"
-#include "core/host/manifest.h"
+#include "core/host/find/manifest.h"
 #include "core/ir/bytes.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"

@@ -17,7 +17,7 @@
 #include <sstream>
 
 #include "core/eager/tensor_services.h"
-#include "core/host/discovery.h"
+#include "core/host/find/discovery.h"
 #include "core/ir/text.h"
 #include "core/ir/verify.h"
 #include "core/tune/shrink.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <random>
 
-#include "core/eager/fold_evaluator.h"
+#include "core/eager/rows/fold_evaluator.h"
 #include "core/eager/tensor_services.h"
 #include "core/exec/plan.h"
 #include "core/ir/bytes.h"

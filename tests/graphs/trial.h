@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/services.h"
-#include "core/eager/graph_calls.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/exec/plan.h"
 #include "core/host/plugins.h"
 #include "core/ir/graph.h"

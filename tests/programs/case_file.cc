@@ -7,7 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/eager/safetensors.h"
+#include "core/eager/weights/safetensors.h"
 
 namespace keirin::programs {
 namespace {

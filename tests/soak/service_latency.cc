@@ -19,7 +19,7 @@
 #include <CLI/CLI.hpp>
 
 #include "core/api/session.h"
-#include "core/host/background.h"
+#include "core/base/background.h"
 
 namespace keirin {
 namespace {

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "core/host/thread_state.h"
+#include "core/host/guard/thread_state.h"
 #include "tests/support/temp_folder.h"
 
 extern char** environ;

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "core/host/channel.h"
-#include "core/host/child_process.h"
+#include "core/host/worker/channel.h"
+#include "core/host/worker/child_process.h"
 
 namespace keirin::tools::matrix {
 

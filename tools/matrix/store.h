@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/host/files.h"
+#include "core/base/files.h"
 #include "tools/matrix/record.h"
 
 namespace keirin::tools::matrix {

@@ -15,8 +15,8 @@
 
 #include "core/api/devices.h"
 #include "core/base/sha256.h"
-#include "core/host/channel.h"
 #include "core/host/plugins.h"
+#include "core/host/worker/channel.h"
 #include "core/tune/interference.h"
 #include "core/tune/stats.h"
 #include "tools/matrix/cases.h"

@@ -2,7 +2,7 @@
 //
 // The words between the matrix and its workers: `keirin matrix-worker` of either side, or an adapter to somebody else's
 // compiler (bench/peers/worker), one model in one variant per process, that is asked over a channel
-// (core/host/channel.h) and sleeps between questions. A question is {"ask": word, ...}; an answer is an object, or
+// (core/host/worker/channel.h) and sleeps between questions. A question is {"ask": word, ...}; an answer is an object, or
 // {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a field is added, never renamed. What
 // an answer has to hold is checked in side.cc.
 //

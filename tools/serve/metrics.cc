@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/cache/cache.h"
-#include "core/host/request.h"
+#include "core/base/request.h"
 #include "tools/serve/router.h"
 
 namespace keirin::tools {

@@ -14,11 +14,11 @@
 #include "core/capture/import/aliases.h"
 #include "core/capture/record/recorder.h"
 #include "core/eager/at_tensor.h"
-#include "core/eager/call_table.h"
-#include "core/eager/input_rules.h"
-#include "core/eager/package_ops.h"
-#include "core/eager/schema_effects.h"
-#include "core/eager/symbol_ops.h"
+#include "core/eager/program/package_ops.h"
+#include "core/eager/program/schema_effects.h"
+#include "core/eager/program/symbol_ops.h"
+#include "core/eager/rows/call_table.h"
+#include "core/eager/weights/input_rules.h"
 #include "core/ops/aten.h"
 
 namespace keirin {

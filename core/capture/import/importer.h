@@ -13,8 +13,8 @@
 #include "core/base/services.h"
 #include "core/base/status.h"
 #include "core/capture/pt2/schema.h"
-#include "core/eager/observed.h"
-#include "core/eager/weights.h"
+#include "core/eager/program/observed.h"
+#include "core/eager/weights/weights.h"
 #include "core/ir/graph.h"
 
 namespace keirin {

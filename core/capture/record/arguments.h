@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The argument of an operator call as a file would write it: the inverse of core/eager/bind.h.
+// The argument of an operator call as a file would write it: the inverse of core/eager/program/bind.h.
 #pragma once
 
 #include <ATen/core/function_schema.h>

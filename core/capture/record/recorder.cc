@@ -17,8 +17,8 @@
 
 #include "core/capture/record/arguments.h"
 #include "core/eager/at_tensor.h"
-#include "core/eager/observer.h"
-#include "core/eager/schema_effects.h"
+#include "core/eager/program/observer.h"
+#include "core/eager/program/schema_effects.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {

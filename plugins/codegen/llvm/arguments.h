@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plugins/codegen/loops.h"
+#include "plugins/codegen/kernel/loops.h"
 
 namespace keirin::codegen::native {
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "plugins/codegen/kernel/loops.h"
 #include "plugins/codegen/llvm/arguments.h"
 #include "plugins/codegen/llvm/cpu_target.h"
-#include "plugins/codegen/loops.h"
 
 namespace keirin::codegen::native {
 

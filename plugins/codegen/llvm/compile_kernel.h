@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "plugins/codegen/kernel/loops.h"
 #include "plugins/codegen/llvm/cpu_target.h"
-#include "plugins/codegen/loops.h"
 
 namespace keirin::codegen::native {
 

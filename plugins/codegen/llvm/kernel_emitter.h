@@ -16,10 +16,10 @@
 
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
+#include "plugins/codegen/kernel/loops.h"
 #include "plugins/codegen/llvm/arguments.h"
 #include "plugins/codegen/llvm/cpu_target.h"
 #include "plugins/codegen/llvm/spills.h"
-#include "plugins/codegen/loops.h"
 
 namespace keirin::codegen::native {
 

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "llvm/IR/IRBuilder.h"
-#include "plugins/codegen/expr.h"
-#include "plugins/codegen/loops.h"
+#include "plugins/codegen/kernel/expr.h"
+#include "plugins/codegen/kernel/loops.h"
 
 namespace keirin::codegen::native {
 

@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "plugins/codegen/loops.h"
+#include "plugins/codegen/kernel/loops.h"
 
 namespace keirin::codegen::native {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "llvm/IR/IRBuilder.h"
-#include "plugins/codegen/expr.h"
+#include "plugins/codegen/kernel/expr.h"
 
 namespace keirin::codegen::native {
 

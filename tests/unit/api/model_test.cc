@@ -17,8 +17,8 @@
 #include <mutex>
 #include <thread>
 
-#include "core/eager/safetensors.h"
 #include "core/eager/tensor_services.h"
+#include "core/eager/weights/safetensors.h"
 #include "tests/support/shared_runtime.h"
 #include "tests/support/temp_folder.h"
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "core/api/session.h"
-#include "core/host/request.h"
+#include "core/base/request.h"
 #include "tests/support/others.h"
 
 namespace keirin {

@@ -16,7 +16,7 @@
 #include "core/api/known_run.h"
 #include "core/api/met_sizes.h"
 #include "core/api/session.h"
-#include "core/host/request.h"
+#include "core/base/request.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
 #include "tests/support/temp_folder.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
 
 namespace keirin::codegen::test {
 

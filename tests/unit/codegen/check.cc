@@ -47,7 +47,7 @@ void each(const Tensor& t, F f) {
 
 }  // namespace
 
-std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t limit) {
+std::vector<Values> random_inputs(const FlatRegion& region, uint32_t seed, int64_t limit) {
   std::mt19937 gen(seed);
   std::vector<Values> out;
   for (int t : region.inputs) {
@@ -65,11 +65,11 @@ std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t l
 
 Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs) {
   std::vector<uint8_t> bytes = builder.bytes();
-  Region region = read_region(bytes);
+  FlatRegion region = read_region(bytes);
   Checked out;
   CompileContext context;
-  out.executable = Executable::compile(bytes, backend, context);
-  const auto resumed = Executable::compile(bytes, backend, context, &out.executable->grouping());  // as an artifact does
+  out.executable = CompiledRegion::compile(bytes, backend, context);
+  const auto resumed = CompiledRegion::compile(bytes, backend, context, &out.executable->grouping());  // as an artifact does
   EXPECT_EQ(resumed->describe(), out.executable->describe());
   EXPECT_EQ(resumed->workspace_bytes(), out.executable->workspace_bytes());
   std::vector<Block> blocks;
@@ -112,7 +112,7 @@ Checked run_region(const RegionBuilder& builder, Backend& backend, const std::ve
 }
 
 Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs, double tolerance) {
-  Region region = read_region(builder.bytes());
+  FlatRegion region = read_region(builder.bytes());
   if (inputs.empty()) inputs = random_inputs(region, 1);
   std::vector<Values> expected = evaluate(region, inputs);
   Checked got = run_region(builder, backend, inputs);

@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-#include "plugins/codegen/executable.h"
+#include "plugins/codegen/plan/compiled_region.h"
 #include "tests/unit/codegen/evaluate.h"
 #include "tests/unit/codegen/interp_backend.h"
 #include "tests/unit/codegen/region_builder.h"
@@ -15,7 +15,7 @@
 namespace keirin::codegen::test {
 
 struct Checked {
-  std::unique_ptr<Executable> executable;
+  std::unique_ptr<CompiledRegion> executable;
   krn_code code = KRN_STATUS_ok;
   std::vector<Values> outputs;
   uint32_t kernels() const { return executable->num_kernels(); }
@@ -27,6 +27,6 @@ Checked check(const RegionBuilder& builder, std::vector<Values> inputs = {}, dou
 
 // Compiled and run only.
 Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs);
-std::vector<Values> random_inputs(const Region& region, uint32_t seed, int64_t limit = 4);
+std::vector<Values> random_inputs(const FlatRegion& region, uint32_t seed, int64_t limit = 4);
 
 }  // namespace keirin::codegen::test

@@ -60,7 +60,7 @@ double scalar_row(uint32_t op, const double* x) {
 
 class Evaluator {
  public:
-  Evaluator(const Region& r, const std::vector<Values>& inputs) : r_(r), values_(r.tensors.size()) {
+  Evaluator(const FlatRegion& r, const std::vector<Values>& inputs) : r_(r), values_(r.tensors.size()) {
     for (size_t i = 0; i < inputs.size(); ++i) values_[r.inputs[i]] = inputs[i];
   }
   std::vector<Values> run() {
@@ -236,7 +236,7 @@ class Evaluator {
     return out;
   }
 
-  const Region& r_;
+  const FlatRegion& r_;
   std::vector<Values> values_;
 };
 
@@ -255,7 +255,7 @@ Values matmul(const Dims& a, const Dims& out_sizes, const Values& x, const Value
 }
 
 // Pools by their definition in ATen: windows clipped to the input, averages over what the attributes say.
-Values pool(const Region& r, const TensorNode& node, const Values& x) {
+Values pool(const FlatRegion& r, const TensorNode& node, const Values& x) {
   const Dims& in = r.tensors[node.operands[0]].sizes;
   const Dims& to = r.tensors[node.results[0]].sizes;
   const Attrs& a = node.attrs;
@@ -286,7 +286,7 @@ Values pool(const Region& r, const TensorNode& node, const Values& x) {
   return out;
 }
 
-Values conv(const Region& r, const TensorNode& node, const Values& x, const Values& w, const Values& b) {
+Values conv(const FlatRegion& r, const TensorNode& node, const Values& x, const Values& w, const Values& b) {
   const Dims& in = r.tensors[node.operands[0]].sizes;
   const Dims& kernel = r.tensors[node.operands[1]].sizes;
   const Dims& to = r.tensors[node.results[0]].sizes;
@@ -309,7 +309,7 @@ Values conv(const Region& r, const TensorNode& node, const Values& x, const Valu
   return out;
 }
 
-Values upsample_nearest(const Region& r, const TensorNode& node, const Values& x) {
+Values upsample_nearest(const FlatRegion& r, const TensorNode& node, const Values& x) {
   const Dims& in = r.tensors[node.operands[0]].sizes;
   const Dims& to = r.tensors[node.results[0]].sizes;
   Values out(r.tensors[node.results[0]].numel());
@@ -326,7 +326,7 @@ Values upsample_nearest(const Region& r, const TensorNode& node, const Values& x
 
 // By definition: query i of head h against every key; a bool mask shows, an additive one adds; `causal` shows keys up to i, counted
 // from the first of both. A row that sees nothing is zeros, as LibTorch has it.
-Values attention(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
+Values attention(const FlatRegion& r, const TensorNode& node, const std::vector<Values>& x) {
   const Dims &q = r.tensors[node.operands[0]].sizes, &k = r.tensors[node.operands[1]].sizes, &v = r.tensors[node.operands[2]].sizes;
   const size_t rank = q.size();
   const int64_t queries = q[rank - 2], depth = q[rank - 1], keys = k[rank - 2], width = v[rank - 1];
@@ -353,7 +353,7 @@ Values attention(const Region& r, const TensorNode& node, const std::vector<Valu
 }
 
 // Rows of x[0] named by x[1], summed from one offset of x[2] to the next.
-Values bags(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
+Values bags(const FlatRegion& r, const TensorNode& node, const std::vector<Values>& x) {
   if (node.attrs.mode != "sum" || node.attrs.include_last_offset || x.size() > 3) throw std::runtime_error("no oracle for this embedding_bag");
   const int64_t width = r.tensors[node.results[0]].sizes[1];
   Values out(r.tensors[node.results[0]].numel(), 0);
@@ -370,7 +370,7 @@ Values bags(const Region& r, const TensorNode& node, const std::vector<Values>& 
 
 double evaluate_scalar(uint32_t op, const double* operands) { return scalar_row(op, operands); }
 
-Values evaluate_anchor(const Region& r, const TensorNode& node, const std::vector<Values>& x) {
+Values evaluate_anchor(const FlatRegion& r, const TensorNode& node, const std::vector<Values>& x) {
   const Dims& a = r.tensors[node.operands[0]].sizes;
   const Dims& to = r.tensors[node.results[0]].sizes;
   switch (node.op) {
@@ -387,6 +387,6 @@ Values evaluate_anchor(const Region& r, const TensorNode& node, const std::vecto
   }
 }
 
-std::vector<Values> evaluate(const Region& region, const std::vector<Values>& inputs) { return Evaluator(region, inputs).run(); }
+std::vector<Values> evaluate(const FlatRegion& region, const std::vector<Values>& inputs) { return Evaluator(region, inputs).run(); }
 
 }  // namespace keirin::codegen::test

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "abi/scalar.h"
-#include "plugins/codegen/region.h"
-#include "plugins/codegen/rows.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/region/region.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/codegen/array.h"
 #include "tests/unit/codegen/evaluate.h"
@@ -239,7 +239,7 @@ class AnchorStep : public Step {
   std::string describe() const override { return "anchor " + std::string(op_name(d_.op)) + " +" + std::to_string(d_.post_ops.size()); }
 
   krn_code run(const RunContext& c) const override {
-    Region r;
+    FlatRegion r;
     TensorNode node;
     node.op = d_.op;
     node.attrs.stride = d_.stride, node.attrs.padding = d_.padding, node.attrs.dilation = d_.dilation;
@@ -260,7 +260,7 @@ class AnchorStep : public Step {
   }
 
  private:
-  static int add(Region& r, const TensorDesc& d) {
+  static int add(FlatRegion& r, const TensorDesc& d) {
     Tensor t;
     t.dtype = d.dtype, t.sizes = d.sizes, t.strides = d.strides;
     r.tensors.push_back(t);

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "plugins/codegen/region.h"
+#include "plugins/codegen/region/region.h"
 
 namespace keirin::codegen::test {
 

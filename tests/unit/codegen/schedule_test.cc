@@ -2,7 +2,7 @@
 //
 // What every schedule of a GPU kernel must keep, whatever the sizes: lanes that fit the row, threads that have work, blocks that cover
 // it, and nothing of a device that it does not have. And which kernels may share their code.
-#include "plugins/codegen/schedule.h"
+#include "plugins/codegen/kernel/schedule.h"
 
 #include <gtest/gtest.h>
 

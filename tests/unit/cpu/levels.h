@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/host/hardware.h"
+#include "core/host/find/hardware.h"
 #if defined(__aarch64__)
 #include "arm/device.h"
 namespace keirin::test {

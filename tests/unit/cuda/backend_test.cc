@@ -10,13 +10,13 @@
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/plan/artifact.h"
+#include "plugins/codegen/plan/compiled_region.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/product.h"
-#include "plugins/codegen/artifact.h"
-#include "plugins/codegen/executable.h"
-#include "plugins/codegen/rows.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "tests/unit/codegen/region_builder.h"
@@ -100,12 +100,12 @@ TEST_F(BackendTest, LowersRegionsAndSharesTheirCode) {
     const std::vector<uint8_t> bytes = g.bytes();
     GpuBackend backend(gpu, nullptr, nullptr);
     CompileContext context;
-    std::unique_ptr<codegen::Executable> made;
-    ASSERT_NO_THROW(made = codegen::Executable::compile(bytes, backend, context)) << name;
+    std::unique_ptr<codegen::CompiledRegion> made;
+    ASSERT_NO_THROW(made = codegen::CompiledRegion::compile(bytes, backend, context)) << name;
     EXPECT_GT(made->num_kernels(), 0u) << name;
     EXPECT_GT(made->num_codegen(), 0u) << name;
     std::printf("%s:\n%s", name.c_str(), made->describe().c_str());
-    EXPECT_EQ(codegen::Executable::compile(bytes, backend, context)->num_codegen(), 0u) << name;
+    EXPECT_EQ(codegen::CompiledRegion::compile(bytes, backend, context)->num_codegen(), 0u) << name;
     const std::array<uint8_t, 32> hash{1};
     const std::vector<uint8_t> body = save_artifact(*made, backend, hash);
     EXPECT_EQ(load_artifact(body, bytes, hash, backend, context)->num_codegen(), 0u) << name;
@@ -119,7 +119,7 @@ TEST_F(BackendTest, RunWithoutADeviceIsAnError) {
   g.output(g.unary(kOp_relu, g.input(kF32, {4})));
   const std::vector<uint8_t> bytes = g.bytes();
   CompileContext context;
-  auto made = codegen::Executable::compile(bytes, backend, context);
+  auto made = codegen::CompiledRegion::compile(bytes, backend, context);
   float data[4] = {};
   krn_tensor tensor{};
   tensor.data = data;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "plugins/codegen/c_printer.h"
-#include "plugins/codegen/schedule.h"
+#include "plugins/codegen/kernel/schedule.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "tests/emulator/host_code.h"
 
 namespace keirin::test {

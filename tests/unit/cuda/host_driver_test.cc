@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "plugins/codegen/artifact.h"
+#include "plugins/codegen/plan/artifact.h"
 #include "plugins/gpu/aligned_copies.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
@@ -56,7 +56,7 @@ TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
   GpuBackend backend(gpu, &context, nullptr);
   const std::vector<uint8_t> bytes = norm_region().bytes();
   const std::array<uint8_t, 32> hash{1};
-  const auto made = codegen::Executable::compile(bytes, backend, {});
+  const auto made = codegen::CompiledRegion::compile(bytes, backend, {});
   const auto body = codegen::save_artifact(*made, backend, hash);
   EXPECT_EQ(codegen::load_artifact(body, bytes, hash, backend, {})->num_codegen(), 0u);
   krn_policy strict{};

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/codegen/schedule.h"
+#include "plugins/codegen/kernel/schedule.h"
 
 namespace keirin::test {
 

@@ -8,7 +8,7 @@
 
 #include "cuda/device.h"
 #include "cuda/nvrtc.h"
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/code_store.h"
 #include "plugins/kit/error.h"
 #include "tests/unit/cuda/kernel_cases.h"

@@ -2,7 +2,7 @@
 //
 // Which inputs an exported program takes, decided twice: by InputRules and by a few lines of arithmetic here. Programs are written by
 // hand; every kind of place that a symbol can stand in is tried with every value around every limit. No torch.
-#include "core/eager/input_rules.h"
+#include "core/eager/weights/input_rules.h"
 
 #include <gtest/gtest.h>
 

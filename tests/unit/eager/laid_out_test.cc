@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights of a plan's eager steps, laid out once: the same answers as with the weight as it stands, and no copies on other processors.
-#include "core/eager/laid_out.h"
+#include "core/eager/rows/laid_out.h"
 
 #include <gtest/gtest.h>
 

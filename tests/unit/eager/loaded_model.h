@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "core/capture/pt2/read_pt2.h"
-#include "core/eager/load_weights.h"
-#include "core/eager/program.h"
-#include "core/eager/safetensors.h"
+#include "core/eager/program/program.h"
 #include "core/eager/tensor_services.h"
+#include "core/eager/weights/load_weights.h"
+#include "core/eager/weights/safetensors.h"
 
 namespace keirin::testing {
 

@@ -3,9 +3,9 @@
 // Operators of Python packages that this process has not loaded: what ours answer against what the packages' own
 // answered in Python, in the file's dtypes and as the referee runs them; and what is said of an operator that nobody
 // has.
-#include "core/eager/package_ops.h"
+#include "core/eager/program/package_ops.h"
 
-#include "core/eager/bind.h"
+#include "core/eager/program/bind.h"
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Round trips of tensor files, and what happens to files that lie about themselves.
-#include "core/eager/safetensors.h"
+#include "core/eager/weights/safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "core/eager/at_tensor.h"
-#include "core/eager/fold_evaluator.h"
-#include "core/eager/referee.h"
-#include "core/eager/symbol_ops.h"
+#include "core/eager/program/referee.h"
+#include "core/eager/program/symbol_ops.h"
+#include "core/eager/rows/fold_evaluator.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {

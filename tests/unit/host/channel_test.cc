@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A packet arrives as it was sent; what is none ends with a status in time, whatever the other side does.
-#include "core/host/channel.h"
+#include "core/host/worker/channel.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

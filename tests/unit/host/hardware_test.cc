@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hardware is found in a /proc and /sys that the test wrote, so GPUs need not be there.
-#include "core/host/hardware.h"
+#include "core/host/find/hardware.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

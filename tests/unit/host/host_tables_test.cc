@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host's tables as a plugin sees them: by name, through C.
-#include "core/host/host_tables.h"
+#include "core/host/call/host_tables.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the quarantine remembers, and what the journal of a dead process tells the next one.
-#include "core/host/quarantine.h"
+#include "core/host/guard/quarantine.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/host/journal.h"
+#include "core/host/guard/journal.h"
 #include "tests/support/temp_folder.h"
 
 namespace keirin {

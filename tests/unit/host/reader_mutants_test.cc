@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/host/manifest.h"
-#include "core/host/probe.h"
+#include "core/host/find/manifest.h"
+#include "core/host/find/probe.h"
 #include "tests/support/mutants.h"
 #include "tests/support/temp_folder.h"
 

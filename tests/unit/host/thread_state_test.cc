@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Each thing that a call may change is seen, named and put back, and alone.
-#include "core/host/thread_state.h"
+#include "core/host/guard/thread_state.h"
 
 #include <fenv.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/host/watchdog.h"
+#include "core/host/guard/watchdog.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

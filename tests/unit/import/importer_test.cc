@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "core/eager/graph_calls.h"
-#include "core/eager/program.h"
+#include "core/eager/program/program.h"
+#include "core/eager/rows/graph_calls.h"
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {
@@ -38,7 +38,7 @@ TEST_P(Imported, ReplayEqualsPython) {
   LoadedModel loaded(GetParam());
   auto captured = capture(loaded);
   ASSERT_TRUE(captured.ok()) << captured.status().text();
-  auto replay = GraphReplay::make(captured->graph, captured->calls, constants_of(loaded.weights));
+  auto replay = EagerGraph::make(captured->graph, captured->calls, constants_of(loaded.weights));
   ASSERT_TRUE(replay.ok()) << replay.status().text();
   const std::vector<TensorRef> inputs = loaded.inputs();
   int call = 0;

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "core/capture/import/importer.h"
-#include "core/eager/graph_calls.h"
+#include "core/eager/rows/graph_calls.h"
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {
@@ -52,7 +52,7 @@ TEST_P(Zoo, GraphEqualsVerbatim) {
   auto file = pt2::read_pt2(GetParam());
   ASSERT_TRUE(file.ok()) << file.status().text();
   const pt2::Model& model = **file->model();
-  auto rules = read_init_rules(*file);
+  auto rules = read_initial_values(*file);
   ASSERT_TRUE(rules.ok()) << rules.status().text();
   auto weights = load_weights(model, *rules, *services);
   ASSERT_TRUE(weights.ok()) << weights.status().text();
@@ -77,7 +77,7 @@ TEST_P(Zoo, GraphEqualsVerbatim) {
   print_opaque(name, *captured);
   std::vector<TensorRef> constants;
   for (size_t i = 0; i < weights->size(); ++i) constants.push_back((*weights)[i].tensor);
-  auto replay = GraphReplay::make(captured->graph, captured->calls, constants);
+  auto replay = EagerGraph::make(captured->graph, captured->calls, constants);
   ASSERT_TRUE(replay.ok()) << replay.status().text();
   auto got = (*replay)->run(*inputs);
   ASSERT_TRUE(got.ok()) << got.status().text();

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "tests/unit/cuda/block_emulator.h"
 #include "tests/unit/rocm/kernel_texts.h"
 

@@ -5,9 +5,9 @@
 
 #include "core/ir/bytes.h"
 #include "core/partition/partition.h"
-#include "plugins/codegen/c_printer.h"
-#include "plugins/codegen/claim.h"
-#include "plugins/codegen/executable.h"
+#include "plugins/codegen/plan/compiled_region.h"
+#include "plugins/codegen/region/claim.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/backend.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
@@ -85,14 +85,14 @@ GraphTexts::Claimed GraphTexts::claimed(const Graph& graph, Backend& backend) co
 void GraphTexts::add_model(const Graph& graph) {
   Backend backend(*this);
   for (const auto& part : need(partition(graph, {claimed(graph, backend).claim})).regions)
-    codegen::Executable::compile(need(write_region(part.cut.graph)).bytes, backend, {});
+    codegen::CompiledRegion::compile(need(write_region(part.cut.graph)).bytes, backend, {});
 }
 
 bool GraphTexts::add_case(const Graph& graph) {
   Backend backend(*this);
   const Claimed all = claimed(graph, backend);
   if (all.claim.ops.size() < all.whole.nodes.size()) return false;
-  codegen::Executable::compile(all.whole.bytes, backend, {});
+  codegen::CompiledRegion::compile(all.whole.bytes, backend, {});
   return true;
 }
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/library_tail.h"

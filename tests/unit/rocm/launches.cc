@@ -9,7 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "plugins/codegen/c_printer.h"
+#include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/csr.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"

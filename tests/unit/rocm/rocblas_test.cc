@@ -152,7 +152,7 @@ TEST_F(Rocblas, ThreadsTakeTurnsAtItsHandle) {
   gpu.products = library.get();
   const gpu::Context context(gpu);
   gpu::GpuBackend backend(gpu, &context, nullptr);
-  const auto made = codegen::Executable::compile(g.bytes(), backend, {});
+  const auto made = codegen::CompiledRegion::compile(g.bytes(), backend, {});
   const auto work = [&] {
     std::vector<float> x(1600, 1), w(1600, 2), y(1600);
     const auto tensor = [](std::vector<float>& v) {

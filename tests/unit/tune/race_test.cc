@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "core/host/files.h"
+#include "core/base/files.h"
 #include "tests/unit/tune/fake_machine.h"
 
 namespace keirin {

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/base/background.h"
+
+#include <limits.h>
+#include <malloc.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "core/base/end_flag.h"
+#include "core/base/request.h"
+
+namespace keirin {
+namespace {
+
+// The kernel's weights: 172 of 1024 + 172.
+constexpr int kNiceOfAShare = 8;
+
+constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
+constexpr int64_t kSpare = 20;  // percent of one processor
+
+// How long each processor that this process may use was idle since the system started, in USER_HZ. Empty where nobody says.
+std::vector<int64_t> idle_ticks() {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (::sched_getaffinity(0, sizeof(mine), &mine) != 0) return {};
+  std::vector<int64_t> out;
+  std::ifstream file("/proc/stat");
+  for (std::string line; std::getline(file, line);) {
+    int cpu = 0;
+    long long user = 0, nice = 0, system = 0, idle = 0, waits = 0;
+    if (std::sscanf(line.c_str(), "cpu%d %lld %lld %lld %lld %lld", &cpu, &user, &nice, &system, &idle, &waits) == 6 && cpu < CPU_SETSIZE &&
+        CPU_ISSET(cpu, &mine))
+      out.push_back(idle + waits);
+  }
+  return out;
+}
+
+// Whether calls leave so much that work which gives way to all would end. Not a trial: a new thread of the idle policy gets its first 70 ms
+// beside whatever else there is. Pieces that follow each other soon share an answer: looking takes longer than many of them.
+bool processor_to_spare() {
+  static std::mutex mutex;
+  static std::chrono::steady_clock::time_point looked;
+  static bool spare = true;
+  const std::lock_guard lock(mutex);
+  if (looked != std::chrono::steady_clock::time_point() && std::chrono::steady_clock::now() - looked < kLookHolds) return spare;
+  const std::vector<int64_t> before = idle_ticks();
+  std::this_thread::sleep_for(kLook);
+  const std::vector<int64_t> after = idle_ticks();
+  looked = std::chrono::steady_clock::now();
+  if (after.empty() || after.size() != before.size()) return spare = true;
+  const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
+  return spare = idle * 100 * 1000 >= kSpare * ::sysconf(_SC_CLK_TCK) * kLook.count();
+}
+
+void add_nice(int by) {
+  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+  (void)::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + by);  // the kernel cuts it to what there is
+}
+
+// Where the one who waits does what he is asked to.
+class Desk {
+ public:
+  void ask(const std::function<void()>& work) {
+    std::unique_lock lock(mutex_);
+    work_ = &work;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !work_; });
+  }
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return work_ || over_; });
+      if (!work_) return;
+      lock.unlock();
+      (*work_)();
+      lock.lock();
+      work_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void()>* work_ = nullptr;
+  bool over_ = false;
+};
+
+std::atomic<bool> g_held{false};
+std::atomic<int> g_standing{0};
+
+thread_local GiveWay t_giving_way = GiveWay::kNot;
+thread_local Desk* t_desk = nullptr;
+
+}  // namespace
+
+void give_way(GiveWay how) {
+  t_giving_way = how;
+  if (how == GiveWay::kNot) return;
+  if (how == GiveWay::kButForAShare) return add_nice(kNiceOfAShare);
+  const sched_param none{};
+  // Unlike a high nice value, the idle policy never takes a processor from a thread that wakes up.
+  if (::sched_setscheduler(0, SCHED_IDLE, &none) != 0) add_nice(19);
+}
+
+GiveWay giving_way() { return t_giving_way; }
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  ::mallopt(M_MMAP_MAX, 0);
+  ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  ::mallopt(M_TOP_PAD, 64 << 20);
+#endif
+}
+
+void give_back_memory() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
+}
+
+void run_in_background(const std::function<void()>& work) {
+  const GiveWay how = processor_to_spare() ? GiveWay::kToAll : GiveWay::kButForAShare;
+  Desk desk;
+  std::thread thread;
+  try {
+    thread = std::thread([&, flag = end_flag(), answers = answers_request()] {
+      const RequestScope scope(answers);
+      t_desk = &desk;
+      end_when(flag);
+      give_way(how);
+      work();
+      desk.close();
+    });
+  } catch (const std::system_error&) {  // no thread to be had
+    return work();
+  }
+  desk.serve();
+  thread.join();
+}
+
+void pass_gate() {
+  if (!g_held || t_giving_way == GiveWay::kNot) return;
+  ++g_standing;
+  // Who has a processor that nobody else wants spins. After some wake-ups of a second virtual processor, calls on the first took 1.7 times
+  // as long for 0.1 to 0.3 s, as if the host had put both on one core: that would be measured.
+  while (g_held && !is_to_end())
+    if (t_giving_way == GiveWay::kButForAShare) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --g_standing;
+}
+
+void hold_background(bool held) { g_held = held; }
+
+int num_held() { return g_standing; }
+
+void run_in_foreground(const std::function<void()>& work) {
+  if (t_desk) t_desk->ask(work);
+  else work();
+}
+
+}  // namespace keirin

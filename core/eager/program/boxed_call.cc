@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Building operands from bound arguments, and pushing them on the interpreter stack.
+#include "core/eager/program/boxed_call.h"
+
+namespace keirin {
+namespace {
+
+using c10::IValue;
+using c10::TypeKind;
+using Kind = Operand::Kind;
+
+Kind list_kind(const c10::TypePtr& type) {
+  c10::TypePtr list = type;
+  if (list->kind() == TypeKind::OptionalType) list = list->castRaw<c10::OptionalType>()->getElementType();
+  switch (list->castRaw<c10::ListType>()->getElementType()->kind()) {
+    case TypeKind::OptionalType:
+      return Kind::kOptionalTensors;
+    case TypeKind::IntType:
+    case TypeKind::SymIntType:
+      return Kind::kInts;
+    case TypeKind::FloatType:
+    case TypeKind::SymFloatType:
+      return Kind::kFloats;
+    case TypeKind::BoolType:
+    case TypeKind::SymBoolType:
+      return Kind::kBools;
+    case TypeKind::NumberType:
+      return Kind::kScalars;
+    default:
+      return Kind::kTensors;
+  }
+}
+
+}  // namespace
+
+uint32_t OperandList::add_constant(IValue value) {
+  constants_.push_back(std::move(value));
+  return static_cast<uint32_t>(constants_.size() - 1);
+}
+
+Result<Operand> OperandList::make(const BoundArg& arg, const SlotOf& slot) {
+  if (arg.kind == BoundArg::Kind::kConstant) return Operand{Kind::kConstant, add_constant(arg.constant), 0};
+  KRN_TRY_LET(const uint32_t index, slot(arg.name));
+  return Operand{arg.wrap ? Kind::kWrap : Kind::kSlot, index, 0};
+}
+
+Status OperandList::add(const BoundArg& arg, const c10::TypePtr& type, const SlotOf& slot) {
+  if (arg.kind != BoundArg::Kind::kList) {
+    KRN_TRY_LET(const Operand operand, make(arg, slot));
+    top_.push_back(operand);
+    return {};
+  }
+  const auto begin = static_cast<uint32_t>(items_.size());
+  for (const BoundArg& item : arg.items) {
+    KRN_TRY_LET(const Operand operand, make(item, slot));
+    items_.push_back(operand);
+  }
+  top_.push_back({list_kind(type), begin, static_cast<uint32_t>(arg.items.size())});
+  return {};
+}
+
+IValue OperandList::value(const Operand& operand, Slots& slots) const {
+  const auto each = [&](auto&& push) {
+    for (uint32_t i = 0; i < operand.count; ++i) push(value(items_[operand.index + i], slots));
+  };
+  switch (operand.kind) {
+    case Kind::kConstant:
+      return constants_[operand.index];
+    case Kind::kSlot:
+      return slots[operand.index];
+    case Kind::kTake:
+      return std::move(slots[operand.index]);
+    case Kind::kWrap:
+      return wrap_number(slots[operand.index]);
+    case Kind::kTensors: {
+      c10::List<at::Tensor> list;
+      list.reserve(operand.count);
+      each([&](IValue v) { list.push_back(std::move(v).toTensor()); });
+      return list;
+    }
+    case Kind::kOptionalTensors: {
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(operand.count);
+      each([&](IValue v) { list.push_back(std::move(v).toOptional<at::Tensor>()); });
+      return list;
+    }
+    case Kind::kInts: {
+      c10::List<int64_t> list;
+      list.reserve(operand.count);
+      each([&](const IValue& v) { list.push_back(v.toInt()); });
+      return list;
+    }
+    case Kind::kFloats: {
+      c10::List<double> list;
+      each([&](const IValue& v) { list.push_back(v.toScalar().toDouble()); });
+      return list;
+    }
+    case Kind::kBools: {
+      c10::List<bool> list;
+      each([&](const IValue& v) { list.push_back(v.toBool()); });
+      return list;
+    }
+    case Kind::kScalars: {
+      c10::List<at::Scalar> list;
+      each([&](const IValue& v) { list.push_back(v.toScalar()); });
+      return list;
+    }
+  }
+  return {};
+}
+
+void OperandList::push_all(Slots& slots, torch::jit::Stack& stack) const {
+  for (const Operand& operand : top_) stack.push_back(value(operand, slots));
+}
+
+void OperandList::visit_slots(const std::function<void(Operand&)>& visitor) {
+  const auto visit = [&](Operand& operand) {
+    if (operand.kind == Kind::kSlot || operand.kind == Kind::kTake || operand.kind == Kind::kWrap) visitor(operand);
+  };
+  for (auto operand = top_.rbegin(); operand != top_.rend(); ++operand) {
+    visit(*operand);
+    for (uint32_t i = operand->count; i-- > 0;) visit(items_[operand->index + i]);
+  }
+}
+
+bool demands_strides(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" ||
+         name == "aten::view_as_complex";
+}
+
+void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack) {
+  const auto is_allowed = [](const at::Tensor& self) { return self.layout() != at::kStrided || self.is_contiguous(); };
+  if (!may_copy || is_allowed(stack[0].toTensor())) return op.callBoxed(&stack);
+  if (stack.size() == 2 && stack[1].isIntList()) {
+    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
+    return;
+  }
+  const torch::jit::Stack arguments = stack;
+  try {
+    op.callBoxed(&stack);
+  } catch (const c10::Error&) {
+    stack = arguments;
+    stack[0] = stack[0].toTensor().contiguous();
+    op.callBoxed(&stack);  // what fails for another reason fails again
+  }
+}
+
+Result<BoxedCall> make_boxed_call(const BoundCall& call, const OperandList::SlotOf& slot) {
+  BoxedCall boxed{call.op, {}, demands_strides(call.op.schema())};
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    KRN_TRY(boxed.operands.add(call.args[i], call.op.schema().arguments()[i].type(), slot));
+  }
+  return boxed;
+}
+
+}  // namespace keirin

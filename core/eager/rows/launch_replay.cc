@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/eager/rows/launch_replay.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/base/overlap.h"
+#include "core/eager/cuda_graph/shim.h"
+
+namespace keirin {
+namespace {
+
+constexpr char kLibrary[] = "libkeirin_cuda_graph.so";
+
+// Beside this program or library, or in lib/keirin of the installation.
+void* open_library(std::string& why_not) {
+  Dl_info self{};
+  std::vector<std::filesystem::path> folders;
+  std::error_code error;
+  if (dladdr(reinterpret_cast<void*>(&open_library), &self) && self.dli_fname)
+    folders.push_back(std::filesystem::absolute(self.dli_fname, error).parent_path());
+  if (auto program = std::filesystem::read_symlink("/proc/self/exe", error); !error) folders.push_back(program.parent_path());
+  for (const auto& folder : folders)
+    for (const auto& candidate : {folder / kLibrary, folder / "lib" / kLibrary, folder / "keirin" / kLibrary, folder / "../lib/keirin" / kLibrary})
+      if (std::filesystem::exists(candidate, error)) {
+        if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+        const char* text = dlerror();
+        why_not = text ? text : "dlopen failed";
+        return nullptr;
+      }
+  why_not = std::string(kLibrary) + " was not built or not installed";
+  return nullptr;
+}
+
+const KeirinCudaGraph* library(std::string& why_not) {
+  static std::string reason;
+  static const auto* table = [] {
+    void* opened = open_library(reason);
+    return opened ? static_cast<const KeirinCudaGraph*>(dlsym(opened, "keirin_cuda_graph")) : nullptr;
+  }();
+  why_not = reason;
+  return table;
+}
+
+Status refuse(const std::string& why) {
+  return Status(Code::k_unsupported, {"the call cannot be recorded: " + why, {}, "it is launched step by step", {}});
+}
+
+// Whether LibTorch copies one to the other as one piece of memory: that can be redirected. Other copies stay outside the recording,
+// where they read what the call brings.
+bool copied_at_once(const Tensor& to, const Tensor& from) {
+  const int64_t rank = to.rank();
+  if (to.dtype() != from.dtype() || from.rank() != rank || !std::equal(to.strides(), to.strides() + rank, from.strides())) return false;
+  std::vector<std::pair<int64_t, int64_t>> axes;  // stride, size
+  for (int64_t d = 0; d < rank; ++d)
+    if (to.sizes()[d] != 1) axes.emplace_back(to.strides()[d], to.sizes()[d]);
+  std::sort(axes.begin(), axes.end());
+  int64_t dense = 1;
+  for (const auto& [stride, size] : axes) {
+    if (stride != dense || size == 0) return false;
+    dense *= size;
+  }
+  return to.device() == from.device();
+}
+
+// Whether a recorded copy that reads what `spec` says can read `from` as it lies; asked by every call. Along one element there is
+// no stride.
+bool lies_alike(const TensorSpec& spec, const Tensor& from) {
+  if (from.dtype() != spec.dtype || from.rank() != static_cast<int64_t>(spec.strides.size()) || !(from.device() == spec.device)) return false;
+  for (size_t d = 0; d < spec.strides.size(); ++d)
+    if (spec.strides[d] != from.strides()[d] && spec.sizes[d] != 1) return false;
+  return true;
+}
+
+}  // namespace
+
+LaunchReplay::~LaunchReplay() {
+  std::string ignored;
+  if (recording_) library(ignored)->destroy(recording_);
+}
+
+Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, const std::vector<TensorRef>& inputs,
+                                                           const std::vector<size_t>& written_inputs, TensorServices& services,
+                                                           Device device) {
+  if (device.kind == Device::kCpu) return refuse("cpu has no launch replay");  // LibTorch's graphs are of what it calls cuda
+  std::string why_not;
+  const KeirinCudaGraph* api = library(why_not);
+  if (!api) return refuse(why_not);
+  std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
+  replay->written_inputs_ = written_inputs;
+  std::vector<TensorRef> own;
+  for (const TensorRef& input : inputs) {
+    KRN_TRY_LET(TensorRef copy, services.clone(input));
+    replay->inputs_.push_back(replay->border_of(copy));
+    own.push_back(std::move(copy));
+  }
+  // Once unrecorded: libraries load their code and build their plans. What it returns takes the place of the caller's outputs.
+  KRN_TRY_LET(const std::vector<TensorRef> outside, call(own));
+  KRN_TRY(services.synchronize(device));
+  replay->recording_ = api->create(device.index);
+  if (!replay->recording_) return refuse(api->error());
+  if (api->begin(replay->recording_, device.index) != 0) {
+    std::string text = api->error();
+    api->end(replay->recording_, 0);
+    return refuse(text);
+  }
+  const auto recorded = [&]() -> Status {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!copied_at_once(*own[i], *inputs[i])) continue;
+      replay->inputs_[i].outside = inputs[i]->data();
+      KRN_TRY(services.copy(own[i], inputs[i]));
+    }
+    KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
+    std::set<const void*> taken;  // one tensor may be two outputs
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      Border border = replay->border_of(outputs[k]);
+      for (size_t i = 0; i < own.size(); ++i)
+        if (border.own && same_elements(*border.own, *own[i])) border.input = static_cast<int>(i);
+      if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own) && taken.insert(outside[k]->data()).second) {
+        border.outside = outside[k]->data();
+        KRN_TRY(services.copy(outside[k], border.own));
+      }
+      replay->outputs_.push_back(std::move(border));
+    }
+    return {};
+  };
+  const Status status = recorded();
+  const bool ended = api->end(replay->recording_, 1) == 0;
+  if (!status.ok()) return refuse(status.message().what);
+  if (!ended) return refuse(api->error());
+  bool found = true;
+  for (Border& border : replay->inputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.own->data(), border.outside)) >= 0 && found;
+  for (Border& border : replay->outputs_)
+    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.outside, border.own->data())) >= 0 && found;
+  if (!found) return refuse("a copy of an input or an output was not recorded as one");
+  return replay;
+}
+
+LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
+  if (!own) return {};
+  return {own, {own->dtype(), {own->sizes(), own->sizes() + own->rank()}, {own->strides(), own->strides() + own->rank()}, device_}};
+}
+
+// Before a replay: what the recording will read is the caller's, or a copy in the recording's strides.
+Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<TensorRef>& kept) {
+  std::string ignored;
+  if (border.copy < 0) return from->data() == border.own->data() ? Status() : services_.copy(border.own, from);
+  TensorRef dense = from;
+  if (!lies_alike(border.spec, *from)) {
+    KRN_TRY_LET(dense, services_.allocate(border.spec));
+    KRN_TRY(services_.copy(dense, from));
+    kept.push_back(dense);
+  }
+  if (dense->data() == border.outside) return {};
+  if (library(ignored)->redirect(recording_, border.copy, border.own->data(), dense->data()) != 0)
+    return Status(Code::k_internal, std::string("an input of a replay: ") + library(ignored)->error());
+  border.outside = dense->data();
+  return {};
+}
+
+// Before a replay too: the tensor that its copy will fill. Null where the output is copied afterwards.
+Result<TensorRef> LaunchReplay::take(Border& border) {
+  std::string ignored;
+  if (border.copy < 0) return TensorRef();
+  KRN_TRY_LET(TensorRef fresh, services_.allocate(border.spec));
+  if (fresh->data() == border.outside) return fresh;
+  if (library(ignored)->redirect(recording_, border.copy, fresh->data(), border.own->data()) != 0)
+    return Status(Code::k_internal, std::string("an output of a replay: ") + library(ignored)->error());
+  border.outside = fresh->data();
+  return fresh;
+}
+
+Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& inputs) {
+  std::string why_not;
+  const KeirinCudaGraph* api = library(why_not);
+  if (inputs.size() != inputs_.size())
+    return Status(Code::k_invalid_input, "the recording takes " + std::to_string(inputs_.size()) + " inputs");
+  std::lock_guard lock(mutex_);
+  std::vector<TensorRef> kept;  // until the replay is enqueued: memory that is given back before may be the next input's
+  for (size_t i = 0; i < inputs.size(); ++i) KRN_TRY(bring(inputs_[i], inputs[i], kept));
+  std::vector<TensorRef> outputs;
+  outputs.reserve(outputs_.size());
+  for (Border& border : outputs_) {
+    outputs.push_back(border.input >= 0 ? inputs[border.input] : nullptr);
+    if (border.own && border.input < 0) {
+      KRN_TRY_LET(outputs.back(), take(border));
+    }
+  }
+  if (api->replay(recording_) != 0) return Status(Code::k_internal, std::string("replay failed: ") + api->error());
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (outputs_[i].own && !outputs[i]) {
+      KRN_TRY_LET(outputs[i], services_.clone(outputs_[i].own));
+    }
+  for (const size_t i : written_inputs_) KRN_TRY(services_.copy(inputs[i], inputs_[i].own));
+  return outputs;
+}
+
+}  // namespace keirin

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/host/worker/worker_client.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/host/worker/worker_words.h"
+
+namespace keirin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr uint64_t kMaxAnswerBytes = 1ull << 30;
+constexpr milliseconds kLastGasp{2000};  // for a worker that closed its channel to end
+
+// Nobody here sends it to a worker that still answers: the kernel, short of memory, or the machine's owner did.
+bool killed_from_outside(const ChildEnd& end) {
+  return !end.timed_out && end.status_known && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
+}
+
+}  // namespace
+
+WorkerClient::WorkerClient(WorkerPlugin plugin, WorkerLimits limits, const char* role, const char* place)
+    : plugin_(std::move(plugin)), limits_(limits), role_(role), place_(place) {}
+
+WorkerClient::~WorkerClient() {
+  if (child_ && owner_ != ::getpid()) child_->disown();
+}
+
+uint64_t WorkerClient::memory_limit() const {
+  if (limits_.memory_bytes) return limits_.memory_bytes;
+  const auto machine = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGE_SIZE));
+  return std::max<uint64_t>(machine / 2, 1ull << 30);
+}
+
+// The process there is, or a fresh one that has opened the plugin.
+Status WorkerClient::start(const Patience& patience) {
+  if (child_ && owner_ != ::getpid()) {
+    child_->disown();
+    child_.reset();
+  }
+  // One that gives way to all would not end what must end now.
+  GiveWay how = limits_.background ? GiveWay::kToAll : GiveWay::kNot;
+  if (limits_.background && giving_way() == GiveWay::kButForAShare) how = GiveWay::kButForAShare;
+  if (child_ && how == GiveWay::kButForAShare && gives_way_ == GiveWay::kToAll) {
+    (void)child_->kill();
+    forget();
+  }
+  if (child_) return {};
+  gives_way_ = how;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    impossible_ = true;
+    return Status(Code::k_unsupported, std::string("no channel to a worker: ") + ::strerror(errno));
+  }
+  channel_ = above_standard(Descriptor(ends[0]));
+  const Descriptor childs_end = above_standard(Descriptor(ends[1]));
+  if (channel_.get() < 0 || childs_end.get() < 0) {
+    impossible_ = true;
+    return Status(Code::k_unsupported, "no channel to a worker: too many open files");
+  }
+  // It says itself how it gives way, and inherits it from nobody.
+  Result<ChildProcess> started = in_foreground([&] { return ChildProcess::start(plugin_.program, role_, -1, childs_end.get()); });
+  if (!started.ok()) {
+    impossible_ = true;
+    return std::move(started).status();
+  }
+  child_.emplace(std::move(started).value());
+  owner_ = ::getpid();
+  running_ = true;
+  ++num_started_;
+  Packet hello;
+  hello.head = {{"library", plugin_.identity.library}, {"guid", plugin_.identity.guid_text},
+                {"version", plugin_.identity.version}, {"plugin", plugin_.name},
+                {"hardware", hardware_json(plugin_.hardware)}, {"memory_bytes", memory_limit()},
+                {"threads", plugin_.num_threads},      {"gives_way", static_cast<int>(how)}};
+  return send_packet(channel_.get(), hello, patience);
+}
+
+void WorkerClient::forget() {
+  child_.reset();
+  channel_ = Descriptor();
+  running_ = false;
+}
+
+void WorkerClient::end() {
+  const std::lock_guard guard(mutex_);
+  if (!child_ || owner_ != ::getpid()) return;
+  (void)child_->kill();
+  forget();
+}
+
+// What became of a worker that did not answer as it should. Its status says who is at fault; it is not asked again.
+Status WorkerClient::ended(Status status, const char* stage, milliseconds deadline) {
+  if (!child_) return status;
+  const bool hung = status.code() == Code::k_timeout, told = status.code() == Code::k_crashed;
+  // One that gives way on a busy machine is not accused of hanging.
+  const bool starved = hung && limits_.background && child_->waited_for_processor() > deadline / 2;
+  ChildEnd end = told ? child_->finish(Clock::now() + kLastGasp) : child_->kill();
+  forget();
+  if (status.code() == Code::k_cancelled) return status;
+  // The allocator's own last words: the limit did what it is for.
+  const bool machine = told && (killed_from_outside(end) || end.last_words.find("bad_alloc") != std::string::npos);
+  if (!told) end.timed_out = hung;
+  std::string what = status.message().what;
+  if (hung || told) what = describe(end, stage, deadline);
+  if (starved) what = "the machine was too busy for a " + std::string(stage) + " in the background within " + std::to_string(deadline.count()) + " ms";
+  return Status(machine || starved ? Code::k_exhausted : status.code(), Message{std::move(what), plugin_.name + ", " + place_, {}, {}});
+}
+
+Result<Packet> WorkerClient::ask(const char* stage, const Packet& question, milliseconds deadline, const std::atomic<bool>* cancel) {
+  const std::lock_guard guard(mutex_);
+  const Patience patience{Clock::now() + deadline, cancel};
+  Status status = start(patience);
+  if (!status.ok() && impossible_) return status;
+  if (status.ok()) status = send_packet(channel_.get(), question, patience);
+  if (!status.ok()) return ended(std::move(status), stage, deadline);
+  Result<Packet> answer = receive_packet(channel_.get(), kMaxAnswerBytes, patience);
+  if (!answer.ok()) return ended(std::move(answer).status(), stage, deadline);
+  try {
+    if (answer->head.contains("status")) return status_from_json(answer->head.at("status"));
+  } catch (const nlohmann::json::exception&) {
+    return ended(Status(Code::k_corrupt, "answered what could not be read"), stage, deadline);
+  }
+  return answer;
+}
+
+}  // namespace keirin

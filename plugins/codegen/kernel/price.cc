@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/codegen/kernel/price.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plugins/codegen/kernel/rows.h"
+#include "plugins/codegen/kernel/shape_kernel.h"
+
+namespace keirin::codegen {
+namespace {
+
+struct Work {
+  double simple = 0, special = 0;
+};
+
+bool is_special(Prim p) {
+  switch (p) {
+    case Prim::kExp:
+    case Prim::kExp2:
+    case Prim::kExpm1:
+    case Prim::kLog:
+    case Prim::kLog1p:
+    case Prim::kLog2:
+    case Prim::kTanh:
+    case Prim::kErf:
+    case Prim::kSin:
+    case Prim::kCos:
+    case Prim::kPow:
+    case Prim::kFmod:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Which axes a node's value changes along, as a bit set: what is invariant in the row is computed once for it.
+std::vector<uint32_t> variance(const Kernel& k) {
+  std::vector<uint32_t> out(k.dag.nodes.size(), 0);
+  uint32_t outer = 0;
+  for (size_t a = 0; a < k.axes.size(); ++a) {
+    if (k.axes[a].kind == AxisKind::kOuter || (k.column && k.axes[a].kind == AxisKind::kInner)) outer |= 1u << a;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const Node& n = k.dag.nodes[i];
+    for (int32_t x : {n.a, n.b, n.c}) {
+      if (x >= 0) out[i] |= out[x];
+    }
+    if (n.prim == Prim::kCoord) out[i] |= 1u << n.imm;
+    if (n.prim == Prim::kScalar) out[i] |= outer;
+    if (n.prim != Prim::kLoad) continue;
+    const Access& access = k.accesses[n.imm];
+    for (size_t a = 0; a < k.axes.size(); ++a) {
+      if (access.index.coeff[a] != 0) out[i] |= 1u << a;
+    }
+    for (const Access::Indirect& in : access.indirects) out[i] |= out[in.node];
+  }
+  return out;
+}
+
+double points(const Kernel& k, uint32_t axes) {
+  double n = 1;
+  size_t destination = 0;  // the last outer axis: its rows share the edges, so together they walk each edge once
+  for (size_t a = 0; a < k.axes.size(); ++a) {
+    if (k.axes[a].kind == AxisKind::kOuter) destination = a;
+  }
+  for (size_t a = 0; a < k.axes.size(); ++a) {
+    if (!(axes >> a & 1)) continue;
+    n *= static_cast<double>(k.axes[a].size);
+    if (k.axes[a].kind == AxisKind::kSegment && (axes >> destination & 1)) {
+      n /= static_cast<double>(std::max<int64_t>(k.axes[destination].size, 1));
+    }
+  }
+  return n;
+}
+
+Work stage_work(const Kernel& k, const Stage& stage, const std::vector<uint32_t>& varies) {
+  std::vector<bool> live(k.dag.nodes.size(), false);
+  if (stage.reduce) live[stage.value] = true;
+  for (const Stage::Store& s : stage.stores) live[s.node] = true;
+  Work out;
+  for (size_t i = live.size(); i-- > 0;) {
+    if (!live[i]) continue;
+    const Node& n = k.dag.nodes[i];
+    for (int32_t x : {n.a, n.b, n.c}) {
+      if (x >= 0) live[x] = true;
+    }
+    if (n.prim == Prim::kLoad) {
+      for (const Access::Indirect& in : k.accesses[n.imm].indirects) live[in.node] = true;
+    }
+    if (n.prim == Prim::kLiteral || n.prim == Prim::kScalar) continue;
+    (is_special(n.prim) ? out.special : out.simple) += points(k, varies[i]);
+  }
+  if (stage.reduce) out.simple += points(k, ~0u);
+  return out;
+}
+
+double bytes_moved(const Kernel& k, const std::vector<uint32_t>& varies) {
+  double total = 0;
+  for (const Access& a : k.accesses) {
+    uint32_t axes = 0;
+    for (size_t x = 0; x < k.axes.size(); ++x) {
+      if (a.index.coeff[x] != 0) axes |= 1u << x;
+    }
+    for (const Access::Indirect& in : a.indirects) axes |= varies[in.node];
+    double bytes = points(k, axes) * dtype_bytes(a.dtype);
+    int64_t along = std::abs(a.index.coeff.back());
+    if (along > 1 && k.axes.back().size > 1) bytes *= std::min<double>(4, static_cast<double>(along));
+    total += bytes;
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t iterations(const Kernel& k) {
+  int64_t n = 1;
+  for (const Axis& a : k.axes) n *= a.size;
+  return n;
+}
+
+double price(const Kernel& k, const TargetInfo& target) {
+  std::vector<uint32_t> varies = variance(k);
+  Work work;
+  int row_stages = 0;
+  for (const Stage& s : k.stages) {
+    Work w = stage_work(k, s, varies);
+    work.simple += w.simple;
+    work.special += w.special;
+    row_stages += !s.once;
+  }
+  double bytes = bytes_moved(k, varies);
+  // A row that does not fit the cache is fetched again by every stage.
+  int64_t row = 1;
+  for (const Axis& a : k.axes) {
+    if (a.kind != AxisKind::kOuter) row *= a.size;
+  }
+  if (!k.column && row * 4 > target.cache_bytes) bytes *= std::max(1, row_stages);
+  double seconds = std::max({bytes / target.bytes_per_s, work.simple / target.flops_per_s + work.special / target.special_per_s});
+  return target.launch_ns + seconds * 1e9;
+}
+
+std::string veto(const Kernel& k, const TargetInfo& target) {
+  if (static_cast<int>(k.buffers.size()) > target.max_kernel_buffers) return "too many buffers for one kernel";
+  if (static_cast<int>(k.dag.nodes.size()) > target.max_kernel_nodes) return "too many operations for one kernel";
+  return "";
+}
+
+}  // namespace keirin::codegen

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a Draft to a Kernel: which axes merge, which one is the vector axis, row or column class, and the order of stages.
+#pragma once
+
+#include "plugins/codegen/kernel/draft.h"
+
+namespace keirin::codegen {
+
+// `short_inner`: TargetInfo's.
+Kernel shape_kernel(const Draft& draft, int short_inner = 0);
+
+int64_t iterations(const Kernel& kernel);  // points of all axes
+
+}  // namespace keirin::codegen

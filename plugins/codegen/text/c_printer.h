@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loop kernels as text of the C family: one printer, a dialect is a row of data. The text includes no header. Sizes, strides and
+// pointers are arguments, so that one text serves all kernels of equal structure and schedule.
+//
+// A kernel takes KrnSizes (size_arguments in order, then the number of splits and the length of one) and KrnPointers (one per
+// buffer, row_ptr and perm if has_csr, the workspace if split). Element indices from gathers are clamped into [0, limit).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "plugins/codegen/kernel/loops.h"
+#include "plugins/codegen/kernel/schedule.h"
+
+namespace keirin::codegen {
+
+struct Dialect {
+  std::string_view name;
+  int wave;               // threads of a wave, which exchange registers
+  std::string_view prelude;  // spells kernels, shared memory, barriers, exchange, storage conversions
+};
+
+// C++ for a host that emulates blocks of threads, and fills krn_host (text/host.krn). A vendor's own row comes with its backend.
+extern const Dialect kHostDialect;
+
+// What stands once at the head of a module.
+std::string print_prelude(const Dialect& dialect);
+// The kernel as `symbol`; a split one as `symbol` (the partial results) and `symbol`_finish.
+std::string print_kernel(const Kernel& kernel, const Schedule& schedule, const Dialect& dialect, const std::string& symbol);
+
+}  // namespace keirin::codegen
