@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,9 +18,8 @@
 #include "tools/files.h"
 #include "tools/options.h"
 #include "tools/page/page.h"
+#include "tools/program.h"
 #include "tools/tensors.h"
-
-extern char** environ;
 
 namespace keirin::tools {
 namespace {
@@ -43,18 +40,7 @@ double warm_start_seconds(const Bench& bench, const std::string& model) {
   // All of its options: under any other ones it would not find the decision.
   std::vector<std::string> words = {"keirin", "run", model, "--size", bench.common.size, "--json", out.string(), "--quiet"};
   for (std::string& word : command_words(bench.common.runtime)) words.push_back(std::move(word));
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  int status = 0;
-  if (failed || waitpid(child, &status, 0) != child || status != 0) return 0;
+  if (run_program({.program = "/proc/self/exe", .words = std::move(words)}).code != 0) return 0;
   std::ifstream file(out);
   nlohmann::json report = nlohmann::json::parse(file, nullptr, false);
   return report.is_object() ? report.value("warm_start_s", 0.0) : 0;

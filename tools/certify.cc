@@ -3,11 +3,7 @@
 // keirin certify: a plugin before the operator table, damaged bytes and random graphs, each in a program of its own, so that no end of
 // theirs is the end of this one. It judges nothing itself: it runs those programs, adds up what they tell, and says how to repeat what
 // failed. What nobody claimed is counted by itself and never as passed.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #include <cinttypes>
 #include <cstdio>
@@ -22,8 +18,7 @@
 #include "core/host/find/manifest.h"
 #include "tools/files.h"
 #include "tools/options.h"
-
-extern char** environ;
+#include "tools/program.h"
 
 namespace keirin::tools {
 namespace fs = std::filesystem;
@@ -102,25 +97,10 @@ Result<Programs> find_programs() {
                                     "build Keirin with -DBUILD_TESTING=ON, and install it again"});
 }
 
-// Runs a program to its end; what it prints goes to `log`. Empty if it ended by itself, with whatever code, else how.
-std::string run_program(const std::vector<std::string>& words, const fs::path& log) {
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, arguments[0], &files, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (failed) return fmt::format("{} could not be started: {}", words[0], strerror(failed));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFSIGNALED(status) ? fmt::format("the plugin took the program along: signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                             : std::string();
+// Runs a program of a group; what it prints goes to `log`. Empty if it ended by itself, with whatever code, else how.
+std::string run_group(const std::vector<std::string>& words, const fs::path& log) {
+  const ProgramEnd end = run_program({.program = words[0], .words = words, .out = log});
+  return end.code >= 0 ? std::string() : fmt::format("the program that tried the plugin {}", end.how);
 }
 
 // The last line that says something.
@@ -150,7 +130,7 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
   const int every = name == "bytes" ? words.quick ? 100 : 10 : words.quick ? 20 : 1;
   if (!pattern.empty()) run.push_back("--case=" + pattern);
   else if (every > 1) run.push_back(fmt::format("--every={}", every));
-  group.ended = run_program(run, log);
+  group.ended = run_group(run, log);
   const nlohmann::json told = nlohmann::json::parse(what_it_wrote(json), nullptr, false);
   if (!told.is_object()) {
     const std::string last = last_line(what_it_wrote(log));
@@ -179,7 +159,7 @@ Group run_graphs(const Subject& subject, const Programs& programs, const Words& 
     run.push_back("--seed=" + which.substr(0, which.find('/')));
     if (which.ends_with("/other-sizes")) run.push_back("--other-sizes");
   }
-  group.ended = run_program(run, log);
+  group.ended = run_group(run, log);
   const std::string text = what_it_wrote(log);
   int64_t graphs = -1;
   std::string line;
