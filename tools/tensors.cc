@@ -20,7 +20,8 @@ Result<std::vector<TensorRef>> read_inputs(const Session& session, const CommonO
     Result<size_t> position = input_position(signature, name);
     if (!position.ok()) return std::move(position).status().at(path);
     if (inputs[*position])
-      return Status(Code::k_invalid_input, {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
+      return Status(Code::k_invalid_input,
+                    {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
     KRN_TRY_LET(inputs[*position], runtime.tensors().to_device(tensor, session.device()));
     return {};
   };
@@ -32,17 +33,19 @@ Result<std::vector<TensorRef>> read_inputs(const Session& session, const CommonO
     const size_t equals = word.find('=');
     const std::string path = equals == std::string::npos ? std::string() : word.substr(equals + 1);
     if (equals == 0 || path.empty())
-      return Status(Code::k_invalid_input, {"\"" + word + "\" does not say which file is which input", "--input", "nothing was run", "write NAME=FILE.safetensors"});
+      return Status(Code::k_invalid_input, {"\"" + word + "\" does not say which file is which input", "--input", "nothing was run",
+                                            "write NAME=FILE.safetensors"});
     KRN_TRY_LET(const NamedTensors named, read_safetensors(path, runtime.tensors()));
     if (named.size() != 1)
-      return Status(Code::k_invalid_input, {"the file holds " + std::to_string(named.size()) + " tensors and not one", path, "nothing was run",
-                                            "give files with several tensors with --inputs"});
+      return Status(Code::k_invalid_input, {"the file holds " + std::to_string(named.size()) + " tensors and not one", path,
+                                            "nothing was run", "give files with several tensors with --inputs"});
     KRN_TRY(take(word.substr(0, equals), named.begin()->second, path));
   }
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!inputs[i])
-      return Status(Code::k_invalid_input, {"input " + signature.inputs[i].name + " (position " + std::to_string(i) + ") is missing",
-                                            common.inputs, "nothing was run", "give it in --inputs, or with --input " + signature.inputs[i].name + "=FILE"});
+      return Status(Code::k_invalid_input,
+                    {"input " + signature.inputs[i].name + " (position " + std::to_string(i) + ") is missing", common.inputs,
+                     "nothing was run", "give it in --inputs, or with --input " + signature.inputs[i].name + "=FILE"});
   return inputs;
 }
 

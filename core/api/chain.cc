@@ -323,7 +323,8 @@ class Chain::Choosing {
     if (start_warm(now_s() - start)) return d_.report;
     if (s_.never_compiles()) {
       finish(0);
-      d_.report.reasons.insert(d_.report.reasons.begin(), "no earlier process decided about such calls, and compile is never: eager answers them");
+      d_.report.reasons.insert(d_.report.reasons.begin(),
+                               "no earlier process decided about such calls, and compile is never: eager answers them");
       return d_.report;
     }
     start = now_s();

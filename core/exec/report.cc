@@ -45,7 +45,8 @@ std::string ratio(const ModelReport& r) {
 std::string verdict(const ModelReport& r) {
   if (!r.verified) return r.chosen + ": not verified";
   // Eager and the replays of it ("eager+launch_replay") are no compiled code.
-  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0) return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
+  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0)
+    return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
   return "compiled (" + r.chosen + ")" + (counts_instructions(r) ? ", by counts" : "");
 }
 
@@ -102,8 +103,15 @@ nlohmann::json to_json(const ModelReport& r) {
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json segments = nlohmann::json::array();
   for (const SegmentReport& s : r.segments)
-    segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
-                        {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
+    segments.push_back({{"name", s.name},
+                        {"sizes", s.sizes},
+                        {"choice", s.choice},
+                        {"nodes", s.nodes},
+                        {"nodes_compiled", s.nodes_compiled},
+                        {"runs", s.runs},
+                        {"share", s.share},
+                        {"speedup", s.speedup},
+                        {"note", s.note}});
   nlohmann::json ranges = nlohmann::json::array(), checked = nlohmann::json::array(), range_sizes = nlohmann::json::array();
   for (const RangeReport& range : r.ranges.ranges)
     ranges.push_back({{"volume", {range.least, range.most}}, {"choice", range.choice}, {"closed", range.closed}});
@@ -189,18 +197,20 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   if (disturbed > 0)
     out += fmt::format("disturbed: {} of {} rows have no figures, because others had the machine; run it again when it is quiet\n",
                        disturbed, reports.size());
-  out += fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
-                     static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
+  out +=
+      fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
+                  static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
   return out;
 }
 
 std::string costs_table(const std::vector<ModelReport>& reports, size_t width) {
-  std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
   for (const ModelReport& r : reports)
     rows.push_back({model_at_sizes(r), fmt::format("{:.3f}", r.compile_seconds),
-                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
-                    fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
-                    r.chosen});
+                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-",
+                    fmt::format("{:.1f}", r.call_overhead_us), fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6),
+                    fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6), r.chosen});
   return render_table(rows, {"eager's peak MB", "peak MB"}, width);
 }
 
