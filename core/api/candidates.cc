@@ -241,7 +241,7 @@ WhyEager why_eager(const Prepared& prepared, OpId id, const Refusals& said) {
   if (op.code == OpCode::kOpaque)
     return {"opaque", op.call < prepared.captured.whys.size() ? prepared.captured.whys[op.call] : "not in the operator table"};
   const auto refusal = said.find(id);
-  if (refusal == said.end()) return {"left_out", "left eager by the cut"};
+  if (refusal == said.end()) return {"left_out", "not among the operators that this plan compiles"};
   return {refusal->second == kWrongBefore ? "known_wrong" : "refused", refusal->second};
 }
 
@@ -452,7 +452,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   const Partition& parts = cut.parts;
   const Refusals said = by_op(claims, whole.nodes);
   if (parts.regions.empty())
-    return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
+    return Status(Code::k_unsupported, device.plugin_name() + " takes no operators of this model that are worth compiling");
 
   built.from_cache = true;
   std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);

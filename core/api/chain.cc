@@ -414,7 +414,7 @@ class Chain::Choosing {
         if (!part.refusals.empty())
           row.note = part.refusals.front();
         else if (part.runs == 0)
-          row.note = "these inputs do not come by";
+          row.note = "these inputs do not lead through it";
         else if (share < kLeastShare)
           row.note = "too short to matter";
         report.segments.push_back(std::move(row));

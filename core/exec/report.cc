@@ -195,7 +195,7 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
     out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
                        told, std::exp(log_sum / static_cast<double>(told)), faster, slower, verified);
   if (disturbed > 0)
-    out += fmt::format("disturbed: {} of {} rows have no figures, because others had the machine; run it again when it is quiet\n",
+    out += fmt::format("disturbed: {} of {} rows have no figures, because other programs used the machine; run it again when it is quiet\n",
                        disturbed, reports.size());
   out +=
       fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,

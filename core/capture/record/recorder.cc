@@ -258,7 +258,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
     refuse(name + " hands the value of a tensor to the code around it", name,
            "keep it in tensors (torch::where), or capture the parts before and behind it");
   if (op.hasTag(at::Tag::dynamic_output_shape))
-    refuse("how much " + name + " returns hangs on the values of a tensor", name, "capture the parts before and behind it");
+    refuse("how much " + name + " returns depends on the values of a tensor", name, "capture the parts before and behind it");
   if (schema.name() == "aten::set_" || schema.name() == "aten::resize_" || schema.name() == "aten::resize_as_")
     refuse(name + " gives a tensor other memory", name, "");
   if (!trouble_.ok()) return op.callBoxed(stack);

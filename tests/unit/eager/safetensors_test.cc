@@ -54,7 +54,7 @@ TEST(Safetensors, RefusesHostileFiles) {
       {entry("[2]", "[8,0]"), "lies outside the file"},
       {R"({"x":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", "unknown dtype"},
       {R"({"x":7})", "lacks dtype"},
-      {"[1", "no JSON object"},
+      {"[1", "not a JSON object"},
   };
   for (const auto& [header, words] : cases) {
     write_raw(path, header, "12345678");

@@ -87,7 +87,7 @@ TEST_F(ReaderMutants, Manifest) {
     Manifest manifest;
     spill(path, good + "\n" + line);
     const Status status = read_manifest(path, &manifest);
-    EXPECT_NE(status.text().find("is no [header] and no key"), std::string::npos) << status.text();
+    EXPECT_NE(status.text().find("is neither a [header] nor a key"), std::string::npos) << status.text();
   }
   inputs.try_one(good + "\n\tpublisher_note = 'M\xc3\xbcller' # caf\xc3\xa9\r\n x-y=[ -1 ,true, \"\\\"\\n\" ,]\n[other]\n",
                  [&](const std::string& text) {
