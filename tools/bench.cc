@@ -14,7 +14,9 @@
 #include <mutex>
 #include <thread>
 
+#include "core/api/devices.h"
 #include "core/eager/tensor_services.h"
+#include "core/host/plugins.h"
 #include "tools/files.h"
 #include "tools/options.h"
 #include "tools/page/page.h"
@@ -153,10 +155,21 @@ class Interruption {
   std::thread watcher_;
 };
 
-std::vector<std::string> device_names(const std::string& word) {
+// What LibTorch would drive and cannot: a GPU is in the machine, so that a table without it has to say why.
+void tell_missing(Runtime& runtime, const std::vector<Device>& here) {
+  for (const HardwareItem& item : runtime.plugins().hardware()) {
+    if (!item.torch_device || std::find(here.begin(), here.end(), *item.torch_device) != here.end()) continue;
+    const Message missing = find_device(device_name(*item.torch_device), runtime.plugins()).status().message();
+    fmt::print(stderr, "keirin: {} is in this machine and not measured: {}\n  fix: {}\n", item.description, missing.what, missing.advice);
+  }
+}
+
+std::vector<std::string> device_names(const std::string& word, Runtime& runtime) {
   if (word != "all") return {word};
+  const std::vector<Device> here = devices_here();
+  tell_missing(runtime, here);
   std::vector<std::string> out;
-  for (const Device& device : devices_here()) out.push_back(device_name(device));
+  for (const Device& device : here) out.push_back(device_name(device));
   return out;
 }
 
@@ -185,7 +198,7 @@ int run_all(const Bench& bench) {
   Table table(bench);
   const Interruption interruption(table);
   std::vector<Bench> devices;  // what is asked for on each
-  for (const std::string& name : device_names(bench.common.runtime.device)) devices.emplace_back(bench).common.runtime.device = name;
+  for (const std::string& name : device_names(bench.common.runtime.device, **runtime)) devices.emplace_back(bench).common.runtime.device = name;
   int exit_code = kOk;
   for (const std::string& model : bench.models) {
     if (!bench.common.quiet && bench.models.size() > 1)

@@ -108,6 +108,13 @@ grep -q 'reference compiles' out && { echo "an oracle that nobody asked is told 
 if [ ! -e /dev/nvidiactl ]; then
   expect 1 'no such device: cuda:0; available: cpu' run mlp --device cuda
   expect 0 'no such device: cuda:0; available: cpu' doctor --device cuda
+  # A GPU that the kernel's driver shows and nothing else answers for: the table says why it has no row.
+  mkdir -p gpu/proc/driver/nvidia/gpus/0000:01:00.0 gpu/dev
+  printf 'Model: \t\t NVIDIA Imagined\nDevice Minor: \t 0\n' > gpu/proc/driver/nvidia/gpus/0000:01:00.0/information
+  touch gpu/dev/nvidia0
+  KEIRIN_HARDWARE_ROOT=$folder/gpu expect 0 'NVIDIA Imagined is in this machine and not measured: no such device: cuda:0; available: cpu' \
+    bench mlp --device all --quiet --race-limit 0.2
+  grep -q '^| mlp' out || { echo "no row of the processor:"; cat out; failed=1; }
 fi
 # What is missing is in that line, also of the plugin that would drive it.
 if [ ! -e /dev/kfd ] && "$keirin" plugins 2>/dev/null | grep -q '^rocm '; then
