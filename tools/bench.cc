@@ -198,7 +198,8 @@ int run_all(const Bench& bench) {
   Table table(bench);
   const Interruption interruption(table);
   std::vector<Bench> devices;  // what is asked for on each
-  for (const std::string& name : device_names(bench.common.runtime.device, **runtime)) devices.emplace_back(bench).common.runtime.device = name;
+  for (const std::string& name : device_names(bench.common.runtime.device, **runtime))
+    devices.emplace_back(bench).common.runtime.device = name;
   int exit_code = kOk;
   for (const std::string& model : bench.models) {
     if (!bench.common.quiet && bench.models.size() > 1)

@@ -320,11 +320,13 @@ Judge::~Judge() = default;
 
 Result<Judge> Judge::make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
                           JudgeOptions options) {
-  if (referee.size() != eager.size()) return Status(Code::k_invalid_input, "judge: the 64-bit reference and eager have different numbers of outputs");
+  if (referee.size() != eager.size())
+    return Status(Code::k_invalid_input, "judge: the 64-bit reference and eager have different numbers of outputs");
   auto impl = std::make_unique<Impl>(services, std::move(options));
   for (size_t i = 0; i < eager.size(); ++i) {
     if (!referee[i] || !eager[i] || !same_sizes(*referee[i], *eager[i]))
-      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than that of the 64-bit reference");
+      return Status(Code::k_invalid_input,
+                    "judge: output " + std::to_string(i) + " is missing or has another shape than that of the 64-bit reference");
     KRN_TRY_LET(Elements of_referee, Elements::of(referee[i], services));
     KRN_TRY_LET(Elements of_eager, Elements::of(eager[i], services));
     impl->outputs.push_back({eager[i], std::move(of_referee), std::move(of_eager)});
