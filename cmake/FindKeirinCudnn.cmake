@@ -5,7 +5,8 @@ set(_deps "$ENV{KEIRIN_DEPS}")
 if(NOT _deps)
   set(_deps "$ENV{HOME}/.cache/keirin")
 endif()
-file(GLOB _cudnn "${KEIRIN_TORCH_ROOT}/../nvidia/cudnn" "${_deps}/cudnn*/nvidia/cudnn" "${_deps}/cudnn*/lib/python3*/site-packages/nvidia/cudnn")
+file(GLOB _cudnn "${KEIRIN_TORCH_ROOT}/../nvidia/cudnn" "${_deps}/cudnn*/nvidia/cudnn"
+     "${_deps}/cudnn*/lib/python3*/site-packages/nvidia/cudnn")
 file(GLOB _frontend "${_deps}/cudnn-frontend-1.*" "${KEIRIN_TORCH_ROOT}/..")
 find_path(KEIRIN_CUDNN_INCLUDE cudnn.h HINTS ${_cudnn} /usr/local/cuda PATH_SUFFIXES include)
 find_path(KEIRIN_CUDNN_FRONTEND_INCLUDE cudnn_frontend/graph_interface.h HINTS "$ENV{KEIRIN_CUDNN_FRONTEND}" ${_frontend}

@@ -89,8 +89,8 @@ Status run(const Inspect& words) {
   const size_t shown = words.wide ? counts.size() : std::min<size_t>(counts.size(), 12);
   for (size_t i = 0; i < shown; ++i) fmt::print(out, " {} {}{}", -counts[i].first, counts[i].second, i + 1 < shown ? "," : "");
   fmt::print(out, "{}\n", shown < counts.size() ? ", ... (--wide lists all)" : "");
-  fmt::print(out, "forecast: {} of {} operators ({:.0f} %) are known to the operator table and may be compiled", forecast.known, forecast.nodes,
-             share * 100);
+  fmt::print(out, "forecast: {} of {} operators ({:.0f} %) are known to the operator table and may be compiled", forecast.known,
+             forecast.nodes, share * 100);
   for (const auto& [name, count] : forecast.opaque)
     fmt::print(out, "{}{} ({})", name == forecast.opaque.begin()->first ? "; opaque, called as PyTorch calls them: " : ", ", name, count);
   fmt::print(out, "\n");

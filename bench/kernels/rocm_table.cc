@@ -68,8 +68,8 @@ class Row {
     std::sort(registers_.begin(), registers_.end());
     std::sort(waves_.begin(), waves_.end());
     const size_t middle = registers_.size() / 2;
-    std::printf("%-8s %-11s %-8s %7d %9d %5d %6d %6d %7d %7d %6d %5d\n", arch.c_str(), compiler.c_str(), which, kernels(), registers_[middle],
-                registers_.back(), spills_, parked_, scratch_, shared_, waves_[middle], waves_[0]);
+    std::printf("%-8s %-11s %-8s %7d %9d %5d %6d %6d %7d %7d %6d %5d\n", arch.c_str(), compiler.c_str(), which, kernels(),
+                registers_[middle], registers_.back(), spills_, parked_, scratch_, shared_, waves_[middle], waves_[0]);
   }
 
  private:
@@ -156,8 +156,8 @@ int table(const Options& options, const std::filesystem::path& folder) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<Graph> models;
   for (const std::string& path : options.graphs) models.push_back(graph_of(path));
-  std::printf("%-8s %-11s %-8s %7s %9s %5s %6s %6s %7s %7s %6s %5s\n", "target", "compiler", "kernels", "number", "registers", "most", "spills",
-              "parked", "scratch", "shared", "waves", "least");
+  std::printf("%-8s %-11s %-8s %7s %9s %5s %6s %6s %7s %7s %6s %5s\n", "target", "compiler", "kernels", "number", "registers", "most",
+              "spills", "parked", "scratch", "shared", "waves", "least");
   Sums sums;
   for (const rocm::Target& target : rocm::targets()) {
     const std::string arch = target.arch;
@@ -169,8 +169,8 @@ int table(const Options& options, const std::filesystem::path& folder) {
     else
       print_target({arch, compiler, folder}, options, models, sums);
   }
-  std::printf("COMPILED targets=%d cases=%d kernels=%d spills=%d refused=%d seconds=%.0f\n", sums.targets, sums.cases, sums.kernels, sums.generated_spills, sums.refused,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  std::printf("COMPILED targets=%d cases=%d kernels=%d spills=%d refused=%d seconds=%.0f\n", sums.targets, sums.cases, sums.kernels,
+              sums.generated_spills, sums.refused, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return sums.generated_spills == 0 && sums.refused == 0 ? 0 : 1;
 }
 

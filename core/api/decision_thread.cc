@@ -40,7 +40,10 @@ bool may_be_tried_again(const Result<ModelReport>& report) {
 }  // namespace
 
 DecisionThread::DecisionThread(Session::Impl& session)
-    : session_(session), forks_(fork_count()), refused_(session.why_not_beside_calls()), met_(static_cast<size_t>(session.options.max_shapes)) {
+    : session_(session),
+      forks_(fork_count()),
+      refused_(session.why_not_beside_calls()),
+      met_(static_cast<size_t>(session.options.max_shapes)) {
   if (!refused_.empty())
     refused_ = "not decided beside calls, whose state it would disturb: " + refused_ +
                "; eager answers until compile() is called for such inputs";

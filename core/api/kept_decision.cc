@@ -110,7 +110,9 @@ bool start_from_kept_decision(Deciding& d) {
     auto replay = LaunchReplay::record(chosen, d.inputs, d.seen.written_inputs, d.services, d.session.device);
     if (!d.trials.restore().ok() || !replay.ok()) return false;
     // The recording reads the plan's arena and weights: it keeps the call alive.
-    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) { return shared->run(inputs); };
+    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) {
+      return shared->run(inputs);
+    };
   }
   if (!built.plan || built.from_cache) {
     d.report.warm_start_seconds = now_s() - start;
@@ -124,14 +126,16 @@ bool start_from_kept_decision(Deciding& d) {
     d.report.steps_of = d.ledger->choice;
     const std::vector<double>& us = d.ledger->step_us;
     const std::vector<PlanStep>& steps = built.plan->steps();
-    for (size_t s = 0; s < steps.size(); ++s) d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
+    for (size_t s = 0; s < steps.size(); ++s)
+      d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
   }
   if (d.session.options.limits && !d.count) add_limits(d.session, *d.prepared, &built, d.report);
   d.report.kernels_generated = static_cast<int>(built.kernels_generated);
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
   d.report.eager_share = d.ledger->eager_share;
   for (const LedgerCandidate& known : d.ledger->candidates) {
-    if (known.name == "eager") d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
+    if (known.name == "eager")
+      d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
     if (known.name == d.ledger->choice) {
       d.report.chosen_ms = known.milliseconds, d.report.peak_bytes = known.peak_bytes;
       d.report.verified = known.verified, d.report.max_error = known.max_error;
@@ -167,7 +171,8 @@ void keep_decision(Deciding& d) {
   for (const Candidate& candidate : d.candidates) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
-                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(), candidate.built.repaired});
+                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(),
+                                 candidate.built.repaired});
   }
   publish_ledger(*d.session.runtime.cache(), *d.ledger_key, record);
   note_kept(d);

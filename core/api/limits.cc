@@ -87,9 +87,14 @@ double flops_per_second(TensorServices& services, Device device, bool convolutio
     for (const int64_t channels : gpu ? std::vector<int64_t>{256, 512} : std::vector<int64_t>{64, 128}) {
       const Dims x{gpu ? 64 : 4, channels, 28, 28}, w{channels, channels, kernel, kernel};
       const Dims ones{1, 1}, padding{kernel / 2, kernel / 2}, zeros{0, 0};
-      best = std::max(best, rate_of(services, device, OpCode::k_conv, {dtype, x, channels_last_strides(x)}, {dtype, w, channels_last_strides(w)},
-                                    {{AttrKey::k_stride, ones}, {AttrKey::k_padding, padding}, {AttrKey::k_dilation, ones},
-                                     {AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, false}, {AttrKey::k_output_padding, zeros}}));
+      best = std::max(best,
+                      rate_of(services, device, OpCode::k_conv, {dtype, x, channels_last_strides(x)}, {dtype, w, channels_last_strides(w)},
+                              {{AttrKey::k_stride, ones},
+                               {AttrKey::k_padding, padding},
+                               {AttrKey::k_dilation, ones},
+                               {AttrKey::k_groups, int64_t{1}},
+                               {AttrKey::k_transposed, false},
+                               {AttrKey::k_output_padding, zeros}}));
     }
   return best;
 }

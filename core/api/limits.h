@@ -11,8 +11,8 @@
 namespace keirin {
 
 // Fills ModelReport::limit_ms, and StepReport::limit_us where `built` is the plan that the steps are of (null: there are none). Rates are
-// measured once a process, device, number of threads and kind of work, which takes some tenths of a second. What cannot be measured stays 0.
-// One thread at a time on a quiet machine, as a race.
+// measured once a process, device, number of threads and kind of work, which takes some tenths of a second. What cannot be measured stays
+// 0. One thread at a time on a quiet machine, as a race.
 void add_limits(const Session::Impl& session, const Prepared& prepared, const BuiltPlan* built, ModelReport& report);
 
 }  // namespace keirin

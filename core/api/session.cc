@@ -105,8 +105,8 @@ Status Session::Impl::check_sizes(const std::vector<int64_t>& symbol_sizes, cons
   for (const SizeReport& size : sizes) all += (all.empty() ? "" : ", ") + range(size);
   if (symbol_sizes.size() > sizes.size())
     return Status(Code::k_invalid_input,
-                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free", name,
-                   "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
+                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free",
+                   name, "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
   for (size_t i = 0; i < symbol_sizes.size(); ++i)
     if (symbol_sizes[i] < sizes[i].min || (sizes[i].max > 0 && symbol_sizes[i] > sizes[i].max))
       return Status(Code::k_invalid_input, {"size " + std::to_string(symbol_sizes[i]) + " is outside of what the export allows", name,
@@ -186,8 +186,9 @@ void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   });
   if (let_go > 0) ranges.let_go(let_go);
   if (evicted)
-    add_reason(*evicted, "forgotten: " + std::to_string(options.max_shapes) +
-                             " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
+    add_reason(*evicted,
+               "forgotten: " + std::to_string(options.max_shapes) +
+                   " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
 }
 
 void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
@@ -300,7 +301,8 @@ Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vec
       return Status(Code::k_corrupt, "the file has rules for " + std::to_string(rules->inputs.size()) + " inputs, the model takes " +
                                          std::to_string(shapes.specs.size()));
     for (size_t i = 0; i < shapes.specs.size(); ++i) {
-      KRN_TRY_LET(TensorRef drawn, keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
+      KRN_TRY_LET(TensorRef drawn,
+                  keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
       KRN_TRY_LET(drawn, services.to_device(drawn, device));
       inputs.push_back(std::move(drawn));
     }
@@ -366,8 +368,8 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
     std::erase_if(list, [&](const auto&) { return is_held[at++]; });
   };
   pt2::TreeSpec* args = program.in_spec.children.size() == 2 ? &program.in_spec.children[0] : nullptr;
-  program.has_tree_specs = program.has_tree_specs && args && args->children.size() == inputs.size() && program.in_spec.num_leaves() == inputs.size() &&
-                           program.forward_arg_names.size() == inputs.size();
+  program.has_tree_specs = program.has_tree_specs && args && args->children.size() == inputs.size() &&
+                           program.in_spec.num_leaves() == inputs.size() && program.forward_arg_names.size() == inputs.size();
   if (program.has_tree_specs) {
     drop(args->children);
     drop(program.forward_arg_names);
@@ -377,11 +379,12 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
   for (const Session::HeldWeight& weight : held) {
     const pt2::TensorArg* tensor = weight.input < inputs.size() ? inputs[weight.input]->arg.get<pt2::TensorArg>() : nullptr;
     if (!tensor || !weight.tensor || impl.weights.find(weight.name))
-      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is not a tensor input of the program, or is given twice", impl.name,
-                                            "nothing was loaded", "name each weight once, by the position of its input"});
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is not a tensor input of the program, or is given twice",
+                                            impl.name, "nothing was loaded", "name each weight once, by the position of its input"});
     if (weight.tensor->device() != impl.device)
-      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) + ", the model is on " +
-                                            device_name(impl.device), impl.name, "nothing was loaded", "move the weight first"});
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) +
+                                                ", the model is on " + device_name(impl.device),
+                                            impl.name, "nothing was loaded", "move the weight first"});
     inputs[weight.input]->kind = pt2::InputSpec::Kind::kParameter;
     inputs[weight.input]->target = weight.name;
     impl.weights.add_view(weight.name, weight.tensor, first_storage + weight.storage, weight.byte_offset);

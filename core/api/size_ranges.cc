@@ -181,7 +181,9 @@ std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
   while (pieces.size() > kMostPieces) {
     // Two pieces become eager's: those that reach least far, of which the fewest calls will be.
     size_t narrowest = 1;
-    const auto reach = [&](size_t i) { return static_cast<double>(pieces[i].most) / static_cast<double>(std::max<int64_t>(1, pieces[i - 1].least)); };
+    const auto reach = [&](size_t i) {
+      return static_cast<double>(pieces[i].most) / static_cast<double>(std::max<int64_t>(1, pieces[i - 1].least));
+    };
     for (size_t i = 2; i < pieces.size(); ++i)
       if (reach(i) < reach(narrowest)) narrowest = i;
     pieces[narrowest - 1].choice = pieces[narrowest].choice = kEager;
@@ -250,7 +252,8 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   const std::lock_guard lock(mutex_);
   RangesReport out;
   if (ranges_.empty()) return out;
-  for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k) out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
+  for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k)
+    out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SizePiece& piece = ranges_[i]->piece;
     out.ranges.push_back({piece.least, piece.most, piece.choice, why_closed_[i]});

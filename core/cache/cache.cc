@@ -203,8 +203,10 @@ Result<std::string> Cache::open_entry(EntryKind kind, const std::string& path, c
   const Hash mac = mac_of(mac_key_, header);
   if (memcmp(mac.data(), header.mac, sizeof(header.mac)) != 0) return bad("this user's cache did not write it");
   const Hash digest = digest_of(key, body);
-  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0 && !KRN_PLANTED(hash_unchecked)) return bad("its bytes changed since it was written");
-  if (keirin::hex(sha256(key.data(), key.size())) != hex && !KRN_PLANTED(key_unchecked)) return bad("it lies under the name of another key");
+  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0 && !KRN_PLANTED(hash_unchecked))
+    return bad("its bytes changed since it was written");
+  if (keirin::hex(sha256(key.data(), key.size())) != hex && !KRN_PLANTED(key_unchecked))
+    return bad("it lies under the name of another key");
   if (key_text) *key_text = key;
   return std::string(body);
 }

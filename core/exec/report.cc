@@ -47,7 +47,8 @@ std::string ratio(const ModelReport& r) {
 std::string verdict(const ModelReport& r) {
   if (!r.verified) return r.chosen + ": not verified";
   // Eager and the replays of it ("eager+launch_replay") are no compiled code.
-  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0) return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
+  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0)
+    return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
   return "compiled (" + r.chosen + ")" + (counts_instructions(r) ? ", by counts" : "");
 }
 
@@ -104,8 +105,15 @@ nlohmann::json to_json(const ModelReport& r) {
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json segments = nlohmann::json::array();
   for (const SegmentReport& s : r.segments)
-    segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
-                        {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
+    segments.push_back({{"name", s.name},
+                        {"sizes", s.sizes},
+                        {"choice", s.choice},
+                        {"nodes", s.nodes},
+                        {"nodes_compiled", s.nodes_compiled},
+                        {"runs", s.runs},
+                        {"share", s.share},
+                        {"speedup", s.speedup},
+                        {"note", s.note}});
   nlohmann::json ranges = nlohmann::json::array(), checked = nlohmann::json::array(), range_sizes = nlohmann::json::array();
   for (const RangeReport& range : r.ranges.ranges)
     ranges.push_back({{"volume", {range.least, range.most}}, {"choice", range.choice}, {"closed", range.closed}});
@@ -158,9 +166,9 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
 
 std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   const std::string unit = reports.empty() ? "ms" : keirin::unit(reports.front());
-  std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]", "of limit",
-                                                 "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
-                                                 "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
+  std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]",
+                                                 "of limit", "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled",
+                                                 "generated", "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
   double log_sum = 0;
   int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0, disturbed = 0;
   for (const ModelReport& r : reports) {
@@ -180,8 +188,9 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
                     milliseconds(r.latency.p90_ms), milliseconds(r.latency.p99_ms),
                     r.latency.calls ? fmt::format("{:.0f}", r.latency.samples_per_s) : "-", verdict(r)});
   }
-  static const std::vector<std::string> kFirstOut = {"generated", "p90 ms", "peak MB (eager)", "device", "samples/s", "p99 ms", "p50 ms",
-                                                    "compile s", "of limit", "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
+  static const std::vector<std::string> kFirstOut = {
+      "generated", "p90 ms",         "peak MB (eager)",   "device",    "samples/s",     "p99 ms", "p50 ms", "compile s",
+      "of limit",  "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
   std::string out = render_table(rows, kFirstOut, width);
   if (reports.size() < 2) return out;
   const auto told = static_cast<int64_t>(reports.size()) - disturbed;
@@ -190,20 +199,22 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
     out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
                        told, std::exp(log_sum / static_cast<double>(told)), faster, slower, verified);
   if (disturbed > 0)
-    out += fmt::format("disturbed: {} of {} rows have no figures, because others had the machine; run it again when it is quiet\n",
+    out += fmt::format("disturbed: {} of {} rows have no figures, because other programs used the machine; run it again when it is quiet\n",
                        disturbed, reports.size());
-  out += fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
-                     static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
+  out +=
+      fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
+                  static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
   return out;
 }
 
 std::string costs_table(const std::vector<ModelReport>& reports, size_t width) {
-  std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
   for (const ModelReport& r : reports)
     rows.push_back({model_at_sizes(r), fmt::format("{:.3f}", r.compile_seconds),
-                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
-                    fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
-                    r.chosen});
+                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-",
+                    fmt::format("{:.1f}", r.call_overhead_us), fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6),
+                    fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6), r.chosen});
   return render_table(rows, {"eager's peak MB", "peak MB"}, width);
 }
 
@@ -237,15 +248,17 @@ std::string explain_text(const ModelReport& r, size_t width) {
       steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-",
                        s.microseconds > 0 ? fmt::format("{:.0f} %", s.microseconds / all * 100) : "-",
                        s.limit_us > 0 ? fmt::format("{:.1f}", s.limit_us) : "-",
-                       s.limit_us > 0 && s.microseconds > 0 ? fmt::format("{:.1f}", std::max(0.0, s.microseconds - s.limit_us)) : "-", s.reason, s.note});
+                       s.limit_us > 0 && s.microseconds > 0 ? fmt::format("{:.1f}", std::max(0.0, s.microseconds - s.limit_us)) : "-",
+                       s.reason, s.note});
     }
     if (!limits)
       for (std::vector<std::string>& row : steps) row.erase(row.begin() + 5, row.begin() + 7);
     out += render_table(steps, {"share", "reason"}, width);
   }
   if (share_of_limit(r) > 0)
-    out += fmt::format("the machine's limit for a call is {} ms ({:.0f} % reached): what has to be moved and multiplied, at rates measured here\n",
-                       milliseconds(r.limit_ms), share_of_limit(r) * 100);
+    out += fmt::format(
+        "the machine's limit for a call is {} ms ({:.0f} % reached): what has to be moved and multiplied, at rates measured here\n",
+        milliseconds(r.limit_ms), share_of_limit(r) * 100);
   if (!r.segments.empty()) {
     out += "segments, between which sizes or branches depend on data:\n";
     std::vector<std::vector<std::string>> segments = {{"segment", "sizes", "runs", "share", "compiled", "speedup", "choice", "note"}};

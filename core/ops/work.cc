@@ -50,7 +50,8 @@ Contraction contraction_of(const Graph& graph, const Op& op) {
       out.flops = 2 * elements(graph.type(op.results[0])) * static_cast<double>(type(0).sizes.back());
       break;
     case OpCode::k_conv: {
-      // A result is a sum over a filter of [in / groups, kernel...]; transposed, each element of the input meets one of [out / groups, kernel...].
+      // A result is a sum over a filter of [in / groups, kernel...]; transposed, each element of the input meets one of [out / groups,
+      // kernel...].
       const Type& weight = type(1);
       const Type& meets = op.b(AttrKey::k_transposed) ? type(0) : graph.type(op.results[0]);
       out.convolution = true;
@@ -65,7 +66,8 @@ Contraction contraction_of(const Graph& graph, const Op& op) {
       double pairs = static_cast<double>(rows) * static_cast<double>(columns);
       if (op.b(AttrKey::k_causal)) {  // row i meets columns 0..i
         const int64_t growing = std::min(rows, columns);
-        pairs = static_cast<double>(growing) * static_cast<double>(growing + 1) / 2 + static_cast<double>(rows - growing) * static_cast<double>(columns);
+        pairs = static_cast<double>(growing) * static_cast<double>(growing + 1) / 2 +
+                static_cast<double>(rows - growing) * static_cast<double>(columns);
       }
       const double heads = elements(q) / static_cast<double>(rows * width);
       out.flops = 2 * heads * pairs * static_cast<double>(width + of(v, 1));

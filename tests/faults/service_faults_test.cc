@@ -328,7 +328,8 @@ TEST_F(ServiceFaults, AWrongAnswerIsKeptAndMadeSmall) {
   auto found = reproduce(*s.runtime, *kept, o);
   ASSERT_TRUE(found.ok()) << found.status().text();
   EXPECT_FALSE(found->reason.empty());
-  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(), found->blame.c_str());
+  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(),
+              found->blame.c_str());
   EXPECT_EQ(found->smallest.ops.size(), 1u) << "whatever it computes is wrong";
   EXPECT_EQ(found->blame, "plugin switched_run: it is wrong with every pass off, too");
   turn("");
@@ -485,7 +486,8 @@ TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
   Service s = serve(o);
   const auto report = s.session->compile(s.inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
-  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay") << "who rounds where it may not is left out: " << explain_text(*report);
+  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay")
+      << "who rounds where it may not is left out: " << explain_text(*report);
 }
 
 // A plan that is faster without one of its regions loses it.
@@ -530,7 +532,8 @@ TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
   const std::vector<std::string> passes{"a", "b", "c", "d"};
   const auto needs = [](const std::vector<std::string>& needed) {
     return [needed](const std::vector<std::string>& disabled) {
-      return std::none_of(needed.begin(), needed.end(), [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
+      return std::none_of(needed.begin(), needed.end(),
+                          [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
     };
   };
   EXPECT_EQ(first_bad_pass(passes, needs({"b"})), "b");

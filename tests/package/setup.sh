@@ -15,7 +15,8 @@ if ! grep -q 'torch==' "$work/without"; then
   exit 0
 fi
 for name in cudnn cublas cuda-nvrtc nccl cudnn-frontend; do
-  grep -Eq "for the NVIDIA GPU: .*nvidia-$name[a-z0-9-]*==[0-9]" "$work/with" || { echo "no pinned $name for a GPU:"; cat "$work/with"; exit 1; }
+  grep -Eq "for the NVIDIA GPU: .*nvidia-$name[a-z0-9-]*==[0-9]" "$work/with" || {
+    echo "no pinned $name for a GPU:"; cat "$work/with"; exit 1; }
 done
 ! grep -q 'for the NVIDIA GPU' "$work/without" || { echo "a GPU that is not there:"; cat "$work/without"; exit 1; }
 [ ! -e "$work/deps" ] || { echo "a dry run wrote $(ls "$work/deps")"; exit 1; }

@@ -99,8 +99,9 @@ TEST(Work, OfATableOnlyWhatIsPicked) {
 TEST(Work, OfStateOnlyThePartThatIsWritten) {
   Drawn d;
   const ValueId cache = d.weight(f32({1000, 8}), ValueKind::kState), row = d.input(f32({1, 8}));
-  const ValueId next = d.op(OpCode::k_slice_scatter, {cache, row},
-                            {{AttrKey::k_dim, int64_t{0}}, {AttrKey::k_start, int64_t{3}}, {AttrKey::k_end, int64_t{4}}, {AttrKey::k_step, int64_t{1}}});
+  const ValueId next =
+      d.op(OpCode::k_slice_scatter, {cache, row},
+           {{AttrKey::k_dim, int64_t{0}}, {AttrKey::k_start, int64_t{3}}, {AttrKey::k_end, int64_t{4}}, {AttrKey::k_step, int64_t{1}}});
   d.output(next, cache);
   // The cache is read by whoever wants its old rows: counted as a whole. Written is one row.
   EXPECT_EQ(least_work(d.graph).bytes, 4.0 * (1000 * 8 + 8 + 8));

@@ -91,8 +91,10 @@ TEST(RunPasses, OutputsKeepTheirTypes) {
       {OpCode::k_expand, {{AttrKey::k_sizes, sizes}}},
       {OpCode::k_permute, {{AttrKey::k_dims, Dims{0, 1, 2}}}},
       {OpCode::k_flip, {{AttrKey::k_dims, Dims{}}}},
-      {OpCode::k_slice, {{AttrKey::k_dim, int64_t{1}}, {AttrKey::k_start, int64_t{0}}, {AttrKey::k_end, int64_t{3}}, {AttrKey::k_step, int64_t{1}}}},
-      {OpCode::k_pad, {{AttrKey::k_low, Dims{0, 0, 0}}, {AttrKey::k_high, Dims{0, 0, 0}}, {AttrKey::k_value_i, int64_t{0}}, {AttrKey::k_value_d, 0.0}}},
+      {OpCode::k_slice,
+       {{AttrKey::k_dim, int64_t{1}}, {AttrKey::k_start, int64_t{0}}, {AttrKey::k_end, int64_t{3}}, {AttrKey::k_step, int64_t{1}}}},
+      {OpCode::k_pad,
+       {{AttrKey::k_low, Dims{0, 0, 0}}, {AttrKey::k_high, Dims{0, 0, 0}}, {AttrKey::k_value_i, int64_t{0}}, {AttrKey::k_value_d, 0.0}}},
       {OpCode::k_cat, {{AttrKey::k_dim, int64_t{0}}}},
       {OpCode::k_neg, {}}};
   int tried = 0;
@@ -114,7 +116,8 @@ TEST(RunPasses, OutputsKeepTheirTypes) {
               PassContext context;
               ASSERT_TRUE(row.run(own, context).ok()) << row.name;
               ASSERT_EQ(own.outputs.size(), before.size());
-              for (size_t o = 0; o < before.size(); ++o) ASSERT_EQ(own.type(own.outputs[o].value), before[o]) << row.name << "\n" << print(g) << print(own);
+              for (size_t o = 0; o < before.size(); ++o)
+                ASSERT_EQ(own.type(own.outputs[o].value), before[o]) << row.name << "\n" << print(g) << print(own);
               ++tried;
             }
           }

@@ -35,12 +35,14 @@ def check(truth, what):
 class Server:
     def __init__(self, keirin, *words, folder):
         self.port_file = Path(folder) / f"port{random.random()}"
-        self.process = subprocess.Popen([*keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache", str(Path(folder) / "cache")],
+        self.process = subprocess.Popen([*keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache",
+                                         str(Path(folder) / "cache")],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         end = time.monotonic() + 120
         while not (self.port_file.exists() and self.port_file.read_text().endswith("\n")):
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit("the server did not start:\n" + (self.process.stdout.read() if self.process.poll() is not None else "too slow"))
+                raise SystemExit("the server did not start:\n"
+                                 + (self.process.stdout.read() if self.process.poll() is not None else "too slow"))
             time.sleep(0.02)
         self.port = int(self.port_file.read_text())
 
@@ -64,7 +66,8 @@ class Server:
 
 
 def mlp_body(rows):
-    return json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [[(i + k) / 8 for k in range(8)] for i in range(rows)]}]})
+    return json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 8],
+                                   "data": [[(i + k) / 8 for k in range(8)] for i in range(rows)]}]})
 
 
 def close_to(a, b):
@@ -92,10 +95,12 @@ def protocol(server):
     values = [(i + k) / 8 for i in range(3) for k in range(8)]
     head = json.dumps({"id": "q1", "inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 8], "parameters": {"binary_data_size": 96}}],
                        "outputs": [{"name": name, "parameters": {"binary_data": True}}]}).encode()
-    status, headers, body = server.ask("POST", "/v2/models/m/infer", head + struct.pack("<24f", *values), {"Inference-Header-Content-Length": str(len(head))})
+    status, headers, body = server.ask("POST", "/v2/models/m/infer", head + struct.pack("<24f", *values),
+                                       {"Inference-Header-Content-Length": str(len(head))})
     length = int({k.lower(): v for k, v in headers.items()}.get("inference-header-content-length", 0))
     check(status == 200 and length > 0, f"an answer in binary: {status} {body[:200]}")
-    check(json.loads(body[:length])["id"] == "q1" and close_to(struct.unpack("<12f", body[length:]), expected), "the same numbers in binary")
+    check(json.loads(body[:length])["id"] == "q1" and close_to(struct.unpack("<12f", body[length:]), expected),
+          "the same numbers in binary")
     # One connection, many requests.
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for _ in range(20):
@@ -106,7 +111,8 @@ def protocol(server):
 
 
 def bad_requests(server):
-    for body in (b"", b"{", b"[]", b"\xff" * 100, b"[" * 100000, mlp_body(3).replace("FP32", "FP64").encode(), mlp_body(3).replace("[3, 8]", "[3, 9]").encode(),
+    for body in (b"", b"{", b"[]", b"\xff" * 100, b"[" * 100000, mlp_body(3).replace("FP32", "FP64").encode(),
+                 mlp_body(3).replace("[3, 8]", "[3, 9]").encode(),
                  mlp_body(3).replace('"x"', '"y"').encode(), b"{}"):
         status, _, text = server.ask("POST", "/v2/models/m/infer", body)
         check(status == 400 and json.loads(text)["error"], f"{body[:30]} is refused: {status}")
@@ -121,8 +127,10 @@ def bad_requests(server):
                 wire.recv(1000)
             except OSError:
                 pass
-    for text in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20000 + b"\r\n", b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+    for text in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20000 + b"\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as wire:
             try:
                 wire.sendall(text)
@@ -138,7 +146,8 @@ def slow_clients(keirin, folder):
     body = mlp_body(3).encode()
     wires = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(50)]
     for i, wire in enumerate(wires):  # in the midst of the header, or of the body
-        wire.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n" + (b"" if i % 2 else f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:9]))
+        wire.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
+                     + (b"" if i % 2 else f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:9]))
     check(server.ask("POST", "/v2/models/m/infer", body)[0] == 200, "slow clients keep nobody waiting")
     begin = time.monotonic()
     answers = []
@@ -201,7 +210,8 @@ def queue_and_deadline(keirin, folder):
     check(status == 504, f"a microsecond is not enough: {status} {text[:100]}")
     text = server.ask("GET", "/metrics")[2].decode()
     check(f'keirin_requests_total{{model="m",code="200"}} {statuses.count(200)}' in text, "the metrics count the answers")
-    check(f'keirin_expired_total{{model="m"}} 1' in text and f'keirin_refused_total{{model="m"}} {statuses.count(503)}' in text, "and what was refused")
+    check(f'keirin_expired_total{{model="m"}} 1' in text and f'keirin_refused_total{{model="m"}} {statuses.count(503)}' in text,
+          "and what was refused")
     server.end()
 
 
@@ -223,8 +233,10 @@ def metrics(server):
                 if name.endswith(suffix) and name[: -len(suffix)] in kTypes:
                     family = name[: -len(suffix)]
             check(family in kTypes, f"{line} stands under a type")
-    for name in ("keirin_calls_total", "keirin_call_seconds", "keirin_request_seconds", "keirin_queue_length", "keirin_plans", "keirin_shape_classes",
-                 "keirin_arena_bytes", "keirin_guard_misses_total", "keirin_verify_error_ratio", "keirin_breaker_open", "keirin_compiles_total",
+    for name in ("keirin_calls_total", "keirin_call_seconds", "keirin_request_seconds", "keirin_queue_length", "keirin_plans",
+                 "keirin_shape_classes",
+                 "keirin_arena_bytes", "keirin_guard_misses_total", "keirin_verify_error_ratio", "keirin_breaker_open",
+                 "keirin_compiles_total",
                  "keirin_compile_seconds", "keirin_cache_total"):
         check(name in kTypes, f"{name} is there")
     check("\nkeirin_request_compiles_total 0\n" in text, "no request compiled")
@@ -233,7 +245,8 @@ def metrics(server):
 def ready_when_warm(keirin, folder):
     shapes = Path(folder) / "shapes.json"
     shapes.write_text(json.dumps({"m": [[2], [4]]}))
-    server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", "--warm", str(shapes), "--race-limit", "0.1", folder=folder)
+    server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", "--warm", str(shapes), "--race-limit", "0.1",
+                    folder=folder)
     early = server.get("/v2/health/ready")[0]
     check(server.ask("POST", "/v2/models/m/infer", mlp_body(2))[0] == 200, "eager answers before it is ready")
     end = time.monotonic() + 200
@@ -304,7 +317,8 @@ def ends_with_nothing_lost(keirin, folder, words):
     slow.sendall(body[10:])
     answer = http.client.HTTPResponse(slow)
     answer.begin()
-    check(answer.status == 200 and close_to(json.loads(answer.read())["outputs"][0]["data"], expected), "what had begun to arrive is answered")
+    check(answer.status == 200 and close_to(json.loads(answer.read())["outputs"][0]["data"], expected),
+          "what had begun to arrive is answered")
     check(idle.recv(10) == b"", "who idles is closed")
     out, _ = server.process.communicate(timeout=60)
     for thread in threads:
@@ -335,17 +349,21 @@ def main():
         ready_when_warm(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])
-        for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"], ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
+        for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"],
+                      ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
             check(subprocess.run([*keirin, *words], capture_output=True, timeout=60).returncode == 2, " ".join(words) + " ends with 2")
         # The load generator against the server, and in process.
         server = Server(keirin, f"mlp={kData}/mlp.pt2", folder=folder)
         for words in (["--url", f"http://127.0.0.1:{server.port}"], []):
-            run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5", "--json", "-"],
+            run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5",
+                                  "--json", "-"],
                                  capture_output=True, text=True, timeout=120)
             load = json.loads(run.stdout) if run.returncode == 0 else {}
-            check(run.returncode == 0 and load["failed"] == 0 and 300 < load["answered"] < 500 and load["ms"]["p50"] <= load["ms"]["p99.9"], f"load: {run.stdout[:300]} {run.stderr[:300]}")
+            check(run.returncode == 0 and load["failed"] == 0 and 300 < load["answered"] < 500 and load["ms"]["p50"] <= load["ms"]["p99.9"],
+                  f"load: {run.stdout[:300]} {run.stderr[:300]}")
         server.end()
-        run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds", "0.2"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds",
+                              "0.2"], capture_output=True, text=True, timeout=60)
         check(run.returncode == 1 and "no connection" in run.stdout, f"nobody listens: {run.stdout}")
     print(f"serve_client: {len(failures)} failures")
     return 1 if failures else 0
