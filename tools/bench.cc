@@ -214,6 +214,7 @@ int run_all(const Bench& bench) {
 int run(Bench& bench) {
   bench.common.finish();
   bench.common.runtime.measure_again = true;
+  bench.common.runtime.limits = true;
   if (!bench.costs) return run_all(bench);
   // Cold means cold: nothing that an earlier run left.
   const Result<ScratchFolder> folder = ScratchFolder::make("bench");

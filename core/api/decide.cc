@@ -9,6 +9,7 @@
 #include "abi/planted.h"
 #include "core/api/contest.h"
 #include "core/api/kept_decision.h"
+#include "core/api/limits.h"
 #include "core/api/region_trial.h"
 #include "core/api/verification.h"
 
@@ -197,6 +198,8 @@ void finish(Deciding& d) {
     d.report.candidates.push_back(candidate.report);
     d.report.candidates.back().repaired = candidate.built.repaired;
   }
+  if (d.session.options.limits && d.prepared && d.report.disturbed.empty() && !d.count)
+    add_limits(d.session, *d.prepared, best ? &best->built : nullptr, d.report);
 }
 
 // For a plan whose answers show nothing, because roundings alone move them as far: each region has to be right by itself, on what

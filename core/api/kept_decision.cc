@@ -6,6 +6,7 @@
 #include "abi/planted.h"
 #include "core/api/contest.h"
 #include "core/api/decision_key.h"
+#include "core/api/limits.h"
 #include "core/api/verification.h"
 #include "core/eager/program/library_settings.h"
 #include "core/eager/rows/launch_replay.h"
@@ -128,6 +129,7 @@ bool start_from_kept_decision(Deciding& d) {
     for (size_t s = 0; s < steps.size(); ++s)
       d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
   }
+  if (d.session.options.limits && !d.count) add_limits(d.session, *d.prepared, &built, d.report);
   d.report.kernels_generated = static_cast<int>(built.kernels_generated);
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
   d.report.eager_share = d.ledger->eager_share;

@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     verify: bool
     force: Literal["eager", "compiled"]
     only_candidate: str
+    limits: bool
     measure_again: bool
     disabled_passes: Sequence[str]
     max_shapes: float

@@ -139,7 +139,7 @@ struct Options {
 
 Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
   const std::vector<uint8_t> bytes = g.bytes();
-  const Region region = read_region(bytes);
+  const FlatRegion region = read_region(bytes);
   std::mt19937 random(5);
   std::vector<Values> inputs;
   std::vector<std::vector<char>> memory;
