@@ -37,7 +37,8 @@ TEST(RunPasses, DumpsTimesAndBodies) {
   ASSERT_TRUE(status.ok()) << status.text();
   for (size_t i = 0; i < all_passes().size(); ++i) {  // 00 is the captured graph
     const std::string name(all_passes()[i].name), number = std::to_string(i + 1);
-    EXPECT_EQ(std::filesystem::exists(dir / (std::string(2 - number.size(), '0') + number + "-" + name + ".ir")), name != "simplify") << name;
+    const std::string file = std::string(2 - number.size(), '0') + number + "-" + name + ".ir";
+    EXPECT_EQ(std::filesystem::exists(dir / file), name != "simplify") << name;
   }
   EXPECT_EQ(context.times.size(), all_passes().size() - 1);
   EXPECT_EQ(context.times[0].ops_before, 2u);
