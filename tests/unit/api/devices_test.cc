@@ -72,8 +72,12 @@ TEST(Devices, OneTextSaysWhatThereIs) {
 
 // A GPU that the kernel shows and LibTorch does not: what to do names it, where LibTorch's own GPU code is not what is missing.
 TEST(Devices, HardwareThatNobodyAnswersForIsNamed) {
-  HardwareItem gpu{.uid = "pci:0000:01:00.0", .description = "Imagined GPU", .torch_device = Device{Device::kCuda, 77}};
-  const auto host = PluginHost::open({.search = false, .hardware = {{test::shared_runtime().plugins().hardware().front(), gpu}}});
+  HardwareItem gpu;
+  gpu.uid = "pci:0000:01:00.0", gpu.description = "Imagined GPU", gpu.torch_device = Device{Device::kCuda, 77};
+  HostOptions options;
+  options.search = false;
+  options.hardware = {plugins().hardware().front(), gpu};
+  const auto host = PluginHost::open(options);
   ASSERT_TRUE(host.ok()) << host.status().text();
   const Message message = find_device("cuda:77", **host).status().message();
   const bool no_gpu_code = message.what.find("LibTorch") != std::string::npos;
