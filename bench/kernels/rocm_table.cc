@@ -10,7 +10,7 @@
 //       launches with expected results, for a simulator of the instruction set (docs/launches.md): every case of two
 //       lengths under every schedule, and the hand-written kernels
 //
-//   KEIRIN_DUMP=dir keirin explain MODEL     writes dir/11-write_bodies.ir, the graph as plugins see it
+//   KEIRIN_DUMP=dir keirin explain MODEL     writes dir/NN-write_bodies.ir, the graph as plugins see it
 //
 // `spills` are words in memory, `parked` counts kernels that hold scalar registers in lanes of vector registers,
 // `waves` is how many fit on a vector unit by registers, the median and the least. The last line counts; it ends with 1 if a

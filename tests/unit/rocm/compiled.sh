@@ -15,8 +15,9 @@ for model in "$@"; do
   size=$(basename "$(dirname "$model")") name=$(basename "$model" .pt2)
   # The graph is the same for all plugins, and nothing is compiled, judged or timed for it.
   KEIRIN_DUMP="$folder/$size.$name" "$keirin" explain "$model" --no-cache --compile never > "$folder/out" 2>&1
-  if [ ! -s "$folder/$size.$name/11-write_bodies.ir" ]; then echo "$model gave no graph:"; tail -n 20 "$folder/out"; exit 1; fi
-  graphs+=("$folder/$size.$name/11-write_bodies.ir")
+  graph=$(echo "$folder/$size.$name"/*-write_bodies.ir)
+  if [ ! -s "$graph" ]; then echo "$model gave no graph:"; tail -n 20 "$folder/out"; exit 1; fi
+  graphs+=("$graph")
 done
 "$table" "${options[@]}" "${graphs[@]}" > "$folder/table"
 code=$?

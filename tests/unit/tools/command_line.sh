@@ -116,6 +116,10 @@ if [ ! -e /dev/nvidiactl ]; then
     bench mlp --device all --quiet --race-limit 0.2
   grep -q '^| mlp' out || { echo "no row of the processor:"; cat out; failed=1; }
 fi
+# What the environment told a plugin is not remembered of it for a process in which it says something else.
+KEIRIN_CPU_LEVEL=nope expect 0 'no level is called "nope"' plugins --why
+"$keirin" plugins --why > out 2>&1
+grep -A 2 '^cpu ' out | grep -q ' used as ' || { echo "a level that is named no longer:"; cat out; failed=1; }
 # What is missing is in that line, also of the plugin that would drive it.
 if [ ! -e /dev/kfd ] && "$keirin" plugins 2>/dev/null | grep -q '^rocm '; then
   expect 1 'no such device: rocm:0; available: cpu' bench mlp gcn dlrm --device rocm
