@@ -48,7 +48,7 @@ def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, A
     # A cache of its own: what an earlier one found wrong would be left out here unseen.
     with tempfile.TemporaryDirectory(prefix="keirin-sweep-") as cache:
         environment = {**os.environ, "KEIRIN_CACHE": cache}
-        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
         out, err, ended = answer_of(child, bound)
     rows = {}
     for line in out.splitlines():
