@@ -13,6 +13,7 @@
 #include "core/api/decision_thread.h"
 #include "core/api/devices.h"
 #include "core/api/events.h"
+#include "core/api/kept_ranges.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
 #include "core/base/background.h"
@@ -199,6 +200,7 @@ void Session::Impl::revoke(const std::shared_ptr<const SizeRange>& range, const 
   // First the range, so that none of its sizes is entered again by its choice. What was wrong at one size is not asked at any other.
   if (!ranges.close(range->piece.choice, why)) return;
   drop_range_plans(range->piece.choice);
+  keep_closed_ranges(*this);  // or the next process would take it over open
   tell(Event::Kind::kChanged, kWarning, "a range of sizes was closed: " + why);
   const std::lock_guard lock(report_mutex);
   if (!reports.empty()) reports.back().reasons.push_back("a range of sizes was closed: " + why);
@@ -267,6 +269,10 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
 
 void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason) {
   tell(Event::Kind::kChanged, kNote, reason);
+  note(inputs, "eager", reason);
+}
+
+void Session::Impl::note(const std::vector<TensorSpec>& inputs, const std::string& chosen, const std::string& reason) {
   ModelReport report;
   report.model = name;
   report.device = device_name(device);
@@ -274,9 +280,9 @@ void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const 
   report.threads = runtime.tensors().num_threads();
   report.sizes = free_sizes(inputs);
   for (const TensorSpec& spec : inputs) report.inputs.push_back(spec_text(spec));
-  report.chosen = "eager";
+  report.chosen = chosen;
   report.verified = true;
-  report.eager_share = 1;
+  report.eager_share = chosen == "eager" ? 1 : 0;
   report.reasons.push_back(reason);
   const std::lock_guard lock(report_mutex);
   reports.push_back(std::move(report));

@@ -108,6 +108,8 @@ struct Session::Impl {
   void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
   // A report of calls that eager answers because nothing was decided for them.
   void note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason);
+  // A report of calls that nothing was measured for.
+  void note(const std::vector<TensorSpec>& inputs, const std::string& chosen, const std::string& reason);
   // What the export left free, as it is in inputs of these sizes, in the order of its appearance.
   std::vector<SizeReport> free_sizes(const std::vector<TensorSpec>& specs) const;
   // The values of the free sizes, if such inputs are of the file's dtypes and sizes and row-major, so that others of theirs differ in

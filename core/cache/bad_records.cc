@@ -50,6 +50,8 @@ size_t forgive(Cache& cache, const std::string& plugin) {
     cache.remove(EntryKind::kBad, key_of(record));
     ++gone;
   }
+  for (const EntryInfo& entry : cache.list())
+    if (entry.kind == EntryKind::kRanges) cache.remove(entry);
   return gone;
 }
 

@@ -14,7 +14,8 @@ namespace keirin {
 
 std::vector<BadRecord> read_bad_records(Cache& cache);
 bool publish_bad_record(Cache& cache, const BadRecord& record);
-// Lets everything, or everything of the plugin of that name, be tried again; returns how many records went.
+// Lets everything, or everything of the plugin of that name, be tried again; returns how many records went. Kept ranges of sizes go
+// with them, since they remember what was closed: they are made again of the decisions that are there.
 size_t forgive(Cache& cache, const std::string& plugin);
 
 // The quarantine of a process: what the cache knows, and what is added goes there. The cache must outlive it; null: for this

@@ -24,7 +24,8 @@ constexpr uint64_t kMaxEntryBytes = 1ull << 30;
 constexpr uint64_t kMaxKeyBytes = 1 << 20;
 constexpr int64_t kStaleTempSeconds = 3600;  // a writer that is this old is dead
 constexpr int64_t kTouchSeconds = 60;        // a use is noted at most this often: reads stay reads
-constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger, EntryKind::kKnown, EntryKind::kBad};
+constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger,
+                                EntryKind::kKnown,    EntryKind::kRanges, EntryKind::kBad};
 
 // Fixed part of an entry; the key text and the body follow.
 struct Header {
@@ -112,6 +113,7 @@ std::string_view entry_kind_name(EntryKind kind) {
     case EntryKind::kClaims: return "claims";
     case EntryKind::kLedger: return "ledger";
     case EntryKind::kKnown: return "known";
+    case EntryKind::kRanges: return "ranges";
     case EntryKind::kBad: return "bad";
   }
   return "bad";
@@ -264,6 +266,10 @@ bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) 
 
 void Cache::remove(EntryKind kind, const CacheKey& key) {
   if (usable_) ::unlink(path_of(kind, key.hex()).c_str());
+}
+
+void Cache::remove(const EntryInfo& entry) {
+  if (usable_) ::unlink(path_of(entry.kind, entry.key).c_str());
 }
 
 std::optional<FileLock> Cache::lock(const std::string& name, std::chrono::milliseconds wait) {

@@ -21,9 +21,9 @@
 
 namespace keirin {
 
-enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5 };  // entries on disk hold the number
-inline constexpr size_t kNumKinds = 6;
-std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known
+enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5, kRanges = 6 };  // entries on disk hold the number
+inline constexpr size_t kNumKinds = 7;
+std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known ranges
 
 // What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
 // entry repeats the text, so that two keys can be compared line by line.
@@ -68,6 +68,7 @@ class Cache {
   std::map<std::string, Reads> reads() const;
   bool publish(EntryKind kind, const CacheKey& key, std::string_view body);
   void remove(EntryKind kind, const CacheKey& key);
+  void remove(const EntryInfo& entry);
 
   // For one compile per key across processes: nothing if another process keeps it for all of `wait`, or the cache is off.
   std::optional<FileLock> lock(const std::string& name, std::chrono::milliseconds wait);
