@@ -136,7 +136,8 @@ std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::
   return out;
 }
 
-Session::Impl::Impl(Runtime& runtime, Options options) : runtime(runtime), options(std::move(options)) {}
+Session::Impl::Impl(Runtime& runtime, Options given)
+    : runtime(runtime), options(std::move(given)), plans(std::make_shared<std::atomic<Plans>>(options.plans)) {}
 Session::Impl::~Impl() = default;
 
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
@@ -449,6 +450,7 @@ Result<std::unique_ptr<Session>> Session::with_weights(const std::vector<std::pa
   auto impl = std::make_unique<Session::Impl>(impl_->runtime, impl_->options);
   impl->name = impl_->name;
   impl->device = impl_->device;
+  impl->plans = impl_->plans;
   KRN_TRY_LET(impl->weights, impl_->weights.with_values(impl_->runtime.tensors(), values));
   KRN_TRY(impl_->runtime.tensors().synchronize(impl->device));  // the values are the caller's again
   impl->file_stamp = stamp_of(impl->weights);
@@ -547,25 +549,56 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
     return outputs;
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
-  const bool final = is_final(outputs.status().code());
-  if (final && !record.revoked.exchange(true)) {
-    const std::string why = "a call of the plan failed: " + outputs.status().message().what;
-    if (decision.range) revoke(decision.range, why);
-    else revoke(decision.admits, why);
-  }
   eager_instead.fetch_add(1, std::memory_order_relaxed);
   by_plan.fetch_sub(1, std::memory_order_relaxed);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   Result<std::vector<TensorRef>> answer = eager->run(inputs);
+  if (answer.ok() || is_final(outputs.status().code())) note_failure(decision, outputs.status());
   if (!answer.ok()) record.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
-  else if (!final && record.breaker.failed(std::chrono::steady_clock::now()))
-    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
-                      " times, last with: " + outputs.status().message().what);
   return answer;
+}
+
+void Session::Impl::note_failure(const Decision& decision, const Status& status) {
+  ServiceRecord& record = *decision.guard->record;
+  if (is_final(status.code())) {
+    if (record.revoked.exchange(true)) return;
+    const std::string why = "a call of the plan failed: " + status.message().what;
+    if (decision.range) revoke(decision.range, why);
+    else revoke(decision.admits, why);
+  } else if (record.breaker.failed(std::chrono::steady_clock::now())) {
+    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
+                                            " times, last with: " + status.message().what);
+  }
+}
+
+void Session::Impl::shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs) {
+  PlanGuard* const guard = decision->guard.get();
+  if (decision->is_chain || !guard->check) {  // nothing is compared of what writes, draws or runs in segments
+    shadow_not_compared.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (!guard->takes_shadow()) return;
+  const auto answer = [this, decision](const std::vector<TensorRef>& copies) -> Result<std::vector<TensorRef>> {
+    Result<std::vector<TensorRef>> outputs = decision->call(copies);
+    if (outputs.ok()) {
+      decision->guard->record->breaker.succeeded();
+    } else {
+      shadow_failed.fetch_add(1, std::memory_order_relaxed);
+      note_failure(*decision, outputs.status());
+    }
+    return outputs;
+  };
+  const auto judged = [this](const std::string& wrong) { (wrong.empty() ? shadow_right : shadow_wrong).fetch_add(1, std::memory_order_relaxed); };
+  if (!checks->submit(decision->guard, inputs, answer, judged, runtime.tensors())) shadow_dropped.fetch_add(1, std::memory_order_relaxed);
 }
 
 Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given) {
   const RequestScope scope;
+  const Plans use = plans->load(std::memory_order_acquire);  // once: the call ends as it began
+  if (use == Plans::kOff) {
+    eager_off.fetch_add(1, std::memory_order_relaxed);
+    return eager->run(inputs);
+  }
   std::shared_ptr<const Decision> decision = find(inputs);
   if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
   const auto count = [](std::atomic<uint64_t>& counter) { return counter.fetch_add(1, std::memory_order_relaxed); };
@@ -578,6 +611,12 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
   if (!decision->call || !decision->guard->record->breaker.admits()) {
     count(decision->call ? eager_instead : eager_chosen);
     return eager->run(inputs);
+  }
+  if (use == Plans::kShadow) {
+    count(eager_shadow);
+    Result<std::vector<TensorRef>> outputs = eager->run(inputs);
+    if (outputs.ok()) shadow(decision, inputs);
+    return outputs;
   }
   const uint64_t number = count(by_plan) + 1;
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
@@ -636,7 +675,8 @@ void Session::let_results_be_constant(size_t from) { impl_->must_vary = from; }
 std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }
 
 Session::Activity Session::activity() const {
-  Activity out{impl_->by_plan, impl_->eager_chosen, impl_->eager_undecided, impl_->eager_instead, 0, 0, 0};
+  Activity out{impl_->by_plan,      impl_->eager_chosen,  impl_->eager_undecided, impl_->eager_instead,  impl_->eager_off,          impl_->eager_shadow,
+               impl_->shadow_right, impl_->shadow_wrong, impl_->shadow_failed,   impl_->shadow_dropped, impl_->shadow_not_compared};
   const auto decisions = impl_->table.now();
   for (const auto& decision : *decisions) {
     ++out.kinds;
@@ -646,6 +686,15 @@ Session::Activity Session::activity() const {
   }
   return out;
 }
+
+void Session::set_plans(Plans plans) {
+  if (impl_->plans->exchange(plans) == plans) return;
+  Options options;
+  options.plans = plans;
+  impl_->tell(Event::Kind::kChanged, kNote, "plans are " + option_row("plans").get(options)[0]);
+}
+
+Plans Session::plans() const { return impl_->plans->load(); }
 
 bool Session::is_decided(const std::vector<TensorRef>& inputs) const { return impl_->find(inputs) != nullptr; }
 
@@ -713,7 +762,11 @@ std::vector<ModelReport> Session::reports_so_far() const {
     last.segments_answered = impl_->chain->answered();
     last.segments_unadmitted = impl_->chain->unadmitted();
   }
-  return impl_->reports;
+  std::vector<ModelReport> out = impl_->reports;
+  if (const Plans use = plans(); use != Plans::kOn && !out.empty())
+    out.back().reasons.insert(out.back().reasons.begin(), use == Plans::kOff ? "plans are off: eager answers every call"
+                                                                             : "plans are in shadow: eager answers every call");
+  return out;
 }
 
 }  // namespace keirin

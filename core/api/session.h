@@ -114,10 +114,18 @@ class Session {
     uint64_t eager_chosen = 0;     // eager was decided for
     uint64_t eager_undecided = 0;  // nothing was decided for such calls
     uint64_t eager_instead = 0;    // of a plan that failed, or whose breaker is open
+    uint64_t eager_off = 0;        // plans were off
+    uint64_t eager_shadow = 0;     // of a plan that was in shadow
+    // Of these, calls that the plan answered too, after the reply: as eager did, otherwise, not at all; and those that should have been
+    // compared but had to wait behind too many, or write or draw.
+    uint64_t shadow_right = 0, shadow_wrong = 0, shadow_failed = 0, shadow_dropped = 0, shadow_not_compared = 0;
     size_t kinds = 0, plans = 0;   // of calls that something was decided for; those of them that a plan answers
     size_t breakers_open = 0;
   };
   Activity activity() const;
+  // Option `plans`, between two calls: Model::set_plans. Sessions that `with_weights` made of one another have one in common. Any thread.
+  void set_plans(Plans plans);
+  Plans plans() const;
   // Whether something was decided for such calls, also that eager answers. Thread-safe.
   bool is_decided(const std::vector<TensorRef>& inputs) const;
   // Waits until each kind of call that was met was decided about, or tried once where others had the machine; false if that takes

@@ -76,7 +76,9 @@ struct Session::Impl {
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
-  std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0};  // Session::Activity
+  std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0}, eager_off{0}, eager_shadow{0};  // Session::Activity
+  std::atomic<uint64_t> shadow_right{0}, shadow_wrong{0}, shadow_failed{0}, shadow_dropped{0}, shadow_not_compared{0};      // the same
+  std::shared_ptr<std::atomic<Plans>> plans;  // all sessions of a model's: weights may be replaced while it is switched
   SizeRanges ranges;
   FoldedConstants folded;
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
@@ -98,6 +100,10 @@ struct Session::Impl {
   // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                         const std::shared_ptr<const void>& keep = nullptr, const std::vector<TensorRef>* given = nullptr);
+  // Of a call that eager has answered in the plan's place: whether the plan would have answered alike is found out beside calls.
+  void shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs);
+  // A run of the plan failed: it is asked no more, if nothing else will come of it.
+  void note_failure(const Decision& decision, const Status& status);
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   size_t make_room(PlanTable<Decision>::List& decisions, int64_t bytes) const;
   // Eager answers for these inputs from now on, and the reports say why.

@@ -16,6 +16,8 @@ class Options(TypedDict, total=False):
     race_seconds: float
     leave_one_out: bool
     sample_rate: float
+    plans: Literal["on", "shadow", "off"]
+    shadow_rate: float
     fallback: Literal["allow", "warn", "forbid"]
     numerics: Literal["default", "strict", "fast"]
     error_budget: float

@@ -181,10 +181,11 @@ TEST_F(KeptRangesTest, AreTakenOverAtTheFirstCallWithoutADecision) {
   ASSERT_TRUE(after.ok());
   const auto *x = static_cast<const float*>((*after)[0]->data()), *y = static_cast<const float*>((*eager)[0]->data());
   for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(x[i], y[i], 1e-4);
-  int64_t volume = volume_of(sizes);
-  for (const RangeReport& range : known.ranges)
-    if (volume >= range.least && volume <= range.most)
-      EXPECT_EQ(second.session->activity().by_plan, by_plan + (range.choice != "eager"));
+  const int64_t volume = volume_of(sizes);
+  for (const RangeReport& range : known.ranges) {
+    const bool holds = volume >= range.least && volume <= range.most;
+    if (holds) EXPECT_EQ(second.session->activity().by_plan, by_plan + (range.choice != "eager"));
+  }
 }
 
 TEST_F(KeptRangesTest, AreNotTakenOverUnderOtherOptionsVariablesOrWeights) {

@@ -133,6 +133,27 @@ def bad_requests(server):
     check(server.ask("POST", "/v2/models/m/infer", mlp_body(2))[0] == 200, "it answers after all that")
 
 
+def plans_are_switched(server, expected):
+    path = "/v2/models/m/plans/setting"
+    check("plans" in server.get("/v2")[1]["extensions"], "the extension is named")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on")
+    for plans in ("off", "shadow", "on"):
+        status, _, body = server.ask("POST", path, json.dumps({"plans": plans}))
+        check(status == 200 and json.loads(body) == {"plans": plans}, f"plans are switched {plans}: {body}")
+        check(server.get(path) == (200, {"plans": plans}), f"and are {plans}")
+        check(server.get("/v2/models/other/plans/setting") == (200, {"plans": "on"}), "another model's are as they were")
+        status, _, body = server.ask("POST", "/v2/models/m/infer", mlp_body(3))
+        check(status == 200 and close_to(json.loads(body)["outputs"][0]["data"], expected), f"the answer with plans {plans}")
+        metrics_text = server.ask("GET", "/metrics")[2].decode()
+        check(f'keirin_plans_setting{{model="m",plans="{plans}"}} 1' in metrics_text, f"the metrics say {plans}")
+    check('reason="off"} 1' in metrics_text and 'keirin_shadow_total{model="m",result="wrong"} 0' in metrics_text, "calls are counted")
+    for body in ('{"plans": "of"}', '{"plans": 1}', "[]", "", '{"plans": "on", "more": 1}', "{"):
+        status, _, answer = server.ask("POST", path, body)
+        check(status == 400 and "nothing was changed" in json.loads(answer)["error"], f"{body} is refused: {answer}")
+    check(server.ask("POST", "/v2/models/nope/plans/setting", '{"plans": "off"}')[0] == 404, "no such model")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on still")
+
+
 def slow_clients(keirin, folder):
     server = Server(keirin, f"m={kData}/mlp.pt2", "--read-timeout", "1", "--idle-timeout", "2", folder=folder)
     body = mlp_body(3).encode()
@@ -326,6 +347,7 @@ def main():
         server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", folder=folder)
         expected = protocol(server)
         bad_requests(server)
+        plans_are_switched(server, expected)
         many_connections(server, expected)
         metrics(server)
         code, out = server.end()
