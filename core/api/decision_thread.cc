@@ -255,7 +255,8 @@ void DecisionThread::take_over_ranges(const MetCall& call) {
     taken_over_ = true;
   }
   const std::shared_ptr<const SizeRange> range = session_.ranges.find(sizes);
-  const std::string what = "ranges of sizes are those of an earlier process, which checked " + std::to_string(known->checks.size()) + " sizes";
+  const std::string what =
+      "ranges of sizes are those of an earlier process, which checked " + std::to_string(known->checks.size()) + " sizes";
   session_.tell(Event::Kind::kDecided, kNote, what);
   session_.note(call.specs, range ? range->piece.choice : "eager", what);
 }

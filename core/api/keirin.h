@@ -66,6 +66,7 @@ struct LoadOptions {
   std::string plans = "on";      // what plans are for at first: Model::set_plans
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
+  std::string trust = "own";     // of a bundle (keirin build): native: its code may be used whoever made it; own: this user with this cache
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
   int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last; sizes in ranges do not count
   std::vector<std::string> load_libraries;  // that register operators, opened before the model is read; they stay loaded
@@ -118,6 +119,7 @@ struct Destination {
 
 class KRN_API Model {
  public:
+  // Of a .pt2 file, or of a bundle (docs/bundles.md), whose kinds of calls are decided when this returns.
   static Model load(const std::string& path, const LoadOptions& options = {});
   // The same of a .pt2 file in memory, which is read during the call only, and of an open file or memory file: from its beginning, whatever
   // its position, and it stays the caller's. `name` stands for it in messages and reports.

@@ -8,6 +8,7 @@
 #include "core/api/decision_key.h"
 #include "core/api/verification.h"
 #include "core/eager/program/library_settings.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/eager/rows/launch_replay.h"
 #include "core/host/call/device.h"
 #include "core/ir/bytes.h"
@@ -33,20 +34,9 @@ CacheKey key_of(const Session::Impl& session, const Hash& graph) {
   return decision_key(graph, options, library_settings(session.device));
 }
 
-// What read_known_run asks for: program and inputs in the place of the graph.
-std::optional<CacheKey> known_run_key(const Deciding& d) {
-  std::string inputs;
-  for (const TensorSpec& spec : d.specs) {
-    inputs += spec_text(spec);
-    for (const int64_t stride : spec.strides) inputs += " " + std::to_string(stride);
-    inputs += "\n";
-  }
-  return key_by_program(d.session, inputs);
-}
-
 void note_kept(const Deciding& d) {
   Cache& cache = *d.session.runtime.cache();
-  if (const auto key = known_run_key(d); key && !cache.read(EntryKind::kKnown, *key))
+  if (const auto key = known_run_key(d.session, d.inputs); key && !cache.read(EntryKind::kKnown, *key))
     cache.publish(EntryKind::kKnown, *key, known_run_text({d.seen, d.forms}));
 }
 
@@ -55,7 +45,7 @@ void note_kept(const Deciding& d) {
 Cache* usable_cache(const Session::Impl& session) {
   Cache* cache = session.runtime.cache();
   const Options& options = session.options;
-  return cache && cache->usable() && options.verify && options.force.empty() && options.only_candidate.empty() ? cache : nullptr;
+  return cache && cache->readable() && options.verify && options.force.empty() && options.only_candidate.empty() ? cache : nullptr;
 }
 
 std::optional<CacheKey> key_by_program(const Session::Impl& session, const std::string& what) {
@@ -67,9 +57,20 @@ std::optional<CacheKey> key_by_program(const Session::Impl& session, const std::
   return key;
 }
 
+std::optional<CacheKey> known_run_key(const Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  std::string text;
+  for (const TensorRef& input : inputs) {
+    const TensorSpec spec = spec_of(*input);
+    text += spec_text(spec);
+    for (const int64_t stride : spec.strides) text += " " + std::to_string(stride);
+    text += "\n";
+  }
+  return key_by_program(session, text);
+}
+
 std::optional<KnownRun> read_known_run(const Deciding& d) {
   Cache* cache = usable_cache(d.session);
-  const auto key = known_run_key(d);
+  const auto key = known_run_key(d.session, d.inputs);
   if (!cache || !key || d.session.options.measure_again || d.inputs_share()) return std::nullopt;
   const std::optional<std::string> text = cache->read(EntryKind::kKnown, *key);
   if (!text) return std::nullopt;
@@ -105,6 +106,12 @@ bool start_from_kept_decision(Deciding& d) {
     if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
     built = std::move(*plan);
     chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
+  } else if (choice == "replay" && d.session.takes_over) {
+    auto replay = EagerGraph::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
+    if (!replay.ok()) return false;
+    chosen = [shared = std::shared_ptr<EagerGraph>(std::move(*replay)), prepared = d.prepared](const Tensors& inputs) {
+      return shared->run(inputs);
+    };
   } else if (choice != "eager") {
     return false;  // a replay: cheap to make again, but raced then
   }

@@ -153,7 +153,8 @@ void Model::replace_weights(const std::map<std::string, TensorView>& values) {
 
 void Model::set_plans(const std::string& plans) {
   Options options;
-  if (Status status = set_option(option_row("plans"), options, plans); !status.ok()) raise(std::move(status).instead("nothing was changed"));
+  if (Status status = set_option(option_row("plans"), options, plans); !status.ok())
+    raise(std::move(status).instead("nothing was changed"));
   impl_->now()->set_plans(options.plans);
 }
 

@@ -360,6 +360,7 @@ Status make_eager(Session::Impl& impl) {
 
 // Makes inputs of the program its weights.
 Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vector<Session::HeldWeight>& held) {
+  if (held.empty()) return {};
   program.digest.clear();
   std::vector<pt2::InputSpec*> inputs;
   for (pt2::InputSpec& input : program.inputs)
@@ -412,6 +413,20 @@ std::string stamp_of(const WeightTable& weights) {
   return hex(hash.finish());
 }
 
+// What a person reads of a bundle that does not serve as it should; empty: there is nothing to say.
+std::string bundle_trouble(const Session::Impl& impl) {
+  if (!impl.bundle || impl.bundle->why_not.empty()) return {};
+  const size_t all = impl.bundle->list.kinds.size();
+  return "the bundle's decisions are not used (" + std::to_string(impl.bundle->taken) + " of " + std::to_string(all) +
+         " are): " + impl.bundle->why_not + "; the model is what its .pt2 file was";
+}
+
+Status take_over_bundle(Session::Impl& impl) {
+  KRN_TRY_LET(impl.bundle, open_bundle(impl));
+  if (const std::string trouble = bundle_trouble(impl); !trouble.empty()) impl.tell(Event::Kind::kLog, kWarning, trouble);
+  return {};
+}
+
 constexpr int64_t kKeptBytes = 16 << 20;  // of the inputs of one kind of call, so that it can be decided about again
 
 bool same_kind(const MetCall& a, const MetCall& b) {
@@ -425,13 +440,12 @@ bool same_kind(const MetCall& a, const MetCall& b) {
 
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
   KRN_TRY_LET(auto impl, begin_session(runtime, std::filesystem::path(path).stem().string(), options));
-  std::error_code no_file;  // reading reports it better
-  impl->file_stamp = std::to_string(std::filesystem::file_size(path, no_file)) + " " +
-                     std::to_string(std::filesystem::last_write_time(path, no_file).time_since_epoch().count());
   KRN_TRY_LET(impl->file, pt2::read_pt2(path));
+  impl->file_stamp = impl->file.digest;
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(make_eager(*impl));
+  KRN_TRY(take_over_bundle(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -475,8 +489,10 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& 
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(hold_weights(*impl, impl->file.models.find(impl->model->program.name)->second.program, weights));
-  impl->file_stamp = stamp_of(impl->weights);
+  const bool as_in_file = weights.empty() && !impl->file.digest.empty();
+  impl->file_stamp = as_in_file ? impl->file.digest : stamp_of(impl->weights);
   KRN_TRY(make_eager(*impl));
+  if (as_in_file) KRN_TRY(take_over_bundle(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -509,21 +525,43 @@ Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs,
     std::replace(trouble.begin(), trouble.end(), '\n', ';');
     report->reasons.insert(report->reasons.begin(), "warning: cache: " + trouble);
   }
+  if (const std::string trouble = bundle_trouble(*this); !trouble.empty())
+    report->reasons.insert(report->reasons.begin(), "warning: " + trouble);
+  keep_report(*report, inputs);
+  for (const std::string& reason : report->reasons)
+    if (reason.starts_with("warning: ")) tell(Event::Kind::kLog, kWarning, reason);
+  return report;
+}
+
+void Session::Impl::keep_report(const ModelReport& report, const std::vector<TensorRef>& inputs) {
   Result<MetCall> call = keep_call(inputs, runtime.tensors());
   {
     std::lock_guard report_lock(report_mutex);
-    reports.push_back(*report);
+    reports.push_back(report);
     if (call.ok() && call->bytes() <= kKeptBytes) {
       std::erase_if(decided, [&](const MetCall& old) { return same_kind(old, *call); });
       if (decided.size() >= static_cast<size_t>(options.max_shapes)) decided.pop_front();
       decided.push_back(std::move(*call));
     }
   }
-  tell(Event::Kind::kDecided, kNote, verdict_text(*report));
-  for (const std::string& reason : report->reasons)
-    if (reason.starts_with("warning: ")) tell(Event::Kind::kLog, kWarning, reason);
+  tell(Event::Kind::kDecided, kNote, verdict_text(report));
+}
+
+Result<ModelReport> Session::Impl::take_over(const std::vector<TensorRef>& inputs) {
+  const std::lock_guard lock(compile_mutex);
+  if (in_segments(inputs)) return Status(Code::k_unsupported, "a model in segments takes its decisions over when it is compiled");
+  gives_way = false;
+  takes_over = true;
+  Result<ModelReport> report = keirin::take_over(*this, inputs);
+  takes_over = false;
+  runtime.plugins().release_devices();
+  if (report.ok()) keep_report(*report, inputs);
   return report;
 }
+
+Result<ModelReport> Session::take_over(const std::vector<TensorRef>& inputs) { return impl_->take_over(inputs); }
+
+const OpenedBundle* Session::bundle() const { return impl_->bundle ? &*impl_->bundle : nullptr; }
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   return impl_->compile(inputs, impl_->options.compile == When::kBackground);
@@ -588,7 +626,9 @@ void Session::Impl::shadow(const std::shared_ptr<const Decision>& decision, cons
     }
     return outputs;
   };
-  const auto judged = [this](const std::string& wrong) { (wrong.empty() ? shadow_right : shadow_wrong).fetch_add(1, std::memory_order_relaxed); };
+  const auto judged = [this](const std::string& wrong) {
+    (wrong.empty() ? shadow_right : shadow_wrong).fetch_add(1, std::memory_order_relaxed);
+  };
   if (!checks->submit(decision->guard, inputs, answer, judged, runtime.tensors())) shadow_dropped.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -675,8 +715,9 @@ void Session::let_results_be_constant(size_t from) { impl_->must_vary = from; }
 std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }
 
 Session::Activity Session::activity() const {
-  Activity out{impl_->by_plan,      impl_->eager_chosen,  impl_->eager_undecided, impl_->eager_instead,  impl_->eager_off,          impl_->eager_shadow,
-               impl_->shadow_right, impl_->shadow_wrong, impl_->shadow_failed,   impl_->shadow_dropped, impl_->shadow_not_compared};
+  Activity out{impl_->by_plan,      impl_->eager_chosen, impl_->eager_undecided, impl_->eager_instead,
+               impl_->eager_off,    impl_->eager_shadow, impl_->shadow_right,    impl_->shadow_wrong,
+               impl_->shadow_failed, impl_->shadow_dropped, impl_->shadow_not_compared};
   const auto decisions = impl_->table.now();
   for (const auto& decision : *decisions) {
     ++out.kinds;

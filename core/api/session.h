@@ -27,6 +27,8 @@ namespace keirin {
 
 class PluginHost;
 class Cache;
+class Quarantine;
+struct OpenedBundle;
 namespace pt2 {
 struct Pt2File;
 }
@@ -40,6 +42,7 @@ class Runtime {
   TensorServices& tensors() { return *tensors_; }
   PluginHost& plugins() { return *plugins_; }
   Cache* cache() { return cache_.get(); }  // null where disabled
+  Quarantine& quarantine() { return *quarantine_; }
   // Why the cache cannot be used or written, once; empty: it can, or it was asked before.
   std::string take_cache_trouble();
   // Held while something is decided beside calls: two races would measure each other.
@@ -52,6 +55,7 @@ class Runtime {
   std::mutex trouble_mutex_;
   std::string cache_trouble_;           // before cache_, which tells it
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
+  std::shared_ptr<Quarantine> quarantine_;
   std::unique_ptr<PluginHost> plugins_;
 };
 
@@ -85,6 +89,11 @@ class Session {
   // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile. With the option
   // `compile` never it takes over what an earlier process decided, if there is such a decision, and else says that eager answers.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  // Takes over what was decided for such calls by an earlier process, or for the bundle that the session was opened from. Nothing is
+  // compiled or measured; where nothing was decided, the error says so and calls are answered as before.
+  Result<ModelReport> take_over(const std::vector<TensorRef>& inputs);
+  // The bundle that the session was opened from; null: a file that is none. Its kinds are decided already where `why_not` is empty.
+  const OpenedBundle* bundle() const;
   // Answers with what was chosen for calls of this kind (core/api/call_guard.h: dtypes, sizes, strides, what shares memory, LibTorch's
   // numeric settings), else with eager. Where the option `compile` is background or never, a kind of call that was not met before is
   // decided about afterwards, by a thread of the session. Thread-safe.

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/cache/cache.h"
@@ -12,6 +14,8 @@
 
 namespace keirin {
 
+// Of an entry's body; nothing for what publish_bad_record would not write, or what held until the machine's last boot only.
+std::optional<BadRecord> parse_bad_record(const std::string& text);
 std::vector<BadRecord> read_bad_records(Cache& cache);
 bool publish_bad_record(Cache& cache, const BadRecord& record);
 // Lets everything, or everything of the plugin of that name, be tried again; returns how many records went. Kept ranges of sizes go

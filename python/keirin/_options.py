@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     plugins: Sequence[str]
     load_libraries: Sequence[str]
     cache_dir: Path
+    trust: Literal["own", "native"]
     use_cache: bool
     compile_in: Literal["child", "process"]
     run_in: Literal["process", "worker"]

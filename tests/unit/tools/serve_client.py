@@ -269,6 +269,30 @@ def ready_when_warm(keirin, folder):
     server.end()
 
 
+def bundle_is_served(keirin, folder):
+    words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
+    sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
+    sizes.write_text("[[3], [5]]")
+    run = subprocess.run([*keirin, "build", f"{kData}/mlp.pt2", "--shapes", str(sizes), "-o", str(bundle), "--json", "-", *words], capture_output=True, text=True, timeout=300)
+    check(run.returncode == 0, f"a bundle is built: {run.stderr}")
+    kinds = json.loads(run.stdout)["kinds"]
+    for options, taken in (([], True), (["--numerics", "strict"], False)):
+        server = Server(keirin, f"m={bundle}", "--race-limit", "0.2", "--threads", "1", "--sample-rate", "0", *options, folder=folder)
+        if taken:
+            check(server.ask("POST", "/v2/models/m/infer", mlp_body(3))[0] == 200, "an answer")
+            text = server.ask("GET", "/metrics")[2].decode()
+            compiled = 'keirin_calls_total{model="m",path="compiled",reason=""} 1' in text
+            check(compiled == (kinds[0]["chosen"] != "eager"), f"the first request is answered by what was chosen, {kinds[0]['chosen']}")
+        end = time.monotonic() + 120
+        while server.get("/v2/health/ready")[0] != 200 and time.monotonic() < end:
+            time.sleep(0.02)
+        text = server.ask("GET", "/metrics")[2].decode()
+        check('keirin_shape_classes{model="m"} 2' in text, "ready when every declared kind is decided")
+        check(server.ask("POST", "/v2/models/m/infer", mlp_body(5))[0] == 200, "an answer")
+        code, out = server.end()
+        check(code == 0 and ("where it was made" in out) != taken, f"it says what does not fit: {out}")
+
+
 def ends_with_nothing_lost(keirin, folder, words):
     """Clients ask without end, on kept and on fresh connections. Each request that a connection was there for has to be answered."""
     server = Server(keirin, f"m={kData}/mlp.pt2", *words, "--drain", "1", folder=folder)
@@ -355,6 +379,7 @@ def main():
         slow_clients(keirin, folder)
         queue_and_deadline(keirin, folder)
         ready_when_warm(keirin, folder)
+        bundle_is_served(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])
         for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"], ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
