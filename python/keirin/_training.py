@@ -32,8 +32,8 @@ log = logging.getLogger("keirin")
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward needs
-    as well (its operand). Where letting that be computed again keeps much less, it is."""
+    """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
+    needs as well (its operand). Where letting that be computed again keeps much less, it is."""
     rewrite_bags(joint)
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}

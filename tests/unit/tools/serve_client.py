@@ -286,7 +286,8 @@ def bundle_is_served(keirin, folder):
     words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
     sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
     sizes.write_text("[[3], [5]]")
-    run = subprocess.run([*keirin, "build", f"{kData}/mlp.pt2", "--shapes", str(sizes), "-o", str(bundle), "--json", "-", *words], capture_output=True, text=True, timeout=300)
+    build = [*keirin, "build", f"{kData}/mlp.pt2", "--shapes", str(sizes), "-o", str(bundle), "--json", "-", *words]
+    run = subprocess.run(build, capture_output=True, text=True, timeout=300)
     check(run.returncode == 0, f"a bundle is built: {run.stderr}")
     kinds = json.loads(run.stdout)["kinds"]
     for options, taken in (([], True), (["--numerics", "strict"], False)):
