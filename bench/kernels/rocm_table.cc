@@ -82,8 +82,8 @@ struct Compiler {
   std::filesystem::path folder;
 };
 
-// The kernels that hipRTC or clang makes of the modules, several at a time; what is refused is printed and counted.
-std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compiler& by, Sums& sums) {
+// The kernels that hipRTC or clang makes of the modules, several at a time; what is refused and what spills is printed and counted.
+std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compiler& by, const char* which, Sums& sums) {
   Row generated, own;
   std::mutex mutex;
   std::atomic<size_t> next = 0;
@@ -98,7 +98,11 @@ std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compi
         std::printf("%s %s: %s\n", by.arch.c_str(), m.symbols[0].c_str(), wrong.empty() ? "kernels without metadata" : wrong.c_str());
         ++sums.refused;
       }
-      for (const KernelFacts& f : facts) (m.generated ? generated : own).add(f, by.arch);
+      for (const KernelFacts& f : facts) {
+        (m.generated ? generated : own).add(f, by.arch);
+        if (m.generated && f.spills > 0)
+          std::printf("%s %s %s: %d words spilled, %d registers\n", by.arch.c_str(), which, f.symbol.c_str(), f.spills, f.vgprs);
+      }
     }
   };
   std::vector<std::thread> workers;
@@ -145,10 +149,10 @@ void print_target(const Compiler& by, const Options& options, const std::vector<
     from->erase(hand, from->end());
   }
   ++sums.targets;
-  compiled(cases, by, sums).first.print(by.arch, by.name, "cases");
-  compiled(sheet, by, sums).first.print(by.arch, by.name, "sheet");
-  compiled(zoo, by, sums).first.print(by.arch, by.name, "models");
-  compiled(own, by, sums).second.print(by.arch, by.name, "by hand");
+  compiled(cases, by, "cases", sums).first.print(by.arch, by.name, "cases");
+  compiled(sheet, by, "sheet", sums).first.print(by.arch, by.name, "sheet");
+  compiled(zoo, by, "models", sums).first.print(by.arch, by.name, "models");
+  compiled(own, by, "by hand", sums).second.print(by.arch, by.name, "by hand");
   std::fflush(stdout);
 }
 

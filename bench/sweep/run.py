@@ -6,8 +6,9 @@
     bench/sweep/packages                             # once: a venv of its own with the libraries; prints its python
     PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--measure]
 
-What is in --keep is not run again (--again NAME forgets a row), so it may be stopped and started at any time. --show prints the table of a
-file. A process that dies or takes longer than --bound seconds is a row that says so.
+What is in --keep is not run again (--again NAME forgets a row), so it may be stopped and started at any time, on the machine that it was
+begun on and with the libraries of then, which it names. --show prints the tables of a file (docs/figures.md). A process that dies or takes
+longer than --bound seconds is a row that says so.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +31,25 @@ kHere = Path(__file__).resolve().parent
 kParts = ("inference", "training", "pt2")
 
 
+def answer_of(child: subprocess.Popen[str], bound: float) -> tuple[str, str, str]:
+    """What it printed, what it complained of, and how it ended."""
+    try:
+        out, err = child.communicate(timeout=bound)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        return (*child.communicate(), f"not done in {bound:.0f} s")
+    name = f" ({signal.Signals(-child.returncode).name})" if child.returncode < 0 else ""
+    return out, err, f"the process ended with {child.returncode}{name}"
+
+
 def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, Any]:
     """The rows of one process by part; parts that it did not reach say why."""
     command = [sys.executable, str(kHere / "one.py"), name, "--parts", ",".join(parts), *(["--measure"] if measure else [])]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        out, err = child.communicate(timeout=bound)
-        ended = f"the process ended with {child.returncode}" + (
-            f" ({signal.Signals(-child.returncode).name})" if child.returncode < 0 else ""
-        )
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        out, err = child.communicate()
-        ended = f"not done in {bound:.0f} s"
+    # A cache of its own: what an earlier one found wrong would be left out here unseen.
+    with tempfile.TemporaryDirectory(prefix="keirin-sweep-") as cache:
+        environment = {**os.environ, "KEIRIN_CACHE": cache}
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+        out, err, ended = answer_of(child, bound)
     rows = {}
     for line in out.splitlines():
         if line.startswith('{"part"'):
@@ -52,36 +62,57 @@ def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, A
     return rows
 
 
+def machine() -> dict[str, Any]:
+    names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+    libraries = ("torch", "keirin", "transformers", "timm", "torchvision", "torch_geometric")
+    return {
+        "processor": next(names, platform.machine()),
+        "threads": len(os.sched_getaffinity(0)),
+        **{library: metadata.version(library) for library in libraries},
+    }
+
+
+def refusal(row: dict[str, Any]) -> str:
+    """Why the plan that compiles all it can does not answer where another one does; empty: it does."""
+    return next((reason for reason in row.get("reasons", []) if reason.startswith("cpu/all: ")), "")
+
+
 def table(kept: dict[str, Any]) -> str:
-    lines = [
-        "| library | part | run | verified | nodes compiled | eager / Keirin, geometric mean | least |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    measured = any(row.get("gain") for rows in kept.values() for row in rows.values())
+    head = ["library", "part", "run", "verified", "nodes compiled", "another plan than cpu/all"]
+    head += ["eager / Keirin, geometric mean", "least"] if measured else []
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     libraries = sorted({name.split("/")[0] for name in kept})
     for library in [*libraries, "all"]:
         for part in kParts:
             rows = [row[part] for name, row in kept.items() if part in row and library in (name.split("/")[0], "all")]
             if not rows:
                 continue
-            nodes = sum(row.get("nodes", 0) for row in rows)
+            nodes, compiled = (sum(row.get(word, 0) for row in rows) for word in ("nodes", "nodes_compiled"))
             gains = [row["gain"] for row in rows if row.get("gain")]
-            share = f"{sum(row.get('nodes_compiled', 0) for row in rows) / nodes:.1%}" if nodes else "-"
-            mean = f"{statistics.geometric_mean(gains):.2f}x of {len(gains)}" if gains else "-"
-            least = f"{min(gains):.2f}x" if gains else "-"
-            lines.append(
-                f"| {library} | {part} | {sum(row['runs'] for row in rows)} of {len(rows)} | {sum(row['verified'] for row in rows)} | "
-                f"{share} | {mean} | {least} |"
-            )
+            cells = [library, part, f"{sum(row['runs'] for row in rows)} of {len(rows)}", str(sum(row["verified"] for row in rows))]
+            cells += [f"{compiled} of {nodes}, {compiled / nodes:.1%}" if nodes else "-", str(sum(bool(refusal(row)) for row in rows))]
+            if measured:
+                cells += [f"{statistics.geometric_mean(gains):.2f}x of {len(gains)}", f"{min(gains):.2f}x"] if gains else ["-", "-"]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def failures(kept: dict[str, Any]) -> list[str]:
-    return [
-        f"{name} {part}: {row.get('error') or 'wrong: ' + row['wrong']}"
-        for name, rows in kept.items()
-        for part, row in rows.items()
-        if not row["runs"] or not row["verified"]
-    ]
+    """Rows of a table: no answer or a wrong one, a plan that was refused, nothing compiled."""
+    found = []
+    for name, parts in kept.items():
+        for part, row in parts.items():
+            if not row["runs"] or not row["verified"]:
+                what = row.get("error") or "wrong: " + row["wrong"]
+            elif refusal(row):
+                what = "another plan answers; " + refusal(row)
+            elif not row.get("nodes_compiled") and row.get("nodes", 1):
+                what = "nothing is compiled: " + "; ".join(row.get("reasons", [])[:2])
+            else:
+                continue
+            found.append(f"| {name} | {part} | {what[:240].replace('|', '/')} |")
+    return ["", "| architecture | part | what |", "|---|---|---|", *found] if found else []
 
 
 def main() -> int:
@@ -104,6 +135,9 @@ def main() -> int:
     from architectures import NAMES
 
     file: dict[str, Any] = json.loads(asked.keep.read_text()) if asked.keep.exists() else {"schema": "keirin/sweep/1", "rows": {}}
+    if file.setdefault("machine", machine()) != machine():
+        print(f"{asked.keep} was begun with {file['machine']}, here is {machine()}: keep these rows in another file", file=sys.stderr)
+        return 2
     kept, begin, parts = file["rows"], time.monotonic(), asked.parts.split(",")
     for name in asked.again:
         kept.pop(name, None)
@@ -114,21 +148,20 @@ def main() -> int:
         missing = [part for part in parts if part not in kept.get(name, {})]
         rows = run(name, missing, asked.bound, asked.measure)
         kept.setdefault(name, {}).update(rows)
-        asked.keep.write_text(json.dumps(file, indent=1) + "\n")
+        written = asked.keep.with_name(asked.keep.name + ".new")
+        written.write_text(json.dumps(file, indent=1) + "\n")
+        written.replace(asked.keep)  # whole, whenever this is stopped
         words = [
             f"{part} {'ok' if row['verified'] else 'WRONG' if row['runs'] else 'FAILED'} "
             f"{row.get('nodes_compiled', 0)}/{row.get('nodes', 0)}"
             for part, row in rows.items()
         ]
         print(f"{i + 1}/{len(todo)} {name}: " + ", ".join(words), flush=True)
-    bad = failures(kept)
-    print(table(kept), *bad, sep="\n")
-    print(
-        f"SWEEP architectures={len(kept)} parts={sum(len(rows) for rows in kept.values())} "
-        f"failed={sum(not row['runs'] for rows in kept.values() for row in rows.values())} "
-        f"wrong={sum(row['runs'] and not row['verified'] for rows in kept.values() for row in rows.values())}"
-    )
-    return 1 if bad else 0
+    print(table(kept), *failures(kept), sep="\n")
+    every = [row for rows in kept.values() for row in rows.values()]
+    failed, wrong = sum(not row["runs"] for row in every), sum(row["runs"] and not row["verified"] for row in every)
+    print(f"SWEEP architectures={len(kept)} of {len(NAMES)} parts={len(every)} failed={failed} wrong={wrong}")
+    return 1 if failed or wrong else 0
 
 
 if __name__ == "__main__":

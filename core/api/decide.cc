@@ -430,6 +430,18 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
   return report;
 }
 
+Result<ModelReport> take_over(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  Deciding d(session, inputs);
+  std::optional<KnownRun> known = read_known_run(d);
+  if (!known) return Status(Code::k_unsupported, "nothing was decided for such calls");
+  KRN_TRY(prepare(d, std::move(known)));
+  if (!d.prepared || !d.ledger) return Status(Code::k_unsupported, "no decision was found for the graph of such calls");
+  if (!start_from_kept_decision(d))
+    return Status(Code::k_unsupported, d.ledger->choice + ", which was chosen, cannot be made of what there is");
+  KRN_TRY(keep_fallback_rule(session, d.report));
+  return d.report;
+}
+
 namespace {
 
 // The range's candidate at these inputs' sizes, without a call where eager is to answer them. Nothing is compared and nothing is timed.

@@ -204,12 +204,23 @@ std::shared_ptr<const SizeRange> SizeRanges::find(const Sizes& sizes) const {
 void SizeRanges::set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks) {
   const std::lock_guard lock(mutex_);
   box_ = std::move(box);
+  pieces_ = pieces;
   ranges_.clear();
   for (const SizePiece& piece : pieces) ranges_.push_back(std::make_shared<const SizeRange>(SizeRange{piece}));
   why_closed_.assign(ranges_.size(), {});
   checks_ = checks;
   for (size_t i = 0; i < ranges_.size(); ++i)
     if (const auto closed = closed_.find(ranges_[i]->piece.choice); closed != closed_.end()) close_range(i, closed->second);
+}
+
+void SizeRanges::set(const KeptRanges& known) {
+  for (const auto& [choice, why] : known.closed) close(choice, why);
+  set(known.box, known.pieces, known.checks);
+}
+
+KeptRanges SizeRanges::kept() const {
+  const std::lock_guard lock(mutex_);
+  return {box_, pieces_, checks_, closed_};
 }
 
 bool SizeRanges::close(const std::string& choice, const std::string& why) {

@@ -277,6 +277,7 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   if (d.range) guard->record = d.range->record;
   if (d.trials.writes() || d.seen.draws_random || !d.prepared || !d.session.options.verify) return guard;
   guard->sample_rate = d.session.options.sample_rate;
+  guard->shadow_rate = d.session.options.shadow_rate;
   guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream

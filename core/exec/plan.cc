@@ -7,6 +7,7 @@
 
 #include "abi/planted.h"
 #include "core/base/overlap.h"
+#include "core/exec/arenas.h"
 #include "core/exec/memory_plan.h"
 #include "core/exec/ticks.h"
 #include "core/host/call/tensor_view.h"
@@ -14,7 +15,8 @@
 
 namespace keirin {
 
-// What one call in flight owns. `tensors` is by value; arena values have theirs from the start, the others get it per call.
+// What one call in flight owns. `tensors` is by value; values in an arena that is not lent have theirs from the start, the others get it
+// per call.
 struct Plan::Context {
   Flight flight;
   TensorRef arena;
@@ -44,7 +46,11 @@ TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.s
 }  // namespace
 
 Plan::Plan(TensorServices& services, Device device) : services_(services), device_(device) {}
-Plan::~Plan() { delete spare_.load(); }
+
+Plan::~Plan() {
+  delete spare_.load();
+  if (lent_) Arenas::shared().clear();
+}
 
 Plan::Extent Plan::extent_of(const Type& type) {
   return {type.dtype, static_cast<int64_t>(type.sizes.size()), type.sizes.data(), type.strides.data()};
@@ -102,6 +108,7 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
   for (ValueId v = 0; v < slots_.size(); ++v) {
     if (slots_[v].kind == Slot::kEager) eager_values_.push_back(v);
+    if (slots_[v].kind == Slot::kArena) arena_values_.push_back(v);
     if (slots_[v].kind == Slot::kFixed) fixed_.push_back(slots_[v].fixed);
   }
 }
@@ -158,23 +165,24 @@ void Plan::place() {
     if (step.executable) workspace = std::max(workspace, static_cast<int64_t>(step.executable->workspace_bytes()));
   workspace_offset_ = (plan.total_bytes + kPlanAlignment - 1) / kPlanAlignment * kPlanAlignment;
   arena_bytes_ = workspace_offset_ + workspace;
+  lent_ = device_.kind == Device::kCpu && arena_bytes_ >= Arenas::kLeastBytes;  // on a GPU work of the last call may still use it
 }
 
 Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
   auto context = std::make_unique<Context>();
   context->tensors.resize(slots_.size());
   context->outputs.resize(fresh_.size());
-  char* base = nullptr;
-  if (arena_bytes_ > 0) {
-    KRN_TRY_LET(context->arena, services_.allocate({DType::k_u8, {arena_bytes_}, {}, device_}));
-    base = static_cast<char*>(context->arena->data());
-  }
-  for (size_t v = 0; v < slots_.size(); ++v) {
-    if (slots_[v].kind == Slot::kFixed) context->tensors[v] = slots_[v].fixed;
-    if (slots_[v].kind == Slot::kArena) {
-      KRN_TRY_LET(context->tensors[v], services_.wrap(spec_of(types_[v], device_), base + slots_[v].offset, context->arena));
+  if (lent_) {
+    KRN_TRY(borrow_arena(*context));
+    return_arena(*context);
+  } else {
+    if (arena_bytes_ > 0) {
+      KRN_TRY_LET(context->arena, services_.allocate({DType::k_u8, {arena_bytes_}, {}, device_}));
     }
+    KRN_TRY(bind_arena(*context));
   }
+  for (size_t v = 0; v < slots_.size(); ++v)
+    if (slots_[v].kind == Slot::kFixed) context->tensors[v] = slots_[v].fixed;
   context->arguments.resize(steps_.size());
   for (size_t s = 0; s < steps_.size(); ++s) {
     if (!steps_[s].executable) continue;
@@ -191,6 +199,26 @@ Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
       add(steps_[s].targets[r] != kNone ? steps_[s].targets[r] : steps_[s].results[r], arguments.outputs, 0);
   }
   return context;
+}
+
+Status Plan::bind_arena(Context& context) {
+  char* base = context.arena ? static_cast<char*>(context.arena->data()) : nullptr;  // null: all of them are empty
+  for (ValueId v : arena_values_) {
+    KRN_TRY_LET(context.tensors[v], services_.wrap(spec_of(types_[v], device_), base + slots_[v].offset, context.arena));
+  }
+  return {};
+}
+
+Status Plan::borrow_arena(Context& context) {
+  KRN_TRY_LET(context.arena, Arenas::shared().take(services_, arena_bytes_));
+  return bind_arena(context);
+}
+
+void Plan::return_arena(Context& context) {
+  for (ValueId v : arena_values_) context.tensors[v].reset();
+  context.operands.clear();  // the last eager step's may be in it
+  context.results.clear();
+  if (context.arena) Arenas::shared().give_back(std::move(context.arena));
 }
 
 Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
@@ -218,6 +246,7 @@ void Plan::give_back(std::unique_ptr<Context> context) {
     TensorRef output = std::move(context->tensors[fresh_[i].value]);
     if (device_.kind == Device::kCpu) context->outputs[i] = std::move(output);
   }
+  if (lent_) return_arena(*context);
   context.reset(spare_.exchange(context.release()));
   if (context) keep(std::move(context));
 }
@@ -229,6 +258,7 @@ void Plan::keep(std::unique_ptr<Context> context) {
 
 void Plan::trim() {
   delete spare_.exchange(nullptr);
+  if (lent_) Arenas::shared().clear();
   std::lock_guard lock(mutex_);
   idle_.clear();
 }
@@ -436,7 +466,8 @@ Result<std::vector<TensorRef>> Plan::execute(const std::vector<TensorRef>& input
   KRN_TRY_LET(std::unique_ptr<Context> context, take_context());
   std::vector<TensorRef> outputs;
   outputs.reserve(outputs_.size());
-  Status status = bind_inputs(*context, inputs);
+  Status status = lent_ ? borrow_arena(*context) : Status();
+  if (status.ok()) status = bind_inputs(*context, inputs);
   if (status.ok()) status = bind_outputs(*context);
   std::vector<size_t> taken;
   if (status.ok() && given) taken = bind_given(*context, *given);

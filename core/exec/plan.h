@@ -64,8 +64,8 @@ class Plan {
                                                         const uint64_t* count = nullptr);
 
   const std::vector<PlanStep>& steps() const { return steps_; }
-  int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included
-  // Frees the arenas of idle contexts.
+  int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included; other plans may lend it
+  // Frees the arenas of idle contexts, and idle ones that plans lend each other.
   void trim();
 
  private:
@@ -110,6 +110,9 @@ class Plan {
   [[gnu::cold]] Status too_few(size_t inputs) const;
   [[gnu::cold]] Status unexpected(uint32_t input) const;
   [[gnu::hot]] Status bind_outputs(Context& context);
+  Status bind_arena(Context& context);
+  Status borrow_arena(Context& context);
+  void return_arena(Context& context);
   [[gnu::cold]] Status allocate_output(Context& context, size_t index);
   // Positions in fresh_ of what was bound so.
   [[gnu::cold]] std::vector<size_t> bind_given(Context& context, const std::vector<TensorRef>& given);
@@ -131,8 +134,10 @@ class Plan {
   std::vector<Expected> fresh_;           // outputs that every call allocates
   std::vector<Output> outputs_;
   std::vector<ValueId> eager_values_;     // whose tensor an eager step makes anew in every call
+  std::vector<ValueId> arena_values_;
   int64_t workspace_offset_ = 0;
   bool only_regions_ = false;             // no step is eager
+  bool lent_ = false;                     // the arena is one of Arenas, while a call lasts
   bool only_fresh_ = true;                // every output is one of fresh_: nothing is left to do after the last step
 
   std::vector<int64_t> dims_;             // what the extents of expected_ and fresh_ point into

@@ -26,14 +26,32 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_bags, rewrite_pools
+from keirin._rewrites import channels_last, rewrite_bags, rewrite_pools
 
 log = logging.getLogger("keirin")
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
+    needs as well (its operand). Where letting that be computed again keeps much less, it is."""
     rewrite_bags(joint)
-    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in joint.graph.nodes:
+        copies[node] = graph.node_copy(node, lambda each: copies[each])
+    other = torch.fx.GraphModule(joint, graph)
+    other.meta = dict(joint.meta)
+    halves = min_cut_rematerialization_partition(joint, inputs, **kwargs)
+    with functorch_config.patch(ban_recompute_materialized_backward=False):
+        leaner = min_cut_rematerialization_partition(other, inputs, **kwargs)
+    return leaner if _kept_bytes(leaner[0], kwargs) < 0.8 * _kept_bytes(halves[0], kwargs) else halves
+
+
+def _kept_bytes(forward: torch.fx.GraphModule, kwargs: dict[str, Any]) -> int:
+    """Of what the forward computes for the backward alone."""
+    kept = dict.fromkeys(_returned(forward)[kwargs["num_fwd_outputs"]:])
+    values = [each.meta["val"] for each in kept if isinstance(each, torch.fx.Node) and each.op != "placeholder"]
+    return sum(each.numel() * each.element_size() for each in values if isinstance(each, torch.Tensor))
 
 
 class Half:
@@ -153,7 +171,9 @@ class Step:
         self._device = device_of(examples)
         self._ambient = self._state_of()
         rewrite_pools(gm)
-        self._capture(gm, examples, memory_budget)
+        turned = channels_last(gm)
+        if turned is None or not self._captures(turned, examples, memory_budget):
+            self._capture(gm, examples, memory_budget)
 
     # ---- capture
 
@@ -167,6 +187,20 @@ class Step:
             with torch.enable_grad(), torch.autocast(kind, dtype=dtype, enabled=enabled):
                 yield
         return ambient
+
+    def _captures(self, turned: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> bool:
+        """Whether this graph, which means what the caller's does, can be taken and looks the same from outside."""
+        try:
+            self._capture(turned, examples, memory_budget)
+        except torch._dynamo.exc.RestartAnalysis:
+            raise
+        except Exception as reason:  # a view of what has other strides now
+            log.debug("%s: convolutions stay as they are laid out: %s", self.name, reason)
+            self._halves = {}
+            return False
+        # Which element gets which number is a matter of strides.
+        return not any(half.draws_inside for half in self._halves.values()) and all(
+            node.meta["val"].is_contiguous() for node in self.forward.inputs[self._num_arguments:])
 
     def _capture(self, gm: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> None:
         with functorch_config.patch(activation_memory_budget=memory_budget, enable_autograd_cache=False, donated_buffer=False,
@@ -187,7 +221,7 @@ class Step:
         if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
             raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: "
                               "compile it with compile=\"now\"")
-        self._eager = gm if not self.forward.draws else _draws.without_draws(gm, self.forward.draws)
+        self._eager = self._gm if not self.forward.draws else _draws.without_draws(self._gm, self.forward.draws)
         if self._eager is None and self._when == "background":
             raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: "
                               "compile it with compile=\"now\"")

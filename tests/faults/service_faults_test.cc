@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/api/guard.h"
 #include "core/api/repro.h"
 #include "core/api/session.h"
 #include "core/cache/cache.h"
@@ -526,6 +527,49 @@ TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
   EXPECT_TRUE(has(text, "a range of sizes was closed: switched_run/")) << text;
   EXPECT_FALSE(s.session->reports().back().ranges.ranges[0].closed.empty());
   for (const int64_t batch : {4, 7, 6, 4, 7, 6}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
+}
+
+// In shadow a plan that turned wrong is found and revoked, and no caller ever saw its answer.
+TEST_F(ServiceFaults, AWrongPlanInShadowIsRevokedUnseen) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.plans = Plans::kShadow;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  ASSERT_EQ(s.session->activity().plans, 1u) << explain_text(s.session->reports().back());
+  const auto shadowed = [&] {
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    return explain_text(s.session->reports().back());  // waits for the comparison
+  };
+  shadowed();
+  EXPECT_EQ(s.session->activity().shadow_right, 1u);
+  turn("wrong");
+  const std::string text = shadowed();
+  EXPECT_EQ(s.session->activity().shadow_wrong, 1u);
+  EXPECT_EQ(s.session->activity().plans, 0u) << text;
+  EXPECT_TRUE(has(text, "revoked: switched_run/")) << text;
+  s.session->set_plans(Plans::kOn);
+  shadowed();
+  EXPECT_EQ(s.session->activity().by_plan, 0u);
+}
+
+// One that fails in shadow costs no call and has its breaker open.
+TEST_F(ServiceFaults, APlanThatFailsInShadowIsCounted) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.plans = Plans::kShadow;
+  o.shadow_rate = 1;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  turn("error");
+  for (int i = 0; i < 4; ++i) {
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    (void)s.session->reports();
+  }
+  EXPECT_EQ(s.session->activity().shadow_failed, static_cast<uint64_t>(CircuitBreaker::kFailures));
+  EXPECT_EQ(s.session->activity().breakers_open, 1u);
 }
 
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {

@@ -313,9 +313,10 @@ class Cases {
 
 std::vector<KernelCase> kernel_cases(int64_t n) { return Cases(n).out; }
 
-std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave) {
+std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave, int most_threads) {
   GpuFacts facts;
   facts.wave = wave;
+  facts.max_row_threads = most_threads;
   std::vector<Schedule> out;
   std::vector<std::string> keys;
   auto add = [&](const Schedule& s) {

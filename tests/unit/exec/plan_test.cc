@@ -10,6 +10,7 @@
 #include <functional>
 #include <set>
 
+#include "core/exec/arenas.h"
 #include "tests/unit/host/heap_services.h"
 
 namespace keirin {
@@ -121,19 +122,23 @@ TEST(Plan, ARegionThatUpdatesOnlyWhenItIsDoneMayFail) {
   EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "the first region is done";
 }
 
+struct Counting : test::HeapServices {
+  Result<TensorRef> allocate(const TensorSpec& spec) override {
+    arenas += spec.dtype == DType::k_u8;
+    return HeapServices::allocate(spec);
+  }
+  int arenas = 0;
+};
+
 // Calls inside each other, as threads would hold them: each has memory of its own, what was given back serves again, and after a trim
-// there is new memory.
-TEST(Plan, EachCallInFlightHasAContextAndContextsServeAgain) {
-  struct Counting : test::HeapServices {
-    Result<TensorRef> allocate(const TensorSpec& spec) override {
-      arenas += spec.dtype == DType::k_u8;
-      return HeapServices::allocate(spec);
-    }
-    int arenas = 0;
-  };
+// there is new memory. Of an arena of the plan's own, and of one that plans lend each other.
+class ContextsTest : public testing::TestWithParam<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Plan, ContextsTest, testing::Values(64, 2 * Arenas::kLeastBytes));
+
+TEST_P(ContextsTest, EachCallInFlightHasAContextAndContextsServeAgain) {
   struct Nested final : Executable {
     const ExecutableInfo& info() const override { return info_; }
-    uint64_t workspace_bytes() const override { return 64; }
+    uint64_t workspace_bytes() const override { return GetParam(); }
     uint64_t workspace_align() const override { return 64; }
     Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void* workspace, uint64_t, bool) override {
       workspaces.insert(workspace);
@@ -176,6 +181,69 @@ TEST(Plan, EachCallInFlightHasAContextAndContextsServeAgain) {
     ASSERT_TRUE(nested->call().ok());
   }
   EXPECT_EQ(services.arenas, 7);
+}
+
+// x -> region -> y -> region -> the output, y of so many floats; each region has a workspace of as many bytes, and dirties it.
+std::unique_ptr<Plan> plan_with_arena(int64_t floats, uint64_t workspace, TensorServices& services) {
+  struct Filling final : Executable {
+    const ExecutableInfo& info() const override { return info_; }
+    uint64_t workspace_bytes() const override { return bytes; }
+    uint64_t workspace_align() const override { return 64; }
+    Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void* workspace, uint64_t, bool) override {
+      if (bytes > 0) std::memset(workspace, 0x7f, bytes);
+      const float from = inputs[0].data ? *static_cast<const float*>(inputs[0].data) : 0;
+      auto* to = static_cast<float*>(outputs[0].data);
+      for (int64_t i = 0; i < outputs[0].shape[0]; ++i) to[i] = from + 1;
+      return {};
+    }
+    PluginDevice& device() const override { std::abort(); }
+    uint64_t bytes = 0;
+    ExecutableInfo info_;
+  };
+  const Type one{DType::k_f32, {1}, {1}}, many{DType::k_f32, {floats}, {1}};
+  Graph g;
+  const ValueId x = g.add_input(one, 0);
+  const ValueId y = g.ops[g.add_op(OpCode::k_neg, {x}, {}, {many})].results[0];
+  g.outputs.push_back({g.ops[g.add_op(OpCode::k_neg, {y}, {}, {one})].results[0], kNone, kNone});
+  std::vector<PlanStep> steps(2);
+  for (PlanStep& step : steps) {
+    const auto filling = std::make_shared<Filling>();
+    filling->bytes = workspace;
+    step.name = "r";
+    step.executable = filling;
+  }
+  steps[0].operands = {x}, steps[0].results = {y};
+  steps[1].operands = {y}, steps[1].results = {g.outputs[0].value};
+  auto made = Plan::make(g, std::move(steps), {}, services, {});
+  EXPECT_TRUE(made.ok()) << made.status().text();
+  return std::move(*made);
+}
+
+// Forward and backward of a step: what both hold between calls is the larger one's, wherever the smaller one began, and they stay right.
+TEST(Plan, PlansThatAnswerInTurnsTakeTheLargerArena) {
+  constexpr int64_t kFloats = Arenas::kLeastBytes;  // 4 of that in bytes
+  Counting services;
+  const TensorRef x = test::tensor_of<float>(DType::k_f32, {1}, {1});
+  {
+    const auto small = plan_with_arena(kFloats, 100, services), large = plan_with_arena(3 * kFloats, 100, services);
+    const int made = services.arenas;
+    for (int step = 0; step < 3; ++step)
+      for (const auto* plan : {&small, &large}) {
+        const auto answer = (*plan)->run({x});
+        ASSERT_TRUE(answer.ok()) << answer.status().text();
+        EXPECT_EQ(*static_cast<const float*>(answer->at(0)->data()), 3);
+      }
+    EXPECT_EQ(services.arenas, made) << "nothing is allocated between calls";
+    EXPECT_EQ(Arenas::shared().idle_bytes(), large->arena_bytes());
+  }
+  EXPECT_EQ(Arenas::shared().idle_bytes(), 0) << "what no plan asks for is freed";
+}
+
+TEST(Plan, AnEmptyIntermediateNeedsNoArena) {
+  Counting services;
+  const auto plan = plan_with_arena(0, 0, services);
+  EXPECT_EQ(plan->arena_bytes(), 0);
+  EXPECT_TRUE(plan->run({test::tensor_of<float>(DType::k_f32, {1}, {1})}).ok());
 }
 
 // Whatever a region asks for, from one byte on: it gets that much, at a boundary, and it is nobody else's.

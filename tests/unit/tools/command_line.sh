@@ -68,6 +68,25 @@ done
 # Signature: names, ranges, operators; in less than a second.
 expect 0 '1..256' inspect resnet50_dynamic
 expect 0 'are known to the operator table' inspect mlp
+expect 0 '1 kinds of calls' build mlp -o m.krn --race-limit 0.2 --threads 1
+expect 0 'a bundle, made with torch' inspect m.krn
+fits() {  # words: the bundle's decisions are used
+  "$keirin" run m.krn --race-limit 0.2 --threads 1 "$@" >out 2>&1 && ! grep -q "bundle's decisions are not used" out && return
+  echo "keirin run m.krn $*:"
+  cat out
+  failed=1
+}
+fits
+expect 0 "the bundle's decisions are not used" run m.krn --race-limit 0.2 --threads 1 --numerics strict
+expect 0 'another user' run m.krn --race-limit 0.2 --threads 1 --cache "$folder/theirs"
+fits --cache "$folder/mine" --trust native
+expect 2 'own, native' run m.krn --trust nobody
+expect 2 'there is no cache' build mlp -o n.krn --no-cache
+echo '{"gpt": [[]]}' >sizes.json
+expect 2 'holds no sizes of "mlp"' build mlp -o n.krn --shapes sizes.json
+head -c 3000 m.krn >cut.krn
+expect 2 'nothing was loaded' run cut.krn
+[ ! -e n.krn ] || { echo "a bundle that failed left a file"; failed=1; }
 TIMEFORMAT=%U
 took=$( { time "$keirin" inspect mlp >/dev/null; } 2>&1)  # of the processor: other tests run beside this one
 [ "${took%.*}" = 0 ] || { echo "inspect took $took s"; failed=1; }

@@ -141,6 +141,27 @@ def bad_requests(server):
     check(server.ask("POST", "/v2/models/m/infer", mlp_body(2))[0] == 200, "it answers after all that")
 
 
+def plans_are_switched(server, expected):
+    path = "/v2/models/m/plans/setting"
+    check("plans" in server.get("/v2")[1]["extensions"], "the extension is named")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on")
+    for plans in ("off", "shadow", "on"):
+        status, _, body = server.ask("POST", path, json.dumps({"plans": plans}))
+        check(status == 200 and json.loads(body) == {"plans": plans}, f"plans are switched {plans}: {body}")
+        check(server.get(path) == (200, {"plans": plans}), f"and are {plans}")
+        check(server.get("/v2/models/other/plans/setting") == (200, {"plans": "on"}), "another model's are as they were")
+        status, _, body = server.ask("POST", "/v2/models/m/infer", mlp_body(3))
+        check(status == 200 and close_to(json.loads(body)["outputs"][0]["data"], expected), f"the answer with plans {plans}")
+        metrics_text = server.ask("GET", "/metrics")[2].decode()
+        check(f'keirin_plans_setting{{model="m",plans="{plans}"}} 1' in metrics_text, f"the metrics say {plans}")
+    check('reason="off"} 1' in metrics_text and 'keirin_shadow_total{model="m",result="wrong"} 0' in metrics_text, "calls are counted")
+    for body in ('{"plans": "of"}', '{"plans": 1}', "[]", "", '{"plans": "on", "more": 1}', "{"):
+        status, _, answer = server.ask("POST", path, body)
+        check(status == 400 and "nothing was changed" in json.loads(answer)["error"], f"{body} is refused: {answer}")
+    check(server.ask("POST", "/v2/models/nope/plans/setting", '{"plans": "off"}')[0] == 404, "no such model")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on still")
+
+
 def slow_clients(keirin, folder):
     server = Server(keirin, f"m={kData}/mlp.pt2", "--read-timeout", "1", "--idle-timeout", "2", folder=folder)
     body = mlp_body(3).encode()
@@ -261,6 +282,31 @@ def ready_when_warm(keirin, folder):
     server.end()
 
 
+def bundle_is_served(keirin, folder):
+    words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
+    sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
+    sizes.write_text("[[3], [5]]")
+    build = [*keirin, "build", f"{kData}/mlp.pt2", "--shapes", str(sizes), "-o", str(bundle), "--json", "-", *words]
+    run = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    check(run.returncode == 0, f"a bundle is built: {run.stderr}")
+    kinds = json.loads(run.stdout)["kinds"]
+    for options, taken in (([], True), (["--numerics", "strict"], False)):
+        server = Server(keirin, f"m={bundle}", "--race-limit", "0.2", "--threads", "1", "--sample-rate", "0", *options, folder=folder)
+        if taken:
+            check(server.ask("POST", "/v2/models/m/infer", mlp_body(3))[0] == 200, "an answer")
+            text = server.ask("GET", "/metrics")[2].decode()
+            compiled = 'keirin_calls_total{model="m",path="compiled",reason=""} 1' in text
+            check(compiled == (kinds[0]["chosen"] != "eager"), f"the first request is answered by what was chosen, {kinds[0]['chosen']}")
+        end = time.monotonic() + 120
+        while server.get("/v2/health/ready")[0] != 200 and time.monotonic() < end:
+            time.sleep(0.02)
+        text = server.ask("GET", "/metrics")[2].decode()
+        check('keirin_shape_classes{model="m"} 2' in text, "ready when every declared kind is decided")
+        check(server.ask("POST", "/v2/models/m/infer", mlp_body(5))[0] == 200, "an answer")
+        code, out = server.end()
+        check(code == 0 and ("where it was made" in out) != taken, f"it says what does not fit: {out}")
+
+
 def ends_with_nothing_lost(keirin, folder, words):
     """Clients ask without end, on kept and on fresh connections. Each request that a connection was there for has to be answered."""
     server = Server(keirin, f"m={kData}/mlp.pt2", *words, "--drain", "1", folder=folder)
@@ -340,6 +386,7 @@ def main():
         server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", folder=folder)
         expected = protocol(server)
         bad_requests(server)
+        plans_are_switched(server, expected)
         many_connections(server, expected)
         metrics(server)
         code, out = server.end()
@@ -347,6 +394,7 @@ def main():
         slow_clients(keirin, folder)
         queue_and_deadline(keirin, folder)
         ready_when_warm(keirin, folder)
+        bundle_is_served(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])
         for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"],
