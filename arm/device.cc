@@ -12,7 +12,8 @@ struct Bit {
   Feature feature;
   int word, bit;
 };
-constexpr Bit kBits[] = {{kAsimd, 0, 1}, {kFp16, 0, 10}, {kDotProduct, 0, 20}, {kSve, 0, 22}, {kSve2, 1, 1}, {kI8mm, 1, 13}, {kBf16, 1, 14}};
+constexpr Bit kBits[] = {{kAsimd, 0, 1}, {kFp16, 0, 10}, {kDotProduct, 0, 20}, {kSve, 0, 22},
+                         {kSve2, 1, 1},  {kI8mm, 1, 13}, {kBf16, 1, 14}};
 constexpr int kVectorBytes = 2, kIdentity = 3;
 
 using codegen::native::Masks;

@@ -1,7 +1,8 @@
 # Finds LibTorch's CPU libraries without TorchConfig.cmake, which asks for a CUDA toolkit where the wheel was built with CUDA.
 #
 # Looks at KEIRIN_TORCH (a folder that holds include/ and lib/), then $ENV{KEIRIN_TORCH}, then CMAKE_PREFIX_PATH, then the
-# environment that ./quickstart made. At run time libtorch_cpu's own RUNPATH finds the NVIDIA wheels beside it. Defines keirin_torch (libtorch_cpu + libc10) and KEIRIN_TORCH_ROOT, KEIRIN_TORCH_VERSION.
+# environment that ./quickstart made. At run time libtorch_cpu's own RUNPATH finds the NVIDIA wheels beside it. Defines keirin_torch
+# (libtorch_cpu + libc10) and KEIRIN_TORCH_ROOT, KEIRIN_TORCH_VERSION.
 set(_deps "$ENV{KEIRIN_DEPS}")
 if(NOT _deps)
   set(_deps "$ENV{HOME}/.cache/keirin")

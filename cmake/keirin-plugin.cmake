@@ -17,7 +17,8 @@ function(keirin_add_plugin name)
   endif()
   get_filename_component(manifest ${A_MANIFEST} ABSOLUTE)
   if(NOT EXISTS ${manifest})
-    message(FATAL_ERROR "keirin_add_plugin(${name}): there is no ${manifest}, and without a manifest the host finds no plugin: copy that of "
+    message(FATAL_ERROR
+            "keirin_add_plugin(${name}): there is no ${manifest}, and without a manifest the host finds no plugin: copy that of "
                         "the skeleton, or name yours with MANIFEST")
   endif()
   add_library(${name} MODULE ${A_SOURCES})

@@ -127,9 +127,12 @@ TensorPtr add_tensor(fe::graph::Graph& graph, const ConvTensor& t, int64_t uid) 
 
 // The problem as a graph; uids are positions in the order of LibraryPlan::run's addresses.
 fe::error_t lay_out(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
-  graph.set_io_data_type(data_type(p.x.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+  graph.set_io_data_type(data_type(p.x.dtype))
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
   TensorPtr x = add_tensor(graph, p.x, 0), w = add_tensor(graph, p.w, 1);
-  TensorPtr y = graph.conv_fprop(x, w, fe::graph::Conv_fprop_attributes().set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation));
+  TensorPtr y =
+      graph.conv_fprop(x, w, fe::graph::Conv_fprop_attributes().set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation));
   y->set_dim(p.y.sizes).set_stride(p.y.strides);
   int64_t uid = 3;
   for (const ConvStage& stage : p.stages) {
@@ -157,7 +160,9 @@ fe::error_t list_plans(const ConvProblem& p, fe::graph::Graph& graph) {
 }
 
 fe::error_t lay_out(const HeadsProblem& p, cudnnHandle_t handle, fe::graph::Graph& graph) {
-  graph.set_io_data_type(data_type(p.q.dtype)).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+  graph.set_io_data_type(data_type(p.q.dtype))
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
   TensorPtr q = add_tensor(graph, p.q, 0), k = add_tensor(graph, p.k, 1), v = add_tensor(graph, p.v, 2);
   auto attributes = fe::graph::SDPA_attributes().set_attn_scale(static_cast<float>(p.scale)).set_generate_stats(false);
   if (p.causal) attributes.set_causal_mask(true);

@@ -67,7 +67,8 @@ int find_index(const DriverApi& driver, const std::string& pci, int index) {
   return gpu::device_number(count, pci, index, [&](int i) {
     CUdevice device;
     char text[32] = {};
-    const bool known = driver.cuDeviceGet(&device, i) == CUDA_SUCCESS && driver.cuDeviceGetPCIBusId(text, sizeof text, device) == CUDA_SUCCESS;
+    const bool known =
+        driver.cuDeviceGet(&device, i) == CUDA_SUCCESS && driver.cuDeviceGetPCIBusId(text, sizeof text, device) == CUDA_SUCCESS;
     return std::string(known ? text : "");
   });
 }
@@ -108,7 +109,8 @@ std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::st
     return nullptr;
   }
   gpu->facts.threads_per_unit = std::max(512, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR));
-  if (const int bytes = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN); bytes > 0) gpu->block_shared_bytes = bytes;
+  if (const int bytes = attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN); bytes > 0)
+    gpu->block_shared_bytes = bytes;
   gpu->info.cache_bytes = std::max(1 << 20, attribute(*driver, gpu->device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
   char name[128] = {};
   driver->cuDeviceGetName(name, sizeof name, gpu->device);

@@ -27,7 +27,8 @@ struct NvmlSample {  // nvmlProcessUtilizationSample_t: percent of the time sinc
   unsigned units, memory, encoder, decoder;
 };
 constexpr int kUnitsClock = 1;                                    // NVML_CLOCK_SM
-constexpr unsigned long long kSlowed = 0x08 | 0x20 | 0x40 | 0x80;  // a hardware brake, heat as software and as hardware sees it, a power brake
+constexpr unsigned long long kSlowed =
+    0x08 | 0x20 | 0x40 | 0x80;  // a hardware brake, heat as software and as hardware sees it, a power brake
 constexpr unsigned long long kSecondUs = 1'000'000;
 constexpr int kTooSmall = 7;  // NVML_ERROR_INSUFFICIENT_SIZE: the count says what would do
 constexpr size_t kRoom = 128;
@@ -81,11 +82,13 @@ std::vector<T> list_of(Ask ask) {
 // them by other numbers then (containers), and this one could not be told from others.
 unsigned others_percent(const Nvml& api, NvmlDevice device) {
   const auto own = static_cast<unsigned>(::getpid());
-  const auto running = list_of<NvmlProcess>([&](unsigned* count, NvmlProcess* out) { return api.nvmlDeviceGetComputeRunningProcesses_v3(device, count, out); });
+  const auto running = list_of<NvmlProcess>(
+      [&](unsigned* count, NvmlProcess* out) { return api.nvmlDeviceGetComputeRunningProcesses_v3(device, count, out); });
   if (std::none_of(running.begin(), running.end(), [&](const NvmlProcess& p) { return p.pid == own; })) return 0;
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
-  const unsigned long long since_us = static_cast<unsigned long long>(now.tv_sec) * kSecondUs + static_cast<unsigned long long>(now.tv_nsec) / 1000 - kSecondUs;
+  const unsigned long long since_us =
+      static_cast<unsigned long long>(now.tv_sec) * kSecondUs + static_cast<unsigned long long>(now.tv_nsec) / 1000 - kSecondUs;
   unsigned sum = 0;  // over one sample for each process that had work since then
   for (const NvmlSample& sample : list_of<NvmlSample>([&](unsigned* count, NvmlSample* out) {
          return api.nvmlDeviceGetProcessUtilization(device, out, count, since_us);

@@ -55,7 +55,8 @@ const Nvrtc* Nvrtc::get(std::string& why_not) {
 }
 
 static std::vector<std::string> options_of(const gpu::CodeTarget& t) {
-  std::vector<std::string> out = {"--gpu-architecture=" + t.arch, "-default-device", "--std=c++17", t.contract ? "--fmad=true" : "--fmad=false"};
+  std::vector<std::string> out = {"--gpu-architecture=" + t.arch, "-default-device", "--std=c++17",
+                                  t.contract ? "--fmad=true" : "--fmad=false"};
   if (!t.contract) out.push_back("--define-macro=KRN_STRICT");
   if (t.fast) out.push_back("--use_fast_math");
   return out;

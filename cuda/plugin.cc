@@ -8,7 +8,8 @@
 namespace keirin::cuda {
 namespace {
 
-constexpr gpu::Vendor kNvidia = {.gpu = "an NVIDIA GPU", .torch_type = 2, .pci_vendor = 0x10de, .look = look_at_gpu, .imagine = imagine_for_launches};
+constexpr gpu::Vendor kNvidia = {
+    .gpu = "an NVIDIA GPU", .torch_type = 2, .pci_vendor = 0x10de, .look = look_at_gpu, .imagine = imagine_for_launches};
 
 std::unique_ptr<kit::Plugin> make_plugin(const kit::Host&, const krn_config&) { return gpu::make_vendor_plugin(kNvidia); }
 

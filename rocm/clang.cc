@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string device_library() {
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu/amdgcn/bitcode", "/usr/lib/aarch64-linux-gnu/amdgcn/bitcode", "/opt/rocm/amdgcn/bitcode",
-                             "/usr/lib/llvm-19/lib/clang/19/amdgcn/bitcode"})
+  for (const char* folder : {"/usr/lib/x86_64-linux-gnu/amdgcn/bitcode", "/usr/lib/aarch64-linux-gnu/amdgcn/bitcode",
+                             "/opt/rocm/amdgcn/bitcode", "/usr/lib/llvm-19/lib/clang/19/amdgcn/bitcode"})
     if (fs::exists(std::string(folder) + "/ocml.bc")) return folder;
   return "";
 }
@@ -64,15 +64,17 @@ std::vector<char> compile_by_clang(const std::string& text, const gpu::CodeTarge
   std::string command = clang + " -x hip --cuda-device-only --no-gpu-bundle-output -nogpuinc -nogpulib --offload-arch=" + target.arch;
   for (const std::string& option : options_of(target)) command += " " + option;
   const std::string wide = wave_of(target.arch) == 64 ? "on" : "off";
-  for (const std::string& part : {std::string("ocml"), std::string("ockl"), std::string("oclc_daz_opt_off"), std::string("oclc_unsafe_math_off"),
-                                  std::string("oclc_finite_only_off"), std::string("oclc_correctly_rounded_sqrt_on"), "oclc_wavefrontsize64_" + wide,
-                                  isa_part(library, target.arch), std::string("oclc_abi_version_500")})
+  for (const std::string& part :
+       {std::string("ocml"), std::string("ockl"), std::string("oclc_daz_opt_off"), std::string("oclc_unsafe_math_off"),
+        std::string("oclc_finite_only_off"), std::string("oclc_correctly_rounded_sqrt_on"), "oclc_wavefrontsize64_" + wide,
+        isa_part(library, target.arch), std::string("oclc_abi_version_500")})
     command += " -Xclang -mlink-builtin-bitcode -Xclang " + library + "/" + part + ".bc";
   const bool done = std::system((command + " -o " + object + " " + source + " 2> " + log).c_str()) == 0;
   const std::string code = contents(object), words = contents(log);
   std::error_code ignored;
   fs::remove_all(folder, ignored);
-  if (!done || code.empty()) throw kit::Error(KRN_STATUS_internal, clang + " refused generated text for " + target.arch + ": " + words.substr(0, 2000));
+  if (!done || code.empty())
+    throw kit::Error(KRN_STATUS_internal, clang + " refused generated text for " + target.arch + ": " + words.substr(0, 2000));
   return {code.begin(), code.end()};
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Text to code objects by a plain clang and ROCm's device library, for instruction sets that the hipRTC here does not know: for looking
-// at code (--imagine, tests), never for a device that is there. Needs no ROCm but the library (Debian: rocm-device-libs; clang-19 and lld-19,
-// or 22 of both where a set is newer).
+// at code (--imagine, tests), never for a device that is there. Needs no ROCm but the library (Debian: rocm-device-libs; clang-19 and
+// lld-19, or 22 of both where a set is newer).
 #pragma once
 
 #include <string>

@@ -73,7 +73,9 @@ class HipDriver : public gpu::TableDriver<Calls> {
 class ClangDriver final : public HipDriver {
  public:
   using HipDriver::HipDriver;
-  std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override { return compile_by_clang(text, target); }
+  std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override {
+    return compile_by_clang(text, target);
+  }
   std::string identity(const gpu::CodeTarget& target) const override { return "clang " + HipDriver::identity(target); }
 };
 

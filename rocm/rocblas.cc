@@ -22,7 +22,16 @@ namespace {
 using codegen::TensorDesc;
 using Handle = struct RocblasHandle*;
 
-enum Number : int32_t { kAsIs = 111, kTransposed = 112, kF16 = 150, kF32 = 151, kF64 = 152, kBf16 = 168, kStandard = 0, kNotImplemented = 2 };
+enum Number : int32_t {
+  kAsIs = 111,
+  kTransposed = 112,
+  kF16 = 150,
+  kF32 = 151,
+  kF64 = 152,
+  kBf16 = 168,
+  kStandard = 0,
+  kNotImplemented = 2
+};
 
 // An operand: address, type, leading dimension, and elements from one batch to the next.
 #define KRN_OPERAND const void*, int32_t, int32_t, int64_t
@@ -67,7 +76,8 @@ class Library {
 #undef KRN_LOAD
     why_not_ = whole ? "" : "this rocBLAS lacks " + lacks;
     if (!whole) return;
-    if (const int status = table_.create_handle(&handle_); status != 0) why_not_ = "rocblas_create_handle: status " + std::to_string(status);
+    if (const int status = table_.create_handle(&handle_); status != 0)
+      why_not_ = "rocblas_create_handle: status " + std::to_string(status);
   }
   bool usable(std::string& why_not) const { return why_not = why_not_, why_not_.empty(); }
 
@@ -94,9 +104,9 @@ class Library {
     if (p.batch == 1)
       return table_.gemm_ex(handle_, of_a, of_b, p.m, p.n, p.k, alpha, a.at, a.type, a.ld, b.at, b.type, b.ld, beta, c.at, c.type, c.ld,
                             const_cast<void*>(d.at), d.type, d.ld, p.sums, kStandard, 0, 0);
-    return table_.gemm_strided_batched_ex(handle_, of_a, of_b, p.m, p.n, p.k, alpha, a.at, a.type, a.ld, a.stride, b.at, b.type, b.ld, b.stride,
-                                          beta, c.at, c.type, c.ld, c.stride, const_cast<void*>(d.at), d.type, d.ld, d.stride, p.batch, p.sums,
-                                          kStandard, 0, 0);
+    return table_.gemm_strided_batched_ex(handle_, of_a, of_b, p.m, p.n, p.k, alpha, a.at, a.type, a.ld, a.stride, b.at, b.type, b.ld,
+                                          b.stride, beta, c.at, c.type, c.ld, c.stride, const_cast<void*>(d.at), d.type, d.ld, d.stride,
+                                          p.batch, p.sums, kStandard, 0, 0);
   }
 
  private:
@@ -116,7 +126,14 @@ class GemmStep final : public codegen::Step {
   GemmStep(const Library& library, const codegen::AnchorDesc& anchor, const gpu::ProductProblem& p) : library_(library) {
     const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
     // D^T = B^T A^T in the library's column-major terms: its A is our right operand, its B our left one.
-    call_ = {!p.b.transposed, !p.a.transposed, narrow(p.n), narrow(p.m), narrow(p.k), narrow(p.batch), x.dtype == kit::kDType_f64 ? kF64 : kF32, false};
+    call_ = {!p.b.transposed,
+             !p.a.transposed,
+             narrow(p.n),
+             narrow(p.m),
+             narrow(p.k),
+             narrow(p.batch),
+             x.dtype == kit::kDType_f64 ? kF64 : kF32,
+             false};
     places_[0] = place(w, p.b), places_[1] = place(x, p.a), places_[2] = places_[3] = place(y, p.d);
     for (const codegen::PostOp& post : anchor.post_ops) {
       if (post.op != kit::kOp_add || call_.adds_c) throw kit::Error(KRN_STATUS_unsupported, "rocBLAS fuses a sum and nothing else");
@@ -189,10 +206,12 @@ class RocblasProducts final : public gpu::ProductLibrary {
     void* memory = timer.memory(3 * kSide * kSide * sizeof(double));
     if (!memory) return false;
     const auto operand = [&](int i) {
-      return Library::Operand{static_cast<char*>(memory) + static_cast<size_t>(i) * kSide * kSide * sizeof(double), type_of(dtype), kSide, 0};
+      return Library::Operand{static_cast<char*>(memory) + static_cast<size_t>(i) * kSide * kSide * sizeof(double), type_of(dtype), kSide,
+                              0};
     };
     const int32_t sums = dtype == kit::kDType_f64 ? kF64 : kF32;
-    return library().multiply(timer.stream(), {false, false, kSide, kSide, kSide, 1, sums, false}, operand(0), operand(1), operand(2), operand(2)) == 0 &&
+    return library().multiply(timer.stream(), {false, false, kSide, kSide, kSide, 1, sums, false}, operand(0), operand(1), operand(2),
+                              operand(2)) == 0 &&
            driver_.wait(timer.stream()) == 0;
   }
 
@@ -211,7 +230,8 @@ std::unique_ptr<gpu::ProductLibrary> open_rocblas(std::vector<const char*> files
 }
 
 const gpu::ProductLibrary& hip_products() {
-  static const auto* rocblas = open_rocblas({"librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", "librocblas.so"}, gpu_driver(64)).release();
+  static const auto* rocblas =
+      open_rocblas({"librocblas.so.5", "librocblas.so.4", "librocblas.so.3", "librocblas.so.0", "librocblas.so"}, gpu_driver(64)).release();
   static const auto* products = gpu::either_products(hipblaslt_products(), *rocblas).release();
   return *products;
 }

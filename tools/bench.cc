@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,13 +14,14 @@
 #include <mutex>
 #include <thread>
 
+#include "core/api/devices.h"
 #include "core/eager/tensor_services.h"
+#include "core/host/plugins.h"
 #include "tools/files.h"
 #include "tools/options.h"
 #include "tools/page/page.h"
+#include "tools/program.h"
 #include "tools/tensors.h"
-
-extern char** environ;
 
 namespace keirin::tools {
 namespace {
@@ -43,18 +42,7 @@ double warm_start_seconds(const Bench& bench, const std::string& model) {
   // All of its options: under any other ones it would not find the decision.
   std::vector<std::string> words = {"keirin", "run", model, "--size", bench.common.size, "--json", out.string(), "--quiet"};
   for (std::string& word : command_words(bench.common.runtime)) words.push_back(std::move(word));
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  int status = 0;
-  if (failed || waitpid(child, &status, 0) != child || status != 0) return 0;
+  if (run_program({.program = "/proc/self/exe", .words = std::move(words)}).code != 0) return 0;
   std::ifstream file(out);
   nlohmann::json report = nlohmann::json::parse(file, nullptr, false);
   return report.is_object() ? report.value("warm_start_s", 0.0) : 0;
@@ -167,10 +155,21 @@ class Interruption {
   std::thread watcher_;
 };
 
-std::vector<std::string> device_names(const std::string& word) {
+// What LibTorch would drive and cannot: a GPU is in the machine, so that a table without it has to say why.
+void tell_missing(Runtime& runtime, const std::vector<Device>& here) {
+  for (const HardwareItem& item : runtime.plugins().hardware()) {
+    if (!item.torch_device || std::find(here.begin(), here.end(), *item.torch_device) != here.end()) continue;
+    const Message missing = find_device(device_name(*item.torch_device), runtime.plugins()).status().message();
+    fmt::print(stderr, "keirin: {} is in this machine and not measured: {}\n  fix: {}\n", item.description, missing.what, missing.advice);
+  }
+}
+
+std::vector<std::string> device_names(const std::string& word, Runtime& runtime) {
   if (word != "all") return {word};
+  const std::vector<Device> here = devices_here();
+  tell_missing(runtime, here);
   std::vector<std::string> out;
-  for (const Device& device : devices_here()) out.push_back(device_name(device));
+  for (const Device& device : here) out.push_back(device_name(device));
   return out;
 }
 
@@ -199,7 +198,8 @@ int run_all(const Bench& bench) {
   Table table(bench);
   const Interruption interruption(table);
   std::vector<Bench> devices;  // what is asked for on each
-  for (const std::string& name : device_names(bench.common.runtime.device)) devices.emplace_back(bench).common.runtime.device = name;
+  for (const std::string& name : device_names(bench.common.runtime.device, **runtime))
+    devices.emplace_back(bench).common.runtime.device = name;
   int exit_code = kOk;
   for (const std::string& model : bench.models) {
     if (!bench.common.quiet && bench.models.size() > 1)
@@ -214,6 +214,7 @@ int run_all(const Bench& bench) {
 int run(Bench& bench) {
   bench.common.finish();
   bench.common.runtime.measure_again = true;
+  bench.common.runtime.limits = true;
   if (!bench.costs) return run_all(bench);
   // Cold means cold: nothing that an earlier run left.
   const Result<ScratchFolder> folder = ScratchFolder::make("bench");

@@ -25,7 +25,9 @@ struct Words {
 Status check_folder(const Words& words) {
   std::error_code error;
   if (words.options.cache_dir.empty() || std::filesystem::is_directory(words.options.cache_dir, error)) return {};
-  return Status(Code::k_invalid_input, {"there is no cache in " + words.options.cache_dir, {}, "nothing was made", "name a folder that `run` or `bench` kept a cache in"});
+  return Status(
+      Code::k_invalid_input,
+      {"there is no cache in " + words.options.cache_dir, {}, "nothing was made", "name a folder that `run` or `bench` kept a cache in"});
 }
 
 // Of a decision: for which model, and what was chosen.
@@ -102,7 +104,8 @@ void add_cache(CLI::App& app, int& exit_code) {
     fmt::print(text_out(words->json), "{} bad entries\n", dropped.size());
     return print(cache, dropped, words->json);
   });
-  add("sweep", "drop the least recently used entries beyond the size limit", [](Cache& cache) { fmt::print("{} bytes freed\n", cache.sweep()); });
+  add("sweep", "drop the least recently used entries beyond the size limit",
+      [](Cache& cache) { fmt::print("{} bytes freed\n", cache.sweep()); });
   add_with_json("bad", "list the regions that plugins are not given any more",
                 [words](Cache& cache) { return print(read_bad_records(cache), words->json); });
   add("forgive", "let quarantined regions be tried again", [words](Cache& cache) {
@@ -110,7 +113,8 @@ void add_cache(CLI::App& app, int& exit_code) {
   })->add_option("plugin", words->plugin, "only those of the plugin of this name");
   add("explain", "print what an entry depends on", [words, &exit_code](Cache& cache) {
     if (auto text = cache.explain(words->prefix)) fmt::print("{}", *text);
-    else exit_code = fail(Status(Code::k_invalid_input, {"no entry's key starts with " + words->prefix, cache.dir(), {}, "keirin cache ls"}));
+    else
+      exit_code = fail(Status(Code::k_invalid_input, {"no entry's key starts with " + words->prefix, cache.dir(), {}, "keirin cache ls"}));
   })->add_option("key", words->prefix, "the first digits of its key")->required();
 }
 

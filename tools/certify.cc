@@ -3,11 +3,7 @@
 // keirin certify: a plugin before the operator table, damaged bytes and random graphs, each in a program of its own, so that no end of
 // theirs is the end of this one. It judges nothing itself: it runs those programs, adds up what they tell, and says how to repeat what
 // failed. What nobody claimed is counted by itself and never as passed.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #include <cinttypes>
 #include <cstdio>
@@ -22,8 +18,7 @@
 #include "core/host/find/manifest.h"
 #include "tools/files.h"
 #include "tools/options.h"
-
-extern char** environ;
+#include "tools/program.h"
 
 namespace keirin::tools {
 namespace fs = std::filesystem;
@@ -98,29 +93,14 @@ Result<Programs> find_programs() {
       if (folder != self) out.skips = folder / "skips.txt";
       if (!out.worker.empty()) return out;
     }
-  return Status(Code::k_exhausted, {"the programs that certify a plugin are not here", installed / "libexec/keirin/certify", "nothing was run",
-                                    "build Keirin with -DBUILD_TESTING=ON, and install it again"});
+  return Status(Code::k_exhausted, {"the programs that certify a plugin are not here", installed / "libexec/keirin/certify",
+                                    "nothing was run", "build Keirin with -DBUILD_TESTING=ON, and install it again"});
 }
 
-// Runs a program to its end; what it prints goes to `log`. Empty if it ended by itself, with whatever code, else how.
-std::string run_program(const std::vector<std::string>& words, const fs::path& log) {
-  std::vector<char*> arguments;
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, arguments[0], &files, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (failed) return fmt::format("{} could not be started: {}", words[0], strerror(failed));
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFSIGNALED(status) ? fmt::format("the plugin took the program along: signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                             : std::string();
+// Runs a program of a group; what it prints goes to `log`. Empty if it ended by itself, with whatever code, else how.
+std::string run_group(const std::vector<std::string>& words, const fs::path& log) {
+  const ProgramEnd end = run_program({.program = words[0], .words = words, .out = log});
+  return end.code >= 0 ? std::string() : fmt::format("the program that tried the plugin {}", end.how);
 }
 
 // The last line that says something.
@@ -138,8 +118,8 @@ std::string what_it_wrote(const fs::path& path) {
 }
 
 // Operator cases, run in workers, and damaged bytes, in the program's own process: one program, two suites.
-Group run_conformance(const std::string& name, const Subject& subject, const Programs& programs, const Words& words, const std::string& pattern,
-                      const fs::path& scratch) {
+Group run_conformance(const std::string& name, const Subject& subject, const Programs& programs, const Words& words,
+                      const std::string& pattern, const fs::path& scratch) {
   Group group{.name = name};
   const fs::path log = scratch / (name + ".log"), json = scratch / (name + ".json");
   std::vector<std::string> run{programs.conformance, "--name=" + subject.manifest.name, "--plugin=" + subject.folder,
@@ -150,7 +130,7 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
   const int every = name == "bytes" ? words.quick ? 100 : 10 : words.quick ? 20 : 1;
   if (!pattern.empty()) run.push_back("--case=" + pattern);
   else if (every > 1) run.push_back(fmt::format("--every={}", every));
-  group.ended = run_program(run, log);
+  group.ended = run_group(run, log);
   const nlohmann::json told = nlohmann::json::parse(what_it_wrote(json), nullptr, false);
   if (!told.is_object()) {
     const std::string last = last_line(what_it_wrote(log));
@@ -172,21 +152,24 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
 Group run_graphs(const Subject& subject, const Programs& programs, const Words& words, const std::string& which, const fs::path& scratch) {
   Group group{.name = "graphs"};
   const fs::path log = scratch / "graphs.log";
-  std::vector<std::string> run{programs.graphs, "--cpu=" + subject.folder, "--worker=" + programs.worker.string(), "--run-in=worker", "--no-shrink"};
+  std::vector<std::string> run{programs.graphs, "--cpu=" + subject.folder, "--worker=" + programs.worker.string(), "--run-in=worker",
+                               "--no-shrink"};
   if (which.empty()) {
     run.push_back(fmt::format("--count={}", words.quick ? 60 : 400));
   } else {
     run.push_back("--seed=" + which.substr(0, which.find('/')));
     if (which.ends_with("/other-sizes")) run.push_back("--other-sizes");
   }
-  group.ended = run_program(run, log);
+  group.ended = run_group(run, log);
   const std::string text = what_it_wrote(log);
   int64_t graphs = -1;
   std::string line;
   for (std::istringstream lines(text); std::getline(lines, line);) {
-    std::sscanf(line.c_str(), "GRAPHS graphs=%" SCNd64 " ops=%*d compiled=%*d failed=%" SCNd64 " passed=%" SCNd64, &graphs, &group.failed, &group.passed);
+    std::sscanf(line.c_str(), "GRAPHS graphs=%" SCNd64 " ops=%*d compiled=%*d failed=%" SCNd64 " passed=%" SCNd64, &graphs, &group.failed,
+                &group.passed);
     if (line.starts_with("FAILED seed ")) {
-      group.failures.push_back({"graphs/" + line.substr(12, line.find(' ', 12) - 12), line.substr(std::min(line.find("): ") + 3, line.size()))});
+      group.failures.push_back(
+          {"graphs/" + line.substr(12, line.find(' ', 12) - 12), line.substr(std::min(line.find("): ") + 3, line.size()))});
     } else if (!group.failures.empty() && line.ends_with(" --other-sizes")) {
       group.failures.back().which += "/other-sizes";
     }
@@ -222,12 +205,13 @@ void print(std::FILE* out, const Group& group, const std::string& library) {
 nlohmann::json to_json(const Group& group, const std::string& library) {
   nlohmann::json operators = nlohmann::json::array(), failures = nlohmann::json::array();
   for (const Operator& one : group.operators)
-    operators.push_back({{"name", one.name}, {"passed", one.passed}, {"failed", one.failed}, {"unclaimed", one.unclaimed}, {"skipped", one.skipped}});
+    operators.push_back(
+        {{"name", one.name}, {"passed", one.passed}, {"failed", one.failed}, {"unclaimed", one.unclaimed}, {"skipped", one.skipped}});
   for (const Failure& failure : group.failures)
     failures.push_back({{"case", failure.which}, {"reason", failure.reason},
                         {"repeat", fmt::format("keirin certify {} --case '{}'", library, failure.which)}});
-  return {{"name", group.name}, {"passed", group.passed}, {"failed", group.failed}, {"unclaimed", group.unclaimed}, {"skipped", group.skipped},
-          {"ended", group.ended}, {"operators", operators}, {"failures", failures}};
+  return {{"name", group.name},       {"passed", group.passed}, {"failed", group.failed}, {"unclaimed", group.unclaimed},
+          {"skipped", group.skipped}, {"ended", group.ended},   {"operators", operators}, {"failures", failures}};
 }
 
 Status certify(const Words& words, int& exit_code) {
@@ -263,17 +247,27 @@ Status certify(const Words& words, int& exit_code) {
   if (words.json.empty()) return {};
   nlohmann::json all = nlohmann::json::array();
   for (const Group& group : groups) all.push_back(to_json(group, words.library));
-  return write_text(words.json, nlohmann::json{{"schema", "keirin/certify/1"}, {"keirin", KEIRIN_VERSION}, {"plugin", m.name}, {"version", m.version},
-                                               {"guid", m.guid_text}, {"library", subject.library}, {"sha256", subject.sha256}, {"quick", words.quick},
-                                               {"only", words.only}, {"passed", exit_code == kOk}, {"groups", all}}
-                                    .dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return write_text(words.json, nlohmann::json{{"schema", "keirin/certify/1"},
+                                               {"keirin", KEIRIN_VERSION},
+                                               {"plugin", m.name},
+                                               {"version", m.version},
+                                               {"guid", m.guid_text},
+                                               {"library", subject.library},
+                                               {"sha256", subject.sha256},
+                                               {"quick", words.quick},
+                                               {"only", words.only},
+                                               {"passed", exit_code == kOk},
+                                               {"groups", all}}
+                                        .dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                    "\n");
 }
 
 }  // namespace
 
 void add_certify(CLI::App& app, int& exit_code) {
   auto words = std::make_shared<Words>();
-  CLI::App* word = app.add_subcommand("certify", "try a plugin on all operators, damaged bytes and random graphs; exit 1 if anything is wrong");
+  CLI::App* word =
+      app.add_subcommand("certify", "try a plugin on all operators, damaged bytes and random graphs; exit 1 if anything is wrong");
   word->add_option("library", words->library, "the plugin's library, beside which its manifest stands, or its folder")->required();
   word->add_flag("--quick", words->quick, "one case in twenty, and fewer graphs");
   word->add_option("--case", words->only, "only this: operators, bytes, graphs, or one of them with /CASE, as a failure says it")
@@ -281,7 +275,8 @@ void add_certify(CLI::App& app, int& exit_code) {
         const std::string group = text.substr(0, text.find('/'));
         return group == "operators" || group == "bytes" || group == "graphs" ? "" : "it begins with operators, bytes or graphs";
       });
-  word->add_option("--json", words->json, "also write the result as JSON to this file; - is standard output, which then holds nothing else");
+  word->add_option("--json", words->json,
+                   "also write the result as JSON to this file; - is standard output, which then holds nothing else");
   word->callback([words, &exit_code] {
     Status status = certify(*words, exit_code);
     if (!status.ok()) exit_code = fail(status);

@@ -51,14 +51,17 @@ std::vector<Finding> examine(Runtime& runtime, const Status& device) {
     used += report.used;
     for (const DeviceReport& device : report.devices)
       if (device.used) findings.push_back({"ok", fmt::format("plugin {} {} drives {}", report.name, report.version, device.name), ""});
-    if (!report.used) findings.push_back({"warn", fmt::format("plugin {} is not used: {}", report.name.empty() ? report.path : report.name, report.reason), report.advice});
+    if (!report.used)
+      findings.push_back({"warn", fmt::format("plugin {} is not used: {}", report.name.empty() ? report.path : report.name, report.reason),
+                          report.advice});
   }
   if (!used) findings.push_back({"warn", "no plugin is usable: every model runs eagerly", "keirin plugins --why"});
   if (Cache* cache = runtime.cache(); cache && cache->usable()) findings.push_back({"ok", "cache in " + cache->dir(), ""});
   else findings.push_back({"warn", "no cache: every start compiles again", "set KEIRIN_CACHE to a folder of yours with mode 0700"});
   std::string governor;
   if (std::ifstream file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); file >> governor && governor != "performance")
-    findings.push_back({"warn", "CPU governor is " + governor + ": timings vary by several per cent", "cpupower frequency-set -g performance"});
+    findings.push_back(
+        {"warn", "CPU governor is " + governor + ": timings vary by several per cent", "cpupower frequency-set -g performance"});
   double load = 0;
   if (std::ifstream file("/proc/loadavg"); file >> load && load > 0.5 * runtime.tensors().num_threads())
     findings.push_back({"warn", fmt::format("load is {:.1f}: other work disturbs measurements", load), "wait until the machine is idle"});
@@ -77,7 +80,8 @@ Status run(CommonOptions& common) {
     all.push_back({{"level", finding.level}, {"text", finding.text}, {"fix", finding.fix}});
   }
   if (!common.json.empty())
-    return write_text(common.json, nlohmann::json{{"schema", "keirin/doctor/1"}, {"machine", machine_json()}, {"findings", all}}.dump(2) + "\n");
+    return write_text(common.json,
+                      nlohmann::json{{"schema", "keirin/doctor/1"}, {"machine", machine_json()}, {"findings", all}}.dump(2) + "\n");
   return {};
 }
 

@@ -19,6 +19,7 @@ struct Explain {
 
 Status run(Explain& explain) {
   explain.common.finish();
+  explain.common.runtime.limits = true;
   KRN_TRY_LET(auto runtime, Runtime::open(explain.common.runtime));
   KRN_TRY_LET(std::string path, find_model(explain.model, explain.common.size));
   KRN_TRY_LET(auto session, Session::open(*runtime, path, explain.common.runtime));

@@ -20,7 +20,8 @@ Result<std::string> read_file(const fs::path& path) {
 Result<ScratchFolder> ScratchFolder::make(const std::string& word) {
   std::string path = (fs::temp_directory_path() / ("keirin-" + word + "-XXXXXX")).string();
   if (!::mkdtemp(path.data()))
-    return Status(Code::k_exhausted, {"a folder for temporary files cannot be made", path, "nothing was run", "check TMPDIR and the free space"});
+    return Status(Code::k_exhausted,
+                  {"a folder for temporary files cannot be made", path, "nothing was run", "check TMPDIR and the free space"});
   return ScratchFolder(std::move(path));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keirin inspect: what a .pt2 file takes, returns and consists of, from its text alone: no weight is read, no plugin opened.
+// keirin inspect: what a .pt2 file or a bundle takes, returns and consists of, from its text alone: no weight is read, no plugin opened.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/api/bundle.h"
 #include "core/api/signature.h"
 #include "core/capture/pt2/read_pt2.h"
 #include "core/exec/table.h"
@@ -89,16 +90,25 @@ Status run(const Inspect& words) {
   const size_t shown = words.wide ? counts.size() : std::min<size_t>(counts.size(), 12);
   for (size_t i = 0; i < shown; ++i) fmt::print(out, " {} {}{}", -counts[i].first, counts[i].second, i + 1 < shown ? "," : "");
   fmt::print(out, "{}\n", shown < counts.size() ? ", ... (--wide lists all)" : "");
-  fmt::print(out, "forecast: {} of {} operators ({:.0f} %) are known to the operator table and may be compiled", forecast.known, forecast.nodes,
-             share * 100);
+  fmt::print(out, "forecast: {} of {} operators ({:.0f} %) are known to the operator table and may be compiled", forecast.known,
+             forecast.nodes, share * 100);
   for (const auto& [name, count] : forecast.opaque)
     fmt::print(out, "{}{} ({})", name == forecast.opaque.begin()->first ? "; opaque, called as PyTorch calls them: " : ", ", name, count);
   fmt::print(out, "\n");
+  KRN_TRY_LET(const std::optional<BundleList> bundle, bundle_of(file));
+  if (bundle) {
+    fmt::print(out, "a bundle, made with {}: {} entries\n", bundle->made_by, bundle->num_entries);
+    std::vector<std::vector<std::string>> kinds = {{"device", "sizes", "chosen", "speedup"}};
+    for (const BundledKind& kind : bundle->kinds)
+      kinds.push_back({kind.device, sizes_text(kind.sizes), kind.chosen, speedup_text(kind)});
+    fmt::print(out, "{}", render_table(kinds, {}, table_width(words.wide)));
+  }
   if (words.json.empty()) return {};
-  const nlohmann::json all = {{"schema", "keirin/inspect/1"}, {"file", path}, {"bytes", bytes}, {"parameters", elements},
+  nlohmann::json all = {{"schema", "keirin/inspect/1"}, {"file", path}, {"bytes", bytes}, {"parameters", elements},
                               {"torch", model->program.torch_version}, {"inputs", to_json(signature.inputs)},
                               {"outputs", to_json(signature.outputs)}, {"operators", forecast.operators}, {"opaque", forecast.opaque},
                               {"nodes", forecast.nodes}, {"nodes_known", forecast.known}};
+  if (bundle) all["bundle"] = nlohmann::json::parse(bundle_text(*bundle));
   return write_text(words.json, all.dump(2) + "\n");
 }
 

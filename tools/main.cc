@@ -22,6 +22,7 @@ int main(int argc, char** argv) try {
   add_run(app, exit_code);
   add_explain(app, exit_code);
   add_inspect(app, exit_code);
+  add_build(app, exit_code);
   add_plugins(app, exit_code);
   add_plugin(app, exit_code);
   add_certify(app, exit_code);

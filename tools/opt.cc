@@ -26,7 +26,9 @@ struct Opt {
 Result<std::string> read_all(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
   std::ifstream file(path, std::ios::binary);
-  if (!file) return Status(Code::k_invalid_input, {"cannot read " + path, {}, "nothing was done", "give a file of text IR, or - for standard input"});
+  if (!file)
+    return Status(Code::k_invalid_input,
+                  {"cannot read " + path, {}, "nothing was done", "give a file of text IR, or - for standard input"});
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
@@ -46,14 +48,16 @@ Status run(const Opt& opt) {
   context.dump_dir = opt.dump;
   if (!opt.only.empty()) {
     for (const std::string& name : opt.only)
-      if (!find_pass(name)) return Status(Code::k_invalid_input, {"no pass is called " + name, {}, "nothing was done", "keirin opt --list"});
+      if (!find_pass(name))
+        return Status(Code::k_invalid_input, {"no pass is called " + name, {}, "nothing was done", "keirin opt --list"});
     for (const PassRow& row : all_passes())
       if (std::find(opt.only.begin(), opt.only.end(), row.name) == opt.only.end()) context.disabled.emplace_back(row.name);
   }
   KRN_TRY(run_passes(graph, context));
   if (opt.times)
     for (const PassTime& time : context.times)
-      fmt::print(stderr, "{:<22} {:>8.1f} us  {} -> {} ops\n", time.name, static_cast<double>(time.ns) / 1e3, time.ops_before, time.ops_after);
+      fmt::print(stderr, "{:<22} {:>8.1f} us  {} -> {} ops\n", time.name, static_cast<double>(time.ns) / 1e3, time.ops_before,
+                 time.ops_after);
   return write_text(opt.output, print(graph));
 }
 

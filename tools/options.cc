@@ -152,8 +152,10 @@ size_t table_width(bool wide) {
 }
 
 void CommonOptions::add_to(CLI::App& app) {
-  app.add_option("--inputs", inputs, "a .safetensors file with tensors named by position (0, 1, ...) or by the names that `keirin inspect` shows");
-  app.add_option("--input", named_inputs, "NAME=FILE: the tensor for one input, by name or position, alone in a .safetensors file; repeat it for more");
+  app.add_option("--inputs", inputs,
+                 "a .safetensors file with tensors named by position (0, 1, ...) or by the names that `keirin inspect` shows");
+  app.add_option("--input", named_inputs,
+                 "NAME=FILE: the tensor for one input, by name or position, alone in a .safetensors file; repeat it for more");
   add_json(app, json);
   add_size(app, size);
   app.add_flag("--quiet", quiet, "no progress, no table of `run`: warnings and results only");
@@ -163,7 +165,8 @@ void CommonOptions::add_to(CLI::App& app) {
 
 void CommonOptions::add_machine_to(CLI::App& app) {
   add_json(app, json);
-  add_options(app, runtime, {"device", "threads", "plugin_paths", "plugins", "load_libraries", "cache_dir", "use_cache", "compile_in", "run_in"});
+  add_options(app, runtime,
+              {"device", "threads", "plugin_paths", "plugins", "load_libraries", "cache_dir", "use_cache", "compile_in", "run_in"});
 }
 
 void CommonOptions::finish() {

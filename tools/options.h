@@ -66,6 +66,7 @@ void add_bench(CLI::App& app, int& exit_code);
 void add_run(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
 void add_inspect(CLI::App& app, int& exit_code);
+void add_build(CLI::App& app, int& exit_code);
 void add_plugins(CLI::App& app, int& exit_code);
 void add_plugin(CLI::App& app, int& exit_code);
 void add_certify(CLI::App& app, int& exit_code);

@@ -31,12 +31,15 @@ Status check_name(const std::string& name) {
   const auto small = [](char c) { return c >= 'a' && c <= 'z'; };
   const auto allowed = [&](char c) { return small(c) || (c >= '0' && c <= '9') || c == '_'; };
   if (name.empty() || name.size() > 40 || !small(name[0]) || !std::all_of(name.begin(), name.end(), allowed))
-    return refuse(fmt::format("\"{}\" cannot be a plugin's name", name), "take small letters, digits and _, at most 40, a letter first: acme_npu");
+    return refuse(fmt::format("\"{}\" cannot be a plugin's name", name),
+                  "take small letters, digits and _, at most 40, a letter first: acme_npu");
   for (const char* taken : {"keirin", "skeleton", "cpu", "arm", "cuda", "rocm", "reference"})
-    if (name == taken) return refuse(fmt::format("\"{}\" is the name of a plugin of Keirin's", name), "take another name: yours, or your hardware's");
+    if (name == taken)
+      return refuse(fmt::format("\"{}\" is the name of a plugin of Keirin's", name), "take another name: yours, or your hardware's");
   for (const char* taken : {"all", "clean", "depend", "edit_cache", "help", "install", "list_install_components", "package",
                             "package_source", "rebuild_cache", "test"})
-    if (name == taken) return refuse(fmt::format("\"{}\" is the name of a target that CMake makes itself", name), "take another name: acme_npu");
+    if (name == taken)
+      return refuse(fmt::format("\"{}\" is the name of a target that CMake makes itself", name), "take another name: acme_npu");
   return {};
 }
 
@@ -59,7 +62,9 @@ Result<std::string> write_copy(const fs::path& skeleton, const fs::path& folder,
   guid.resize(std::min<size_t>(guid.size(), 36));
   Manifest manifest;
   KRN_TRY(read_manifest(skeleton / "manifest.toml.in", &manifest));
-  if (!parse_guid(guid)) return Status(Code::k_internal, {"the kernel gave no guid: \"" + guid + "\"", "/proc/sys/kernel/random/uuid", "nothing was written", {}});
+  if (!parse_guid(guid))
+    return Status(Code::k_internal,
+                  {"the kernel gave no guid: \"" + guid + "\"", "/proc/sys/kernel/random/uuid", "nothing was written", {}});
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(skeleton, error)) {
     if (!entry.is_regular_file()) continue;
@@ -76,16 +81,20 @@ Status make_new(const New& words) {
   if (!fs::is_directory(into, error))
     return refuse(fmt::format("there is no folder {}", into.string()), "make it first, or name another one with --into");
   if (fs::exists(fs::symlink_status(folder, error)))
-    return refuse(fmt::format("{} is there already", folder.string()), "take another name, or another folder with --into, or move what is there away");
+    return refuse(fmt::format("{} is there already", folder.string()),
+                  "take another name, or another folder with --into, or move what is there away");
   KRN_TRY_LET(const fs::path skeleton, find_skeleton());
   const fs::path draft = into / fmt::format(".{}.{}", words.name, ::getpid());
   if (!fs::create_directory(draft, error))
-    return Status(Code::k_exhausted, {fmt::format("could not make {}: {}", draft.string(), error ? error.message() : "it is there already"), {},
-                                      "nothing was written", "check the folder's owner and the free space"});
+    return Status(Code::k_exhausted, {fmt::format("could not make {}: {}", draft.string(), error ? error.message() : "it is there already"),
+                                      {},
+                                      "nothing was written",
+                                      "check the folder's owner and the free space"});
   Result<std::string> guid = write_copy(skeleton, draft, words.name);
   if (guid.ok()) {
     fs::rename(draft, folder, error);
-    if (error) guid = Status(Code::k_exhausted, {"could not make " + folder.string() + ": " + error.message(), {}, "nothing was written", {}});
+    if (error)
+      guid = Status(Code::k_exhausted, {"could not make " + folder.string() + ": " + error.message(), {}, "nothing was written", {}});
   }
   if (!guid.ok()) {
     fs::remove_all(draft, error);
@@ -94,7 +103,8 @@ Status make_new(const New& words) {
   const fs::path prefix = skeleton.parent_path().parent_path().parent_path();
   const bool installed = !fs::is_symlink(skeleton, error);  // a build folder's is a link to the source tree
   fmt::print("{} is a plugin with the guid {}: it claims relu and add until you change it. Next:\n", folder.string(), *guid);
-  if (!installed) fmt::print("  cmake --install build --prefix PREFIX      in Keirin's source folder: plugins build against what is installed\n");
+  if (!installed)
+    fmt::print("  cmake --install build --prefix PREFIX      in Keirin's source folder: plugins build against what is installed\n");
   fmt::print("  cmake -S {0} -B {0}/build -DCMAKE_PREFIX_PATH={1} && cmake --build {0}/build\n"
              "  keirin plugins --why --plugin {0}/build\n"
              "  less {0}/README.md\n", words.into == "." ? words.name : folder.string(), installed ? prefix.string() : "PREFIX");

@@ -21,9 +21,9 @@ nlohmann::json to_json(const PluginReport& report) {
   nlohmann::json devices = nlohmann::json::array();
   for (const DeviceReport& device : report.devices)
     devices.push_back({{"hardware", device.hardware}, {"used", device.used}, {"name", device.name}, {"reason", device.reason}});
-  return {{"name", report.name}, {"version", report.version}, {"guid", report.guid}, {"path", report.path},
-          {"library", report.library}, {"support", report.support}, {"used", report.used}, {"reason", report.reason}, {"advice", report.advice},
-          {"quarantined", report.quarantined}, {"devices", devices}};
+  return {{"name", report.name},       {"version", report.version},         {"guid", report.guid}, {"path", report.path},
+          {"library", report.library}, {"support", report.support},         {"used", report.used}, {"reason", report.reason},
+          {"advice", report.advice},   {"quarantined", report.quarantined}, {"devices", devices}};
 }
 
 void print(std::FILE* out, const PluginReport& report, bool why) {

@@ -55,7 +55,9 @@ void add_repro(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("repro", "run a wrong answer again, make it small, say who is to blame");
   command->add_option("folder", repro->folder, "what bench or run wrote with --repro")->required();
   command->add_option("--output", repro->output, "also write the smallest graph to this file");
-  command->add_option("--tries", repro->tries, "graphs to try while it is made smaller")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command->add_option("--tries", repro->tries, "graphs to try while it is made smaller")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   add_json(*command, repro->json);
   add_options(*command, repro->options, {"threads", "plugin_paths"});
   command->callback([repro, &exit_code] {

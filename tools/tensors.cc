@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/tensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <sstream>
 
 #include "core/api/signature.h"
 #include "core/eager/weights/safetensors.h"
-
-extern char** environ;
+#include "tools/files.h"
+#include "tools/program.h"
 
 namespace keirin::tools {
 namespace {
@@ -25,7 +20,8 @@ Result<std::vector<TensorRef>> read_inputs(const Session& session, const CommonO
     Result<size_t> position = input_position(signature, name);
     if (!position.ok()) return std::move(position).status().at(path);
     if (inputs[*position])
-      return Status(Code::k_invalid_input, {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
+      return Status(Code::k_invalid_input,
+                    {"input " + signature.inputs[*position].name + " is given twice", path, "nothing was run", "give it once"});
     KRN_TRY_LET(inputs[*position], runtime.tensors().to_device(tensor, session.device()));
     return {};
   };
@@ -37,68 +33,20 @@ Result<std::vector<TensorRef>> read_inputs(const Session& session, const CommonO
     const size_t equals = word.find('=');
     const std::string path = equals == std::string::npos ? std::string() : word.substr(equals + 1);
     if (equals == 0 || path.empty())
-      return Status(Code::k_invalid_input, {"\"" + word + "\" does not say which file is which input", "--input", "nothing was run", "write NAME=FILE.safetensors"});
+      return Status(Code::k_invalid_input, {"\"" + word + "\" does not say which file is which input", "--input", "nothing was run",
+                                            "write NAME=FILE.safetensors"});
     KRN_TRY_LET(const NamedTensors named, read_safetensors(path, runtime.tensors()));
     if (named.size() != 1)
-      return Status(Code::k_invalid_input, {"the file holds " + std::to_string(named.size()) + " tensors and not one", path, "nothing was run",
-                                            "give files with several tensors with --inputs"});
+      return Status(Code::k_invalid_input, {"the file holds " + std::to_string(named.size()) + " tensors and not one", path,
+                                            "nothing was run", "give files with several tensors with --inputs"});
     KRN_TRY(take(word.substr(0, equals), named.begin()->second, path));
   }
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!inputs[i])
-      return Status(Code::k_invalid_input, {"input " + signature.inputs[i].name + " (position " + std::to_string(i) + ") is missing",
-                                            common.inputs, "nothing was run", "give it in --inputs, or with --input " + signature.inputs[i].name + "=FILE"});
+      return Status(Code::k_invalid_input,
+                    {"input " + signature.inputs[i].name + " (position " + std::to_string(i) + ") is missing", common.inputs,
+                     "nothing was run", "give it in --inputs, or with --input " + signature.inputs[i].name + "=FILE"});
   return inputs;
-}
-
-struct Ended {
-  bool well = false;
-  std::string how;   // "was ended by signal 11 (Segmentation fault)"
-  std::string said;  // on standard error
-};
-
-// Runs this program with other words.
-Ended run_self(std::vector<std::string> words) {
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  // A write behind a block's end may harm only later, or nobody in that process: glibc's checking allocator ends it
-  // when the block is freed. Where the library is missing the loader says so and goes on without it.
-  std::vector<std::string> settings = {"LD_PRELOAD=libc_malloc_debug.so.0", "GLIBC_TUNABLES=glibc.malloc.check=3"};
-  std::vector<char*> environment;
-  for (std::string& setting : settings) environment.push_back(setting.data());
-  for (char** each = environ; *each != nullptr; ++each)
-    if (strncmp(*each, "LD_PRELOAD=", 11) != 0 && strncmp(*each, "GLIBC_TUNABLES=", 15) != 0)
-      environment.push_back(*each);
-  environment.push_back(nullptr);
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return {false, "could not be started: " + std::string(strerror(errno)), {}};
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, pipe_ends[1], STDERR_FILENO);
-  pid_t child = 0;
-  const int failed = posix_spawn(&child, "/proc/self/exe", &files, nullptr, arguments.data(), environment.data());
-  posix_spawn_file_actions_destroy(&files);
-  close(pipe_ends[1]);
-  Ended ended;
-  char buffer[4096];
-  for (ssize_t n; (n = read(pipe_ends[0], buffer, sizeof buffer)) != 0;) {
-    if (n > 0)
-      ended.said.append(buffer, static_cast<size_t>(n));
-    else if (errno != EINTR)
-      break;
-  }
-  close(pipe_ends[0]);
-  if (failed) return {false, "could not be started: " + std::string(strerror(failed)), {}};
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  ended.well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  ended.how = WIFSIGNALED(status)
-                  ? fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))
-                  : fmt::format("failed with exit code {}", WEXITSTATUS(status));
-  return ended;
 }
 
 // Of what a failing child said: its own error's first line, which follows "keirin: ".
@@ -116,11 +64,17 @@ Status try_in_child(const std::string& model, const CommonOptions& common, const
   for (std::string& word : command_words(options)) words.push_back(std::move(word));
   words.push_back("--try-drawn");
   if (!sizes.empty()) words.push_back(fmt::format("{}", fmt::join(sizes, ",")));
-  const Ended ended = run_self(std::move(words));
-  if (ended.well) return {};
+  KRN_TRY_LET(const ScratchFolder scratch, ScratchFolder::make("drawn"));
+  ProgramRun run{.program = "/proc/self/exe", .words = std::move(words), .errors = scratch.path() + "/said"};
+  // A write behind a block's end may harm only later, or nobody in that process: glibc's checking allocator ends it
+  // when the block is freed. Where the library is missing the loader says so and goes on without it.
+  run.settings = {"LD_PRELOAD=libc_malloc_debug.so.0", "GLIBC_TUNABLES=glibc.malloc.check=3"};
+  const ProgramEnd ended = run_program(run);
+  if (ended.code == 0) return {};
+  const Result<std::string> said = read_file(run.errors);
   return Status(Code::k_invalid_input,
                 {"what integers are legal in " + inputs + " is not known, and a process that tried drawn ones " +
-                     ended.how + error_in(ended.said),
+                     ended.how + (said.ok() ? error_in(*said) : ""),
                  model, "nothing was run in this process",
                  "give the inputs: --inputs FILE.safetensors, tensors named 0, 1, ..."});
 }

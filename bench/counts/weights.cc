@@ -66,8 +66,12 @@ Result<uint64_t> count_shape(const Shape& shape, bool last, bool laid_out, Tenso
   std::vector<Attr> attrs;
   if (shape.code == OpCode::k_conv) {
     const int64_t padding = shape.weight[2] / 2;
-    attrs = {{AttrKey::k_stride, Dims{shape.stride, shape.stride}}, {AttrKey::k_padding, Dims{padding, padding}}, {AttrKey::k_dilation, Dims{1, 1}},
-             {AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, false}, {AttrKey::k_output_padding, Dims{0, 0}}};
+    attrs = {{AttrKey::k_stride, Dims{shape.stride, shape.stride}},
+             {AttrKey::k_padding, Dims{padding, padding}},
+             {AttrKey::k_dilation, Dims{1, 1}},
+             {AttrKey::k_groups, int64_t{1}},
+             {AttrKey::k_transposed, false},
+             {AttrKey::k_output_padding, Dims{0, 0}}};
   }
   KRN_TRY(build.emit1(shape.code, {x, weight, bias}, attrs).status());
   KRN_TRY_LET(const auto call, GraphCalls(nullptr).prepare(graph, 0, laid_out ? constants : std::vector<TensorRef>()));

@@ -3,7 +3,8 @@
 
     python bench/disturbed/run.py --keirin build/keirin --runs 20 --json disturbed.json
 
-Loads, of two processes unless --processes says otherwise: `busy` never rests; `stop-and-go` runs for 100 ms, then rests for 100 ms. A published speedup that is more than --allowed away from the quiet one is wrong; a row that says `disturbed` is not.
+Loads, of two processes unless --processes says otherwise: `busy` never rests; `stop-and-go` runs for 100 ms, then rests
+for 100 ms. A published speedup that is more than --allowed away from the quiet one is wrong; a row that says `disturbed` is not.
 Ends with 1 if any is wrong. With the machine to itself.
 """
 import argparse
@@ -111,7 +112,8 @@ def main() -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1))
     wrong = sum(row["wrong"] for row in result["rows"])
-    print(f"wrong figures: {wrong} of {sum(row['runs'] for row in result['rows'])} rows; models that were not quiet alone: {len(models) - len(quiet)}")
+    print(f"wrong figures: {wrong} of {sum(row['runs'] for row in result['rows'])} rows; "
+          f"models that were not quiet alone: {len(models) - len(quiet)}")
     return 1 if wrong or len(quiet) < len(models) else 0
 
 

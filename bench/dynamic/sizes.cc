@@ -158,21 +158,34 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
               beyond.size(), quantile(beyond, 0.5), quantile(ready, 0.5), quantile(ready, 0.99));
   for (const auto& [stage, seconds] : entered.enter_seconds)
     std::printf("  %s %.3f ms a size\n", stage.c_str(), entered.entered ? seconds * 1e3 / static_cast<double>(entered.entered) : 0);
-  std::printf("sizes entered %llu, plans let go %llu; kernels generated: %d for the first size, %llu for all others; compiles on requests: %llu\n",
-              static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go), reports.front().kernels_generated,
-              static_cast<unsigned long long>(last.kernels_generated), static_cast<unsigned long long>(compiles_on_requests()));
+  std::printf(
+      "sizes entered %llu, plans let go %llu; kernels generated: %d for the first size, %llu for all others; compiles on requests: %llu\n",
+      static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go), reports.front().kernels_generated,
+      static_cast<unsigned long long>(last.kernels_generated), static_cast<unsigned long long>(compiles_on_requests()));
   if (!a.json.empty())
-    std::ofstream(a.json) << nlohmann::json{{"schema", "keirin/sizes/1"}, {"machine", machine_json()}, {"model", known.model},
-                                            {"calls", a.sizes}, {"ms", plan_total}, {"eager_ms", eager_total}, {"p99_over_eager", quantile(ratios, 0.99)},
-                                            {"first_call_beyond_eager_ms", quantile(beyond, 0.5)}, {"ready_ms", quantile(ready, 0.5)},
-                                            {"compiles_on_requests", compiles_on_requests()}, {"row", to_json(session->reports().back())}}.dump(1) << "\n";
+    std::ofstream(a.json) << nlohmann::json{{"schema", "keirin/sizes/1"},
+                                            {"machine", machine_json()},
+                                            {"model", known.model},
+                                            {"calls", a.sizes},
+                                            {"ms", plan_total},
+                                            {"eager_ms", eager_total},
+                                            {"p99_over_eager", quantile(ratios, 0.99)},
+                                            {"first_call_beyond_eager_ms", quantile(beyond, 0.5)},
+                                            {"ready_ms", quantile(ready, 0.5)},
+                                            {"compiles_on_requests", compiles_on_requests()},
+                                            {"row", to_json(session->reports().back())}}
+                                 .dump(1)
+                          << "\n";
   return {};
 }
 
 int run(int argc, char** argv) {
   Arguments a;
   if (!parse(argc, argv, a))
-    return std::fprintf(stderr, "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--json FILE] MODEL.pt2\n", argv[0]), 2;
+    return std::fprintf(stderr,
+                        "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--json FILE] MODEL.pt2\n",
+                        argv[0]),
+           2;
   Options options;
   options.compile = When::kBackground;
   options.use_cache = false;

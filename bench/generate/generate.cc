@@ -73,10 +73,11 @@ int main(int argc, char** argv) {
   while (common < count && own.tokens[common] == eager.tokens[common]) ++common;
   for (int64_t i = 0; i < count; ++i) agree += fed.tokens[i] == eager.tokens[i];
   const double error = (fed.logits - eager.logits).norm().item<double>() / eager.logits.norm().item<double>();
-  std::printf("{\"prompt\": %lld, \"tokens\": %lld, \"eager\": {\"prompt_ms\": %.3f, \"tokens_per_s\": %.2f},\n"
-              " \"keirin\": {\"prompt_ms\": %.3f, \"tokens_per_s\": %.2f, \"compile_s\": %.2f},\n"
-              " \"same_tokens_fed_the_same\": %lld, \"same_text_up_to\": %lld, \"logits_beside_eager\": %.3e,\n \"reports\": %s}\n",
-              static_cast<long long>(length), static_cast<long long>(count), eager.prompt_seconds * 1e3, static_cast<double>(count - 1) / eager.seconds,
-              own.prompt_seconds * 1e3, static_cast<double>(count - 1) / own.seconds, compile_seconds, static_cast<long long>(agree),
-              static_cast<long long>(common), error, model.report_json().c_str());
+  std::printf(
+      "{\"prompt\": %lld, \"tokens\": %lld, \"eager\": {\"prompt_ms\": %.3f, \"tokens_per_s\": %.2f},\n"
+      " \"keirin\": {\"prompt_ms\": %.3f, \"tokens_per_s\": %.2f, \"compile_s\": %.2f},\n"
+      " \"same_tokens_fed_the_same\": %lld, \"same_text_up_to\": %lld, \"logits_beside_eager\": %.3e,\n \"reports\": %s}\n",
+      static_cast<long long>(length), static_cast<long long>(count), eager.prompt_seconds * 1e3,
+      static_cast<double>(count - 1) / eager.seconds, own.prompt_seconds * 1e3, static_cast<double>(count - 1) / own.seconds,
+      compile_seconds, static_cast<long long>(agree), static_cast<long long>(common), error, model.report_json().c_str());
 }

@@ -77,11 +77,13 @@ def main() -> int:
     count = options.tokens or (200 if options.size == "full" else 40)
     case = (export.kFull if options.size == "full" else export.kSmall)["decoder_generate"]()
     length, vocabulary = case.inputs[0].shape[1], case.inputs[0].rule["high"]
-    out = {"schema": "keirin/generate/1", "device": torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu", "torch": torch.__version__,
+    out = {"schema": "keirin/generate/1", "device": torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu",
+           "torch": torch.__version__,
            "prompt": length, "tokens": count, "python": {}}
     if options.keirin:
         model = Path(__file__).resolve().parent.parent / "zoo" / "models" / options.size / "decoder_generate.pt2"
-        done = subprocess.run([options.keirin, str(model), options.device, str(length), str(count), str(vocabulary)], capture_output=True, text=True)
+        done = subprocess.run([options.keirin, str(model), options.device, str(length), str(count), str(vocabulary)], capture_output=True,
+                              text=True)
         if done.returncode != 0:
             print(done.stderr[-2000:], file=sys.stderr)
             return 1
@@ -105,7 +107,8 @@ def main() -> int:
         print(f"| {name} | {side['prompt_ms']:.2f} | {side['tokens_per_s']:.1f} | {ratio} | {side.get('compile_s', 0):.1f} |")
     if options.keirin:
         own = out["own"]
-        print(f"\nFed the same text, {own['same_tokens_fed_the_same']} of {count} tokens are the same; left alone, the texts are the same for "
+        print(f"\nFed the same text, {own['same_tokens_fed_the_same']} of {count} tokens are the same; "
+              "left alone, the texts are the same for "
               f"{own['same_text_up_to']} tokens; logits beside eager's: {own['logits_beside_eager']:.1e}.")
         for name, report in zip(("the prompt", "a token"), own["reports"]):
             print(f"plan of {name}: {report.get('chosen')}, verified {report.get('verified')}, error {report.get('max_error')} "

@@ -5,7 +5,7 @@
 // changed nothing. No device is asked: the GPU is imagined, NVRTC makes its code, and what a library would run is left
 // out.
 //
-//   KEIRIN_DUMP=dir keirin explain model.pt2     writes dir/11-write_bodies.ir, the graph as plugins see it
+//   KEIRIN_DUMP=dir keirin explain model.pt2     writes dir/NN-write_bodies.ir, the graph as plugins see it
 //   code_digest [--texts] [--processors] GRAPH.ir ...
 //
 // Lines begin with `code` (a code object by kernel), `text` (what the compiler got), `own` (a kernel written by hand)

@@ -176,7 +176,9 @@ Result time_case(const Case& c, const std::vector<std::pair<int, bool>>& borders
         const size_t size = bytes_of(c.region, v);
         set.memory.push_back(std::make_unique<Memory>(size));
         const bool offsets = !c.offsets.empty() && !written && c.region.dtype(v) == kDType_i64 && size == c.offsets.size() * 8;
-        if (offsets) set.memory.back()->fill({reinterpret_cast<const char*>(c.offsets.data()), reinterpret_cast<const char*>(c.offsets.data() + c.offsets.size())}, size);
+        if (offsets)
+          set.memory.back()->fill(
+              {reinterpret_cast<const char*>(c.offsets.data()), reinterpret_cast<const char*>(c.offsets.data() + c.offsets.size())}, size);
         else if (!written) set.memory.back()->fill(random_numbers(c.region.dtype(v), std::max<int64_t>(c.below, 1)), size);
         krn_tensor t{};
         t.data = reinterpret_cast<void*>(set.memory.back()->at());
@@ -223,7 +225,8 @@ struct Table {
   std::vector<Case> cases;
   std::vector<std::vector<std::pair<int, bool>>> borders;
 
-  void add(const char* kernel_class, std::string name, double bar, double bytes, const Maker& m, int64_t below = 0, std::vector<int64_t> offsets = {}, int in_a_row = 1) {
+  void add(const char* kernel_class, std::string name, double bar, double bytes, const Maker& m, int64_t below = 0,
+           std::vector<int64_t> offsets = {}, int in_a_row = 1) {
     cases.push_back({kernel_class, std::move(name), bar, bytes, m.g, below, std::move(offsets), in_a_row});
     borders.push_back(m.borders);
   }
@@ -257,7 +260,8 @@ void pointwise_and_rows(Table& table, uint8_t dtype) {
     const int64_t rows = n / row;
     const int x = m.in(dtype, {rows, row}), r = m.in(dtype, {rows, row}), w = m.in(dtype, {row}), b = m.in(dtype, {row});
     m.out(m.g.layer_norm(m.g.binary(codegen::kOp_add, x, r), w, b, 1e-5));
-    table.add("row reduction", "residual + layer norm of " + std::to_string(row) + tag(dtype), 88, 3.0 * static_cast<double>(rows * row * size), m);
+    table.add("row reduction", "residual + layer norm of " + std::to_string(row) + tag(dtype), 88,
+              3.0 * static_cast<double>(rows * row * size), m);
   }
   {
     Maker m;
@@ -277,7 +281,8 @@ void pointwise_and_rows(Table& table, uint8_t dtype) {
   {
     Maker m;
     const int64_t side = 8192, batch = n / side / side;
-    const int x = m.in(dtype, {batch, side, side}), y = m.g.op(codegen::kOp_relayout, {m.g.permute(x, {0, 2, 1})}, dtype, {batch, side, side});
+    const int x = m.in(dtype, {batch, side, side}),
+              y = m.g.op(codegen::kOp_relayout, {m.g.permute(x, {0, 2, 1})}, dtype, {batch, side, side});
     m.out(m.g.unary(codegen::kOp_neg, y));
     table.add("transpose", "8192 x 8192" + tag(dtype), 80, 2 * bytes, m);
   }
@@ -293,7 +298,8 @@ void pointwise_and_rows(Table& table, uint8_t dtype) {
     const int64_t rows = n / width, entries = (int64_t{1} << 30) / (width * size);  // a table of 1 GB
     const int t = m.in(dtype, {entries, width}), index = m.in(kDType_i64, {rows});
     m.out(m.g.take(t, index, 0));
-    table.add("gather", "rows of " + std::to_string(width * size) + " B" + tag(dtype), 88, 2 * bytes + 8.0 * static_cast<double>(rows), m, entries);
+    table.add("gather", "rows of " + std::to_string(width * size) + " B" + tag(dtype), 88, 2 * bytes + 8.0 * static_cast<double>(rows), m,
+              entries);
   }
 }
 
@@ -301,23 +307,34 @@ void pooling(Table& table) {
   const Dims kernel3{3, 3}, stride2{2, 2}, pad1{1, 1}, one{1, 1}, two{2, 2}, none{0, 0};
   for (bool last : {true, false}) {
     const Dims sizes{512, 64, 112, 112}, result{512, 64, 56, 56};
-    auto strides = [&](const Dims& s) { return last ? Dims{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]} : Dims{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; };
+    auto strides = [&](const Dims& s) {
+      return last ? Dims{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]} : Dims{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1};
+    };
     Maker m;
     const int x = m.in(kDType_bf16, sizes, strides(sizes));
     const int y = m.g.op(codegen::kOp_max_pool, {x}, kDType_bf16, result,
-                         {{codegen::kAttr_kernel, kernel3}, {codegen::kAttr_stride, stride2}, {codegen::kAttr_padding, pad1}, {codegen::kAttr_dilation, one},
+                         {{codegen::kAttr_kernel, kernel3},
+                          {codegen::kAttr_stride, stride2},
+                          {codegen::kAttr_padding, pad1},
+                          {codegen::kAttr_dilation, one},
                           {codegen::kAttr_ceil_mode, false}});
     m.g.set_strides(y, strides(result));
     m.out(y);
-    table.add("pooling", std::string("max 3x3 by 2, ") + (last ? "channels last" : "rows") + " bf16", 80, 2.0 * 512 * 64 * (112 * 112 + 56 * 56), m);
+    table.add("pooling", std::string("max 3x3 by 2, ") + (last ? "channels last" : "rows") + " bf16", 80,
+              2.0 * 512 * 64 * (112 * 112 + 56 * 56), m);
     Maker a;
     const int u = a.in(kDType_f32, sizes, strides(sizes));
     const int v = a.g.op(codegen::kOp_avg_pool, {u}, kDType_f32, result,
-                         {{codegen::kAttr_kernel, two}, {codegen::kAttr_stride, two}, {codegen::kAttr_padding, none}, {codegen::kAttr_ceil_mode, false},
-                          {codegen::kAttr_count_include_pad, true}, {codegen::kAttr_divisor, int64_t{0}}});
+                         {{codegen::kAttr_kernel, two},
+                          {codegen::kAttr_stride, two},
+                          {codegen::kAttr_padding, none},
+                          {codegen::kAttr_ceil_mode, false},
+                          {codegen::kAttr_count_include_pad, true},
+                          {codegen::kAttr_divisor, int64_t{0}}});
     a.g.set_strides(v, strides(result));
     a.out(v);
-    table.add("pooling", std::string("average 2x2, ") + (last ? "channels last" : "rows") + " f32", 80, 4.0 * 512 * 64 * (112 * 112 + 56 * 56), a);
+    table.add("pooling", std::string("average 2x2, ") + (last ? "channels last" : "rows") + " f32", 80,
+              4.0 * 512 * 64 * (112 * 112 + 56 * 56), a);
     Maker g;
     const Dims wide{2048, 2048, 7, 7}, point{2048, 2048, 1, 1};
     const int p = g.in(kDType_bf16, wide, strides(wide));
@@ -330,7 +347,8 @@ void pooling(Table& table) {
 void segments_and_bags(Table& table) {
   const int64_t nodes = int64_t{1} << 20, edges = nodes * 8;
   for (int64_t width : {32, 128}) {
-    const codegen::test::AttrList sum{{codegen::kAttr_dim, int64_t{0}}, {codegen::kAttr_reduce, std::string("sum")}, {codegen::kAttr_include_self, true}};
+    const codegen::test::AttrList sum{
+        {codegen::kAttr_dim, int64_t{0}}, {codegen::kAttr_reduce, std::string("sum")}, {codegen::kAttr_include_self, true}};
     {
       Maker m;
       const int64_t e = edges * 32 / width;
@@ -358,7 +376,8 @@ void segments_and_bags(Table& table) {
     std::vector<int64_t> starts(static_cast<size_t>(bags));
     for (int64_t b = 0; b < bags; ++b) starts[static_cast<size_t>(b)] = b * length;
     table.add("embedding bag", "bags of 32 rows of " + std::to_string(width * 4) + " B f32", 70,
-              4.0 * static_cast<double>(width) * static_cast<double>(bags * (length + 1)) + 8.0 * static_cast<double>(bags * length), m, entries, starts);
+              4.0 * static_cast<double>(width) * static_cast<double>(bags * (length + 1)) + 8.0 * static_cast<double>(bags * length), m,
+              entries, starts);
   }
 }
 
@@ -366,7 +385,12 @@ void segments_and_bags(Table& table) {
 constexpr int kInARow = 4;
 
 void products(Table& table) {
-  for (auto [rows, depth, columns] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 12288}, {1, 4096, 4096}, {1, 4096, 22016}, {1, 11008, 4096}, {1, 4096, 32000}, {2, 4096, 12288}}) {
+  for (auto [rows, depth, columns] : {std::tuple<int64_t, int64_t, int64_t>{1, 4096, 12288},
+                                      {1, 4096, 4096},
+                                      {1, 4096, 22016},
+                                      {1, 11008, 4096},
+                                      {1, 4096, 32000},
+                                      {2, 4096, 12288}}) {
     Maker m;
     for (int k = 0; k < kInARow; ++k) {
       const int x = m.in(kDType_bf16, {rows, depth}), w = m.in(kDType_bf16, {columns, depth}, {}, true);
@@ -399,7 +423,8 @@ int run(int argc, char** argv) {
   std::string json, only, why_not;
   for (int i = 1; i < argc; i += 2) {
     const std::string key = argv[i];
-    if (i + 1 == argc || (key != "--json" && key != "--only")) return std::fprintf(stderr, "usage: kernel_table [--json FILE] [--only PART_OF_A_NAME]\n"), 2;
+    if (i + 1 == argc || (key != "--json" && key != "--only"))
+      return std::fprintf(stderr, "usage: kernel_table [--json FILE] [--only PART_OF_A_NAME]\n"), 2;
     (key == "--json" ? json : only) = argv[i + 1];
   }
   if (!machine.open(why_not)) return std::fprintf(stderr, "kernel_table: no GPU to run on: %s\n", why_not.c_str()), 77;
@@ -409,8 +434,10 @@ int run(int argc, char** argv) {
   segments_and_bags(table);
   products(table);
   const double rate = copy_rate();
-  std::printf("%s: a copy of 1 GB reads and writes %.0f GB/s\n\n| class | kernel | us | GB/s | %% of copy | asked | how |\n|---|---|---|---|---|---|---|\n",
-              machine.gpu->name.c_str(), rate / 1e9);
+  std::printf(
+      "%s: a copy of 1 GB reads and writes %.0f GB/s\n\n| class | kernel | us | GB/s | %% of copy | asked | how "
+      "|\n|---|---|---|---|---|---|---|\n",
+      machine.gpu->name.c_str(), rate / 1e9);
   std::string rows;
   int below = 0;
   for (size_t i = 0; i < table.cases.size(); ++i) {
@@ -422,14 +449,16 @@ int run(int argc, char** argv) {
     std::printf("| %s | %s | %.1f | %.0f | %.1f | %.0f%s | %s |\n", c.kernel_class.c_str(), c.name.c_str(), r.microseconds,
                 c.bytes / r.microseconds * 1e-3, r.share, c.bar, low ? " (below)" : "", (r.failure.empty() ? r.kernel : r.failure).c_str());
     std::fflush(stdout);
-    rows += std::string(rows.empty() ? "" : ",\n") + "  {\"class\": " + quoted(c.kernel_class) + ", \"kernel\": " + quoted(c.name) + ", \"us\": " +
-            std::to_string(r.microseconds) + ", \"bytes\": " + std::to_string(static_cast<int64_t>(c.bytes)) + ", \"percent_of_copy\": " +
-            std::to_string(r.share) + ", \"asked\": " + std::to_string(static_cast<int>(c.bar)) + ", \"how\": " + quoted(r.kernel) + ", \"failure\": " + quoted(r.failure) + "}";
+    rows += std::string(rows.empty() ? "" : ",\n") + "  {\"class\": " + quoted(c.kernel_class) + ", \"kernel\": " + quoted(c.name) +
+            ", \"us\": " + std::to_string(r.microseconds) + ", \"bytes\": " + std::to_string(static_cast<int64_t>(c.bytes)) +
+            ", \"percent_of_copy\": " + std::to_string(r.share) + ", \"asked\": " + std::to_string(static_cast<int>(c.bar)) +
+            ", \"how\": " + quoted(r.kernel) + ", \"failure\": " + quoted(r.failure) + "}";
   }
   std::printf("\n%d kernels below what is asked\n", below);
   if (!json.empty())
-    std::ofstream(json) << "{\"schema\": \"keirin/kernels/1\", \"device\": " << quoted(machine.gpu->name) << ", \"copy_bytes_per_s\": " << static_cast<int64_t>(rate)
-                        << ",\n \"rows\": [\n" << rows << "\n]}\n";
+    std::ofstream(json) << "{\"schema\": \"keirin/kernels/1\", \"device\": " << quoted(machine.gpu->name)
+                        << ", \"copy_bytes_per_s\": " << static_cast<int64_t>(rate) << ",\n \"rows\": [\n"
+                        << rows << "\n]}\n";
   return 0;
 }
 

@@ -10,7 +10,7 @@
 //       launches with expected results, for a simulator of the instruction set (docs/launches.md): every case of two
 //       lengths under every schedule, and the hand-written kernels
 //
-//   KEIRIN_DUMP=dir keirin explain MODEL     writes dir/11-write_bodies.ir, the graph as plugins see it
+//   KEIRIN_DUMP=dir keirin explain MODEL     writes dir/NN-write_bodies.ir, the graph as plugins see it
 //
 // `spills` are words in memory, `parked` counts kernels that hold scalar registers in lanes of vector registers,
 // `waves` is how many fit on a vector unit by registers, the median and the least. The last line counts; it ends with 1 if a
@@ -68,8 +68,8 @@ class Row {
     std::sort(registers_.begin(), registers_.end());
     std::sort(waves_.begin(), waves_.end());
     const size_t middle = registers_.size() / 2;
-    std::printf("%-8s %-11s %-8s %7d %9d %5d %6d %6d %7d %7d %6d %5d\n", arch.c_str(), compiler.c_str(), which, kernels(), registers_[middle],
-                registers_.back(), spills_, parked_, scratch_, shared_, waves_[middle], waves_[0]);
+    std::printf("%-8s %-11s %-8s %7d %9d %5d %6d %6d %7d %7d %6d %5d\n", arch.c_str(), compiler.c_str(), which, kernels(),
+                registers_[middle], registers_.back(), spills_, parked_, scratch_, shared_, waves_[middle], waves_[0]);
   }
 
  private:
@@ -82,8 +82,8 @@ struct Compiler {
   std::filesystem::path folder;
 };
 
-// The kernels that hipRTC or clang makes of the modules, several at a time; what is refused is printed and counted.
-std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compiler& by, Sums& sums) {
+// The kernels that hipRTC or clang makes of the modules, several at a time; what is refused and what spills is printed and counted.
+std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compiler& by, const char* which, Sums& sums) {
   Row generated, own;
   std::mutex mutex;
   std::atomic<size_t> next = 0;
@@ -98,7 +98,11 @@ std::pair<Row, Row> compiled(const std::vector<ModuleText>& modules, const Compi
         std::printf("%s %s: %s\n", by.arch.c_str(), m.symbols[0].c_str(), wrong.empty() ? "kernels without metadata" : wrong.c_str());
         ++sums.refused;
       }
-      for (const KernelFacts& f : facts) (m.generated ? generated : own).add(f, by.arch);
+      for (const KernelFacts& f : facts) {
+        (m.generated ? generated : own).add(f, by.arch);
+        if (m.generated && f.spills > 0)
+          std::printf("%s %s %s: %d words spilled, %d registers\n", by.arch.c_str(), which, f.symbol.c_str(), f.spills, f.vgprs);
+      }
     }
   };
   std::vector<std::thread> workers;
@@ -145,10 +149,10 @@ void print_target(const Compiler& by, const Options& options, const std::vector<
     from->erase(hand, from->end());
   }
   ++sums.targets;
-  compiled(cases, by, sums).first.print(by.arch, by.name, "cases");
-  compiled(sheet, by, sums).first.print(by.arch, by.name, "sheet");
-  compiled(zoo, by, sums).first.print(by.arch, by.name, "models");
-  compiled(own, by, sums).second.print(by.arch, by.name, "by hand");
+  compiled(cases, by, "cases", sums).first.print(by.arch, by.name, "cases");
+  compiled(sheet, by, "sheet", sums).first.print(by.arch, by.name, "sheet");
+  compiled(zoo, by, "models", sums).first.print(by.arch, by.name, "models");
+  compiled(own, by, "by hand", sums).second.print(by.arch, by.name, "by hand");
   std::fflush(stdout);
 }
 
@@ -156,8 +160,8 @@ int table(const Options& options, const std::filesystem::path& folder) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<Graph> models;
   for (const std::string& path : options.graphs) models.push_back(graph_of(path));
-  std::printf("%-8s %-11s %-8s %7s %9s %5s %6s %6s %7s %7s %6s %5s\n", "target", "compiler", "kernels", "number", "registers", "most", "spills",
-              "parked", "scratch", "shared", "waves", "least");
+  std::printf("%-8s %-11s %-8s %7s %9s %5s %6s %6s %7s %7s %6s %5s\n", "target", "compiler", "kernels", "number", "registers", "most",
+              "spills", "parked", "scratch", "shared", "waves", "least");
   Sums sums;
   for (const rocm::Target& target : rocm::targets()) {
     const std::string arch = target.arch;
@@ -169,8 +173,8 @@ int table(const Options& options, const std::filesystem::path& folder) {
     else
       print_target({arch, compiler, folder}, options, models, sums);
   }
-  std::printf("COMPILED targets=%d cases=%d kernels=%d spills=%d refused=%d seconds=%.0f\n", sums.targets, sums.cases, sums.kernels, sums.generated_spills, sums.refused,
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  std::printf("COMPILED targets=%d cases=%d kernels=%d spills=%d refused=%d seconds=%.0f\n", sums.targets, sums.cases, sums.kernels,
+              sums.generated_spills, sums.refused, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return sums.generated_spills == 0 && sums.refused == 0 ? 0 : 1;
 }
 

@@ -47,7 +47,8 @@ class Outsider:
     """A timing program that answers one number for each number of seconds."""
 
     def __init__(self, *words, env):
-        self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+        self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True, env=env)
 
     def __call__(self, seconds: float) -> float:
         self.process.stdin.write(f"{seconds}\n")
@@ -130,7 +131,8 @@ def table_row(row: dict) -> str:
     return f"| {row['model']} | {' | '.join(cells)} | {row['outside_over_eager']:.3f} | {row['speedup']:.2f}x | {row['chosen']} |"
 
 
-HEAD = f"| model | {' | '.join(COLUMNS.values())} | fastest outsider / Keirin eager | compiled over the lowest eager | chosen |\n" + "|---" * (len(COLUMNS) + 4) + "|"
+HEAD = (f"| model | {' | '.join(COLUMNS.values())} | fastest outsider / Keirin eager | compiled over the lowest eager | chosen |\n"
+        + "|---" * (len(COLUMNS) + 4) + "|")
 
 
 def main() -> int:

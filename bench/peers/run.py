@@ -139,7 +139,8 @@ def bounded(seconds: float):
 
 
 def variants(module, inputs, device: str, modes: list[str], bound: float, until: float, package: Path, begin):
-    """name -> (callable, seconds to build, distance from eager) or (None, reason). `begin` is told each name before anything of it runs. A mode may take
+    """name -> (callable, seconds to build, distance from eager) or (None, reason). `begin` is told each name before anything of it runs. A
+    mode may take
     `bound` seconds, and none may build past the time of day `until`; 0: no limit. Nothing is reset between modes: what was compiled
     before would be compiled again when it is timed."""
     out = {"eager": (lambda: module(*inputs), 0.0, 0.0)}
@@ -157,7 +158,10 @@ def variants(module, inputs, device: str, modes: list[str], bound: float, until:
                 elif mode == "openvino":
                     call = with_openvino(module, inputs)
                 else:
-                    built = ahead_of_time(module, inputs, package) if mode == "aoti" else torch.compile(module, mode=None if mode == "default" else mode)
+                    if mode == "aoti":
+                        built = ahead_of_time(module, inputs, package)
+                    else:
+                        built = torch.compile(module, mode=None if mode == "default" else mode)
                     for _ in range(3):
                         built(*inputs)
                     call = lambda built=built: built(*inputs)  # noqa: E731
@@ -250,7 +254,8 @@ def python_row(model: str, options, gate: str = "") -> dict:
             modes = [m for m in options.modes if m not in failed]
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", ",".join(modes),
                        "--seconds", str(options.seconds), "--bound", str(options.bound), "--threads", str(options.threads),
-                       "--packages", options.packages or folder, "--alone", str(out), "--note", str(note), "--gate", gate, "--until", str(options.until)]
+                       "--packages", options.packages or folder, "--alone", str(out), "--note", str(note), "--gate", gate, "--until",
+                       str(options.until)]
             why = run_alone(command, note, options.bound + 60 if options.bound else 0)
             at = note.read_text() if note.exists() else "start"
             row = json.loads(out.read_text()) if out.exists() else {}
@@ -322,7 +327,8 @@ def markdown(rows: list[dict], modes: list[str]) -> str:
         ours = keirin.get("chosen_ms")
         ratio = best / ours if best and ours else 0.0
         cells = [row["model"], f"{eager:.3f}" if eager else "-"]
-        cells += [f"{ms[m]:.3f} ({eager / ms[m]:.2f}x)" if m in ms else "failed" if m in row.get("failed", {}) else "not run" for m in modes]
+        cells += [f"{ms[m]:.3f} ({eager / ms[m]:.2f}x)" if m in ms else "failed" if m in row.get("failed", {}) else "not run"
+                  for m in modes]
         cells += [f"{ours:.3f} ({eager / ours:.2f}x)" if ours and eager else keirin.get("error", "-")[:60], keirin.get("chosen", "-"),
                   f"{ratio:.2f}x" if ratio else "-", str(keirin.get("verified", "-"))]
         lines.append((ratio, "| " + " | ".join(cells) + " |"))
@@ -332,7 +338,8 @@ def markdown(rows: list[dict], modes: list[str]) -> str:
 
 def failures(rows: list[dict]) -> str:
     """What did not run, with its reason."""
-    lines = [f"- {r['model']}, {mode}: {why}" for r in rows for mode, why in (r.get("failed", {}) | {k: r[k] for k in ["error"] if k in r}).items()]
+    lines = [f"- {r['model']}, {mode}: {why}" for r in rows
+             for mode, why in (r.get("failed", {}) | {k: r[k] for k in ["error"] if k in r}).items()]
     return "".join(line[:300] + "\n" for line in lines)
 
 
@@ -345,8 +352,10 @@ def summary(rows: list[dict], modes: list[str]) -> str:
     mean = lambda f: statistics.geometric_mean([f(r) for r in rows])  # noqa: E731
     best = lambda r: min(r["ms"][m] for m in compiled if m in r["ms"])  # noqa: E731
     ours = lambda r: r["keirin"]["chosen_ms"]  # noqa: E731
-    return (f"Geometric means over {len(rows)} models: {mean(lambda r: r['ms']['eager'] / ours(r)):.2f}x over Python's eager module (the best of "
-            f"{', '.join(compiled)}: {mean(lambda r: r['ms']['eager'] / best(r)):.2f}x), {mean(lambda r: best(r) / ours(r)):.2f}x over that best, "
+    return (f"Geometric means over {len(rows)} models: {mean(lambda r: r['ms']['eager'] / ours(r)):.2f}x over Python's eager module "
+            "(the best of "
+            f"{', '.join(compiled)}: {mean(lambda r: r['ms']['eager'] / best(r)):.2f}x), "
+            f"{mean(lambda r: best(r) / ours(r)):.2f}x over that best, "
             f"{mean(lambda r: min(r['ms'].values()) / ours(r)):.2f}x over the best of all.\n")
 
 
@@ -363,7 +372,8 @@ def cold(options) -> dict:
     """Seconds that each mode takes to build each model, every cache empty at first; `jobs` processes at once, one for each pair."""
     models = models_of(options)
     rows = {model: {"model": model, "build_s": {}, "failed": {}} for model in models}
-    out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "machine": machine_of(options), "rows": list(rows.values())}
+    out = {"schema": "keirin/cold/1", "modes": options.modes, "at_once": options.jobs, "machine": machine_of(options),
+           "rows": list(rows.values())}
     with tempfile.TemporaryDirectory() as folder:
         if not options.keep_caches:
             os.environ |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
@@ -371,7 +381,8 @@ def cold(options) -> dict:
         def one(model: str, mode: str):
             row, note = Path(folder) / f"{model}-{mode}.json", Path(folder) / f"{model}-{mode}.note"
             command = [sys.executable, __file__, model, "--device", options.device, "--size", options.size, "--modes", mode,
-                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages or folder, "--alone", str(row), "--note", str(note)]
+                       "--seconds", "0", "--bound", str(options.bound), "--packages", options.packages or folder, "--alone", str(row),
+                       "--note", str(note)]
             why = run_alone(command, note, options.bound + 60 if options.bound else 0)
             return json.loads(row.read_text()) if row.exists() else {"error": why or "wrote nothing"}
 
@@ -399,7 +410,8 @@ def cold_markdown(out: dict) -> str:
         ours = keirin.get("compile_s", 0)
         share = ours / min(peers.values()) if ours and peers else 0.0
         cells = [row["model"]] + [f"{peers[m]:.2f}" if m in peers else "failed" for m in out["modes"]]
-        cells += [f"{ours:.2f}" if ours else keirin.get("error", "-")[:60], f"1/{1 / share:.1f}" if share else "-", keirin.get("chosen", "-")]
+        cells += [f"{ours:.2f}" if ours else keirin.get("error", "-")[:60], f"1/{1 / share:.1f}" if share else "-",
+                  keirin.get("chosen", "-")]
         lines.append((share, "| " + " | ".join(cells) + " |"))
     head = ["model"] + [f"{m} s" for m in out["modes"]] + ["keirin s", "share", "chosen"]
     return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + [line for _, line in sorted(lines, reverse=True)]) + "\n"
@@ -412,13 +424,16 @@ def main() -> int:
     parser.add_argument("--size", choices=["small", "full", "others", "strangers"], default="small")
     parser.add_argument("--keirin", help="the keirin command to run beside; none: peers alone")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
-    parser.add_argument("--modes", default="", help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti,onnxruntime,openvino")
+    parser.add_argument("--modes", default="",
+                        help="comma-separated: eager_graph,default,reduce-overhead,max-autotune,aoti,onnxruntime,openvino")
     parser.add_argument("--bound", type=float, default=0, help="seconds that one mode may take to build one model; 0: any number")
     parser.add_argument("--cold", help="only build, on empty caches, and write the seconds to this file")
     parser.add_argument("--jobs", type=int, default=7, help="processes of --cold at once")
     parser.add_argument("--packages", default="", help="folder of AOTInductor's packages: those there are loaded, others are made there")
-    parser.add_argument("--keep-caches", action="store_true", help="--cold uses the caches that TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name")
-    parser.add_argument("--together", type=float, default=0, metavar="SECONDS", help="build all models at once, for at most so long, then time each")
+    parser.add_argument("--keep-caches", action="store_true",
+                        help="--cold uses the caches that TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR name")
+    parser.add_argument("--together", type=float, default=0, metavar="SECONDS",
+                        help="build all models at once, for at most so long, then time each")
     parser.add_argument("--seconds", type=float, default=3.0, help="least time spent timing one model")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json")

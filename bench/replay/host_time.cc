@@ -87,7 +87,8 @@ int run(int argc, char** argv) {
   options.sample_rate = 0;  // checking an answer is not part of a call
   auto runtime = Runtime::open(options);
   if (!runtime.ok()) return std::fprintf(stderr, "%s\n", runtime.status().text().c_str()), 1;
-  std::printf("| model | inputs, outputs | call us | cudaGraphLaunch us | beyond it us | allowed | chosen |\n|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| model | inputs, outputs | call us | cudaGraphLaunch us | beyond it us | allowed | chosen |\n|---|---|---|---|---|---|---|\n");
   std::string rows;
   int above = 0;
   for (const std::string& model : models) {
@@ -98,16 +99,18 @@ int run(int argc, char** argv) {
       continue;
     }
     above += row->beyond_us > kAllowedUs;
-    std::printf("| %s | %zu, %zu | %.2f | %.2f | %.2f | %.0f%s | %s |\n", row->model.c_str(), row->inputs, row->outputs, row->call_us, row->launch_us,
-                row->beyond_us, kAllowedUs, row->beyond_us > kAllowedUs ? " (above)" : "", row->chosen.c_str());
+    std::printf("| %s | %zu, %zu | %.2f | %.2f | %.2f | %.0f%s | %s |\n", row->model.c_str(), row->inputs, row->outputs, row->call_us,
+                row->launch_us, row->beyond_us, kAllowedUs, row->beyond_us > kAllowedUs ? " (above)" : "", row->chosen.c_str());
     std::fflush(stdout);
     char text[300];
-    std::snprintf(text, sizeof text, "%s  {\"model\": \"%s\", \"inputs\": %zu, \"outputs\": %zu, \"call_us\": %.3f, \"launch_us\": %.3f, \"beyond_us\": %.3f}",
+    std::snprintf(text, sizeof text,
+                  "%s  {\"model\": \"%s\", \"inputs\": %zu, \"outputs\": %zu, \"call_us\": %.3f, \"launch_us\": %.3f, \"beyond_us\": %.3f}",
                   rows.empty() ? "" : ",\n", row->model.c_str(), row->inputs, row->outputs, row->call_us, row->launch_us, row->beyond_us);
     rows += text;
   }
   std::printf("\n%d above what is allowed\n", above);
-  if (!json.empty()) std::ofstream(json) << "{\"schema\": \"keirin/host_time/1\", \"allowed_us\": " << kAllowedUs << ", \"rows\": [\n" << rows << "\n]}\n";
+  if (!json.empty())
+    std::ofstream(json) << "{\"schema\": \"keirin/host_time/1\", \"allowed_us\": " << kAllowedUs << ", \"rows\": [\n" << rows << "\n]}\n";
   return 0;
 }
 

@@ -28,7 +28,8 @@ kSmallDecoder = {"layers": 2, "width": 512, "heads": 8, "inner": 1408, "vocabula
 kNarrowDecoder = {"layers": 2, "width": 128, "heads": 4, "inner": 352, "vocabulary": 1000}
 k7B = {"layers": 8, "width": 4096, "heads": 32, "inner": 11008, "vocabulary": 32000}
 
-# `small` is sized for two CPU cores, `full` for a data-centre GPU, `tiny` for an emulated processor; `others` widens coverage and is sized as `small`.
+# `small` is sized for two CPU cores, `full` for a data-centre GPU, `tiny` for an emulated processor; `others` widens coverage and is sized
+# as `small`.
 kSmall = {
     "mlp": lambda: tables.mlp(),
     "resnet50": lambda: vision.resnet50(8, f32),

@@ -170,7 +170,8 @@ kOthers = {
     "qwen3_moe": lambda: _experts(
         "Qwen3MoeModel", "Qwen3MoeConfig", moe_intermediate_size=256, num_experts=16, num_experts_per_tok=4, head_dim=32
     ),
-    "mamba": lambda: _text("MambaModel", "MambaConfig", 8000, mask=False, vocab_size=8000, hidden_size=256, num_hidden_layers=2, use_cache=False),
+    "mamba": lambda: _text("MambaModel", "MambaConfig", 8000, mask=False, vocab_size=8000, hidden_size=256, num_hidden_layers=2,
+                           use_cache=False),
     "bart": lambda: _translation(
         "BartModel", "BartConfig", d_model=512, encoder_layers=2, decoder_layers=2, encoder_attention_heads=8, decoder_attention_heads=8,
         encoder_ffn_dim=2048, decoder_ffn_dim=2048

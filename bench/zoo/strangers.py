@@ -31,7 +31,8 @@ class PointNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.points = nn.Sequential(*[nn.Sequential(nn.Conv1d(a, b, 1), nn.BatchNorm1d(b), nn.ReLU()) for a, b in ((3, 64), (64, 128), (128, 1024))])
+        self.points = nn.Sequential(*[nn.Sequential(nn.Conv1d(a, b, 1), nn.BatchNorm1d(b), nn.ReLU())
+                                      for a, b in ((3, 64), (64, 128), (128, 1024))])
         self.head = nn.Sequential(nn.Linear(1024, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 40))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,11 +77,14 @@ class Autoencoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 4, 2, 1), nn.GroupNorm(8, 64), nn.LeakyReLU(0.2),
+        self.down = nn.Sequential(nn.Conv2d(3, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 4, 2, 1), nn.GroupNorm(8, 64),
+                                  nn.LeakyReLU(0.2),
                                   nn.Conv2d(64, 128, 4, 2, 1), nn.GroupNorm(8, 128), nn.LeakyReLU(0.2), nn.Flatten())
         self.code = nn.Linear(128 * 64, 256)
-        self.up = nn.Sequential(nn.Linear(128, 128 * 64), nn.Unflatten(1, (128, 8, 8)), nn.Upsample(scale_factor=2), nn.Conv2d(128, 64, 3, 1, 1), nn.ELU(),
-                                nn.Upsample(scale_factor=2), nn.Conv2d(64, 32, 3, 1, 1), nn.ELU(), nn.Upsample(scale_factor=2), nn.Conv2d(32, 3, 3, 1, 1))
+        self.up = nn.Sequential(nn.Linear(128, 128 * 64), nn.Unflatten(1, (128, 8, 8)), nn.Upsample(scale_factor=2),
+                                nn.Conv2d(128, 64, 3, 1, 1), nn.ELU(),
+                                nn.Upsample(scale_factor=2), nn.Conv2d(64, 32, 3, 1, 1), nn.ELU(), nn.Upsample(scale_factor=2),
+                                nn.Conv2d(32, 3, 3, 1, 1))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mean, log_variance = self.code(self.down(x)).chunk(2, 1)
@@ -110,7 +114,8 @@ class Heart(nn.Module):
         self.stem = nn.Conv1d(12, width, 15, 2, 7)
         self.first = nn.ModuleList([nn.Conv1d(width, width, 7, padding=3) for _ in range(blocks)])
         self.second = nn.ModuleList([nn.Conv1d(width, width, 7, padding=3) for _ in range(blocks)])
-        self.gates = nn.ModuleList([nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width), nn.Sigmoid()) for _ in range(blocks)])
+        self.gates = nn.ModuleList([nn.Sequential(nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, width), nn.Sigmoid())
+                                    for _ in range(blocks)])
         self.head = nn.Linear(width, 9)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -128,7 +133,8 @@ def _decoder(model: str, config: str, **options) -> Case:
 
 kStrangers = {
     **{name: lambda name=name: _timm(name) for name in (
-        "resnest14d", "tf_mixnet_s", "lcnet_050", "visformer_tiny", "levit_128s", "twins_pcpvt_small", "resmlp_12_224", "efficientformer_l1",
+        "resnest14d", "tf_mixnet_s", "lcnet_050", "visformer_tiny", "levit_128s", "twins_pcpvt_small", "resmlp_12_224",
+        "efficientformer_l1",
         "fastvit_t8", "inception_next_tiny", "pit_ti_224", "dla34", "selecsls42b")},
     "squeezenet": lambda: _picture("squeezenet1_1"),
     "mnasnet": lambda: _picture("mnasnet0_5"),

@@ -37,7 +37,8 @@ def table(records: dict[str, dict]) -> str:
         for row in (str(Path(r["file"]).parent), "all"):
             rows[row][ended] += 1
             rows[row]["not reached"] += ended == "survived" and r.get("reached") == 0
-    out = ["| folder | drawn | killed | survived | of these not reached | equal | tested elsewhere | not compiled | killed of those that differ |",
+    out = ["| folder | drawn | killed | survived | of these not reached | equal | tested elsewhere | not compiled "
+           "| killed of those that differ |",
            "|---|---|---|---|---|---|---|---|---|"]
     for folder in sorted(rows, key=lambda f: (f == "all", f)):
         c = rows[folder]

@@ -4,10 +4,12 @@ import collections
 import hashlib
 import re
 
-kFlips = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*", "&&": "||", "||": "&&",
+kFlips = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "+", "/": "*", "&&": "||",
+          "||": "&&",
           "<<": ">>", ">>": "<<", "&": "|", "|": "&"}
 kOrdered = {"-", "/", "%", "<", "<=", ">", ">="}
-kBinds = {sign: strength for strength, signs in enumerate(("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<=>", "<< >>", "+ -", "* / %"), 3)
+kBinds = {sign: strength for strength, signs in enumerate(("||", "&&", "|", "^", "&", "== !=", "< <= > >=", "<=>", "<< >>", "+ -", "* / %"),
+                                                          3)
           for sign in signs.split()}
 kAssigns = {"+=": "-=", "-=": "+=", "*=": "+=", "|=": "&=", "&=": "|="}
 kSkippedCalls = re.compile(r"(^|[.:>])(reserve|printf|fprintf|puts|Status|Message|LOG|warn|shrink_to_fit|KRN_PLANTED)$")
@@ -18,7 +20,8 @@ kSkippedNodes = {"static_assert_declaration", "comment", "string_literal", "raw_
 class Site(collections.namedtuple("Site", "path kind start end old new line outer how constants")):
     """`old` at start..end becomes `new`. `outer` is the range of the expression or statement that can be chosen as a whole, `how` says
     as what: a "value", a "truth" or a "statement", or "text" where the parser misread the place and only the change itself is sure.
-    `constants` are the words `constexpr` around it, with what stands there where its value is not a constant any more: (start, end, text)."""
+    `constants` are the words `constexpr` around it, with what stands there where its value is not a constant any
+    more: (start, end, text)."""
 
     def key(self, ordinal: int, around: str) -> str:
         """The same while the line and the change are the same, wherever the line stands."""
@@ -48,7 +51,8 @@ def sites_of(path: str, text: bytes) -> list[Site]:
             return strength(node.child_by_field_name("left")) < own or strength(node.child_by_field_name("right")) <= own
         if node.type == "conditional_expression":
             return strength(node.child_by_field_name("condition")) <= 2
-        return node.type in ("unary_expression", "pointer_expression", "cast_expression") and any(strength(n) < 99 for n in node.named_children)
+        return node.type in ("unary_expression", "pointer_expression",
+                             "cast_expression") and any(strength(n) < 99 for n in node.named_children)
 
     def note(kind: str, start: int, end: int, new: str, outer, how: str) -> None:
         old = text[start:end].decode()
@@ -88,7 +92,8 @@ def sites_of(path: str, text: bytes) -> list[Site]:
         if kind in kSkippedNodes or kind.startswith("preproc_") and kind not in ("preproc_if", "preproc_ifdef", "preproc_else"):
             return
         if kind == "ERROR" or "statement" in kind and kind not in ("compound_statement", "if_statement", "for_statement", "while_statement",
-                                                                   "switch_statement", "case_statement", "for_range_loop") and "KRN_PLANTED" in source(node):
+                                                                   "switch_statement", "case_statement",
+                                                                   "for_range_loop") and "KRN_PLANTED" in source(node):
             return
         if kind in ("condition_clause", "init_declarator", "return_statement") and "KRN_PLANTED" in source(node):
             return
@@ -113,7 +118,8 @@ def sites_of(path: str, text: bytes) -> list[Site]:
                     add("operator" if sign not in ("&&", "||") else "logic", operator, kFlips[sign], node)
                 if sign in kOrdered and source(left) != source(right):
                     add("swap_operands", node, f"({source(right)}) {sign} ({source(left)})")
-                if sign in ("<", "<=", ">", ">=", "-", "+") and right.type in ("identifier", "field_expression", "call_expression", "subscript_expression"):
+                if sign in ("<", "<=", ">", ">=", "-", "+") and right.type in ("identifier", "field_expression", "call_expression",
+                                                                               "subscript_expression"):
                     add("offset", right, f"({source(right)} + 1)")
         elif kind == "assignment_expression":
             operator = node.child_by_field_name("operator")
@@ -130,7 +136,8 @@ def sites_of(path: str, text: bytes) -> list[Site]:
             add("constant", node, "false" if kind == "true" else "true")
         elif kind == "condition_clause":
             value = node.child_by_field_name("value")
-            if value is not None and node.child_by_field_name("initializer") is None and value.type not in ("declaration", "condition_declaration"):
+            if value is not None and node.child_by_field_name("initializer") is None and value.type not in ("declaration",
+                                                                                                            "condition_declaration"):
                 add("condition", value, f"!({source(value)})", value, "truth")
         elif kind == "conditional_expression" and not speaks(node):
             yes, no = node.child_by_field_name("consequence"), node.child_by_field_name("alternative")

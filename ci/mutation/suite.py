@@ -39,13 +39,15 @@ class Test:
 class Suite:
     def __init__(self, root: Path, build: Path, state: Path, jobs: int):
         self.root, self.folder, self.state, self.jobs = root, build, state, jobs
-        listed = json.loads(subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True, check=True).stdout)
+        listed = json.loads(subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], capture_output=True, text=True,
+                                           check=True).stdout)
         graph = listed["backtraceGraph"]
         self.tests: dict[str, Test] = {}
         self.unbuilt = any(not test.get("command") for test in listed["tests"])  # ctest tells no command of a test that is not built
         for test in listed["tests"]:
             given = {p["name"]: p["value"] for p in test.get("properties", [])}
-            if not test.get("command") or given.get("FIXTURES_REQUIRED") or given.get("FIXTURES_SETUP") or kUnused & set(given.get("LABELS", [])):
+            fixture = given.get("FIXTURES_REQUIRED") or given.get("FIXTURES_SETUP")
+            if not test.get("command") or fixture or kUnused & set(given.get("LABELS", [])):
                 continue
             node, files = test.get("backtrace"), []
             while node is not None:
@@ -181,7 +183,7 @@ class Suite:
     def near(self, path: str) -> list[list[Test]]:
         """By stage: tests of the file, of its folder, all others."""
         place, stem = Path(path).parent, Path(path).stem
-        under = place.relative_to("core") if place.is_relative_to("core") else place.relative_to("plugins") if place.is_relative_to("plugins") else place
+        under = next((place.relative_to(top) for top in ("core", "plugins") if place.is_relative_to(top)), place)
         folder = kPlaces.get(str(place), str(Path("tests/unit") / under))
         while not any(t.folder == folder for t in self.tests.values()) and folder != "tests/unit":
             folder = str(Path(folder).parent)

@@ -52,7 +52,8 @@ CallGuard::Ranges CallGuard::ranges_of(const std::vector<TensorRef>& tensors) {
 bool CallGuard::meets(const Ranges& ranges, std::pair<uintptr_t, uintptr_t> range) {
   if (ranges.empty()) return false;
   const auto [begin, end] = range;
-  const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin, [](uintptr_t at, const auto& range) { return at < range.second; });
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), begin, [](uintptr_t at, const auto& range) { return at < range.second; });
   return begin != end && after != ranges.end() && after->first < end;
 }
 

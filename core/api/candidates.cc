@@ -138,7 +138,8 @@ struct CompiledPart : Compiled {
   bool is_candidate = true;     // the k-th way; else the best guess
 };
 
-Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate) {
+Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph,
+                                  uint32_t candidate) {
   KRN_TRY_LET(const RegionBytes bytes, write_region(graph));
   std::vector<TensorRef> weights;
   for (ValueId v : bytes.weights) weights.push_back(prepared.constants[graph.values[v].index]);
@@ -192,7 +193,8 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     for (uint32_t node : claim.nodes) {
       const OpId op = whole.nodes[node];
       if (!kept_by(choice.cut, graph.ops[op])) continue;
-      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session)))) claims.refusals.push_back({node, kWrongBefore}), repaired = true;
+      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session))))
+        claims.refusals.push_back({node, kWrongBefore}), repaired = true;
       else wanted[0].ops.push_back(op);
     }
   constexpr int kMostHalvings = 16;
@@ -213,7 +215,9 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     for (uint32_t r = 0; r < parts.regions.size(); ++r)
       for (OpId op : parts.regions[r].ops) number_of[op] = r;
     if (!choice.left_out.empty()) {
-      const auto is_left = [&](OpId op) { return std::find(choice.left_out.begin(), choice.left_out.end(), number_of[op]) != choice.left_out.end(); };
+      const auto is_left = [&](OpId op) {
+        return std::find(choice.left_out.begin(), choice.left_out.end(), number_of[op]) != choice.left_out.end();
+      };
       for (Claim& claim : wanted) std::erase_if(claim.ops, is_left);
       KRN_TRY_LET(parts, partition(graph, wanted));
     }
@@ -234,9 +238,10 @@ Refusals by_op(const ClaimResult& claims, const std::vector<OpId>& ops_of_nodes)
 
 WhyEager why_eager(const Prepared& prepared, OpId id, const Refusals& said) {
   const Op& op = prepared.graph.ops[id];
-  if (op.code == OpCode::kOpaque) return {"opaque", op.call < prepared.captured.whys.size() ? prepared.captured.whys[op.call] : "not in the operator table"};
+  if (op.code == OpCode::kOpaque)
+    return {"opaque", op.call < prepared.captured.whys.size() ? prepared.captured.whys[op.call] : "not in the operator table"};
   const auto refusal = said.find(id);
-  if (refusal == said.end()) return {"left_out", "left eager by the cut"};
+  if (refusal == said.end()) return {"left_out", "not among the operators that this plan compiles"};
   return {refusal->second == kWrongBefore ? "known_wrong" : "refused", refusal->second};
 }
 
@@ -304,7 +309,8 @@ std::string why_no_plugin(Session::Impl& session) {
     const std::string name = report.name.empty() ? report.path : report.name;
     std::string why = report.used ? "has no such device" : report.reason;
     for (PluginDevice* device : devices)
-      if (device->plugin_name() == report.name && device->torch_device() == session.device) why = "was not asked for by name (--only-plugin)";
+      if (device->plugin_name() == report.name && device->torch_device() == session.device)
+        why = "was not asked for by name (--only-plugin)";
     found += (found.empty() ? "" : "; ") + name + " " + why + (report.used || report.advice.empty() ? "" : " (" + report.advice + ")");
   }
   if (found.empty())
@@ -351,7 +357,8 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
   Prepared prepared;
   KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
   for (Value& value : prepared.captured.graph.values)
-    if (value.kind == ValueKind::kConstant && std::count(session.written_elsewhere.begin(), session.written_elsewhere.end(), size_t{value.index}) > 0)
+    if (value.kind == ValueKind::kConstant &&
+        std::count(session.written_elsewhere.begin(), session.written_elsewhere.end(), size_t{value.index}) > 0)
       value.kind = ValueKind::kState;
   prepared.graph = prepared.captured.graph;
   for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
@@ -390,7 +397,8 @@ Result<std::shared_ptr<const RegionBytes>> written_graph(Prepared& prepared) {
   return prepared.written;
 }
 
-Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate) {
+Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph,
+                             uint32_t candidate) {
   KRN_TRY_LET(CompiledPart part, compile_part(session, prepared, device, graph, candidate));
   return BuiltPart{std::move(part.executable), std::move(part.inputs)};
 }
@@ -402,7 +410,8 @@ Hash judged_hash(const Graph& region, const Session::Impl& session) {
   hash.update(bytes->hash.data(), bytes->hash.size());
   const PolicyOptions policy = policy_of(session);
   const std::string rule = std::to_string(policy.numerics) + " " + std::to_string(session.options.error_budget) +
-                           (policy.tf32_convolutions ? " c" : "") + (policy.tf32_products ? " p" : "") + (policy.tf32_recurrent ? " r" : "");
+                           (policy.tf32_convolutions ? " c" : "") + (policy.tf32_products ? " p" : "") +
+                           (policy.tf32_recurrent ? " r" : "");
   hash.update(rule.data(), rule.size());
   return hash.finish();
 }
@@ -419,7 +428,9 @@ bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
   if (!conv && !recurrent && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
   if (op.b(AttrKey::k_ieee) || graph.type(op.operands[0]).dtype != DType::k_f32) return false;
   const PolicyOptions policy = policy_of(session);
-  return policy.numerics == KRN_NUMERICS_FAST || (conv ? policy.tf32_convolutions : recurrent ? policy.tf32_recurrent : policy.tf32_products);
+  return policy.numerics == KRN_NUMERICS_FAST || (conv        ? policy.tf32_convolutions
+                                                  : recurrent ? policy.tf32_recurrent
+                                                              : policy.tf32_products);
 }
 
 Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {
@@ -441,7 +452,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   const Partition& parts = cut.parts;
   const Refusals said = by_op(claims, whole.nodes);
   if (parts.regions.empty())
-    return Status(Code::k_unsupported, device.plugin_name() + " claims nothing of this model that pays");
+    return Status(Code::k_unsupported, device.plugin_name() + " takes no operators of this model that are worth compiling");
 
   built.from_cache = true;
   std::vector<uint8_t> compiled(prepared.graph.ops.size(), 0);

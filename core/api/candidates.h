@@ -78,8 +78,8 @@ struct BuiltPlan {
   std::vector<std::string> hashes() const;  // hex, of the regions
 };
 
-// Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of it
-// may be kept in the cache and answer nothing.
+// Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of
+// it may be kept in the cache and answer nothing.
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs);
@@ -94,7 +94,8 @@ struct BuiltPart {
   std::shared_ptr<Executable> executable;
   std::vector<ValueId> inputs;
 };
-Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph, uint32_t candidate);
+Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph,
+                             uint32_t candidate);
 
 // What is remembered of code that was judged wrong: the region, or one op as a region of its own, under the session's numerics.
 Hash judged_hash(const Graph& region, const Session::Impl& session);

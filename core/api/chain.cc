@@ -323,7 +323,8 @@ class Chain::Choosing {
     if (start_warm(now_s() - start)) return d_.report;
     if (s_.never_compiles()) {
       finish(0);
-      d_.report.reasons.insert(d_.report.reasons.begin(), "no earlier process decided about such calls, and compile is never: eager answers them");
+      d_.report.reasons.insert(d_.report.reasons.begin(),
+                               "no earlier process decided about such calls, and compile is never: eager answers them");
       return d_.report;
     }
     start = now_s();
@@ -413,7 +414,7 @@ class Chain::Choosing {
         if (!part.refusals.empty())
           row.note = part.refusals.front();
         else if (part.runs == 0)
-          row.note = "these inputs do not come by";
+          row.note = "these inputs do not lead through it";
         else if (share < kLeastShare)
           row.note = "too short to matter";
         report.segments.push_back(std::move(row));

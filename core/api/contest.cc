@@ -121,11 +121,13 @@ void add_launch_replays(Deciding& d) {
     } else {
       std::shared_ptr<LaunchReplay> shared = std::move(*replay);
       // The recording reads the plan's arena and weights: it keeps the call alive.
-      const CallFn call = d.in_eagers_forms([shared, keep = d.candidates[i].own](const Tensors& inputs) { return shared->run(inputs); }, !d.candidates[i].is_plan() || d.strides_may_differ(*d.candidates[i].built.plan));
+      const CallFn call = d.in_eagers_forms([shared, keep = d.candidates[i].own](const Tensors& inputs) { return shared->run(inputs); },
+                                            !d.candidates[i].is_plan() || d.strides_may_differ(*d.candidates[i].built.plan));
       const Result<bool> alike = d.prepared ? answers_alike(d, call, d.candidates[i].call) : Result<bool>(true);
       if (!alike.ok() || !*alike) {
         recorded.report.reason = "wrong_result";
-        recorded.report.note = alike.ok() ? "the recording answers new inputs in another way than the call that was recorded" : alike.status().message().what;
+        recorded.report.note =
+            alike.ok() ? "the recording answers new inputs in another way than the call that was recorded" : alike.status().message().what;
         recorded.report.verified = false;
       } else {
         recorded.call = call;
@@ -215,7 +217,8 @@ Result<size_t> race_candidates(Deciding& d) {
   options.threshold = kLeastGain;
   options.limit_ns = static_cast<uint64_t>(d.session.options.race_seconds * 1e9);
   if (d.session.device.kind != Device::kCpu) options.wait = [&d] { return d.services.synchronize(d.session.device); };
-  if (Cache* cache = d.session.runtime.cache(); cache && cache->usable()) options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
+  if (Cache* cache = d.session.runtime.cache(); cache && cache->usable())
+    options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
   options.between = pass_gate;
   options.cancel = end_flag();
   ProcessInterference interference(!runs_in_worker(d));
@@ -276,7 +279,7 @@ Result<size_t> race_candidates(Deciding& d) {
 }
 
 StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds) {
-  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, -1, step.reason, step.note};
+  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, 0, -1, step.reason, step.note};
 }
 
 // What eager's call spends in the nodes that the plan's eager steps stand for, where instructions are counted. A node that several steps

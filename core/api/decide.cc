@@ -9,6 +9,7 @@
 #include "abi/planted.h"
 #include "core/api/contest.h"
 #include "core/api/kept_decision.h"
+#include "core/api/limits.h"
 #include "core/api/region_trial.h"
 #include "core/api/verification.h"
 
@@ -182,7 +183,9 @@ void finish(Deciding& d) {
     const double saved = d.report.disturbed.empty() && !d.count ? (d.report.eager_ms - d.report.chosen_ms) / 1e3 : 0;
     if (d.report.chosen == best->report.name && saved > 0)
       d.report.pays_back_after_calls = static_cast<int64_t>(std::ceil(d.report.compile_seconds / saved));
-    if (d.report.chosen != best->report.name) d.report.reasons.push_back(best->report.name + " " + best->report.reason + (best->report.note.empty() ? "" : ": " + best->report.note));
+    if (d.report.chosen != best->report.name)
+      d.report.reasons.push_back(best->report.name + " " + best->report.reason +
+                                 (best->report.note.empty() ? "" : ": " + best->report.note));
     for (const std::string& refusal : best->built.refusals) d.report.reasons.push_back("eager: " + refusal);
     time_steps(d, *best);
   }
@@ -190,10 +193,13 @@ void finish(Deciding& d) {
   for (const Candidate& candidate : d.candidates) {
     if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
       d.report.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
-    if (candidate.report.reason == "wrong_result") d.report.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
+    if (candidate.report.reason == "wrong_result")
+      d.report.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
     d.report.candidates.push_back(candidate.report);
     d.report.candidates.back().repaired = candidate.built.repaired;
   }
+  if (d.session.options.limits && d.prepared && d.report.disturbed.empty() && !d.count)
+    add_limits(d.session, *d.prepared, best ? &best->built : nullptr, d.report);
 }
 
 // For a plan whose answers show nothing, because roundings alone move them as far: each region has to be right by itself, on what
@@ -292,7 +298,8 @@ ModelReport eager_answers(Deciding& d) {
   d.report.chosen = "eager";
   d.report.verified = true;
   d.report.eager_share = 1;
-  d.report.reasons.insert(d.report.reasons.begin(), "no earlier process decided about such calls, and compile is never: eager answers them");
+  d.report.reasons.insert(d.report.reasons.begin(),
+                          "no earlier process decided about such calls, and compile is never: eager answers them");
   d.publish({}, {});
   return d.report;
 }
@@ -340,7 +347,8 @@ Result<ModelReport> run(Deciding& d) {
         d.report.reasons.push_back("not verified: " + status.message().what);
         for (Candidate& candidate : d.candidates) {
           candidate.report.verified = candidate.baseline;
-          if (!candidate.baseline && candidate.call) candidate.report.reason = "not_verified", candidate.report.note = status.message().what;
+          if (!candidate.baseline && candidate.call)
+            candidate.report.reason = "not_verified", candidate.report.note = status.message().what;
         }
       }
     } else {
@@ -390,7 +398,8 @@ Result<ModelReport> run(Deciding& d) {
     d.report.kernels_generated += d.step([&] { return compile_other_structures(d.session, d.specs); });
     d.stage("other_sizes", now_s() - start);
   }
-  if (Cache* cache = d.session.runtime.cache()) d.step([&] { cache->sweep(); });  // here and not where entries are written: a decision writes many
+  if (Cache* cache = d.session.runtime.cache())
+    d.step([&] { cache->sweep(); });  // here and not where entries are written: a decision writes many
   return d.report;
 }
 
@@ -419,6 +428,18 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
   KRN_TRY(keep_fallback_rule(session, *report));
   for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;
+}
+
+Result<ModelReport> take_over(Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  Deciding d(session, inputs);
+  std::optional<KnownRun> known = read_known_run(d);
+  if (!known) return Status(Code::k_unsupported, "nothing was decided for such calls");
+  KRN_TRY(prepare(d, std::move(known)));
+  if (!d.prepared || !d.ledger) return Status(Code::k_unsupported, "no decision was found for the graph of such calls");
+  if (!start_from_kept_decision(d))
+    return Status(Code::k_unsupported, d.ledger->choice + ", which was chosen, cannot be made of what there is");
+  KRN_TRY(keep_fallback_rule(session, d.report));
+  return d.report;
 }
 
 namespace {

@@ -16,6 +16,10 @@ namespace keirin {
 // `for_range`: at one of the places where ranges are checked.
 Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>& inputs, bool for_range = false);
 
+// Under the session's compile_mutex, with `takes_over` set. Publishes what an earlier process decided for such calls; `unsupported` where
+// none did, or its plan cannot be made, and nothing was published.
+Result<ModelReport> take_over(Session::Impl& session, const std::vector<TensorRef>& inputs);
+
 // Under the session's compile_mutex. Makes a plan of the range's choice for calls like one with these inputs and publishes it: eager runs
 // once, to be looked at, nothing is verified or raced, and code is generated only for a structure that was not met. Eager answers such
 // calls from then on where no plan can be made, also where the error says why.

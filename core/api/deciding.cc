@@ -79,7 +79,8 @@ Result<Tensors> Deciding::input_set(int set) {
     return near;
   }
   if (!session.rules) {
-    KRN_TRY_LET(Tensors drawn, make_inputs(prepared->captured.graph, services, {static_cast<uint64_t>(set), static_cast<uint32_t>(set), session.device, {}}));
+    KRN_TRY_LET(Tensors drawn, make_inputs(prepared->captured.graph, services,
+                                           {static_cast<uint64_t>(set), static_cast<uint32_t>(set), session.device, {}}));
     // Integers that an operator outside the table reads may be pivots, lengths or offsets, and others than the caller's no valid ones.
     const std::vector<InputHint> hints = infer_inputs(prepared->captured.graph);
     for (size_t i = 0; i < drawn.size() && i < hints.size(); ++i)
@@ -90,7 +91,8 @@ Result<Tensors> Deciding::input_set(int set) {
   for (size_t i = 0; i < specs.size(); ++i) {
     TensorSpec spec = specs[i];
     spec.device = {};
-    KRN_TRY_LET(TensorRef tensor, draw(services, spec, session.rules->inputs[i], session.rules->seed + 1000 + set, "input" + std::to_string(i)));
+    KRN_TRY_LET(TensorRef tensor,
+                draw(services, spec, session.rules->inputs[i], session.rules->seed + 1000 + set, "input" + std::to_string(i)));
     KRN_TRY_LET(tensor, services.to_device(tensor, session.device));
     drawn.push_back(std::move(tensor));
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/api/events.h"
+#include "core/api/kept_ranges.h"
 #include "core/base/end_flag.h"
 #include "core/host/guard/fork_count.h"
 #include "core/ir/graph.h"
@@ -40,7 +41,9 @@ bool may_be_tried_again(const Result<ModelReport>& report) {
 }  // namespace
 
 DecisionThread::DecisionThread(Session::Impl& session)
-    : session_(session), forks_(fork_count()), refused_(session.why_not_beside_calls()), met_(static_cast<size_t>(session.options.max_shapes)) {
+    : session_(session), forks_(fork_count()), refused_(session.why_not_beside_calls()),
+      may_have_ranges_(session.options.ranges && !session.never_compiles() && session.options.force != "eager"),
+      met_(static_cast<size_t>(session.options.max_shapes)) {
   if (!refused_.empty())
     refused_ = "not decided beside calls, whose state it would disturb: " + refused_ +
                "; eager answers until compile() is called for such inputs";
@@ -62,8 +65,8 @@ DecisionThread::~DecisionThread() {
 }
 
 bool DecisionThread::waits_for_range(const Sizes& sizes, bool* bring_about) {
-  if (sizes.empty() || !session_.options.ranges || session_.never_compiles() || session_.options.force == "eager") return false;
   if (first_.empty()) first_ = sizes;
+  if (taken_over_) return true;
   if (sizes == first_) return false;
   *bring_about = second_.empty();
   if (*bring_about) second_ = sizes;
@@ -80,15 +83,14 @@ void DecisionThread::meet(const Tensors& inputs) {
     std::vector<TensorSpec> specs;
     for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
     if (refused_.empty()) {
-      task.sizes = session_.range_sizes(specs);
-      if (waits_for_range(task.sizes, &bring_about)) {
+      if (may_have_ranges_) task.sizes = session_.range_sizes(specs);
+      task.counted = task.sizes.empty() || !waits_for_range(task.sizes, &bring_about);
+      if (!task.counted) {
         if (left_.contains(task.sizes) || waiting_.size() >= kMostWaiting) return;  // of the latter the next call asks again
         if (!waiting_.insert(task.sizes).second) return;
-      } else {
-        task.sizes.clear();
       }
     }
-    const MetSizes::Answer answer = task.sizes.empty() ? met_.meet(inputs) : MetSizes::Answer::kNew;
+    const MetSizes::Answer answer = task.counted ? met_.meet(inputs) : MetSizes::Answer::kNew;
     if (answer == MetSizes::Answer::kKnown) return;
     if (!refused_.empty()) {
       said_refused_ = true;
@@ -98,7 +100,7 @@ void DecisionThread::meet(const Tensors& inputs) {
   }
   Result<MetCall> call = keep_call(inputs, session_.runtime.tensors());
   if (!call.ok()) return done_with(task);  // no memory: nothing is decided about such calls
-  if (bring_about) add({{call->specs, {}, {}}, 0, {}, {}, true});
+  if (bring_about) add({.call = {call->specs, {}, {}}, .check = true});
   task.call = std::move(*call);
   add(std::move(task));
 }
@@ -130,7 +132,7 @@ void DecisionThread::decide_again(const MetCall& call) {
     (void)met_.meet(call);
     if (first_.empty()) first_ = session_.range_sizes(call.specs);
   }
-  add({call, 0, {}, {}, false});
+  add({.call = call, .counted = true});
 }
 
 void DecisionThread::add(Task task) {
@@ -217,10 +219,13 @@ bool DecisionThread::decide(Task& task) {
   std::string failed;
   try {
     if (!task.sizes.empty()) {
-      if (enter(task) || !counts(task)) return false;
+      take_over_ranges(task.call);
+      if (enter(task) || (!task.counted && !counts(task))) return false;
       done_with(task);
       task.sizes.clear();  // it counts once, however often it is tried
     }
+    if (task.check) take_over_ranges(task.call);
+    if (task.check && taken_over_) return false;
     std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
     while (!turn.try_lock_for(kLook))
       if (queue_->stop) return false;
@@ -237,6 +242,23 @@ bool DecisionThread::decide(Task& task) {
   }
   if (!failed.empty()) session_.note_undecided(task.call.specs, "not decided: " + failed);
   return false;
+}
+
+void DecisionThread::take_over_ranges(const MetCall& call) {
+  if (std::exchange(looked_, true)) return;
+  const Sizes sizes = session_.range_sizes(call.specs);
+  const std::optional<KeptRanges> known = read_kept_ranges(session_);
+  if (!known || known->box.least.size() != sizes.size()) return;
+  session_.ranges.set(*known);
+  {
+    const std::lock_guard lock(met_mutex_);
+    taken_over_ = true;
+  }
+  const std::shared_ptr<const SizeRange> range = session_.ranges.find(sizes);
+  const std::string what =
+      "ranges of sizes are those of an earlier process, which checked " + std::to_string(known->checks.size()) + " sizes";
+  session_.tell(Event::Kind::kDecided, kNote, what);
+  session_.note(call.specs, range ? range->piece.choice : "eager", what);
 }
 
 bool DecisionThread::enter(const Task& task) {
@@ -302,6 +324,7 @@ bool DecisionThread::check_sizes(const Task& task) {
         wrong.name = session_.options.only_candidate;
         wrong.reason = "wrong_result";
       }
+      lasting_ &= check.status().code() == Code::k_wrong_result || check.status().cause() != nullptr;
       check = std::move(none);
     }
     again |= check->disturbed;
@@ -309,6 +332,7 @@ bool DecisionThread::check_sizes(const Task& task) {
     else checked_.push_back(std::move(*check));
   }
   session_.ranges.set(std::move(box), divide(checked_), checked_);
+  if (lasting_ && !again) keep_ranges(session_);
   {
     const std::lock_guard lock(met_mutex_);
     left_.clear();

@@ -5,7 +5,8 @@
 // processor. With `compile` never it only takes over what earlier processes decided. A call hands on what it met and
 // never waits: it takes a lock that is free, or leaves it to the next call. Internal to core/api.
 //
-// The first size met is decided by itself. With the second, what was decided is checked at more sizes, and ranges are made of what is
+// At the first size met the thread looks whether an earlier process left ranges, and takes them over. Else that size is decided by itself.
+// With the second, what was decided is checked at more sizes, and ranges are made of what is
 // found (core/api/size_ranges.h); a size that lies in one is entered: its plan is made here, of the range's choice, and nothing is decided.
 //
 // A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what
@@ -53,9 +54,10 @@ class DecisionThread {
   struct Task {
     MetCall call;           // of a check: any call of those that brought it about
     int attempts = 0;
-    Clock::time_point due;  // not before
-    Sizes sizes;            // where they may lie in a range; of a call that is decided by itself: empty
+    Clock::time_point due = {};  // not before
+    Sizes sizes = {};       // where they may lie in a range; of a call that is decided by itself: empty
     bool check = false;     // find out what answers which sizes
+    bool counted = false;   // among those that are decided, should no range hold it
   };
   // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
   struct Queue {
@@ -76,6 +78,8 @@ class DecisionThread {
   bool decide(Task& task);
   // The same of the ranges.
   bool check_sizes(const Task& task);
+  // Looks once for ranges that an earlier process kept; `call`: one of those that they are for.
+  void take_over_ranges(const MetCall& call);
   // Whether its sizes lie in a range, which then answers them.
   bool enter(const Task& task);
   // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
@@ -90,12 +94,15 @@ class DecisionThread {
   Session::Impl& session_;
   const uint64_t forks_;
   std::string refused_;  // why nothing is decided beside calls; empty: it is
+  const bool may_have_ranges_;
   std::mutex met_mutex_;
   MetSizes met_;                                   // under met_mutex_
   bool said_refused_ = false, said_full_ = false;  // under met_mutex_
   // Under met_mutex_: the first sizes that may lie in a range, the second ones, and those whose turn has not come.
   Sizes first_, second_;
+  bool taken_over_ = false;                        // ranges that an earlier process kept; written by the thread
   std::set<Sizes> waiting_, left_;                 // and those that are in no range, and too many to be decided
+  bool looked_ = false, lasting_ = true;           // the thread's: for kept ranges; whether the next process would find the same
   std::vector<CheckedSizes> checked_;              // the thread's
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();
   std::thread thread_;  // started by the first task, under the queue's mutex

@@ -31,6 +31,12 @@ Result<NamedDevice> find_device(std::string_view name, const PluginHost& plugins
     for (const PluginReport& report : plugins.reports())
       if (!report.used && report.name == kind)
         message.what += "; plugin " + report.name + ": " + report.reason;
+    // The kernel shows it and LibTorch, whose GPU code is loaded, does not: what lies between them is the driver's library.
+    const auto is_it = [&](const HardwareItem& item) { return item.torch_device == found->device; };
+    const auto item = std::find_if(plugins.hardware().begin(), plugins.hardware().end(), is_it);
+    if (item != plugins.hardware().end() && message.advice.starts_with("choose one"))
+      message.advice = item->description + " is in this machine: install its driver's library, in a version that this LibTorch takes; "
+                       "a container has to be started with the GPU";
     return Status(status.code(), std::move(message));
   }
   return std::move(*found);

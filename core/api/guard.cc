@@ -78,31 +78,57 @@ CallChecker::~CallChecker() {
   thread_.join();
 }
 
+bool CallChecker::has_room() {
+  if (in_forked_copy()) return false;
+  const std::lock_guard lock(queue_->mutex);
+  return queue_->samples.size() < kMaxWaiting;
+}
+
 void CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs,
                          const std::vector<TensorRef>& outputs, TensorServices& services) {
-  if (in_forked_copy()) return;
-  {
-    const std::lock_guard lock(queue_->mutex);
-    if (queue_->samples.size() >= kMaxWaiting) return;
-  }
+  if (!has_room()) return;
   Sample sample{std::move(guard), copies(inputs, services), copies(outputs, services)};
-  if (sample.inputs.size() != inputs.size() || sample.outputs.size() != outputs.size()) return;
+  if (sample.inputs.size() == inputs.size() && sample.outputs.size() == outputs.size()) add(std::move(sample), services);
+}
+
+bool CallChecker::submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs, Answer answer,
+                         std::function<void(const std::string& wrong)> judged, TensorServices& services) {
+  if (!has_room()) return false;
+  Sample sample{std::move(guard), copies(inputs, services), {}, std::move(answer), std::move(judged)};
+  return sample.inputs.size() == inputs.size() && add(std::move(sample), services);
+}
+
+bool CallChecker::add(Sample sample, TensorServices& services) {
   const std::lock_guard lock(queue_->mutex);
   if (!thread_.joinable()) {
     try {
       thread_ = std::thread(&CallChecker::work, std::ref(*queue_), std::ref(services));
     } catch (const std::system_error&) {  // no thread to be had: the call is answered all the same
-      return;
+      return false;
     }
   }
   queue_->samples.push_back(std::move(sample));
   queue_->more.notify_one();
+  return true;
 }
 
 void CallChecker::drain() {
   if (in_forked_copy()) return;
   std::unique_lock lock(queue_->mutex);
   queue_->idle.wait(lock, [this] { return queue_->samples.empty() && !queue_->busy; });
+}
+
+void CallChecker::check(Sample& sample) {
+  PlanGuard& guard = *sample.guard;
+  if (guard.record->revoked) return;
+  if (sample.answer) {
+    Result<std::vector<TensorRef>> outputs = sample.answer(sample.inputs);
+    if (!outputs.ok()) return;  // who answers has taken note of it
+    sample.outputs = std::move(*outputs);
+  }
+  const std::string wrong = guard.check(sample.inputs, sample.outputs);
+  if (sample.judged) sample.judged(wrong);
+  if (!wrong.empty() && !KRN_PLANTED(sample_ignored) && !guard.record->revoked.exchange(true)) guard.revoke(wrong);
 }
 
 void CallChecker::work(Queue& queue, TensorServices& services) {
@@ -115,11 +141,7 @@ void CallChecker::work(Queue& queue, TensorServices& services) {
     queue.samples.pop_front();
     queue.busy = true;
     lock.unlock();
-    PlanGuard& guard = *sample.guard;
-    if (!guard.record->revoked) {
-      const std::string wrong = guard.check(sample.inputs, sample.outputs);
-      if (!wrong.empty() && !KRN_PLANTED(sample_ignored) && !guard.record->revoked.exchange(true)) guard.revoke(wrong);
-    }
+    check(sample);
     sample = {};
     lock.lock();
     queue.busy = false;

@@ -57,7 +57,7 @@ class CircuitBreaker {
 // What is counted of the calls that one choice answers: those of one plan, or of all plans of a range of sizes.
 struct ServiceRecord {
   CircuitBreaker breaker;
-  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> calls{0}, shadowed{0};
   std::atomic<bool> revoked{false};
 };
 
@@ -66,7 +66,7 @@ struct PlanGuard {
   using Tensors = std::vector<TensorRef>;
   std::shared_ptr<ServiceRecord> record = std::make_shared<ServiceRecord>();
   std::atomic<uint64_t> last_used{0};        // the number that the session gave its last call; of plans, the least goes first
-  uint64_t sample_rate = 0;                  // 0: never checked
+  uint64_t sample_rate = 0, shadow_rate = 0;  // 0: never checked
   // What is wrong with the outputs of a call, in words; empty if nothing is, or if it could not be told.
   std::function<std::string(const Tensors& inputs, const Tensors& outputs)> check;
   std::function<void(const std::string& what)> revoke;
@@ -75,6 +75,11 @@ struct PlanGuard {
   bool takes_sample() {
     const uint64_t n = record->calls.fetch_add(1, std::memory_order_relaxed);
     return sample_rate > 0 && (n < 3 || n % sample_rate == 0);
+  }
+  // The same of calls that eager answered in the plan's place.
+  bool takes_shadow() {
+    const uint64_t n = record->shadowed.fetch_add(1, std::memory_order_relaxed);
+    return shadow_rate > 0 && (n < 3 || n % shadow_rate == 0);
   }
 };
 
@@ -86,6 +91,11 @@ class CallChecker {
   // Copies what the caller may overwrite as soon as the answer is his.
   void submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& outputs,
               TensorServices& services);
+  // A call whose outputs are still to be made, by `answer` on the copies and on the thread here; `judged` is told there what was wrong with
+  // them, empty: nothing, unless `answer` failed. False if the sample was dropped.
+  using Answer = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>& inputs)>;
+  bool submit(std::shared_ptr<PlanGuard> guard, const std::vector<TensorRef>& inputs, Answer answer,
+              std::function<void(const std::string& wrong)> judged, TensorServices& services);
   // Waits until everything submitted is checked: for tests, and before a report is read.
   void drain();
 
@@ -93,6 +103,8 @@ class CallChecker {
   struct Sample {
     std::shared_ptr<PlanGuard> guard;
     std::vector<TensorRef> inputs, outputs;
+    Answer answer = {};  // empty: the outputs are there
+    std::function<void(const std::string& wrong)> judged = {};
   };
   struct Queue {
     std::mutex mutex;  // guards what follows
@@ -100,6 +112,9 @@ class CallChecker {
     std::deque<Sample> samples;
     bool busy = false, stop = false;
   };
+  bool has_room();
+  bool add(Sample sample, TensorServices& services);
+  static void check(Sample& sample);
   static void work(Queue& queue, TensorServices& services);
   // The thread stayed in the process that was forked, perhaps with the lock: a copy checks nothing.
   bool in_forked_copy() const { return fork_count() != forks_; }

@@ -63,8 +63,10 @@ struct LoadOptions {
   // them, by a thread of the model that gives way to calls; eager answers meanwhile, and always for a model that writes its state or
   // draws random numbers, which only compile() decides. never: what earlier processes decided is used, and nothing is compiled.
   std::string compile = "now";
+  std::string plans = "on";      // what plans are for at first: Model::set_plans
   std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
+  std::string trust = "own";     // of a bundle (keirin build): native: its code may be used whoever made it; own: this user with this cache
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
   int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last; sizes in ranges do not count
   std::vector<std::string> load_libraries;  // that register operators, opened before the model is read; they stay loaded
@@ -117,6 +119,7 @@ struct Destination {
 
 class KRN_API Model {
  public:
+  // Of a .pt2 file, or of a bundle (docs/bundles.md), whose kinds of calls are decided when this returns.
   static Model load(const std::string& path, const LoadOptions& options = {});
   // The same of a .pt2 file in memory, which is read during the call only, and of an open file or memory file: from its beginning, whatever
   // its position, and it stays the caller's. `name` stands for it in messages and reports.
@@ -143,6 +146,13 @@ class KRN_API Model {
   // Names and live memory of parameters, buffers and constants, in the file's order. Valid until they are replaced or the model goes,
   // whichever `owner` outlives.
   std::vector<std::pair<std::string, TensorView>> weights() const;
+
+  // What plans are for, from the next call on: "on": they answer calls. "shadow": eager answers, and after the reply plans answer some of
+  // the calls too, on copies and on one thread beside them; what comes out is compared, and a wrong plan is revoked, as a sampled call's
+  // is. "off": eager answers, and nothing new is decided beside calls. No plan is lost, no call waits or fails, and each is answered
+  // under what it began with. Error for another word. Any thread.
+  void set_plans(const std::string& plans);
+  std::string plans() const;
 
   Signature signature() const;      // what a call takes and returns, as the file says
   std::string explain() const;      // what was chosen and why, as text

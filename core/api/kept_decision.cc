@@ -6,8 +6,10 @@
 #include "abi/planted.h"
 #include "core/api/contest.h"
 #include "core/api/decision_key.h"
+#include "core/api/limits.h"
 #include "core/api/verification.h"
 #include "core/eager/program/library_settings.h"
+#include "core/eager/rows/graph_calls.h"
 #include "core/eager/rows/launch_replay.h"
 #include "core/host/call/device.h"
 #include "core/ir/bytes.h"
@@ -17,55 +19,59 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-std::map<std::string, std::string> fingerprints(const Deciding& d) {
-  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION}, {"file", d.session.file_stamp}};
-  for (PluginDevice* device : d.session.runtime.plugins().devices())
-    if (device->torch_device() == d.session.device)
+std::map<std::string, std::string> fingerprints(const Session::Impl& session) {
+  std::map<std::string, std::string> out = {{"torch", KEIRIN_TORCH_VERSION}, {"file", session.file_stamp}};
+  for (PluginDevice* device : session.runtime.plugins().devices())
+    if (device->torch_device() == session.device)
       out["plugin " + device->plugin_name()] =
           device->plugin_build_id() + " " + device->arch() + " " + device->fingerprint() + " " + device->name();
   return out;
 }
 
-CacheKey key_of(const Deciding& d, const Hash& graph) {
-  Options options = d.session.options;
-  options.device = device_name(d.session.device);  // "cuda" is cuda:0
-  options.threads = d.services.num_threads();
-  return decision_key(graph, options, library_settings(d.session.device));
-}
-
-// What read_known_run asks for: program and inputs in the place of the graph. Nothing for a program that no digest tells from others.
-std::optional<CacheKey> key_by_program(const Deciding& d) {
-  const std::string& digest = d.session.model->program.digest;
-  if (digest.empty()) return std::nullopt;
-  std::string text = "program " + digest + "\n";
-  for (const TensorSpec& spec : d.specs) {
-    text += spec_text(spec);
-    for (const int64_t stride : spec.strides) text += " " + std::to_string(stride);
-    text += "\n";
-  }
-  CacheKey key = key_of(d, sha256(text.data(), text.size()));
-  for (const auto& [name, value] : fingerprints(d)) key.add("fingerprint " + name, value);
-  return key;
+CacheKey key_of(const Session::Impl& session, const Hash& graph) {
+  Options options = session.options;
+  options.device = device_name(session.device);  // "cuda" is cuda:0
+  options.threads = session.runtime.tensors().num_threads();
+  return decision_key(graph, options, library_settings(session.device));
 }
 
 void note_kept(const Deciding& d) {
   Cache& cache = *d.session.runtime.cache();
-  if (const auto key = key_by_program(d); key && !cache.read(EntryKind::kKnown, *key))
+  if (const auto key = known_run_key(d.session, d.inputs); key && !cache.read(EntryKind::kKnown, *key))
     cache.publish(EntryKind::kKnown, *key, known_run_text({d.seen, d.forms}));
-}
-
-// Where something may be taken from it.
-Cache* usable_cache(const Deciding& d) {
-  Cache* cache = d.session.runtime.cache();
-  const Options& options = d.session.options;
-  return cache && cache->usable() && options.verify && options.force.empty() && options.only_candidate.empty() ? cache : nullptr;
 }
 
 }  // namespace
 
+Cache* usable_cache(const Session::Impl& session) {
+  Cache* cache = session.runtime.cache();
+  const Options& options = session.options;
+  return cache && cache->readable() && options.verify && options.force.empty() && options.only_candidate.empty() ? cache : nullptr;
+}
+
+std::optional<CacheKey> key_by_program(const Session::Impl& session, const std::string& what) {
+  const std::string& digest = session.model->program.digest;
+  if (digest.empty()) return std::nullopt;
+  const std::string text = "program " + digest + "\n" + what;
+  CacheKey key = key_of(session, sha256(text.data(), text.size()));
+  for (const auto& [name, value] : fingerprints(session)) key.add("fingerprint " + name, value);
+  return key;
+}
+
+std::optional<CacheKey> known_run_key(const Session::Impl& session, const std::vector<TensorRef>& inputs) {
+  std::string text;
+  for (const TensorRef& input : inputs) {
+    const TensorSpec spec = spec_of(*input);
+    text += spec_text(spec);
+    for (const int64_t stride : spec.strides) text += " " + std::to_string(stride);
+    text += "\n";
+  }
+  return key_by_program(session, text);
+}
+
 std::optional<KnownRun> read_known_run(const Deciding& d) {
-  Cache* cache = usable_cache(d);
-  const auto key = key_by_program(d);
+  Cache* cache = usable_cache(d.session);
+  const auto key = known_run_key(d.session, d.inputs);
   if (!cache || !key || d.session.options.measure_again || d.inputs_share()) return std::nullopt;
   const std::optional<std::string> text = cache->read(EntryKind::kKnown, *key);
   if (!text) return std::nullopt;
@@ -78,11 +84,11 @@ void read_kept_decision(Deciding& d) {
 }
 
 void read_kept_decision(Deciding& d, const Hash& what) {
-  Cache* cache = usable_cache(d);
+  Cache* cache = usable_cache(d.session);
   if (!cache) return;
-  d.ledger_key = key_of(d, what);
+  d.ledger_key = key_of(d.session, what);
   std::string stale;
-  d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d), &stale);
+  d.ledger = read_ledger(*cache, *d.ledger_key, fingerprints(d.session), &stale);
 }
 
 bool start_from_kept_decision(Deciding& d) {
@@ -101,6 +107,12 @@ bool start_from_kept_decision(Deciding& d) {
     if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
     built = std::move(*plan);
     chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
+  } else if (choice == "replay" && d.session.takes_over) {
+    auto replay = EagerGraph::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
+    if (!replay.ok()) return false;
+    chosen = [shared = std::shared_ptr<EagerGraph>(std::move(*replay)), prepared = d.prepared](const Tensors& inputs) {
+      return shared->run(inputs);
+    };
   } else if (choice != "eager") {
     return false;  // a replay: cheap to make again, but raced then
   }
@@ -109,7 +121,9 @@ bool start_from_kept_decision(Deciding& d) {
     auto replay = LaunchReplay::record(chosen, d.inputs, d.seen.written_inputs, d.services, d.session.device);
     if (!d.trials.restore().ok() || !replay.ok()) return false;
     // The recording reads the plan's arena and weights: it keeps the call alive.
-    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) { return shared->run(inputs); };
+    chosen = [shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = chosen](const Tensors& inputs) {
+      return shared->run(inputs);
+    };
   }
   if (!built.plan || built.from_cache) {
     d.report.warm_start_seconds = now_s() - start;
@@ -123,13 +137,16 @@ bool start_from_kept_decision(Deciding& d) {
     d.report.steps_of = d.ledger->choice;
     const std::vector<double>& us = d.ledger->step_us;
     const std::vector<PlanStep>& steps = built.plan->steps();
-    for (size_t s = 0; s < steps.size(); ++s) d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
+    for (size_t s = 0; s < steps.size(); ++s)
+      d.report.steps.push_back(step_report(steps[s], built.plugin, us.size() == steps.size() ? us[s] : 0));
   }
+  if (d.session.options.limits && !d.count) add_limits(d.session, *d.prepared, &built, d.report);
   d.report.kernels_generated = static_cast<int>(built.kernels_generated);
   d.report.pays_back_after_calls = d.ledger->pays_back_after_calls;
   d.report.eager_share = d.ledger->eager_share;
   for (const LedgerCandidate& known : d.ledger->candidates) {
-    if (known.name == "eager") d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
+    if (known.name == "eager")
+      d.report.eager_ms = known.milliseconds, d.report.eager_peak_bytes = known.peak_bytes, d.report.eager_error = known.eager_error;
     if (known.name == d.ledger->choice) {
       d.report.chosen_ms = known.milliseconds, d.report.peak_bytes = known.peak_bytes;
       d.report.verified = known.verified, d.report.max_error = known.max_error;
@@ -156,7 +173,7 @@ void keep_decision(Deciding& d) {
   if (!d.ledger_key || (!d.keeps_decision && !KRN_PLANTED(disturbed_kept))) return;
   LedgerRecord record;
   record.choice = d.report.chosen;
-  record.fingerprints = fingerprints(d);
+  record.fingerprints = fingerprints(d.session);
   record.environment["model"] = d.session.name;
   record.pays_back_after_calls = d.report.pays_back_after_calls;
   record.eager_share = d.report.eager_share;
@@ -165,7 +182,8 @@ void keep_decision(Deciding& d) {
   for (const Candidate& candidate : d.candidates) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
-                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(), candidate.built.repaired});
+                                 r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(),
+                                 candidate.built.repaired});
   }
   publish_ledger(*d.session.runtime.cache(), *d.ledger_key, record);
   note_kept(d);

@@ -9,6 +9,14 @@
 
 namespace keirin {
 
+// Where something may be taken from it, or kept for others.
+Cache* usable_cache(const Session::Impl& session);
+// Of what is known of the program without its graph: all that a decision depends on, and `what` it is about. Nothing for a program that
+// no digest tells from others.
+std::optional<CacheKey> key_by_program(const Session::Impl& session, const std::string& what);
+
+// What read_known_run asks for: program and inputs in the place of the graph.
+std::optional<CacheKey> known_run_key(const Session::Impl& session, const std::vector<TensorRef>& inputs);
 // What an earlier process, which kept a decision for such inputs of this very file, was shown by eager: asked for by file and inputs, since
 // the graph that the decision is kept for is not known before.
 std::optional<KnownRun> read_known_run(const Deciding& d);

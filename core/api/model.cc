@@ -151,6 +151,19 @@ void Model::replace_weights(const std::map<std::string, TensorView>& values) {
   while (old.use_count() > 1 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
+void Model::set_plans(const std::string& plans) {
+  Options options;
+  if (Status status = set_option(option_row("plans"), options, plans); !status.ok())
+    raise(std::move(status).instead("nothing was changed"));
+  impl_->now()->set_plans(options.plans);
+}
+
+std::string Model::plans() const {
+  Options options;
+  options.plans = impl_->now()->plans();
+  return option_row("plans").get(options)[0];
+}
+
 std::vector<std::pair<std::string, TensorView>> Model::weights() const {
   std::vector<std::pair<std::string, TensorView>> out;
   for (auto& [name, tensor] : impl_->now()->weights()) out.emplace_back(std::move(name), view_of(std::move(tensor)));

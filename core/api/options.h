@@ -24,6 +24,8 @@ struct LoadOptions;
 
 enum class Fallback { kAllow, kWarn, kForbid };  // in the order of the words of its row
 enum class When { kNow, kBackground, kNever };   // the same
+enum class Trust { kOwn, kNative };              // the same
+enum class Plans { kOn, kShadow, kOff };         // the same
 
 struct Options {
 #define KRN_OPTION(field, type, initial, values, flag, variable, decides, where, text) type field = initial;

@@ -20,8 +20,8 @@ constexpr double kMostSeconds = 30;   // of looking for what is wrong in one pla
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
 // One graph's code alone on tensors of its inputs: a value for every output, and nothing of the caller's is written. State is put back.
-Result<Tensors> run_alone(Deciding& d, const Graph& graph, const std::shared_ptr<Executable>& executable, const std::vector<ValueId>& operands,
-                          const Tensors& inputs) {
+Result<Tensors> run_alone(Deciding& d, const Graph& graph, const std::shared_ptr<Executable>& executable,
+                          const std::vector<ValueId>& operands, const Tensors& inputs) {
   PlanStep step;
   step.name = "alone";
   step.executable = executable;
@@ -55,7 +55,8 @@ Result<Tensors> run_alone(Deciding& d, const Graph& graph, const std::shared_ptr
       continue;
     }
     const Value& target = graph.values[output.updates];
-    KRN_TRY_LET(TensorRef after, d.services.clone(target.kind == ValueKind::kInput ? own.at(target.index) : d.prepared->constants.at(target.index)));
+    KRN_TRY_LET(TensorRef after,
+                d.services.clone(target.kind == ValueKind::kInput ? own.at(target.index) : d.prepared->constants.at(target.index)));
     all.push_back(std::move(after));
   }
   if (writes_state) KRN_TRY(d.trials.restore());
@@ -129,7 +130,8 @@ class Search {
     all.outputs.clear();
     for (const Op& op : all.ops)
       for (ValueId v : op.results) all.outputs.push_back({v, kNone, kNone});
-    KRN_TRY_LET(const Tensors results, evaluate(all, d_.prepared->captured.calls, inputs_, d_.prepared->constants, {d_.session.device, std::nullopt}));
+    KRN_TRY_LET(const Tensors results,
+                evaluate(all, d_.prepared->captured.calls, inputs_, d_.prepared->constants, {d_.session.device, std::nullopt}));
     values_.resize(graph_.values.size());
     for (size_t k = 0; k < results.size(); ++k) values_[all.outputs[k].value] = results[k];
     for (ValueId v : graph_.inputs) values_[v] = inputs_.at(graph_.values[v].index);
@@ -192,7 +194,8 @@ class Search {
     for (OpId op : ops)
       if (may_round(d_.session, graph_, op)) add({judged_hash(graph_, op, d_.session), name_of(op) + " with others: " + why, true});
     if (found_.size() > found) return false;
-    const std::string range = std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
+    const std::string range =
+        std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
     add({judged_hash(part_of(ops).graph, d_.session), found_.size() == before ? range + ": " + why : std::string()});
     return false;
   }
@@ -248,7 +251,8 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
       Tensors border;
       for (ValueId v : part.inputs) border.push_back(values[region->cut.values[v]]);
       Answers answers;
-      KRN_TRY_LET(answers.eager, evaluate(part, d.prepared->captured.calls, border, d.prepared->constants, {d.session.device, std::nullopt}));
+      KRN_TRY_LET(answers.eager,
+                  evaluate(part, d.prepared->captured.calls, border, d.prepared->constants, {d.session.device, std::nullopt}));
       for (size_t k = 0; k < part.outputs.size(); ++k) values[region->cut.values[part.outputs[k].value]] = answers.eager[k];
       KRN_TRY_LET(answers.referee, in_fp64(d, part, border));
       Result<Tensors> ours = run_alone(d, part, step.executable, region->inputs, border);
@@ -314,7 +318,8 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
       const std::string& step = candidate.built.plan->steps()[region.step].name;
       if (!culprits.ok() || culprits->empty()) return give_up(step + " is wrong: " + verdict.wrong);
       for (const auto& culprit : *culprits) {
-        candidate.built.choice.device->judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
+        candidate.built.choice.device->judged_wrong(culprit.hash,
+                                                    "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
         if (culprit.what.empty()) continue;
         d.report.reasons.push_back(name + ": " + candidate.built.plugin + " is wrong for " + culprit.what +
                                    (culprit.rounds ? "; its operands are not rounded any more" : "; it is left out of the plan") +
@@ -323,7 +328,8 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     }
     if (!wrong) {
       if (num_halved > 0)
-        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) + " regions were halved, because eager itself is far from fp64 in them");
+        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) +
+                                   " regions were halved, because eager itself is far from fp64 in them");
       return changed;
     }
     if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);

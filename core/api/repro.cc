@@ -70,7 +70,8 @@ class Trial {
   // Empty where the plan is right, else what is wrong. `passes_only`: LibTorch computes what the passes left, and no plugin.
   Result<std::string> run(const Graph& graph, const std::vector<std::string>& disabled, bool passes_only) {
     KRN_TRY(verify(graph));
-    KRN_TRY_LET(const Tensors inputs, values(graph, case_.inputs, graph.inputs.size(), [](const Value& v) { return v.kind == ValueKind::kInput; }));
+    KRN_TRY_LET(const Tensors inputs,
+                values(graph, case_.inputs, graph.inputs.size(), [](const Value& v) { return v.kind == ValueKind::kInput; }));
     KRN_TRY_LET(const Tensors constants, values(graph, case_.constants, 0, [](const Value& v) {
                   return v.kind == ValueKind::kConstant || v.kind == ValueKind::kState;
                 }));
@@ -97,7 +98,8 @@ class Trial {
         candidate.push_back(target.kind == ValueKind::kInput ? own_inputs[target.index] : prepared.constants[target.index]);
       }
     }
-    KRN_TRY_LET(const Judgement judgement, judge(referee, eager, candidate, services_, judge_options(graph, case_.numerics, case_.error_budget)));
+    KRN_TRY_LET(const Judgement judgement,
+                judge(referee, eager, candidate, services_, judge_options(graph, case_.numerics, case_.error_budget)));
     return judgement.right ? std::string() : judgement.reason;
   }
 
@@ -133,7 +135,8 @@ class Trial {
 
   Result<BuiltPlan> build(Prepared& prepared) {
     if (const auto choice = find_choice(session_, case_.plan)) return build_plan(session_, prepared, *choice);
-    return Status(Code::k_invalid_input, {"no plugin here makes the plan " + case_.plan, {}, "nothing was run", "name its folder with --plugin"});
+    return Status(Code::k_invalid_input,
+                  {"no plugin here makes the plan " + case_.plan, {}, "nothing was run", "name its folder with --plugin"});
   }
 
   const ReproCase& case_;
@@ -175,7 +178,8 @@ Result<std::string> write_repro(const std::string& parent, const ReproCase& c, T
   std::error_code error;
   fs::create_directories(parent, error);
   fs::path folder = fs::path(parent) / name;
-  for (int n = 2; !fs::create_directory(folder, error) && !error && n < 100; ++n) folder = fs::path(parent) / (name + "-" + std::to_string(n));
+  for (int n = 2; !fs::create_directory(folder, error) && !error && n < 100; ++n)
+    folder = fs::path(parent) / (name + "-" + std::to_string(n));
   if (error) return Status(Code::k_exhausted, {"a folder for the wrong answer could not be made: " + error.message(), folder, {}, {}});
   std::ofstream(folder / "graph.ir") << print(c.graph);
   std::ofstream(folder / "case.json") << json{{"schema", "keirin/repro/1"},

@@ -40,6 +40,7 @@ struct ReproFinding {
 Result<ReproFinding> reproduce(Runtime& runtime, const ReproCase& c, const Options& options, int most_tries = 400);
 
 // The pass that makes the case fail: the last of the shortest row of passes with which it fails; empty if it fails with none of them.
-std::string first_bad_pass(const std::vector<std::string>& passes, const std::function<bool(const std::vector<std::string>& disabled)>& fails);
+std::string first_bad_pass(const std::vector<std::string>& passes,
+                           const std::function<bool(const std::vector<std::string>& disabled)>& fails);
 
 }  // namespace keirin

@@ -54,7 +54,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const Options& given) {
   host.paths = options.plugin_paths;
   host.services = runtime->tensors_;
   if (runtime->cache_ && runtime->cache_->usable()) host.cache_dir = runtime->cache_->dir();
-  host.quarantine = open_quarantine(runtime->cache_.get());
+  host.quarantine = runtime->quarantine_ = open_quarantine(runtime->cache_.get());
   host.compile_in = options.compile_in == "process" ? CompileIn::kProcess : CompileIn::kChild;
   host.compile_deadline = milliseconds_of(options.compile_deadline_seconds);
   host.run_in = options.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess;

@@ -13,6 +13,7 @@
 #include "core/api/decision_thread.h"
 #include "core/api/devices.h"
 #include "core/api/events.h"
+#include "core/api/kept_ranges.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
 #include "core/base/background.h"
@@ -105,8 +106,8 @@ Status Session::Impl::check_sizes(const std::vector<int64_t>& symbol_sizes, cons
   for (const SizeReport& size : sizes) all += (all.empty() ? "" : ", ") + range(size);
   if (symbol_sizes.size() > sizes.size())
     return Status(Code::k_invalid_input,
-                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free", name,
-                   "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
+                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free",
+                   name, "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
   for (size_t i = 0; i < symbol_sizes.size(); ++i)
     if (symbol_sizes[i] < sizes[i].min || (sizes[i].max > 0 && symbol_sizes[i] > sizes[i].max))
       return Status(Code::k_invalid_input, {"size " + std::to_string(symbol_sizes[i]) + " is outside of what the export allows", name,
@@ -135,7 +136,8 @@ std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::
   return out;
 }
 
-Session::Impl::Impl(Runtime& runtime, Options options) : runtime(runtime), options(std::move(options)) {}
+Session::Impl::Impl(Runtime& runtime, Options given)
+    : runtime(runtime), options(std::move(given)), plans(std::make_shared<std::atomic<Plans>>(options.plans)) {}
 Session::Impl::~Impl() = default;
 
 std::shared_ptr<const Decision> Session::Impl::find(const std::vector<TensorRef>& inputs) const {
@@ -186,8 +188,9 @@ void Session::Impl::publish(std::shared_ptr<const Decision> decision) {
   });
   if (let_go > 0) ranges.let_go(let_go);
   if (evicted)
-    add_reason(*evicted, "forgotten: " + std::to_string(options.max_shapes) +
-                             " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
+    add_reason(*evicted,
+               "forgotten: " + std::to_string(options.max_shapes) +
+                   " decisions are kept (max_shapes) and this was the oldest; eager answers such calls until they are compiled again");
 }
 
 void Session::Impl::revoke(const CallGuard& calls, const std::string& why) {
@@ -199,6 +202,7 @@ void Session::Impl::revoke(const std::shared_ptr<const SizeRange>& range, const 
   // First the range, so that none of its sizes is entered again by its choice. What was wrong at one size is not asked at any other.
   if (!ranges.close(range->piece.choice, why)) return;
   drop_range_plans(range->piece.choice);
+  keep_closed_ranges(*this);  // or the next process would take it over open
   tell(Event::Kind::kChanged, kWarning, "a range of sizes was closed: " + why);
   const std::lock_guard lock(report_mutex);
   if (!reports.empty()) reports.back().reasons.push_back("a range of sizes was closed: " + why);
@@ -267,6 +271,10 @@ void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std:
 
 void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason) {
   tell(Event::Kind::kChanged, kNote, reason);
+  note(inputs, "eager", reason);
+}
+
+void Session::Impl::note(const std::vector<TensorSpec>& inputs, const std::string& chosen, const std::string& reason) {
   ModelReport report;
   report.model = name;
   report.device = device_name(device);
@@ -274,9 +282,9 @@ void Session::Impl::note_undecided(const std::vector<TensorSpec>& inputs, const 
   report.threads = runtime.tensors().num_threads();
   report.sizes = free_sizes(inputs);
   for (const TensorSpec& spec : inputs) report.inputs.push_back(spec_text(spec));
-  report.chosen = "eager";
+  report.chosen = chosen;
   report.verified = true;
-  report.eager_share = 1;
+  report.eager_share = chosen == "eager" ? 1 : 0;
   report.reasons.push_back(reason);
   const std::lock_guard lock(report_mutex);
   reports.push_back(std::move(report));
@@ -300,7 +308,8 @@ Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vec
       return Status(Code::k_corrupt, "the file has rules for " + std::to_string(rules->inputs.size()) + " inputs, the model takes " +
                                          std::to_string(shapes.specs.size()));
     for (size_t i = 0; i < shapes.specs.size(); ++i) {
-      KRN_TRY_LET(TensorRef drawn, keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
+      KRN_TRY_LET(TensorRef drawn,
+                  keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
       KRN_TRY_LET(drawn, services.to_device(drawn, device));
       inputs.push_back(std::move(drawn));
     }
@@ -353,6 +362,7 @@ Status make_eager(Session::Impl& impl) {
 
 // Makes inputs of the program its weights.
 Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vector<Session::HeldWeight>& held) {
+  if (held.empty()) return {};
   program.digest.clear();
   std::vector<pt2::InputSpec*> inputs;
   for (pt2::InputSpec& input : program.inputs)
@@ -366,8 +376,8 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
     std::erase_if(list, [&](const auto&) { return is_held[at++]; });
   };
   pt2::TreeSpec* args = program.in_spec.children.size() == 2 ? &program.in_spec.children[0] : nullptr;
-  program.has_tree_specs = program.has_tree_specs && args && args->children.size() == inputs.size() && program.in_spec.num_leaves() == inputs.size() &&
-                           program.forward_arg_names.size() == inputs.size();
+  program.has_tree_specs = program.has_tree_specs && args && args->children.size() == inputs.size() &&
+                           program.in_spec.num_leaves() == inputs.size() && program.forward_arg_names.size() == inputs.size();
   if (program.has_tree_specs) {
     drop(args->children);
     drop(program.forward_arg_names);
@@ -377,11 +387,12 @@ Status hold_weights(Session::Impl& impl, pt2::Program& program, const std::vecto
   for (const Session::HeldWeight& weight : held) {
     const pt2::TensorArg* tensor = weight.input < inputs.size() ? inputs[weight.input]->arg.get<pt2::TensorArg>() : nullptr;
     if (!tensor || !weight.tensor || impl.weights.find(weight.name))
-      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is not a tensor input of the program, or is given twice", impl.name,
-                                            "nothing was loaded", "name each weight once, by the position of its input"});
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is not a tensor input of the program, or is given twice",
+                                            impl.name, "nothing was loaded", "name each weight once, by the position of its input"});
     if (weight.tensor->device() != impl.device)
-      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) + ", the model is on " +
-                                            device_name(impl.device), impl.name, "nothing was loaded", "move the weight first"});
+      return Status(Code::k_invalid_input, {"weight \"" + weight.name + "\" is on " + device_name(weight.tensor->device()) +
+                                                ", the model is on " + device_name(impl.device),
+                                            impl.name, "nothing was loaded", "move the weight first"});
     inputs[weight.input]->kind = pt2::InputSpec::Kind::kParameter;
     inputs[weight.input]->target = weight.name;
     impl.weights.add_view(weight.name, weight.tensor, first_storage + weight.storage, weight.byte_offset);
@@ -405,6 +416,20 @@ std::string stamp_of(const WeightTable& weights) {
   return hex(hash.finish());
 }
 
+// What a person reads of a bundle that does not serve as it should; empty: there is nothing to say.
+std::string bundle_trouble(const Session::Impl& impl) {
+  if (!impl.bundle || impl.bundle->why_not.empty()) return {};
+  const size_t all = impl.bundle->list.kinds.size();
+  return "the bundle's decisions are not used (" + std::to_string(impl.bundle->taken) + " of " + std::to_string(all) +
+         " are): " + impl.bundle->why_not + "; the model is what its .pt2 file was";
+}
+
+Status take_over_bundle(Session::Impl& impl) {
+  KRN_TRY_LET(impl.bundle, open_bundle(impl));
+  if (const std::string trouble = bundle_trouble(impl); !trouble.empty()) impl.tell(Event::Kind::kLog, kWarning, trouble);
+  return {};
+}
+
 constexpr int64_t kKeptBytes = 16 << 20;  // of the inputs of one kind of call, so that it can be decided about again
 
 bool same_kind(const MetCall& a, const MetCall& b) {
@@ -418,13 +443,12 @@ bool same_kind(const MetCall& a, const MetCall& b) {
 
 Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, const std::string& path, const Options& options) {
   KRN_TRY_LET(auto impl, begin_session(runtime, std::filesystem::path(path).stem().string(), options));
-  std::error_code no_file;  // reading reports it better
-  impl->file_stamp = std::to_string(std::filesystem::file_size(path, no_file)) + " " +
-                     std::to_string(std::filesystem::last_write_time(path, no_file).time_since_epoch().count());
   KRN_TRY_LET(impl->file, pt2::read_pt2(path));
+  impl->file_stamp = impl->file.digest;
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(make_eager(*impl));
+  KRN_TRY(take_over_bundle(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -443,6 +467,7 @@ Result<std::unique_ptr<Session>> Session::with_weights(const std::vector<std::pa
   auto impl = std::make_unique<Session::Impl>(impl_->runtime, impl_->options);
   impl->name = impl_->name;
   impl->device = impl_->device;
+  impl->plans = impl_->plans;
   KRN_TRY_LET(impl->weights, impl_->weights.with_values(impl_->runtime.tensors(), values));
   KRN_TRY(impl_->runtime.tensors().synchronize(impl->device));  // the values are the caller's again
   impl->file_stamp = stamp_of(impl->weights);
@@ -467,8 +492,10 @@ Result<std::unique_ptr<Session>> Session::open(Runtime& runtime, pt2::Pt2File&& 
   KRN_TRY_LET(impl->model, impl->file.model());
   KRN_TRY(load_own_weights(*impl));
   KRN_TRY(hold_weights(*impl, impl->file.models.find(impl->model->program.name)->second.program, weights));
-  impl->file_stamp = stamp_of(impl->weights);
+  const bool as_in_file = weights.empty() && !impl->file.digest.empty();
+  impl->file_stamp = as_in_file ? impl->file.digest : stamp_of(impl->weights);
   KRN_TRY(make_eager(*impl));
+  if (as_in_file) KRN_TRY(take_over_bundle(*impl));
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -501,21 +528,43 @@ Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs,
     std::replace(trouble.begin(), trouble.end(), '\n', ';');
     report->reasons.insert(report->reasons.begin(), "warning: cache: " + trouble);
   }
+  if (const std::string trouble = bundle_trouble(*this); !trouble.empty())
+    report->reasons.insert(report->reasons.begin(), "warning: " + trouble);
+  keep_report(*report, inputs);
+  for (const std::string& reason : report->reasons)
+    if (reason.starts_with("warning: ")) tell(Event::Kind::kLog, kWarning, reason);
+  return report;
+}
+
+void Session::Impl::keep_report(const ModelReport& report, const std::vector<TensorRef>& inputs) {
   Result<MetCall> call = keep_call(inputs, runtime.tensors());
   {
     std::lock_guard report_lock(report_mutex);
-    reports.push_back(*report);
+    reports.push_back(report);
     if (call.ok() && call->bytes() <= kKeptBytes) {
       std::erase_if(decided, [&](const MetCall& old) { return same_kind(old, *call); });
       if (decided.size() >= static_cast<size_t>(options.max_shapes)) decided.pop_front();
       decided.push_back(std::move(*call));
     }
   }
-  tell(Event::Kind::kDecided, kNote, verdict_text(*report));
-  for (const std::string& reason : report->reasons)
-    if (reason.starts_with("warning: ")) tell(Event::Kind::kLog, kWarning, reason);
+  tell(Event::Kind::kDecided, kNote, verdict_text(report));
+}
+
+Result<ModelReport> Session::Impl::take_over(const std::vector<TensorRef>& inputs) {
+  const std::lock_guard lock(compile_mutex);
+  if (in_segments(inputs)) return Status(Code::k_unsupported, "a model in segments takes its decisions over when it is compiled");
+  gives_way = false;
+  takes_over = true;
+  Result<ModelReport> report = keirin::take_over(*this, inputs);
+  takes_over = false;
+  runtime.plugins().release_devices();
+  if (report.ok()) keep_report(*report, inputs);
   return report;
 }
+
+Result<ModelReport> Session::take_over(const std::vector<TensorRef>& inputs) { return impl_->take_over(inputs); }
+
+const OpenedBundle* Session::bundle() const { return impl_->bundle ? &*impl_->bundle : nullptr; }
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   return impl_->compile(inputs, impl_->options.compile == When::kBackground);
@@ -541,25 +590,58 @@ Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, c
     return outputs;
   }
   if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
-  const bool final = is_final(outputs.status().code());
-  if (final && !record.revoked.exchange(true)) {
-    const std::string why = "a call of the plan failed: " + outputs.status().message().what;
-    if (decision.range) revoke(decision.range, why);
-    else revoke(decision.admits, why);
-  }
   eager_instead.fetch_add(1, std::memory_order_relaxed);
   by_plan.fetch_sub(1, std::memory_order_relaxed);
   // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
   Result<std::vector<TensorRef>> answer = eager->run(inputs);
+  if (answer.ok() || is_final(outputs.status().code())) note_failure(decision, outputs.status());
   if (!answer.ok()) record.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
-  else if (!final && record.breaker.failed(std::chrono::steady_clock::now()))
-    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
-                      " times, last with: " + outputs.status().message().what);
   return answer;
+}
+
+void Session::Impl::note_failure(const Decision& decision, const Status& status) {
+  ServiceRecord& record = *decision.guard->record;
+  if (is_final(status.code())) {
+    if (record.revoked.exchange(true)) return;
+    const std::string why = "a call of the plan failed: " + status.message().what;
+    if (decision.range) revoke(decision.range, why);
+    else revoke(decision.admits, why);
+  } else if (record.breaker.failed(std::chrono::steady_clock::now())) {
+    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
+                                            " times, last with: " + status.message().what);
+  }
+}
+
+void Session::Impl::shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs) {
+  PlanGuard* const guard = decision->guard.get();
+  if (decision->is_chain || !guard->check) {  // nothing is compared of what writes, draws or runs in segments
+    shadow_not_compared.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (!guard->takes_shadow()) return;
+  const auto answer = [this, decision](const std::vector<TensorRef>& copies) -> Result<std::vector<TensorRef>> {
+    Result<std::vector<TensorRef>> outputs = decision->call(copies);
+    if (outputs.ok()) {
+      decision->guard->record->breaker.succeeded();
+    } else {
+      shadow_failed.fetch_add(1, std::memory_order_relaxed);
+      note_failure(*decision, outputs.status());
+    }
+    return outputs;
+  };
+  const auto judged = [this](const std::string& wrong) {
+    (wrong.empty() ? shadow_right : shadow_wrong).fetch_add(1, std::memory_order_relaxed);
+  };
+  if (!checks->submit(decision->guard, inputs, answer, judged, runtime.tensors())) shadow_dropped.fetch_add(1, std::memory_order_relaxed);
 }
 
 Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given) {
   const RequestScope scope;
+  const Plans use = plans->load(std::memory_order_acquire);  // once: the call ends as it began
+  if (use == Plans::kOff) {
+    eager_off.fetch_add(1, std::memory_order_relaxed);
+    return eager->run(inputs);
+  }
   std::shared_ptr<const Decision> decision = find(inputs);
   if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
   const auto count = [](std::atomic<uint64_t>& counter) { return counter.fetch_add(1, std::memory_order_relaxed); };
@@ -572,6 +654,12 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
   if (!decision->call || !decision->guard->record->breaker.admits()) {
     count(decision->call ? eager_instead : eager_chosen);
     return eager->run(inputs);
+  }
+  if (use == Plans::kShadow) {
+    count(eager_shadow);
+    Result<std::vector<TensorRef>> outputs = eager->run(inputs);
+    if (outputs.ok()) shadow(decision, inputs);
+    return outputs;
   }
   const uint64_t number = count(by_plan) + 1;
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
@@ -630,7 +718,9 @@ void Session::let_results_be_constant(size_t from) { impl_->must_vary = from; }
 std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }
 
 Session::Activity Session::activity() const {
-  Activity out{impl_->by_plan, impl_->eager_chosen, impl_->eager_undecided, impl_->eager_instead, 0, 0, 0};
+  Activity out{impl_->by_plan,      impl_->eager_chosen, impl_->eager_undecided, impl_->eager_instead,
+               impl_->eager_off,    impl_->eager_shadow, impl_->shadow_right,    impl_->shadow_wrong,
+               impl_->shadow_failed, impl_->shadow_dropped, impl_->shadow_not_compared};
   const auto decisions = impl_->table.now();
   for (const auto& decision : *decisions) {
     ++out.kinds;
@@ -640,6 +730,15 @@ Session::Activity Session::activity() const {
   }
   return out;
 }
+
+void Session::set_plans(Plans plans) {
+  if (impl_->plans->exchange(plans) == plans) return;
+  Options options;
+  options.plans = plans;
+  impl_->tell(Event::Kind::kChanged, kNote, "plans are " + option_row("plans").get(options)[0]);
+}
+
+Plans Session::plans() const { return impl_->plans->load(); }
 
 bool Session::is_decided(const std::vector<TensorRef>& inputs) const { return impl_->find(inputs) != nullptr; }
 
@@ -707,7 +806,11 @@ std::vector<ModelReport> Session::reports_so_far() const {
     last.segments_answered = impl_->chain->answered();
     last.segments_unadmitted = impl_->chain->unadmitted();
   }
-  return impl_->reports;
+  std::vector<ModelReport> out = impl_->reports;
+  if (const Plans use = plans(); use != Plans::kOn && !out.empty())
+    out.back().reasons.insert(out.back().reasons.begin(), use == Plans::kOff ? "plans are off: eager answers every call"
+                                                                             : "plans are in shadow: eager answers every call");
+  return out;
 }
 
 }  // namespace keirin

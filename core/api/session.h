@@ -27,6 +27,8 @@ namespace keirin {
 
 class PluginHost;
 class Cache;
+class Quarantine;
+struct OpenedBundle;
 namespace pt2 {
 struct Pt2File;
 }
@@ -40,6 +42,7 @@ class Runtime {
   TensorServices& tensors() { return *tensors_; }
   PluginHost& plugins() { return *plugins_; }
   Cache* cache() { return cache_.get(); }  // null where disabled
+  Quarantine& quarantine() { return *quarantine_; }
   // Why the cache cannot be used or written, once; empty: it can, or it was asked before.
   std::string take_cache_trouble();
   // Held while something is decided beside calls: two races would measure each other.
@@ -52,6 +55,7 @@ class Runtime {
   std::mutex trouble_mutex_;
   std::string cache_trouble_;           // before cache_, which tells it
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it
+  std::shared_ptr<Quarantine> quarantine_;
   std::unique_ptr<PluginHost> plugins_;
 };
 
@@ -85,6 +89,11 @@ class Session {
   // Decides for the shapes of `inputs` (flat, by position): captures, compiles, verifies, races. Calls go on meanwhile. With the option
   // `compile` never it takes over what an earlier process decided, if there is such a decision, and else says that eager answers.
   Result<ModelReport> compile(const std::vector<TensorRef>& inputs);
+  // Takes over what was decided for such calls by an earlier process, or for the bundle that the session was opened from. Nothing is
+  // compiled or measured; where nothing was decided, the error says so and calls are answered as before.
+  Result<ModelReport> take_over(const std::vector<TensorRef>& inputs);
+  // The bundle that the session was opened from; null: a file that is none. Its kinds are decided already where `why_not` is empty.
+  const OpenedBundle* bundle() const;
   // Answers with what was chosen for calls of this kind (core/api/call_guard.h: dtypes, sizes, strides, what shares memory, LibTorch's
   // numeric settings), else with eager. Where the option `compile` is background or never, a kind of call that was not met before is
   // decided about afterwards, by a thread of the session. Thread-safe.
@@ -114,10 +123,18 @@ class Session {
     uint64_t eager_chosen = 0;     // eager was decided for
     uint64_t eager_undecided = 0;  // nothing was decided for such calls
     uint64_t eager_instead = 0;    // of a plan that failed, or whose breaker is open
+    uint64_t eager_off = 0;        // plans were off
+    uint64_t eager_shadow = 0;     // of a plan that was in shadow
+    // Of these, calls that the plan answered too, after the reply: as eager did, otherwise, not at all; and those that should have been
+    // compared but had to wait behind too many, or write or draw.
+    uint64_t shadow_right = 0, shadow_wrong = 0, shadow_failed = 0, shadow_dropped = 0, shadow_not_compared = 0;
     size_t kinds = 0, plans = 0;   // of calls that something was decided for; those of them that a plan answers
     size_t breakers_open = 0;
   };
   Activity activity() const;
+  // Option `plans`, between two calls: Model::set_plans. Sessions that `with_weights` made of one another have one in common. Any thread.
+  void set_plans(Plans plans);
+  Plans plans() const;
   // Whether something was decided for such calls, also that eager answers. Thread-safe.
   bool is_decided(const std::vector<TensorRef>& inputs) const;
   // Waits until each kind of call that was met was decided about, or tried once where others had the machine; false if that takes

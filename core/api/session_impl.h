@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/api/bundle.h"
 #include "core/api/call_guard.h"
 #include "core/api/guard.h"
 #include "core/api/met_call.h"
@@ -53,7 +54,7 @@ struct Session::Impl {
   Runtime& runtime;
   Options options;
   std::string name;
-  std::string file_stamp;             // size and time of the file: weights of another file are verified again
+  std::string file_stamp;             // of what the file holds, or the weights: other weights are verified again
   Device device;
   pt2::Pt2File file;
   const pt2::Model* model = nullptr;  // in `file`
@@ -64,6 +65,7 @@ struct Session::Impl {
   bool inputs_belong_together = false;  // under compile_mutex: eager refuses drawn ones, so checks use values near the caller's
   std::vector<size_t> written_elsewhere;  // weights that other segments may write: state, also where this one only reads
   pt2::Segments segments;             // of the program; of a segment's own session: none
+  std::optional<OpenedBundle> bundle;  // that the file is
   std::unique_ptr<Chain> chain;       // null where the program may be captured as one graph
 
   // Immutable once published; a call takes a reference and uses it to the end.
@@ -74,10 +76,14 @@ struct Session::Impl {
   std::deque<MetCall> decided;        // under report_mutex: calls that something was decided for, the last ones of them
   bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
   bool enters = false;                // under compile_mutex: a size of a range, of which nothing is kept on disk: there may be thousands
+  bool takes_over = false;            // under compile_mutex: what was decided elsewhere, and nothing else
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
   std::atomic<uint64_t> calls_unadmitted{0};  // eager answered although something was decided, for other calls
-  std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0};  // Session::Activity
+  // Session::Activity
+  std::atomic<uint64_t> by_plan{0}, eager_chosen{0}, eager_undecided{0}, eager_instead{0}, eager_off{0}, eager_shadow{0};
+  std::atomic<uint64_t> shadow_right{0}, shadow_wrong{0}, shadow_failed{0}, shadow_dropped{0}, shadow_not_compared{0};
+  std::shared_ptr<std::atomic<Plans>> plans;  // all sessions of a model's: weights may be replaced while it is switched
   SizeRanges ranges;
   FoldedConstants folded;
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
@@ -92,13 +98,20 @@ struct Session::Impl {
   // One of the caller's events (LoadOptions::on_event).
   void tell(Event::Kind kind, int level, const std::string& text, double done = 0) const;
   std::string why_not_beside_calls() const;  // Session::why_not_beside_calls
-  bool never_compiles() const { return options.compile == When::kNever; }
+  // Session::take_over.
+  Result<ModelReport> take_over(const std::vector<TensorRef>& inputs);
+  void keep_report(const ModelReport& report, const std::vector<TensorRef>& inputs);
+  bool never_compiles() const { return options.compile == When::kNever || takes_over; }
   // Session::call. `given`: memory that outputs may be made in (Plan::run_into); null: none.
   Result<std::vector<TensorRef>> call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given);
   // Of a decision that found these inputs, with a call: the plan's answer, or eager's where it failed. `keep` lives as
   // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                         const std::shared_ptr<const void>& keep = nullptr, const std::vector<TensorRef>* given = nullptr);
+  // Of a call that eager has answered in the plan's place: whether the plan would have answered alike is found out beside calls.
+  void shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs);
+  // A run of the plan failed: it is asked no more, if nothing else will come of it.
+  void note_failure(const Decision& decision, const Status& status);
   void publish(std::shared_ptr<const Decision> decision);  // any thread
   size_t make_room(PlanTable<Decision>::List& decisions, int64_t bytes) const;
   // Eager answers for these inputs from now on, and the reports say why.
@@ -109,6 +122,8 @@ struct Session::Impl {
   void add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason);  // to the newest report of such calls
   // A report of calls that eager answers because nothing was decided for them.
   void note_undecided(const std::vector<TensorSpec>& inputs, const std::string& reason);
+  // A report of calls that nothing was measured for.
+  void note(const std::vector<TensorSpec>& inputs, const std::string& chosen, const std::string& reason);
   // What the export left free, as it is in inputs of these sizes, in the order of its appearance.
   std::vector<SizeReport> free_sizes(const std::vector<TensorSpec>& specs) const;
   // The values of the free sizes, if such inputs are of the file's dtypes and sizes and row-major, so that others of theirs differ in

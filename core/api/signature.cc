@@ -138,8 +138,11 @@ Result<size_t> input_position(const Signature& signature, const std::string& wor
   }
   for (size_t i = 0; i < signature.inputs.size(); ++i)
     if (std::to_string(i) == word) return i;
-  return Status(Code::k_invalid_input, {"the model has no input \"" + word + "\"", {}, "nothing was run",
-                                        "name one of its " + std::to_string(signature.inputs.size()) + " inputs, or its position from 0: " + names});
+  return Status(Code::k_invalid_input,
+                {"the model has no input \"" + word + "\"",
+                 {},
+                 "nothing was run",
+                 "name one of its " + std::to_string(signature.inputs.size()) + " inputs, or its position from 0: " + names});
 }
 
 Forecast forecast_of(const pt2::Program& program) {

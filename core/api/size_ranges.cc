@@ -181,7 +181,9 @@ std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
   while (pieces.size() > kMostPieces) {
     // Two pieces become eager's: those that reach least far, of which the fewest calls will be.
     size_t narrowest = 1;
-    const auto reach = [&](size_t i) { return static_cast<double>(pieces[i].most) / static_cast<double>(std::max<int64_t>(1, pieces[i - 1].least)); };
+    const auto reach = [&](size_t i) {
+      return static_cast<double>(pieces[i].most) / static_cast<double>(std::max<int64_t>(1, pieces[i - 1].least));
+    };
     for (size_t i = 2; i < pieces.size(); ++i)
       if (reach(i) < reach(narrowest)) narrowest = i;
     pieces[narrowest - 1].choice = pieces[narrowest].choice = kEager;
@@ -202,12 +204,23 @@ std::shared_ptr<const SizeRange> SizeRanges::find(const Sizes& sizes) const {
 void SizeRanges::set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks) {
   const std::lock_guard lock(mutex_);
   box_ = std::move(box);
+  pieces_ = pieces;
   ranges_.clear();
   for (const SizePiece& piece : pieces) ranges_.push_back(std::make_shared<const SizeRange>(SizeRange{piece}));
   why_closed_.assign(ranges_.size(), {});
   checks_ = checks;
   for (size_t i = 0; i < ranges_.size(); ++i)
     if (const auto closed = closed_.find(ranges_[i]->piece.choice); closed != closed_.end()) close_range(i, closed->second);
+}
+
+void SizeRanges::set(const KeptRanges& known) {
+  for (const auto& [choice, why] : known.closed) close(choice, why);
+  set(known.box, known.pieces, known.checks);
+}
+
+KeptRanges SizeRanges::kept() const {
+  const std::lock_guard lock(mutex_);
+  return {box_, pieces_, checks_, closed_};
 }
 
 bool SizeRanges::close(const std::string& choice, const std::string& why) {
@@ -250,7 +263,8 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   const std::lock_guard lock(mutex_);
   RangesReport out;
   if (ranges_.empty()) return out;
-  for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k) out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
+  for (size_t k = 0; k < box_.least.size() && k < names.size(); ++k)
+    out.sizes.push_back({names[k], box_.least[k], box_.least[k], box_.most[k]});
   for (size_t i = 0; i < ranges_.size(); ++i) {
     const SizePiece& piece = ranges_[i]->piece;
     out.ranges.push_back({piece.least, piece.most, piece.choice, why_closed_[i]});

@@ -64,6 +64,14 @@ struct SizeRange {
   std::shared_ptr<ServiceRecord> record = std::make_shared<ServiceRecord>();
 };
 
+// What another session would have to know.
+struct KeptRanges {
+  SizeBox box;
+  std::vector<SizePiece> pieces;               // as they were made
+  std::vector<CheckedSizes> checks;
+  std::map<std::string, std::string> closed;   // choices that answer no sizes any more, and why
+};
+
 // Those of one session. Any thread.
 class SizeRanges {
  public:
@@ -71,6 +79,9 @@ class SizeRanges {
   std::shared_ptr<const SizeRange> find(const Sizes& sizes) const;
   // In the place of all that were there.
   void set(SizeBox box, const std::vector<SizePiece>& pieces, const std::vector<CheckedSizes>& checks);
+  void set(const KeptRanges& known);
+  // Without ranges: no pieces.
+  KeptRanges kept() const;
   // Eager answers all sizes of ranges with this choice from now on, also of those that are set later. False if it was closed before.
   bool close(const std::string& choice, const std::string& why);
   bool is_closed(const std::string& choice) const;
@@ -85,7 +96,8 @@ class SizeRanges {
 
   mutable std::mutex mutex_;  // guards what follows
   SizeBox box_;
-  std::vector<std::shared_ptr<const SizeRange>> ranges_;
+  std::vector<SizePiece> pieces_;
+  std::vector<std::shared_ptr<const SizeRange>> ranges_;  // the pieces; where one was closed, eager's
   std::vector<std::string> why_closed_;        // by range; empty: it is not
   std::map<std::string, std::string> closed_;  // choices, and why
   std::vector<CheckedSizes> checks_;

@@ -238,10 +238,12 @@ std::string Trials::other_difference(const Trial& eager, const Trial& candidate,
     return i < inputs.size() ? "input \"" + inputs[i] + "\"" : "\"" + s_.weights[i - inputs.size()].name + "\"";
   };
   const auto first_missing = [&](const Sharing& in, const Sharing& from) {
-    const auto missing = std::find_if(in.begin(), in.end(), [&](const auto& pair) { return std::find(from.begin(), from.end(), pair) == from.end(); });
+    const auto missing =
+        std::find_if(in.begin(), in.end(), [&](const auto& pair) { return std::find(from.begin(), from.end(), pair) == from.end(); });
     return missing == in.end() ? std::string() : name(missing->first) + " and " + name(missing->second);
   };
-  if (const std::string pair = first_missing(candidate.sharing, eager.sharing); !pair.empty()) return pair + " share memory, eager's do not";
+  if (const std::string pair = first_missing(candidate.sharing, eager.sharing); !pair.empty())
+    return pair + " share memory, eager's do not";
   return "in eager, " + first_missing(eager.sharing, candidate.sharing) + " share memory";
 }
 

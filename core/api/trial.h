@@ -33,7 +33,8 @@ struct OutputView {
 };
 // The views among eager's own outputs, of inputs that do not share memory with each other. Other overlap is not listed: a trial
 // then differs from eager's.
-std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs, const WeightTable& weights);
+std::vector<OutputView> views_among(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& inputs,
+                                    const WeightTable& weights);
 
 // What eager's outputs are besides numbers: views of each other or of what the caller has, and of which strides.
 struct OutputForms {

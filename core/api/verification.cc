@@ -38,7 +38,8 @@ std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string p
 // The captured graph in fp64 against the file's operators in fp64: an error of capture shows here whatever eager's dtype hides.
 Status verify_capture(Deciding& d, const Tensors& inputs, const RefereeAnswer& referee) {
   const Graph& graph = d.prepared->captured.graph;
-  KRN_TRY_LET(const Tensors captured, evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64}));
+  KRN_TRY_LET(const Tensors captured,
+              evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64}));
   KRN_TRY(d.trials.restore());
   const size_t num_outputs = d.session.eager->num_outputs();
   std::vector<std::string> names;
@@ -60,7 +61,8 @@ Status verify_capture(Deciding& d, const Tensors& inputs, const RefereeAnswer& r
                                   : written != d.seen.written_weights.end();
       if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
       names.push_back("\"" + target.name + "\" after the call");
-      const TensorRef& after = is_input ? referee.first_inputs[target.index] : referee.first_weights[static_cast<size_t>(written - d.seen.written_weights.begin())];
+      const TensorRef& after = is_input ? referee.first_inputs[target.index]
+                                        : referee.first_weights[static_cast<size_t>(written - d.seen.written_weights.begin())];
       const TensorRef& before = is_input ? inputs[target.index] : d.session.weights[target.index].tensor;
       KRN_TRY_LET(const Tensors changed, changed_elements(before, {after, captured[k]}));
       answer.push_back(SIZE_MAX);
@@ -95,13 +97,15 @@ Status verify_eager(Deciding& d, const Tensors& referee, const Tensors& eager, c
   const Nearness nearness{eager_bound(d.prepared->captured.graph, tf32), false};
   KRN_TRY_LET(const std::string difference, find_difference(referee, eager, d.services, nearness, names));
   if (difference.empty()) return {};
-  return Status(Code::k_wrong_result, "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
+  return Status(Code::k_wrong_result,
+                "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
 }
 
 // Whether the judge saw nothing but numbers that are too far away: not another dtype or form.
 bool only_numbers_differ(const Judgement& judgement, const JudgeOptions& judging) {
   return !judgement.right && !judging.strict && !judgement.outputs.empty() &&
-         std::all_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.right || v.worst_index >= 0; });
+         std::all_of(judgement.outputs.begin(), judgement.outputs.end(),
+                     [](const OutputVerdict& v) { return v.right || v.worst_index >= 0; });
 }
 
 Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector<size_t>& only) {
@@ -159,7 +163,8 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     if (const std::string why = why_unexplained(eager.numbers); !why.empty())
       return Status(far.code(), far.message().what + "; " + why);
     if (!std::exchange(d.sensitive, true))
-      d.report.reasons.push_back("roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
+      d.report.reasons.push_back(
+          "roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
   }
   // What the model returns as None is nothing to judge.
   const auto without_absent = [&](Tensors tensors) {
@@ -193,11 +198,13 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       Tensors theirs = referee_written, own = eager_written;
       KRN_TRY_LET(const bool as_before, where_written(theirs, own, trial->numbers));
       const Tensors ours = without_absent(trial->numbers);
-      KRN_TRY_LET(judgement, as_before ? judge_written(ours)
-                                       : judge(without_absent(std::move(theirs)), without_absent(std::move(own)), ours, d.services, judging));
+      KRN_TRY_LET(judgement, as_before
+                                 ? judge_written(ours)
+                                 : judge(without_absent(std::move(theirs)), without_absent(std::move(own)), ours, d.services, judging));
       if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) {
         judgement.right = candidate.by_regions = true;
-        judgement.verified = std::none_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.vacuous; });
+        judgement.verified =
+            std::none_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.vacuous; });
       }
     }
     if (const std::string difference = d.trials.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
@@ -211,7 +218,8 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       candidate.report.reason = "wrong_result";
       if (!judgement.right) candidate.wrong_set = set;
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
-      if (!judgement.right && candidate.is_plan()) candidate.report.note += keep_wrong(d.session, *d.prepared, candidate.report.name, inputs, judgement.reason);
+      if (!judgement.right && candidate.is_plan())
+        candidate.report.note += keep_wrong(d.session, *d.prepared, candidate.report.name, inputs, judgement.reason);
     }
     d.candidates[0].report.max_error = d.candidates[0].report.eager_error =
         std::max(d.candidates[0].report.eager_error, judgement.eager_error);
@@ -283,6 +291,7 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   if (d.range) guard->record = d.range->record;
   if (d.trials.writes() || d.seen.draws_random || !d.prepared || !d.session.options.verify) return guard;
   guard->sample_rate = d.session.options.sample_rate;
+  guard->shadow_rate = d.session.options.shadow_rate;
   guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream

@@ -137,8 +137,10 @@ bool covers(const Tensor& whole, const Tensor& part) {
   for (const Axis& axis : probe.outer) elements *= axis.size;
   const int64_t bytes = dtype_bytes(whole.dtype());
   const bool dense = static_cast<uintptr_t>(elements * bytes) == whole_end - whole_begin;
-  if (dense && dtype_bytes(part.dtype()) == bytes && static_cast<int64_t>(begin - whole_begin) % bytes == 0 && nests(probe.outer)) return true;
-  return probe.possible && visit_offsets(probe.inner, probe.first, [&](int64_t offset) { return offset >= 0 && holds(probe.outer, offset); });
+  if (dense && dtype_bytes(part.dtype()) == bytes && static_cast<int64_t>(begin - whole_begin) % bytes == 0 && nests(probe.outer))
+    return true;
+  return probe.possible &&
+         visit_offsets(probe.inner, probe.first, [&](int64_t offset) { return offset >= 0 && holds(probe.outer, offset); });
 }
 
 }  // namespace keirin

@@ -17,23 +17,23 @@ CacheKey key_of(const BadRecord& record) {
   return key;
 }
 
-std::optional<BadRecord> parse(const std::string& text) {
+}  // namespace
+
+std::optional<BadRecord> parse_bad_record(const std::string& text) {
   const json j = json::parse(text, nullptr, false);
   try {
     if (!j.is_object() || j.at("schema") != 1) return {};
-    return BadRecord{j.at("plugin"), j.at("guid"), j.at("build"), j.at("region"), j.at("function"), j.at("what"), j.at("boot")};
+    BadRecord record{j.at("plugin"), j.at("guid"), j.at("build"), j.at("region"), j.at("function"), j.at("what"), j.at("boot")};
+    return record.boot.empty() || record.boot == boot_id() ? std::optional(std::move(record)) : std::nullopt;
   } catch (const json::exception&) {
     return {};
   }
 }
 
-}  // namespace
-
 std::vector<BadRecord> read_bad_records(Cache& cache) {
   std::vector<BadRecord> records;
   for (const std::string& body : cache.bodies(EntryKind::kBad))
-    if (std::optional<BadRecord> record = parse(body); record && (record->boot.empty() || record->boot == boot_id()))
-      records.push_back(std::move(*record));
+    if (std::optional<BadRecord> record = parse_bad_record(body)) records.push_back(std::move(*record));
   return records;
 }
 
@@ -50,6 +50,8 @@ size_t forgive(Cache& cache, const std::string& plugin) {
     cache.remove(EntryKind::kBad, key_of(record));
     ++gone;
   }
+  for (const EntryInfo& entry : cache.list())
+    if (entry.kind == EntryKind::kRanges) cache.remove(entry);
   return gone;
 }
 

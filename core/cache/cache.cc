@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "abi/planted.h"
 
@@ -24,7 +25,8 @@ constexpr uint64_t kMaxEntryBytes = 1ull << 30;
 constexpr uint64_t kMaxKeyBytes = 1 << 20;
 constexpr int64_t kStaleTempSeconds = 3600;  // a writer that is this old is dead
 constexpr int64_t kTouchSeconds = 60;        // a use is noted at most this often: reads stay reads
-constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger, EntryKind::kKnown, EntryKind::kBad};
+constexpr EntryKind kKinds[] = {EntryKind::kArtifact, EntryKind::kClaims, EntryKind::kLedger,
+                                EntryKind::kKnown,    EntryKind::kRanges, EntryKind::kBad};
 
 // Fixed part of an entry; the key text and the body follow.
 struct Header {
@@ -112,6 +114,7 @@ std::string_view entry_kind_name(EntryKind kind) {
     case EntryKind::kClaims: return "claims";
     case EntryKind::kLedger: return "ledger";
     case EntryKind::kKnown: return "known";
+    case EntryKind::kRanges: return "ranges";
     case EntryKind::kBad: return "bad";
   }
   return "bad";
@@ -187,31 +190,97 @@ std::string Cache::path_of(EntryKind kind, const std::string& hex) const {
   return kind == EntryKind::kBad ? base + hex : base + hex.substr(0, 2) + "/" + hex;
 }
 
-Result<std::string> Cache::open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text) {
-  KRN_TRY_LET(const std::string bytes, read_private_file(path, kMaxEntryBytes));
+Result<Cache::ForeignEntry> Cache::parse_entry(std::string_view bytes, const std::string& where, bool own) const {
   Header header;
-  const auto bad = [&](const char* why) { return Status(Code::k_corrupt, Message{why, path, {}, {}}); };
+  const auto bad = [&](const char* why) { return Status(Code::k_corrupt, Message{why, where, {}, {}}); };
   if (bytes.size() < sizeof(header)) return bad("it is shorter than its header");
   memcpy(&header, bytes.data(), sizeof(header));
   if (memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return bad("it does not start like an entry of this cache");
-  if (header.kind != static_cast<uint32_t>(kind)) return bad("it is an entry of another kind");
   const uint64_t rest = bytes.size() - sizeof(header);
   if (header.key_bytes > kMaxKeyBytes || header.key_bytes > rest || header.body_bytes != rest - header.key_bytes)
     return bad("its length is not the one it states");
-  const std::string_view key(bytes.data() + sizeof(header), header.key_bytes);
-  const std::string_view body(bytes.data() + sizeof(header) + header.key_bytes, header.body_bytes);
+  const std::string_view key = bytes.substr(sizeof(header), header.key_bytes);
+  const std::string_view body = bytes.substr(sizeof(header) + header.key_bytes);
   const Hash mac = mac_of(mac_key_, header);
-  if (memcmp(mac.data(), header.mac, sizeof(header.mac)) != 0) return bad("this user's cache did not write it");
+  const bool is_own = !mac_key_.empty() && memcmp(mac.data(), header.mac, sizeof(header.mac)) == 0;
+  if (own && !is_own) return bad("this user's cache did not write it");
   const Hash digest = digest_of(key, body);
-  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0 && !KRN_PLANTED(hash_unchecked)) return bad("its bytes changed since it was written");
-  if (keirin::hex(sha256(key.data(), key.size())) != hex && !KRN_PLANTED(key_unchecked)) return bad("it lies under the name of another key");
-  if (key_text) *key_text = key;
-  return std::string(body);
+  if (memcmp(digest.data(), header.digest, sizeof(header.digest)) != 0 && !KRN_PLANTED(hash_unchecked))
+    return bad("its bytes changed since it was written");
+  const std::string hex = keirin::hex(sha256(key.data(), key.size()));
+  return ForeignEntry{static_cast<EntryKind>(header.kind), hex, std::string(key), std::string(body), is_own};
+}
+
+Result<std::string> Cache::open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text) {
+  KRN_TRY_LET(const std::string bytes, read_private_file(path, kMaxEntryBytes));
+  KRN_TRY_LET(ForeignEntry entry, parse_entry(bytes, path, true));
+  const auto bad = [&](const char* why) { return Status(Code::k_corrupt, Message{why, path, {}, {}}); };
+  if (entry.kind != kind) return bad("it is an entry of another kind");
+  if (entry.key != hex && !KRN_PLANTED(key_unchecked)) return bad("it lies under the name of another key");
+  if (key_text) *key_text = std::move(entry.key_text);
+  return std::move(entry.body);
+}
+
+Result<Cache::ForeignEntry> Cache::check_foreign(std::string_view file) const {
+  KRN_TRY_LET(ForeignEntry entry, parse_entry(file, {}, false));
+  if (std::find(std::begin(kKinds), std::end(kKinds), entry.kind) == std::end(kKinds))
+    return Status(Code::k_corrupt, "it is an entry of a kind that this version does not know");
+  return entry;
+}
+
+void Cache::adopt(ForeignEntry entry) {
+  const std::lock_guard lock(mutex_);
+  adopted_[{entry.kind, std::move(entry.key)}] = std::move(entry.body);
+}
+
+bool Cache::readable() const {
+  const std::lock_guard lock(mutex_);
+  return usable_ || !adopted_.empty();
+}
+
+std::optional<std::string> Cache::file_of(const EntryInfo& entry) {
+  if (!usable_) return {};
+  const std::string path = path_of(entry.kind, entry.key);
+  Result<std::string> bytes = read_private_file(path, kMaxEntryBytes);
+  if (!bytes.ok() || !parse_entry(*bytes, path, true).ok()) return {};
+  return std::move(*bytes);
+}
+
+void Cache::begin_noting() {
+  const std::lock_guard lock(mutex_);
+  noting_ = true;
+  noted_.clear();
+}
+
+std::vector<EntryInfo> Cache::end_noting() {
+  const std::lock_guard lock(mutex_);
+  noting_ = false;
+  return std::exchange(noted_, {});
+}
+
+std::optional<std::string> Cache::find_adopted(EntryKind kind, const std::string& hex) {
+  const std::lock_guard lock(mutex_);
+  const auto found = adopted_.find({kind, hex});
+  return found == adopted_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void Cache::drop_adopted(EntryKind kind, const std::string& hex) {
+  const std::lock_guard lock(mutex_);
+  adopted_.erase({kind, hex});
+}
+
+void Cache::note(EntryKind kind, const std::string& hex) {
+  const std::lock_guard lock(mutex_);
+  if (noting_) noted_.push_back({kind, hex, 0, 0, {}});
 }
 
 std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
-  if (!usable_) return {};
   const std::string hex = key.hex(), path = path_of(kind, hex);
+  if (std::optional<std::string> adopted = find_adopted(kind, hex)) {
+    ++counts_[static_cast<size_t>(kind)].hits;
+    return adopted;
+  }
+  if (!usable_) return {};
   struct stat info {};
   const bool there = ::lstat(path.c_str(), &info) == 0;
   Result<std::string> body = there ? open_entry(kind, path, hex, nullptr) : Status(Code::k_unsupported, "the entry is not there");
@@ -228,6 +297,7 @@ std::optional<std::string> Cache::read(EntryKind kind, const CacheKey& key) {
     const timespec times[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
     (void)::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW);
   }
+  note(kind, hex);
   return std::move(*body);
 }
 
@@ -243,6 +313,7 @@ std::map<std::string, Cache::Reads> Cache::reads() const {
 bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) {
   if (!usable_ || body.size() > kMaxEntryBytes / 2) return false;
   const std::string text = key.text(), hex = key.hex(), path = path_of(kind, hex);
+  drop_adopted(kind, hex);
   Header header{};
   memcpy(header.magic, kMagic, sizeof(kMagic));
   header.kind = static_cast<uint32_t>(kind);
@@ -263,7 +334,12 @@ bool Cache::publish(EntryKind kind, const CacheKey& key, std::string_view body) 
 }
 
 void Cache::remove(EntryKind kind, const CacheKey& key) {
+  drop_adopted(kind, key.hex());
   if (usable_) ::unlink(path_of(kind, key.hex()).c_str());
+}
+
+void Cache::remove(const EntryInfo& entry) {
+  if (usable_) ::unlink(path_of(entry.kind, entry.key).c_str());
 }
 
 std::optional<FileLock> Cache::lock(const std::string& name, std::chrono::milliseconds wait) {

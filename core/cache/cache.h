@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/files.h"
@@ -21,9 +23,9 @@
 
 namespace keirin {
 
-enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5 };  // entries on disk hold the number
-inline constexpr size_t kNumKinds = 6;
-std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known
+enum class EntryKind { kArtifact = 0, kLedger = 2, kBad = 3, kClaims = 4, kKnown = 5, kRanges = 6 };  // entries on disk hold the number
+inline constexpr size_t kNumKinds = 7;
+std::string_view entry_kind_name(EntryKind kind);  // the folder's name: artifact ledger bad claims known ranges
 
 // What an entry depends on, as lines `name=value` in the order of the names. The SHA-256 of the text is the file's name; the
 // entry repeats the text, so that two keys can be compared line by line.
@@ -68,6 +70,27 @@ class Cache {
   std::map<std::string, Reads> reads() const;
   bool publish(EntryKind kind, const CacheKey& key, std::string_view body);
   void remove(EntryKind kind, const CacheKey& key);
+  void remove(const EntryInfo& entry);
+
+  // A slice of a cache may lie in another file (core/api/bundle.h): what an entry is there, once it was checked. `own`: this user's cache
+  // wrote it; else whoever adopts it has to know who did.
+  struct ForeignEntry {
+    EntryKind kind;
+    std::string key;  // hex
+    std::string key_text, body;
+    bool own = false;
+  };
+  // `corrupt` for what is no sound entry of this version.
+  Result<ForeignEntry> check_foreign(std::string_view file) const;
+  // `read` finds it from now on, in memory and before what the folder holds, until one is published under its key. Any thread.
+  void adopt(ForeignEntry entry);
+  // Whether `read` may find something, also where the folder cannot be used.
+  bool readable() const;
+  // The entry's file, byte for byte; nothing where it is not sound.
+  std::optional<std::string> file_of(const EntryInfo& entry);
+  // Between the two: which entries of the folder `read` found, in that order. One at a time.
+  void begin_noting();
+  std::vector<EntryInfo> end_noting();
 
   // For one compile per key across processes: nothing if another process keeps it for all of `wait`, or the cache is off.
   std::optional<FileLock> lock(const std::string& name, std::chrono::milliseconds wait);
@@ -87,6 +110,11 @@ class Cache {
 
  private:
   Status prepare();
+  // The parts of an entry's file; `corrupt` for what is none, or, with `own`, none of this user's cache.
+  Result<ForeignEntry> parse_entry(std::string_view bytes, const std::string& where, bool own) const;
+  std::optional<std::string> find_adopted(EntryKind kind, const std::string& hex);
+  void drop_adopted(EntryKind kind, const std::string& hex);
+  void note(EntryKind kind, const std::string& hex);
   std::string path_of(EntryKind kind, const std::string& hex) const;
   // The body; `corrupt` for what is not an entry of ours under that key, another code if it cannot be read at all.
   Result<std::string> open_entry(EntryKind kind, const std::string& path, const std::string& hex, std::string* key_text);
@@ -102,6 +130,11 @@ class Cache {
     std::atomic<uint64_t> hits{0}, misses{0};
   };
   std::array<Count, kNumKinds> counts_;  // by the kind's number
+  using Name = std::pair<EntryKind, std::string>;
+  mutable std::mutex mutex_;             // guards what follows
+  std::map<Name, std::string> adopted_;  // bodies
+  bool noting_ = false;
+  std::vector<EntryInfo> noted_;
 };
 
 // $KEIRIN_CACHE, $XDG_CACHE_HOME/keirin/1 or ~/.cache/keirin/1; empty if none is absolute.

@@ -80,7 +80,7 @@ Result<LedgerRecord> parse_ledger(std::string_view text) {
   const auto corrupt = [](std::string what) {
     return Status(Code::k_corrupt, Message{std::move(what), "ledger", "the race is run again", {}});
   };
-  if (!j.is_object()) return corrupt("the record is no JSON");
+  if (!j.is_object()) return corrupt("the record is not JSON");
   try {
     if (j.at("schema") != kSchema) return corrupt("the record has another schema");
     LedgerRecord record;

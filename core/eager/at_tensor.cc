@@ -67,7 +67,8 @@ bool torch_is_rocm() {
 
 Device device_of(const at::Device& device) {
   if (device.is_cpu()) return {};
-  return {device.is_cuda() && !torch_is_rocm() ? static_cast<int32_t>(Device::kCuda) : static_cast<int32_t>(Device::kHip), device.has_index() ? device.index() : 0};
+  return {device.is_cuda() && !torch_is_rocm() ? static_cast<int32_t>(Device::kCuda) : static_cast<int32_t>(Device::kHip),
+          device.has_index() ? device.index() : 0};
 }
 
 at::Device at_device(const Device& device) {

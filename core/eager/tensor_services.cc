@@ -105,7 +105,8 @@ class AtServices final : public TensorServices {
     const Tensor& any = *tensor;
     if (tensor.use_count() != 1 || typeid(any) != typeid(AtTensor)) return false;
     const at::Tensor& at = static_cast<const AtTensor&>(any).at();
-    if (at.use_count() != 1 || (at.storage().use_count() != 1 && !KRN_PLANTED(detached_output_reused)) || at.storage_offset() != 0) return false;
+    if (at.use_count() != 1 || (at.storage().use_count() != 1 && !KRN_PLANTED(detached_output_reused)) || at.storage_offset() != 0)
+      return false;
     c10::TensorImpl* const impl = at.unsafeGetTensorImpl();
     if (impl->autograd_meta() != nullptr) return false;  // no longer as it was made
     // Nor as it would be made now: outside of inference mode nobody may write or differentiate what was made in it.
@@ -248,7 +249,8 @@ class AtServices final : public TensorServices {
   static at::Tensor allocate_on_gpu(const TensorSpec& spec) {
     const at::Device device = at_device(spec.device);
     std::optional<c10::DeviceGuard> guard;
-    if (num_gpus.load(std::memory_order_relaxed) > 1 && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device) guard.emplace(device);
+    if (num_gpus.load(std::memory_order_relaxed) > 1 && c10::impl::VirtualGuardImpl(device.type()).getDevice() != device)
+      guard.emplace(device);
     return at::detail::empty_strided_generic(spec.sizes, spec.strides, c10::GetAllocator(device.type()),
                                              c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type_of(spec.dtype));
   }
@@ -306,7 +308,8 @@ Status ensure_device(Device device) {
   if ((device.kind == Device::kHip) != torch_is_rocm()) {
     const bool rocm = device.kind == Device::kHip;
     return no_such_device(device,
-                          std::string("the LibTorch in ") + torch_folder() + " is " + (rocm ? "not a ROCm build" : "a ROCm build, whose devices are called rocm"),
+                          std::string("the LibTorch in ") + torch_folder() + " is " +
+                              (rocm ? "not a ROCm build" : "a ROCm build, whose devices are called rocm"),
                           rocm ? "use a LibTorch with ROCm, or choose another device" : "choose rocm, or use a LibTorch with CUDA");
   }
   static std::once_flag once;
@@ -324,11 +327,12 @@ Status ensure_device(Device device) {
   const auto* guard = c10::impl::device_guard_impl_registry[static_cast<size_t>(torch_device.type())].load();
   if (guard == nullptr) {
     // A build for GPUs whose own libraries are not there is what CPU machines often have.
-    const bool for_gpus = access((torch_folder() + "libtorch_cuda.so").c_str(), R_OK) == 0 || access((torch_folder() + "libtorch_hip.so").c_str(), R_OK) == 0;
-    return no_such_device(device,
-                          for_gpus ? "LibTorch's GPU code could not be loaded: " + failure : "the LibTorch in " + torch_folder() + " has no GPU code",
-                          for_gpus ? "install the GPU's driver and the libraries that came with this LibTorch (its nvidia-* wheels), or choose cpu"
-                                   : "use a build of LibTorch for GPUs, or choose cpu");
+    const bool for_gpus =
+        access((torch_folder() + "libtorch_cuda.so").c_str(), R_OK) == 0 || access((torch_folder() + "libtorch_hip.so").c_str(), R_OK) == 0;
+    return no_such_device(
+        device, for_gpus ? "LibTorch's GPU code could not be loaded: " + failure : "the LibTorch in " + torch_folder() + " has no GPU code",
+        for_gpus ? "install the GPU's driver and the libraries that came with this LibTorch (its nvidia-* wheels), or choose cpu"
+                 : "use a build of LibTorch for GPUs, or choose cpu");
   }
   num_gpus = guard->deviceCount();
   if (device.index < 0 || device.index >= num_gpus) {
@@ -380,8 +384,8 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b) {
     const at::NoGradGuard no_grad;
     const at::Tensor x = to_at(a), y = to_at(b);
     // at::equal compares element by element, at a tenth of memory's speed.
-    const bool blocks = x.is_cpu() && y.is_cpu() && x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() && x.strides() == y.strides() &&
-                        x.is_non_overlapping_and_dense();
+    const bool blocks = x.is_cpu() && y.is_cpu() && x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() &&
+                        x.strides() == y.strides() && x.is_non_overlapping_and_dense();
     same = blocks ? std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0 : at::equal(bits_of(x), bits_of(y));
   }));
   return same;

@@ -40,7 +40,8 @@ struct ChangedPlaces {
 };
 // Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
 // the same places of each, as one axis. The tensors themselves where their sizes are others. `places`: if asked for.
-Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors, ChangedPlaces* places = nullptr);
+Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors,
+                                                ChangedPlaces* places = nullptr);
 // Of each tensor the elements at its places. Null where they are not known, where it is of another dtype or of other sizes than `before`,
 // and where it differs from that elsewhere as well. The lists are parallel; the device is waited for once.
 Result<std::vector<TensorRef>> elements_within(std::span<const ChangedPlaces> places, std::span<const TensorRef> tensors);

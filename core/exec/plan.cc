@@ -391,8 +391,9 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
   };
   // What an update below is going to overwrite: views that eager steps made of it need the old content.
   const auto is_overwritten = [&](const TensorRef& t) {
-    return std::any_of(outputs_.begin(), outputs_.end(),
-                       [&](const Output& update) { return update.updates != kNone && !KRN_PLANTED(state_view_kept) && ranges_meet(*t, *storage_of(update)); });
+    return std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& update) {
+      return update.updates != kNone && !KRN_PLANTED(state_view_kept) && ranges_meet(*t, *storage_of(update));
+    });
   };
   std::vector<TensorRef> contents;
   for (const Output& output : outputs_) {
@@ -415,7 +416,8 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     // An eager step may have made a view of an input or a weight; what an output before this one is may be asked for twice.
     const bool lent = slot.kind == Slot::kEager && output.alias_of == kNone && tensor && !KRN_PLANTED(state_view_kept) &&
                       (meets_any(inputs) || meets_any(fixed_));
-    const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) || lent || (output.alias_of == kNone && meets_any(outputs)));
+    const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) || lent ||
+                                   (output.alias_of == kNone && meets_any(outputs)));
     if (shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }

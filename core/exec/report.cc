@@ -36,6 +36,8 @@ bool counts_instructions(const ModelReport& r) { return r.fitness == "counts"; }
 std::string cost(const ModelReport& r, double ms) {
   return counts_instructions(r) && ms > 0 ? fmt::format("{:.0f}", ms * 1e6) : milliseconds(ms);
 }
+// 0: not known.
+double share_of_limit(const ModelReport& r) { return r.disturbed.empty() && r.chosen_ms > 0 ? r.limit_ms / r.chosen_ms : 0; }
 const char* unit(const ModelReport& r) { return counts_instructions(r) ? "instructions" : "ms"; }
 
 std::string ratio(const ModelReport& r) {
@@ -45,7 +47,8 @@ std::string ratio(const ModelReport& r) {
 std::string verdict(const ModelReport& r) {
   if (!r.verified) return r.chosen + ": not verified";
   // Eager and the replays of it ("eager+launch_replay") are no compiled code.
-  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0) return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
+  if (r.chosen.rfind("eager", 0) == 0 || r.chosen.rfind("replay", 0) == 0)
+    return r.chosen + (r.reasons.empty() ? "" : ": " + r.reasons.front());
   return "compiled (" + r.chosen + ")" + (counts_instructions(r) ? ", by counts" : "");
 }
 
@@ -97,13 +100,20 @@ nlohmann::json to_json(const ModelReport& r) {
   nlohmann::json steps = nlohmann::json::array();
   for (const StepReport& s : r.steps)
     steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", timed(s.microseconds)},
-                     {"instructions", counted(s.microseconds, 1e3)},
+                     {"limit_us", timed(s.limit_us)}, {"instructions", counted(s.microseconds, 1e3)},
                      {"instructions_in_eager", s.in_eager < 0 ? nlohmann::json() : counted(s.in_eager, 1e3)},
                      {"reason", s.reason}, {"note", s.note}});
   nlohmann::json segments = nlohmann::json::array();
   for (const SegmentReport& s : r.segments)
-    segments.push_back({{"name", s.name}, {"sizes", s.sizes}, {"choice", s.choice}, {"nodes", s.nodes}, {"nodes_compiled", s.nodes_compiled},
-                        {"runs", s.runs}, {"share", s.share}, {"speedup", s.speedup}, {"note", s.note}});
+    segments.push_back({{"name", s.name},
+                        {"sizes", s.sizes},
+                        {"choice", s.choice},
+                        {"nodes", s.nodes},
+                        {"nodes_compiled", s.nodes_compiled},
+                        {"runs", s.runs},
+                        {"share", s.share},
+                        {"speedup", s.speedup},
+                        {"note", s.note}});
   nlohmann::json ranges = nlohmann::json::array(), checked = nlohmann::json::array(), range_sizes = nlohmann::json::array();
   for (const RangeReport& range : r.ranges.ranges)
     ranges.push_back({{"volume", {range.least, range.most}}, {"choice", range.choice}, {"closed", range.closed}});
@@ -118,7 +128,8 @@ nlohmann::json to_json(const ModelReport& r) {
   return {{"model", r.model}, {"sizes", sizes}, {"inputs", r.inputs}, {"device", r.device}, {"plugin", r.plugin}, {"mode", r.mode},
           {"threads", r.threads}, {"disturbed", r.disturbed}, {"fitness", r.fitness},
           {"eager_ms", timed(r.eager_ms)}, {"eager_replay_ms", timed(r.eager_replay_ms)}, {"compiled_ms", timed(r.compiled_ms)},
-          {"chosen", r.chosen}, {"chosen_ms", timed(r.chosen_ms)}, {"speedup", figure(r.speedup)},
+          {"chosen", r.chosen}, {"chosen_ms", timed(r.chosen_ms)}, {"limit_ms", timed(r.limit_ms)},
+          {"share_of_limit", share_of_limit(r) > 0 ? nlohmann::json(share_of_limit(r)) : nlohmann::json()}, {"speedup", figure(r.speedup)},
           {"speedup_ci", {figure(r.speedup_low), figure(r.speedup_high)}}, {"compile_s", r.compile_seconds},
           {"warm_start_s", r.warm_start_seconds}, {"peak_bytes", r.peak_bytes}, {"eager_peak_bytes", r.eager_peak_bytes},
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
@@ -156,8 +167,8 @@ nlohmann::json bench_json(const std::vector<ModelReport>& reports) {
 std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   const std::string unit = reports.empty() ? "ms" : keirin::unit(reports.front());
   std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]",
-                                                 "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled", "generated",
-                                                 "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
+                                                 "of limit", "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled",
+                                                 "generated", "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
   double log_sum = 0;
   int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0, disturbed = 0;
   for (const ModelReport& r : reports) {
@@ -167,7 +178,7 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
     verified += r.verified, slower += r.disturbed.empty() && r.speedup < 1, faster += r.pays_back_after_calls > 0;
     generated += r.kernels_generated, generating += r.kernels_generated > 0;
     rows.push_back({model_at_sizes(r), r.device, cost(r, r.eager_ms), cost(r, r.eager_replay_ms),
-                    cost(r, r.compiled_ms), ratio(r),
+                    cost(r, r.compiled_ms), ratio(r), share_of_limit(r) > 0 ? fmt::format("{:.0f} %", share_of_limit(r) * 100) : "-",
                     fmt::format("{:.2f}", r.compile_seconds),
                     fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
@@ -177,8 +188,9 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
                     milliseconds(r.latency.p90_ms), milliseconds(r.latency.p99_ms),
                     r.latency.calls ? fmt::format("{:.0f}", r.latency.samples_per_s) : "-", verdict(r)});
   }
-  static const std::vector<std::string> kFirstOut = {"generated", "p90 ms", "peak MB (eager)", "device", "samples/s", "p99 ms", "p50 ms",
-                                                    "compile s", "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
+  static const std::vector<std::string> kFirstOut = {
+      "generated", "p90 ms",         "peak MB (eager)",   "device",    "samples/s",     "p99 ms", "p50 ms", "compile s",
+      "of limit",  "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
   std::string out = render_table(rows, kFirstOut, width);
   if (reports.size() < 2) return out;
   const auto told = static_cast<int64_t>(reports.size()) - disturbed;
@@ -187,20 +199,22 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
     out += fmt::format("geomean speedup over {} models: {:.3f}x; compiled code is faster and chosen in {}, below 1.0x: {}; verified: {}\n",
                        told, std::exp(log_sum / static_cast<double>(told)), faster, slower, verified);
   if (disturbed > 0)
-    out += fmt::format("disturbed: {} of {} rows have no figures, because others had the machine; run it again when it is quiet\n",
+    out += fmt::format("disturbed: {} of {} rows have no figures, because other programs used the machine; run it again when it is quiet\n",
                        disturbed, reports.size());
-  out += fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
-                     static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
+  out +=
+      fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
+                  static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());
   return out;
 }
 
 std::string costs_table(const std::vector<ModelReport>& reports, size_t width) {
-  std::vector<std::vector<std::string>> rows = {{"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "cold compile s", "warm start ms", "call overhead us", "peak MB", "eager's peak MB", "chosen"}};
   for (const ModelReport& r : reports)
     rows.push_back({model_at_sizes(r), fmt::format("{:.3f}", r.compile_seconds),
-                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-", fmt::format("{:.1f}", r.call_overhead_us),
-                    fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6), fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6),
-                    r.chosen});
+                    r.warm_start_seconds > 0 ? fmt::format("{:.1f}", r.warm_start_seconds * 1e3) : "-",
+                    fmt::format("{:.1f}", r.call_overhead_us), fmt::format("{:.1f}", static_cast<double>(r.peak_bytes) / 1e6),
+                    fmt::format("{:.1f}", static_cast<double>(r.eager_peak_bytes) / 1e6), r.chosen});
   return render_table(rows, {"eager's peak MB", "peak MB"}, width);
 }
 
@@ -224,16 +238,27 @@ std::string explain_text(const ModelReport& r, size_t width) {
   if (!r.steps.empty()) {
     out += "steps of " + r.steps_of + (r.steps_of == r.chosen ? ":\n" : ", which was not chosen:\n");
     const char* const cost_unit = counts_instructions(r) ? "instructions" : "us";
-    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", cost_unit, "share", "reason", "note"}};
+    // Without the limit's columns where none is known.
+    const bool limits = std::any_of(r.steps.begin(), r.steps.end(), [](const StepReport& s) { return s.limit_us > 0; });
+    std::vector<std::vector<std::string>> steps = {{"step", "choice", "ops", cost_unit, "share", "limit us", "lost us", "reason", "note"}};
     double all = 0;
     for (const StepReport& s : r.steps) all += s.microseconds;
     for (const StepReport& s : r.steps) {
       const std::string took = counts_instructions(r) ? cost(r, s.microseconds / 1e3) : fmt::format("{:.1f}", s.microseconds);
       steps.push_back({s.name, s.choice, std::to_string(s.ops), s.microseconds > 0 ? took : "-",
-                       s.microseconds > 0 ? fmt::format("{:.0f} %", s.microseconds / all * 100) : "-", s.reason, s.note});
+                       s.microseconds > 0 ? fmt::format("{:.0f} %", s.microseconds / all * 100) : "-",
+                       s.limit_us > 0 ? fmt::format("{:.1f}", s.limit_us) : "-",
+                       s.limit_us > 0 && s.microseconds > 0 ? fmt::format("{:.1f}", std::max(0.0, s.microseconds - s.limit_us)) : "-",
+                       s.reason, s.note});
     }
+    if (!limits)
+      for (std::vector<std::string>& row : steps) row.erase(row.begin() + 5, row.begin() + 7);
     out += render_table(steps, {"share", "reason"}, width);
   }
+  if (share_of_limit(r) > 0)
+    out += fmt::format(
+        "the machine's limit for a call is {} ms ({:.0f} % reached): what has to be moved and multiplied, at rates measured here\n",
+        milliseconds(r.limit_ms), share_of_limit(r) * 100);
   if (!r.segments.empty()) {
     out += "segments, between which sizes or branches depend on data:\n";
     std::vector<std::vector<std::string>> segments = {{"segment", "sizes", "runs", "share", "compiled", "speedup", "choice", "note"}};

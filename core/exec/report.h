@@ -34,6 +34,7 @@ struct StepReport {
   std::string choice;    // the plugin's name, or "eager"
   int ops = 0;
   double microseconds = 0;
+  double limit_us = 0;   // the least that any code could take for it (core/api/limits.h); 0: not asked for, or not known
   double in_eager = -1;  // the same of eager's call, in the nodes of the file that an eager step stands for; -1: not counted
   std::string reason;    // why an eager step is eager: opaque refused known_wrong left_out compile_failed (docs/report.md)
   std::string note;      // in words; of a region: how many kernels and library calls it came to
@@ -98,6 +99,7 @@ struct ModelReport {
   int threads = 0;
   double eager_ms = 0, eager_replay_ms = 0, compiled_ms = 0, chosen_ms = 0;
   std::string chosen;
+  double limit_ms = 0;                // the least that any code could take for a call (core/api/limits.h); 0: not asked for, or not known
   double speedup = 1, speedup_low = 1, speedup_high = 1;  // over the better of eager and eager with replay; 1 if disturbed
   std::string disturbed;              // why this race told nothing that may be shown or kept; empty: it did
   double compile_seconds = 0, warm_start_seconds = 0;

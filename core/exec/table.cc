@@ -17,7 +17,9 @@ std::string render_table(const std::vector<std::vector<std::string>>& rows, cons
   for (const auto& row : rows)
     for (size_t c = 0; c < columns; ++c) wide[c] = std::max(wide[c], row[c].size());
   std::iota(shown.begin(), shown.end(), size_t{0});
-  const auto total = [&] { return std::accumulate(shown.begin(), shown.end(), size_t{1}, [&](size_t sum, size_t c) { return sum + wide[c] + 3; }); };
+  const auto total = [&] {
+    return std::accumulate(shown.begin(), shown.end(), size_t{1}, [&](size_t sum, size_t c) { return sum + wide[c] + 3; });
+  };
   // Words at the end of a line are worth no column of figures beyond their first few.
   constexpr size_t kWords = 32;
   const size_t words = wide.back() > kWords ? wide.back() - kWords : 0;

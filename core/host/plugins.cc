@@ -198,7 +198,8 @@ class Host final : public PluginHost {
       if (!digest.ok()) return false;
       const auto [one, fresh] = first.emplace(*digest, c);
       if (!fresh)
-        refuse(c, Status(Code::k_invalid_input, Message{"a copy of the library is found before it: " + one->second->found.path, {}, {}, {}}));
+        refuse(c,
+               Status(Code::k_invalid_input, Message{"a copy of the library is found before it: " + one->second->found.path, {}, {}, {}}));
       return !fresh;
     });
   }

@@ -154,7 +154,8 @@ Classes classes_of(Lowering& w) {
   if (w.integer("reduction", 1) == 0) w.decline("a loss that is not reduced");
   if (w.failed() || w.rank(x) != 2) return w.decline("a loss of another rank"), Classes{kNone, kNone};
   const ValueId index = w.cast(target, DType::k_i64);
-  const ValueId counts = w.row(C::k_ne, {index, w.expand(w.full(Lowering::number(w.integer("ignore_index", -100)), DType::k_i64, {}), w.sizes(index))});
+  const ValueId counts =
+      w.row(C::k_ne, {index, w.expand(w.full(Lowering::number(w.integer("ignore_index", -100)), DType::k_i64, {}), w.sizes(index))});
   return {counts, w.select(counts, w.as_operand(index), Lowering::number(int64_t{0}), DType::k_i64)};
 }
 
@@ -180,7 +181,8 @@ Values nll_loss_backward(Lowering& w) {
   ValueId each = f.of(C::k_neg, f.in(w.tensor("grad_output")));
   if (w.integer("reduction", 1) == 1) each = f.div(each, f.in(w.tensor("total_weight")));
   const ValueId column = w.expand(w.unsqueeze(classes.index, 1), sizes);
-  const ValueId hit = w.row(C::k_logical_and, {w.row(C::k_eq, {column, w.expand(w.iota(0, sizes[1]), sizes)}), w.expand(w.unsqueeze(classes.counts, 1), sizes)});
+  const ValueId hit = w.row(
+      C::k_logical_and, {w.row(C::k_eq, {column, w.expand(w.iota(0, sizes[1]), sizes)}), w.expand(w.unsqueeze(classes.counts, 1), sizes)});
   return {w.cast(w.select(hit, w.as_operand(each), Lowering::number(0.0), f.dtype), w.dtype_of(self))};
 }
 

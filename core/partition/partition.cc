@@ -161,9 +161,10 @@ class Cutter {
     for (size_t k = 0; k < graph_.outputs.size(); ++k) {
       const Output& output = graph_.outputs[k];
       OpId producer = graph_.values[output.value].producer;
-      bool ours = output.updates != kNone && producer != kNone && region_of_[producer] != kNone && times[output.updates] == 1 &&
-                  (KRN_PLANTED(update_before_reader) || reader[output.updates] == kNone || reader[output.updates] == region_of_[producer]) &&
-                  graph_.type(output.updates) == graph_.type(output.value);
+      bool ours =
+          output.updates != kNone && producer != kNone && region_of_[producer] != kNone && times[output.updates] == 1 &&
+          (KRN_PLANTED(update_before_reader) || reader[output.updates] == kNone || reader[output.updates] == region_of_[producer]) &&
+          graph_.type(output.updates) == graph_.type(output.value);
       if (ours) {
         in_place_[k] = 1;
         updates_[region_of_[producer]].push_back(output);

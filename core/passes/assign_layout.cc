@@ -49,7 +49,8 @@ class Layouter {
     if (fits(type) && may_change(type)) {
       if (op.code == OpCode::k_conv) return convolution(id);
       for (ValueId v : op.operands)
-        if (follows(op) && v != kNone && is_channels_last(r_.graph().type(r_.map(v))) && r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
+        if (follows(op) && v != kNone && is_channels_last(r_.graph().type(r_.map(v))) &&
+            r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
           keep_channels_last(id);
           return true;
         }
@@ -63,7 +64,8 @@ class Layouter {
       const Type& want = r_.old().type(output.value);
       if (r_.graph().type(r_.map(output.value)).strides == want.strides || KRN_PLANTED(layout_not_restored)) continue;
       r_.begin_border();
-      KRN_TRY_LET(ValueId back, r_.build().emit1(OpCode::k_relayout, {r_.map(output.value)}, {{AttrKey::k_encoding, std::string("contiguous")}}));
+      KRN_TRY_LET(ValueId back,
+                  r_.build().emit1(OpCode::k_relayout, {r_.map(output.value)}, {{AttrKey::k_encoding, std::string("contiguous")}}));
       r_.replace(output.value, back);
     }
     return {};
@@ -128,7 +130,8 @@ class Layouter {
                                             {{AttrKey::k_encoding, std::string("channels_last")}}));
     alone.outputs = {{turned, kNone, kNone}};
     Result<std::vector<FoldedConstant>> folded = context_.evaluator->evaluate(alone);
-    if (folded.ok() && folded->size() == 1) at->second = r_.graph().add_constant((*folded)[0].type, (*folded)[0].index, ValueKind::kConstant);
+    if (folded.ok() && folded->size() == 1)
+      at->second = r_.graph().add_constant((*folded)[0].type, (*folded)[0].index, ValueKind::kConstant);
     else context_.notes.push_back("a convolution's weight keeps its layout: " + folded.status().message().what);
     return at->second;
   }

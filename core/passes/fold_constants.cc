@@ -126,7 +126,8 @@ Status fold_batch_norms(Graph& graph, PassContext& context) {
 // Which values to compute: results of real ops over constants that an op which stays reads.
 class FoldPlan {
  public:
-  explicit FoldPlan(const Graph& graph) : graph_(graph), foldable_(graph.ops.size()), needed_(graph.values.size()), uses_(graph.values.size()) {
+  explicit FoldPlan(const Graph& graph)
+      : graph_(graph), foldable_(graph.ops.size()), needed_(graph.values.size()), uses_(graph.values.size()) {
     for (const Output& output : graph.outputs) ++uses_[output.value];
     for (const Op& op : graph.ops)
       for (ValueId v : op.operands)

@@ -197,7 +197,9 @@ class Inference {
         return x;
       }
       case OpCode::k_pad:
-        return KRN_PLANTED(pad_range) ? x : hull(x, is_float(dtype) ? Interval(op.d(AttrKey::k_value_d)) : Interval(static_cast<double>(op.i(AttrKey::k_value_i))));
+        return KRN_PLANTED(pad_range) ? x
+                                      : hull(x, is_float(dtype) ? Interval(op.d(AttrKey::k_value_d))
+                                                                : Interval(static_cast<double>(op.i(AttrKey::k_value_i))));
       case OpCode::k_slice_scatter: return hull(x, get(op.operands[1]));
       case OpCode::k_scatter: case OpCode::k_index_reduce:
         return op.s(AttrKey::k_reduce) == "none" ? hull(x, get(op.operands[2])) : whole(dtype);

@@ -34,7 +34,9 @@ Status passes::mark_rounding(Graph& graph, PassContext& context) {
   for (const Op& op : graph.ops) {
     if (op.code == OpCode::kOpaque)  // an eager call writes its results to memory, in every mode
       for (ValueId v : op.results) graph.values[v].observed = true;
-    bool read = KRN_PLANTED(rounding_unseen) ? false : context.numerics == Numerics::kFast ? op.code == OpCode::kOpaque : reads_observed(graph, op);
+    bool read = KRN_PLANTED(rounding_unseen)          ? false
+                : context.numerics == Numerics::kFast ? op.code == OpCode::kOpaque
+                                                      : reads_observed(graph, op);
     if (!read) continue;
     for (ValueId v : op.operands)
       if (v != kNone) graph.values[v].observed = true;

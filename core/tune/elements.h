@@ -35,7 +35,8 @@ decltype(auto) with_loader(DType dtype, const void* data, Fn&& fn) {
     case DType::k_f32: return fn([p = static_cast<const float*>(data), wide](size_t i) { return wide(p[i]); });
     case DType::k_f64: return fn([p = static_cast<const double*>(data)](size_t i) { return p[i]; });
     case DType::k_f16: return fn([p = static_cast<const uint16_t*>(data), t = values_of_half(), wide](size_t i) { return wide(t[p[i]]); });
-    case DType::k_bf16: return fn([p = static_cast<const uint16_t*>(data), t = values_of_brain(), wide](size_t i) { return wide(t[p[i]]); });
+    case DType::k_bf16:
+      return fn([p = static_cast<const uint16_t*>(data), t = values_of_brain(), wide](size_t i) { return wide(t[p[i]]); });
     default:
       return fn([p = static_cast<const char*>(data), dtype, bytes = static_cast<size_t>(dtype_bytes(dtype))](size_t i) {
         return load_element(dtype, p + i * bytes);

@@ -118,7 +118,8 @@ class Facts {
     const Fact& fact = facts_[op.results[0]];
     if (fact.strength != Fact::kIndex || fact.hint.kind != InputHint::kIntegers) return;
     InputHint hint = integers(0, std::floor(fact.hint.b * 0.5), fact.hint.why + ", computed");
-    hint.unknown_meaning = fact.hint.unknown_meaning || std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return is_number(v); });
+    hint.unknown_meaning =
+        fact.hint.unknown_meaning || std::none_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return is_number(v); });
     for (const ValueId v : op.operands) add(v, Fact::kIndex, hint);
   }
 

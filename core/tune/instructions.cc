@@ -46,7 +46,8 @@ Result<RaceSheet> count_calls(const std::vector<Runner>& runners, const Instruct
       row.gain = row.gain_low = row.gain_high = row.baseline_ns / row.ns;
       row.blocks = 1;
       row.outcome = row.gain > 1 + threshold ? RaceOutcome::kAccept : RaceOutcome::kReject;
-      if (row.outcome == RaceOutcome::kReject) row.note = row.gain < 1 ? "more instructions" : "fewer instructions, by less than what counts";
+      if (row.outcome == RaceOutcome::kReject)
+        row.note = row.gain < 1 ? "more instructions" : "fewer instructions, by less than what counts";
       const bool best = sheet.winner == 0 || row.ns < sheet.rows[sheet.winner].ns;
       if (row.outcome == RaceOutcome::kAccept && best) sheet.winner = number;
     }

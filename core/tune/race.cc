@@ -355,7 +355,8 @@ class Race {
         why = "the hypervisor took " + percent(taken_away) + " as much time as this process had";
       else if (!device.empty())
         why = device;
-      else if (deviation > kUnsteady && races < kMostRaces && timer_.now() - begin < options_.limit_ns / kMostRaces && timer_.wait_out(kBetweenRacesNs))
+      else if (deviation > kUnsteady && races < kMostRaces && timer_.now() - begin < options_.limit_ns / kMostRaces &&
+               timer_.wait_out(kBetweenRacesNs))
         continue;
       break;
     }
@@ -596,7 +597,8 @@ class Race {
     }
     const auto failed = [](const Entry& e) { return e.row->outcome == RaceOutcome::kFailed; };
     if (KRN_PLANTED(winner_after_failed))
-      sheet_.winner -= static_cast<size_t>(std::count_if(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(sheet_.winner), failed));
+      sheet_.winner -=
+          static_cast<size_t>(std::count_if(entries_.begin(), entries_.begin() + static_cast<ptrdiff_t>(sheet_.winner), failed));
   }
 
   RaceOptions options_;

@@ -59,8 +59,9 @@ Result<std::string> unexplained(std::span<const TensorRef> referee, std::span<co
     const bool explained = floats ? apart.largest <= kTimes * moved[i].largest
                                   : static_cast<double>(apart.changed) <= kTimes * static_cast<double>(moved[i].changed);
     if (apart.changed > 0 && !explained)
-      return where + (floats ? " is " + number_text(apart.largest) + " away; roundings move it by " + number_text(moved[i].largest)
-                             : " has " + std::to_string(apart.changed) + " other elements; roundings change " + std::to_string(moved[i].changed));
+      return where +
+             (floats ? " is " + number_text(apart.largest) + " away; roundings move it by " + number_text(moved[i].largest)
+                     : " has " + std::to_string(apart.changed) + " other elements; roundings change " + std::to_string(moved[i].changed));
   }
   return std::string();
 }

@@ -29,7 +29,9 @@ class Elements {
     out.data_ = static_cast<const char*>(out.tensor_->data());
     if (is_row_major(*out.tensor_)) return out;
     out.copy_.resize(out.size_ * out.bytes_);
-    each_element(*out.tensor_, [to = out.copy_.data(), bytes = out.bytes_](int64_t i, void* at) { memcpy(to + static_cast<size_t>(i) * bytes, at, bytes); });
+    each_element(*out.tensor_, [to = out.copy_.data(), bytes = out.bytes_](int64_t i, void* at) {
+      memcpy(to + static_cast<size_t>(i) * bytes, at, bytes);
+    });
     out.data_ = out.copy_.data();
     return out;
   }
@@ -188,7 +190,7 @@ class OutputJudge {
     // A single number varies with the inputs, not within the output: only a zero proves nothing.
     if (same < r_.size() || (r_.size() == 1 && first != 0 && std::isfinite(first))) return;
     verdict_.vacuous = true;
-    verdict_.reason = "not verified: the referee's output is constant (" + number_text(first) + ")";
+    verdict_.reason = "not verified: the output of the 64-bit reference is constant (" + number_text(first) + ")";
   }
 
   const JudgeOptions& options_;
@@ -255,7 +257,8 @@ double roundings_of_sums(const Graph& graph) {
   int64_t longest = longest_dot_product(graph);
   for (const Op& op : graph.ops)
     if (op.code == OpCode::k_sum || op.code == OpCode::k_mean || op.code == OpCode::k_var)
-      longest = std::max(longest, graph.type(op.operands[0]).num_elements() / std::max<int64_t>(graph.type(op.results[0]).num_elements(), 1));
+      longest =
+          std::max(longest, graph.type(op.operands[0]).num_elements() / std::max<int64_t>(graph.type(op.results[0]).num_elements(), 1));
   return 1 + 0.3 * std::sqrt(static_cast<double>(longest));
 }
 
@@ -270,7 +273,8 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
       return where + "one of them is missing";
     }
     if (!same_sizes(*referee[i], *other[i]))
-      return where + "the sizes are " + dims_text(other[i]->sizes(), other[i]->rank()) + ", not " + dims_text(referee[i]->sizes(), referee[i]->rank());
+      return where + "the sizes are " + dims_text(other[i]->sizes(), other[i]->rank()) + ", not " +
+             dims_text(referee[i]->sizes(), referee[i]->rank());
     const bool floats = is_float(referee[i]->dtype());
     if (!floats && !nearness.exact_rest) continue;
     KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
@@ -293,7 +297,9 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
     if (far == r.size()) continue;
     const double error = std::abs(r[far] - o[far]) / scale;
     return where + "element " + std::to_string(far) + " is " + number_text(o[far]) + ", not " + number_text(r[far]) +
-           (floats && std::isfinite(error) ? " (" + number_text(error) + " of the largest; " + number_text(nearness.bound) + " would be allowed)" : "");
+           (floats && std::isfinite(error)
+                ? " (" + number_text(error) + " of the largest; " + number_text(nearness.bound) + " would be allowed)"
+                : "");
   }
   return std::string();
 }
@@ -314,11 +320,13 @@ Judge::~Judge() = default;
 
 Result<Judge> Judge::make(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
                           JudgeOptions options) {
-  if (referee.size() != eager.size()) return Status(Code::k_invalid_input, "judge: referee and eager have different numbers of outputs");
+  if (referee.size() != eager.size())
+    return Status(Code::k_invalid_input, "judge: the 64-bit reference and eager have different numbers of outputs");
   auto impl = std::make_unique<Impl>(services, std::move(options));
   for (size_t i = 0; i < eager.size(); ++i) {
     if (!referee[i] || !eager[i] || !same_sizes(*referee[i], *eager[i]))
-      return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing or has another shape than the referee's");
+      return Status(Code::k_invalid_input,
+                    "judge: output " + std::to_string(i) + " is missing or has another shape than that of the 64-bit reference");
     KRN_TRY_LET(Elements of_referee, Elements::of(referee[i], services));
     KRN_TRY_LET(Elements of_eager, Elements::of(eager[i], services));
     impl->outputs.push_back({eager[i], std::move(of_referee), std::move(of_eager)});

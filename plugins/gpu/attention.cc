@@ -61,7 +61,8 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
     return no("attention that is not f32, bf16 or f16 runs in eager's kernel");
   const size_t rank = q.sizes.size();
   if (rank < 3 || k.sizes.size() != rank || v.sizes.size() != rank) return no("attention with fewer axes than heads, queries and elements");
-  const int64_t d = q.sizes[rank - 1], queries = q.sizes[rank - 2], heads = q.sizes[rank - 3], keys = k.sizes[rank - 2], shared = k.sizes[rank - 3];
+  const int64_t d = q.sizes[rank - 1], queries = q.sizes[rank - 2], heads = q.sizes[rank - 3], keys = k.sizes[rank - 2],
+                shared = k.sizes[rank - 3];
   int64_t batch = 1;
   for (size_t i = 0; i + 3 < rank; ++i) batch *= q.sizes[i];
   const bool plain = q.dtype == kit::kDType_f32;
@@ -71,7 +72,8 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   if (plain && !one) return no("attention with heads of a width that has no kernel");
   if (v.sizes[rank - 1] != d || (!one && (d % 16 != 0 || d > 128))) return no("attention with heads of a width that has no kernel");
   if (shared == 0 || heads % shared != 0 || keys == 0) return no("attention whose heads share no keys evenly");
-  if (!one && (!gpu.matrix || gpu.driver->words().tiles.empty())) return no("attention without matrix units of 16x8x16 runs in eager's kernel");
+  if (!one && (!gpu.matrix || gpu.driver->words().tiles.empty()))
+    return no("attention without matrix units of 16x8x16 runs in eager's kernel");
   if (!one && !masked && keys > kLongest) return no("long attention without a mask runs in eager's flash kernel");
   TextKernel out;
   const int64_t per_unit = batch * heads * (one ? queries : 1);
@@ -102,8 +104,12 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   }
   out.sizes.insert(out.sizes.end(), mask_strides, mask_strides + 4);
   out.pointers.push_back(mask);
-  defines = "#define D " + std::to_string(d) + "\n#define MASKED " + (!masked ? "0" : mask.dtype == kit::kDType_bool ? "1" : "2") + "\n#define CAUSAL " +
-          (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " + (mask_strides[2] == 0 ? "1" : "2") + "\n";
+  defines = "#define D " + std::to_string(d) + "\n#define MASKED " +
+            (!masked                          ? "0"
+             : mask.dtype == kit::kDType_bool ? "1"
+                                              : "2") +
+            "\n#define CAUSAL " + (anchor.causal ? "1" : "0") + "\n#define STORAGE " + float_storage(q.dtype) + "\n#define MASK_ROWS " +
+            (mask_strides[2] == 0 ? "1" : "2") + "\n";
   if (masked && mask.dtype != kit::kDType_bool) defines += std::string("#define ADDED ") + float_storage(mask.dtype) + "\n";
   if (one) {
     defines += std::string("#define MANY ") + (queries > 1 ? "1" : "0") + "\n";
@@ -113,13 +119,13 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " + (d <= 64 ? "64" : "32") +
-            "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
+    defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " +
+               (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
     out.parts = {text::attention, gpu.matrix->text, gpu.driver->words().tiles};
     out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
   }
-  out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" + std::to_string(keys) + ", " +
-             std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");
+  out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" +
+             std::to_string(keys) + ", " + std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");
   return out;
 }
 

@@ -68,7 +68,8 @@ bool GpuBackend::joins(std::span<const codegen::AnchorDesc* const> those, const 
   return may_join(those, next);
 }
 
-std::unique_ptr<codegen::Step> GpuBackend::lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext&) {
+std::unique_ptr<codegen::Step> GpuBackend::lower_joined(std::span<const codegen::AnchorDesc* const> anchors,
+                                                        const codegen::CompileContext&) {
   const Current current(context_);
   std::string why_not;
   const auto kernel = joined_kernel(anchors, gpu_, why_not);
@@ -96,6 +97,8 @@ void GpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector
 
 void GpuBackend::load_code(std::span<const uint8_t> bytes) { code_store().take(bytes); }
 
-std::string GpuBackend::token() const { return std::string(gpu_.driver->words().dialect.name) + " 2 " + code_.identity() + numerics_.identity(); }
+std::string GpuBackend::token() const {
+  return std::string(gpu_.driver->words().dialect.name) + " 2 " + code_.identity() + numerics_.identity();
+}
 
 }  // namespace keirin::gpu

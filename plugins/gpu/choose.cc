@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other
-// products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few channels and a stride
-// regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
+// products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few
+// channels and a stride regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
 
 #include "plugins/gpu/attention.h"
@@ -90,7 +90,8 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
   return taken ? std::optional<Choice>(Choice::kProducts) : std::nullopt;
 }
 
-bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics, bool has_device) {
+bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
+                   bool has_device) {
   std::string ignored;
   const bool own = (anchor.op == kit::kOp_conv || is_product(anchor)) && own_kernel(anchor, gpu, numerics, ignored);
   codegen::AnchorDesc longer = anchor;
@@ -99,7 +100,8 @@ bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& pos
     return own_kernel(longer, gpu, numerics, ignored).has_value();
   }
   if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
-  return is_product(anchor) && product_takes_post_op(anchor, post) && (!has_device || !gpu.products || product_tail_taken(longer, *gpu.products, ignored));
+  return is_product(anchor) && product_takes_post_op(anchor, post) &&
+         (!has_device || !gpu.products || product_tail_taken(longer, *gpu.products, ignored));
 }
 
 // One whose image is large enough for another launch to pay.
@@ -136,8 +138,8 @@ static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& 
   }
 }
 
-static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, const Numerics& numerics, const Gpu& gpu, const CodeTarget& target,
-                                                  double conv_seconds) {
+static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& conv, const Numerics& numerics, const Gpu& gpu,
+                                                  const CodeTarget& target, double conv_seconds) {
   const auto stem = worthy_stem(conv, numerics);
   if (!stem) return nullptr;
   try {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The process's store of generated code, by structure of the kernel, schedule and target: equal kernels compile once, whatever their sizes and whichever executable asks.
+// The process's store of generated code, by structure of the kernel, schedule and target: equal kernels compile once, whatever their sizes
+// and whichever executable asks.
 #pragma once
 
 #include <cstdint>

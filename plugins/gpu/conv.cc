@@ -66,7 +66,8 @@ std::optional<ConvTensor> epilogue_operand(const TensorDesc& d, const ConvTensor
   ConvTensor t = tensor_of(d);
   if (t.sizes != y.sizes) return std::nullopt;
   bool per_channel = true;
-  for (size_t k = 0; k < t.sizes.size(); ++k) per_channel &= k == 1 ? t.strides[k] == 1 || t.sizes[k] == 1 : t.strides[k] == 0 || t.sizes[k] == 1;
+  for (size_t k = 0; k < t.sizes.size(); ++k)
+    per_channel &= k == 1 ? t.strides[k] == 1 || t.sizes[k] == 1 : t.strides[k] == 0 || t.sizes[k] == 1;
   if (per_channel) {
     const int64_t channels = t.sizes[1];
     t.sizes.assign(t.sizes.size(), 1), t.strides.assign(t.sizes.size(), channels);
@@ -110,7 +111,8 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
   if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
   if (anchor.transposed) return why_not = "a transposed convolution runs in eager's library", std::nullopt;
   if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's library", std::nullopt;
-  ConvProblem p{tensor_of(x), tensor_of(w), tensor_of(y), anchor.stride, anchor.padding, anchor.dilation, {}, numerics.tf32_convolutions && !anchor.ieee};
+  ConvProblem p{tensor_of(x),   tensor_of(w),    tensor_of(y), anchor.stride,
+                anchor.padding, anchor.dilation, {},           numerics.tf32_convolutions && !anchor.ieee};
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
   const bool last = is_packed(p.y, true) && (is_packed(p.x, true) || !is_packed(p.x, false));
@@ -147,7 +149,8 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
 }
 
-std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library, std::string& why_not) {
+std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
+                                      std::string& why_not) {
   const auto whole = conv_problem(anchor, numerics, why_not);
   if (!whole) return std::nullopt;
   if (!library || library->supports(*whole, why_not)) return ConvShares{*whole, std::nullopt};
@@ -174,7 +177,8 @@ static bool is_cached_residual(const AnchorDesc& anchor, const PostOp& post, int
   return bytes < cache_bytes / kCachedShare;
 }
 
-bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes) {
+bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Numerics& numerics, const PlanLibrary* library,
+                        int64_t cache_bytes) {
   if (is_cached_residual(anchor, post, cache_bytes)) return false;
   AnchorDesc longer = anchor;
   longer.post_ops.push_back(post);

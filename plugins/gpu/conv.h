@@ -32,7 +32,8 @@ struct ConvShares {
 std::optional<ConvShares> conv_shares(const codegen::AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,
                                       std::string& why_not);
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
-bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics, const PlanLibrary* library, int64_t cache_bytes);
+bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics,
+                        const PlanLibrary* library, int64_t cache_bytes);
 // In the order of a plan's addresses: x, w, y, bias, operands of the epilogue.
 std::vector<codegen::TensorDesc> conv_tensors(const codegen::AnchorDesc& anchor);
 // `seconds`: what the library's plan took with warm caches, 0 if it was not timed. `load`: TextKernel's. Throws kit::Error.

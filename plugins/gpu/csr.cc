@@ -91,7 +91,8 @@ class CsrStep final : public codegen::Step {
       Slot::Arrays arrays = slot->arrays;
       void* parameters[] = {&index, &wide, &edges, &rows, &arrays};
       static constexpr Parameter kForms[] = {{8, true}, {4}, {4}, {4}, {sizeof(Slot::Arrays), true}};
-      result = driver_.launch({.function = function_, .blocks = blocks_, .threads = kThreads, .together = true, .parameters = kForms}, stream, parameters);
+      result = driver_.launch({.function = function_, .blocks = blocks_, .threads = kThreads, .together = true, .parameters = kForms},
+                              stream, parameters);
     }
     if (result == 0) return KRN_STATUS_ok;
     kit::set_error(context.err, driver_.status_of(result), describe() + ": its memory or its launch was refused");

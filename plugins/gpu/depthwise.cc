@@ -61,29 +61,37 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
   const int64_t channel_words = channels / vec;
   int64_t most_lanes = gpu.wave;
   const auto lanes = [&] { return ceil_div(channel_words, ceil_div(channel_words, most_lanes)); };
-  const auto blocks = [&] { return ceil_div(channel_words, lanes()) * ceil_div(images * rows * ceil_div(columns, strip), kThreads / lanes()); };
+  const auto blocks = [&] {
+    return ceil_div(channel_words, lanes()) * ceil_div(images * rows * ceil_div(columns, strip), kThreads / lanes());
+  };
   while (blocks() < gpu.facts.num_units && (strip > 1 || most_lanes > kFewestLanes)) {
     if (most_lanes > kFewestLanes) most_lanes /= 2;
     else strip /= 2;
   }
   while (lanes() * vec * taps_h * taps_w * 4 > kMostFilterBytes && most_lanes > 1) most_lanes /= 2;
-  if (images * rows * columns * channels == 0 || blocks() > std::numeric_limits<int32_t>::max() || images * rows * columns > std::numeric_limits<int32_t>::max())
+  if (images * rows * columns * channels == 0 || blocks() > std::numeric_limits<int32_t>::max() ||
+      images * rows * columns > std::numeric_limits<int32_t>::max())
     return no("an image that a launch does not count");
 
   TextKernel out;
-  const auto define = [&](const char* name, int64_t value) { out.defines += std::string("#define ") + name + " " + std::to_string(value) + "\n"; };
+  const auto define = [&](const char* name, int64_t value) {
+    out.defines += std::string("#define ") + name + " " + std::to_string(value) + "\n";
+  };
   out.defines = std::string("#define STORAGE ") + float_storage(x.dtype) + "\n";
   define("TAPS_H", taps_h), define("TAPS_W", taps_w), define("STEP_H", p->stride[0]), define("STEP_W", p->stride[1]);
   define("APART_H", p->dilation[0]), define("APART_W", p->dilation[1]), define("STRIP", strip), define("LANES", lanes());
   define("BIAS", bias.present());
   out.defines += "#define EPILOGUE " + epilogue + "\n";
   out.parts = {text::depthwise};
-  out.sizes = {images, channels, p->x.sizes[2], p->x.sizes[3], rows, columns, p->padding[0], p->padding[1], p->x.strides[0], p->x.strides[2],
-               p->x.strides[3], p->w.strides[0], p->w.strides[2], p->w.strides[3], p->y.strides[0], p->y.strides[2], p->y.strides[3]};
+  out.sizes = {images,          channels,        p->x.sizes[2],   p->x.sizes[3],   rows,
+               columns,         p->padding[0],   p->padding[1],   p->x.strides[0], p->x.strides[2],
+               p->x.strides[3], p->w.strides[0], p->w.strides[2], p->w.strides[3], p->y.strides[0],
+               p->y.strides[2], p->y.strides[3]};
   out.pointers = {x, w, bias, y, residual};
   out.launches = {{"depthwise", blocks(), kThreads}};
-  out.what = "depthwise " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" + std::to_string(images) + ", " + std::to_string(rows) + "x" +
-             std::to_string(columns) + ", " + std::to_string(channels) + "], " + std::to_string(strip) + " by " + std::to_string(lanes()) + " threads";
+  out.what = "depthwise " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" + std::to_string(images) + ", " +
+             std::to_string(rows) + "x" + std::to_string(columns) + ", " + std::to_string(channels) + "], " + std::to_string(strip) +
+             " by " + std::to_string(lanes()) + " threads";
   return out;
 }
 

@@ -51,18 +51,22 @@ std::optional<Table> table_of(const AnchorDesc& anchor, std::string& why_not) {
   const int64_t vec = 16 / bytes;
   if (t.columns * t.depth < kSmallestMatrix) return no("a small matrix");
   int64_t y_rows = 0, z_rows = 0;
-  if (!rows_of(x, t.rows, t.x_stride) || !rows_of(y, y_rows, t.y_stride) || t.rows > kMostRows || t.rows == 0) return no("more rows than stay in registers");
+  if (!rows_of(x, t.rows, t.x_stride) || !rows_of(y, y_rows, t.y_stride) || t.rows > kMostRows || t.rows == 0)
+    return no("more rows than stay in registers");
   auto words = [&](const TensorDesc& d, int64_t stride) { return d.offset % vec == 0 && stride % vec == 0; };
-  if (t.depth % vec != 0 || w.strides[1] != 1 || !words(w, w.strides[0]) || !words(x, t.x_stride)) return no("lines that are not whole 16-byte words");
+  if (t.depth % vec != 0 || w.strides[1] != 1 || !words(w, w.strides[0]) || !words(x, t.x_stride))
+    return no("lines that are not whole 16-byte words");
   if (anchor.operands.size() > 2) t.bias = anchor.operands[2];
-  if (t.bias.present() && (t.bias.dtype != x.dtype || (t.bias.strides[0] != 1 && t.columns > 1))) return no("a bias of another dtype or with gaps");
+  if (t.bias.present() && (t.bias.dtype != x.dtype || (t.bias.strides[0] != 1 && t.columns > 1)))
+    return no("a bias of another dtype or with gaps");
   for (const PostOp& post : anchor.post_ops) {
     const std::string text = epilogue_text(post);
     if (text.empty() || (post.op == kit::kOp_add && t.residual.present())) return no("an epilogue without a form here");
     t.epilogue += text;
     if (post.op != kit::kOp_add) continue;
     t.residual = post.operand;
-    if (t.residual.dtype != x.dtype || t.residual.sizes != y.sizes || !rows_of(t.residual, z_rows, t.z_stride)) return no("a residual of another shape");
+    if (t.residual.dtype != x.dtype || t.residual.sizes != y.sizes || !rows_of(t.residual, z_rows, t.z_stride))
+      return no("a residual of another shape");
   }
   return t;
 }
@@ -97,10 +101,11 @@ std::optional<TextKernel> gemv_kernel(std::span<const AnchorDesc* const> anchors
   int64_t share = 1;
   while (share < waves && t->depth >= share * 2 * gpu.wave * (16 / float_bytes(dtype))) share *= 2;
   // But all at once, where two waves a pair fill the device.
-  if (waves == 4 && share == waves && pairs / 2 <= int64_t{gpu.facts.num_units} * 8 && pairs / 2 >= int64_t{gpu.facts.num_units} * 6) share = 2;
+  if (waves == 4 && share == waves && pairs / 2 <= int64_t{gpu.facts.num_units} * 8 && pairs / 2 >= int64_t{gpu.facts.num_units} * 6)
+    share = 2;
   out.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define ROWS " + std::to_string(t->rows) + "\n#define SHARE " +
-             std::to_string(share) + "\n#define BIAS " + (t->bias.present() ? "1" : "0") + "\n#define TABLES " + std::to_string(anchors.size()) +
-             "\n#define EPILOGUE " + t->epilogue + "\n";
+                std::to_string(share) + "\n#define BIAS " + (t->bias.present() ? "1" : "0") + "\n#define TABLES " +
+                std::to_string(anchors.size()) + "\n#define EPILOGUE " + t->epilogue + "\n";
   out.parts = {gpu.driver->words().stream, text::gemv};
   const int64_t per_block = waves / share;
   out.launches = {{"gemv", (pairs + per_block - 1) / per_block, kThreads}};

@@ -32,7 +32,11 @@ std::vector<char> pack(const Kernel& kernel, const Schedule& schedule, bool next
 class KernelStep final : public codegen::Step {
  public:
   KernelStep(const Driver& driver, const Kernel& k, const Schedule& schedule, const Functions& functions)
-      : driver_(driver), schedule_(schedule), functions_(functions), sizes_(pack(k, schedule, false)), sizes_and_go_(pack(k, schedule, true)) {
+      : driver_(driver),
+        schedule_(schedule),
+        functions_(functions),
+        sizes_(pack(k, schedule, false)),
+        sizes_and_go_(pack(k, schedule, true)) {
     for (const codegen::Buffer& b : k.buffers) buffers_.push_back(b.id);
     if (k.has_csr) buffers_.push_back(k.csr.row_ptr_buffer), buffers_.push_back(k.csr.perm_buffer);
     const size_t pointers = buffers_.size() + (schedule.split ? 1 : 0);
@@ -51,7 +55,8 @@ class KernelStep final : public codegen::Step {
   krn_code run(const codegen::RunContext& context) const override {
     if (empty_) return KRN_STATUS_ok;
     if (nothing_to_index_) {
-      kit::set_error(context.err, KRN_STATUS_invalid_input, "an index into an axis without elements in " + text_ + "; eager names the index");
+      kit::set_error(context.err, KRN_STATUS_invalid_input,
+                     "an index into an axis without elements in " + text_ + "; eager names the index");
       return KRN_STATUS_invalid_input;
     }
     if (!functions_.whole) {
@@ -78,7 +83,11 @@ class KernelStep final : public codegen::Step {
 
  private:
   Result launch(Function function, int64_t blocks, void** arguments, Stream stream) const {
-    const Launch launch{.function = function, .blocks = blocks, .threads = schedule_.threads, .shared_bytes = schedule_.shared_bytes, .parameters = parameters_};
+    const Launch launch{.function = function,
+                        .blocks = blocks,
+                        .threads = schedule_.threads,
+                        .shared_bytes = schedule_.shared_bytes,
+                        .parameters = parameters_};
     return driver_.launch(launch, stream, arguments);
   }
 
@@ -95,7 +104,8 @@ class KernelStep final : public codegen::Step {
 
 }  // namespace
 
-std::unique_ptr<codegen::Step> make_kernel_step(const Driver& driver, const Kernel& kernel, const Schedule& schedule, const Functions& functions) {
+std::unique_ptr<codegen::Step> make_kernel_step(const Driver& driver, const Kernel& kernel, const Schedule& schedule,
+                                                const Functions& functions) {
   return std::make_unique<KernelStep>(driver, kernel, schedule, functions);
 }
 

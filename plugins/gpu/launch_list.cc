@@ -162,7 +162,9 @@ class Writer final : public LaunchList, public Driver {
   Result current(ContextHandle& context) const override { return over_.current(context); }
   Result make_current(ContextHandle context) const override { return over_.make_current(context); }
   Result fill(Stream s, void* memory, unsigned char value, size_t bytes) const override { return over_.fill(s, memory, value, bytes); }
-  Result fill_words(Stream s, void* memory, uint32_t value, size_t words) const override { return over_.fill_words(s, memory, value, words); }
+  Result fill_words(Stream s, void* memory, uint32_t value, size_t words) const override {
+    return over_.fill_words(s, memory, value, words);
+  }
   Result copy(Stream s, void* to, const void* from, size_t bytes) const override { return over_.copy(s, to, from, bytes); }
   Result copy_out(Stream s, void* to, const void* from, size_t bytes) const override { return over_.copy_out(s, to, from, bytes); }
   Result make_stream(Stream& stream) const override { return over_.make_stream(stream); }
@@ -245,9 +247,9 @@ class Writer final : public LaunchList, public Driver {
     std::vector<std::string> args;
     symbol_ = found.symbol;
     for (size_t i = 0; i < l.parameters.size(); ++i) args.push_back(argument(l.parameters[i], arguments[i], named));
-    return {R"({"code": ")" + found.module->file + R"(", "arch": ")" + arch_ + R"(", "kernel": ")" + found.symbol + R"(", "label": ")" + name_ + " " +
-                found.symbol + R"(", "grid": [)" + std::to_string(l.blocks) + R"(, 1, 1], "block": [)" + std::to_string(l.threads) +
-                R"(, 1, 1], "lds_bytes": )" + std::to_string(l.shared_bytes) + ",\n    \"args\": " + list(args),
+    return {R"({"code": ")" + found.module->file + R"(", "arch": ")" + arch_ + R"(", "kernel": ")" + found.symbol + R"(", "label": ")" +
+                name_ + " " + found.symbol + R"(", "grid": [)" + std::to_string(l.blocks) + R"(, 1, 1], "block": [)" +
+                std::to_string(l.threads) + R"(, 1, 1], "lds_bytes": )" + std::to_string(l.shared_bytes) + ",\n    \"args\": " + list(args),
             {}};
   }
 
@@ -256,8 +258,9 @@ class Writer final : public LaunchList, public Driver {
     if (!piece || piece->file.empty() || launches_.size() == num_kept_) return;  // no launch has written there
     std::vector<char> now;
     if (!read(*piece, now) || now != piece->last) return;                        // a library has, after the last launch
-    launches_.back().expected.push_back(R"({"buffer": ")" + piece->file + R"(", "offset": )" + std::to_string(static_cast<const char*>(e.at) - piece->base) +
-                                        R"(, "file": ")" + file("e", e.value, ".bin") + R"(", "dtype": ")" + type_name(e.dtype) + R"(", "tol": )" +
+    launches_.back().expected.push_back(R"({"buffer": ")" + piece->file + R"(", "offset": )" +
+                                        std::to_string(static_cast<const char*>(e.at) - piece->base) + R"(, "file": ")" +
+                                        file("e", e.value, ".bin") + R"(", "dtype": ")" + type_name(e.dtype) + R"(", "tol": )" +
                                         tolerance(e.dtype) + "}");
   }
   void write_manifest() const {
@@ -307,7 +310,8 @@ LaunchList& launch_list(const Driver& over, const std::string& folder, const std
   const std::lock_guard lock(mutex);
   std::unique_ptr<Writer>& list = (*lists)[folder];
   if (!list) list = std::make_unique<Writer>(over, folder, arch);
-  else if (!list->is_of(over, arch)) throw kit::Error(KRN_STATUS_unsupported, folder + " holds launches of another device; write those of one at a time");
+  else if (!list->is_of(over, arch))
+    throw kit::Error(KRN_STATUS_unsupported, folder + " holds launches of another device; write those of one at a time");
   return *list;
 }
 

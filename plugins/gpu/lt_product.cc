@@ -50,7 +50,8 @@ class Preference {
   Preference(const Preference&) = delete;
   // Of A, B, C or D.
   void align(int operand, uint32_t bytes) {
-    if (api_.vendor->least_alignment >= 0) api_.MatmulPreferenceSetAttribute(preference_, api_.vendor->least_alignment + operand, &bytes, sizeof bytes);
+    if (api_.vendor->least_alignment >= 0)
+      api_.MatmulPreferenceSetAttribute(preference_, api_.vendor->least_alignment + operand, &bytes, sizeof bytes);
   }
   lt::Preference get() const { return preference_; }
 
@@ -104,7 +105,8 @@ class MatmulStep final : public codegen::Step {
 // Our rows x cols matrix m, seen column-major: cols x rows if it is row-major in memory.
 lt::Layout MatmulStep::layout(int32_t type, const Matrix& m, int64_t rows, int64_t cols) {
   lt::Layout out = nullptr;
-  check_lt(api_, m.transposed ? api_.MatrixLayoutCreate(&out, type, cols, rows, m.ld) : api_.MatrixLayoutCreate(&out, type, rows, cols, m.ld),
+  check_lt(api_,
+           m.transposed ? api_.MatrixLayoutCreate(&out, type, cols, rows, m.ld) : api_.MatrixLayoutCreate(&out, type, rows, cols, m.ld),
            "the layout of a matrix");
   if (m.batch > 1) {
     int32_t count = static_cast<int32_t>(m.batch);
@@ -153,7 +155,8 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   }
   set(vendor.epilogue, &epilogue_, sizeof epilogue_, "epilogue");
   // The library judges the bias pointer's alignment; LibTorch's allocations are aligned to 256 bytes and weights start there.
-  const void* probe = bias_.present() ? reinterpret_cast<const void*>(uintptr_t{4096} + static_cast<uintptr_t>(bias_.offset * result_bytes)) : nullptr;
+  const void* probe =
+      bias_.present() ? reinterpret_cast<const void*>(uintptr_t{4096} + static_cast<uintptr_t>(bias_.offset * result_bytes)) : nullptr;
   if (probe) set(vendor.bias_address, &probe, sizeof probe, "bias");
   if (probe && vendor.bias_type >= 0) set(vendor.bias_type, &result_type, sizeof result_type, "bias");
   a_ = layout(type, p.b, p.k, p.n);
@@ -166,7 +169,8 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   std::string key = std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
   text_ = vendor.name + (" " + key);
   key += matrix_key(p.a) + matrix_key(p.b) + matrix_key(p.c) + matrix_key(p.d);
-  for (int32_t v : {type, result_type, sums, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())}) key += "/" + std::to_string(v);
+  for (int32_t v : {type, result_type, sums, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())})
+    key += "/" + std::to_string(v);
   const TensorDesc* const operands[] = {&right_, &left_, residual_.present() ? &residual_ : &result_, &result_};
   for (int i = 0; i < 4; ++i) {
     const uint32_t bytes = alignment(*operands[i]);
@@ -238,8 +242,8 @@ krn_code MatmulStep::run(const codegen::RunContext& context) const {
     return KRN_STATUS_unsupported;
   }
   void* workspace = workspace_ == KRN_NO_BUFFER ? nullptr : context.buffers[workspace_];
-  const int result = api_.Matmul(api_.handle, desc, alpha, address(context, right_), a_, address(context, left_), b_, beta, c, c_, d, d_, algo,
-                                 workspace, workspace ? workspace_bytes_ : 0, reinterpret_cast<void*>(context.run->stream.native));
+  const int result = api_.Matmul(api_.handle, desc, alpha, address(context, right_), a_, address(context, left_), b_, beta, c, c_, d, d_,
+                                 algo, workspace, workspace ? workspace_bytes_ : 0, reinterpret_cast<void*>(context.run->stream.native));
   if (result == 0) return KRN_STATUS_ok;
   kit::set_error(context.err, KRN_STATUS_internal, text_ + ": its call: status " + std::to_string(result));
   return KRN_STATUS_internal;
@@ -279,7 +283,8 @@ bool LtProducts::takes(uint8_t dtype, std::string& why_not) const {
   return *taken_[dtype];
 }
 
-std::unique_ptr<codegen::Step> LtProducts::make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced, double* seconds) const {
+std::unique_ptr<codegen::Step> LtProducts::make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced,
+                                                double* seconds) const {
   std::string why_not;
   const lt::Table* api = table(why_not);
   if (!api) throw kit::Error(KRN_STATUS_unsupported, why_not);

@@ -51,8 +51,8 @@ class Race {
     const double one64 = 1, zero64 = 0;
     const void* alpha = product_.f64 ? static_cast<const void*>(&one64) : &one;
     const void* none = product_.f64 ? static_cast<const void*>(&zero64) : &zero;
-    return api_.Matmul(api_.handle, product_.desc, alpha, a_, product_.a, b_, product_.b, product_.c_bytes ? alpha : none, c_, product_.c, d_,
-                               product_.d, &guess.algo, workspace_, guess.workspace_bytes, timer_.stream()) == 0;
+    return api_.Matmul(api_.handle, product_.desc, alpha, a_, product_.a, b_, product_.b, product_.c_bytes ? alpha : none, c_, product_.c,
+                       d_, product_.d, &guess.algo, workspace_, guess.workspace_bytes, timer_.stream()) == 0;
   }
 
   const lt::Table& api_;
@@ -86,7 +86,8 @@ Choice run_race(const lt::Table& api, const Product& product, std::span<const lt
 
 }  // namespace
 
-Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found, bool timed) {
+Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found,
+                        bool timed) {
   if (!timed) return first_guess(found);
   const std::string name = kChoicePrefix + api.version + " " + key;
   Choice choice;

@@ -12,8 +12,8 @@ namespace keirin::gpu {
 
 struct Numerics {
   bool strict = false, fast = false;
-  // f32 operands of convolutions, of products, of recurrent layers, may be rounded to TF32: where the framework rounds them so, and if errors are
-  // allowed. Never under strict numerics.
+  // f32 operands of convolutions, of products, of recurrent layers, may be rounded to TF32: where the framework rounds them so, and if
+  // errors are allowed. Never under strict numerics.
   bool tf32_convolutions = false, tf32_products = false, tf32_recurrent = false;
   bool deterministic = false;  // equal problems get equal algorithms: nothing is chosen by its time
 

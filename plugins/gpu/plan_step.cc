@@ -15,8 +15,8 @@ constexpr int64_t kAlign = 256;  // of a plan's workspace
 
 class PlanStep final : public codegen::Step {
  public:
-  PlanStep(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more, std::shared_ptr<const LibraryPlan> plan,
-           Prologue before, std::unique_ptr<codegen::Step> after)
+  PlanStep(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more,
+           std::shared_ptr<const LibraryPlan> plan, Prologue before, std::unique_ptr<codegen::Step> after)
       : plan_(std::move(plan)), before_(std::move(before)), after_(std::move(after)), text_(what) {
     if (before_.step) plan_at_ = (before_.step->workspace_bytes() + kAlign - 1) / kAlign * kAlign;
     if (tensors.size() > kMostTensors) throw kit::Error(KRN_STATUS_internal, what + " of more tensors than a step can pass");

@@ -22,8 +22,8 @@ struct Prologue {
 
 // `what` and `more` are for people; the sizes of the first two tensors stand between them. With a prologue, the first tensors are
 // what it reads. `after` has no workspace.
-std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors, const std::string& more,
-                                              std::shared_ptr<const LibraryPlan> plan, Prologue before = {},
+std::unique_ptr<codegen::Step> make_plan_step(const std::string& what, std::span<const codegen::TensorDesc> tensors,
+                                              const std::string& more, std::shared_ptr<const LibraryPlan> plan, Prologue before = {},
                                               std::unique_ptr<codegen::Step> after = nullptr);
 
 }  // namespace keirin::gpu

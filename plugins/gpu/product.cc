@@ -166,7 +166,8 @@ std::optional<TextKernel> tail_of(const AnchorDesc& anchor, const ProductProblem
 
 class WithTail final : public codegen::Step {
  public:
-  WithTail(std::unique_ptr<codegen::Step> product, std::unique_ptr<codegen::Step> tail) : product_(std::move(product)), tail_(std::move(tail)) {}
+  WithTail(std::unique_ptr<codegen::Step> product, std::unique_ptr<codegen::Step> tail)
+      : product_(std::move(product)), tail_(std::move(tail)) {}
   krn_code run(const codegen::RunContext& context) const override {
     const krn_code code = product_->run(context);
     return code == KRN_STATUS_ok ? tail_->run(context) : code;
@@ -215,8 +216,8 @@ bool product_tail_taken(const AnchorDesc& anchor, const ProductLibrary& library,
   return problem && tail_of(anchor, *problem, why_not);
 }
 
-std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32, bool raced,
-                                            double* seconds) {
+std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32,
+                                            bool raced, double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
   const bool rounds = tf32 && !anchor.ieee;
@@ -225,7 +226,8 @@ std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu&
   const auto tail = tail_of(anchor, *problem, why_not);
   if (!tail) throw kit::Error(KRN_STATUS_unsupported, why_not);
   const AnchorDesc product = bare(anchor);
-  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, raced, seconds), make_text_step(*tail, target, load));
+  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, raced, seconds),
+                                    make_text_step(*tail, target, load));
 }
 
 }  // namespace keirin::gpu

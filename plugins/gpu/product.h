@@ -51,7 +51,7 @@ bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Pos
 // Whether somebody computes what stands behind the product: the library, or a kernel of our own (library_tail.h).
 bool product_tail_taken(const codegen::AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not);
 // The library's step (ProductLibrary::make), and behind it a kernel for what the library does not fuse.
-std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32,
-                                            bool raced, double* seconds = nullptr);
+std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load,
+                                            bool tf32, bool raced, double* seconds = nullptr);
 
 }  // namespace keirin::gpu

@@ -42,7 +42,8 @@ int64_t cells_of(int64_t units) { return over(units * kSetRows, kThreads); }
 // Buffers of one run, as the parts of a step number them: the anchor's operands, its results, then pieces of the workspace.
 constexpr size_t kMostBuffers = 256;
 struct Buffers {
-  explicit Buffers(const AnchorDesc& a) : results(static_cast<uint32_t>(a.operands.size())), pieces(results + static_cast<uint32_t>(a.results.size())) {}
+  explicit Buffers(const AnchorDesc& a)
+      : results(static_cast<uint32_t>(a.operands.size())), pieces(results + static_cast<uint32_t>(a.results.size())) {}
   uint32_t results, pieces;
   enum Piece : uint32_t { kGates, kBetween0, kBetween1, kStates, kScratch, kNumPieces };
   uint32_t piece(Piece p) const { return pieces + p; }
@@ -69,7 +70,8 @@ struct Sequences {
   Sequences(const AnchorDesc& a, const RnnShape& s, int64_t layer) {
     const Buffers b(a);
     const auto between = [&](int64_t number) {
-      return dense(b.piece(number % 2 ? Buffers::kBetween1 : Buffers::kBetween0), a.operands[0].dtype, {s.time, s.batch, s.directions * s.hidden});
+      return dense(b.piece(number % 2 ? Buffers::kBetween1 : Buffers::kBetween0), a.operands[0].dtype,
+                   {s.time, s.batch, s.directions * s.hidden});
     };
     from_batch_first = layer == 0 && s.batch_first;
     from = layer == 0 ? moved(a.operands[0], 0) : between(layer - 1);
@@ -85,7 +87,8 @@ AnchorDesc input_product(const AnchorDesc& a, const RnnShape& s, int64_t layer, 
   AnchorDesc linear;
   linear.op = kit::kOp_linear;
   linear.operands = {sequences.from, moved(w, static_cast<uint32_t>(&w - a.operands.data()))};
-  linear.results = {dense(Buffers(a).piece(Buffers::kGates), kit::kDType_f32, {sequences.from.sizes[0], sequences.from.sizes[1], s.gates * s.hidden})};
+  linear.results = {
+      dense(Buffers(a).piece(Buffers::kGates), kit::kDType_f32, {sequences.from.sizes[0], sequences.from.sizes[1], s.gates * s.hidden})};
   return linear;
 }
 
@@ -104,7 +107,8 @@ class RnnStep final : public codegen::Step {
       code_store().compile_text(text_code_name(k, target), whole_text(k, *target.driver), target);
     });
     for (int64_t layer = 0; load && layer < s.layers; ++layer)
-      for (int64_t d = 0; d < s.directions; ++d) products_.push_back(make_product(input_product(a, s, layer, d), gpu, target, true, precision.tf32, !numerics.deterministic));
+      for (int64_t d = 0; d < s.directions; ++d)
+        products_.push_back(make_product(input_product(a, s, layer, d), gpu, target, true, precision.tf32, !numerics.deterministic));
     compiling.wait();
     std::array<int64_t, Buffers::kNumPieces> bytes{};
     for (auto& product : products_) {
@@ -126,9 +130,10 @@ class RnnStep final : public codegen::Step {
       pieces_[i] = workspace_bytes_;
       workspace_bytes_ += over(bytes[i], 256) * 256;
     }
-    text_ = std::string(s.lstm ? "lstm " : "gru ") + std::to_string(s.layers) + " layers x " + std::to_string(s.directions) + " [" + std::to_string(s.time) +
-            "x" + std::to_string(s.batch) + ", " + std::to_string(s.hidden) + "] " + std::to_string(layout.units) + " units, " +
-            std::to_string(layout.blocks) + "x" + std::to_string(layout.groups) + " blocks, " + std::to_string(layout.sets) + " sets" + (precision.tf32 ? ", tf32" : "");
+    text_ = std::string(s.lstm ? "lstm " : "gru ") + std::to_string(s.layers) + " layers x " + std::to_string(s.directions) + " [" +
+            std::to_string(s.time) + "x" + std::to_string(s.batch) + ", " + std::to_string(s.hidden) + "] " + std::to_string(layout.units) +
+            " units, " + std::to_string(layout.blocks) + "x" + std::to_string(layout.groups) + " blocks, " + std::to_string(layout.sets) +
+            " sets" + (precision.tf32 ? ", tf32" : "");
   }
 
   krn_code run(const codegen::RunContext& context) const override {
@@ -189,7 +194,9 @@ std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch
     // several sets a part of the way passes while another set is made.
     const double rows = static_cast<double>(std::min(batch, l.sets * kSetRows)) / static_cast<double>(l.sets);
     const double reads = rows * static_cast<double>(precision.bytes * hidden * l.blocks * l.groups) / 2500;
-    const double turn = static_cast<double>(turns * tiles * 2 * 16 * precision.products + 2 * sums / 128 + 1400 + 8 * l.blocks - (l.sets > 1 ? 600 : 0)) + reads;
+    const double turn =
+        static_cast<double>(turns * tiles * 2 * 16 * precision.products + 2 * sums / 128 + 1400 + 8 * l.blocks - (l.sets > 1 ? 600 : 0)) +
+        reads;
     l.cycles = static_cast<double>(l.sets) * turn;
     if (!best || l.cycles < best->cycles) best = l;
   }
@@ -211,8 +218,10 @@ bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, st
     if (!t.present() || t.dtype != dtype) return no("a recurrent layer with results of several dtypes");
   if (a.operands.size() + a.results.size() + Buffers::kNumPieces > kMostBuffers) return no("a recurrent layer of very many weights");
   const RnnPrecision precision = rnn_precision(a, numerics);
-  if (!rnn_layout(s.gates, s.hidden, s.batch, precision, gpu)) return no("a recurrent layer whose matrix and batch do not fit on the device at once");
-  if (s.time * s.batch * s.hidden * (s.gates * 4 + precision.bytes) > kMostWorkspaceBytes) return no("a recurrent layer whose gates take more than 2 GiB");
+  if (!rnn_layout(s.gates, s.hidden, s.batch, precision, gpu))
+    return no("a recurrent layer whose matrix and batch do not fit on the device at once");
+  if (s.time * s.batch * s.hidden * (s.gates * 4 + precision.bytes) > kMostWorkspaceBytes)
+    return no("a recurrent layer whose gates take more than 2 GiB");
   for (int64_t layer = 0; layer < s.layers; ++layer)
     for (int64_t d = 0; d < s.directions; ++d)
       if (!product_taken(input_product(a, s, layer, d), why_not)) return false;
@@ -230,29 +239,46 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
     return moved(w, static_cast<uint32_t>(&w - a.operands.data()));
   };
   const int64_t state = (layer * s.directions + direction) * s.batch * s.hidden;  // where this one's part of h and c starts
-  const int64_t chunks = over(s.hidden, kPieceBytes / precision.bytes), state_words = l.groups * l.sets * chunks * 64, line = s.gates * s.hidden;
+  const int64_t chunks = over(s.hidden, kPieceBytes / precision.bytes), state_words = l.groups * l.sets * chunks * 64,
+                line = s.gates * s.hidden;
   const size_t time = sequences.to_batch_first ? 1 : 0;
   TextKernel k;
   const uint8_t dtype = a.operands[0].dtype;
   const char* type = dtype == kit::kDType_bf16 ? "bf16" : dtype == kit::kDType_f16 ? "f16" : "tf32\"\n#define DEPTH \"8";
-  k.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " + std::to_string(precision.products) +
-           "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " + std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) +
-           "\n#define KEPT " + std::to_string(l.kept) + "\n";
+  k.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " +
+              std::to_string(precision.products) + "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " +
+              std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) + "\n#define KEPT " + std::to_string(l.kept) + "\n";
   k.parts = {gpu.matrix->text, gpu.driver->words().recur, text::recur};
-  k.sizes = {s.time, s.batch, direction, l.blocks, l.sets, state_words, sequences.from_batch_first ? line : s.batch * line,
-             sequences.from_batch_first ? s.time * line : line, sequences.to.strides[time], sequences.to.strides[1 - time], weight(1).strides[0]};
-  k.pointers = {dense(numbers.piece(Buffers::kGates), kit::kDType_f32, {s.time, s.batch, line}), weight(1), s.biases ? weight(2) : TensorDesc{},
-                s.biases ? weight(3) : TensorDesc{}, moved(a.operands[1], 1, state), s.lstm ? moved(a.operands[2], 2, state) : TensorDesc{},
-                moved(sequences.to, sequences.to.buffer, direction * s.hidden), moved(a.results[1], numbers.results + 1, state),
+  k.sizes = {s.time,
+             s.batch,
+             direction,
+             l.blocks,
+             l.sets,
+             state_words,
+             sequences.from_batch_first ? line : s.batch * line,
+             sequences.from_batch_first ? s.time * line : line,
+             sequences.to.strides[time],
+             sequences.to.strides[1 - time],
+             weight(1).strides[0]};
+  k.pointers = {dense(numbers.piece(Buffers::kGates), kit::kDType_f32, {s.time, s.batch, line}),
+                weight(1),
+                s.biases ? weight(2) : TensorDesc{},
+                s.biases ? weight(3) : TensorDesc{},
+                moved(a.operands[1], 1, state),
+                s.lstm ? moved(a.operands[2], 2, state) : TensorDesc{},
+                moved(sequences.to, sequences.to.buffer, direction * s.hidden),
+                moved(a.results[1], numbers.results + 1, state),
                 s.lstm ? moved(a.results[2], numbers.results + 2, state) : TensorDesc{}};
   k.workspace_bytes = (s.time + 1) * state_words * 16;
-  k.launches = {{"blank", over((s.time + 1) * state_words, kThreads), kThreads}, {"recur", l.blocks * l.groups, kThreads, l.shared_bytes, true}};
+  k.launches = {{"blank", over((s.time + 1) * state_words, kThreads), kThreads},
+                {"recur", l.blocks * l.groups, kThreads, l.shared_bytes, true}};
   k.reads_words = false;
   k.what = s.lstm ? "lstm" : "gru";
   return k;
 }
 
-std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics, bool load) {
+std::unique_ptr<codegen::Step> make_rnn(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics,
+                                        bool load) {
   return std::make_unique<RnnStep>(anchor, gpu, target, numerics, load);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LSTM and GRU in f32, bf16 and f16. For each layer and direction one product makes the inputs' part of all gates (the library, in f32), and
-// one launch goes through the steps: every block keeps its lines of the recurrent matrix in registers and shared memory, and the
-// blocks pass each state on through memory, without a barrier between them. Libraries launch two kernels a step.
+// LSTM and GRU in f32, bf16 and f16. For each layer and direction one product makes the inputs' part of all gates (the library, in f32),
+// and one launch goes through the steps: every block keeps its lines of the recurrent matrix in registers and shared memory, and the blocks
+// pass each state on through memory, without a barrier between them. Libraries launch two kernels a step.
 #pragma once
 
 #include <memory>
@@ -40,6 +40,7 @@ std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch
 bool rnn_taken(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, std::string& why_not);
 // The launch of one layer and direction of an anchor that is taken, over buffers numbered as RnnStep does; for tests.
 TextKernel rnn_kernel(const codegen::AnchorDesc& anchor, int64_t layer, int64_t direction, const Gpu& gpu, const Numerics& numerics);
-std::unique_ptr<codegen::Step> make_rnn(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics, bool load);
+std::unique_ptr<codegen::Step> make_rnn(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target,
+                                        const Numerics& numerics, bool load);
 
 }  // namespace keirin::gpu

@@ -61,7 +61,8 @@ const typename Calls::Table& compiler_of() {
   std::string why_not;
   const auto* table = Calls::Table::get(why_not);
   if (!table)
-    throw kit::Error(KRN_STATUS_unsupported, std::string("no ") + Calls::kName + " to compile kernels with: " + why_not + "; " + Calls::kAdvice);
+    throw kit::Error(KRN_STATUS_unsupported,
+                     std::string("no ") + Calls::kName + " to compile kernels with: " + why_not + "; " + Calls::kAdvice);
   return *table;
 }
 

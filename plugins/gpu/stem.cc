@@ -51,13 +51,14 @@ std::optional<Stem> stem_of(const AnchorDesc& anchor, const Numerics& numerics) 
   const auto blocks = [](int64_t words) { return (words + kThreads - 1) / kThreads; };
   out.filter_at = (image_words * 16 + 255) / 256 * 256;
   TextKernel& k = out.regroup;
-  k.defines = std::string("#define STORAGE ") + float_storage(p->x.dtype) + "\n#define CHANNELS " + std::to_string(x[1]) + "\n#define GROUPED " +
-           std::to_string(grouped) + "\n#define STRIDE_H " + std::to_string(p->stride[0]) + "\n#define STRIDE_W " + std::to_string(p->stride[1]) + "\n";
+  k.defines = std::string("#define STORAGE ") + float_storage(p->x.dtype) + "\n#define CHANNELS " + std::to_string(x[1]) +
+              "\n#define GROUPED " + std::to_string(grouped) + "\n#define STRIDE_H " + std::to_string(p->stride[0]) +
+              "\n#define STRIDE_W " + std::to_string(p->stride[1]) + "\n";
   k.parts = {text::regroup};
   k.sizes = {blocks(image_words)};
   const auto add = [&](int64_t words, int64_t to, const ConvTensor& made, const ConvTensor& from, const Dims& padding) {
-    k.sizes.insert(k.sizes.end(), {words, to, made.sizes[2], made.sizes[3], from.sizes[2], from.sizes[3], padding[0], padding[1], from.strides[0],
-                                   from.strides[2], from.strides[3]});
+    k.sizes.insert(k.sizes.end(), {words, to, made.sizes[2], made.sizes[3], from.sizes[2], from.sizes[3], padding[0], padding[1],
+                                   from.strides[0], from.strides[2], from.strides[3]});
   };
   add(image_words, 0, out.conv.x, p->x, p->padding);
   add(filter_words, out.filter_at, out.conv.w, p->w, {0, 0});
@@ -71,12 +72,15 @@ std::optional<Stem> stem_of(const AnchorDesc& anchor, const Numerics& numerics) 
 }
 
 double regroup_seconds(const Stem& stem, const AnchorDesc& anchor, const codegen::TargetInfo& target) {
-  const double bytes = static_cast<double>(stem.regroup.workspace_bytes + elements(anchor.operands[0].sizes) * float_bytes(anchor.operands[0].dtype));
+  const double bytes =
+      static_cast<double>(stem.regroup.workspace_bytes + elements(anchor.operands[0].sizes) * float_bytes(anchor.operands[0].dtype));
   return target.launch_ns * 1e-9 + bytes / (kRegroupShare * target.bytes_per_s);
 }
 
-std::unique_ptr<codegen::Step> make_stem(const Stem& stem, const AnchorDesc& anchor, const CodeTarget& target, const PlanLibrary& library, bool load) {
-  return make_plan_step(std::string(library.name()) + " conv", conv_tensors(anchor), stem.regroup.what + " +" + std::to_string(anchor.post_ops.size()), library.plan(stem.conv),
+std::unique_ptr<codegen::Step> make_stem(const Stem& stem, const AnchorDesc& anchor, const CodeTarget& target, const PlanLibrary& library,
+                                         bool load) {
+  return make_plan_step(std::string(library.name()) + " conv", conv_tensors(anchor),
+                        stem.regroup.what + " +" + std::to_string(anchor.post_ops.size()), library.plan(stem.conv),
                         {make_text_step(stem.regroup, target, load), {0, stem.filter_at}});
 }
 

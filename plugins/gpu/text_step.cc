@@ -18,7 +18,12 @@ constexpr size_t kMaxPointers = 128;
 class TextStep final : public codegen::Step {
  public:
   TextStep(const TextKernel& k, const CodeTarget& target, bool load)
-      : driver_(*target.driver), text_(k.what), launches_(k.launches), sizes_(k.sizes), workspace_bytes_(k.workspace_bytes), reads_words_(k.reads_words),
+      : driver_(*target.driver),
+        text_(k.what),
+        launches_(k.launches),
+        sizes_(k.sizes),
+        workspace_bytes_(k.workspace_bytes),
+        reads_words_(k.reads_words),
         next_size_(k.next_size) {
     early_ = k.early && target.begins_early;
     if (k.pointers.size() + 1 > kMaxPointers) throw kit::Error(KRN_STATUS_unsupported, k.what + " has more tensors than a launch can pass");
@@ -29,7 +34,8 @@ class TextStep final : public codegen::Step {
     code_store().compile_text(name, whole_text(k, driver_), target);
     for (const TextKernel::Launch& launch : k.launches) {
       functions_.push_back(load ? code_store().load_function(driver_, name, launch.symbol) : nullptr);
-      if (load && launch.shared_bytes > 0) check(driver_, driver_.allow_shared(functions_.back(), launch.shared_bytes), "shared memory of a kernel");
+      if (load && launch.shared_bytes > 0)
+        check(driver_, driver_.allow_shared(functions_.back(), launch.shared_bytes), "shared memory of a kernel");
     }
   }
 
@@ -100,7 +106,9 @@ std::string text_of(const TextKernel& kernel) {
   return out;
 }
 
-std::string whole_text(const TextKernel& kernel, const Driver& driver) { return codegen::print_prelude(driver.words().dialect) + text_of(kernel); }
+std::string whole_text(const TextKernel& kernel, const Driver& driver) {
+  return codegen::print_prelude(driver.words().dialect) + text_of(kernel);
+}
 
 std::unique_ptr<codegen::Step> make_text_step(const TextKernel& kernel, const CodeTarget& target, bool load) {
   return std::make_unique<TextStep>(kernel, target, load);

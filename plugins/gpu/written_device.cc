@@ -56,7 +56,8 @@ class OnHost {
     for (uint32_t o = 0; o < run_.num_outputs; ++o) {
       const krn_tensor& t = outputs_[o];
       const auto* bytes = static_cast<const char*>(t.data);
-      if (const size_t size = bytes_of(t); size > 0 && without_gaps(t)) out.push_back({run_.outputs[o].data, {bytes, bytes + size}, dtype_of(t)});
+      if (const size_t size = bytes_of(t); size > 0 && without_gaps(t))
+        out.push_back({run_.outputs[o].data, {bytes, bytes + size}, dtype_of(t)});
     }
     return out;
   }
@@ -141,7 +142,8 @@ class Executable final : public kit::Executable {
       wrong = error.what();
     }
     const std::string failed = pen_->list->end(expected);
-    if (code == KRN_STATUS_ok && !wrong.empty()) throw kit::Error(KRN_STATUS_unsupported, "the interpreter does not run this region: " + wrong);
+    if (code == KRN_STATUS_ok && !wrong.empty())
+      throw kit::Error(KRN_STATUS_unsupported, "the interpreter does not run this region: " + wrong);
     if (!failed.empty()) throw kit::Error(KRN_STATUS_internal, "the launches of region " + name_ + " were not written: " + failed);
     return code;
   }
@@ -154,7 +156,8 @@ class Executable final : public kit::Executable {
 
 class WrittenDevice final : public kit::Device {
  public:
-  WrittenDevice(std::unique_ptr<Gpu> gpu, std::shared_ptr<Pen> pen) : pen_(std::move(pen)), inner_(std::make_unique<PluginDevice>(std::move(gpu))) {}
+  WrittenDevice(std::unique_ptr<Gpu> gpu, std::shared_ptr<Pen> pen)
+      : pen_(std::move(pen)), inner_(std::make_unique<PluginDevice>(std::move(gpu))) {}
 
   void describe(krn_device_desc& out) const override { inner_->describe(out); }
   void open() override { inner_->open(); }

@@ -161,7 +161,8 @@ krn_code KRN_CALL condition(krn_dev* dev, krn_condition* out) {
   });
 }
 
-const krn_device_table kDeviceTable = {{sizeof(krn_device_table), 1, 0}, enumerate, describe_device, open_device, close_device, health, condition};
+const krn_device_table kDeviceTable = {
+    {sizeof(krn_device_table), 1, 0}, enumerate, describe_device, open_device, close_device, health, condition};
 
 // ---- krn.compile
 

@@ -31,7 +31,8 @@ T read(const T* in) {
   out.hdr.size = sizeof out;
   for (const krn_hdr* next = in->hdr.next; next; next = next->next)
     if (next->flags & KRN_HDR_MUST_UNDERSTAND)
-      throw Error(KRN_STATUS_version, "the host chained an entry of kind " + std::to_string(next->kind) + " that this plugin must understand and does not");
+      throw Error(KRN_STATUS_version,
+                  "the host chained an entry of kind " + std::to_string(next->kind) + " that this plugin must understand and does not");
   return out;
 }
 
@@ -40,7 +41,8 @@ template <class T>
 void write(T* out, const T& value) {
   const size_t bytes = std::min<size_t>(sizeof value, out->hdr.size);
   if (bytes > sizeof(krn_hdr))
-    std::memcpy(reinterpret_cast<char*>(out) + sizeof(krn_hdr), reinterpret_cast<const char*>(&value) + sizeof(krn_hdr), bytes - sizeof(krn_hdr));
+    std::memcpy(reinterpret_cast<char*>(out) + sizeof(krn_hdr), reinterpret_cast<const char*>(&value) + sizeof(krn_hdr),
+                bytes - sizeof(krn_hdr));
 }
 
 // Element i of an array whose stride the caller states.

@@ -100,7 +100,9 @@ class KernelStep : public codegen::Step {
       block = std::min(inner, (block + kVectorBlock - 1) / kVectorBlock * kVectorBlock);
       if (native::walks_down(k)) block = std::min(inner, native::kWalkBlock);
     }
-    const int64_t num_blocks = block > 0 && native::splits_rows(k) ? (inner + (KRN_PLANTED(last_block) ? 0 : block - 1)) / block : native::splits_rows(k) ? 0 : 1;
+    const int64_t num_blocks = block > 0 && native::splits_rows(k) ? (inner + (KRN_PLANTED(last_block) ? 0 : block - 1)) / block
+                               : native::splits_rows(k)            ? 0
+                                                                   : 1;
     arguments_.push_back(block);
     arguments_.push_back(num_blocks);
     units_ = points * num_blocks;

@@ -123,7 +123,8 @@ std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, cons
 
 // The backend whose executables have this token; null if none of this machine's has.
 std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, const Held* held) const {
-  constexpr uint32_t kFlags = KRN_POLICY_DETERMINISTIC | KRN_POLICY_TF32_CONVOLUTIONS | KRN_POLICY_TF32_PRODUCTS | KRN_POLICY_TF32_RECURRENT;
+  constexpr uint32_t kFlags =
+      KRN_POLICY_DETERMINISTIC | KRN_POLICY_TF32_CONVOLUTIONS | KRN_POLICY_TF32_PRODUCTS | KRN_POLICY_TF32_RECURRENT;
   for (uint32_t flags = 0; flags <= kFlags; ++flags) {
     if (flags & ~kFlags) continue;  // what no token depends on
     for (uint32_t numerics : {KRN_NUMERICS_DEFAULT, KRN_NUMERICS_STRICT, KRN_NUMERICS_FAST})

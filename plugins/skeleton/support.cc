@@ -33,7 +33,8 @@ class Device final : public keirin::kit::Device {
     if (!nodes.empty()) sink.claim(nodes, static_cast<uint32_t>(nodes.size()), 0, 0);
   }
 
-  std::unique_ptr<keirin::kit::Executable> compile(const keirin::kit::Region& region, const krn_policy&, const krn_options& options) override {
+  std::unique_ptr<keirin::kit::Executable> compile(const keirin::kit::Region& region, const krn_policy&,
+                                                   const krn_options& options) override {
     if (options.candidate > 0) throw keirin::kit::Error(KRN_STATUS_unsupported, "skeleton has one way only");
     return make_executable({skeleton_plugin::compile(region.graph), hash_of(region)});
   }

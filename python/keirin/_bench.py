@@ -19,7 +19,8 @@ class Bench(dict):
         verified = "verified" if self["verified"] else "NOT VERIFIED"
         if self.get("disturbed"):  # no figure of such a race may be shown
             return f"{self['model']}: {self['chosen']}, disturbed: {self['disturbed']}, {verified}"
-        return f"{self['model']}: {self['chosen']}, {self['speedup']:.2f}x of eager ({self['eager_ms']:.3f} ms -> {self['chosen_ms']:.3f} ms), {verified}"
+        times = f"{self['eager_ms']:.3f} ms -> {self['chosen_ms']:.3f} ms"
+        return f"{self['model']}: {self['chosen']}, {self['speedup']:.2f}x of eager ({times}), {verified}"
 
 
 def bench(model: str | os.PathLike[str] | torch.nn.Module | Model, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *,

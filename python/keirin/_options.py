@@ -16,6 +16,8 @@ class Options(TypedDict, total=False):
     race_seconds: float
     leave_one_out: bool
     sample_rate: float
+    plans: Literal["on", "shadow", "off"]
+    shadow_rate: float
     fallback: Literal["allow", "warn", "forbid"]
     numerics: Literal["default", "strict", "fast"]
     error_budget: float
@@ -24,6 +26,7 @@ class Options(TypedDict, total=False):
     plugins: Sequence[str]
     load_libraries: Sequence[str]
     cache_dir: Path
+    trust: Literal["own", "native"]
     use_cache: bool
     compile_in: Literal["child", "process"]
     run_in: Literal["process", "worker"]
@@ -32,6 +35,7 @@ class Options(TypedDict, total=False):
     verify: bool
     force: Literal["eager", "compiled"]
     only_candidate: str
+    limits: bool
     measure_again: bool
     disabled_passes: Sequence[str]
     max_shapes: float

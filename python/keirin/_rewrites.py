@@ -27,7 +27,8 @@ class _Writer:
         with self._graph.inserting_before(self._at):
             node = self._graph.call_function(target, args, kwargs)
         values = pytree.tree_map(lambda each: each.meta["val"] if isinstance(each, torch.fx.Node) else each, (args, kwargs))
-        mode = next(each.fake_mode for each in pytree.tree_leaves([n.meta["val"] for n in self._at.all_input_nodes]) if hasattr(each, "fake_mode"))
+        mode = next(each.fake_mode for each in pytree.tree_leaves([n.meta["val"] for n in self._at.all_input_nodes])
+                    if hasattr(each, "fake_mode"))
         with mode:
             answer = target(*values[0], **values[1])
         node.meta = {**self._at.meta, "val": answer}
@@ -80,17 +81,20 @@ def rewrite_bags(joint: torch.fx.GraphModule) -> None:
     joint.recompile()
 
 
-def _gradient(write: _Writer, gradient: torch.fx.Node, weight: torch.fx.Node, ids: torch.fx.Node, offsets: torch.fx.Node, mode: int) -> torch.fx.Node:
+def _gradient(write: _Writer, gradient: torch.fx.Node, weight: torch.fx.Node, ids: torch.fx.Node, offsets: torch.fx.Node,
+              mode: int) -> torch.fx.Node:
     fake, count = weight.meta["val"], ids.meta["val"].shape[0]
     device = {"device": fake.device}
     begins = write(aten.ones.default, [offsets.meta["val"].shape[0]], dtype=torch.int64, **device)
     marks = write(aten.index_add.default, write(aten.zeros.default, [count + 1], dtype=torch.int64, **device), 0, offsets, begins)
     # Never below the first bag, whatever the offsets: the judge tries others than the caller's.
-    bags = write(aten.slice.Tensor, write(aten.clamp_min.default, write(aten.sub.Tensor, write(aten.cumsum.default, marks, 0), 1), 0), 0, 0, count)
+    bags = write(aten.slice.Tensor, write(aten.clamp_min.default, write(aten.sub.Tensor, write(aten.cumsum.default, marks, 0), 1), 0), 0, 0,
+                 count)
     rows = write(aten.index_select.default, gradient, 0, bags)
     if mode == 1:
         each = write(aten.ones.default, [count], dtype=fake.dtype, **device)
-        sizes = write(aten.index_add.default, write(aten.zeros.default, [offsets.meta["val"].shape[0]], dtype=fake.dtype, **device), 0, bags, each)
+        sizes = write(aten.index_add.default, write(aten.zeros.default, [offsets.meta["val"].shape[0]], dtype=fake.dtype, **device), 0,
+                      bags, each)
         rows = write(aten.div.Tensor, rows, write(aten.unsqueeze.default, write(aten.index_select.default, sizes, 0, bags), 1))
     zeros = write(aten.zeros.default, list(fake.shape), dtype=fake.dtype, **device)
     return write(aten.index_add.default, zeros, 0, ids, rows)

@@ -32,7 +32,7 @@ log = logging.getLogger("keirin")
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """Without more ado the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
+    """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
     needs as well (its operand). Where letting that be computed again keeps much less, it is."""
     rewrite_bags(joint)
     graph = torch.fx.Graph()
@@ -286,7 +286,8 @@ class Step:
         written = list(enumerate(its.mutated_inp_runtime_indices))
         num_written, names = len(written), {name: i for i, name in enumerate(forward.results) if i >= its.num_forward}
         others = (its.num_intermediate_bases, its.num_outputs_aliased, its.tokens, its.num_graphsafe_rng_states,
-                  its.num_symints_saved_for_bw, its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw, its.num_backward_tokens,
+                  its.num_symints_saved_for_bw, its.num_tensors_saved_with_no_vc_check, its.num_opaque_objects_saved_for_bw,
+                  its.num_backward_tokens,
                   its.grad_enabled_mutation is not None, its.num_forward != num_written + its.num_outputs)
         if any(others) or any(kind == "number" for kind, _, _ in (*forward.program.outputs, *backward.program.outputs)):
             return None

@@ -204,7 +204,8 @@ using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std:
 py::object step_callable(const HalfParts& forward, const HalfParts& backward, size_t num_arguments,
                          const std::vector<std::pair<size_t, size_t>>& written, const std::vector<size_t>& returned,
                          const std::vector<bool>& differentiable, const std::vector<size_t>& kept,
-                         const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn, const py::object& again) {
+                         const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn,
+                         const py::object& again) {
   const auto half = [](const HalfParts& parts) { return HalfCall{std::get<0>(parts), outputs_of(std::get<1>(parts)), std::get<2>(parts)}; };
   TrainedLayout layout{num_arguments, written, returned, differentiable, kept, {}};
   for (const auto& [kind, index, channels_last] : operands)
@@ -228,8 +229,9 @@ py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::
   }
   py::list rows;
   for (const OutputVerdict& row : judgement.outputs)
-    rows.append(py::dict(py::arg("right") = row.right, py::arg("vacuous") = row.vacuous, py::arg("max_error") = row.max_error, py::arg("eager_error") = row.eager_error,
-                         py::arg("rms_error") = row.rms_error, py::arg("eager_rms_error") = row.eager_rms_error));
+    rows.append(py::dict(py::arg("right") = row.right, py::arg("vacuous") = row.vacuous, py::arg("max_error") = row.max_error,
+                         py::arg("eager_error") = row.eager_error, py::arg("rms_error") = row.rms_error,
+                         py::arg("eager_rms_error") = row.eager_rms_error));
   return py::dict(py::arg("right") = judgement.right, py::arg("reason") = judgement.reason, py::arg("max_error") = judgement.max_error,
                   py::arg("eager_error") = judgement.eager_error, py::arg("outputs") = rows);
 }

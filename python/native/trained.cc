@@ -96,7 +96,8 @@ struct StepNode : torch::autograd::Function<StepNode> {
 };
 
 PyObject* call_step(const c10::intrusive_ptr<Trained>& step, PyObject* const* arguments, Py_ssize_t count) {
-  TORCH_CHECK_TYPE(static_cast<size_t>(count) == step->layout.num_arguments, "the step takes ", step->layout.num_arguments, " arguments, not ", count);
+  TORCH_CHECK_TYPE(static_cast<size_t>(count) == step->layout.num_arguments, "the step takes ", step->layout.num_arguments,
+                   " arguments, not ", count);
   variable_list inputs;
   inputs.reserve(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {

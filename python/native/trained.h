@@ -47,7 +47,11 @@ class Trained : public torch::CustomClassHolder {
  public:
   // `drawn`: what is behind the arguments, or None; `again`: (arguments, gradients) to gradients that can be differentiated again.
   Trained(HalfCall forward, HalfCall backward, TrainedLayout layout, pybind11::object drawn, pybind11::object again)
-      : forward(std::move(forward)), backward(std::move(backward)), layout(std::move(layout)), drawn(std::move(drawn)), again(std::move(again)) {}
+      : forward(std::move(forward)),
+        backward(std::move(backward)),
+        layout(std::move(layout)),
+        drawn(std::move(drawn)),
+        again(std::move(again)) {}
   ~Trained() override;
 
   HalfCall forward, backward;

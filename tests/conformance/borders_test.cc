@@ -71,11 +71,14 @@ struct Picker {
 
 TEST_P(Borders, AnIndexOutsideItsAxisIsAnError) {
   using K = AttrKey;
-  const Picker pickers[] = {
-      {"take", OpCode::k_take, {19}, {{K::k_dim, int64_t{0}}}, false},
-      {"take_inner", OpCode::k_take, {19}, {{K::k_dim, int64_t{1}}}, false},
-      {"gather", OpCode::k_gather, {3, 5}, {{K::k_dim, int64_t{0}}}, false},
-      {"index_reduce", OpCode::k_index_reduce, {3}, {{K::k_dim, int64_t{0}}, {K::k_reduce, std::string("sum")}, {K::k_include_self, true}}, true}};
+  const Picker pickers[] = {{"take", OpCode::k_take, {19}, {{K::k_dim, int64_t{0}}}, false},
+                            {"take_inner", OpCode::k_take, {19}, {{K::k_dim, int64_t{1}}}, false},
+                            {"gather", OpCode::k_gather, {3, 5}, {{K::k_dim, int64_t{0}}}, false},
+                            {"index_reduce",
+                             OpCode::k_index_reduce,
+                             {3},
+                             {{K::k_dim, int64_t{0}}, {K::k_reduce, std::string("sum")}, {K::k_include_self, true}},
+                             true}};
   int refused = 0;
   for (const Picker& p : pickers)
     for (const DType dtype : {DType::k_i64, DType::k_i32})
@@ -83,7 +86,8 @@ TEST_P(Borders, AnIndexOutsideItsAxisIsAnError) {
         if (dtype == DType::k_i32 && bad != static_cast<int32_t>(bad)) continue;
         Case c;
         Builder builder(c.graph);
-        std::vector<ValueId> operands{c.graph.add_input(row_major(DType::k_f32, {5, 5}), 0), c.graph.add_input(row_major(dtype, p.index), 1)};
+        std::vector<ValueId> operands{c.graph.add_input(row_major(DType::k_f32, {5, 5}), 0),
+                                      c.graph.add_input(row_major(dtype, p.index), 1)};
         std::vector<std::vector<int64_t>> numbers{{1, 2, 3}, {0, 4, bad}};
         if (p.has_source) operands.push_back(c.graph.add_input(row_major(DType::k_f32, {3, 5}), 2)), numbers.push_back({7});
         Result<ValueId> made = builder.emit1(p.row, operands, p.attrs);

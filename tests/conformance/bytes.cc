@@ -97,8 +97,10 @@ class Damage {
       krn_graph graph;
       const bool whole = krn_graph_open(bytes.data(), bytes.size(), &graph) == 0;
       PluginRegion region{bytes, region_.hash, region_.weights};
-      if (subject_.device().claim(region, {}).ok() && !whole) fail(outcome, "claims of bytes that are not a region, damage " + std::to_string(number));
-      if (subject_.device().compile(region, {}, {}).ok() && !whole) fail(outcome, "compiles bytes that are not a region, damage " + std::to_string(number));
+      if (subject_.device().claim(region, {}).ok() && !whole)
+        fail(outcome, "claims of bytes that are not a region, damage " + std::to_string(number));
+      if (subject_.device().compile(region, {}, {}).ok() && !whole)
+        fail(outcome, "compiles bytes that are not a region, damage " + std::to_string(number));
     }
   }
 

@@ -145,13 +145,17 @@ void recurrent(OpCode row, Variants& out) {
                      const int64_t steps = 5, batch = 3, in = 6, hidden = 8, dirs = both ? 2 : 1;
                      std::vector<ValueId> v{s.operand(t, batch_first ? Dims{batch, steps, in} : Dims{steps, batch, in}, weight())};
                      for (int64_t i = 0; i < (gates == 4 ? 2 : 1); ++i) v.push_back(s.plain(t, {layers * dirs, batch, hidden}, weight()));
-                     const auto put = [&](Dims sizes) { v.push_back(constant ? s.constant(t, sizes, weight()) : s.plain(t, sizes, weight())); };
+                     const auto put = [&](Dims sizes) {
+                       v.push_back(constant ? s.constant(t, sizes, weight()) : s.plain(t, sizes, weight()));
+                     };
                      for (int64_t i = 0; i < layers * dirs; ++i) {
                        put({gates * hidden, i < dirs ? in : hidden * dirs});
                        put({gates * hidden, hidden});
                        if (biases) put({gates * hidden}), put({gates * hidden});
                      }
-                     return s.finish(v, {{K::k_layers, layers}, {K::k_bidirectional, both}, {K::k_batch_first, batch_first}, {K::k_has_biases, biases}});
+                     return s.finish(
+                         v,
+                         {{K::k_layers, layers}, {K::k_bidirectional, both}, {K::k_batch_first, batch_first}, {K::k_has_biases, biases}});
                    }, form == 0});
   }
 }
@@ -253,16 +257,19 @@ void norms(OpCode row, Variants& out) {
       for (bool affine : {true, false}) {
         const Dims sizes = x;
         const int64_t number = groups;
-        out.push_back({"groups" + std::to_string(number) + "_rank" + std::to_string(sizes.size()) + (affine ? "" : "_plain"), [=](Sheet& s, DType t) {
+        out.push_back({"groups" + std::to_string(number) + "_rank" + std::to_string(sizes.size()) + (affine ? "" : "_plain"),
+                       [=](Sheet& s, DType t) {
                          std::vector<ValueId> in{s.operand(t, sizes), kNone, kNone};
                          if (affine) in[1] = s.plain(t, {sizes[1]}, weight()), in[2] = s.plain(t, {sizes[1]}, weight());
                          return s.finish(in, {{K::k_groups, number}, eps});
-                       }, sizes.size() == 4 && affine && number == 3});
+                       },
+                       sizes.size() == 4 && affine && number == 3});
       }
     return;
   }
   const bool layer = row == OpCode::k_layer_norm;
-  for (const auto& [x, rank] : {std::pair<Dims, int64_t>{{3, 5, 7}, 1}, {{3, 5, 7}, 2}, {{2, 67}, 1}, {{5, 1}, 1}, {{3, 1027}, 1}, {{0, 7}, 1}, {{19}, 1}})
+  for (const auto& [x, rank] :
+       {std::pair<Dims, int64_t>{{3, 5, 7}, 1}, {{3, 5, 7}, 2}, {{2, 67}, 1}, {{5, 1}, 1}, {{3, 1027}, 1}, {{0, 7}, 1}, {{19}, 1}})
     for (bool affine : {true, false}) {
       const Dims sizes = x, tail(x.end() - rank, x.end());
       const int64_t n = rank;

@@ -226,8 +226,9 @@ class ZEnd : public Fixture {
 };
 
 void register_rows() {
-#define KRN_CONFORM(id, name) \
-  testing::RegisterTest("Conformance", #name, nullptr, nullptr, __FILE__, __LINE__, []() -> Fixture* { return new RowTest(OpCode::k_##name); });
+#define KRN_CONFORM(id, name)                                                       \
+  testing::RegisterTest("Conformance", #name, nullptr, nullptr, __FILE__, __LINE__, \
+                        []() -> Fixture* { return new RowTest(OpCode::k_##name); });
 #define KRN_SCALAR(id, name, ...) KRN_CONFORM(id, name)
 #define KRN_REDUCE(id, name, ...) KRN_CONFORM(id, name)
 #define KRN_MOVE(id, name, ...) KRN_CONFORM(id, name)

@@ -48,7 +48,8 @@ enum Class { num, flt, integer, truth, any };
 template <Class kClass, int kArity, class F>
 Number instantiate(DType in, F f, const Number* x) {
   if constexpr (kClass == num || kClass == flt || kClass == any)
-    if (is_float(in)) return compute_dtype(in) == DType::k_f64 ? call<FloatNumber<double>, kArity>(f, x) : call<FloatNumber<float>, kArity>(f, x);
+    if (is_float(in))
+      return compute_dtype(in) == DType::k_f64 ? call<FloatNumber<double>, kArity>(f, x) : call<FloatNumber<float>, kArity>(f, x);
   if constexpr (kClass == num || kClass == integer || kClass == any)
     if (!is_float(in)) return call<IntNumber, kArity>(f, x);
   if constexpr (kClass == truth) return call<BoolNumber, kArity>(f, x);

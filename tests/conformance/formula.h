@@ -13,7 +13,8 @@ namespace keirin::conformance {
 struct Number {
   double d = 0;
   int64_t i = 0;
-  double room = 0;  // a float result's: what the formula's own rounding may do in the compute type; infinite: beyond its range, where eager's answer is right too
+  double room = 0;  // a float result's: what the formula's own rounding may do in the compute type; infinite: beyond its range, where
+                    // eager's answer is right too
 };
 
 // The row's function on one element. Floats as d, integers and bools as i; `in` is the operands' dtype, `out` the result's.

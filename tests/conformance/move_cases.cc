@@ -236,7 +236,8 @@ std::vector<Case> factory_cases(OpCode row) {
         for (double value : {0.0, 1.0, -2.5, 0.1, 1e30, -0.0, HUGE_VAL, std::nan("")}) {
           // An integer's value is exact; a float's is rounded as the dtype stores it.
           const int64_t whole = std::isfinite(value) && std::abs(value) < 100 ? static_cast<int64_t>(std::abs(value)) : 7;
-          add("at" + std::to_string(out.size()), {{K::k_sizes, sizes}, {K::k_value_i, dtype == DType::k_bool ? whole != 0 : whole}, {K::k_value_d, value}});
+          add("at" + std::to_string(out.size()),
+              {{K::k_sizes, sizes}, {K::k_value_i, dtype == DType::k_bool ? whole != 0 : whole}, {K::k_value_d, value}});
         }
     } else if (row == OpCode::k_iota) {
       if (dtype == DType::k_bool) continue;

@@ -7,7 +7,8 @@
 
 namespace keirin::conformance {
 
-Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const std::string& worker, TensorServices& services, RunIn run_in) {
+Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const std::string& worker, TensorServices& services,
+                                               RunIn run_in) {
   auto subject = std::unique_ptr<Subject>(new Subject(services));
   HostOptions options;
   options.paths = {folder};

@@ -117,7 +117,8 @@ class Trial {
     const Result<std::string> damage = subject_.run(*compiled_, inputs, outputs);
     if (damage.ok() && !damage->empty()) fail(*damage);
     else if (damage.ok() && !subject_.may_answer_bad_index()) fail("the plugin answers where eager says: " + eager.status().message().what);
-    else if (!damage.ok() && damage.status().code() != Code::k_invalid_input) fail("an index out of range ends as " + damage.status().text());
+    else if (!damage.ok() && damage.status().code() != Code::k_invalid_input)
+      fail("an index out of range ends as " + damage.status().text());
     return true;
   }
 
@@ -168,8 +169,10 @@ class Trial {
   Status gather(const std::vector<TensorRef>& from, std::vector<TensorRef>& to, bool wide) {
     for (size_t o = 0; o < from.size(); ++o) {
       const Type& type = c_.graph.type(c_.graph.outputs[o].value);
-      KRN_TRY_LET(TensorRef t, services_.allocate({wide && is_float(type.dtype) ? DType::k_f64 : type.dtype, type.sizes, type.strides, {}}));
-      if (from[o]->dtype() != t->dtype()) return Status(Code::k_internal, "eager answers dtype " + std::string(dtype_name(from[o]->dtype())));
+      KRN_TRY_LET(TensorRef t,
+                  services_.allocate({wide && is_float(type.dtype) ? DType::k_f64 : type.dtype, type.sizes, type.strides, {}}));
+      if (from[o]->dtype() != t->dtype())
+        return Status(Code::k_internal, "eager answers dtype " + std::string(dtype_name(from[o]->dtype())));
       KRN_TRY(services_.copy(t, from[o]));
       to.push_back(std::move(t));
     }

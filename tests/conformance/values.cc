@@ -175,8 +175,11 @@ std::vector<uint8_t> fill(const Type& type, const Feed& feed, bool edges, uint64
   for (size_t i = 0; i < n; ++i) {
     void* const at = out.data() + i * size;
     if (listed) put_integer(type.dtype, list[i], at);
-    else if (is_float(type.dtype)) put_double(type.dtype, edges && feed.edges ? edge_float(type.dtype, feed, r) : random_float(feed, r), at);
-    else put_integer(type.dtype, edges && feed.edges && is_int(type.dtype) ? edge_integer(type.dtype, feed, r) : random_integer(type.dtype, feed, r), at);
+    else if (is_float(type.dtype))
+      put_double(type.dtype, edges && feed.edges ? edge_float(type.dtype, feed, r) : random_float(feed, r), at);
+    else
+      put_integer(type.dtype,
+                  edges && feed.edges && is_int(type.dtype) ? edge_integer(type.dtype, feed, r) : random_integer(type.dtype, feed, r), at);
   }
   return out;
 }

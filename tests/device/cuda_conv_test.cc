@@ -187,7 +187,8 @@ void check_case(const Case& c, uint8_t dtype, As as = As::kConv) {
           const int64_t at = n * yt[0] + o * yt[1] + i * yt[2] + j * yt[3];
           if (c.residual) sum += residual.at(at);
           const double room = relative * (1 + std::fabs(sum) + (before + std::sqrt(k)) * (c.scale_shift ? 1 + std::fabs(scale.at(o)) : 1));
-          ASSERT_NEAR(y.at(at), activated(c.activation, sum), room) << c.name << " dtype " << int{dtype} << " at " << n << " " << o << " " << i << " " << j;
+          ASSERT_NEAR(y.at(at), activated(c.activation, sum), room)
+              << c.name << " dtype " << int{dtype} << " at " << n << " " << o << " " << i << " " << j;
         }
 }
 
@@ -264,13 +265,15 @@ TEST_F(CudaConv, Stems) {
 // U-Net's skip: the residual is what the kernel before writes, while x was there long ago. Without a fence the fused engine began
 // to read it early, and half of such calls were wrong.
 TEST_F(CudaConv, AResidualIsWaitedFor) {
-  const Case before{"3x3", {4, 1280, 16, 16}, {1280, 1280, 3, 3}, 1, 1, 1, 1, true}, skip{"1x1", {4, 640, 16, 16}, {1280, 640, 1, 1}, 1, 0, 1, 1, true, false, true};
+  const Case before{"3x3", {4, 1280, 16, 16}, {1280, 1280, 3, 3}, 1, 1, 1, 1, true},
+      skip{"1x1", {4, 640, 16, 16}, {1280, 640, 1, 1}, 1, 0, 1, 1, true, false, true};
   std::unique_ptr<Step> steps[2];
   std::vector<std::unique_ptr<DeviceMemory>> memory;
   auto drawn = [&](int64_t n) {
     std::mt19937 random(static_cast<unsigned>(memory.size()));
     std::vector<char> bytes(static_cast<size_t>(2 * n));
-    for (int64_t i = 0; i < n; ++i) test::write_element(bytes.data(), i, kit::kDType_bf16, std::normal_distribution<double>(0, 1)(random), 0);
+    for (int64_t i = 0; i < n; ++i)
+      test::write_element(bytes.data(), i, kit::kDType_bf16, std::normal_distribution<double>(0, 1)(random), 0);
     return memory.emplace_back(std::make_unique<DeviceMemory>(bytes))->data();
   };
   std::vector<void*> buffers[2];

@@ -86,7 +86,8 @@ TEST_F(CudaDevice, PrintedKernelsAgreeWithTheInterpreter) {
     std::vector<CodeStore::Wanted> wanted;
     for (KernelCase& c : cases) {
       c.loosen = std::max(c.loosen, 4.0);
-      for (const Schedule& s : test::schedules_for(c.kernel, machine().gpu->facts.max_cluster > 1)) wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
+      for (const Schedule& s : test::schedules_for(c.kernel, machine().gpu->facts.max_cluster > 1))
+        wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
     }
     code_store().compile(wanted, target, {});
     for (const KernelCase& c : cases)
@@ -107,7 +108,8 @@ TEST_F(CudaDevice, PrintedKernelsAgreeWithTheInterpreter) {
 
 TEST_F(CudaDevice, RowsOfAScatterAreStable) {
   std::mt19937 random(3);
-  for (auto [rows, edges, hot] : {std::tuple{1, 1, 0}, std::tuple{100, 900, 0}, std::tuple{3000, 70000, 5000}, std::tuple{70000, 400000, 100000}}) {
+  for (auto [rows, edges, hot] :
+       {std::tuple{1, 1, 0}, std::tuple{100, 900, 0}, std::tuple{3000, 70000, 5000}, std::tuple{70000, 400000, 100000}}) {
     std::vector<int64_t> index(edges);
     for (int64_t& i : index) i = static_cast<int64_t>(random() % static_cast<uint32_t>(rows));
     for (int h = 0; h < hot; ++h) index[random() % static_cast<uint32_t>(edges)] = rows / 2;  // one long row
@@ -212,21 +214,24 @@ void check_product(const Product& p, uint8_t dtype) {
     if (p.residual) sum += at(r, i);
     if (p.activation == kit::kOp_relu) sum = std::max(sum, 0.0);
     if (p.activation == kit::kOp_gelu_tanh) sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
-    ASSERT_NEAR(at(y, i), sum, relative * (std::fabs(sum) + std::sqrt(static_cast<double>(p.k)))) << p.name << " dtype " << int{dtype} << " element " << i;
+    ASSERT_NEAR(at(y, i), sum, relative * (std::fabs(sum) + std::sqrt(static_cast<double>(p.k))))
+        << p.name << " dtype " << int{dtype} << " element " << i;
   }
 }
 
 TEST_F(CudaDevice, ProductsAgree) {
   std::string why_not;
   if (!cublas_products().usable(why_not)) GTEST_SKIP() << why_not;
-  const Product products[] = {
-      {"linear", true, false, false, 0, 1, 33, 64, 40, false},        {"linear + bias", true, true, false, 0, 1, 64, 128, 96, false},
-      {"linear + bias + relu", true, true, false, kit::kOp_relu, 1, 64, 128, 96, false},
-      {"linear + bias + gelu_tanh", true, true, false, kit::kOp_gelu_tanh, 1, 64, 128, 96, false},
-      {"linear + bias + residual + relu", true, true, true, kit::kOp_relu, 1, 64, 128, 96, false},
-      {"one row", true, true, false, 0, 1, 1, 256, 64, false},        {"matmul", false, false, false, 0, 1, 48, 64, 80, false},
-      {"batched", false, false, false, 0, 6, 32, 64, 48, false},      {"batched, right turned", false, false, false, 0, 6, 32, 64, 48, true},
-      {"batched + residual", false, false, true, 0, 3, 32, 64, 48, false}};
+  const Product products[] = {{"linear", true, false, false, 0, 1, 33, 64, 40, false},
+                              {"linear + bias", true, true, false, 0, 1, 64, 128, 96, false},
+                              {"linear + bias + relu", true, true, false, kit::kOp_relu, 1, 64, 128, 96, false},
+                              {"linear + bias + gelu_tanh", true, true, false, kit::kOp_gelu_tanh, 1, 64, 128, 96, false},
+                              {"linear + bias + residual + relu", true, true, true, kit::kOp_relu, 1, 64, 128, 96, false},
+                              {"one row", true, true, false, 0, 1, 1, 256, 64, false},
+                              {"matmul", false, false, false, 0, 1, 48, 64, 80, false},
+                              {"batched", false, false, false, 0, 6, 32, 64, 48, false},
+                              {"batched, right turned", false, false, false, 0, 6, 32, 64, 48, true},
+                              {"batched + residual", false, false, true, 0, 3, 32, 64, 48, false}};
   for (const Product& p : products)
     for (uint8_t dtype : {test::kF32, test::kBf16, test::kF16, test::kF64}) {
       if (dtype == test::kF64 && p.activation) continue;  // the library has no such epilogue in f64
@@ -378,7 +383,8 @@ TEST_F(CudaDevice, ShareOfACopy) {
       const int32_t centred = m.op(Prim::kSub, x, mean);
       const int32_t variance = m.op(Prim::kMul, m.reduce(Monoid::kSum, m.op(Prim::kMul, centred, centred)), inverse);
       const int32_t scale = m.op(Prim::kRsqrt, m.op(Prim::kAdd, variance, m.real(1e-5)));
-      m.store(m.op(Prim::kAdd, m.op(Prim::kMul, m.op(Prim::kMul, centred, scale), m.load(dtype, {0, 1})), m.load(dtype, {0, 1})), dtype, {row, 1});
+      m.store(m.op(Prim::kAdd, m.op(Prim::kMul, m.op(Prim::kMul, centred, scale), m.load(dtype, {0, 1})), m.load(dtype, {0, 1})), dtype,
+              {row, 1});
       time_kernel("residual + layer norm " + std::to_string(row) + tag, m.k, 3 * bytes * static_cast<double>(rows * row), copy_rate);
     }
     for (int64_t columns : {64, 4096}) {
@@ -448,7 +454,9 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
               operations / seconds / 1e12, step->describe().c_str());
   const auto heads = anchor.op == kit::kOp_attention ? heads_problem(anchor, why_not) : std::nullopt;
   if (anchor.op == kit::kOp_attention && (!heads || !cudnn().supports(*heads, why_not))) return;
-  auto library = anchor.op == kit::kOp_linear ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true) : make_heads(anchor, *heads, cudnn());
+  auto library = anchor.op == kit::kOp_linear
+                     ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true)
+                     : make_heads(anchor, *heads, cudnn());
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(more.data());
@@ -457,33 +465,37 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
 
 TEST_F(CudaDevice, SpeedOfHandWrittenKernels) {
   const double copy_rate = machine().gpu->info.bytes_per_s;
-  auto heads = [](uint32_t buffer, int64_t b, int64_t h, int64_t l, int64_t d, int64_t line) { return tensor(buffer, test::kBf16, {b, h, l, d}, {l * line, d, line, 1}); };
-  for (auto [b, h, l, d, masked] : {std::tuple{64, 12, 128, 64, true}, std::tuple{64, 12, 197, 64, false}, std::tuple{8, 16, 1024, 128, false}}) {
+  auto heads = [](uint32_t buffer, int64_t b, int64_t h, int64_t l, int64_t d, int64_t line) {
+    return tensor(buffer, test::kBf16, {b, h, l, d}, {l * line, d, line, 1});
+  };
+  for (auto [b, h, l, d, masked] :
+       {std::tuple{64, 12, 128, 64, true}, std::tuple{64, 12, 197, 64, false}, std::tuple{8, 16, 1024, 128, false}}) {
     AnchorDesc a;
     a.op = kit::kOp_attention, a.scale = 0.125;
     const int64_t line = 3 * h * d;
     a.operands = {heads(0, b, h, l, d, line), heads(1, b, h, l, d, line), heads(2, b, h, l, d, line)};
     if (masked) a.operands.push_back(tensor(4, kit::kDType_bool, {b, h, l, l}, {l, 0, 0, 1}));
     a.results = {heads(3, b, h, l, d, h * d)};
-    time_anchor("attention " + std::to_string(b) + "x" + std::to_string(h) + "x" + std::to_string(l) + "x" + std::to_string(d) + (masked ? " masked" : ""), a,
-                8.0 * static_cast<double>(b * h * l * d), 4.0 * static_cast<double>(b * h * l) * static_cast<double>(l * d), copy_rate);
+    time_anchor("attention " + std::to_string(b) + "x" + std::to_string(h) + "x" + std::to_string(l) + "x" + std::to_string(d) +
+                    (masked ? " masked" : ""),
+                a, 8.0 * static_cast<double>(b * h * l * d), 4.0 * static_cast<double>(b * h * l) * static_cast<double>(l * d), copy_rate);
   }
   for (int64_t keys : {1024, 8192}) {
     AnchorDesc a;
     a.op = kit::kOp_attention, a.scale = 0.09;
-    a.operands = {tensor(0, test::kBf16, {1, 32, 1, 128}), tensor(1, test::kBf16, {1, 32, keys, 128}), tensor(2, test::kBf16, {1, 32, keys, 128}),
-                  tensor(4, kit::kDType_bool, {1, 32, 1, keys}, {keys, 0, keys, 1})};
+    a.operands = {tensor(0, test::kBf16, {1, 32, 1, 128}), tensor(1, test::kBf16, {1, 32, keys, 128}),
+                  tensor(2, test::kBf16, {1, 32, keys, 128}), tensor(4, kit::kDType_bool, {1, 32, 1, keys}, {keys, 0, keys, 1})};
     a.results = {tensor(3, test::kBf16, {1, 32, 1, 128})};
     time_anchor("attention 1 of " + std::to_string(keys), a, 4.0 * 32 * 128 * static_cast<double>(keys), 0, copy_rate);
   }
-  for (auto [rows, depth, columns] : {std::tuple{1, 4096, 12288}, std::tuple{1, 4096, 4096}, std::tuple{1, 4096, 22016}, std::tuple{1, 11008, 4096},
-                                      std::tuple{1, 4096, 32000}, std::tuple{2, 4096, 12288}}) {
+  for (auto [rows, depth, columns] : {std::tuple{1, 4096, 12288}, std::tuple{1, 4096, 4096}, std::tuple{1, 4096, 22016},
+                                      std::tuple{1, 11008, 4096}, std::tuple{1, 4096, 32000}, std::tuple{2, 4096, 12288}}) {
     AnchorDesc a;
     a.op = kit::kOp_linear;
     a.operands = {tensor(0, test::kBf16, {rows, depth}), tensor(1, test::kBf16, {columns, depth}), TensorDesc{}};
     a.results = {tensor(2, test::kBf16, {rows, columns})};
-    time_anchor("gemv " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns), a, 2.0 * static_cast<double>(depth) * static_cast<double>(columns),
-                0, copy_rate);
+    time_anchor("gemv " + std::to_string(rows) + "x" + std::to_string(depth) + "x" + std::to_string(columns), a,
+                2.0 * static_cast<double>(depth) * static_cast<double>(columns), 0, copy_rate);
   }
 }
 

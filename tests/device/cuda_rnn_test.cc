@@ -110,7 +110,8 @@ std::vector<std::vector<float>> expected(const Problem& p, const Case& c, uint8_
   for (int64_t t = 0; t < s.time; ++t)
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t i = 0; i < s.input; ++i)
-        in[static_cast<size_t>((t * s.batch + b) * s.input + i)] = value(a.operands[0])[(c.batch_first ? b * s.time + t : t * s.batch + b) * s.input + i];
+        in[static_cast<size_t>((t * s.batch + b) * s.input + i)] =
+            value(a.operands[0])[(c.batch_first ? b * s.time + t : t * s.batch + b) * s.input + i];
   const int64_t n = s.hidden, width = s.directions * n, cells = s.batch * n;
   std::vector<float> out, hs(static_cast<size_t>(s.layers * s.directions * cells)), cs = hs;
   for (int64_t layer = 0; layer < s.layers; ++layer) {
@@ -134,7 +135,8 @@ std::vector<std::vector<float>> expected(const Problem& p, const Case& c, uint8_
               const float *xs = &in[static_cast<size_t>((t * s.batch + b) * k)], *hb = &h[static_cast<size_t>(b * n)];
               for (int64_t i = 0; i < k; ++i) of_x += static_cast<double>(xs[i]) * w[line * k + i];
               for (int64_t i = 0; i < n; ++i) of_h += static_cast<double>(hb[i]) * u[line * n + i];
-              x[g] = of_x + (s.biases ? value(s.weight(a, layer, d, 2))[line] : 0), r[g] = of_h + (s.biases ? value(s.weight(a, layer, d, 3))[line] : 0);
+              x[g] = of_x + (s.biases ? value(s.weight(a, layer, d, 2))[line] : 0),
+              r[g] = of_h + (s.biases ? value(s.weight(a, layer, d, 3))[line] : 0);
             }
             double& kept = state[static_cast<size_t>(b * n + j)];
             double now;
@@ -149,7 +151,8 @@ std::vector<std::vector<float>> expected(const Problem& p, const Case& c, uint8_
           }
         }
         h = next;
-        for (int64_t b = 0; b < s.batch; ++b) std::copy_n(&h[static_cast<size_t>(b * n)], n, &out[static_cast<size_t>((t * s.batch + b) * width + d * n)]);
+        for (int64_t b = 0; b < s.batch; ++b)
+          std::copy_n(&h[static_cast<size_t>(b * n)], n, &out[static_cast<size_t>((t * s.batch + b) * width + d * n)]);
       }
       std::copy(h.begin(), h.end(), hs.begin() + place);
       std::copy(state.begin(), state.end(), cs.begin() + place);
@@ -159,7 +162,8 @@ std::vector<std::vector<float>> expected(const Problem& p, const Case& c, uint8_
   std::vector<float> y(out.size());
   for (int64_t t = 0; t < s.time; ++t)
     for (int64_t b = 0; b < s.batch; ++b)
-      std::copy_n(&out[static_cast<size_t>((t * s.batch + b) * width)], width, &y[static_cast<size_t>((c.batch_first ? b * s.time + t : t * s.batch + b) * width)]);
+      std::copy_n(&out[static_cast<size_t>((t * s.batch + b) * width)], width,
+                  &y[static_cast<size_t>((c.batch_first ? b * s.time + t : t * s.batch + b) * width)]);
   return s.lstm ? std::vector{y, hs, cs} : std::vector{y, hs};
 }
 
@@ -196,9 +200,12 @@ TEST_F(CudaRnn, AgreesWithPlainLoops) {
                         {3, 64, 16, 1024}};  // most of the device's registers and shared memory
   for (const Case& c : cases) {
     for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru}) {
-      for (const auto& [dtype, numerics] : {std::pair<uint8_t, Numerics>{kit::kDType_bf16, {}}, {kit::kDType_f16, {}}, {kit::kDType_f32, {}}, {kit::kDType_f32, kRounded}}) {
-        const std::string name = std::string(op == kit::kOp_lstm ? "lstm" : "gru") + " of " + std::to_string(c.hidden) + ", batch " + std::to_string(c.batch) +
-                                 ", dtype " + std::to_string(dtype);
+      for (const auto& [dtype, numerics] : {std::pair<uint8_t, Numerics>{kit::kDType_bf16, {}},
+                                            {kit::kDType_f16, {}},
+                                            {kit::kDType_f32, {}},
+                                            {kit::kDType_f32, kRounded}}) {
+        const std::string name = std::string(op == kit::kOp_lstm ? "lstm" : "gru") + " of " + std::to_string(c.hidden) + ", batch " +
+                                 std::to_string(c.batch) + ", dtype " + std::to_string(dtype);
         const Problem p(c, op, dtype);
         Made m;
         try {
@@ -222,8 +229,9 @@ TEST_F(CudaRnn, AgreesWithPlainLoops) {
               const double value = test::read_element(got.data(), at, dtype).real;
               if (!(std::fabs(value - static_cast<double>(want[r][static_cast<size_t>(i)])) < room)) ++wrong, first_wrong = i;
             }
-            EXPECT_EQ(wrong, 0) << name << ", " << m.step->describe() << ": wrong in result " << r << ", first at " << first_wrong / (t.sizes[1] * t.sizes[2]) << ", "
-                                << first_wrong / t.sizes[2] % t.sizes[1] << ", " << first_wrong % t.sizes[2] << " of " << t.sizes[0] << "x" << t.sizes[1] << "x" << t.sizes[2];
+            EXPECT_EQ(wrong, 0) << name << ", " << m.step->describe() << ": wrong in result " << r << ", first at "
+                                << first_wrong / (t.sizes[1] * t.sizes[2]) << ", " << first_wrong / t.sizes[2] % t.sizes[1] << ", "
+                                << first_wrong % t.sizes[2] << " of " << t.sizes[0] << "x" << t.sizes[1] << "x" << t.sizes[2];
             // Equal runs give equal bits: sums are taken in one order.
             if (round == 0) first.push_back(got);
             ASSERT_EQ(got, first[r]) << name << ", result " << r << ", round " << round;
@@ -240,8 +248,10 @@ TEST_F(CudaRnn, SpeedOfAStep) {
     const char* name;
     Numerics numerics;
   };
-  const Case cases[] = {{128, 64, 1024, 1024}, {128, 32, 1024, 1024}, {128, 1, 1024, 1024}, {128, 64, 512, 512}, {128, 64, 256, 256}, {128, 128, 1024, 1024}};
-  for (const Kind& kind : {Kind{kit::kDType_bf16, "bf16", {}}, Kind{kit::kDType_f32, "f32 in TF32", kRounded}, Kind{kit::kDType_f32, "f32", {}}}) {
+  const Case cases[] = {{128, 64, 1024, 1024}, {128, 32, 1024, 1024}, {128, 1, 1024, 1024},
+                        {128, 64, 512, 512},   {128, 64, 256, 256},   {128, 128, 1024, 1024}};
+  for (const Kind& kind :
+       {Kind{kit::kDType_bf16, "bf16", {}}, Kind{kit::kDType_f32, "f32 in TF32", kRounded}, Kind{kit::kDType_f32, "f32", {}}}) {
     for (int i = 0; i < 12; ++i) {
       const Case& c = cases[i / 2];
       const Problem p(c, i % 2 ? kit::kOp_gru : kit::kOp_lstm, kind.dtype);
@@ -258,7 +268,8 @@ TEST_F(CudaRnn, SpeedOfAStep) {
         machine().driver->cuEventElapsedTime(&ms.emplace_back(), begin, end);
       }
       std::sort(ms.begin(), ms.end());
-      std::printf("%-9.3f ms, %.2f us a step: %s, %s\n", static_cast<double>(ms[6]), static_cast<double>(ms[6]) * 1e3 / static_cast<double>(c.time), kind.name, m.step->describe().c_str());
+      std::printf("%-9.3f ms, %.2f us a step: %s, %s\n", static_cast<double>(ms[6]),
+                  static_cast<double>(ms[6]) * 1e3 / static_cast<double>(c.time), kind.name, m.step->describe().c_str());
     }
   }
 }

@@ -66,7 +66,9 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   void* data() const { return reinterpret_cast<void*>(at_); }
   CUdeviceptr ptr() const { return at_; }
-  void put(const void* from, size_t bytes) { check(machine().driver->cuMemcpyHtoDAsync(at_, from, bytes, machine().stream), "copy to the device"); }
+  void put(const void* from, size_t bytes) {
+    check(machine().driver->cuMemcpyHtoDAsync(at_, from, bytes, machine().stream), "copy to the device");
+  }
   void get(void* to, size_t bytes) const { read(data(), to, bytes); }
   std::vector<char> get(size_t bytes) const {
     std::vector<char> out(bytes);

@@ -34,7 +34,8 @@ class Emulator {
 
   std::string run(const Grid& grid, KrnHost& host, const std::function<void()>& kernel) {
     const std::lock_guard lock(mutex_);
-    if (grid.threads < 1 || grid.together < 1 || grid.threads * grid.together > kMaxThreads || grid.blocks % grid.together != 0 || grid.wave > kLanes)
+    if (grid.threads < 1 || grid.together < 1 || grid.threads * grid.together > kMaxThreads || grid.blocks % grid.together != 0 ||
+        grid.wave > kLanes)
       return "a block of " + std::to_string(grid.threads) + " threads";
     grid_ = &grid, host_ = &host, kernel_ = &kernel;
     host.threads = grid.threads, host.blocks = static_cast<int>(grid.blocks);
@@ -197,6 +198,8 @@ class Emulator {
 
 }  // namespace
 
-std::string run_grid(const Grid& grid, KrnHost& host, const std::function<void()>& kernel) { return Emulator::get().run(grid, host, kernel); }
+std::string run_grid(const Grid& grid, KrnHost& host, const std::function<void()>& kernel) {
+  return Emulator::get().run(grid, host, kernel);
+}
 
 }  // namespace keirin::test

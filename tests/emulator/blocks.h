@@ -28,7 +28,7 @@ struct Grid {
   int threads = 1, wave = 32;
   int together = 1;           // blocks that run side by side; their number divides that of all
   bool one_barrier = false;   // for all of these: a cluster, whose text tells its blocks' shared memory apart by rank
-  std::span<char> shared;     // a block's own, overwritten before it begins; of blocks side by side each has its own unless they are a cluster
+  std::span<char> shared;  // a block's own, overwritten before it begins; of blocks side by side each has its own unless they are a cluster
 };
 
 // One grid at a time; further threads wait. Returns what went wrong, or nothing.

@@ -47,8 +47,8 @@ std::vector<char> compile_for_host(const std::string& text, std::string& error) 
   const char* compiler = std::getenv("CXX");
   // What blocks share is the library's own (-Bsymbolic, no unique symbols), also where several have a function of one name.
   const std::string command = std::string(compiler ? compiler : "c++") +
-                              " -std=c++17 -O1 -w -ffp-contract=off -fwrapv -shared -fPIC -nostdlib -fno-gnu-unique -Wl,-Bsymbolic -o " + library +
-                              " " + source + " 2> " + log;
+                              " -std=c++17 -O1 -w -ffp-contract=off -fwrapv -shared -fPIC -nostdlib -fno-gnu-unique -Wl,-Bsymbolic -o " +
+                              library + " " + source + " 2> " + log;
   if (std::system(command.c_str()) == 0) return contents(library);
   const std::vector<char> words = contents(log);
   error = std::string(words.begin(), words.end()).substr(0, 4000);

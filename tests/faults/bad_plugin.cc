@@ -289,7 +289,8 @@ krn_code KRN_CALL claim(krn_dev*, const krn_region* region, const krn_policy*, c
     claimed.nodes = &node;
     claimed.num_nodes = 1;
     claimed.num_kernels = 1;
-    const bool between = (IS(refuses_unsupported) || IS(refuses_internal) || IS(slow_region)) && i == f->first_node + 2;  // two regions, apart
+    const bool between =
+        (IS(refuses_unsupported) || IS(refuses_internal) || IS(slow_region)) && i == f->first_node + 2;  // two regions, apart
     if (takes(graph, *krn_graph_node(&graph, i)) && !between) {
       sink->claim(sink->ctx, &claimed);
       if (IS(claim_overlap)) sink->claim(sink->ctx, &claimed);
@@ -417,7 +418,8 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     if (step.take) {
       const auto* index = reinterpret_cast<const int64_t*>(at[step.w]);
       for (int64_t r = 0; r < step.rows; ++r)
-        memcpy(at[step.y] + r * step.columns, at[step.x] + std::min(index[r], step.depth - 1) * step.columns, static_cast<size_t>(step.columns) * 4);
+        memcpy(at[step.y] + r * step.columns, at[step.x] + std::min(index[r], step.depth - 1) * step.columns,
+               static_cast<size_t>(step.columns) * 4);
       continue;
     }
     Slice slice{at[step.x], at[step.y]};
@@ -426,7 +428,8 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     if (IS(wrong_relu) && step.rows > 0) at[step.y][0] += 1;
   }
   if (IS(rude_run)) be_rude();
-  if (IS(slow_region) && exec->steps.back().linear && exec->steps.back().columns == 10) ::usleep(20000);  // the last one of the test's model
+  if (IS(slow_region) && exec->steps.back().linear && exec->steps.back().columns == 10)
+    ::usleep(20000);  // the last one of the test's model
   if (IS(wrong_together) && exec->steps.size() > 1) static_cast<float*>(run->outputs[0].data)[0] += 1;
   if (IS(always_wrong) && exec->num_elements > 0) static_cast<float*>(run->outputs[0].data)[exec->num_elements - 1] += 1;
   return IS(switched_run) ? run_as_told(exec, run, err) : KRN_STATUS_ok;

@@ -18,10 +18,12 @@ expect() {  # exit code, pattern of a line that is said, words
   cat out
   failed=1
 }
-json() { python3 -c "import json, sys; c = json.load(open('c.json')); sys.exit(0 if ($1) else 1)" || { echo "not so in the JSON: $1"; failed=1; }; }
+json() { python3 -c "import json, sys; c = json.load(open('c.json')); sys.exit(0 if ($1) else 1)" || {
+  echo "not so in the JSON: $1"; failed=1; }; }
 
 expect 0 '^reference: passed$' "$reference" --quick --json c.json
-json "c['passed'] and c['sha256'] == '$(sha256sum "$reference" | cut -d' ' -f1)' and [g['name'] for g in c['groups']] == ['operators', 'bytes', 'graphs']"
+json "c['passed'] and c['sha256'] == '$(sha256sum "$reference" | cut -d' ' -f1)'"
+json "[g['name'] for g in c['groups']] == ['operators', 'bytes', 'graphs']"
 json "all(g['failed'] == 0 and g['passed'] > 0 and not g['ended'] for g in c['groups'])"
 
 # It claims relu and linear of any dtype and compiles f32: good enough for the tests that use it.

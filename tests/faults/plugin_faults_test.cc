@@ -121,7 +121,7 @@ TEST_F(PluginFaults, ManifestMistakesAreNamed) {
   EXPECT_TRUE(has(reason_with("libfault_good.so\"", "libfault_good.so\"\nrequires_cpu = [\"avx9\"]"), "has no avx9") ||
               sizeof(void*) == 4);
   EXPECT_TRUE(has(reason_with("libfault_good.so\"", "libfault_good.so\"\nsha256 = \"00\""), "not the one that the manifest names"));
-  EXPECT_TRUE(has(reason_with("name =", "name"), "line 3 is no [header]"));
+  EXPECT_TRUE(has(reason_with("name =", "name"), "line 3 is neither a [header]"));
   const std::string own(host_os_arch());
   EXPECT_TRUE(has(reason_with(own, "plan9"), "no variant for " + own));
   EXPECT_EQ(reason_with(own, "L" + own.substr(1)), "");

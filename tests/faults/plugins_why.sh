@@ -10,7 +10,8 @@ cp -r "$faults/good" "$folder/foreign"
 printf '\xb7\x00' | dd of="$folder/foreign/libfault_good.so" bs=1 seek=18 conv=notrunc status=none  # e_machine: AArch64
 sed -i 's/^name = .*/name = "foreign"/; s/fa000000-/fb000000-/' "$folder/foreign/manifest.toml"
 cd "$faults"  # a path may be typed relative to where one is
-plugins=(--plugin good --plugin "$faults/missing_symbol" --plugin "$folder/foreign" --plugin "$faults/crash_initialize" --cache "$folder/cache")
+plugins=(--plugin good --plugin "$faults/missing_symbol" --plugin "$folder/foreign" --plugin "$faults/crash_initialize" \
+  --cache "$folder/cache")
 "$keirin" plugins --why "${plugins[@]}" | tee "$folder/why"
 "$keirin" bench mlp --quiet "${plugins[@]}" | tee "$folder/bench"
 failed=0

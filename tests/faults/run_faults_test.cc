@@ -29,7 +29,8 @@ class RunFaults : public test::PluginFaults {
     return device.compile({region.bytes, region.hash, {}}, {}, {});
   }
   static Status run(Executable& executable, int64_t n) {
-    const TensorRef in = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, 1)), out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, -1));
+    const TensorRef in = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, 1)),
+                    out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, -1));
     const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
     return executable.run(&input, 1, &output, 1, nullptr, 0);
   }

@@ -54,7 +54,8 @@ class RunWorkerFaults : public test::PluginFaults {
   static Status run(Executable& executable, int64_t n) {
     std::vector<float> values(n);
     for (int64_t i = 0; i < n; ++i) values[i] = i % 2 ? 2 : -1;
-    const TensorRef in = test::tensor_of(DType::k_f32, {n}, values), out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, kUntouched));
+    const TensorRef in = test::tensor_of(DType::k_f32, {n}, values),
+                    out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(n, kUntouched));
     const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
     Status status = executable.run(&input, 1, &output, 1, nullptr, 0);
     const auto *x = static_cast<const float*>(in->data()), *y = static_cast<const float*>(out->data());

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/api/guard.h"
 #include "core/api/repro.h"
 #include "core/api/session.h"
 #include "core/cache/cache.h"
@@ -328,7 +329,8 @@ TEST_F(ServiceFaults, AWrongAnswerIsKeptAndMadeSmall) {
   auto found = reproduce(*s.runtime, *kept, o);
   ASSERT_TRUE(found.ok()) << found.status().text();
   EXPECT_FALSE(found->reason.empty());
-  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(), found->blame.c_str());
+  std::printf("%zu ops of %zu: %s\n%s\n", found->smallest.ops.size(), kept->graph.ops.size(), found->smallest_reason.c_str(),
+              found->blame.c_str());
   EXPECT_EQ(found->smallest.ops.size(), 1u) << "whatever it computes is wrong";
   EXPECT_EQ(found->blame, "plugin switched_run: it is wrong with every pass off, too");
   turn("");
@@ -485,7 +487,8 @@ TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
   Service s = serve(o);
   const auto report = s.session->compile(s.inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
-  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay") << "who rounds where it may not is left out: " << explain_text(*report);
+  EXPECT_TRUE(report->chosen == "eager" || report->chosen == "replay")
+      << "who rounds where it may not is left out: " << explain_text(*report);
 }
 
 // A plan that is faster without one of its regions loses it.
@@ -526,11 +529,55 @@ TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
   for (const int64_t batch : {4, 7, 6, 4, 7, 6}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
 }
 
+// In shadow a plan that turned wrong is found and revoked, and no caller ever saw its answer.
+TEST_F(ServiceFaults, AWrongPlanInShadowIsRevokedUnseen) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.plans = Plans::kShadow;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  ASSERT_EQ(s.session->activity().plans, 1u) << explain_text(s.session->reports().back());
+  const auto shadowed = [&] {
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    return explain_text(s.session->reports().back());  // waits for the comparison
+  };
+  shadowed();
+  EXPECT_EQ(s.session->activity().shadow_right, 1u);
+  turn("wrong");
+  const std::string text = shadowed();
+  EXPECT_EQ(s.session->activity().shadow_wrong, 1u);
+  EXPECT_EQ(s.session->activity().plans, 0u) << text;
+  EXPECT_TRUE(has(text, "revoked: switched_run/")) << text;
+  s.session->set_plans(Plans::kOn);
+  shadowed();
+  EXPECT_EQ(s.session->activity().by_plan, 0u);
+}
+
+// One that fails in shadow costs no call and has its breaker open.
+TEST_F(ServiceFaults, APlanThatFailsInShadowIsCounted) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.plans = Plans::kShadow;
+  o.shadow_rate = 1;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  turn("error");
+  for (int i = 0; i < 4; ++i) {
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    (void)s.session->reports();
+  }
+  EXPECT_EQ(s.session->activity().shadow_failed, static_cast<uint64_t>(CircuitBreaker::kFailures));
+  EXPECT_EQ(s.session->activity().breakers_open, 1u);
+}
+
 TEST(FirstBadPass, IsTheLastOfTheShortestRowThatFails) {
   const std::vector<std::string> passes{"a", "b", "c", "d"};
   const auto needs = [](const std::vector<std::string>& needed) {
     return [needed](const std::vector<std::string>& disabled) {
-      return std::none_of(needed.begin(), needed.end(), [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
+      return std::none_of(needed.begin(), needed.end(),
+                          [&](const std::string& p) { return std::find(disabled.begin(), disabled.end(), p) != disabled.end(); });
     };
   };
   EXPECT_EQ(first_bad_pass(passes, needs({"b"})), "b");

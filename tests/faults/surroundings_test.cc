@@ -58,7 +58,8 @@ constexpr char kSkip[] = "skip: ";
 Problem run_relu(Executable& executable, int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
-  const TensorRef in = test::tensor_of(DType::k_f32, {n}, values), out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(values.size(), -1));
+  const TensorRef in = test::tensor_of(DType::k_f32, {n}, values),
+                  out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(values.size(), -1));
   const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
   if (const Status status = executable.run(&input, 1, &output, 1, nullptr, 0); !status.ok()) return "run: " + status.text();
   for (int64_t i = 0; i < n; ++i)
@@ -116,7 +117,8 @@ struct Service {
     const CacheKey key = CacheKey().add("name", "row");
     if (!cache->usable()) return {};
     if (!cache->publish(EntryKind::kArtifact, key, "body")) return "not published: " + (warnings.empty() ? "" : warnings[0]);
-    return cache->read(EntryKind::kArtifact, key) == "body" && cache->check().empty() ? Problem() : "the cache does not hold what was published";
+    return cache->read(EntryKind::kArtifact, key) == "body" && cache->check().empty() ? Problem()
+                                                                                      : "the cache does not hold what was published";
   }
 
   std::vector<std::string> warnings;
@@ -246,7 +248,8 @@ std::vector<Row> fork_rows() {
          std::this_thread::sleep_for(milliseconds(200));
          Problem p = in_a_fork([&] {
            const auto made = s.compile(66, {}, "hang_compile");  // whose lock the thread held
-           return made.ok() || made.status().code() != Code::k_unsupported ? "not refused: " + made.status().text() : right_or_refused(s, 67);
+           return made.ok() || made.status().code() != Code::k_unsupported ? "not refused: " + made.status().text()
+                                                                           : right_or_refused(s, 67);
          });
          cancel = true;
          compiling.join();
@@ -294,7 +297,8 @@ std::vector<Row> fork_rows() {
              char target[256] = {};
              (void)!::readlink(entry.path().c_str(), target, sizeof(target) - 1);
              const std::string text = target;
-             const bool ours = text.find(dir) != std::string::npos || text.find("memfd:keirin") != std::string::npos || text.find("socket:") == 0;
+             const bool ours =
+                 text.find(dir) != std::string::npos || text.find("memfd:keirin") != std::string::npos || text.find("socket:") == 0;
              if (fd > 2 && ours && !(::fcntl(fd, F_GETFD) & FD_CLOEXEC)) return "inherited: " + text;
            }
            return Problem();
@@ -370,76 +374,92 @@ std::vector<Row> signal_rows() {
 
 std::vector<Row> surroundings_rows() {
   return {
-      {"hostile", "no HOME", [](const std::string& dir) {
+      {"hostile", "no HOME",
+       [](const std::string& dir) {
          for (const char* name : {"HOME", "XDG_CACHE_HOME", "KEIRIN_CACHE"}) ::unsetenv(name);
          Service s(dir, "good", true);
          if (s.cache->usable() || s.warnings.size() != 1) return Problem("a cache without a folder, or no warning");
          return s.work();
        }},
-      {"hostile", "no PATH", [](const std::string& dir) {
+      {"hostile", "no PATH",
+       [](const std::string& dir) {
          ::unsetenv("PATH");
          return good_work(dir);
        }},
-      {"hostile", "no environment at all", [](const std::string& dir) {
+      {"hostile", "no environment at all",
+       [](const std::string& dir) {
          ::clearenv();
          return good_work(dir);
        }},
-      {"hostile", "TMPDIR is nowhere", [](const std::string& dir) {
+      {"hostile", "TMPDIR is nowhere",
+       [](const std::string& dir) {
          ::setenv("TMPDIR", "/nowhere/at/all", 1);
          return good_work(dir);
        }},
-      {"hostile", "TMPDIR forbids programs (noexec)", [](const std::string& dir) {
+      {"hostile", "TMPDIR forbids programs (noexec)",
+       [](const std::string& dir) {
          const std::string tmp = dir + "/tmp";
          fs::create_directory(tmp);
-         if (!own_mounts() || ::mount("none", tmp.c_str(), "tmpfs", MS_NOEXEC, nullptr) != 0) return Problem(std::string(kSkip) + "mounts are not allowed here");
+         if (!own_mounts() || ::mount("none", tmp.c_str(), "tmpfs", MS_NOEXEC, nullptr) != 0)
+           return Problem(std::string(kSkip) + "mounts are not allowed here");
          ::setenv("TMPDIR", tmp.c_str(), 1);
          return good_work(dir);
        }},
-      {"hostile", "the home is read-only", [](const std::string& dir) {
+      {"hostile", "the home is read-only",
+       [](const std::string& dir) {
          const std::string home = dir + "/home";
          fs::create_directory(home);
-         if (!own_mounts() || ::mount("none", home.c_str(), "tmpfs", MS_RDONLY, nullptr) != 0) return Problem(std::string(kSkip) + "mounts are not allowed here");
+         if (!own_mounts() || ::mount("none", home.c_str(), "tmpfs", MS_RDONLY, nullptr) != 0)
+           return Problem(std::string(kSkip) + "mounts are not allowed here");
          for (const char* name : {"XDG_CACHE_HOME", "KEIRIN_CACHE"}) ::unsetenv(name);
          ::setenv("HOME", home.c_str(), 1);
          Service s(dir, "good", true);
          if (s.cache->usable() || s.warnings.size() != 1) return Problem("a cache on a read-only home, or no warning");
          return s.work();
        }},
-      {"hostile", "the cache became read-only", [](const std::string& dir) {
+      {"hostile", "the cache became read-only",
+       [](const std::string& dir) {
          if (Problem p = good_work(dir); !p.empty()) return p;
          const std::string cache = dir + "/cache";
          if (!own_mounts() || ::mount(cache.c_str(), cache.c_str(), nullptr, MS_BIND, nullptr) != 0 ||
              ::mount(nullptr, cache.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0)
            return Problem(std::string(kSkip) + "mounts are not allowed here");
          Service s(dir);
-         if (s.cache->usable() && s.cache->read(EntryKind::kArtifact, CacheKey().add("name", "row")) != "body") return Problem("what is there is not read");
-         if (s.cache->publish(EntryKind::kArtifact, CacheKey().add("name", "other"), "x")) return Problem("published where nothing can be written");
+         if (s.cache->usable() && s.cache->read(EntryKind::kArtifact, CacheKey().add("name", "row")) != "body")
+           return Problem("what is there is not read");
+         if (s.cache->publish(EntryKind::kArtifact, CacheKey().add("name", "other"), "x"))
+           return Problem("published where nothing can be written");
          return s.work();
        }},
-      {"hostile", "the current folder was deleted", [](const std::string& dir) {
+      {"hostile", "the current folder was deleted",
+       [](const std::string& dir) {
          fs::create_directory(dir + "/gone");
          (void)!::chdir((dir + "/gone").c_str());
          fs::remove(dir + "/gone");
          return good_work(dir);
        }},
-      {"hostile", "libraries planted in the current folder", [](const std::string& dir) {
+      {"hostile", "libraries planted in the current folder",
+       [](const std::string& dir) {
          fs::create_directory(dir + "/planted");
          (void)!::chdir((dir + "/planted").c_str());
          for (const char* name : {"libfault_good.so", "manifest.toml", "keirin-worker", "worker", "libstdc++.so.6", "libc.so.6"})
            std::ofstream(name) << "planted";
          return good_work(dir);
        }},
-      {"hostile", "standard input, output and error are closed", [](const std::string& dir) {
+      {"hostile", "standard input, output and error are closed",
+       [](const std::string& dir) {
          for (const int fd : {0, 1, 2}) ::close(fd);
          const Problem p = good_work(dir);
          return p;
        }},
-      {"hostile", "20 descriptors", [](const std::string& dir) {
+      {"hostile", "20 descriptors",
+       [](const std::string& dir) {
          const rlimit few{20, 20};
          ::setrlimit(RLIMIT_NOFILE, &few);
          return good_work(dir);
        }},
-      {"hostile", "no descriptor left", [](const std::string& dir) {
+      {"hostile", "no descriptor left",
+       [](const std::string& dir) {
          Service s(dir);
          const auto made = s.compile(64);
          if (!made.ok()) return made.status().text();
@@ -451,7 +471,8 @@ std::vector<Row> surroundings_rows() {
          ::setrlimit(RLIMIT_NOFILE, &some);
          return p.empty() ? run_relu(**made, 64) : p;
        }},
-      {"hostile", "a stack of 256 KiB", [](const std::string& dir) {
+      {"hostile", "a stack of 256 KiB",
+       [](const std::string& dir) {
          struct Call {
            const std::string& dir;
            Problem problem;
@@ -468,7 +489,8 @@ std::vector<Row> surroundings_rows() {
          ::pthread_join(thread, nullptr);
          return call.problem;
        }},
-      {"hostile", "a locale with a decimal comma", [](const std::string& dir) {
+      {"hostile", "a locale with a decimal comma",
+       [](const std::string& dir) {
          const std::string made = dir + "/locales";
          fs::create_directory(made);
          (void)!std::system(("localedef -i de_DE -f UTF-8 " + made + "/de_DE.UTF-8 >/dev/null 2>&1").c_str());
@@ -478,7 +500,8 @@ std::vector<Row> surroundings_rows() {
          const Problem p = good_work(dir);
          return p.empty() && std::string(::localeconv()->decimal_point) != "," ? "the host's locale was changed" : p;
        }},
-      {"hostile", "paths with a blank, quotes, $(), a line break and an emoji", [](const std::string& dir) {
+      {"hostile", "paths with a blank, quotes, $(), a line break and an emoji",
+       [](const std::string& dir) {
          const std::string odd = dir + "/a b'\"$(touch x)\n\xf0\x9f\x9a\xb4";
          fs::create_directory(odd);
          fs::permissions(odd, fs::perms::owner_all);
@@ -486,22 +509,28 @@ std::vector<Row> surroundings_rows() {
          fs::permissions(odd + "/plugin", fs::perms::owner_all);
          return good_work(odd);
        }},
-      {"hostile", "one processor", [](const std::string& dir) {
+      {"hostile", "one processor",
+       [](const std::string& dir) {
          cpu_set_t one;
          CPU_ZERO(&one);
          CPU_SET(::sched_getcpu(), &one);
          ::sched_setaffinity(0, sizeof(one), &one);
          return good_work(dir);
        }},
-      {"hostile", "no /proc", [](const std::string& dir) {
-         if (!own_mounts() || ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) return Problem(std::string(kSkip) + "mounts are not allowed here");
+      {"hostile", "no /proc",
+       [](const std::string& dir) {
+         if (!own_mounts() || ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0)
+           return Problem(std::string(kSkip) + "mounts are not allowed here");
          return good_work(dir);
        }},
-      {"hostile", "no /sys", [](const std::string& dir) {
-         if (!own_mounts() || ::mount("none", "/sys", "tmpfs", 0, nullptr) != 0) return Problem(std::string(kSkip) + "mounts are not allowed here");
+      {"hostile", "no /sys",
+       [](const std::string& dir) {
+         if (!own_mounts() || ::mount("none", "/sys", "tmpfs", 0, nullptr) != 0)
+           return Problem(std::string(kSkip) + "mounts are not allowed here");
          return good_work(dir);
        }},
-      {"hostile", "exec is forbidden, the plugin is known", [](const std::string& dir) {
+      {"hostile", "exec is forbidden, the plugin is known",
+       [](const std::string& dir) {
          if (Problem p = good_work(dir); !p.empty()) return p;
          if (!forbid(SYS_execve, EACCES)) return Problem(std::string(kSkip) + "filters are not allowed here");
          Service s(dir);
@@ -509,19 +538,22 @@ std::vector<Row> surroundings_rows() {
          const auto told = s.host->take_incidents();
          return told.size() == 1 && told[0].find("compiles in this process") != std::string::npos ? s.keep() : Problem("it was not said");
        }},
-      {"hostile", "exec is forbidden, the plugin is unknown: refused", [](const std::string& dir) {
+      {"hostile", "exec is forbidden, the plugin is unknown: refused",
+       [](const std::string& dir) {
          if (!forbid(SYS_execve, EACCES)) return Problem(std::string(kSkip) + "filters are not allowed here");
          Service s(dir);
          if (s.device()) return Problem("a plugin was taken that nobody looked at");
          return s.why_not().find("cannot be started") != std::string::npos ? s.keep() : s.why_not();
        }},
-      {"hostile", "no memory files", [](const std::string& dir) {
+      {"hostile", "no memory files",
+       [](const std::string& dir) {
          if (!forbid(SYS_memfd_create, ENOSYS)) return Problem(std::string(kSkip) + "filters are not allowed here");
          Service s(dir);
          if (s.device()) return s.work();
          return s.why_not().find("memory file") != std::string::npos ? s.keep() : s.why_not();
        }},
-      {"hostile", "denormals are flushed by the host", [](const std::string& dir) {
+      {"hostile", "denormals are flushed by the host",
+       [](const std::string& dir) {
 #if defined(__x86_64__)
          _mm_setcsr(_mm_getcsr() | 0x8040);
          const Problem p = good_work(dir);
@@ -531,33 +563,39 @@ std::vector<Row> surroundings_rows() {
          return Problem(std::string(kSkip) + "x86-64 only");
 #endif
        }},
-      {"hostile", "the host rounds upward", [](const std::string& dir) {
+      {"hostile", "the host rounds upward",
+       [](const std::string& dir) {
          ::fesetround(FE_UPWARD);
          const Problem p = good_work(dir);
          return p.empty() && ::fegetround() != FE_UPWARD ? "the host's mode was changed" : p;
        }},
-      {"hostile", "umask 0", [](const std::string& dir) {
+      {"hostile", "umask 0",
+       [](const std::string& dir) {
          ::umask(0);
          if (Problem p = good_work(dir); !p.empty()) return p;
          for (const auto& file : fs::recursive_directory_iterator(dir + "/cache"))
-           if ((file.status().permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none) return "others may touch " + file.path().string();
+           if ((file.status().permissions() & (fs::perms::group_all | fs::perms::others_all)) != fs::perms::none)
+             return "others may touch " + file.path().string();
          return Problem();
        }},
-      {"hostile", "relative paths in the variables", [](const std::string& dir) {
+      {"hostile", "relative paths in the variables",
+       [](const std::string& dir) {
          for (const char* name : {"HOME", "XDG_CACHE_HOME", "KEIRIN_CACHE"}) ::setenv(name, "relative", 1);
          ::setenv("KEIRIN_PLUGIN_PATH", "plugin", 1);
          (void)!::chdir(dir.c_str());
          Service s(dir, "good", true);
          return s.cache->usable() || fs::exists("relative") ? Problem("a relative cache") : s.work();
        }},
-      {"hostile", "files may not grow", [](const std::string& dir) {
+      {"hostile", "files may not grow",
+       [](const std::string& dir) {
          handle(SIGXFSZ, SIG_IGN);
          const rlimit nothing{0, RLIM_INFINITY};
          ::setrlimit(RLIMIT_FSIZE, &nothing);
          Service s(dir);
          return s.cache->usable() ? Problem("a cache whose key cannot be written") : s.device() ? s.work() : Problem();
        }},
-      {"hostile", "entries from the future", [](const std::string& dir) {
+      {"hostile", "entries from the future",
+       [](const std::string& dir) {
          if (Problem p = good_work(dir); !p.empty()) return p;
          const timespec later[2] = {{4102444800, 0}, {4102444800, 0}};
          for (const auto& file : fs::recursive_directory_iterator(dir + "/cache")) ::utimensat(AT_FDCWD, file.path().c_str(), later, 0);

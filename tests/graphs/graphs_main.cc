@@ -29,7 +29,8 @@ namespace keirin::graphs {
 namespace {
 
 struct Options {
-  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = find_worker(), run_in = "process";
+  std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = find_worker(),
+                                    run_in = "process";
   bool specials = false, shrink = true, print = false, other_sizes = false;
 };
 
@@ -59,7 +60,8 @@ Setting setting_of(uint64_t seed, const std::vector<Plugins::Source>& sources) {
 
 class Runner {
  public:
-  Runner(const Options& options, std::unique_ptr<Plugins> plugins) : options_(options), sources_(sources_of(options)), plugins_(std::move(plugins)) {}
+  Runner(const Options& options, std::unique_ptr<Plugins> plugins)
+      : options_(options), sources_(sources_of(options)), plugins_(std::move(plugins)) {}
 
   int run() {
     if (!options_.ir.empty()) return run_text();
@@ -69,8 +71,8 @@ class Runner {
     for (uint64_t seed = first; seed < first + count && failed_ < most_failures; ++seed) run_seed(seed);
     const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
     std::printf("other sizes: %llu kernels, code was made for %llu of them\n", number(kernels_of_other_), number(generated_for_other_));
-    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu passed=%llu\n", number(tried_), number(ops_), number(compiled_), number(failed_),
-                number(passed_));
+    std::printf("GRAPHS graphs=%llu ops=%llu compiled=%llu failed=%llu passed=%llu\n", number(tried_), number(ops_), number(compiled_),
+                number(failed_), number(passed_));
     test::trust_count("graphs", static_cast<int64_t>(tried_), static_cast<int64_t>(failed_));
     return failed_ == 0 && compiled_ > 0 ? 0 : 1;
   }
@@ -85,8 +87,8 @@ class Runner {
     const bool other = sizes == Sizes::kOther;
     if (!options_.seed.empty() && other != options_.other_sizes) return true;
     const Setting setting = setting_of(seed, sources_);
-    std::snprintf(now_running, sizeof now_running, "--seed=%llu%s (%s)\n", static_cast<unsigned long long>(seed), other ? " --other-sizes" : "",
-                  cut_name(setting.cut));
+    std::snprintf(now_running, sizeof now_running, "--seed=%llu%s (%s)\n", static_cast<unsigned long long>(seed),
+                  other ? " --other-sizes" : "", cut_name(setting.cut));
     const Graph graph = draw_graph(seed, setting.finite, sizes);
     if (graph.outputs.empty()) return true;
     ++tried_;
@@ -94,7 +96,8 @@ class Runner {
     ops_ += graph.ops.size();
     const Verdict verdict = plugins_->try_graph(graph, setting);
     compiled_ += static_cast<uint64_t>(verdict.compiled);
-    if (other) kernels_of_other_ += static_cast<uint64_t>(verdict.kernels), generated_for_other_ += static_cast<uint64_t>(verdict.generated);
+    if (other)
+      kernels_of_other_ += static_cast<uint64_t>(verdict.kernels), generated_for_other_ += static_cast<uint64_t>(verdict.generated);
     if (verdict.right) {
       if (verdict.compiled > 0) ++passed_;
       return true;
@@ -154,14 +157,15 @@ int run(int argc, char** argv) {
     else if (arg == "--print") o.print = true;
     else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "cuda", o.cuda) &&
              !read_option(arg, "first", o.first) && !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) &&
-             !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
-             !read_option(arg, "most-failures", o.most_failures))
+             !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) &&
+             !read_option(arg, "run-in", o.run_in) && !read_option(arg, "most-failures", o.most_failures))
       return std::fprintf(stderr, "unknown argument %s\n", arg.c_str()), 2;
   }
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS}) ::signal(signal, on_crash);
   const std::unique_ptr<TensorServices> services = make_tensor_services();
   if (sources_of(o).empty()) return std::fprintf(stderr, "graphs: name the folder of a plugin: --cpu=, --reference= or --cuda=\n"), 2;
-  Result<std::unique_ptr<Plugins>> plugins = Plugins::open(sources_of(o), o.worker, *services, o.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
+  Result<std::unique_ptr<Plugins>> plugins =
+      Plugins::open(sources_of(o), o.worker, *services, o.run_in == "worker" ? RunIn::kWorker : RunIn::kProcess);
   if (!plugins.ok()) return std::fprintf(stderr, "graphs: %s\n", plugins.status().text().c_str()), 2;
   return Runner(o, std::move(plugins).value()).run();
 }

@@ -21,12 +21,18 @@ constexpr int64_t kMostOfLarge = 1 << 17;  // several slices of work and several
 class Drawer {
  public:
   Drawer(uint64_t seed, bool finite, Sizes which)
-      : random_(seed), finite_(finite), other_(which == Sizes::kOther), large_(one_in(16)), most_(large_ ? kMostOfLarge : kMostElements), b_(g_) {}
+      : random_(seed),
+        finite_(finite),
+        other_(which == Sizes::kOther),
+        large_(one_in(16)),
+        most_(large_ ? kMostOfLarge : kMostElements),
+        b_(g_) {}
 
   Graph draw() {
     for (int i = 2 + pick(3); i-- > 0;) input(float_dtype(), sizes());
     if (one_in(2)) {
-      const ValueId v = input(of({DType::k_i64, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool}), sizes());
+      const ValueId v =
+          input(of({DType::k_i64, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool}), sizes());
       if (one_in(2)) input(type(v).dtype, type(v).sizes);
     }
     if (one_in(4)) state_ = keep(g_.add_constant(type(pool_[0]), num_constants_++, ValueKind::kState), true);
@@ -38,7 +44,10 @@ class Drawer {
     if (one_in(6)) update(g_.inputs[pick(static_cast<int>(g_.inputs.size()))]);
     if (updates_.size() == 1 && one_in(3)) {  // back again: a swap
       const ValueId first = updates_[0].updates;
-      const Made other = any_where([&](ValueId v) { return v != first && g_.values[v].kind == ValueKind::kInput && g_.values[v].name != "plain" && type(v).dtype == type(first).dtype && type(v).sizes == type(first).sizes; });
+      const Made other = any_where([&](ValueId v) {
+        return v != first && g_.values[v].kind == ValueKind::kInput && g_.values[v].name != "plain" && type(v).dtype == type(first).dtype &&
+               type(v).sizes == type(first).sizes;
+      });
       if (other) updates_.push_back({first, *other, kNone});
     }
     g_.outputs.insert(g_.outputs.end(), updates_.begin(), updates_.end());
@@ -72,7 +81,10 @@ class Drawer {
     for (int64_t s : sizes) n *= s;
     return n;
   }
-  ValueId any() { return pool_[one_in(2) ? pool_.size() - 1 - pick(std::min<int>(4, static_cast<int>(pool_.size()))) : pick(static_cast<int>(pool_.size()))]; }
+  ValueId any() {
+    return pool_[one_in(2) ? pool_.size() - 1 - pick(std::min<int>(4, static_cast<int>(pool_.size())))
+                           : pick(static_cast<int>(pool_.size()))];
+  }
   template <class P>
   Made any_where(P wanted) {
     for (int tries = 0; tries < 12; ++tries)
@@ -203,12 +215,19 @@ class Drawer {
   Made pointwise(ValueId x) {
     if (!is_float(x)) return {};
     using O = OpCode;
-    const O op = of({O::k_exp, O::k_expm1, O::k_log, O::k_log1p, O::k_log2, O::k_sqrt, O::k_rsqrt, O::k_reciprocal, O::k_sin, O::k_cos, O::k_tanh,
-                     O::k_sigmoid, O::k_erf, O::k_relu, O::k_silu, O::k_gelu, O::k_gelu_tanh, O::k_hardsigmoid, O::k_hardswish, O::k_mish,
-                     O::k_log_sigmoid, O::k_leaky_relu, O::k_elu, O::k_softplus, O::k_pow, O::k_exp2, O::k_clamp});
+    const O op = of({O::k_exp,        O::k_expm1, O::k_log,       O::k_log1p,       O::k_log2,      O::k_sqrt, O::k_rsqrt,
+                     O::k_reciprocal, O::k_sin,   O::k_cos,       O::k_tanh,        O::k_sigmoid,   O::k_erf,  O::k_relu,
+                     O::k_silu,       O::k_gelu,  O::k_gelu_tanh, O::k_hardsigmoid, O::k_hardswish, O::k_mish, O::k_log_sigmoid,
+                     O::k_leaky_relu, O::k_elu,   O::k_softplus,  O::k_pow,         O::k_exp2,      O::k_clamp});
     switch (op) {
       case O::k_exp: case O::k_exp2: case O::k_expm1: return emit(op, {*emit(O::k_tanh, {x})});
-      case O::k_log: case O::k_log1p: case O::k_log2: case O::k_sqrt: case O::k_rsqrt: case O::k_reciprocal: return emit(op, {*abs_plus(x, 0.5)});
+      case O::k_log:
+      case O::k_log1p:
+      case O::k_log2:
+      case O::k_sqrt:
+      case O::k_rsqrt:
+      case O::k_reciprocal:
+        return emit(op, {*abs_plus(x, 0.5)});
       case O::k_clamp: return emit(op, {x, literal(-0.5, x), literal(of({0.25, 1.0}), x)});
       case O::k_leaky_relu: return emit(op, {x, literal(0.125, x)});
       case O::k_elu: return emit(op, {x, literal(1, x), literal(1, x), literal(1, x)});
@@ -255,7 +274,10 @@ class Drawer {
     return made.ok() ? Made(made.value()) : Made();
   }
   Made partner(ValueId x) {
-    return any_where([&](ValueId v) { return v != x && is_float(v) == is_float(x) && broadcasts(x, v) && (type(v).dtype == DType::k_bool) == (type(x).dtype == DType::k_bool); });
+    return any_where([&](ValueId v) {
+      return v != x && is_float(v) == is_float(x) && broadcasts(x, v) &&
+             (type(v).dtype == DType::k_bool) == (type(x).dtype == DType::k_bool);
+    });
   }
   DType common(ValueId a, ValueId b) const {
     const DType x = type(a).dtype, y = type(b).dtype;
@@ -289,7 +311,8 @@ class Drawer {
     if (!exact(x) || type(x).dtype == DType::k_bool) return {};
     const Made y = any_where([&](ValueId v) { return exact(v) && type(v).dtype == type(x).dtype && type(v).sizes == type(x).sizes; });
     const O op = of({O::k_lt, O::k_le, O::k_gt, O::k_ge, O::k_eq, O::k_ne});
-    const Made test = one_in(3) && is_float(x) ? emit(O::k_is_nan, {x}) : emit(op, {x, y && *y != x ? *y : literal(of({0.0, 0.5, 2.0}), x)});
+    const Made test =
+        one_in(3) && is_float(x) ? emit(O::k_is_nan, {x}) : emit(op, {x, y && *y != x ? *y : literal(of({0.0, 0.5, 2.0}), x)});
     if (!test) return {};
     keep(*test, true);
     const Made a = any_where([&](ValueId v) { return type(v).sizes == type(x).sizes && type(v).dtype != DType::k_bool; });
@@ -400,7 +423,8 @@ class Drawer {
     from[d] = 1 + pick(12);
     const Made y = any_where([&](ValueId v) { return type(v).dtype == type(x).dtype && type(v).sizes == from; });
     const ValueId source = y ? *y : input(type(x).dtype, from);
-    const std::vector<Attr> attrs{{K::k_dim, d}, {K::k_reduce, std::string(of({"sum", "sum", "mean", "amax", "amin"}))}, {K::k_include_self, !one_in(3)}};
+    const std::vector<Attr> attrs{
+        {K::k_dim, d}, {K::k_reduce, std::string(of({"sum", "sum", "mean", "amax", "amin"}))}, {K::k_include_self, !one_in(3)}};
     if (one_in(2)) return emit(OpCode::k_index_reduce, {x, fresh(DType::k_i64, {from[d]}), source}, attrs);
     // One index for whole rows, as models repeat it.
     Dims thin(from.size(), 1);
@@ -427,7 +451,10 @@ class Drawer {
       same_bits = true;
       return emit(of({O::k_argmax, O::k_argmin}), {x}, attrs());
     }
-    if (!is_float(x)) return same_bits = exact(x), emit(type(x).dtype == DType::k_i64 ? of({O::k_sum, O::k_prod, O::k_amax, O::k_amin}) : of({O::k_amax, O::k_amin}), {x}, attrs());
+    if (!is_float(x))
+      return same_bits = exact(x),
+             emit(type(x).dtype == DType::k_i64 ? of({O::k_sum, O::k_prod, O::k_amax, O::k_amin}) : of({O::k_amax, O::k_amin}), {x},
+                  attrs());
     switch (pick(5)) {
       case 0: return same_bits = exact(x), emit(O::k_amax, {x}, attrs());
       case 1: return same_bits = exact(x), emit(O::k_amin, {x}, attrs());
@@ -496,7 +523,8 @@ class Drawer {
       case 2: {
         if (r != 4 || s[0] == 0 || !finite_) return {};  // eager's attention drops a NaN or keeps it, by its kernel
         const Dims k{s[0], s[1], of<int64_t>({2, 5, 9}), s[3]};
-        return emit(O::k_attention, {x, fresh(t, k), fresh(t, k)}, {{K::k_causal, false}, {K::k_scale, 1 / std::sqrt(static_cast<double>(s[3]))}, {K::k_gqa, false}});
+        return emit(O::k_attention, {x, fresh(t, k), fresh(t, k)},
+                    {{K::k_causal, false}, {K::k_scale, 1 / std::sqrt(static_cast<double>(s[3]))}, {K::k_gqa, false}});
       }
       default: {
         if ((r != 3 && r != 4) || !finite_) return {};  // eager's 16-bit convolution multiplies padding with infinities
@@ -505,8 +533,12 @@ class Drawer {
         w.insert(w.end(), n, 3);
         if (count(s) == 0 || count(w) > 2000) return {};
         return emit(O::k_conv, {small, weight(t, w), one_in(2) ? weight(t, {to}) : kNone},
-                    {{K::k_stride, Dims(n, 1 + pick(2))}, {K::k_padding, Dims(n, 1)}, {K::k_dilation, Dims(n, 1)}, {K::k_groups, int64_t{1}},
-                     {K::k_transposed, false}, {K::k_output_padding, Dims(n, 0)}});
+                    {{K::k_stride, Dims(n, 1 + pick(2))},
+                     {K::k_padding, Dims(n, 1)},
+                     {K::k_dilation, Dims(n, 1)},
+                     {K::k_groups, int64_t{1}},
+                     {K::k_transposed, false},
+                     {K::k_output_padding, Dims(n, 0)}});
       }
     }
   }
@@ -517,17 +549,26 @@ class Drawer {
     if (!is_float(x) || count(type(x).sizes) == 0) return {};
     if (r == 2 && one_in(2)) {
       const std::string mode = of({"sum", "mean", "max"});
-      return emit(O::k_embedding_bag, {x, index({2 + pick(3), 1 + pick(4)}), kNone}, {{K::k_mode, mode}, {K::k_include_last_offset, false}});
+      return emit(O::k_embedding_bag, {x, index({2 + pick(3), 1 + pick(4)}), kNone},
+                  {{K::k_mode, mode}, {K::k_include_last_offset, false}});
     }
     if (r != 4) return {};
     const Dims k{2, 2}, one{1, 1}, zero{0, 0};
     switch (pick(5)) {
-      case 0: return emit(O::k_max_pool, {x}, {{K::k_kernel, k}, {K::k_stride, one}, {K::k_padding, one}, {K::k_dilation, one}, {K::k_ceil_mode, one_in(2)}});
+      case 0:
+        return emit(O::k_max_pool, {x},
+                    {{K::k_kernel, k}, {K::k_stride, one}, {K::k_padding, one}, {K::k_dilation, one}, {K::k_ceil_mode, one_in(2)}});
       case 1:
-        return emit(O::k_avg_pool, {x}, {{K::k_kernel, k}, {K::k_stride, k}, {K::k_padding, one_in(2) ? one : zero}, {K::k_ceil_mode, one_in(2)},
-                                         {K::k_count_include_pad, one_in(2)}, {K::k_divisor, int64_t{0}}});
+        return emit(O::k_avg_pool, {x},
+                    {{K::k_kernel, k},
+                     {K::k_stride, k},
+                     {K::k_padding, one_in(2) ? one : zero},
+                     {K::k_ceil_mode, one_in(2)},
+                     {K::k_count_include_pad, one_in(2)},
+                     {K::k_divisor, int64_t{0}}});
       case 2: return emit(O::k_adaptive_avg_pool, {x}, {{K::k_sizes, of({Dims{1, 1}, Dims{2, 3}})}});
-      case 3: return emit(O::k_upsample_nearest, {x}, {{K::k_sizes, Dims{2 * type(x).sizes[2], type(x).sizes[3] + 1}}, {K::k_scales, Dims{}}});
+      case 3:
+        return emit(O::k_upsample_nearest, {x}, {{K::k_sizes, Dims{2 * type(x).sizes[2], type(x).sizes[3] + 1}}, {K::k_scales, Dims{}}});
       default:
         if (!finite_) return {};  // whether an infinity meets a weight of 0 is the order of the axes
         return emit(O::k_upsample_bilinear, {x}, {{K::k_sizes, Dims{5, 6}}, {K::k_scales, Dims{}}, {K::k_align_corners, one_in(2)}});

@@ -60,9 +60,8 @@ Result<PlanStep> eager_step(const Graph& graph, const std::shared_ptr<const Call
   KRN_TRY_LET(auto call, GraphCalls(calls, {where, {}}).prepare(graph, id));
   PlanStep step;
   step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
-  step.eager = [run = std::shared_ptr<const PreparedCall>(std::move(call))](std::span<const TensorRef> operands, std::vector<TensorRef>& results) {
-    return run->run(operands, results);
-  };
+  step.eager = [run = std::shared_ptr<const PreparedCall>(std::move(call))](
+                   std::span<const TensorRef> operands, std::vector<TensorRef>& results) { return run->run(operands, results); };
   step.operands = op.operands;
   step.results = op.results;
   return step;
@@ -109,7 +108,9 @@ Result<std::vector<TensorRef>> moved(const std::vector<TensorRef>& tensors, Devi
   for (TensorRef& t : out) {
     if (t == nullptr || t->device() == device) continue;
     const TensorRef from = t;
-    KRN_TRY_LET(t, services.allocate({from->dtype(), {from->sizes(), from->sizes() + from->rank()}, {from->strides(), from->strides() + from->rank()}, device}));
+    KRN_TRY_LET(
+        t, services.allocate(
+               {from->dtype(), {from->sizes(), from->sizes() + from->rank()}, {from->strides(), from->strides() + from->rank()}, device}));
     KRN_TRY(services.copy(t, from));
   }
   return out;
@@ -137,7 +138,8 @@ Result<TensorRef> spread(const TensorRef& tensor, TensorServices& services) {
 
 // The graph as a session would make it: folded and merged weights, for some channels-last, for some one pass off; read back from
 // its own text.
-Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<TensorRef>& constants, TensorServices& services, Device where) {
+Result<Graph> optimise(const Graph& graph, const Setting& setting, std::vector<TensorRef>& constants, TensorServices& services,
+                       Device where) {
   std::mt19937_64 random(setting.seed + 177);
   FoldedConstants folded;
   FoldEvaluator evaluator(constants, services, where, &folded);
@@ -221,7 +223,8 @@ class Calls {
   Result<std::string> results_intact() {
     for (size_t k = 0; k < kept_.size(); ++k) {
       KRN_TRY_LET(const bool same, same_elements(kept_[k], copies_[k]));
-      if (!same) return "output " + std::to_string(k % static_cast<size_t>(num_user_outputs())) + " of an earlier call was changed by a later one";
+      if (!same)
+        return "output " + std::to_string(k % static_cast<size_t>(num_user_outputs())) + " of an earlier call was changed by a later one";
     }
     return std::string();
   }
@@ -234,7 +237,8 @@ class Calls {
   Result<bool> same_elements(const TensorRef& a, const TensorRef& b) {
     JudgeOptions bits;
     bits.strict = true;
-    KRN_TRY_LET(const TensorRef own, services_.allocate({a->dtype(), {a->sizes(), a->sizes() + a->rank()}, {b->strides(), b->strides() + b->rank()}, {}}));
+    KRN_TRY_LET(const TensorRef own,
+                services_.allocate({a->dtype(), {a->sizes(), a->sizes() + a->rank()}, {b->strides(), b->strides() + b->rank()}, {}}));
     KRN_TRY(services_.copy(own, a));
     KRN_TRY_LET(const Judgement judgement, judge({&b, 1}, {&b, 1}, {&own, 1}, services_, bits));
     return judgement.right;
@@ -334,7 +338,8 @@ Result<std::unique_ptr<Plan>> Plugins::build(const Graph& graph, const Setting& 
   std::vector<PlanStep> steps;
   for (const Step& each : parts.steps) {
     const bool region = each.kind == Step::kRegion;
-    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices_[parts.regions[each.index].plugin], program.constants, setting.seed / 8 % 4 == 0)
+    KRN_TRY_LET(PlanStep step, region ? region_step(parts.regions[each.index], *devices_[parts.regions[each.index].plugin],
+                                                    program.constants, setting.seed / 8 % 4 == 0)
                                       : eager_step(graph, program.calls, each.index, where_));
     if (region) {
       const ExecutableInfo& info = step.executable->info();
@@ -368,7 +373,8 @@ Result<std::vector<TensorRef>> Plugins::values(const Graph& graph, const Setting
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value& input = graph.values[graph.inputs[i]];
     if (input.name != "plain" && is_int(input.type.dtype)) {  // no index: either sign
-      KRN_TRY_LET(inputs[i], make_tensor(input.type, {InputHint::kIntegers, input.type.dtype == DType::k_u8 ? 0.0 : -100.0, 100, {}}, *services_, Device{}, setting.seed + call));
+      KRN_TRY_LET(inputs[i], make_tensor(input.type, {InputHint::kIntegers, input.type.dtype == DType::k_u8 ? 0.0 : -100.0, 100, {}},
+                                         *services_, Device{}, setting.seed + call));
     }
     if (call == 1 && hints[i].kind == InputHint::kNormal && is_float(input.type.dtype)) make_coarse(*inputs[i]);
     const bool wide = hints[i].kind == InputHint::kNormal || is_int(input.type.dtype);

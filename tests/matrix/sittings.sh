@@ -91,8 +91,10 @@ mkdir ci
 
 # A grid of sizes and callers, and words that are none.
 listed() { "$keirin" matrix run --set ./one-case --variants auto --list "$@" | tr '\n' ' '; }
-[[ $(listed --shapes 1x16,8 --callers 1,2) == "beta/small@1x16/f32/infer/single/default auto beta/small@1x16/f32/infer/callers-2/default auto \
-beta/small@8/f32/infer/single/default auto beta/small@8/f32/infer/callers-2/default auto " ]] || fail "a grid: $(listed --shapes 1x16,8 --callers 1,2)"
+[[ $(listed --shapes 1x16,8 --callers 1,2) == "beta/small@1x16/f32/infer/single/default auto \
+beta/small@1x16/f32/infer/callers-2/default auto \
+beta/small@8/f32/infer/single/default auto beta/small@8/f32/infer/callers-2/default auto " ]] || fail "a grid: \
+$(listed --shapes 1x16,8 --callers 1,2)"
 for words in '--shapes x' '--shapes 4x' '--shapes -1' '--callers 0' '--callers 65'; do
   # shellcheck disable=SC2086
   exits 2 "$keirin" matrix run --set ./one-case --list $words

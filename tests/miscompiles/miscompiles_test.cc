@@ -79,7 +79,8 @@ class Reported : public ::testing::TestWithParam<Report> {
     for (size_t i = 0; i < loaded.weights.size(); ++i) constants.push_back(loaded.weights[i].tensor);
     compare(*captured, constants, inputs, wanted);
     for (const Cut cut : {Cut::kCpu, Cut::kMixed, Cut::kReference}) {
-      const Verdict verdict = plugins().try_program({captured->graph, captured->calls, constants}, {list(loaded, in), list(loaded, in)}, {cut, false, 11});
+      const Verdict verdict =
+          plugins().try_program({captured->graph, captured->calls, constants}, {list(loaded, in), list(loaded, in)}, {cut, false, 11});
       EXPECT_TRUE(verdict.right) << cut_name(cut) << ": " << verdict.reason;
       compiled_ += verdict.compiled;
     }

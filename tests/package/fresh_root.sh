@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What a deployment engineer meets on a machine with nothing but a Debian: the packages of ci/package unpacked in a fresh root with
-# LibTorch alone (no Python, no compiler), what NEEDS.txt lists installed by apt, `keirin bench mlp` run. Then, with a compiler installed, an
-# example built against it. By hand, as root:
+# LibTorch alone (no Python, no compiler), what NEEDS.txt lists installed by apt, `keirin bench mlp` run. Then, with a compiler installed,
+# an example built against it. By hand, as root:
 #
 #   tests/package/fresh_root.sh PACKAGES ROOT TORCH     PACKAGES: what ci/package made; ROOT: of debootstrap --variant=minbase
 set -euo pipefail

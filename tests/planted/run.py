@@ -102,7 +102,8 @@ def main() -> int:
     status = 0
     for name in sorted({row[0] for row in rows} ^ places):
         status = 1
-        print(f"{name} stands {'in the code, but not in ' + kTable.name if name in places else 'in ' + kTable.name + ', but not in the code'}")
+        where = f"in the code, but not in {kTable.name}" if name in places else f"in {kTable.name}, but not in the code"
+        print(f"{name} stands {where}")
     if options.table:
         return status
     tests = Tests(kRoot / options.build)

@@ -176,7 +176,8 @@ class Writing:
             p = r.choice(parts)
             return f"{name}.unflatten({d}, ({p}, {n // p}))"
         if kind == "flatten":
-            return r.choice([f"{name}.flatten()", f"{name}.ravel()", f"{name}.reshape(-1)"] + ([f"{name}.flatten({d}, -1)"] if t.dim() else []))
+            return r.choice([f"{name}.flatten()", f"{name}.ravel()", f"{name}.reshape(-1)"]
+                            + ([f"{name}.flatten({d}, -1)"] if t.dim() else []))
         if kind in ("reshape", "view"):
             sizes, rest = [], t.numel()
             for _ in range(r.randint(0, 2)):
@@ -229,7 +230,8 @@ class Writing:
         name = self.pick()
         t, r = self.at[name], self.rng
         own = str(t.dtype)
-        forms = [".contiguous()", f".to({own})", f".to({own}, copy=True)", ".clone()", ".reshape(%s)" % ", ".join(map(str, t.shape)) if t.dim() else
+        forms = [".contiguous()", f".to({own})", f".to({own}, copy=True)", ".clone()",
+                 ".reshape(%s)" % ", ".join(map(str, t.shape)) if t.dim() else
                  ".reshape(())", ".to(memory_format=torch.preserve_format)", f".type_as({name})", f".to({name})", ".view_as(%s)" % name,
                  ".clone(memory_format=torch.contiguous_format)", ".to(memory_format=torch.contiguous_format)"]
         if t.dim() == 4:
@@ -260,7 +262,8 @@ class Writing:
 
     def s_dtype(self) -> list[str]:
         name = self.pick(is_plain)
-        forms = [".double()", ".half()", ".bfloat16()", ".float()", ".float()", ".to(torch.float64)", ".to(torch.float32)", ".to(torch.float32)",
+        forms = [".double()", ".half()", ".bfloat16()", ".float()", ".float()", ".to(torch.float64)", ".to(torch.float32)",
+                 ".to(torch.float32)",
                  ".to(torch.int64)", ".int()", ".long()", ".bool()", ".to(torch.float32, copy=True)"]
         form = self.rng.choice(forms + [f".type_as({self.pick()})"])
         if form in (".half()", ".bfloat16()", ".double()") and self.rng.random() < 0.5:
@@ -279,18 +282,22 @@ class Writing:
                 op = "{a} + {b}"
             return [f"{self.new()} = " + op.format(a=name, b=other)]
         c = self.number(t)
-        forms = ["{a} + {c}", "{a} * {c}", "{a} - {c}", "{c} - {a}", "{a}.abs()", "-{a}", "{a}.relu()", "torch.relu({a}) + 1", "{a}.clamp(-2, 3)",
+        forms = ["{a} + {c}", "{a} * {c}", "{a} - {c}", "{c} - {a}", "{a}.abs()", "-{a}", "{a}.relu()", "torch.relu({a}) + 1",
+                 "{a}.clamp(-2, 3)",
                  "torch.square({a})", "{a}.sign()", "{a} + 0", "{a} * 1"]
         if t.is_floating_point():
             forms += ["{a} / 2", "{a} / 4", "{a}.clamp_min(0.5)", "F.hardtanh({a})", "F.leaky_relu({a}, 0.25)"]
             if is_plain(t):
-                forms += ["{a}.floor()", "{a}.round()", "{a}.trunc()", "{a}.ceil()", "{a} // 2", "{a} % 2", "torch.fmod({a}, 1.5)", "{a}.frac()"]
+                forms += ["{a}.floor()", "{a}.round()", "{a}.trunc()", "{a}.ceil()", "{a} // 2", "{a} % 2", "torch.fmod({a}, 1.5)",
+                          "{a}.frac()"]
         return [f"{self.new()} = " + r.choice(forms).format(a=name, c=c)]
 
     def s_inexact(self) -> list[str]:
         name = self.floating()
-        form = self.rng.choice(["torch.sigmoid({a})", "torch.tanh({a})", "({a} * 0.25).exp()", "F.gelu({a})", "F.silu({a})", "({a}.abs() + 0.5).sqrt()",
-                                "({a}.abs() + 1).log()", "({a}.abs() + 0.5).rsqrt()", "{a}.sin()", "{a} / 3", "{a} * 0.3", "F.softplus({a})",
+        form = self.rng.choice(["torch.sigmoid({a})", "torch.tanh({a})", "({a} * 0.25).exp()", "F.gelu({a})", "F.silu({a})",
+                                "({a}.abs() + 0.5).sqrt()",
+                                "({a}.abs() + 1).log()", "({a}.abs() + 0.5).rsqrt()", "{a}.sin()", "{a} / 3", "{a} * 0.3",
+                                "F.softplus({a})",
                                 "({a}.abs() + 1).reciprocal()", "F.elu({a})"])
         return [f"{self.new()} = " + form.format(a=name)]
 
@@ -302,8 +309,10 @@ class Writing:
             op = r.choice(["{a} & {b}", "{a} | {b}", "{a} ^ {b}", "{a} // ({b}.abs() + 1)", "{a} % ({b}.abs() + 1)",
                            "torch.div({a}, {b}.abs() + 1, rounding_mode='trunc')", "torch.remainder({a}, -2 - {b}.abs())"])
             return [f"{self.new()} = " + op.format(a=name, b=other)]
-        op = r.choice(["{a} // 2", "{a} // -3", "{a} % 3", "{a} % -3", "{a} >> 1", "{a} << 2", "~{a}", "{a} & 3", "{a} | 1", "{a} ^ 5", "{a} / 2",
-                       "torch.fmod({a}, 3)", "torch.div({a}, 2, rounding_mode='floor')", "{a}.float()", "{a}.bool()", "torch.floor_divide({a}, 3)",
+        op = r.choice(["{a} // 2", "{a} // -3", "{a} % 3", "{a} % -3", "{a} >> 1", "{a} << 2", "~{a}", "{a} & 3", "{a} | 1", "{a} ^ 5",
+                       "{a} / 2",
+                       "torch.fmod({a}, 3)", "torch.div({a}, 2, rounding_mode='floor')", "{a}.float()", "{a}.bool()",
+                       "torch.floor_divide({a}, 3)",
                        "{a} * 2", "{a}.clamp(0, 3)", "{a}.remainder(2)"])
         return [f"{self.new()} = " + op.format(a=name)]
 
@@ -315,7 +324,8 @@ class Writing:
             op = r.choice(["{a} > {c}", "{a} <= {c}", "{a} == {c}", "{a} != {c}", "{a} < {c}", "{a} >= {c}"])
             return [f"{self.new()} = " + op.format(a=name, c=c)]
         name = self.pick(lambda t: t.dtype == torch.bool)
-        op = r.choice(["~{a}", "{a}.logical_not()", "{a}.float()", "{a} * 2", "{a} + 1", "{a} & True", "{a} ^ True", "{a}.any()", "{a}.all()", "{a}.sum()",
+        op = r.choice(["~{a}", "{a}.logical_not()", "{a}.float()", "{a} * 2", "{a} + 1", "{a} & True", "{a} ^ True", "{a}.any()",
+                       "{a}.all()", "{a}.sum()",
                        "{a}.long()", "torch.where({a}, 1.5, -0.5)"])
         return [f"{self.new()} = " + op.format(a=name)]
 
@@ -335,7 +345,8 @@ class Writing:
         if t.dtype != torch.bool:
             forms += [f"{name}.amax({d}{keep})", f"{name}.amin({d}{keep})", f"{name}.max()", f"{name}.amax({d}{keep})"]
             if is_plain(t):
-                forms += [f"{name}.argmax({d}{keep})", f"{name}.argmin({d}{keep})", f"{name}.max({d}).indices", f"{name}.sort({d}, stable=True).indices",
+                forms += [f"{name}.argmax({d}{keep})", f"{name}.argmin({d}{keep})", f"{name}.max({d}).indices",
+                          f"{name}.sort({d}, stable=True).indices",
                           f"{name}.max({d}).values", f"{name}.argsort({d}, stable=True)", f"{name}.topk(1, {d}).values"]
         if t.is_floating_point():
             forms += [f"{name}.mean({d}{keep})", f"{name}.mean()", f"{name}.var({d}, unbiased=False)", f"{name}.logsumexp({d}{keep})",
@@ -348,7 +359,8 @@ class Writing:
         t = self.at[name]
         d = self.dims(t)
         other = self.fitting(name, same=True)
-        forms = [f"torch.cat([{name}, {other}], {d})", f"torch.stack([{name}, {other}], {d})", f"{name}.roll(1, {d})", f"{name}.repeat({', '.join(['2'] + ['1'] * (t.dim() - 1))})",
+        forms = [f"torch.cat([{name}, {other}], {d})", f"torch.stack([{name}, {other}], {d})", f"{name}.roll(1, {d})",
+                 f"{name}.repeat({', '.join(['2'] + ['1'] * (t.dim() - 1))})",
                  f"F.pad({name}, ({r.randint(0, 2)}, {r.randint(-1, 1)}))", f"{name}.repeat_interleave(2, {d})", f"{name}.flip({d})",
                  f"torch.cat([{name}[:0], {other}])", f"{name}.broadcast_to(2, {', '.join(map(str, t.shape))})"]
         if t.dim() == 2:
@@ -365,12 +377,14 @@ class Writing:
         t = self.at[name]
         d = self.dims(t)
         index = self.indices(t.shape[d])
-        forms = [f"{name}.index_select({d}, {index})", f"{name}[{':, ' * d}{index}]", f"{name}[{index.replace(str(t.shape[d]), '0')}]" if d == 0 else
+        forms = [f"{name}.index_select({d}, {index})", f"{name}[{':, ' * d}{index}]",
+                 f"{name}[{index.replace(str(t.shape[d]), '0')}]" if d == 0 else
                  f"{name}[{':, ' * d}{index}]", f"{name}.take({self.indices(t.numel())})"]
         if t.dim() == 1:
             forms.append(f"{name}.gather(0, {self.indices(t.shape[0], 3)})")
         if t.dim() == 2:
-            forms += [f"{name}.gather(1, {self.indices(t.shape[1], 1)}.expand({t.shape[0]}, 2))", f"{name}[{self.indices(t.shape[0], 2)}, {self.indices(t.shape[1], 2)}]",
+            forms += [f"{name}.gather(1, {self.indices(t.shape[1], 1)}.expand({t.shape[0]}, 2))",
+                      f"{name}[{self.indices(t.shape[0], 2)}, {self.indices(t.shape[1], 2)}]",
                       f"F.embedding({self.indices(t.shape[0])}, {name})"]
         # An index that is data: made legal by the remainder.
         data = [n for n, u in self.at.items() if u.dtype == torch.int64 and 0 < u.numel() <= 8]
@@ -387,10 +401,13 @@ class Writing:
         c = self.number(t)
         count = r.randint(1, 3)
         sizes[d] = count
-        index = f"{self.indices(t.shape[d], count)}" + (f".view({'1, -1' if d == 1 else '-1, 1'}).expand({', '.join(map(str, sizes))})" if t.dim() == 2 else "")
+        index = f"{self.indices(t.shape[d], count)}" + (f".view({'1, -1' if d == 1 else '-1, 1'}).expand({', '.join(map(str, sizes))})"
+                                                        if t.dim() == 2 else "")
         source = f"torch.full(({', '.join(map(str, sizes))},), {c}, dtype={t.dtype})"
-        forms = [f"{name}.scatter_add({d}, {index}, {source})", f"{name}.scatter({d}, {index}, {c})", f"{name}.index_add({d}, {self.indices(t.shape[d], count)}, {source})",
-                 f"{name}.index_fill({d}, {self.indices(t.shape[d], count)}, {c})", f"{name}.index_put(({self.indices(t.shape[0], 3)},), torch.tensor({c}, dtype={t.dtype}), accumulate=True)",
+        forms = [f"{name}.scatter_add({d}, {index}, {source})", f"{name}.scatter({d}, {index}, {c})",
+                 f"{name}.index_add({d}, {self.indices(t.shape[d], count)}, {source})",
+                 f"{name}.index_fill({d}, {self.indices(t.shape[d], count)}, {c})",
+                 f"{name}.index_put(({self.indices(t.shape[0], 3)},), torch.tensor({c}, dtype={t.dtype}), accumulate=True)",
                  f"{name}.scatter_reduce({d}, {index}, {source}, 'amax')"]
         if t.dtype == torch.bool:
             forms = forms[1:2] + forms[3:4]
@@ -402,9 +419,11 @@ class Writing:
         t = self.at[name]
         n = t.shape[-1]
         w = self.weight((r.randint(1, 4), n))
-        forms = [f"F.linear({name}, self.{w})", f"F.layer_norm({name}, ({n},)) + 0.0", f"{name} @ self.{w}.t()", f"F.rms_norm({name} + 4, ({n},))"]
+        forms = [f"F.linear({name}, self.{w})", f"F.layer_norm({name}, ({n},)) + 0.0", f"{name} @ self.{w}.t()",
+                 f"F.rms_norm({name} + 4, ({n},))"]
         if t.dim() == 2:
-            forms += [f"torch.mm({name}, {name}.t())", f"{name} @ {name}.T", f"torch.addmm(self.{self.weight((t.shape[0],))}.unsqueeze(1), {name}, self.{w}.t())",
+            forms += [f"torch.mm({name}, {name}.t())", f"{name} @ {name}.T",
+                      f"torch.addmm(self.{self.weight((t.shape[0],))}.unsqueeze(1), {name}, self.{w}.t())",
                       f"F.conv1d({name}.unsqueeze(0), self.{self.weight((2, t.shape[0], 1))})"]
         if t.dim() == 3:
             forms += [f"torch.bmm({name}, {name}.transpose(1, 2))", f"F.conv1d({name}, self.{self.weight((2, t.shape[1], 1))})"]
@@ -417,8 +436,10 @@ class Writing:
         r = self.rng
         name = self.pick()
         sizes = ", ".join(map(str, r.choice(kShapes[:14])))
-        forms = [f"torch.zeros_like({name})", f"torch.ones({sizes})", f"torch.arange({r.randint(2, 8)})", f"{name}.new_zeros({sizes})", f"torch.full_like({name}, 1)",
-                 f"torch.arange({r.randint(2, 6)}, dtype=torch.float32)", f"torch.tensor([1.5, -2.0, 0.25])", f"torch.eye(3)", f"torch.empty_like({name}).fill_(1)"]
+        forms = [f"torch.zeros_like({name})", f"torch.ones({sizes})", f"torch.arange({r.randint(2, 8)})", f"{name}.new_zeros({sizes})",
+                 f"torch.full_like({name}, 1)",
+                 f"torch.arange({r.randint(2, 6)}, dtype=torch.float32)", f"torch.tensor([1.5, -2.0, 0.25])", f"torch.eye(3)",
+                 f"torch.empty_like({name}).fill_(1)"]
         made = r.choice(forms)
         return [f"{self.new()} = {made}"]
 
@@ -438,7 +459,8 @@ class Writing:
         if t.dtype == torch.bool:
             return [f"{target}.{r.choice(['logical_not_()', 'fill_(True)', 'zero_()', 'bitwise_xor_(torch.tensor(True))'])}"]
         c = self.number(t)
-        forms = ["add_({c})", "mul_({c})", "sub_({c})", "fill_({c})", "zero_()", "relu_()", "clamp_(-1, 2)", "neg_()", "abs_()", "clamp_(min=0)"] + ["copy_({o})", "add_({o})", "mul_({o})", "sub_({o})", "add_({o}, alpha=2)"] * 2
+        forms = ["add_({c})", "mul_({c})", "sub_({c})", "fill_({c})", "zero_()", "relu_()", "clamp_(-1, 2)", "neg_()", "abs_()",
+                 "clamp_(min=0)"] + ["copy_({o})", "add_({o})", "mul_({o})", "sub_({o})", "add_({o}, alpha=2)"] * 2
         forms += ["masked_fill_({m}, {c})"] if is_plain(t) else []
         if t.is_floating_point():
             forms += ["div_(2)", "lerp_({o2}, 0.5)", "addcmul_({o2}, {o2}, value=0.5)", "sigmoid_()", "tanh_()"]
@@ -452,7 +474,8 @@ class Writing:
         if others and r.random() < 0.3:
             o = r.choice([f"{o} * 2", f"({o} + 1)", f"{o}.abs()"])
         same = [n for n, u in self.at.items() if u.shape == t.shape and u.dtype == t.dtype]
-        return [f"{target}." + form.format(c=c, o=o, o2=r.choice(same) if same else target, m=f"{target} > 0.5" if r.random() < 0.5 else f"{target} <= 0")]
+        return [f"{target}." + form.format(c=c, o=o, o2=r.choice(same) if same else target,
+                                           m=f"{target} > 0.5" if r.random() < 0.5 else f"{target} <= 0")]
 
     @staticmethod
     def broadcasts(u: torch.Tensor, t: torch.Tensor) -> bool:
@@ -471,11 +494,14 @@ class Writing:
         c = self.number(t)
         a = r.randrange(n)
         b = r.randint(a + 1, n)
-        forms = [f"{name}[{before}{a}:{b}] = {c}", f"{name}[{before}::2] = {c}", f"{name}[{before}{a}] = {c}", f"{name}[{before}{a}:{b}] += {c}", f"{name}[{before}{a}] *= 2",
+        forms = [f"{name}[{before}{a}:{b}] = {c}", f"{name}[{before}::2] = {c}", f"{name}[{before}{a}] = {c}",
+                 f"{name}[{before}{a}:{b}] += {c}", f"{name}[{before}{a}] *= 2",
                  f"{name}[...] = {c}", f"{name}[{before}{self.indices(n, 2)}] = {c}", f"{name} += {c}"]
         if n >= 2:
-            shift = [f"{name}[{before}1:] = {name}[{before}:-1]", f"{name}[{before}:-1] = {name}[{before}1:]", f"{name}[{before}1:].copy_({name}[{before}:-1])",
-                     f"{name}[{before}1:] += {name}[{before}:-1].clone()", f"{name}[{before}1:] = {name}[{before}:-1] * 2", f"{name}[{before}:-1].add_({name}[{before}1:] + 0)",
+            shift = [f"{name}[{before}1:] = {name}[{before}:-1]", f"{name}[{before}:-1] = {name}[{before}1:]",
+                     f"{name}[{before}1:].copy_({name}[{before}:-1])",
+                     f"{name}[{before}1:] += {name}[{before}:-1].clone()", f"{name}[{before}1:] = {name}[{before}:-1] * 2",
+                     f"{name}[{before}:-1].add_({name}[{before}1:] + 0)",
                      f"{name}[{before}1:] = {name}[{before}:-1].clone()"]
             forms += shift
             if n % 2 == 0:
@@ -499,12 +525,15 @@ class Writing:
         source = f"torch.full(({', '.join(map(str, sizes))},), {c}, dtype={t.dtype})"
         at = self.indices(t.shape[d], count)
         first = self.indices(t.shape[0], count)
-        forms = [f"{name}.index_add_({d}, {at}, {source})", f"{name}.index_fill_({d}, {at}, {c})", f"{name}.index_put_(({first},), torch.tensor({c}, dtype={t.dtype}), accumulate=True)",
+        forms = [f"{name}.index_add_({d}, {at}, {source})", f"{name}.index_fill_({d}, {at}, {c})",
+                 f"{name}.index_put_(({first},), torch.tensor({c}, dtype={t.dtype}), accumulate=True)",
                  f"{name}.index_put_(({first},), torch.tensor({c}, dtype={t.dtype}))"]
         if t.dim() == 1:
-            forms += [f"{name}.scatter_add_(0, {at}, {source})", f"{name}.scatter_(0, {at}, {c})", f"{name}.put_({at}, {source}, accumulate=True)"]
+            forms += [f"{name}.scatter_add_(0, {at}, {source})", f"{name}.scatter_(0, {at}, {c})",
+                      f"{name}.put_({at}, {source}, accumulate=True)"]
         if t.dim() == 2:
-            forms.append(f"{name}.index_put_(({first}, {self.indices(t.shape[1], count)}), torch.tensor({c}, dtype={t.dtype}), accumulate={r.random() < 0.6})")
+            forms.append(f"{name}.index_put_(({first}, {self.indices(t.shape[1], count)}), "
+                         f"torch.tensor({c}, dtype={t.dtype}), accumulate={r.random() < 0.6})")
         if t.shape[d] > 1:
             forms.append(f"{name}.index_copy_({d}, torch.tensor({[t.shape[d] - 1, 0]}), {name}.narrow({d}, 0, 2).clone())")
         return [r.choice(forms)]
@@ -521,8 +550,10 @@ class Writing:
             out = self.new()
             lines.append(f"{out} = torch.empty_like({name})")
         c = self.number(t)
-        forms = [f"torch.add({name}, {c}, out={out})", f"torch.mul({name}, {c}, out={out})", f"torch.neg({name}, out={out})", f"torch.abs({name}, out={out})",
-                 f"torch.maximum({name}, {name}, out={out})", f"torch.clamp({name}, -1, 1, out={out})", f"torch.sub({name}, {name}, alpha=2, out={out})",
+        forms = [f"torch.add({name}, {c}, out={out})", f"torch.mul({name}, {c}, out={out})", f"torch.neg({name}, out={out})",
+                 f"torch.abs({name}, out={out})",
+                 f"torch.maximum({name}, {name}, out={out})", f"torch.clamp({name}, -1, 1, out={out})",
+                 f"torch.sub({name}, {name}, alpha=2, out={out})",
                  f"torch.add({name}, {name}, out={name})"]
         if t.dim() > 0:
             forms.append(f"torch.cumsum({name}, {self.dims(t)}, out={out})")
@@ -550,7 +581,8 @@ class Writing:
             if rows:
                 forms += [f"{place}[{r.randrange(b.shape[0])}] = {r.choice(rows)}"] * 2
         if r.random() < 0.08:
-            forms = [f"{place} = {place} + 1", f"{place} = torch.relu({place}) + 1", f"{place} = {place}.flip(0)" if b.dim() else f"{place} = {place} * 2"]
+            forms = [f"{place} = {place} + 1", f"{place} = torch.relu({place}) + 1",
+                     f"{place} = {place}.flip(0)" if b.dim() else f"{place} = {place} * 2"]
         form = r.choice(forms)
         if form.endswith("roll(1, 0)"):
             form = f"{self.new()} = {form}"
@@ -614,7 +646,8 @@ class Writing:
                 setattr(self.self, name, b)
                 self.at[f"self.{name}"] = b
         for i in range(0 if self.buffers else r.choice([0, 0, 0, 1, 1, 2])):
-            b = drawn(r, r.choice([shape, shape, (), (4,), (3, 2)]), r.choice([torch.float32, torch.float32, torch.float32, torch.int64, dtype]))
+            b = drawn(r, r.choice([shape, shape, (), (4,), (3, 2)]),
+                      r.choice([torch.float32, torch.float32, torch.float32, torch.int64, dtype]))
             if b.dtype == torch.bool or b.numel() == 0:
                 b = torch.zeros(3)
             self.buffers[f"b{i}"] = b
@@ -622,8 +655,10 @@ class Writing:
             self.at[f"self.b{i}"] = getattr(self.self, f"b{i}")
         if r.random() < 0.55:  # a value of its own to work on: most writes should hit no input
             self.try_lines([f"{self.new()} = x0 {r.choice(['+ 1', '* 2', '+ 0', '- 0.5'])}"])
-        kinds = ([self.s_view] * 8 + [self.s_views] + [self.s_maybe_copy] * 3 + [self.s_dtype] * 2 + [self.s_elementwise] * 7 + [self.s_inexact] * 1 +
-                 [self.s_integers, self.s_bools, self.s_where] + [self.s_reduction] * 2 + [self.s_join, self.s_gather] + [self.s_scatter, self.s_linear, self.s_make] +
+        kinds = ([self.s_view] * 8 + [self.s_views] + [self.s_maybe_copy] * 3 + [self.s_dtype] * 2 + [self.s_elementwise] * 7
+                 + [self.s_inexact] * 1 +
+                 [self.s_integers, self.s_bools, self.s_where] + [self.s_reduction] * 2 + [self.s_join, self.s_gather]
+                 + [self.s_scatter, self.s_linear, self.s_make] +
                  [self.s_write] * 8 + [self.s_setitem] * 4 + [self.s_index_write] * 1 + [self.s_out] * 1 + [self.s_state] * 3)
         if r.random() < 0.1:
             kinds += [self.s_other_form] * 4
@@ -659,7 +694,8 @@ class Writing:
         module = module_of(self.source(inputs, f"return [{', '.join(returned)}]"), self.buffers, self.weights)
         keeps = [True] * len(returned)
         for _ in range(3):
-            others = [torch.tensor([self.rng.gauss(0, 1) for _ in range(t.numel())], dtype=t.dtype).reshape(t.shape) if t.is_floating_point() else
+            others = [torch.tensor([self.rng.gauss(0, 1) for _ in range(t.numel())], dtype=t.dtype).reshape(t.shape)
+                      if t.is_floating_point() else
                       drawn(self.rng, t.shape, t.dtype) for t in inputs]
             try:
                 with torch.no_grad(), warnings.catch_warnings():
@@ -674,7 +710,8 @@ class Writing:
     def described(self, inputs: list[torch.Tensor]) -> str:
         def say(name, t):
             return f"{name}: {str(t.dtype).removeprefix('torch.')}[{', '.join(map(str, t.shape))}]"
-        return "; ".join([say(f"x{i}", t) for i, t in enumerate(inputs)] + [say(f"self.{n}", t) for n, t in (self.buffers | self.weights).items()])
+        return "; ".join([say(f"x{i}", t) for i, t in enumerate(inputs)]
+                         + [say(f"self.{n}", t) for n, t in (self.buffers | self.weights).items()])
 
     def returned(self, inputs) -> list[str] | None:
         r = self.rng
@@ -775,7 +812,8 @@ def main() -> int:
     parse.add_argument("--count", type=int, default=kCount, help="programs to keep")
     parse.add_argument("--seed", type=int, default=kSeed)
     parse.add_argument("--jobs", type=int, default=2)
-    parse.add_argument("--out", type=Path, default=record.kRoot / "tests/data/programs.tar.xz", help="a folder, or an archive if it ends in .xz")
+    parse.add_argument("--out", type=Path, default=record.kRoot / "tests/data/programs.tar.xz",
+                       help="a folder, or an archive if it ends in .xz")
     parse.add_argument("--show", type=int, help="print the program of this index and leave")
     o = parse.parse_args()
     if o.show is not None:

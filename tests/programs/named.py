@@ -150,13 +150,16 @@ def rows():
     step = Q(8)
     yield "as_strided_of_tied_buffer", "the storage of a weight may be longer than the weight reaches", [Q(3, 4)], """
         return self.b.as_strided((4, 2), (1, 2), 2) * 2, x0 + self.b""", {"a": step[:5], "b": step[::2]}
-    yield "as_strided_between_the_rows", "an input that is a part of a wider tensor: the elements beside it are the caller's, too", [Q(2, 6)], """
+    yield "as_strided_between_the_rows", "an input that is a part of a wider tensor: the elements beside it are the caller's, too", \
+        [Q(2, 6)], """
         y = x0 + 1
         y.add_(1)
         return x0.as_strided((5,), (2,)) * 2, y"""
 
     # --- what is a view depends on how the inputs lie ---
-    yield "reshape_then_write", "reshape() is a view of a contiguous tensor and a copy of a transposed one; x0 + 1 keeps the strides of x0", [Q(2, 3)], """
+    yield "reshape_then_write", \
+        "reshape() is a view of a contiguous tensor and a copy of a transposed one; x0 + 1 keeps the strides of x0", \
+        [Q(2, 3)], """
         h = x0 + 1
         y = h.reshape(-1)
         y.add_(1)
@@ -412,7 +415,8 @@ def rows():
 
     # --- writes through views ---
     for name, view in (("slice", "h[1:3]"), ("steps", "h[::2]"), ("select", "h[1]"), ("transposed", "h.t()"), ("column", "h[:, 2]"),
-                       ("diagonal", "h.diagonal()"), ("unfold", "h[0].unfold(0, 2, 2)"), ("narrow", "h.narrow(1, 1, 2)"), ("flat", "h.view(-1)[5:9]"),
+                       ("diagonal", "h.diagonal()"), ("unfold", "h[0].unfold(0, 2, 2)"), ("narrow", "h.narrow(1, 1, 2)"),
+                       ("flat", "h.view(-1)[5:9]"),
                        ("unflattened", "h.view(-1).unflatten(0, (2, 8))[1]"), ("squeezed", "h.unsqueeze(1).squeeze(1)[2]"),
                        ("movedim", "h.view(2, 2, 4).movedim(0, 2)[1]"), ("of_view", "h[1:].t()[::2]"), ("chunk", "h.chunk(2, 1)[1]"),
                        ("unbind", "h.unbind(1)[3]"), ("nothing", "h[2:2]"), ("all", "h[...]")):
@@ -564,12 +568,14 @@ def rows():
         self.m[...] = 2
         torch.add(self.n.view(torch.int64), 2, out=self.m)
         return x0 + 1, self.m[1:2] ^ self.m[1:2], self.m * 2""", {"m": Q(3, 4, dtype=I64), "n": Q(3, 4, dtype=I64)}
-    yield "row_written_and_not_read", "rows that an index names are written into an input, and nobody reads it afterwards", [Q(3, 3), Q(3, 3)], """
+    yield "row_written_and_not_read", "rows that an index names are written into an input, and nobody reads it afterwards", \
+        [Q(3, 3), Q(3, 3)], """
         v = x0 + 1
         x1.index_put_((torch.tensor([0]),), torch.tensor(-1.0))
         torch.neg(v, out=x0)
         return x0, torch.arange(6, dtype=torch.float32).abs_()"""
-    yield "two_inputs_laid_out_again", "a recording made for other strides reads copies of both, at once", [Q(1, 4, 3), Q(1, 4, 3), Q(1, 4, 3)], """
+    yield "two_inputs_laid_out_again", "a recording made for other strides reads copies of both, at once", \
+        [Q(1, 4, 3), Q(1, 4, 3), Q(1, 4, 3)], """
         v = x0 - 0.5
         x1.sub_(0.5)
         x2.add_(x1)

@@ -79,7 +79,9 @@ def sample_module(op: Any, sample: Any) -> tuple[torch.nn.Module, list[torch.Ten
     names = [f"x{i}" for i in range(len(tensors))]
     scope: dict[str, Any] = {}
     exec(f"def forward(self, {', '.join(names)}):\n    return self.answer({', '.join(names)})\n", scope)
-    module = type("Program", (Sample,), {"forward": scope["forward"], "__deepcopy__": lambda self, memo: type(self)(self._op, self._spec, list(self._leaves), list(self._places))})
+    module = type("Program", (Sample,), {
+        "forward": scope["forward"],
+        "__deepcopy__": lambda self, memo: type(self)(self._op, self._spec, list(self._leaves), list(self._places))})
     shown = list(leaves)
     for name, place in zip(names, places):
         shown[place] = name
@@ -123,7 +125,8 @@ def cases_of(task: tuple[int, str]) -> tuple[list[str], list[tuple[str, bytes]]]
             continue
         finally:
             signal.alarm(0)
-        small = [s for s in samples if sum(t.numel() for t in pytree.tree_leaves((s.input, s.args, s.kwargs)) if isinstance(t, torch.Tensor)) <= kMostElements]
+        small = [s for s in samples if sum(t.numel() for t in pytree.tree_leaves((s.input, s.args, s.kwargs))
+                                           if isinstance(t, torch.Tensor)) <= kMostElements]
         if not small:
             left.append("the samples are large or there is none")
             continue
@@ -170,7 +173,8 @@ def one(op: Any, name: str, sample: Any, seed: int, scratch: Path) -> list[tuple
     if sum(t.numel() for t in answers[0]) > kMostElements:
         raise record.Left("the samples are large or there is none")
     program = record.Program(name, f"{op.name}({text})"[:2000], module, inputs, variants=[record.contiguous(inputs)],
-                             extra={"note": "; ".join(f"x{i}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for i, t in enumerate(inputs))})
+                             extra={"note": "; ".join(f"x{i}: {str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+                                                      for i, t in enumerate(inputs))})
     return sorted(record.files_of(record.record(program, random.Random(seed), finite=False), scratch).items())
 
 
@@ -196,7 +200,8 @@ def main() -> int:
             if made:
                 operators.add(op_db()[index].name)
             if (done + 1) % 50 == 0:
-                print(f"{done + 1} of {len(indices)} operators, {len(files) // 3} cases, {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+                print(f"{done + 1} of {len(indices)} operators, {len(files) // 3} cases, {time.time() - began:.0f} s", file=sys.stderr,
+                      flush=True)
     for why, count in left.most_common():
         print(f"left out {count}: {why}")
     if o.out.suffix == ".xz":

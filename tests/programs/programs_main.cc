@@ -465,7 +465,8 @@ class Parent {
     std::vector<std::pair<std::string, Missing>> sorted(operators.begin(), operators.end());
     std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.cases > b.second.cases; });
     std::printf("\n| not compiled | cases | why, in the first of them |\n|---|---|---|\n");
-    for (const auto& [name, missing] : sorted) std::printf("| `%s` | %zu | %s |\n", name.c_str(), missing.cases, missing.why.substr(0, 150).c_str());
+    for (const auto& [name, missing] : sorted)
+      std::printf("| `%s` | %zu | %s |\n", name.c_str(), missing.cases, missing.why.substr(0, 150).c_str());
   }
 
   Arguments a_;

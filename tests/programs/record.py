@@ -2,8 +2,8 @@
 """Turns a PyTorch module into a case: a `.pt2` file, and what Python's eager module answers for inputs in several memory layouts.
 
 The truth is the module itself, run on fresh deep copies, never our code nor the exported program: where the exported program
-answers otherwise in Python, that is the exporter's error, and the case, or that layout of its inputs, is left out. Invariant: equal programs give
-equal bytes. README.md describes the files.
+answers otherwise in Python, that is the exporter's error, and the case, or that layout of its inputs, is left out. Invariant: equal
+programs give equal bytes. README.md describes the files.
 """
 import copy
 import io
@@ -324,7 +324,8 @@ def differs(a: list[dict[str, Any]], b: list[dict[str, Any]], tolerances: list[l
         if len(x["outputs"]) != len(y["outputs"]) or x["shares"] != y["shares"] or set(x["buffers"]) != set(y["buffers"]):
             return "outputs, buffers or shared memory"
         for p, q in zip(x["outputs"], y["outputs"]):
-            if (p is None) != (q is None) or (p is not None and (p[0].dtype != q[0].dtype or p[0].shape != q[0].shape or strides(*p) != strides(*q))):
+            if (p is None) != (q is None) or (p is not None
+                                              and (p[0].dtype != q[0].dtype or p[0].shape != q[0].shape or strides(*p) != strides(*q))):
                 return "dtype, sizes or strides"
         for (name, p), (_, q), tolerance in zip(values_of(x), values_of(y), tolerances[k]):
             if p.dtype != q.dtype or p.shape != q.shape or distance(p, q) > tolerance:

@@ -38,7 +38,8 @@ def drawn(name: str) -> generate.Writing:
 def main() -> int:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("name")
-    parse.add_argument("--kind", help="of difference, as the runner's --list has it: 'compiled with contiguous, called with contiguous: values'")
+    parse.add_argument("--kind",
+                       help="of difference, as the runner's --list has it: 'compiled with contiguous, called with contiguous: values'")
     parse.add_argument("runner", nargs="+")
     o = parse.parse_args()
     generate.start()
@@ -46,7 +47,8 @@ def main() -> int:
     names = [f"x{i}" for i in range(len(program.inputs))]
 
     def fails(lines: list[str], returned: list[str], scratch: Path) -> dict[str, str]:
-        source = f"def forward(self, {', '.join(names)}):\n" + "".join(f"    {line}\n" for line in lines) + f"    return {', '.join(returned)}\n"
+        source = f"def forward(self, {', '.join(names)}):\n" + "".join(f"    {line}\n" for line in lines)
+        source += f"    return {', '.join(returned)}\n"
         try:
             small = record.Program(o.name, source, generate.module_of(source, writing.buffers, writing.weights), program.inputs)
             record.write_folder(record.files_of(record.record(small, random.Random(o.name)), scratch).items(), scratch)

@@ -83,6 +83,7 @@ def test_the_page_on_exporting_runs(tmp_path):
                 assert any(re.fullmatch(pattern, re.sub(" +", " ", each)) for each in said.splitlines()), f"{line} is not in:\n{said}"
             continue
         words = [sys.executable, "-c", block] if kind == "python" else ["bash", "-euc", block]
-        done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}"), capture_output=True, text=True)
+        done = subprocess.run(words, cwd=tmp_path, env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}"), capture_output=True,
+                              text=True)
         said = done.stdout + done.stderr
         assert done.returncode == 0, said

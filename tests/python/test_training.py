@@ -654,7 +654,8 @@ def small_transformer():
 CURVES = {
     "mlp": (lambda: nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)),
             lambda: (torch.randn(16, 16), torch.randint(0, 4, (16,))), F.cross_entropy),
-    "cnn": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
+    "cnn": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                  nn.Linear(8, 4)),
             lambda: (torch.randn(8, 3, 8, 8), torch.randint(0, 4, (8,))), F.cross_entropy),
     "transformer": (small_transformer, lambda: (torch.randint(0, 12, (4, 6)), torch.randint(0, 12, (4, 6))),
                     lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten())),

@@ -45,7 +45,8 @@ struct Model {
 bool same_bits(const std::vector<TensorRef>& a, const std::vector<TensorRef>& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i)
-    if (a[i]->storage_bytes() != b[i]->storage_bytes() || std::memcmp(a[i]->data(), b[i]->data(), static_cast<size_t>(a[i]->storage_bytes())) != 0)
+    if (a[i]->storage_bytes() != b[i]->storage_bytes() ||
+        std::memcmp(a[i]->data(), b[i]->data(), static_cast<size_t>(a[i]->storage_bytes())) != 0)
       return false;
   return true;
 }
@@ -84,7 +85,8 @@ class Service {
     KRN_TRY_LET(runtime_, Runtime::open(options));
     KRN_TRY_LET(served_, model(*runtime_, settings_.serve, options));
     KRN_TRY_LET(const ModelReport report, served_.session->compile(served_.inputs));
-    std::printf("serving %s (%s, %.3f ms, verified %d), compiling", settings_.serve.c_str(), report.chosen.c_str(), report.chosen_ms, report.verified);
+    std::printf("serving %s (%s, %.3f ms, verified %d), compiling", settings_.serve.c_str(), report.chosen.c_str(), report.chosen_ms,
+                report.verified);
     options.compile = When::kBackground;
     options.progress = [this](const std::string& stage, double, double) {
       for (size_t s = 0; s < kStages.size(); ++s)
@@ -136,11 +138,13 @@ class Service {
       return std::numeric_limits<double>::infinity();
     }
     const double ratio = quantile(us[0], 0.99) / quantile(us[1], 0.99);
-    std::printf("%d calling thread(s)\n  without   %zu calls, p50 %.1f us, p99 %.1f us\n", threads, us[1].size(), quantile(us[1], 0.5), quantile(us[1], 0.99));
+    std::printf("%d calling thread(s)\n  without   %zu calls, p50 %.1f us, p99 %.1f us\n", threads, us[1].size(), quantile(us[1], 0.5),
+                quantile(us[1], 0.99));
     for (size_t s = 0; s < kStages.size(); ++s)
       if (!stages[s].empty())
-        std::printf("  beside %s %zu calls, p50 %.1f us, p99 %.1f us\n", settings_.beside == "compile" ? kStages[s] : settings_.beside.c_str(),
-                    stages[s].size(), quantile(stages[s], 0.5), quantile(stages[s], 0.99));
+        std::printf("  beside %s %zu calls, p50 %.1f us, p99 %.1f us\n",
+                    settings_.beside == "compile" ? kStages[s] : settings_.beside.c_str(), stages[s].size(), quantile(stages[s], 0.5),
+                    quantile(stages[s], 0.99));
     std::printf("%d calling thread(s): p50 %.3f, p99 %.3f of without a compile (median of %zu pairs of windows: p99 %.3f)\n", threads,
                 quantile(us[0], 0.5) / quantile(us[1], 0.5), ratio, ratios.size(), median(ratios));
     std::fflush(stdout);
@@ -243,8 +247,10 @@ int run(int argc, char** argv) {
   app.add_option("--window", settings.window, "seconds for which the compile is held, and let go again")->capture_default_str();
   app.add_option("--race-limit", settings.race_seconds, "seconds of the race in a compile")->capture_default_str();
   app.add_option("--bar", settings.bar, "highest ratio of p99 with one calling thread; 0: none");
-  app.add_option("--beside", settings.beside, "what the second processor does meanwhile: compile; spin (arithmetic); stream (128 MB of memory)")
-      ->check(CLI::IsMember({"compile", "spin", "stream"}))->capture_default_str();
+  app.add_option("--beside", settings.beside,
+                 "what the second processor does meanwhile: compile; spin (arithmetic); stream (128 MB of memory)")
+      ->check(CLI::IsMember({"compile", "spin", "stream"}))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   Service service(settings);
   if (const Status status = service.open(); !status.ok()) {

@@ -108,7 +108,8 @@ Problem& problem(const Desc& d, const Layout* const (&layouts)[4], size_t worksp
                     static_cast<int64_t>(workspace_bytes), int64_t{alignment}})
     add(v);
   for (const Layout* l : layouts)
-    for (int64_t v : {int64_t{l->type}, static_cast<int64_t>(l->rows), static_cast<int64_t>(l->cols), l->ld, int64_t{l->batch}, l->stride}) add(v);
+    for (int64_t v : {int64_t{l->type}, static_cast<int64_t>(l->rows), static_cast<int64_t>(l->cols), l->ld, int64_t{l->batch}, l->stride})
+      add(v);
   std::lock_guard lock(mutex);
   const auto [at, is_new] = known.try_emplace(key);
   if (is_new) fill(at->second, d, layouts, workspace_bytes, alignment);
@@ -161,8 +162,8 @@ STANDIN int hipblasLtMatmulPreferenceSetAttribute(Preference* preference, int at
 }
 STANDIN int hipblasLtMatmulPreferenceDestroy(Preference* preference) { return delete preference, kOk; }
 
-STANDIN int hipblasLtMatmulAlgoGetHeuristic(Handle*, Desc* desc, Layout* a, Layout* b, Layout* c, Layout* d, Preference* preference, int most,
-                                            Heuristic* out, int* count) {
+STANDIN int hipblasLtMatmulAlgoGetHeuristic(Handle*, Desc* desc, Layout* a, Layout* b, Layout* c, Layout* d, Preference* preference,
+                                            int most, Heuristic* out, int* count) {
   if (desc->bias && desc->bias_type != d->type) return kInvalid;
   const Layout* const layouts[] = {a, b, c, d};
   const std::vector<lt::Guess>& found = problem(*desc, layouts, preference->workspace_bytes, 16).found;
@@ -176,8 +177,8 @@ STANDIN int hipblasLtMatmul(Handle*, Desc* desc, const void* alpha, const void* 
                             const void* c, Layout* lc, void* d, Layout* ld, const Algo* algo, void* workspace, size_t workspace_bytes,
                             void* stream) {
   const lt::Table& api = *library();
-  uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(d) |
-                  reinterpret_cast<uintptr_t>(desc->bias) | 16;
+  uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c) |
+                  reinterpret_cast<uintptr_t>(d) | reinterpret_cast<uintptr_t>(desc->bias) | 16;
   const auto alignment = static_cast<uint32_t>(all & ~(all - 1));
   const Layout* const layouts[] = {la, lb, lc, ld};
   Problem& p = problem(*desc, layouts, alignment == 16 ? algo->most_workspace : workspace_bytes, alignment);
@@ -185,6 +186,6 @@ STANDIN int hipblasLtMatmul(Handle*, Desc* desc, const void* alpha, const void* 
   if (place >= p.found.size() || p.found[place].workspace_bytes > workspace_bytes) return kUnsupported;
   std::lock_guard turn(p.one_bias);
   if (desc->epilogue & 4) api.MatmulDescSetAttribute(p.desc, api.vendor->bias_address, &desc->bias, sizeof desc->bias);
-  return api.Matmul(api.handle, p.desc, alpha, a, p.layouts[0], b, p.layouts[1], beta, c, p.layouts[2], d, p.layouts[3], &p.found[place].algo,
-                    workspace, workspace_bytes, stream);
+  return api.Matmul(api.handle, p.desc, alpha, a, p.layouts[0], b, p.layouts[1], beta, c, p.layouts[2], d, p.layouts[3],
+                    &p.found[place].algo, workspace, workspace_bytes, stream);
 }

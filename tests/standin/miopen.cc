@@ -71,7 +71,8 @@ Tensor result_of(const Fusion& f) {
   y.type = f.x->type;
   y.sizes = {f.x->sizes[0], f.w->sizes[0]};
   for (size_t d = 0; d < 2; ++d)
-    y.sizes.push_back((f.x->sizes[d + 2] + 2 * f.conv->padding[d] - f.conv->dilation[d] * (f.w->sizes[d + 2] - 1) - 1) / f.conv->stride[d] + 1);
+    y.sizes.push_back((f.x->sizes[d + 2] + 2 * f.conv->padding[d] - f.conv->dilation[d] * (f.w->sizes[d + 2] - 1) - 1) / f.conv->stride[d] +
+                      1);
   y.strides.resize(4);
   int step = 1;
   for (int d : lies(*f.x, false) && lies(*f.w, false) ? std::vector<int>{3, 2, 1, 0} : std::vector<int>{1, 3, 2, 0})
@@ -86,7 +87,8 @@ MIOPEN int miopenSetStream(Handle* handle, void* stream) {
   return handle ? (handle->stream = static_cast<gpu::Stream>(stream), kOk) : kBad;
 }
 
-MIOPEN int miopenConvolutionForwardGetSolution(Handle*, Tensor* w, Tensor* x, Conv* c, Tensor* y, size_t most, size_t* count, Solution* out) {
+MIOPEN int miopenConvolutionForwardGetSolution(Handle*, Tensor* w, Tensor* x, Conv* c, Tensor* y, size_t most, size_t* count,
+                                               Solution* out) {
   if (!sound(w, x, c, y)) return kBad;
   const auto plan = plan_of(problem_of(*w, *x, *c, *y));
   *count = plan && most > 0 ? 1 : 0;
@@ -101,8 +103,8 @@ MIOPEN int miopenConvolutionForwardGetSolutionWorkspaceSize(Handle*, Tensor* w, 
 MIOPEN int miopenConvolutionForwardCompileSolution(Handle*, Tensor* w, Tensor* x, Conv* c, Tensor* y, uint64_t id) {
   return sound(w, x, c, y) && id == kOnly && plan_of(problem_of(*w, *x, *c, *y)) ? kOk : kBad;
 }
-MIOPEN int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const void* w, Tensor* tx, const void* x, Conv* c, Tensor* ty, void* y,
-                                             void* workspace, size_t workspace_bytes, uint64_t id) {
+MIOPEN int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const void* w, Tensor* tx, const void* x, Conv* c, Tensor* ty,
+                                             void* y, void* workspace, size_t workspace_bytes, uint64_t id) {
   if (!sound(tw, tx, c, ty) || id != kOnly) return kBad;
   const auto plan = plan_of(problem_of(*tw, *tx, *c, *ty));
   if (!plan || workspace_bytes < static_cast<size_t>(plan->workspace_bytes())) return kBad;
@@ -121,7 +123,8 @@ MIOPEN int miopenFusionPlanGetWorkSpaceSize(Handle*, Fusion* plan, size_t* bytes
   return made ? (*bytes = static_cast<size_t>(made->workspace_bytes()), kOk) : kBad;
 }
 MIOPEN int miopenExecuteFusionPlan(Handle* handle, Fusion* plan, Tensor* tx, const void* x, Tensor* ty, void* y, Arguments* a) {
-  if (plan->compiled_on != handle || !sound(plan->w, tx, plan->conv, ty) || !a->w || (plan->bias != nullptr) != (a->bias != nullptr)) return kBad;
+  if (plan->compiled_on != handle || !sound(plan->w, tx, plan->conv, ty) || !a->w || (plan->bias != nullptr) != (a->bias != nullptr))
+    return kBad;
   const auto made = plan_of(problem_of(*plan, *ty));
   if (!made || made->workspace_bytes() > 0) return kBad;
   void* const addresses[] = {const_cast<void*>(x), const_cast<void*>(a->w), y, const_cast<void*>(a->bias)};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MIOpen's objects as libraries of its name in the tests have them: what the descriptors say, and whether it fits together, with MIOpen's
-// numbers from its documentation, stated here by themselves. Includers give `MIOPEN_WRONG`, the status of what does not fit, and a `Handle`.
+// numbers from its documentation, stated here by themselves. Includers give `MIOPEN_WRONG`, the status of what does not fit, and a
+// `Handle`.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,8 @@ inline bool sound(const Tensor* w, const Tensor* x, const Conv* c, const Tensor*
   if (x->sizes[1] != w->sizes[1] * c->groups || w->sizes[0] % c->groups != 0 || y->sizes[0] != x->sizes[0] || y->sizes[1] != w->sizes[0])
     return false;
   for (size_t d = 0; d < 2; ++d)
-    if (y->sizes[d + 2] != (x->sizes[d + 2] + 2 * c->padding[d] - c->dilation[d] * (w->sizes[d + 2] - 1) - 1) / c->stride[d] + 1) return false;
+    if (y->sizes[d + 2] != (x->sizes[d + 2] + 2 * c->padding[d] - c->dilation[d] * (w->sizes[d + 2] - 1) - 1) / c->stride[d] + 1)
+      return false;
   return true;
 }
 

@@ -81,8 +81,8 @@ class World {
     held["mapped file"];
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);)
-      if (const size_t at = line.find('/'); at != std::string::npos && line.find(".so") == std::string::npos && line.find("/locale/") == std::string::npos &&
-          line.find("gconv") == std::string::npos)
+      if (const size_t at = line.find('/'); at != std::string::npos && line.find(".so") == std::string::npos &&
+                                            line.find("/locale/") == std::string::npos && line.find("gconv") == std::string::npos)
         held["mapped file"].insert(line.substr(at));
     held["temporary file"];
     for (const std::string& name : names_in(temporary_.path()))

@@ -83,7 +83,8 @@ Result<std::shared_ptr<Executable>> compile_relu(PluginDevice& device, int64_t n
 bool runs_right(Executable& executable, int64_t n) {
   std::vector<float> values(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = static_cast<float>(i % 7 - 3);
-  const TensorRef in = test::tensor_of(DType::k_f32, {n}, values), out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(values.size(), -1));
+  const TensorRef in = test::tensor_of(DType::k_f32, {n}, values),
+                  out = test::tensor_of(DType::k_f32, {n}, std::vector<float>(values.size(), -1));
   const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
   if (!executable.run(&input, 1, &output, 1, nullptr, 0).ok()) return false;
   for (int64_t i = 0; i < n; ++i)
@@ -154,7 +155,8 @@ TEST_F(Threads, CompilingInTheChildAndHereBesideCalls) {
     const auto made = compile_relu(device_of(host, "good"), size);
     note(made.ok() && runs_right(**made, size));
   };
-  over_and_over(times(2, [&] { note(runs_right(*running, 64)); }) + times(2, [&] { compiling(*child); }) + times(1, [&] { compiling(*here); }));
+  over_and_over(times(2, [&] { note(runs_right(*running, 64)); }) + times(2, [&] { compiling(*child); }) +
+                times(1, [&] { compiling(*here); }));
 }
 
 TEST_F(Threads, CancellingAHangingCompile) {
@@ -230,7 +232,8 @@ TEST_F(Threads, SweepAndCheckBesideReadersAndWriters) {
   std::atomic<int> next{0};
   const auto write = [&] {
     const int i = next++;
-    note(cache_.publish(EntryKind::kArtifact, key(i % kKeys), std::string(static_cast<size_t>(1000 + i % 3000), static_cast<char>('a' + i % 26))));
+    note(cache_.publish(EntryKind::kArtifact, key(i % kKeys),
+                        std::string(static_cast<size_t>(1000 + i % 3000), static_cast<char>('a' + i % 26))));
   };
   const auto read = [&] {
     const auto body = cache_.read(EntryKind::kArtifact, key(next % kKeys));
@@ -399,7 +402,8 @@ TEST_F(Threads, APlanWithEagerStepsRunByMany) {
                   const auto value = static_cast<float>(next++ % 100 - 50);
                   const auto outputs = (*plan)->run({test::tensor_of(DType::k_f32, {kSize}, std::vector<float>(kSize, value))});
                   bool right = outputs.ok();
-                  for (int64_t i = 0; right && i < kSize; ++i) right = static_cast<const float*>((*outputs)[0]->data())[i] == std::max(0.0f, -value);
+                  for (int64_t i = 0; right && i < kSize; ++i)
+                    right = static_cast<const float*>((*outputs)[0]->data())[i] == std::max(0.0f, -value);
                   note(right);
                 }) +
                 times(1, [&] { (*plan)->trim(); }));

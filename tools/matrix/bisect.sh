@@ -8,7 +8,8 @@ keirin=$1 repository=$2 good=$3 bad=$4 build=$5 built=$6 store=$7
 shift 7
 say() { echo "keirin: $*" >&2; }
 commit() {
-  git -C "$repository" rev-parse --verify --quiet "$1^{commit}" || { say "\"$1\" is not a commit of $repository: nothing was built"; exit 2; }
+  git -C "$repository" rev-parse --verify --quiet "$1^{commit}" || {
+    say "\"$1\" is not a commit of $repository: nothing was built"; exit 2; }
 }
 command -v git > /dev/null || { say "git is not installed: nothing was built"; exit 3; }
 repository=$(git -C "$repository" rev-parse --show-toplevel) || exit 2

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kEnding = ".jsonl";
 
 Status no_store(const std::string& folder) {
-  return Status(Code::k_invalid_input, {"this is no store: it has no folder \"log\"", folder, "nothing was read",
+  return Status(Code::k_invalid_input, {"this is not a store of the matrix: it has no folder \"log\"", folder, "nothing was read",
                                         "give the folder that a run wrote with --store"});
 }
 

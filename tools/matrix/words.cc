@@ -51,7 +51,7 @@ Result<double> parse_seconds(const std::string& text) {
   const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   if (error != std::errc() || factor == 0 || !(value > 0 && value * factor < 1e9))
     return Status(Code::k_invalid_input,
-                  {"\"" + text + "\" is no time", "--budget", "nothing was measured", "give seconds, or 10m, or 2h"});
+                  {"\"" + text + "\" is not a time", "--budget", "nothing was measured", "give seconds, or 10m, or 2h"});
   return value * factor;
 }
 

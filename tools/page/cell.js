@@ -15,7 +15,7 @@ const kMeaning = {
   improved: "head is faster, beyond the gate, in fresh processes too",
   unchanged: "shown to be within the gate",
   inconclusive: "neither was shown",
-  invalid: "wrong numbers, a crash, a time-out, or others had the machine",
+  invalid: "wrong numbers, a crash, a time-out, or other programs used the machine",
   not_run: "nothing was measured; that is no pass",
 };
 const kPurposes = {

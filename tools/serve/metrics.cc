@@ -72,7 +72,24 @@ std::string Router::metrics() const {
     text.row("keirin_calls_total", row.labels + R"(,path="eager",reason="chosen")", row.activity.eager_chosen);
     text.row("keirin_calls_total", row.labels + R"(,path="eager",reason="undecided")", row.activity.eager_undecided);
     text.row("keirin_calls_total", row.labels + R"(,path="eager",reason="plan_failed")", row.activity.eager_instead);
+    text.row("keirin_calls_total", row.labels + R"(,path="eager",reason="shadow")", row.activity.eager_shadow);
+    text.row("keirin_calls_total", row.labels + R"(,path="eager",reason="off")", row.activity.eager_off);
   }
+  text.family("keirin_plans_setting", "gauge", "1 for what plans are for: on, shadow or off");
+  for (const Row& row : rows)
+    for (const std::string& word : option_row("plans").values.words) {
+      Options options;
+      options.plans = row.model->session().plans();
+      text.row("keirin_plans_setting", row.labels + "," + label("plans", word), option_row("plans").get(options)[0] == word ? 1 : 0);
+    }
+  text.family("keirin_shadow_total", "counter", "calls in shadow that plans answered too, by what came out beside eager's answer");
+  for (const Row& row : rows)
+    for (const auto& [result, count] : {std::pair{"right", row.activity.shadow_right},
+                                        {"wrong", row.activity.shadow_wrong},
+                                        {"failed", row.activity.shadow_failed},
+                                        {"dropped", row.activity.shadow_dropped},
+                                        {"not_compared", row.activity.shadow_not_compared}})
+      text.row("keirin_shadow_total", row.labels + "," + label("result", result), count);
   const auto each = [&](const char* name, const char* type, const char* help, auto&& value) {
     text.family(name, type, help);
     for (const Row& row : rows) text.row(name, row.labels, value(row));

@@ -376,7 +376,7 @@ Result<InferAnswer> write_infer(const InferRequest& request, const std::string& 
 }
 
 json server_metadata() {
-  return {{"name", "keirin"}, {"version", KEIRIN_VERSION}, {"extensions", {"binary_tensor_data"}}};
+  return {{"name", "keirin"}, {"version", KEIRIN_VERSION}, {"extensions", {"binary_tensor_data", "plans"}}};
 }
 
 json model_metadata(const std::string& model, const Signature& signature) {

@@ -47,6 +47,12 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
+HttpAnswer plans_of(const ServedModel& model) {
+  Options options;
+  options.plans = model.session().plans();
+  return answer_of({{"plans", option_row("plans").get(options)[0]}});
+}
+
 }  // namespace
 
 ServedModel* Router::find(const std::string& name) const {
@@ -90,18 +96,34 @@ HttpAnswer Router::get(const std::string& path) const {
     const bool ready = model->ready() && !ending_;
     return answer_of({{"name", model->name()}, {"ready", ready}}, ready ? 200 : 503);
   }
+  if (parts.size() == 5 && parts[3] == "plans" && parts[4] == "setting") return plans_of(*model);
   return error_of(404, "there is no such path");
+}
+
+// Beside requests: those that have begun end as they began.
+HttpAnswer Router::set_plans(ServedModel& model, const std::string& body) const {
+  const json j = json::parse(body, nullptr, false);
+  if (!j.is_object() || j.size() != 1 || !j.contains("plans") || !j["plans"].is_string())
+    return error_of(400, R"(a setting of plans is {"plans": "on"}, "shadow" or "off"; nothing was changed)");
+  Options options;
+  if (Status status = set_option(option_row("plans"), options, j["plans"].get<std::string>()); !status.ok())
+    return error_of(std::move(status).instead("nothing was changed"));
+  model.session().set_plans(options.plans);
+  return plans_of(model);
 }
 
 void Router::handle(HttpRequest&& request, const HttpServer::Respond& respond) {
   if (request.method == "GET" || request.method == "HEAD") return respond(get(request.path));
   if (request.method != "POST") return respond(error_of(405, "GET and POST are understood"));
   std::vector<std::string> parts = parts_of(request.path);
-  if (parts.size() == 6 && parts[3] == "versions" && parts[4] == "1") parts.erase(parts.begin() + 3, parts.begin() + 5);
-  if (parts.size() != 4 || parts[0] != "v2" || parts[1] != "models" || parts[3] != "infer")
+  if (parts.size() > 5 && parts[3] == "versions" && parts[4] == "1") parts.erase(parts.begin() + 3, parts.begin() + 5);
+  const bool sets_plans = parts.size() == 5 && parts[3] == "plans" && parts[4] == "setting";
+  const bool infers = parts.size() == 4 && parts[3] == "infer";
+  if (!(infers || sets_plans) || parts[0] != "v2" || parts[1] != "models")
     return respond(error_of(404, "there is no such path to post to"));
   ServedModel* model = find(parts[2]);
   if (!model) return respond(error_of(404, "no model is called \"" + parts[2] + "\""));
+  if (sets_plans) return respond(set_plans(*model, request.body));
   infer(*model, std::move(request), respond);
 }
 

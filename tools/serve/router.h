@@ -33,6 +33,7 @@ class Router {
 
  private:
   HttpAnswer get(const std::string& path) const;
+  HttpAnswer set_plans(ServedModel& model, const std::string& body) const;
   void infer(ServedModel& model, HttpRequest&& request, const HttpServer::Respond& respond);
   ServedModel* find(const std::string& name) const;
   void count(const std::string& model, unsigned status);

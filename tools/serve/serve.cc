@@ -11,6 +11,7 @@
 #include <memory>
 #include <thread>
 
+#include "core/api/bundle.h"
 #include "core/base/end_flag.h"
 #include "tools/serve/router.h"
 #include "tools/serve/warm.h"
@@ -67,7 +68,7 @@ Status check_name(const std::string& name, const std::vector<std::unique_ptr<Ser
 
 Status serve(Serve& serve) {
   allow_descriptors();
-  KRN_TRY_LET(const WarmShapes shapes,
+  KRN_TRY_LET(WarmShapes shapes,
               serve.warm.empty() ? Result<WarmShapes>(WarmShapes()) : read_warm_shapes(serve.warm));
   KRN_TRY_LET(auto runtime, Runtime::open(serve.runtime));
   std::vector<std::unique_ptr<ServedModel>> models;
@@ -88,6 +89,17 @@ Status serve(Serve& serve) {
       return Status(Code::k_invalid_input, {"\"" + name + "\" is not a model that is served", serve.warm,
                                             "nothing is served", "name models as they are served"});
     (*model)->set_ready(false);
+  }
+  // What a bundle was made for is declared as --warm declares it; where its decisions could be taken over that is done already.
+  for (const auto& model : models) {
+    const OpenedBundle* bundle = model->session().bundle();
+    if (!bundle) continue;
+    if (!bundle->why_not.empty())
+      fmt::print("{}: {} of {} kinds of the bundle are taken over: {}\n", model->name(), bundle->taken, bundle->list.kinds.size(),
+                 bundle->why_not);
+    auto& sizes = shapes[model->name()];
+    for (const BundledKind& kind : bundle->list.kinds) sizes.push_back(kind.sizes);
+    model->set_ready(false);
   }
   std::vector<ServedModel*> served;
   for (const auto& model : models) served.push_back(model.get());
@@ -148,7 +160,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   state->runtime.compile = When::kBackground;
   CLI::App* word =
       app.add_subcommand("serve", "answer requests over HTTP by the Open Inference Protocol (docs/serve.md)");
-  word->add_option("model", state->models, ".pt2 files or names of the zoo; NAME=PATH serves a file under another name")
+  word->add_option("model", state->models, ".pt2 files, bundles or names of the zoo; NAME=PATH serves a file under another name")
       ->required();
   word->add_option("--port", state->http.port, "0: any that is free")->capture_default_str();
   word->add_option("--address", state->http.address, "0.0.0.0: all of this machine's")->capture_default_str();

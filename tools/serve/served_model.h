@@ -47,6 +47,7 @@ class ServedModel {
 
   const std::string& name() const { return name_; }
   Session& session() { return *session_; }
+  const Session& session() const { return *session_; }
   const Signature& signature() const { return signature_; }
   // Any thread; never waits for a call.
   void submit(Request request);

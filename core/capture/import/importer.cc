@@ -384,8 +384,8 @@ class Importer {
 
   // What LibTorch makes an operator of that has no row (record_parts), and the tensors among its arguments, which are the program's inputs
   // in their order. Nothing where it cannot be had: `why` says it.
-  Result<std::optional<pt2::Program>> parts_of(const BoundCall& call, const Results& results, const Scope& scope, std::vector<Entry>* tensors,
-                                               std::string* why) {
+  Result<std::optional<pt2::Program>> parts_of(const BoundCall& call, const Results& results, const Scope& scope,
+                                               std::vector<Entry>* tensors, std::string* why) {
     const std::optional<pt2::Program> none;
     if (knows_aten_op(full_name(call.op)) || !call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return none;
     Slots slots;                     // numbers, and places for the tensors
@@ -407,7 +407,8 @@ class Importer {
                   return at->second;
                 }));
     // Numbers made of integers alone get LibTorch's default dtype between the parts, and fp64 where the operator runs whole in fp64.
-    const bool makes_floats = std::any_of(results.hints.begin(), results.hints.end(), [](const Type& type) { return is_float(type.dtype); });
+    const bool makes_floats =
+        std::any_of(results.hints.begin(), results.hints.end(), [](const Type& type) { return is_float(type.dtype); });
     if (makes_floats && std::none_of(forms.begin(), forms.end(), [](const at::Tensor& form) { return form.is_floating_point(); })) {
       *why += ", and it makes floats of integers";
       return none;
@@ -458,7 +459,8 @@ class Importer {
       entries.push_back(entry->second);
       entries.back().strides = results.hints[i].strides;
       // A view where eager made one, and only there.
-      const bool is_view = std::any_of(sources.begin(), sources.end(), [&](const Entry& s) { return aliases_.share_storage(s.alias, entries.back().alias); });
+      const bool is_view = std::any_of(sources.begin(), sources.end(),
+                                       [&](const Entry& s) { return aliases_.share_storage(s.alias, entries.back().alias); });
       if (const ObservedValue* seen = observed(results.names[i])) whole = is_view == !seen->view_of.empty();
     }
     if (!whole) {
@@ -485,7 +487,8 @@ class Importer {
     const auto& parameters = call.op.schema().arguments();
     bool offset = false;
     for (size_t i = 0; i < call.args.size(); ++i)
-      offset |= parameters[i].name() == "storage_offset" && !(call.args[i].kind == BoundArg::Kind::kConstant && call.args[i].constant.isNone());
+      offset |=
+          parameters[i].name() == "storage_offset" && !(call.args[i].kind == BoundArg::Kind::kConstant && call.args[i].constant.isNone());
     const ObservedValue* seen = observed(call.args[0].name);
     if (offset && (seen == nullptr || !seen->fills_storage))
       return Status(Code::k_unsupported, "the operator reads memory beyond its operand");

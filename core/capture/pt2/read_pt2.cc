@@ -95,6 +95,15 @@ Status check_layout(const ZipArchive& archive) {
   return {};
 }
 
+// What is laid beside the model changes no answer of it, its rules for weights excepted.
+std::string digest_of(const ZipArchive& archive) {
+  std::string text;
+  for (const ZipRecord& record : archive.records())
+    if (!record.name.starts_with(kExtra) || record.name == "extra/keirin_init.json")
+      text += record.name + " " + std::to_string(record.size) + " " + std::to_string(record.crc) + "\n";
+  return hex(sha256(text.data(), text.size()));
+}
+
 Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits, bool with_weights = true) {
   KRN_TRY_LET(ZipArchive archive, ZipArchive::open(source, limits));
   KRN_TRY(check_layout(archive));
@@ -102,6 +111,7 @@ Result<Pt2File> read_archive(const ByteSource& source, const Limits& limits, boo
   KRN_TRY(check_kind(archive));
   KRN_TRY(check_words(archive, limits));
   Pt2File file;
+  file.digest = digest_of(archive);
   for (const ZipRecord& record : archive.records()) {
     if (is_program(record.name)) {
       KRN_TRY_LET(Model model, read_model(archive, record, limits, with_weights));

@@ -24,6 +24,9 @@ struct Pt2File {
   std::string path;          // as given, or "memory"
   Named<Model> models;       // by name; usually the one called "model"; never empty
   Named<std::string> extra;  // the records extra/<name>, as text
+  // Tells what the file holds from what others do: of all records' names, sizes and checksums but those in extra/, and of the rules for
+  // weights there. Not proof against who means to deceive. Empty: it was read from no file.
+  std::string digest;
 
   // The model called `name`; with an empty name the only one. `invalid_input`, listing the names, if that is not one.
   Result<const Model*> model(const std::string& name = {}) const;

@@ -210,10 +210,13 @@ Result<ZipArchive> ZipArchive::open(const ByteSource& source, const Limits& limi
                                       "raise Limits::records and directory_bytes if it is trusted"});
   KRN_TRY_LET(std::vector<std::byte> block, read_block(source, directory.offset, directory.bytes));
   ZipArchive archive(source);
+  archive.directory_offset_ = directory.offset;
   std::span<const std::byte> rest = block;
   for (uint64_t i = 0; i < directory.count; ++i) {
     KRN_TRY_LET(Entry entry, read_entry(rest));
     KRN_TRY(locate_payload(source, directory.offset, entry));
+    entry.record.entry_offset = static_cast<uint64_t>(rest.data() - block.data());
+    entry.record.entry_bytes = entry.bytes_in_directory;
     rest = rest.subspan(entry.bytes_in_directory);
     archive.records_.push_back(std::move(entry.record));
   }
@@ -224,6 +227,7 @@ Result<ZipArchive> ZipArchive::open(const ByteSource& source, const Limits& limi
   for (size_t i = 1; i < records.size(); ++i)
     if (records[i - 1].name == records[i].name) return corrupt("two zip records have the same name", records[i].name);
   std::erase_if(records, [](const ZipRecord& r) { return r.name.back() == '/'; });
+  archive.directory_ = std::move(block);
   return archive;
 }
 

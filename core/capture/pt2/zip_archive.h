@@ -5,6 +5,7 @@
 // different files in the same bytes. After open(), every record lies wholly before the directory and overlaps no other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,6 +24,7 @@ struct ZipRecord {
   uint64_t payload_offset = 0;
   uint64_t size = 0;
   uint32_t crc = 0;
+  uint64_t entry_offset = 0, entry_bytes = 0;  // of its entry, in the directory
 };
 
 class ZipArchive {
@@ -37,6 +39,13 @@ class ZipArchive {
   const ZipRecord* find(std::string_view name) const;
   bool has_prefix(std::string_view prefix) const;
 
+  // Where the directory begins: no record reaches further.
+  uint64_t directory_offset() const { return directory_offset_; }
+  // A record's entry of the directory, byte for byte.
+  std::string_view directory_entry(const ZipRecord& record) const {
+    return std::string_view(reinterpret_cast<const char*>(directory_.data()) + record.entry_offset, record.entry_bytes);
+  }
+
   // Both check the CRC.
   Result<std::string> read_text(const ZipRecord& record, const Limits& limits) const;
   Result<std::shared_ptr<Storage>> read_storage(const ZipRecord& record) const;
@@ -45,6 +54,8 @@ class ZipArchive {
   explicit ZipArchive(const ByteSource& source) : source_(&source) {}
   const ByteSource* source_;
   std::vector<ZipRecord> records_;
+  uint64_t directory_offset_ = 0;
+  std::vector<std::byte> directory_;
 };
 
 }  // namespace keirin::pt2

@@ -68,7 +68,9 @@ class KRN_API CapturedModel {
 namespace capture_detail {
 
 inline void flatten(std::vector<at::Tensor>& out, const at::Tensor& value) { out.push_back(value); }
-inline void flatten(std::vector<at::Tensor>& out, const std::vector<at::Tensor>& values) { out.insert(out.end(), values.begin(), values.end()); }
+inline void flatten(std::vector<at::Tensor>& out, const std::vector<at::Tensor>& values) {
+  out.insert(out.end(), values.begin(), values.end());
+}
 template <class... T>
 void flatten(std::vector<at::Tensor>& out, const std::tuple<T...>& values) {
   std::apply([&](const auto&... each) { (flatten(out, each), ...); }, values);

@@ -50,8 +50,9 @@ struct Form {
   std::vector<int64_t> sizes, strides;
   bool operator==(const Form&) const = default;
   bool fits(const at::Tensor& tensor) const {
-    return tensor.scalar_type() == dtype && tensor.device() == device && tensor.layout() == at::kStrided && tensor.sizes() == at::IntArrayRef(sizes) &&
-           tensor.strides() == at::IntArrayRef(strides) && !tensor.is_conj() && !tensor.is_neg();
+    return tensor.scalar_type() == dtype && tensor.device() == device && tensor.layout() == at::kStrided &&
+           tensor.sizes() == at::IntArrayRef(sizes) && tensor.strides() == at::IntArrayRef(strides) && !tensor.is_conj() &&
+           !tensor.is_neg();
   }
 };
 
@@ -79,8 +80,8 @@ struct Entry {
   }
   bool needs_gradients(const Tensors& inputs) const {
     const auto asks = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
-    return at::GradMode::is_enabled() &&
-           (std::any_of(inputs.begin(), inputs.end(), asks) || std::any_of(held.begin(), held.end(), [&](const Held& h) { return asks(h.tensor); }));
+    return at::GradMode::is_enabled() && (std::any_of(inputs.begin(), inputs.end(), asks) ||
+                                          std::any_of(held.begin(), held.end(), [&](const Held& h) { return asks(h.tensor); }));
   }
 };
 
@@ -106,11 +107,13 @@ struct Seen {
 
 // Where the two differ by more than another order of summation explains, in words; empty: nowhere.
 std::string difference(const Tensors& recorded, const Tensors& function, const std::string& what) {
-  if (recorded.size() != function.size()) return "it has " + std::to_string(recorded.size()) + " " + what + "s, the function " + std::to_string(function.size());
+  if (recorded.size() != function.size())
+    return "it has " + std::to_string(recorded.size()) + " " + what + "s, the function " + std::to_string(function.size());
   for (size_t i = 0; i < recorded.size(); ++i) {
     const at::Tensor &a = recorded[i], &b = function[i];
     const std::string name = what + " " + std::to_string(i);
-    if (a.defined() != b.defined() || (a.defined() && (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()))) return name + " has another form";
+    if (a.defined() != b.defined() || (a.defined() && (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes())))
+      return name + " has another form";
     if (!a.defined() || a.numel() == 0) continue;
     if (!at::isFloatingType(a.scalar_type())) {
       if (!at::equal(a, b)) return name + " has other values";
@@ -195,8 +198,11 @@ Status CapturedModel::Impl::compare(const Entry& entry, const Tensors& inputs) c
   if (what.empty()) what = difference(ours->inputs, theirs->inputs, "input after the call,");
   if (what.empty()) what = difference(ours->weights, theirs->weights, "weight after the call,");
   if (what.empty()) return {};
-  return Status(Code::k_wrong_result, Message{"the recorded operators do not answer as the function does: " + what, {}, "the function itself answers",
-                                              "something else than operators reads or makes its tensors (data_ptr, accessor, state in C++)"});
+  return Status(Code::k_wrong_result,
+                Message{"the recorded operators do not answer as the function does: " + what,
+                        {},
+                        "the function itself answers",
+                        "something else than operators reads or makes its tensors (data_ptr, accessor, state in C++)"});
 }
 
 // Values that the function raises an error for tell nothing; one set of others has to be answered.
@@ -213,8 +219,13 @@ Status CapturedModel::Impl::compare_on_other_values(const Entry& entry, const Te
     if (!status.ok()) raised = std::move(status);
   }
   if (compared > 0) return {};
-  return Status(Code::k_unsupported, Message{"the function raises an error for all other values that were tried, so that its recording cannot be compared with it: " +
-                                                 raised.message().what, {}, "the function itself answers", {}});
+  return Status(
+      Code::k_unsupported,
+      Message{"the function raises an error for all other values that were tried, so that its recording cannot be compared with it: " +
+                  raised.message().what,
+              {},
+              "the function itself answers",
+              {}});
 }
 
 Status CapturedModel::Impl::prepare(Entry& entry, const Tensors& inputs) {
@@ -226,7 +237,8 @@ Status CapturedModel::Impl::prepare(Entry& entry, const Tensors& inputs) {
     const at::Tensor& tensor = recording.reads[k].tensor;
     const void* storage = tensor.storage().unsafeGetStorageImpl();
     const uint32_t number = storages.try_emplace(storage, static_cast<uint32_t>(storages.size())).first->second;
-    weights.push_back({inputs.size() + k, recording.reads[k].name, from_at(tensor.detach()), number, static_cast<int64_t>(tensor.storage_offset() * tensor.itemsize())});
+    weights.push_back({inputs.size() + k, recording.reads[k].name, from_at(tensor.detach()), number,
+                       static_cast<int64_t>(tensor.storage_offset() * tensor.itemsize())});
     by_name[recording.reads[k].name] = tensor;
   }
   Options own = options;
@@ -241,9 +253,11 @@ Status CapturedModel::Impl::prepare(Entry& entry, const Tensors& inputs) {
   KRN_TRY(entry.session->compile(refs).status());
   for (const RecordedRead& read : recording.reads) {
     if (read.is_own) continue;
-    const bool is_state = std::any_of(entry.written_weights.begin(), entry.written_weights.end(), [&](const at::Tensor& w) { return w.is_alias_of(read.tensor); });
+    const bool is_state = std::any_of(entry.written_weights.begin(), entry.written_weights.end(),
+                                      [&](const at::Tensor& w) { return w.is_alias_of(read.tensor); });
     const bool has_version = !read.tensor.is_inference() && !is_state;
-    entry.held.push_back({read.tensor, read.tensor.unsafeGetTensorImpl()->data(), has_version ? static_cast<int64_t>(read.tensor._version()) : -1});
+    entry.held.push_back(
+        {read.tensor, read.tensor.unsafeGetTensorImpl()->data(), has_version ? static_cast<int64_t>(read.tensor._version()) : -1});
   }
   return {};
 }
@@ -257,14 +271,17 @@ CapturedModel open_captured(CapturedModel::Source source, const Options& options
   return CapturedModel(std::move(impl));
 }
 
-CapturedModel::CapturedModel(Source source, const LoadOptions& options) : CapturedModel(open_captured(std::move(source), take(options_of(options)))) {}
+CapturedModel::CapturedModel(Source source, const LoadOptions& options)
+    : CapturedModel(open_captured(std::move(source), take(options_of(options)))) {}
 
 void CapturedModel::compile(const Tensors& inputs) {
   const std::lock_guard lock(impl_->compile_mutex);
   auto entry = std::make_shared<Entry>();
   for (const at::Tensor& input : inputs) {
     if (!input.defined() || input.layout() != at::kStrided || input.is_conj() || input.is_neg())
-      raise(Status(Code::k_invalid_input, Message{"input " + std::to_string(entry->forms.size()) + " is not a plain strided tensor", {}, "nothing was compiled", {}}));
+      raise(Status(
+          Code::k_invalid_input,
+          Message{"input " + std::to_string(entry->forms.size()) + " is not a plain strided tensor", {}, "nothing was compiled", {}}));
     entry->forms.push_back({input.scalar_type(), input.device(), input.sizes().vec(), input.strides().vec()});
   }
   entry->state = impl_->state();
@@ -326,7 +343,8 @@ std::vector<ModelReport> reports_of(const CapturedModel::Impl& impl) {
     for (ModelReport& report : entry->session->reports()) out.push_back(std::move(report));
   }
   const auto note = [&](uint64_t calls, const std::string& why) {
-    if (calls > 0 && !out.empty()) out.back().reasons.push_back(std::to_string(calls) + " calls were answered by the function itself: " + why);
+    if (calls > 0 && !out.empty())
+      out.back().reasons.push_back(std::to_string(calls) + " calls were answered by the function itself: " + why);
   };
   note(impl.with_gradients, "gradient mode was on and an input or a weight asks for gradients (torch::NoGradGuard)");
   note(impl.with_other_weights, "a weight was written or moved after the decision (compile again)");

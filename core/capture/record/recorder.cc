@@ -31,11 +31,29 @@ constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 // Operators whose numbers follow from sizes and dtypes, which a recording is made for.
 bool tells_of_form(std::string_view op) {
-  static const std::set<std::string_view> names = {
-      "aten::size",    "aten::sym_size",          "aten::stride",     "aten::sym_stride",     "aten::numel",     "aten::sym_numel",
-      "aten::dim",     "aten::storage_offset",    "aten::sym_storage_offset", "aten::is_contiguous", "aten::sym_is_contiguous",
-      "aten::is_same_size", "aten::is_floating_point", "aten::is_complex", "aten::is_signed", "aten::is_conj", "aten::is_neg",
-      "aten::is_inference", "aten::is_leaf", "aten::can_cast", "aten::result_type", "aten::promote_types", "aten::_has_compatible_shallow_copy_type"};
+  static const std::set<std::string_view> names = {"aten::size",
+                                                   "aten::sym_size",
+                                                   "aten::stride",
+                                                   "aten::sym_stride",
+                                                   "aten::numel",
+                                                   "aten::sym_numel",
+                                                   "aten::dim",
+                                                   "aten::storage_offset",
+                                                   "aten::sym_storage_offset",
+                                                   "aten::is_contiguous",
+                                                   "aten::sym_is_contiguous",
+                                                   "aten::is_same_size",
+                                                   "aten::is_floating_point",
+                                                   "aten::is_complex",
+                                                   "aten::is_signed",
+                                                   "aten::is_conj",
+                                                   "aten::is_neg",
+                                                   "aten::is_inference",
+                                                   "aten::is_leaf",
+                                                   "aten::can_cast",
+                                                   "aten::result_type",
+                                                   "aten::promote_types",
+                                                   "aten::_has_compatible_shallow_copy_type"};
   return names.contains(op);
 }
 
@@ -54,9 +72,9 @@ bool makes_empty(std::string_view op) {
 
 // Whether the operator writes all of what it writes and reads nothing of it.
 bool overwrites(const c10::FunctionSchema& schema) {
-  static const std::set<std::string_view> names = {"aten::fill_",    "aten::zero_",      "aten::copy_",       "aten::normal_",    "aten::uniform_",
-                                                   "aten::random_",  "aten::bernoulli_", "aten::exponential_", "aten::cauchy_",  "aten::log_normal_",
-                                                   "aten::geometric_"};
+  static const std::set<std::string_view> names = {"aten::fill_",    "aten::zero_",       "aten::copy_",      "aten::normal_",
+                                                   "aten::uniform_", "aten::random_",     "aten::bernoulli_", "aten::exponential_",
+                                                   "aten::cauchy_",  "aten::log_normal_", "aten::geometric_"};
   if (names.contains(schema.name())) return true;
   return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& a) { return a.is_out(); });
 }
@@ -127,13 +145,17 @@ class Recorder {
 
 void Recorder::describe(const at::Tensor& tensor, const std::string& name) {
   const bool strided = tensor.layout() == at::kStrided && dtype_of(tensor.scalar_type()) != DType::kNone && !tensor.is_quantized();
-  if (!strided) return refuse("a tensor of layout " + c10::str(tensor.layout()) + " and dtype " + c10::toString(tensor.scalar_type()) + " has no program", name, "");
+  if (!strided)
+    return refuse(
+        "a tensor of layout " + c10::str(tensor.layout()) + " and dtype " + c10::toString(tensor.scalar_type()) + " has no program", name,
+        "");
   pt2::TensorMeta meta;
   meta.dtype = dtype_of(tensor.scalar_type());
   for (const int64_t size : tensor.sizes()) meta.sizes.push_back({size, nullptr, {}});
   for (const int64_t stride : tensor.strides()) meta.strides.push_back({stride, nullptr, {}});
   meta.storage_offset = {tensor.storage_offset(), nullptr, {}};
-  meta.device = {at::DeviceTypeName(tensor.device().type(), true), tensor.device().has_index() ? std::optional<int64_t>(tensor.device().index()) : std::nullopt};
+  meta.device = {at::DeviceTypeName(tensor.device().type(), true),
+                 tensor.device().has_index() ? std::optional<int64_t>(tensor.device().index()) : std::nullopt};
   program_.graph.tensor_values[name] = std::move(meta);
 }
 
@@ -183,7 +205,10 @@ std::string Recorder::name_of_stranger(const at::Tensor& tensor) {
     }
   }
   const auto given = given_names_.find(tensor.unsafeGetTensorImpl());
-  Read read{given != given_names_.end() ? given->second : "tensor" + std::to_string(reads_.size()), "read" + std::to_string(reads_.size()), tensor, {}};
+  Read read{given != given_names_.end() ? given->second : "tensor" + std::to_string(reads_.size()),
+            "read" + std::to_string(reads_.size()),
+            tensor,
+            {}};
   if (given == given_names_.end()) read.content = tensor.clone();
   const std::string value = read.value;
   reads_.push_back(std::move(read));
@@ -225,14 +250,15 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   const std::string name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
   const size_t count = schema.arguments().size(), begin = stack.size() - count;
   const bool gives_numbers = std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& r) {
-    return !r.type()->isSubtypeOf(*c10::TensorType::get()) && r.type()->kind() != c10::TypeKind::ListType && r.type()->kind() != c10::TypeKind::NoneType &&
-           !r.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
+    return !r.type()->isSubtypeOf(*c10::TensorType::get()) && r.type()->kind() != c10::TypeKind::ListType &&
+           r.type()->kind() != c10::TypeKind::NoneType && !r.type()->isSubtypeOf(*c10::OptionalType::ofTensor());
   });
   if (!trouble_.ok() || tells_of_form(schema.name()) || form_decides_equal(schema, stack)) return op.callBoxed(stack);
   if (gives_numbers)
-    refuse(name + " hands the value of a tensor to the code around it", name, "keep it in tensors (torch::where), or capture the parts before and behind it");
+    refuse(name + " hands the value of a tensor to the code around it", name,
+           "keep it in tensors (torch::where), or capture the parts before and behind it");
   if (op.hasTag(at::Tag::dynamic_output_shape))
-    refuse("how much " + name + " returns hangs on the values of a tensor", name, "capture the parts before and behind it");
+    refuse("how much " + name + " returns depends on the values of a tensor", name, "capture the parts before and behind it");
   if (schema.name() == "aten::set_" || schema.name() == "aten::resize_" || schema.name() == "aten::resize_as_")
     refuse(name + " gives a tensor other memory", name, "");
   if (!trouble_.ok()) return op.callBoxed(stack);
@@ -246,7 +272,8 @@ void Recorder::call(const c10::OperatorHandle& op, Stack& stack) {
   const bool overwriting = overwrites(schema);
   for (size_t i = 0; i < count; ++i) {
     const bool is_written = std::find(written.begin(), written.end(), i) != written.end();
-    auto argument = argument_of(arguments[i], schema.arguments()[i], [&](const at::Tensor& tensor) { return name_of(tensor, is_written && overwriting); });
+    auto argument = argument_of(arguments[i], schema.arguments()[i],
+                                [&](const at::Tensor& tensor) { return name_of(tensor, is_written && overwriting); });
     if (!argument) {
       refuse("argument \"" + schema.arguments()[i].name() + "\" of " + name + " has no form in a program", name, "");
       return op.callBoxed(stack);
@@ -312,7 +339,8 @@ Recording Recorder::finish() {
       const std::string source = read.value + "_content";
       program_.graph.tensor_values[source] = program_.graph.tensor_values[read.value];
       for (size_t i = 0; i < program_.inputs.size(); ++i)
-        if (program_.inputs[i].arg.names() == std::vector{read.value}) program_.inputs[i].arg = program_.graph.inputs[i] = {pt2::TensorArg{source}};
+        if (program_.inputs[i].arg.names() == std::vector{read.value})
+          program_.inputs[i].arg = program_.graph.inputs[i] = {pt2::TensorArg{source}};
       node.inputs.push_back({"self", {pt2::TensorArg{source}}, pt2::ArgumentKind::kPositional});
       node.outputs.push_back({pt2::TensorArg{read.value}});
       first.push_back(std::move(node));
@@ -355,7 +383,9 @@ class RecordingScope {
 
 Status ready() {
   if (const Status& status = registered(); !status.ok())
-    return Status(Code::k_unsupported, Message{"operators cannot be recorded in this process: " + status.message().what, {}, "the function itself answers",
+    return Status(Code::k_unsupported, Message{"operators cannot be recorded in this process: " + status.message().what,
+                                               {},
+                                               "the function itself answers",
                                                "another library has taken LibTorch's key for modes"});
   return {};
 }
@@ -376,7 +406,8 @@ Result<Recording> record(const TorchFunction& function, const std::vector<at::Te
     // A tensor that is given twice is two inputs: another call may have two tensors there.
     std::vector<at::Tensor> given = inputs;
     for (size_t i = 0; i < given.size(); ++i)
-      if (std::any_of(given.begin(), given.begin() + static_cast<ptrdiff_t>(i), [&](const at::Tensor& earlier) { return earlier.is_same(given[i]); }))
+      if (std::any_of(given.begin(), given.begin() + static_cast<ptrdiff_t>(i),
+                      [&](const at::Tensor& earlier) { return earlier.is_same(given[i]); }))
         given[i] = given[i].alias();
     for (const at::Tensor& input : given) recorder.add_input(input);
     std::vector<at::Tensor> outputs;
@@ -417,7 +448,8 @@ Result<pt2::Program> record_parts(const c10::OperatorHandle& op, const std::vect
   Recording recording = recorder.finish();
   pt2::Program program = std::move(recording.file.models.at("model").program);
   if (!recording.reads.empty()) return Status(Code::k_unsupported, "its parts read a tensor that they make unseen");
-  if (program.graph.nodes.size() > kMostParts) return Status(Code::k_unsupported, "it has " + std::to_string(program.graph.nodes.size()) + " parts");
+  if (program.graph.nodes.size() > kMostParts)
+    return Status(Code::k_unsupported, "it has " + std::to_string(program.graph.nodes.size()) + " parts");
   return program;
 }
 

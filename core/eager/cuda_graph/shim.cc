@@ -133,4 +133,5 @@ const char* error() { return last_error.c_str(); }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const KeirinCudaGraph keirin_cuda_graph = {create, begin, end, find_copy, redirect, replay, destroy, error};
+extern "C" __attribute__((visibility("default")))
+const KeirinCudaGraph keirin_cuda_graph = {create, begin, end, find_copy, redirect, replay, destroy, error};

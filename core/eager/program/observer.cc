@@ -77,9 +77,11 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
   if (site.op.schema().name().starts_with("aten::as_strided") && !operands.empty() && operands[0].has_storage()) {
     const auto& parameters = site.op.schema().arguments();
     bool from_start = false;  // of the storage, not of the operand
-    for (size_t i = 0; i < parameters.size() && i < stack.size(); ++i) from_start |= parameters[i].name() == "storage_offset" && !stack[i].isNone();
+    for (size_t i = 0; i < parameters.size() && i < stack.size(); ++i)
+      from_start |= parameters[i].name() == "storage_offset" && !stack[i].isNone();
     const AtTensor all(storage_elements(operands[0]));
-    const bool of_source = std::any_of(sources_.begin(), sources_.end(), [&](const Source& s) { return ranges_meet(AtTensor(s.all), all); });
+    const bool of_source =
+        std::any_of(sources_.begin(), sources_.end(), [&](const Source& s) { return ranges_meet(AtTensor(s.all), all); });
     seen_.reads_storage |= of_source && (from_start || !operands[0].is_non_overlapping_and_dense());
   }
   site.call(stack);
@@ -87,7 +89,9 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
   each_tensor(stack, [&](at::Tensor& tensor) { results.push_back(tensor); });
   if (results.size() != site.results.size()) return;  // a result without a name in the file: nothing is known of them
   for (size_t i = 0; i < results.size(); ++i) {
-    ObservedValue value{results[i].sizes().vec(), results[i].layout() == at::kStrided ? results[i].strides().vec() : std::vector<int64_t>(), {},
+    ObservedValue value{results[i].sizes().vec(),
+                        results[i].layout() == at::kStrided ? results[i].strides().vec() : std::vector<int64_t>(),
+                        {},
                         fills_storage(results[i])};
     if (operands.size() == site.operands.size() && results[i].has_storage())
       for (size_t k = 0; k < operands.size() && value.view_of.empty(); ++k)

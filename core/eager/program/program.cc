@@ -333,7 +333,8 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
     const auto is_copied = [&](const Impl::Input& input) {
       return input.source == Impl::Source::kTensor ||
-             (input.source == Impl::Source::kWeight && std::binary_search(written_weights.begin(), written_weights.end(), size_t{input.weight}));
+             (input.source == Impl::Source::kWeight &&
+              std::binary_search(written_weights.begin(), written_weights.end(), size_t{input.weight}));
     };
     WideCopies copies;
     for (size_t i = 0; i < sources.size(); ++i)

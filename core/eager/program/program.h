@@ -46,8 +46,8 @@ class EagerProgram {
   // `segments` may answer some of its segments; what it says no to, and the rest, is called as the file says.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs, SegmentRunner* segments = nullptr) const;
 
-  // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are worth their
-  // sizes, strides and addresses; where they are views of what was written, not their values.
+  // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are
+  // worth their sizes, strides and addresses; where they are views of what was written, not their values.
   Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const;
 
   // The same call again, and what each node of the file took of what is counted at `count` (core/tune/instructions.h), by its name: its

@@ -51,7 +51,8 @@ constexpr double kTf32Error = 1.0 / 2048;  // half a unit of the tenth bit
 
 bool is_product(std::string_view op) {
   op.remove_prefix(std::min(op.size(), op.find("::") + 2));
-  for (std::string_view name : {"conv", "_conv", "linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "lstm", "gru"})
+  for (std::string_view name :
+       {"conv", "_conv", "linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "lstm", "gru"})
     if (op.starts_with(name)) return true;
   return false;
 }
@@ -110,7 +111,8 @@ at::Tensor WideCopies::of(const at::Tensor& tensor) {
     if (block.elements.is_same(all)) block.elements = all.clone();
   }
   TORCH_CHECK((at - block.begin) % bytes == 0, "tensors share memory that their elements divide in different places");
-  return block.elements.as_strided(tensor.sizes(), tensor.strides(), static_cast<int64_t>((at - block.begin) / bytes) + tensor.storage_offset());
+  return block.elements.as_strided(tensor.sizes(), tensor.strides(),
+                                   static_cast<int64_t>((at - block.begin) / bytes) + tensor.storage_offset());
 }
 
 void RefereeRunner::run(const OperatorSite& site, torch::jit::Stack& stack) {
@@ -189,7 +191,8 @@ void RefereeRunner::round_results(const OperatorSite& site, torch::jit::Stack& s
     const auto shares = [&](const at::Tensor& operand) { return operand.has_storage() && result.is_alias_of(operand); };
     if (own == at::kDouble || std::any_of(untouched.begin(), untouched.end(), shares)) return;
     // A product's sums round at every term: some eight times what its result does, for sums of some hundred.
-    at::Tensor error = product && own == at::kFloat && roundings_.tf32 ? result * kTf32Error : (result.to(own).to(at::kDouble) - result) * (product ? 8 : 1);
+    at::Tensor error = product && own == at::kFloat && roundings_.tf32 ? result * kTf32Error
+                                                                       : (result.to(own).to(at::kDouble) - result) * (product ? 8 : 1);
     error.nan_to_num_(0, 0, 0);
     const double phase = 78.233 * static_cast<double>(roundings_.seed) + 3.7 * static_cast<double>(++num_rounded_);
     const at::Tensor place = at::arange(result.numel(), result.options()).view(result.sizes());

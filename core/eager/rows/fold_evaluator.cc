@@ -135,8 +135,8 @@ void FoldEvaluator::multiply(const Tensor& from, Tensor& to, size_t axis, const 
   const auto channels = static_cast<int64_t>(factors.size());
   const auto* x = static_cast<const T*>(from.data());
   auto* y = static_cast<T*>(to.data());
-  services_.parallel_for(type_of(from).num_elements() / std::max<int64_t>(inner, 1), std::max<int64_t>(1, 65536 / std::max<int64_t>(inner, 1)),
-                         [=, &factors](int64_t begin, int64_t end) {
+  services_.parallel_for(type_of(from).num_elements() / std::max<int64_t>(inner, 1),
+                         std::max<int64_t>(1, 65536 / std::max<int64_t>(inner, 1)), [=, &factors](int64_t begin, int64_t end) {
                            for (int64_t row = begin; row < end; ++row) {
                              const double factor = factors[static_cast<size_t>(row % channels)];
                              for (int64_t i = row * inner; i < (row + 1) * inner; ++i) y[i] = static_cast<T>(x[i] * factor);

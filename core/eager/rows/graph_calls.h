@@ -56,9 +56,8 @@ class EagerGraph {
                                                    const std::vector<TensorRef>& constants, CallOptions options = {});
   ~EagerGraph();
 
-  // The user's outputs, each with storage of its own, shared with no other one, unless the Graph says that it is an input; state and written
-  // inputs are updated before it returns. Inputs are not checked. Several threads may run at once if the Graph updates
-  // nothing.
+  // The user's outputs, each with storage of its own, shared with no other one, unless the Graph says that it is an input; state and
+  // written inputs are updated before it returns. Inputs are not checked. Several threads may run at once if the Graph updates nothing.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs) const;
   // A value for every output of the Graph, updates included, and nothing is written.
   Result<std::vector<TensorRef>> evaluate(const std::vector<TensorRef>& inputs) const;

@@ -40,7 +40,8 @@ const Library& library() {
     const auto find = [](const char* name) { return c10::Dispatcher::singleton().findSchema({name, ""}); };
     Library out{find("mkldnn::_reorder_convolution_weight"), find("mkldnn::_convolution_pointwise"),
                 find("mkldnn::_reorder_linear_weight"), find("mkldnn::_linear_pointwise"), false};
-    if (const auto over_acl = find("mkldnn::_is_mkldnn_acl_supported"); over_acl && out.reorder_conv && out.conv && out.reorder_linear && out.linear) {
+    if (const auto over_acl = find("mkldnn::_is_mkldnn_acl_supported");
+        over_acl && out.reorder_conv && out.conv && out.reorder_linear && out.linear) {
       Stack stack;
       over_acl->callBoxed(stack);
       out.there = stack.at(0).toBool();

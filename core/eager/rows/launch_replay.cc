@@ -26,7 +26,8 @@ void* open_library(std::string& why_not) {
     folders.push_back(std::filesystem::absolute(self.dli_fname, error).parent_path());
   if (auto program = std::filesystem::read_symlink("/proc/self/exe", error); !error) folders.push_back(program.parent_path());
   for (const auto& folder : folders)
-    for (const auto& candidate : {folder / kLibrary, folder / "lib" / kLibrary, folder / "keirin" / kLibrary, folder / "../lib/keirin" / kLibrary})
+    for (const auto& candidate :
+         {folder / kLibrary, folder / "lib" / kLibrary, folder / "keirin" / kLibrary, folder / "../lib/keirin" / kLibrary})
       if (std::filesystem::exists(candidate, error)) {
         if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
         const char* text = dlerror();
@@ -71,7 +72,8 @@ bool copied_at_once(const Tensor& to, const Tensor& from) {
 // Whether a recorded copy that reads what `spec` says can read `from` as it lies; asked by every call. Along one element there is
 // no stride.
 bool lies_alike(const TensorSpec& spec, const Tensor& from) {
-  if (from.dtype() != spec.dtype || from.rank() != static_cast<int64_t>(spec.strides.size()) || !(from.device() == spec.device)) return false;
+  if (from.dtype() != spec.dtype || from.rank() != static_cast<int64_t>(spec.strides.size()) || !(from.device() == spec.device))
+    return false;
   for (size_t d = 0; d < spec.strides.size(); ++d)
     if (spec.strides[d] != from.strides()[d] && spec.sizes[d] != 1) return false;
   return true;

@@ -166,7 +166,7 @@ Status fill_any(TensorServices& services, Tensor& tensor, int64_t n, const Gener
 
 Result<InitialValues> parse_initial_values(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return corrupt("it is no JSON object");
+  if (!json.is_object()) return corrupt("it is not a JSON object");
   InitialValues rules;
   KRN_TRY_LET(const double version, read_number(json, "version"));
   if (version != 1)

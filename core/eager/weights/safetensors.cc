@@ -98,7 +98,7 @@ Result<NamedTensors> read_safetensors(const std::string& path, TensorServices& s
   if (!file.read(header.data(), static_cast<std::streamsize>(header_bytes)))
     return at_path(Status(Code::k_corrupt, "the file was cut"));
   const Json json = Json::parse(header, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return at_path(Status(Code::k_corrupt, "the table is no JSON object"));
+  if (!json.is_object()) return at_path(Status(Code::k_corrupt, "the table is not a JSON object"));
   std::vector<Entry> entries;
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") continue;

@@ -202,7 +202,8 @@ Result<ClaimResult> UsedDevice::claim(const PluginRegion& region, const PolicyOp
   }
   if (!claims.lie.empty())
     return Status(Code::k_internal, Message{claims.lie, where, "nothing is claimed for this plugin", "report it to its publisher"});
-  if (Status status = check_claims(region, &claims.result); !status.ok()) return std::move(status).at(plugin_->name + " " + plugin_->version);
+  if (Status status = check_claims(region, &claims.result); !status.ok())
+    return std::move(status).at(plugin_->name + " " + plugin_->version);
   return std::move(claims.result);
 }
 

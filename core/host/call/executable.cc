@@ -97,8 +97,8 @@ void UsedExecutable::judge_hangs(std::chrono::milliseconds deadline, std::functi
 
 void UsedExecutable::still_running(std::chrono::milliseconds at_least) {
   if (!judge_hang_ || at_least < run_deadline_ || hung_) return;
-  hang_ = judge_hang_(Status(Code::k_timeout, Message{"hung in run (no end within " + std::to_string(run_deadline_.count()) + " ms)", where_,
-                                                      {}, {}}));
+  hang_ = judge_hang_(
+      Status(Code::k_timeout, Message{"hung in run (no end within " + std::to_string(run_deadline_.count()) + " ms)", where_, {}, {}}));
   hung_.store(true, std::memory_order_release);
 }
 

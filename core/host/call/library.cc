@@ -93,7 +93,7 @@ Status check_library_file(const std::string& path) {
   if (!file) return refuse("the library cannot be opened");
   file.read(reinterpret_cast<char*>(&header), sizeof(header));
   if (file.gcount() != sizeof(header) || std::string_view(reinterpret_cast<char*>(header.e_ident), 4) != ELFMAG)
-    return refuse("the library is no ELF file");
+    return refuse("the library is not an ELF file");
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
     return refuse("the library is not built for a 64-bit little-endian machine");
   if (header.e_machine != kMachine)

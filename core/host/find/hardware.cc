@@ -184,8 +184,9 @@ std::string name_of_midr(uint64_t midr) {
   };
   constexpr uint32_t kAnyPart = 0x1000;
   constexpr Core kCores[] = {
-      {0x41, 0xd08, "Arm Cortex-A72"},  {0x41, 0xd0b, "Arm Cortex-A76"},  {0x41, 0xd0c, "Arm Neoverse N1"}, {0x41, 0xd40, "Arm Neoverse V1"},
-      {0x41, 0xd49, "Arm Neoverse N2"}, {0x41, 0xd4f, "Arm Neoverse V2"}, {0x61, kAnyPart, "Apple processor"},
+      {0x41, 0xd08, "Arm Cortex-A72"},     {0x41, 0xd0b, "Arm Cortex-A76"},  {0x41, 0xd0c, "Arm Neoverse N1"},
+      {0x41, 0xd40, "Arm Neoverse V1"},    {0x41, 0xd49, "Arm Neoverse N2"}, {0x41, 0xd4f, "Arm Neoverse V2"},
+      {0x61, kAnyPart, "Apple processor"},
   };
   const uint32_t implementer = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
   for (const Core& core : kCores)

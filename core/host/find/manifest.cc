@@ -156,7 +156,7 @@ Status check_lines(const std::string& path, std::string_view text) {
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (!ManifestLine(line).well_formed())
       return wrong(path, "no valid TOML, or more of it than a manifest may use: line " + std::to_string(number) +
-                             " is no [header] and no key with a string, an integer, true, false or a list of them");
+                             " is neither a [header] nor a key with a string, an integer, true, false or a list of them");
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return {};

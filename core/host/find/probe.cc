@@ -9,13 +9,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
+#include <string_view>
 
 #include "core/base/files.h"
 #include "core/base/sha256.h"
 #include "core/host/worker/channel.h"
 #include "core/host/worker/child_process.h"
 #include "core/host/worker/worker_words.h"
+
+extern char** environ;
 
 namespace keirin {
 namespace {
@@ -174,6 +178,15 @@ int serve_probe(int request_fd, int reply_fd) {
 
 VerdictStore::VerdictStore(std::string cache_dir, const std::vector<HardwareItem>& hardware) {
   hardware_text_ = json_text(hardware_json(hardware));
+  // What plugins read there: the level of a processor, where a compiler lies. What none of them reads costs one more probe.
+  std::vector<std::string> said;
+  for (char** each = environ; *each != nullptr; ++each)
+    if (const std::string_view variable = *each; variable.starts_with("KEIRIN_") || variable.starts_with("LD_LIBRARY_PATH="))
+      said.emplace_back(variable);
+  std::sort(said.begin(), said.end());
+  std::string all;
+  for (const std::string& variable : said) all += variable + '\0';
+  environment_hash_ = hex(sha256(all.data(), all.size()));
   if (cache_dir.empty()) return;
   std::string dir = std::move(cache_dir) + "/probe";
   if (make_private_dir(dir).ok()) dir_ = std::move(dir);
@@ -188,6 +201,7 @@ std::string VerdictStore::path_of(const PluginSession::Identity& identity) const
                     {"inode", info.st_ino},        {"written_s", info.st_mtim.tv_sec},
                     {"written_ns", info.st_mtim.tv_nsec}, {"changed_s", info.st_ctim.tv_sec},
                     {"changed_ns", info.st_ctim.tv_nsec}, {"hardware", hardware_text_},
+                    {"environment", environment_hash_},
                     {"abi", {KRN_ABI_MAJOR, KRN_ABI_MINOR}}};
   const std::string text = json_text(key);
   return dir_ + "/" + hex(sha256(text.data(), text.size()));

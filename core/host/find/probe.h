@@ -35,7 +35,8 @@ Result<ProbeVerdict> probe_plugin(const std::string& worker, const PluginSession
 // The child's side: reads the request from `request_fd`, answers line by line on `reply_fd`. Returns the exit status.
 int serve_probe(int request_fd, int reply_fd);
 
-// Verdicts by identity of the library's file, so that an unchanged plugin is probed once. Wrong or torn files count as none.
+// Verdicts by identity of the library's file, the hardware and what the environment says to plugins, so that an unchanged plugin is probed
+// once. Wrong or torn files count as none.
 class VerdictStore {
  public:
   VerdictStore(std::string cache_dir, const std::vector<HardwareItem>& hardware);
@@ -46,6 +47,7 @@ class VerdictStore {
   std::string path_of(const PluginSession::Identity& identity) const;  // empty: the file cannot be looked at
   std::string dir_;  // empty: nothing is remembered
   std::string hardware_text_;
+  std::string environment_hash_;  // of what the environment says to plugins
 };
 
 }  // namespace keirin

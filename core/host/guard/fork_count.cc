@@ -19,8 +19,10 @@ uint64_t fork_count() {
 }
 
 Status forked_copy() {
-  return Status(Code::k_unsupported, Message{"this process was forked after its plugins were loaded, and plugins cannot be used in a copy", {},
-                                             "eager answers", "start processes by exec (in Python: the start method spawn), or fork first"});
+  return Status(Code::k_unsupported, Message{"this process was forked after its plugins were loaded, and plugins cannot be used in a copy",
+                                             {},
+                                             "eager answers",
+                                             "start processes by exec (in Python: the start method spawn), or fork first"});
 }
 
 }  // namespace keirin

@@ -40,7 +40,8 @@ std::set<std::string> Quarantine::judged_wrong(const std::string& guid, const st
 std::optional<std::string> Quarantine::why_not(const std::string& guid, const std::string& build, const Hash& region) const {
   const std::string name = hex(region);
   for (const BadRecord& r : of_plugin(guid, build))
-    if (r.region == name && r.function != kJudgedWrong) return "quarantined: " + r.plugin + ": " + r.what + " on this region (" + name.substr(0, 12) + ") before";
+    if (r.region == name && r.function != kJudgedWrong)
+      return "quarantined: " + r.plugin + ": " + r.what + " on this region (" + name.substr(0, 12) + ") before";
   return why_not(guid, build);
 }
 

@@ -72,7 +72,8 @@ class Watchdog {
       const int64_t looks = flight->looks_;
       lock.unlock();
       // It may have left meanwhile. The executable is there as long as the flight, which does not go now.
-      if (Executable* const in = flight->in_.load(std::memory_order_acquire); in && flight->run_.load(std::memory_order_relaxed) == flight->seen_)
+      if (Executable* const in = flight->in_.load(std::memory_order_acquire);
+          in && flight->run_.load(std::memory_order_relaxed) == flight->seen_)
         in->still_running(looks * Flight::kLook);
       lock.lock();
       flight->telling_ = false;

@@ -144,7 +144,7 @@ Result<Packet> receive_packet(int socket, uint64_t max_bytes, const Patience& pa
   KRN_TRY(receive_all(socket, head.data(), head.size(), nullptr, patience));
   packet.number = header.number;
   if (!head.empty()) packet.head = json::parse(head, nullptr, false);
-  if (!head.empty() && !packet.head.is_object()) return garbage("its head is no JSON object");
+  if (!head.empty() && !packet.head.is_object()) return garbage("its head is not a JSON object");
   for (uint32_t i = 0; i < header.num_blobs; ++i) {
     packet.blobs.emplace_back(header.blob_bytes[i], '\0');
     KRN_TRY(receive_all(socket, packet.blobs.back().data(), packet.blobs.back().size(), nullptr, patience));

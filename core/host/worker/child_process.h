@@ -29,8 +29,9 @@ class ChildProcess {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `request` becomes standard input (-1: empty), `channel` descriptor 3; both lie above it (above_standard) and stay the caller's to close. Standard error goes into
-  // a memory file, so that nobody has to read it while the child runs. `unsupported` if it cannot be started.
+  // `request` becomes standard input (-1: empty), `channel` descriptor 3; both lie above it (above_standard) and stay the caller's to
+  // close. Standard error goes into a memory file, so that nobody has to read it while the child runs. `unsupported` if it cannot be
+  // started.
   static Result<ChildProcess> start(const std::string& program, const char* role, int request, int channel);
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;

@@ -109,7 +109,8 @@ class Runs {
 int serve_run(int channel) {
   static RunServices services;
   static Runs* const runs = new Runs;  // never freed: nothing of a plugin's is released when the process ends
-  return serve_plugin(channel, KRN_ROLE_RUN, services, [](UsedPlugin& plugin, const Packet& packet) { return runs->answer(plugin, packet); });
+  return serve_plugin(channel, KRN_ROLE_RUN, services,
+                      [](UsedPlugin& plugin, const Packet& packet) { return runs->answer(plugin, packet); });
 }
 
 }  // namespace keirin

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The role of keirin-worker that worker mode starts: what it answers to is in compile_words.h (load, drop) and channel.h (a run is a number).
+// The role of keirin-worker that worker mode starts: what it answers to is in compile_words.h (load, drop) and channel.h (a run is a
+// number).
 #pragma once
 
 namespace keirin {

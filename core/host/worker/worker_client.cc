@@ -112,7 +112,8 @@ Status WorkerClient::ended(Status status, const char* stage, milliseconds deadli
   if (!told) end.timed_out = hung;
   std::string what = status.message().what;
   if (hung || told) what = describe(end, stage, deadline);
-  if (starved) what = "the machine was too busy for a " + std::string(stage) + " in the background within " + std::to_string(deadline.count()) + " ms";
+  if (starved)
+    what = "the machine was too busy for a " + std::string(stage) + " in the background within " + std::to_string(deadline.count()) + " ms";
   return Status(machine || starved ? Code::k_exhausted : status.code(), Message{std::move(what), plugin_.name + ", " + place_, {}, {}});
 }
 

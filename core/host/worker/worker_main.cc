@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // keirin-worker: the process in which a plugin is looked at ("probe"), compiles ("compile") and, in worker mode, runs ("run"), so that
-// its crash or hang costs a verdict, an attempt or a call's time and not the service. Started by the host only; descriptor 3 is the way back. It knows no
-// LibTorch.
+// its crash or hang costs a verdict, an attempt or a call's time and not the service. Started by the host only; descriptor 3 is the way
+// back. It knows no LibTorch.
 #include <sys/prctl.h>
 #include <sys/resource.h>
 

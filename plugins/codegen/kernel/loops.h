@@ -123,7 +123,8 @@ std::string structure_key(const Kernel& kernel);
 
 // The run-time arguments that go with structure_key, in a fixed order that the printers and the LLVM builder share: axis sizes,
 // then for each access: offset, coefficient per axis; for each indirect: stride, limit; for each guard: offset, coefficient
-// per axis, limit; then each literal of the DAG that is_argument. All i64. Pointers come apart from these: one per Kernel::buffers, then row_ptr and perm if has_csr.
+// per axis, limit; then each literal of the DAG that is_argument. All i64. Pointers come apart from these: one per Kernel::buffers, then
+// row_ptr and perm if has_csr.
 std::vector<int64_t> size_arguments(const Kernel& kernel);
 
 }  // namespace keirin::codegen

@@ -75,7 +75,8 @@ int transposed_axis(const Kernel& k) {
 
 // Rows that a gather brings, contiguous along inner.
 bool gathers_rows(const Kernel& k) {
-  return std::any_of(k.accesses.begin(), k.accesses.end(), [](const Access& a) { return !a.indirects.empty() && a.index.coeff.back() == 1; });
+  return std::any_of(k.accesses.begin(), k.accesses.end(),
+                     [](const Access& a) { return !a.indirects.empty() && a.index.coeff.back() == 1; });
 }
 
 bool stores_all_contiguous(const Kernel& k) {
@@ -104,8 +105,8 @@ class Chooser {
     else flat();
     s_.whole = inner_ % s_.vec == 0;
     const int64_t rows_at_once = s_.threads / s_.group;
-    s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 && serial_ * inner_ == int64_t{s_.group} * s_.cluster * s_.chunks * s_.vec &&
-              outer_ % rows_at_once == 0;
+    s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 &&
+              serial_ * inner_ == int64_t{s_.group} * s_.cluster * s_.chunks * s_.vec && outer_ % rows_at_once == 0;
     return s_;
   }
 
@@ -393,7 +394,8 @@ bool reads_stores_since(const Kernel& k, const Stage& stage, size_t first, size_
   for (size_t s = first; s < end; ++s)
     for (const auto& st : k.stages[s].stores)
       for (size_t n = 0; n < in.size(); ++n)
-        if (in[n] && k.dag.nodes[n].prim == Prim::kLoad && k.accesses[k.dag.nodes[n].imm].buffer == k.accesses[st.access].buffer) return true;
+        if (in[n] && k.dag.nodes[n].prim == Prim::kLoad && k.accesses[k.dag.nodes[n].imm].buffer == k.accesses[st.access].buffer)
+          return true;
   return false;
 }
 
@@ -413,8 +415,8 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 
 std::string schedule_key(const Schedule& s) {
   std::string out;
-  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split}, s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile,
-                s.cluster, int{s.ahead}, s.staged, s.slide, s.skew})
+  for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split},
+                s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile, s.cluster, int{s.ahead}, s.staged, s.slide, s.skew})
     out += "/" + std::to_string(v);
   return out;
 }

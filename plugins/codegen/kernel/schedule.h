@@ -34,7 +34,7 @@ struct Schedule {
   int vec = 1;           // elements of inner that a thread takes at once
   int threads = 256;     // of a block
   int group = 1;
-  int chunks = 0;        // row shape: pieces that a thread keeps in registers; 0: too long, read again in each pass. Flat: that it takes at once
+  int chunks = 0;  // row shape: pieces that a thread keeps in registers; 0: too long, read again in each pass. Flat: that it takes at once
   bool wide = false;     // 64-bit indices
   bool whole = false;    // inner is a multiple of vec: no piece has a tail
   bool full = false;     // row shape, whole: and every thread has all its pieces of every row

@@ -136,7 +136,8 @@ llvm::Value* KernelEmitter::pointer(uint32_t number) {
   return value;
 }
 
-// Units count blocks fastest, then the last outer axis; the other way round where that walks down. The first unit's indices come from divisions, the others from carrying.
+// Units count blocks fastest, then the last outer axis; the other way round where that walks down. The first unit's indices come from
+// divisions, the others from carrying.
 void KernelEmitter::emit_units() {
   struct Digit {
     llvm::AllocaInst* index;

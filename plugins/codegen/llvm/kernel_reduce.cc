@@ -96,7 +96,8 @@ KernelEmitter::Partial KernelEmitter::merge(const Stage& stage, Partial x, Parti
                      : (is_bool ? b_.CreateICmpULT(y.value, x.value) : b_.CreateICmpSLT(y.value, x.value));
     equal = b_.CreateICmpEQ(x.value, y.value);
   }
-  Value* take = b_.CreateOr(better, b_.CreateAnd(equal, KRN_PLANTED(argmax_tie) ? b_.CreateICmpSGT(y.position, x.position) : b_.CreateICmpSLT(y.position, x.position)));
+  Value* take = b_.CreateOr(better, b_.CreateAnd(equal, KRN_PLANTED(argmax_tie) ? b_.CreateICmpSGT(y.position, x.position)
+                                                                                : b_.CreateICmpSLT(y.position, x.position)));
   return {b_.CreateSelect(take, y.value, x.value), b_.CreateSelect(take, y.position, x.position)};
 }
 

@@ -73,7 +73,9 @@ std::vector<uint8_t> save_artifact(const CompiledRegion& executable, const Backe
 
 std::unique_ptr<CompiledRegion> load_artifact(std::span<const uint8_t> body, std::span<const uint8_t> region,
                                           std::span<const uint8_t, 32> region_hash, Backend& backend, const CompileContext& context) {
-  auto corrupt = [](const char* why) { return kit::Error(KRN_STATUS_corrupt, std::string("artifact body: ") + why + "; it is dropped and the region compiled again"); };
+  auto corrupt = [](const char* why) {
+    return kit::Error(KRN_STATUS_corrupt, std::string("artifact body: ") + why + "; it is dropped and the region compiled again");
+  };
   Head head;
   if (body.size() < sizeof head) throw corrupt("too short");
   std::memcpy(&head, body.data(), sizeof head);

@@ -167,8 +167,8 @@ class Builder {
     }
   }
 
-  // The steps in order as `describe` says them, with what the prior expected of a kernel (plugins/codegen/kernel/price.cc): a measured time that
-  // is far from it is where to look.
+  // The steps in order as `describe` says them, with what the prior expected of a kernel (plugins/codegen/kernel/price.cc): a measured time
+  // that is far from it is where to look.
   std::string plan_text() const {
     std::string out;
     for (size_t s = 0; s < plan_.size(); ++s) {

@@ -31,7 +31,8 @@ void CompiledRegion::return_table(std::unique_ptr<RunTable> table) const {
 krn_code CompiledRegion::run(const krn_run& run, krn_host* host, const krn_host_threads* threads, krn_err* err) const {
   if (run.num_inputs != num_inputs_ || run.num_outputs != num_outputs_ ||
       run.workspace_bytes < static_cast<uint64_t>(workspace_bytes_) || (workspace_bytes_ > 0 && !run.workspace)) {
-    kit::set_error(err, KRN_STATUS_invalid_input, "run: the number of tensors or the workspace is not what the executable needs; ask needs");
+    kit::set_error(err, KRN_STATUS_invalid_input,
+                   "run: the number of tensors or the workspace is not what the executable needs; ask needs");
     return KRN_STATUS_invalid_input;
   }
   std::unique_ptr<RunTable> table = take_table();

@@ -503,8 +503,8 @@ class Emitter {
     for (const FormGuard& g : live) in.guards.push_back(g);
     double fill = kind == Kind::kF32 || kind == Kind::kF64 ? fill_d : static_cast<double>(fill_i);
     // A load's fill is a double: a number that none holds is chosen beside the load.
-    const bool holds = kind == Kind::kF32 || kind == Kind::kF64 || KRN_PLANTED(fill_rounded) || fill_i == std::numeric_limits<int64_t>::min() ||
-                       (fill_i <= int64_t{1} << 53 && fill_i >= -(int64_t{1} << 53));
+    const bool holds = kind == Kind::kF32 || kind == Kind::kF64 || KRN_PLANTED(fill_rounded) ||
+                       fill_i == std::numeric_limits<int64_t>::min() || (fill_i <= int64_t{1} << 53 && fill_i >= -(int64_t{1} << 53));
     if (outermost && holds && !live.empty() && layout_.stored(x) && !is_result(x)) {
       return load(x, intern(std::move(in)), fill);
     }
@@ -738,7 +738,8 @@ Space space_of(const FlatRegion& r, int leader) {
 
 }  // namespace
 
-static std::variant<Draft, Refusal> emit_in(const Space& space, const FlatRegion& region, const Layout& layout, std::span<const int> results) {
+static std::variant<Draft, Refusal> emit_in(const Space& space, const FlatRegion& region, const Layout& layout,
+                                            std::span<const int> results) {
   std::vector<Atom> atoms;
   for (int d = 0; d < static_cast<int>(space.sizes.size()); ++d) {
     if (space.sizes[d] != 1 || d == space.pinned_dim || d == space.segment_dim) atoms.push_back({d, space.sizes[d], 1});

@@ -77,7 +77,9 @@ class Fuser {
   }
 
  private:
-  [[noreturn]] static void unknown() { throw kit::Error(KRN_STATUS_corrupt, "kernels that were planned before cannot be built now; the region is compiled again"); }
+  [[noreturn]] static void unknown() {
+    throw kit::Error(KRN_STATUS_corrupt, "kernels that were planned before cannot be built now; the region is compiled again");
+  }
 
   struct Candidate {
     double gain = 0;
@@ -227,7 +229,8 @@ class Fuser {
       if (!store.store || p_.alias_of[store.tensor] < 0) continue;
       for (const DraftAccess& load : g.draft.accesses) {
         if (load.store || load.tensor != p_.alias_of[store.tensor]) continue;
-        bool same = load.index.coeff == store.index.coeff && (load.index.offset == store.index.offset || KRN_PLANTED(shift_in_place)) && load.indirects.empty();
+        bool same = load.index.coeff == store.index.coeff && (load.index.offset == store.index.offset || KRN_PLANTED(shift_in_place)) &&
+                    load.indirects.empty();
         if ((!same || g.kernel.stages.size() > 1) && !KRN_PLANTED(update_in_place)) return false;  // a later stage reads it again
       }
     }

@@ -94,7 +94,8 @@ class Preparer {
       const Tensor& result = r_.tensors[node.results[0]];
       for (int m = first_node; m < n; ++m) {
         const TensorNode& other = r_.nodes[m];
-        if (other.op != node.op || other.results[0] < first_tensor || other.operands != node.operands || !(other.attrs == node.attrs)) continue;
+        if (other.op != node.op || other.results[0] < first_tensor || other.operands != node.operands || !(other.attrs == node.attrs))
+          continue;
         const Tensor& before = r_.tensors[other.results[0]];
         if (before.dtype != result.dtype || before.sizes != result.sizes) continue;
         same[node.results[0]] = other.results[0];
@@ -134,7 +135,8 @@ class Preparer {
       if (p_.alias_of[t] >= 0 && (place_slice_update(t, s) || place_row_update(t, s))) continue;
       int source = t;
       while (p_.alias_of[t] < 0 && pull_back(source, s)) source = r_.producer(source)->operands[0];
-      bool other_output = source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
+      bool other_output =
+          source != t && std::any_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& x) { return x.tensor == source; });
       bool computed = r_.producer(source) && !is_view(r_.producer(source)->op) && !p_.layout.stored(source) && !other_output;
       if (computed && source != t && is_anchor(r_.producer(source)->op))
         computed = takes_stored(describe_anchor(r_, *r_.producer(source)), s);
@@ -315,7 +317,9 @@ class Preparer {
       asked.alpha = post.alpha, asked.beta = post.beta;
       return known;
     }
-    if (arity != 2 || node.operands[0] == node.operands[1] || (node.op != kOp_add && node.op != kOp_mul && !(node.op == kOp_sub && KRN_PLANTED(epilogue_order)))) return false;
+    if (arity != 2 || node.operands[0] == node.operands[1] ||
+        (node.op != kOp_add && node.op != kOp_mul && !(node.op == kOp_sub && KRN_PLANTED(epilogue_order))))
+      return false;
     post.operand = node.operands[0] == t ? node.operands[1] : node.operands[0];
     const Tensor& other = r_.tensors[post.operand];
     double scalar = 0;

@@ -151,8 +151,11 @@ class Checker {
         return "";
       case kOp_max_pool:
       case kOp_avg_pool:
-        if (!spatial(a_.kernel) || a_.stride.size() != a_.kernel.size() || a_.padding.size() != a_.kernel.size()) return "a window of other rank";
-        return (a_.dilation.empty() || a_.dilation.size() == a_.kernel.size()) && equal_lead(x, a_.kernel.size()) ? "" : "a window of other rank";
+        if (!spatial(a_.kernel) || a_.stride.size() != a_.kernel.size() || a_.padding.size() != a_.kernel.size())
+          return "a window of other rank";
+        return (a_.dilation.empty() || a_.dilation.size() == a_.kernel.size()) && equal_lead(x, a_.kernel.size())
+                   ? ""
+                   : "a window of other rank";
       case kOp_adaptive_avg_pool: return spatial(a_.sizes) && equal_lead(x, a_.sizes.size()) ? "" : "a window of other rank";
       case kOp_upsample_nearest:
       case kOp_upsample_bilinear: return x.size() > 2 && equal_lead(x, x.size() - 2) ? "" : "sizes of other rank";

@@ -76,7 +76,8 @@ class Claimer {
       const krn_gtype& x = *krn_graph_value_type(&g_, krn_graph_operand(&g_, &node, 0));
       if (a.dim < 0 || a.dim >= x.rank || krn_graph_sizes(&g_, &x)[a.dim] == 0) return "a gather from an empty axis";
     }
-    if (node.op == kOp_index_reduce && a.reduce == "none" && !backend_.target().updates_rows) return "rows of an index are not written here";
+    if (node.op == kOp_index_reduce && a.reduce == "none" && !backend_.target().updates_rows)
+      return "rows of an index are not written here";
     return node.op == kOp_scatter || node.op == kOp_index_reduce || node.op == kOp_cumsum ? generated(node) : "";
   }
 

@@ -366,7 +366,8 @@ class Writer {
     if (mask >= 0 && t(mask).dtype != kDType_bool) x = scalar(kOp_add, {x, mask});
     if (node_.attrs.causal) {  // query i sees keys up to i, however many there are of either
       int query = coordinate(all, last - 1);
-      if (KRN_PLANTED(causal_bottom_right)) query = scalar(kOp_add, {query, r_.constant(static_cast<double>(all[last] - all[last - 1]), kDType_i64, all)});
+      if (KRN_PLANTED(causal_bottom_right))
+        query = scalar(kOp_add, {query, r_.constant(static_cast<double>(all[last] - all[last - 1]), kDType_i64, all)});
       hide(r_.add(kOp_ge, {query, coordinate(all, last)}, kDType_bool, all));
     }
     int high = reduce(kOp_amax, x, {last});

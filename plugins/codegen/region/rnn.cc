@@ -47,7 +47,8 @@ bool rnn_is_plain(const AnchorDesc& a, std::string& why_not) {
   if (a.operands[0].sizes.size() != 3) return no("a recurrent cell without a batch");
   const RnnShape s(a);
   if (a.results.size() < (s.lstm ? 3u : 2u)) return no("a recurrent cell without its last state");
-  if (a.operands.size() != s.first_weight + static_cast<size_t>(s.layers * s.directions) * (s.biases ? 4 : 2)) return no("a recurrent cell with projections");
+  if (a.operands.size() != s.first_weight + static_cast<size_t>(s.layers * s.directions) * (s.biases ? 4 : 2))
+    return no("a recurrent cell with projections");
   for (size_t i = 0; i < a.operands.size(); ++i)
     if (!(i == 0 ? is_sequence(a.operands[i]) : is_dense(a.operands[i]))) return no("a recurrent cell over a strided operand");
   for (const TensorDesc& r : a.results)

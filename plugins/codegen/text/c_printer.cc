@@ -325,7 +325,8 @@ bool Printer::only_added_to_one(int32_t id) const {
   for (const Node& n : k_.dag.nodes) {
     if (n.a != id && n.b != id && n.c != id) continue;
     const int32_t other = n.a == id ? n.b : n.a;
-    if (n.prim != Prim::kAdd || k_.dag.nodes[other].prim != Prim::kLiteral || std::bit_cast<double>(k_.dag.nodes[other].imm) != 1.0) return false;
+    if (n.prim != Prim::kAdd || k_.dag.nodes[other].prim != Prim::kLiteral || std::bit_cast<double>(k_.dag.nodes[other].imm) != 1.0)
+      return false;
   }
   return true;
 }
@@ -363,7 +364,8 @@ std::string Printer::expression(const Node& n) const {
     default: break;
   }
   if (const char* op = infix(n.prim)) return x + op + y;
-  if (n.prim == Prim::kErf && n.kind == Kind::kF32 && only_added_to_one(static_cast<int32_t>(&n - k_.dag.nodes.data()))) return "krn_erf(" + x + ")";
+  if (n.prim == Prim::kErf && n.kind == Kind::kF32 && only_added_to_one(static_cast<int32_t>(&n - k_.dag.nodes.data())))
+    return "krn_erf(" + x + ")";
   if (const char* f = function_name(n.prim)) {
     return std::string(f) + (n.kind == Kind::kF32 ? "f(" : "(") + x + (n.b >= 0 ? ", " + y : "") + ")";
   }
@@ -459,7 +461,8 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     if (!in[id] || n.prim != Prim::kLoad || level_[id] != kElementLevel || !names_[id].empty()) continue;
     const auto access = static_cast<uint32_t>(n.imm);
     const Access& acc = k_.accesses[access];
-    const std::string q = number(access), storage = storage_name(acc.dtype), cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
+    const std::string q = number(access), storage = storage_name(acc.dtype),
+                      cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
     if (tiled(acc)) {
       names_[id] = cast + storage + "::get(tile" + q + "[tx + j][ty])";
       continue;
@@ -478,8 +481,8 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     if (fetch == Fetch::kAhead && ahead_[access] >= 0)
       line(x + " = krn_brought<" + storage + ", " + v + ", " + number(s_.threads) + ">(" + place_ahead(access) + ");");
     else if (fetch != Fetch::kDone)
-      line((fetch == Fetch::kNow ? "const KrnPack<" + storage + ", " + v + "> " : "") + x + " = krn_fetch<" + storage + ", " + v + ">(q" + q + " + o" + q +
-           " + i, " + (acc.guards.empty() ? "m" : "g" + q + " ? m : 0") + ");");
+      line((fetch == Fetch::kNow ? "const KrnPack<" + storage + ", " + v + "> " : "") + x + " = krn_fetch<" + storage + ", " + v + ">(q" +
+           q + " + o" + q + " + i, " + (acc.guards.empty() ? "m" : "g" + q + " ? m : 0") + ");");
     if (fetch == Fetch::kAhead) continue;
     names_[id] = cast + storage + "::get(" + x + ".s[j])";
     if (!acc.guards.empty()) names_[id] = "(g" + q + " ? " + names_[id] + " : " + fill(acc, n.kind) + ")";
@@ -488,7 +491,8 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
 
 // The thread's own words of piece c.
 std::string Printer::place_ahead(uint32_t access) const {
-  return "ahead + " + number(ahead_[access]) + " + c * " + number(int64_t{words_of_piece(k_.accesses[access], s_)} * s_.threads) + " + KRN_THREAD";
+  return "ahead + " + number(ahead_[access]) + " + c * " + number(int64_t{words_of_piece(k_.accesses[access], s_)} * s_.threads) +
+         " + KRN_THREAD";
 }
 
 void Printer::prepare_store(uint32_t access) {

@@ -142,19 +142,21 @@ void Printer::map_body(const std::vector<bool>& in, size_t first, size_t count) 
 
 // `pieces` pieces: their contiguous loads in a first loop, the work in a second. Where those loads go through an index, all indices
 // are read in a loop before: the address of the first would otherwise be waited for before the second index is asked for.
-void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head, const std::function<void()>& body) {
+void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const std::function<void()>& head,
+                    const std::function<void()>& body) {
   const std::string loop = "KRN_UNROLL for (int c = 0; c < " + number(pieces) + "; ++c)";
   take_kept(first);
   bool ahead = false;
   for (size_t id = 0; id < in.size(); ++id) {
     if (!fetched_load(in, id)) continue;
     ahead = true;
-    line("KrnPack<" + storage_name(k_.accesses[k_.dag.nodes[id].imm].dtype) + ", " + number(s_.vec) + "> x" + number(static_cast<int64_t>(id)) + "[" +
-         number(pieces) + "];");
+    line("KrnPack<" + storage_name(k_.accesses[k_.dag.nodes[id].imm].dtype) + ", " + number(s_.vec) + "> x" +
+         number(static_cast<int64_t>(id)) + "[" + number(pieces) + "];");
   }
   std::vector<size_t> indices;
   for (size_t id = 0; ahead && id < in.size(); ++id)
-    if (in[id] && level_[id] == kPieceLevel && k_.dag.nodes[id].prim == Prim::kLoad && k_.dag.nodes[id].kind == Kind::kI64) indices.push_back(id);
+    if (in[id] && level_[id] == kPieceLevel && k_.dag.nodes[id].prim == Prim::kLoad && k_.dag.nodes[id].kind == Kind::kI64)
+      indices.push_back(id);
   const auto take_indices = [&] {
     for (size_t id : indices) names_[id] = "p" + number(static_cast<int64_t>(id)) + "[c]";
   };
@@ -248,7 +250,8 @@ void Printer::print_tile() {
   line("const int ty = first_ty + step * " + rows + ";");
   line("const idx i" + across + " = across_first + tx, ij = i_first + ty;");
   open("if (i" + across + " < size" + across + " && ij < inner)");
-  if (s_.vec > 1) line("const int m = size" + across + " - i" + across + " < " + v + " ? (int)(size" + across + " - i" + across + ") : " + v + ";");
+  if (s_.vec > 1)
+    line("const int m = size" + across + " - i" + across + " < " + v + " ? (int)(size" + across + " - i" + across + ") : " + v + ";");
   for (size_t i : turned) {
     const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype);
     const std::string from = "q" + n + " + (" + linear(k_.accesses[i].index, arguments_[i].offset, true) + ")";
@@ -339,8 +342,8 @@ void Printer::bring_ahead(const std::string& first) {
   for (size_t i = 0; i < ahead_.size(); ++i) {
     if (ahead_[i] < 0) continue;
     const auto access = static_cast<uint32_t>(i);
-    line("krn_bring<" + storage_name(k_.accesses[i].dtype) + ", " + number(s_.vec) + ", " + number(s_.threads) + ">(" + place_ahead(access) + ", q" +
-         number(access) + " + (" + access_base(access) + ") + i, m);");
+    line("krn_bring<" + storage_name(k_.accesses[i].dtype) + ", " + number(s_.vec) + ", " + number(s_.threads) + ">(" +
+         place_ahead(access) + ", q" + number(access) + " + (" + access_base(access) + ") + i, m);");
   }
   close();
   close();
@@ -354,15 +357,17 @@ void Printer::bring_rows() {
   line("const idx here = (rows - first < " + threads + " ? rows - first : " + threads + ") * inner;");
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     if (!staged(k_.accesses[i])) continue;
-    const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype), v = number(16 / dtype_bytes(k_.accesses[i].dtype));
+    const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype),
+                      v = number(16 / dtype_bytes(k_.accesses[i].dtype));
     const int words = s_.staged * dtype_bytes(k_.accesses[i].dtype) / 16;  // of a thread, all under way at once
     line("KrnPack<" + storage + ", " + v + "> x" + n + "[" + number(words) + "];");
     open("KRN_UNROLL for (int c = 0; c < " + number(words) + "; ++c)");
     line("const idx at = ((idx)KRN_THREAD + c * " + threads + ") * " + v + ";");
-    line("x" + n + "[c] = krn_fetch<" + storage + ", " + v + ">(q" + n + " + " + a(arguments_[i].offset) + " + first * inner + at, here - at < " + v +
-         " ? (int)(here - at) : " + v + ");");
+    line("x" + n + "[c] = krn_fetch<" + storage + ", " + v + ">(q" + n + " + " + a(arguments_[i].offset) +
+         " + first * inner + at, here - at < " + v + " ? (int)(here - at) : " + v + ");");
     close();
-    line("KRN_UNROLL for (int c = 0; c < " + number(words) + "; ++c) stage" + n + "[KRN_THREAD + c * " + threads + "] = x" + n + "[c].w[0];");
+    line("KRN_UNROLL for (int c = 0; c < " + number(words) + "; ++c) stage" + n + "[KRN_THREAD + c * " + threads + "] = x" + n +
+         "[c].w[0];");
   }
   line("krn_sync();");
 }
@@ -429,8 +434,8 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     for (const auto& st : stage.stores) {
       const Access& acc = k_.accesses[st.access];
       const std::string guard = access_guard(st.access, false), type = kind_name(storage_kind(acc.dtype));
-      line("if (t == 0 && active" + (guard.empty() ? "" : " && " + guard) + ") q" + number(st.access) + "[" + access_base(st.access) + "] = " +
-           storage_name(acc.dtype) + "::put(" + value_as(st.node, type) + ");");
+      line("if (t == 0 && active" + (guard.empty() ? "" : " && " + guard) + ") q" + number(st.access) + "[" + access_base(st.access) +
+           "] = " + storage_name(acc.dtype) + "::put(" + value_as(st.node, type) + ");");
     }
     return;
   }
@@ -467,7 +472,9 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     const bool places = type != result_type(k_.stages[s]);
     if (s_.cluster == 1) line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
-    else line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ", " + number(s_.cluster) + ">(acc" + n + ", met, turn);");
+    else
+      line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ", " + number(s_.cluster) + ">(acc" + n +
+           ", met, turn);");
     if (part == Part::kPartial) {
       partial_slot(s, "rows", "row", "split", slot);
       line("if (t == 0) " + slot + " = acc" + n + ";");
@@ -505,7 +512,8 @@ void Printer::print_column(Part part) {
   } else {
     line("const idx points = serial;");
   }
-  if (part == Part::kPartial) line("const idx begin = split * split_length, end = begin + split_length < points ? begin + split_length : points;");
+  if (part == Part::kPartial)
+    line("const idx begin = split * split_length, end = begin + split_length < points ? begin + split_length : points;");
   else line("const idx begin = 0, end = points;");
   for (size_t s = 0; s < k_.stages.size();) {
     const size_t count = pass_length(k_, s);
@@ -549,7 +557,8 @@ void Printer::over_lines(const std::vector<bool>& in, const std::function<void()
   for (size_t id = 0; id < in.size(); ++id) {
     const Node& n = k_.dag.nodes[id];
     if (!in[id] || n.prim != Prim::kLoad || !slides(k_, k_.accesses[n.imm])) continue;
-    const std::string storage = storage_name(k_.accesses[n.imm].dtype), cast = n.kind == storage_kind(k_.accesses[n.imm].dtype) ? "" : "(" + kind_name(n.kind) + ")";
+    const std::string storage = storage_name(k_.accesses[n.imm].dtype),
+                      cast = n.kind == storage_kind(k_.accesses[n.imm].dtype) ? "" : "(" + kind_name(n.kind) + ")";
     names_[id] = cast + storage + "::get(line" + number(static_cast<int64_t>(n.imm)) + "[j * " + number(s_.slide) + " + k])";
   }
   prepare_element_loads(in, Fetch::kNow);
@@ -572,8 +581,9 @@ void Printer::fetch_line(uint32_t access, int along) {
     limit = a(first + 1 + static_cast<int>(k_.axes.size()));
   }
   line(storage + "::Stored line" + n + "[" + number(length) + "];");
-  line("krn_line<" + storage + ", " + number(length) + ", " + number(s_.skew) + ", idx>(line" + n + ", q" + n + " + (" + access_base(access) + " + i * " + step + "), " +
-       at + ", " + limit + ", lanes > 0" + (there.empty() ? "" : " && " + there) + ", " + storage + "::put(" + fill(acc, storage_kind(acc.dtype)) + "));");
+  line("krn_line<" + storage + ", " + number(length) + ", " + number(s_.skew) + ", idx>(line" + n + ", q" + n + " + (" +
+       access_base(access) + " + i * " + step + "), " + at + ", " + limit + ", lanes > 0" + (there.empty() ? "" : " && " + there) + ", " +
+       storage + "::put(" + fill(acc, storage_kind(acc.dtype)) + "));");
 }
 
 void Printer::over_points(const std::vector<bool>& in, const std::function<void()>& body) {
@@ -597,7 +607,8 @@ void Printer::point_head() {
     decode_serial();
   }
   for (size_t x = 0; x < k_.axes.size(); ++x)
-    if (k_.axes[x].kind == AxisKind::kSegment) line("const idx " + axis_[x] + " = perm[edge + s" + (dense ? " - dense * degree" : "") + "];");
+    if (k_.axes[x].kind == AxisKind::kSegment)
+      line("const idx " + axis_[x] + " = perm[edge + s" + (dense ? " - dense * degree" : "") + "];");
 }
 
 void Printer::column_pass(size_t first, size_t count, Part part) {

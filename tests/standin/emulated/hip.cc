@@ -23,8 +23,17 @@ namespace {
 
 using keirin::test::HostCode;
 
-enum : int { kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidImage = 200, kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500,
-             kNotReady = 600, kLaunchFailure = 719 };
+enum : int {
+  kOk = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kNotFound = 500,
+  kNotReady = 600,
+  kLaunchFailure = 719
+};
 constexpr int kUnits = 4;  // few, so that blocks go round
 constexpr unsigned kMostThreads = 1024;
 
@@ -101,14 +110,19 @@ int give_back(void* memory) {
   return std::free(memory), kOk;
 }
 
-int launch(Function* f, unsigned blocks, unsigned by, unsigned bz, unsigned threads, unsigned ty, unsigned tz, unsigned shared, void** arguments,
-           bool together) {
+int launch(Function* f, unsigned blocks, unsigned by, unsigned bz, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
+           void** arguments, bool together) {
   if (!current) return kInvalidContext;
-  if (!f || !arguments || by * bz * ty * tz != 1 || blocks == 0 || shared != 0 || threads != f->threads || threads > kMostThreads) return kInvalidValue;
+  if (!f || !arguments || by * bz * ty * tz != 1 || blocks == 0 || shared != 0 || threads != f->threads || threads > kMostThreads)
+    return kInvalidValue;
   if (together && blocks > kUnits) return kInvalidValue;
   const HostCode& code = *f->module->code;
-  const keirin::test::Grid grid{.blocks = blocks, .threads = static_cast<int>(threads), .wave = code.wave(), .together = together ? static_cast<int>(blocks) : 1,
-                                .one_barrier = false, .shared = code.shared()};
+  const keirin::test::Grid grid{.blocks = blocks,
+                                .threads = static_cast<int>(threads),
+                                .wave = code.wave(),
+                                .together = together ? static_cast<int>(blocks) : 1,
+                                .one_barrier = false,
+                                .shared = code.shared()};
   const std::string wrong = run_grid(grid, code.host(), [&] { f->call(arguments); });
   if (wrong.empty()) return kOk;
   std::fprintf(stderr, "emulated blocks: %s\n", wrong.c_str());
@@ -127,7 +141,9 @@ STANDIN int hipDeviceGetName(char* name, int bytes, int) {
   return kOk;
 }
 STANDIN int hipDeviceTotalMem(size_t* bytes, int) { return *bytes = size_t{1} << 34, kOk; }
-STANDIN int hipDeviceGetPCIBusId(char* text, int bytes, int) { return std::snprintf(text, static_cast<size_t>(bytes), "0000:03:00.0"), kOk; }
+STANDIN int hipDeviceGetPCIBusId(char* text, int bytes, int) {
+  return std::snprintf(text, static_cast<size_t>(bytes), "0000:03:00.0"), kOk;
+}
 
 // By HIP's numbers of attributes.
 STANDIN int hipDeviceGetAttribute(int* value, int attribute, int) {
@@ -159,7 +175,9 @@ STANDIN int hipCtxSetCurrent(Context* context) {
   if (context && context != World::get().context) return kInvalidContext;
   return current = context, kOk;
 }
-STANDIN const char* hipGetErrorString(int result) { return result == kLaunchFailure ? "the emulated blocks did not end" : "refused by the stand-in"; }
+STANDIN const char* hipGetErrorString(int result) {
+  return result == kLaunchFailure ? "the emulated blocks did not end" : "refused by the stand-in";
+}
 
 STANDIN int hipModuleLoadData(Module** module, const void* code) {
   if (!current) return kInvalidContext;
@@ -183,12 +201,12 @@ STANDIN int hipModuleGetFunction(Function** function, Module* module, const char
   *function = &(module->functions[name] = {module, reinterpret_cast<void (*)(void**)>(call), static_cast<unsigned>(*threads)});
   return kOk;
 }
-STANDIN int hipModuleLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, Stream*,
-                                  void** arguments, void** extra) {
+STANDIN int hipModuleLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                  unsigned shared, Stream*, void** arguments, void** extra) {
   return extra ? kInvalidValue : launch(f, gx, gy, gz, bx, by, bz, shared, arguments, false);
 }
-STANDIN int hipModuleLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                             Stream*, void** arguments) {
+STANDIN int hipModuleLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                             unsigned shared, Stream*, void** arguments) {
   return launch(f, gx, gy, gz, bx, by, bz, shared, arguments, true);
 }
 

@@ -40,9 +40,10 @@ std::string entries(const std::string& text) {
   for (size_t at = 0; (at = text.find("\nKRN_KERNEL", at)) != std::string::npos; ++at) {
     const size_t open = text.find('(', at), close = text.find(')', open), end = text.find('(', close);
     if (end == std::string::npos) break;
-    const std::string name = text.substr(close + 2, end - close - 2), threads = text.substr(open + 1, text.find_first_of(",)", open) - open - 1);
-    out += "extern \"C\" { void standin_call_" + name + "(void** arguments) { standin_call(&" + name + ", arguments); }\n  extern const int standin_threads_" +
-           name + " = (" + threads + "); }\n";
+    const std::string name = text.substr(close + 2, end - close - 2),
+                      threads = text.substr(open + 1, text.find_first_of(",)", open) - open - 1);
+    out += "extern \"C\" { void standin_call_" + name + "(void** arguments) { standin_call(&" + name +
+           ", arguments); }\n  extern const int standin_threads_" + name + " = (" + threads + "); }\n";
   }
   return out;
 }

@@ -195,7 +195,9 @@ TEST(Captured, InputsThatAreWritten) {
 }
 
 TEST(Captured, RandomNumbersAreTheFunctions) {
-  const auto function = [](const Tensors& in) -> Tensors { return {in[0] + torch::rand_like(in[0]) * 2, torch::dropout(in[0], 0.5, true)}; };
+  const auto function = [](const Tensors& in) -> Tensors {
+    return {in[0] + torch::rand_like(in[0]) * 2, torch::dropout(in[0], 0.5, true)};
+  };
   const at::Tensor x = at::randn({16, 16});
   CapturedModel model = of(function);
   torch::manual_seed(7);
@@ -221,7 +223,8 @@ TEST(Captured, WhatHangsOnValuesIsRefusedByName) {
       {"masked_select", [](const Tensors& in) -> Tensors { return {in[0].masked_select(in[0] > 0)}; }},
       // Not seen while it is recorded, but by the comparison with the function on other values.
       {"does as the function", [](const Tensors& in) -> Tensors { return {in[0] * in[0].contiguous().data_ptr<float>()[0] + 1}; }},
-      {"does as the function", [calls = std::make_shared<int>(0)](const Tensors& in) -> Tensors { return {in[0] * static_cast<float>(++*calls)}; }},
+      {"does as the function",
+       [calls = std::make_shared<int>(0)](const Tensors& in) -> Tensors { return {in[0] * static_cast<float>(++*calls)}; }},
       {"does as the function", [](const Tensors& in) -> Tensors { return {in[0].sum().data_ptr<float>()[0] > 0 ? in[0] * 2 : in[0] * 3}; }},
   };
   for (const auto& each : cases) {
@@ -229,7 +232,8 @@ TEST(Captured, WhatHangsOnValuesIsRefusedByName) {
     CapturedModel model = of(each.function);
     model.compile({x});
     const std::string why = why_not(model);
-    const bool found = std::string(each.word) == "does as the function" ? why.find("as the function does") != std::string::npos : why.find(each.word) != std::string::npos;
+    const bool found = std::string(each.word) == "does as the function" ? why.find("as the function does") != std::string::npos
+                                                                        : why.find(each.word) != std::string::npos;
     EXPECT_TRUE(found) << each.word << ": " << model.explain();
   }
   const auto function = [](const Tensors& in) -> Tensors { return {in[0] * in[0].sum().item<float>()}; };

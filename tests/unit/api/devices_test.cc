@@ -70,5 +70,16 @@ TEST(Devices, OneTextSaysWhatThereIs) {
   EXPECT_NE(find_device("", plugins()).status().text().find("no such device: \"\""), std::string::npos);
 }
 
+// A GPU that the kernel shows and LibTorch does not: what to do names it, where LibTorch's own GPU code is not what is missing.
+TEST(Devices, HardwareThatNobodyAnswersForIsNamed) {
+  HardwareItem gpu{.uid = "pci:0000:01:00.0", .description = "Imagined GPU", .torch_device = Device{Device::kCuda, 77}};
+  const auto host = PluginHost::open({.search = false, .hardware = {{test::shared_runtime().plugins().hardware().front(), gpu}}});
+  ASSERT_TRUE(host.ok()) << host.status().text();
+  const Message message = find_device("cuda:77", **host).status().message();
+  const bool no_gpu_code = message.what.find("LibTorch") != std::string::npos;
+  EXPECT_NE(message.advice.find(no_gpu_code ? "LibTorch" : "Imagined GPU is in this machine"), std::string::npos) << message.advice;
+  EXPECT_EQ(find_device("cuda:78", **host).status().message().advice.find("Imagined"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace keirin

@@ -35,7 +35,9 @@ TEST(KeptDecision, BringsItsFiguresAlong) {
     if (made.chosen == "replay" || explain_text(taken).find("decided by an earlier process") == std::string::npos) continue;  // raced again
     EXPECT_EQ(taken.chosen, made.chosen) << model;
     EXPECT_EQ(taken.verified, made.verified) << model;
-    const auto expect_near = [&](double got, double want, const char* what) { EXPECT_NEAR(got, want, 1e-6 * std::fabs(want)) << model << ": " << what; };
+    const auto expect_near = [&](double got, double want, const char* what) {
+      EXPECT_NEAR(got, want, 1e-6 * std::fabs(want)) << model << ": " << what;
+    };
     expect_near(taken.chosen_ms, made.chosen_ms, "milliseconds");
     expect_near(taken.eager_ms, made.eager_ms, "milliseconds of eager");
     expect_near(static_cast<double>(taken.peak_bytes), static_cast<double>(made.peak_bytes), "peak bytes");

@@ -146,7 +146,8 @@ TEST(Model, TakesADynamicNumber) {
   float x[3 * 9];
   for (int i = 0; i < 27; ++i) x[i] = static_cast<float>(i + 1);
   int64_t k = 0;
-  const std::vector<TensorView> inputs = model.in_order({{"x", {x, "f32", {3, 9}, {}, "cpu", nullptr}}, {"k", {&k, "i64", {}, {}, "cpu", nullptr}}});
+  const std::vector<TensorView> inputs =
+      model.in_order({{"x", {x, "f32", {3, 9}, {}, "cpu", nullptr}}, {"k", {&k, "i64", {}, {}, "cpu", nullptr}}});
   for (const bool compiled : {false, true}) {
     for (k = 2; k < 9; ++k) {
       if (compiled) model.compile(inputs);

@@ -35,7 +35,8 @@ struct Modes : testing::TestWithParam<const char*> {
     options.race_seconds = 0.05;
     options.use_cache = false;
     options.interference = &nobody;
-    auto session = Session::open(test::shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + GetParam() + ".pt2", options);
+    auto session =
+        Session::open(test::shared_runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + GetParam() + ".pt2", options);
     EXPECT_TRUE(session.ok()) << session.status().text();
     return session.ok() ? std::move(*session) : nullptr;
   }
@@ -79,7 +80,8 @@ TEST_P(Modes, APlanAnswersInEachAsEagerDoes) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Models, Modes, testing::Values("mlp", "exchange_functional", "writes_input", "rows"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Modes, testing::Values("mlp", "exchange_functional", "writes_input", "rows"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace keirin

@@ -63,7 +63,8 @@ Tensors inputs_of(Session& session, const Sizes& sizes) {
   return inputs.ok() ? *inputs : Tensors();
 }
 
-// The largest difference of f32 outputs, infinity where anything else differs.
+// The largest difference of f32 outputs as a share of the output's largest element, infinity where anything else differs: sums over a
+// node's neighbours grow with the graph, and processors round them in orders of their own.
 double difference(const Tensors& a, const Tensors& b) {
   if (a.size() != b.size()) return INFINITY;
   double worst = 0;
@@ -72,7 +73,12 @@ double difference(const Tensors& a, const Tensors& b) {
     const auto *x = static_cast<const float*>(a[k]->data()), *y = static_cast<const float*>(b[k]->data());
     int64_t n = 1;
     for (int64_t d = 0; d < a[k]->rank(); ++d) n *= a[k]->sizes()[d];
-    for (int64_t i = 0; i < n; ++i) worst = std::max(worst, std::fabs(static_cast<double>(x[i]) - y[i]));
+    double off = 0, largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      off = std::max(off, std::fabs(static_cast<double>(x[i]) - y[i]));
+      largest = std::max(largest, std::fabs(static_cast<double>(y[i])));
+    }
+    worst = std::max(worst, off > 0 ? off / largest : 0);
   }
   return worst;
 }
@@ -137,7 +143,7 @@ TEST(Ranges, TwoHundredSizesOfEachModelAreAnsweredAsByEager) {
       ASSERT_TRUE(answer.ok() && eager.ok());
       worst = std::max(worst, difference(*answer, *eager));
     }
-    EXPECT_LT(worst, 1e-4);
+    EXPECT_LT(worst, 1e-5);
     EXPECT_EQ(session->activity().by_plan, before + all.size()) << "a plan answers every one of them";
     EXPECT_EQ(compiles_on_requests(), compiled);
     EXPECT_EQ(session->reports().size(), 1u) << "the first size is the one that was decided by itself";
@@ -211,7 +217,7 @@ TEST(Ranges, PlansMakeRoomAndMemoryStaysFlat) {
   meet(*session, {all[0]});
   const auto answer = session->call(inputs), eager = session->call_eager(inputs);
   ASSERT_TRUE(answer.ok() && eager.ok());
-  EXPECT_LT(difference(*answer, *eager), 1e-4);
+  EXPECT_LT(difference(*answer, *eager), 1e-5);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ Reported decide(const std::string& path, const std::string& force, bool disturbe
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{256, 64}, {1}}) {
       inputs.push_back(*test::shared_runtime().tensors().allocate({DType::k_f32, sizes, {}, {}}));
       auto* at = static_cast<float*>(inputs.back()->data());
-      for (int64_t i = 0; i < inputs.back()->storage_bytes() / 4; ++i) at[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i) + 0.1));
+      for (int64_t i = 0; i < inputs.back()->storage_bytes() / 4; ++i)
+        at[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i) + 0.1));
     }
     static_cast<float*>(inputs[1]->data())[0] = 0;
   }

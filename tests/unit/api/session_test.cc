@@ -157,6 +157,27 @@ TEST(Session, ADisturbedRaceShowsNoFigure) {
   EXPECT_NE(explain_text(*report).find("the race was disturbed"), std::string::npos);
 }
 
+// Asked for, the report says what the machine allows for the call and for each step. Other reports say nothing, and measure nothing.
+TEST(Session, TheMachinesLimitIsInTheReportWhereItIsAskedFor) {
+  for (const bool asked : {true, false}) {
+    Options options;
+    options.race_seconds = 1;
+    options.force = "compiled";
+    options.limits = asked;
+    test::Others nobody;
+    options.interference = &nobody;
+    auto session = open("mlp", options);
+    auto report = session->compile(*session->example_inputs(1));
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_FALSE(report->steps.empty());
+    if (!report->disturbed.empty()) GTEST_SKIP() << "the machine is not quiet: " << report->disturbed;
+    EXPECT_EQ(report->limit_ms > 0, asked) << explain_text(*report);
+    for (const StepReport& step : report->steps) EXPECT_EQ(step.limit_us > 0, asked) << step.name;
+    EXPECT_EQ(explain_text(*report).find("the machine's limit") != std::string::npos, asked);
+    EXPECT_EQ(to_json(*report)["share_of_limit"].is_null(), !asked);
+  }
+}
+
 // A forced plan has the figures of a race, and the steps say whose they are.
 TEST(Session, AForcedPlanIsMeasured) {
   Options options;

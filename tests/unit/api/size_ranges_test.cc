@@ -55,7 +55,8 @@ TEST(Divide, WhatIsWrongSomewhereAnswersNowhere) {
   for (const bool repaired : {false, true}) {
     CandidateReport bad = plan("cpu/all", 1, repaired ? "faster" : "wrong_result");
     bad.repaired = repaired;
-    const std::vector<CheckedSizes> checks = {at(1, {plan("cpu/all", 1)}), at(8, {bad}), at(64, {plan("cpu/all", 9), plan("cpu/all/1", 10)})};
+    const std::vector<CheckedSizes> checks = {at(1, {plan("cpu/all", 1)}), at(8, {bad}),
+                                              at(64, {plan("cpu/all", 9), plan("cpu/all/1", 10)})};
     EXPECT_EQ(text(divide(checks)), "1..22:eager 23..64:cpu/all/1") << repaired;
   }
 }

@@ -43,7 +43,8 @@ TEST_F(Forms, AViewIsOfTheInputElseOfTheLargestOutput) {
   EXPECT_EQ(rows(views_among({turned, alone}, {base}, {})), (std::vector<std::array<size_t, 3>>{{0, static_cast<size_t>(Of::kInput), 0}}));
   // The row of an output is a view of it, wherever it stands; of two that hold each other the later one is.
   EXPECT_EQ(rows(views_among({alone, row, base}, {}, {})), (std::vector<std::array<size_t, 3>>{{1, static_cast<size_t>(Of::kOutput), 2}}));
-  EXPECT_EQ(rows(views_among({base, alone, turned}, {}, {})), (std::vector<std::array<size_t, 3>>{{2, static_cast<size_t>(Of::kOutput), 0}}));
+  EXPECT_EQ(rows(views_among({base, alone, turned}, {}, {})),
+            (std::vector<std::array<size_t, 3>>{{2, static_cast<size_t>(Of::kOutput), 0}}));
   const std::vector<OutputView> made = views_among({alone, row, base}, {}, {});
   EXPECT_EQ(made[0].byte_offset, 12);
 }
@@ -69,7 +70,8 @@ TEST_F(Forms, AnswersAreBroughtIntoEagersForms) {
     EXPECT_EQ(spec_text(spec_of(*got->at(k))), spec_text(spec_of(*wanted[k]))) << k;
     const TensorRef a = own(got->at(k)), b = own(wanted[k]);
     EXPECT_EQ(std::memcmp(a->data(), b->data(), static_cast<size_t>(a->storage_bytes())), 0) << k;
-    EXPECT_TRUE(std::equal(got->at(k)->strides(), got->at(k)->strides() + got->at(k)->rank(), wanted[k]->strides())) << "output " << k << " lies as eager's does";
+    EXPECT_TRUE(std::equal(got->at(k)->strides(), got->at(k)->strides() + got->at(k)->rank(), wanted[k]->strides()))
+        << "output " << k << " lies as eager's does";
   }
   EXPECT_EQ(sharing_of(*got, {}, {}), sharing_of(wanted, {}, {}));
   // Where nothing is a view and strides cannot differ, nothing stands between.

@@ -9,7 +9,8 @@ namespace keirin {
 namespace {
 
 TEST(DeviceName, GoesThereAndBack) {
-  for (const Device device : {Device{}, Device{Device::kCuda, 0}, Device{Device::kCuda, 12}, Device{Device::kHip, 0}, Device{Device::kHip, 3}})
+  for (const Device device :
+       {Device{}, Device{Device::kCuda, 0}, Device{Device::kCuda, 12}, Device{Device::kHip, 0}, Device{Device::kHip, 3}})
     EXPECT_EQ(device_from_name(device_name(device)), device) << device_name(device);
   EXPECT_EQ(device_name({Device::kHip, 1}), "rocm:1");
 }
@@ -20,7 +21,8 @@ TEST(DeviceName, AloneIsTheFirst) {
 }
 
 TEST(DeviceName, OtherWordsAreNone) {
-  for (const char* word : {"", "gpu", "hip", "hip:0", "rocm:", "rocm:x", "rocm:-1", "rocm0", "rocm:1000", "cuda:", "cuda:1x", "cpu:0", "ROCM"})
+  for (const char* word :
+       {"", "gpu", "hip", "hip:0", "rocm:", "rocm:x", "rocm:-1", "rocm0", "rocm:1000", "cuda:", "cuda:1x", "cpu:0", "ROCM"})
     EXPECT_FALSE(device_from_name(word)) << word;
 }
 

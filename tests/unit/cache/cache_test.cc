@@ -76,6 +76,62 @@ TEST_F(CacheTest, CountsWhatWasAskedFor) {
   EXPECT_EQ(reads.at("artifact").hits + reads.at("artifact").misses, 0u);
 }
 
+TEST_F(CacheTest, AnEntryOfAnotherCacheIsFoundOnceItIsAdopted) {
+  ASSERT_TRUE(cache_->publish(EntryKind::kLedger, key("a"), "theirs"));
+  const auto file = cache_->file_of(cache_->list().at(0));
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(cache_->check_foreign(*file)->own);
+  CacheOptions o = options();
+  o.dir = dir_ + "/other";
+  Cache other(o);
+  auto entry = other.check_foreign(*file);
+  ASSERT_TRUE(entry.ok()) << entry.status().text();
+  EXPECT_FALSE(entry->own) << "another cache's key";
+  EXPECT_EQ(entry->key, key("a").hex());
+  EXPECT_EQ(entry->key_text, key("a").text());
+  EXPECT_FALSE(other.read(EntryKind::kLedger, key("a")));
+  other.adopt(std::move(*entry));
+  EXPECT_EQ(other.read(EntryKind::kLedger, key("a")), "theirs");
+  EXPECT_FALSE(other.read(EntryKind::kKnown, key("a")));
+  EXPECT_TRUE(other.list().empty()) << "in memory only";
+  ASSERT_TRUE(other.publish(EntryKind::kLedger, key("a"), "newer"));
+  EXPECT_EQ(other.read(EntryKind::kLedger, key("a")), "newer");
+  o.dir = "/proc/nowhere";
+  Cache without(o);
+  EXPECT_FALSE(without.usable() || without.readable());
+  without.adopt(*without.check_foreign(*file));
+  EXPECT_TRUE(without.readable() && !without.usable());
+  EXPECT_EQ(without.read(EntryKind::kLedger, key("a")), "theirs") << "also where no folder can be used";
+}
+
+TEST_F(CacheTest, AForeignEntryIsSoundOrRefused) {
+  ASSERT_TRUE(cache_->publish(EntryKind::kArtifact, key("a"), "some body"));
+  const std::string whole = *cache_->file_of(cache_->list().at(0));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    std::string flipped = whole;
+    flipped[i] ^= 0x10;
+    const auto entry = cache_->check_foreign(flipped);
+    EXPECT_FALSE(entry.ok() && entry->own) << "byte " << i;
+    if (entry.ok()) EXPECT_TRUE(entry->key_text == key("a").text() && entry->body == "some body") << "byte " << i;
+  }
+  for (size_t i = 0; i < whole.size(); ++i) EXPECT_FALSE(cache_->check_foreign(whole.substr(0, i)).ok()) << i;
+  EXPECT_FALSE(cache_->check_foreign(whole + "x").ok());
+}
+
+TEST_F(CacheTest, WhatIsReadIsNoted) {
+  cache_->publish(EntryKind::kKnown, key("a"), "body");
+  cache_->publish(EntryKind::kLedger, key("b"), "body");
+  cache_->read(EntryKind::kKnown, key("a"));
+  cache_->begin_noting();
+  cache_->read(EntryKind::kLedger, key("b"));
+  cache_->read(EntryKind::kLedger, key("nobody"));
+  const std::vector<EntryInfo> noted = cache_->end_noting();
+  cache_->read(EntryKind::kKnown, key("a"));
+  ASSERT_EQ(noted.size(), 1u);
+  EXPECT_TRUE(noted[0].kind == EntryKind::kLedger && noted[0].key == key("b").hex());
+  EXPECT_TRUE(cache_->end_noting().empty());
+}
+
 TEST_F(CacheTest, AnyFlippedByteDropsTheEntry) {
   cache_->publish(EntryKind::kArtifact, key("a"), "some body");
   const std::string path = file_of(key("a")), whole = slurp(path);

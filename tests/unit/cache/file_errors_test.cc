@@ -27,7 +27,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum CallKind : unsigned { kNone = 0, kOpen = 1, kCreate = 2, kMakeDir = 4, kRename = 8, kUnlink = 16, kStat = 32, kRead = 64, kWrite = 128, kSync = 256, kLock = 512, kTouch = 1024, kList = 2048, kAny = 4095 };
+enum CallKind : unsigned {
+  kNone = 0,
+  kOpen = 1,
+  kCreate = 2,
+  kMakeDir = 4,
+  kRename = 8,
+  kUnlink = 16,
+  kStat = 32,
+  kRead = 64,
+  kWrite = 128,
+  kSync = 256,
+  kLock = 512,
+  kTouch = 1024,
+  kList = 2048,
+  kAny = 4095
+};
 
 constexpr int kShort = -1;  // no error: half of the bytes
 
@@ -228,24 +243,25 @@ TEST_F(FileErrors, InACheckThatRepairs) {
 
 TEST_F(FileErrors, InASweep) {
   constexpr int kEntries = 5;
-  try_all([](Cache& cache) {
-            for (int i = 0; i < kEntries; ++i) cache.publish(EntryKind::kArtifact, key(std::to_string(i)), body(static_cast<char>('a' + i)));
-            return cache.publish(EntryKind::kBad, key("q"), "why");
-          },
-          [](Cache& cache) {
-            (void)cache.sweep();
-            return true;
-          },
-          [&](Cache& cache, bool, bool) {
-            int left = 0;
-            for (int i = 0; i < kEntries; ++i)
-              if (const auto found = cache.read(EntryKind::kArtifact, key(std::to_string(i)))) {
-                ++left;
-                EXPECT_EQ(*found, body(static_cast<char>('a' + i)));
-              }
-            EXPECT_GE(left, 3) << "more was deleted than had to be";
-            EXPECT_EQ(cache.read(EntryKind::kBad, key("q")), "why");
-          });
+  try_all(
+      [](Cache& cache) {
+        for (int i = 0; i < kEntries; ++i) cache.publish(EntryKind::kArtifact, key(std::to_string(i)), body(static_cast<char>('a' + i)));
+        return cache.publish(EntryKind::kBad, key("q"), "why");
+      },
+      [](Cache& cache) {
+        (void)cache.sweep();
+        return true;
+      },
+      [&](Cache& cache, bool, bool) {
+        int left = 0;
+        for (int i = 0; i < kEntries; ++i)
+          if (const auto found = cache.read(EntryKind::kArtifact, key(std::to_string(i)))) {
+            ++left;
+            EXPECT_EQ(*found, body(static_cast<char>('a' + i)));
+          }
+        EXPECT_GE(left, 3) << "more was deleted than had to be";
+        EXPECT_EQ(cache.read(EntryKind::kBad, key("q")), "why");
+      });
 }
 
 // A file system of 64 KiB in a namespace of its own, filled to the last byte.

@@ -34,7 +34,9 @@ struct Poison {
 };
 
 CacheKey key(const std::string& name) { return CacheKey().add("name", name); }
-std::string path_of(const std::string& root, const char* kind, const CacheKey& k) { return root + "/" + kind + "/" + k.hex().substr(0, 2) + "/" + k.hex(); }
+std::string path_of(const std::string& root, const char* kind, const CacheKey& k) {
+  return root + "/" + kind + "/" + k.hex().substr(0, 2) + "/" + k.hex();
+}
 void allow(const std::string& path, fs::perms who) { fs::permissions(path, who, fs::perm_options::add); }
 
 class Poisoned : public testing::TestWithParam<Poison> {
@@ -81,15 +83,22 @@ TEST_P(PoisonedEntries, AreNotReadAndBuiltAgain) {
 INSTANTIATE_TEST_SUITE_P(
     All, PoisonedEntries,
     testing::Values(
-        Poison{"a_link_to_a_good_copy", false, [](const Place& p) { fs::rename(p.entry, p.dir + "/elsewhere"), fs::create_symlink(p.dir + "/elsewhere", p.entry); }},
+        Poison{"a_link_to_a_good_copy", false,
+               [](const Place& p) { fs::rename(p.entry, p.dir + "/elsewhere"), fs::create_symlink(p.dir + "/elsewhere", p.entry); }},
         Poison{"a_link_to_itself", false, [](const Place& p) { fs::remove(p.entry), fs::create_symlink(p.entry, p.entry); }},
         Poison{"a_link_to_a_device", false, [](const Place& p) { fs::remove(p.entry), fs::create_symlink("/dev/zero", p.entry); }},
-        Poison{"a_second_name_of_its_neighbour", false, [](const Place& p) { fs::remove(p.entry), fs::create_hard_link(path_of(p.root, "artifact", key("b")), p.entry); }},
+        Poison{"a_second_name_of_its_neighbour", false,
+               [](const Place& p) { fs::remove(p.entry), fs::create_hard_link(path_of(p.root, "artifact", key("b")), p.entry); }},
         Poison{"writable_by_the_group", false, [](const Place& p) { allow(p.entry, fs::perms::group_write); }},
         Poison{"writable_by_everybody", false, [](const Place& p) { allow(p.entry, fs::perms::others_write); }},
-        Poison{"owned_by_somebody_else", true, [](const Place& p) { ASSERT_EQ(::chown(p.entry.c_str(), kSomebodyElse, kSomebodyElse), 0); }},
+        Poison{"owned_by_somebody_else", true,
+               [](const Place& p) { ASSERT_EQ(::chown(p.entry.c_str(), kSomebodyElse, kSomebodyElse), 0); }},
         Poison{"a_folder", false, [](const Place& p) { fs::remove(p.entry), fs::create_directory(p.entry); }},
-        Poison{"a_pipe", false, [](const Place& p) { fs::remove(p.entry); ASSERT_EQ(::mkfifo(p.entry.c_str(), 0600), 0); }},
+        Poison{"a_pipe", false,
+               [](const Place& p) {
+                 fs::remove(p.entry);
+                 ASSERT_EQ(::mkfifo(p.entry.c_str(), 0600), 0);
+               }},
         Poison{"empty", false, [](const Place& p) { spill(p.entry, ""); }},
         Poison{"its_neighbours_bytes", false, [](const Place& p) { spill(p.entry, slurp(path_of(p.root, "artifact", key("b")))); }},
         Poison{"an_entry_of_another_kind", false, [](const Place& p) { spill(p.entry, slurp(path_of(p.root, "ledger", key("a")))); }},
@@ -100,7 +109,11 @@ INSTANTIATE_TEST_SUITE_P(
                  Cache(other).publish(EntryKind::kArtifact, key("a"), "native code of another user");
                  spill(p.entry, slurp(path_of(other.dir, "artifact", key("a"))));
                }},
-        Poison{"twice_as_long", false, [](const Place& p) { const std::string bytes = slurp(p.entry); spill(p.entry, bytes + bytes); }}),
+        Poison{"twice_as_long", false,
+               [](const Place& p) {
+                 const std::string bytes = slurp(p.entry);
+                 spill(p.entry, bytes + bytes);
+               }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 class PoisonedFolders : public Poisoned {};
@@ -123,21 +136,34 @@ TEST_P(PoisonedFolders, AreNotTrusted) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, PoisonedFolders,
-    testing::Values(
-        Poison{"the_cache_is_a_link", false, [](const Place& p) { fs::rename(p.root, p.dir + "/moved"), fs::create_symlink(p.dir + "/moved", p.root); }},
-        Poison{"the_cache_is_a_file", false, [](const Place& p) { fs::remove_all(p.root), spill(p.root, "x"); }},
-        Poison{"the_cache_is_writable_by_the_group", false, [](const Place& p) { allow(p.root, fs::perms::group_write); }},
-        Poison{"the_cache_is_writable_by_everybody", false, [](const Place& p) { allow(p.root, fs::perms::others_write); }},
-        Poison{"the_cache_is_somebody_elses", true, [](const Place& p) { ASSERT_EQ(::chown(p.root.c_str(), kSomebodyElse, kSomebodyElse), 0); }},
-        Poison{"the_artifacts_are_a_link", false, [](const Place& p) { fs::rename(p.root + "/artifact", p.dir + "/moved"), fs::create_symlink(p.dir + "/moved", p.root + "/artifact"); }},
-        Poison{"the_artifacts_are_writable_by_everybody", false, [](const Place& p) { allow(p.root + "/artifact", fs::perms::others_write); }},
-        Poison{"the_artifacts_are_somebody_elses", true, [](const Place& p) { ASSERT_EQ(::chown((p.root + "/artifact").c_str(), kSomebodyElse, kSomebodyElse), 0); }},
-        Poison{"the_locks_are_a_link", false, [](const Place& p) { fs::remove_all(p.root + "/lock"), fs::create_symlink("/tmp", p.root + "/lock"); }},
-        Poison{"the_key_is_a_link", false, [](const Place& p) { fs::rename(p.root + "/mac.key", p.dir + "/key"), fs::create_symlink(p.dir + "/key", p.root + "/mac.key"); }},
-        Poison{"the_key_is_writable_by_everybody", false, [](const Place& p) { allow(p.root + "/mac.key", fs::perms::others_write); }},
-        Poison{"the_key_is_somebody_elses", true, [](const Place& p) { ASSERT_EQ(::chown((p.root + "/mac.key").c_str(), kSomebodyElse, kSomebodyElse), 0); }},
-        Poison{"the_key_is_cut", false, [](const Place& p) { fs::resize_file(p.root + "/mac.key", 7); }},
-        Poison{"the_key_is_a_folder", false, [](const Place& p) { fs::remove(p.root + "/mac.key"), fs::create_directory(p.root + "/mac.key"); }}),
+    testing::Values(Poison{"the_cache_is_a_link", false,
+                           [](const Place& p) { fs::rename(p.root, p.dir + "/moved"), fs::create_symlink(p.dir + "/moved", p.root); }},
+                    Poison{"the_cache_is_a_file", false, [](const Place& p) { fs::remove_all(p.root), spill(p.root, "x"); }},
+                    Poison{"the_cache_is_writable_by_the_group", false, [](const Place& p) { allow(p.root, fs::perms::group_write); }},
+                    Poison{"the_cache_is_writable_by_everybody", false, [](const Place& p) { allow(p.root, fs::perms::others_write); }},
+                    Poison{"the_cache_is_somebody_elses", true,
+                           [](const Place& p) { ASSERT_EQ(::chown(p.root.c_str(), kSomebodyElse, kSomebodyElse), 0); }},
+                    Poison{"the_artifacts_are_a_link", false,
+                           [](const Place& p) {
+                             fs::rename(p.root + "/artifact", p.dir + "/moved"), fs::create_symlink(p.dir + "/moved", p.root + "/artifact");
+                           }},
+                    Poison{"the_artifacts_are_writable_by_everybody", false,
+                           [](const Place& p) { allow(p.root + "/artifact", fs::perms::others_write); }},
+                    Poison{"the_artifacts_are_somebody_elses", true,
+                           [](const Place& p) { ASSERT_EQ(::chown((p.root + "/artifact").c_str(), kSomebodyElse, kSomebodyElse), 0); }},
+                    Poison{"the_locks_are_a_link", false,
+                           [](const Place& p) { fs::remove_all(p.root + "/lock"), fs::create_symlink("/tmp", p.root + "/lock"); }},
+                    Poison{"the_key_is_a_link", false,
+                           [](const Place& p) {
+                             fs::rename(p.root + "/mac.key", p.dir + "/key"), fs::create_symlink(p.dir + "/key", p.root + "/mac.key");
+                           }},
+                    Poison{"the_key_is_writable_by_everybody", false,
+                           [](const Place& p) { allow(p.root + "/mac.key", fs::perms::others_write); }},
+                    Poison{"the_key_is_somebody_elses", true,
+                           [](const Place& p) { ASSERT_EQ(::chown((p.root + "/mac.key").c_str(), kSomebodyElse, kSomebodyElse), 0); }},
+                    Poison{"the_key_is_cut", false, [](const Place& p) { fs::resize_file(p.root + "/mac.key", 7); }},
+                    Poison{"the_key_is_a_folder", false,
+                           [](const Place& p) { fs::remove(p.root + "/mac.key"), fs::create_directory(p.root + "/mac.key"); }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

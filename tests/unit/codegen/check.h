@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiles a region with a backend (the interpreting one if none is given), runs it on guarded memory and compares with node-by-node evaluation.
+// Compiles a region with a backend (the interpreting one if none is given), runs it on guarded memory and compares with node-by-node
+// evaluation.
 #pragma once
 
 #include <memory>

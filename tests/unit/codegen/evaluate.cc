@@ -46,15 +46,16 @@ double scalar_row(uint32_t op, const double* x) {
     case kOp_bit_or: return static_cast<double>(static_cast<int64_t>(x[0]) | static_cast<int64_t>(x[1]));
     case kOp_bit_xor: return static_cast<double>(static_cast<int64_t>(x[0]) ^ static_cast<int64_t>(x[1]));
     case kOp_bit_not: return static_cast<double>(~static_cast<int64_t>(x[0]));
-#define ROW(name) \
-  case kOp_##name: return call([](auto... a) -> decltype(static_cast<double>(rows::row_##name(a...))) { return rows::row_##name(a...); }, x);
-    ROW(add) ROW(sub) ROW(mul) ROW(div) ROW(neg) ROW(abs) ROW(sign) ROW(reciprocal) ROW(sqrt) ROW(rsqrt) ROW(exp) ROW(expm1)
-    ROW(log) ROW(log1p) ROW(log2) ROW(sin) ROW(cos) ROW(tanh) ROW(sigmoid) ROW(erf) ROW(relu) ROW(silu) ROW(gelu)
-    ROW(gelu_tanh) ROW(leaky_relu) ROW(elu) ROW(hardsigmoid) ROW(hardswish) ROW(softplus) ROW(mish) ROW(log_sigmoid)
-    ROW(pow) ROW(maximum) ROW(minimum) ROW(clamp) ROW(eq) ROW(ne) ROW(lt) ROW(le) ROW(gt) ROW(ge) ROW(floor) ROW(ceil)
-    ROW(trunc) ROW(round) ROW(fmod) ROW(is_nan) ROW(exp2)
+#define ROW(name)  \
+  case kOp_##name: \
+    return call([](auto... a) -> decltype(static_cast<double>(rows::row_##name(a...))) { return rows::row_##name(a...); }, x);
+      ROW(add)
+      ROW(sub) ROW(mul) ROW(div) ROW(neg) ROW(abs) ROW(sign) ROW(reciprocal) ROW(sqrt) ROW(rsqrt) ROW(exp) ROW(expm1) ROW(log) ROW(log1p)
+          ROW(log2) ROW(sin) ROW(cos) ROW(tanh) ROW(sigmoid) ROW(erf) ROW(relu) ROW(silu) ROW(gelu) ROW(gelu_tanh) ROW(leaky_relu) ROW(elu)
+              ROW(hardsigmoid) ROW(hardswish) ROW(softplus) ROW(mish) ROW(log_sigmoid) ROW(pow) ROW(maximum) ROW(minimum) ROW(clamp) ROW(eq)
+                  ROW(ne) ROW(lt) ROW(le) ROW(gt) ROW(ge) ROW(floor) ROW(ceil) ROW(trunc) ROW(round) ROW(fmod) ROW(is_nan) ROW(exp2)
 #undef ROW
-    default: throw std::runtime_error("no oracle for " + std::string(op_name(op)));
+                      default : throw std::runtime_error("no oracle for " + std::string(op_name(op)));
   }
 }
 
@@ -354,7 +355,8 @@ Values attention(const FlatRegion& r, const TensorNode& node, const std::vector<
 
 // Rows of x[0] named by x[1], summed from one offset of x[2] to the next.
 Values bags(const FlatRegion& r, const TensorNode& node, const std::vector<Values>& x) {
-  if (node.attrs.mode != "sum" || node.attrs.include_last_offset || x.size() > 3) throw std::runtime_error("no oracle for this embedding_bag");
+  if (node.attrs.mode != "sum" || node.attrs.include_last_offset || x.size() > 3)
+    throw std::runtime_error("no oracle for this embedding_bag");
   const int64_t width = r.tensors[node.results[0]].sizes[1];
   Values out(r.tensors[node.results[0]].numel(), 0);
   for (size_t bag = 0; bag < x[2].size(); ++bag) {

@@ -100,7 +100,8 @@ TEST(Fusion, GroupNormOfChannelsLast) {
 TEST(Fusion, AShortAxisIsVectorisedUnderMasksAlone) {
   struct Watching : InterpBackend {
     std::vector<int64_t> inner;
-    std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context, uint32_t& generated) override {
+    std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+                                                     uint32_t& generated) override {
       for (const Kernel& kernel : kernels) inner.push_back(kernel.axes.back().size);
       return InterpBackend::lower_kernels(kernels, context, generated);
     }
@@ -140,7 +141,11 @@ TEST(Fusion, ConvBatchNormReluAddPool) {
   y = g.binary(kOp_add, g.binary(kOp_mul, y, scale), shift);
   y = g.unary(kOp_relu, g.binary(kOp_add, y, skip));
   y = g.op(kOp_max_pool, {y}, kF32, {2, 4, 4, 4},
-           {{kAttr_kernel, Dims{3, 3}}, {kAttr_stride, Dims{2, 2}}, {kAttr_padding, Dims{1, 1}}, {kAttr_dilation, Dims{1, 1}}, {kAttr_ceil_mode, false}});
+           {{kAttr_kernel, Dims{3, 3}},
+            {kAttr_stride, Dims{2, 2}},
+            {kAttr_padding, Dims{1, 1}},
+            {kAttr_dilation, Dims{1, 1}},
+            {kAttr_ceil_mode, false}});
   g.output(y);
   g.output(g.op(kOp_adaptive_avg_pool, {y}, kF32, {2, 4, 1, 1}, {{kAttr_sizes, Dims{1, 1}}}));
   check(g);
@@ -178,7 +183,8 @@ struct Edges {
 };
 
 int zeros(RegionBuilder& g, Dims sizes) {
-  return g.op(kOp_full, {}, kF32, sizes, {{kAttr_sizes, sizes}, {kAttr_dtype, int64_t{kF32}}, {kAttr_value_d, 0.0}, {kAttr_value_i, int64_t{0}}});
+  return g.op(kOp_full, {}, kF32, sizes,
+              {{kAttr_sizes, sizes}, {kAttr_dtype, int64_t{kF32}}, {kAttr_value_d, 0.0}, {kAttr_value_i, int64_t{0}}});
 }
 int index_reduce(RegionBuilder& g, int self, int index, int src, const char* kind, bool include_self = true) {
   return g.op(kOp_index_reduce, {self, index, src}, g.dtype(self), g.sizes(self),
@@ -381,7 +387,8 @@ TEST(Fusion, WhatIsNotZeroIsTrue) {
     Values x;
   };
   for (const Case& c : {Case{kF32, {0.5, -0.25, 0, -0.0, 1, 256}}, Case{kDType_bf16, {0.5, -0.25, 0, -0.0, 1, 256}},
-                        Case{kDType_i64, {256, -256, 0, 0, 1, 4294967296.0}}, Case{kDType_i32, {256, -256, 0, 0, 1, 65536}}, Case{kDType_u8, {128, 255, 0, 0, 1, 2}}}) {
+                        Case{kDType_i64, {256, -256, 0, 0, 1, 4294967296.0}}, Case{kDType_i32, {256, -256, 0, 0, 1, 65536}},
+                        Case{kDType_u8, {128, 255, 0, 0, 1, 2}}}) {
     RegionBuilder g;
     const int x = g.input(c.dtype, {6}), truth = g.cast(x, kDType_bool);
     g.output(truth);
@@ -432,7 +439,8 @@ TEST(Fusion, EmptyAndScalarTensors) {
 TEST(Fusion, IotaAndCausalMask) {
   RegionBuilder g;
   auto iota = [&](int64_t n) {
-    return g.op(kOp_iota, {}, kDType_i64, {n}, {{kAttr_sizes, Dims{n}}, {kAttr_dtype, int64_t{kDType_i64}}, {kAttr_start, int64_t{0}}, {kAttr_step, int64_t{1}}});
+    return g.op(kOp_iota, {}, kDType_i64, {n},
+                {{kAttr_sizes, Dims{n}}, {kAttr_dtype, int64_t{kDType_i64}}, {kAttr_start, int64_t{0}}, {kAttr_step, int64_t{1}}});
   };
   int x = g.input(kF32, {2, 6, 6});
   int keep = g.compare(kOp_le, g.expand(g.reshape(iota(6), {1, 6}), {6, 6}), g.expand(g.reshape(iota(6), {6, 1}), {6, 6}));
@@ -475,8 +483,9 @@ void row_update(bool in_place, bool also_output) {
   g.output(g.reduce(kOp_sum, next, {1}, false));
   InterpBackend backend;
   backend.info.updates_rows = true;
-  Checked c = check(g, backend, {Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29},
-                                 Values{3}, Values{-100, -101, -102, -103, -104, -105}});
+  Checked c = check(g, backend,
+                    {Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29},
+                     Values{3}, Values{-100, -101, -102, -103, -104, -105}});
   bool rows_only = false;  // a kernel that stores six elements where an index says
   for (const Kernel& k : c.executable->kernels())
     for (const Stage& s : k.stages)
@@ -563,7 +572,8 @@ TEST(Fusion, UpdatesFromOtherPlacesOfTheSameMemory) {
           const int64_t step = 1 + below(2), n = 1 + below((size + step - 1) / step), reach = (n - 1) * step + 1;
           const int64_t to = below(size - reach + 1), from = below(size - reach + 1);
           const int moved = changed(g.slice(x, dim, from, from + reach, step));
-          x = g.op(kOp_slice_scatter, {x, moved}, dtype, sizes, {{kAttr_dim, dim}, {kAttr_start, to}, {kAttr_end, to + reach}, {kAttr_step, step}});
+          x = g.op(kOp_slice_scatter, {x, moved}, dtype, sizes,
+                   {{kAttr_dim, dim}, {kAttr_start, to}, {kAttr_end, to + reach}, {kAttr_step, step}});
           break;
         }
         case 2: {  // rolled
@@ -645,9 +655,11 @@ TEST(Fusion, AttentionOfAnyLengthsSeesWhatItsDefinitionSays) {
         for (int mask : {0, 1, 2})
           for (int64_t heads : {1, 2}) {
             RegionBuilder g;
-            std::vector<int> operands{g.input(kF32, {2, 2, queries, 4}), g.input(kF32, {2, heads, keys, 4}), g.input(kF32, {2, heads, keys, 3})};
+            std::vector<int> operands{g.input(kF32, {2, 2, queries, 4}), g.input(kF32, {2, heads, keys, 4}),
+                                      g.input(kF32, {2, heads, keys, 3})};
             if (mask) operands.push_back(g.input(mask == 1 ? uint8_t{kDType_bool} : kF32, {2, 2, queries, keys}));
-            g.output(g.op(kOp_attention, operands, kF32, {2, 2, queries, 3}, {{kAttr_causal, causal}, {kAttr_scale, 0.5}, {kAttr_gqa, heads == 1}}));
+            g.output(g.op(kOp_attention, operands, kF32, {2, 2, queries, 3},
+                          {{kAttr_causal, causal}, {kAttr_scale, 0.5}, {kAttr_gqa, heads == 1}}));
             InterpBackend backend;
             backend.info.max_score_bytes = 1e9;
             check(g, backend);

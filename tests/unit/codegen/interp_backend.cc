@@ -159,7 +159,8 @@ class Interpreter {
         return load_element(buffers_[k_.buffers[access.buffer].id], index, access.dtype);
       }
       case Prim::kLiteral:
-        return n.kind == Kind::kF32 || n.kind == Kind::kF64 ? std::bit_cast<double>(n.imm) : static_cast<double>(static_cast<int64_t>(n.imm));
+        return n.kind == Kind::kF32 || n.kind == Kind::kF64 ? std::bit_cast<double>(n.imm)
+                                                            : static_cast<double>(static_cast<int64_t>(n.imm));
       case Prim::kCoord: return static_cast<double>(at_[n.imm]);
       case Prim::kScalar: return scalars_[n.imm];
       case Prim::kAdd: return a() + b();

@@ -29,7 +29,8 @@ TEST(Schedule, LanesFitTheRow) {
       ASSERT_GE(s.vec, 1) << length;
       EXPECT_EQ(s.vec & (s.vec - 1), 0) << "a power of two, " << length;
       EXPECT_LE(s.vec * element_bytes(dtype), 16) << length;
-      EXPECT_TRUE(s.vec == 1 || length % s.vec == 0 || length >= 8 * s.vec) << "short rows have no long tails, " << length << " by " << s.vec;
+      EXPECT_TRUE(s.vec == 1 || length % s.vec == 0 || length >= 8 * s.vec)
+          << "short rows have no long tails, " << length << " by " << s.vec;
       EXPECT_EQ(s.whole, length % s.vec == 0) << length;
     }
 }
@@ -60,7 +61,8 @@ TEST(Schedule, TurnedLoadsGoThroughTilesThatCoverAll) {
       const Schedule s = choose_schedule(turned(dtype, rows, length).k, {});
       ASSERT_EQ(s.shape, GpuShape::kTile) << rows << " x " << length;
       EXPECT_EQ(s.tile_axis, 1);
-      EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile) * ((length + s.tile - 1) / s.tile)) << "one for each tile, " << rows << " x " << length;
+      EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile) * ((length + s.tile - 1) / s.tile))
+          << "one for each tile, " << rows << " x " << length;
     }
   KernelMaker looked_up = turned(kF32, 64, 64);  // where an index decides the address, neighbours lie nowhere
   const int32_t index = looked_up.load(kI64, {0, 1, 0});

@@ -233,7 +233,9 @@ TEST(Anchors, RowsOfALinearInAnyOrder) {
   struct {
     Dims sizes, strides;
     const char* matrix;
-  } const cases[] = {{{7, 2, 48}, {48, 7 * 48, 1}, "[2x7x48]"}, {{2, 9, 3, 48}, {27 * 48, 48, 9 * 48, 1}, "[2x3x9x48]"}, {{2, 7, 48}, {48, 2 * 48, 1}, "[2x7x48]"}};
+  } const cases[] = {{{7, 2, 48}, {48, 7 * 48, 1}, "[2x7x48]"},
+                     {{2, 9, 3, 48}, {27 * 48, 48, 9 * 48, 1}, "[2x3x9x48]"},
+                     {{2, 7, 48}, {48, 2 * 48, 1}, "[2x7x48]"}};
   for (const auto& c : cases) {
     for (bool constant : {false, true}) {
       Bench b;
@@ -303,7 +305,8 @@ double conv_at(Bench& b, const AnchorDesc& a, const Dims& i) {
   for_each(Dims(w.sizes.begin() + 2, w.sizes.end()), [&](const Dims& k) {
     Dims at{i[0], 0};
     for (size_t s = 0; s < spatial; ++s) {
-      int64_t p = a.transposed ? i[2 + s] + a.padding[s] - k[s] * a.dilation[s] : i[2 + s] * a.stride[s] - a.padding[s] + k[s] * a.dilation[s];
+      int64_t p =
+          a.transposed ? i[2 + s] + a.padding[s] - k[s] * a.dilation[s] : i[2 + s] * a.stride[s] - a.padding[s] + k[s] * a.dilation[s];
       if (a.transposed) {
         if (p < 0 || p % a.stride[s]) return;
         p /= a.stride[s];
@@ -413,7 +416,8 @@ void check_cells(int64_t time, int64_t batch, int64_t input, int64_t hidden, std
       a.op = op;
       a.layers = form & 1 ? 3 : 1, a.bidirectional = form & 2, a.batch_first = form & 4, a.has_biases = form & 8;
       const int64_t dirs = a.bidirectional ? 2 : 1, gates = op == kOp_lstm ? 4 : 3;
-      a.operands = {b.tensor(a.batch_first ? Dims{batch, time, input} : Dims{time, batch, input}), b.tensor({a.layers * dirs, batch, hidden})};
+      a.operands = {b.tensor(a.batch_first ? Dims{batch, time, input} : Dims{time, batch, input}),
+                    b.tensor({a.layers * dirs, batch, hidden})};
       if (op == kOp_lstm) a.operands.push_back(b.tensor({a.layers * dirs, batch, hidden}));
       const size_t first = a.operands.size(), each = a.has_biases ? 4 : 2;
       for (int64_t l = 0; l < a.layers; ++l) {
@@ -423,7 +427,8 @@ void check_cells(int64_t time, int64_t batch, int64_t input, int64_t hidden, std
           for (int k = 0; k < (a.has_biases ? 2 : 0); ++k) a.operands.push_back(b.tensor({gates * hidden}, {}, true));
         }
       }
-      a.results = {b.tensor(a.batch_first ? Dims{batch, time, dirs * hidden} : Dims{time, batch, dirs * hidden}), b.tensor({a.layers * dirs, batch, hidden})};
+      a.results = {b.tensor(a.batch_first ? Dims{batch, time, dirs * hidden} : Dims{time, batch, dirs * hidden}),
+                   b.tensor({a.layers * dirs, batch, hidden})};
       if (op == kOp_lstm) a.results.push_back(b.tensor({a.layers * dirs, batch, hidden}));
       std::vector<std::vector<std::vector<double>>> x(time, std::vector<std::vector<double>>(batch));
       auto place = [&](int64_t t, int64_t n, int64_t k) { return a.batch_first ? Dims{n, t, k} : Dims{t, n, k}; };
@@ -456,9 +461,11 @@ void check_cells(int64_t time, int64_t batch, int64_t input, int64_t hidden, std
       if (form == 0) printf("%s\n", description.c_str());
       for (int64_t t = 0; t < time; ++t)
         for (int64_t n = 0; n < batch; ++n)
-          for (int64_t k = 0; k < dirs * hidden; ++k) ASSERT_NEAR(b.at(a.results[0], place(t, n, k)), x[t][n][k], near) << "form " << form << " " << description;
+          for (int64_t k = 0; k < dirs * hidden; ++k)
+            ASSERT_NEAR(b.at(a.results[0], place(t, n, k)), x[t][n][k], near) << "form " << form << " " << description;
       size_t i = 0;
-      for_each(a.results[1].sizes, [&](const Dims& at) { ASSERT_NEAR(b.at(a.results[1], at), want_state[i++], near) << "final state, form " << form; });
+      for_each(a.results[1].sizes,
+               [&](const Dims& at) { ASSERT_NEAR(b.at(a.results[1], at), want_state[i++], near) << "final state, form " << form; });
     }
   }
 }

@@ -136,7 +136,8 @@ int main(int argc, char** argv) {
       for (int r = 0; r < (megabytes ? 1 : 200); ++r) std::memcpy(to.data(), from.data(), threads == 2 ? bytes / 2 : bytes);
       other.join();
     });
-    printf("copy, %s: %.1f GB/s\n", megabytes ? "from memory, 2 threads" : "in cache, 1 thread", 2.0 * static_cast<double>(bytes) * (megabytes ? 1 : 200) / s * 1e-9);
+    printf("copy, %s: %.1f GB/s\n", megabytes ? "from memory, 2 threads" : "in cache, 1 thread",
+           2.0 * static_cast<double>(bytes) * (megabytes ? 1 : 200) / s * 1e-9);
   }
   using keirin::codegen::Prim;
   auto of = [](uint8_t dtype, Prim prim) { return [=](int64_t rows, int64_t n) { return pointwise(rows, n, dtype, prim); }; };

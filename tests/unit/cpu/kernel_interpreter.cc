@@ -204,8 +204,12 @@ class Interpreter {
       const bool nan = f && x.real != x.real, acc_nan = f && acc.real != acc.real;
       const bool less = f ? x.real < acc.real : x.whole < acc.whole, more = f ? x.real > acc.real : x.whole > acc.whole;
       switch (s.monoid) {
-        case Monoid::kSum: acc = {acc.real + x.real, static_cast<int64_t>(static_cast<uint64_t>(acc.whole) + static_cast<uint64_t>(x.whole))}; break;
-        case Monoid::kProd: acc = {acc.real * x.real, static_cast<int64_t>(static_cast<uint64_t>(acc.whole) * static_cast<uint64_t>(x.whole))}; break;
+        case Monoid::kSum:
+          acc = {acc.real + x.real, static_cast<int64_t>(static_cast<uint64_t>(acc.whole) + static_cast<uint64_t>(x.whole))};
+          break;
+        case Monoid::kProd:
+          acc = {acc.real * x.real, static_cast<int64_t>(static_cast<uint64_t>(acc.whole) * static_cast<uint64_t>(x.whole))};
+          break;
         case Monoid::kMax: if (nan || (more && !acc_nan)) acc = x; break;
         case Monoid::kMin: if (nan || (less && !acc_nan)) acc = x; break;
         case Monoid::kAny: acc.whole |= x.whole; break;

@@ -91,12 +91,15 @@ struct KernelMaker {
 // A buffer with red zones.
 class Storage {
  public:
-  Storage(uint8_t dtype, int64_t elements) : dtype_(dtype), elements_(elements), bytes_(2 * kZone + elements * element_bytes(dtype), 0xa5) {}
+  Storage(uint8_t dtype, int64_t elements)
+      : dtype_(dtype), elements_(elements), bytes_(2 * kZone + elements * element_bytes(dtype), 0xa5) {}
   void* data() { return bytes_.data() + kZone; }
   void fill_random(std::mt19937& random, int64_t below) {
     for (int64_t i = 0; i < elements_; ++i) {
       const double real = std::normal_distribution<double>(0, 2)(random);
-      write_element(data(), i, dtype_, real, below > 0 ? static_cast<int64_t>(random() % static_cast<uint64_t>(below)) : static_cast<int64_t>(random()) - (1ll << 31));
+      write_element(
+          data(), i, dtype_, real,
+          below > 0 ? static_cast<int64_t>(random() % static_cast<uint64_t>(below)) : static_cast<int64_t>(random()) - (1ll << 31));
     }
   }
   bool zones_intact() const {

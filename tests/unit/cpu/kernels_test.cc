@@ -69,7 +69,8 @@ void check(const Kernel& k, const std::string& where, const Conditions& conditio
       got.back().fill_random(random, conditions.index_below);
       if (conditions.positive && is_real(k.buffers[i].dtype)) {
         for (int64_t e = 0; e < elements[i]; ++e) {
-          write_element(got.back().data(), e, k.buffers[i].dtype, std::fabs(read_element(got.back().data(), e, k.buffers[i].dtype).real) + 0.1, 0);
+          write_element(got.back().data(), e, k.buffers[i].dtype,
+                        std::fabs(read_element(got.back().data(), e, k.buffers[i].dtype).real) + 0.1, 0);
         }
       }
     }

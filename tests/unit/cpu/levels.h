@@ -28,7 +28,8 @@ inline std::vector<codegen::native::CpuTarget> levels() {
   const HardwareItem first = find_hardware().at(0);
   std::copy(first.cpu_features.begin(), first.cpu_features.end(), hardware.cpu_features);
   for (const processor::Level& level : vendor::isa().levels)
-    if (const auto machine = processor::make_machine(vendor::isa(), vendor::look(hardware), level.name, why_not)) out.push_back(machine->code);
+    if (const auto machine = processor::make_machine(vendor::isa(), vendor::look(hardware), level.name, why_not))
+      out.push_back(machine->code);
   std::reverse(out.begin(), out.end());
   return out;
 }

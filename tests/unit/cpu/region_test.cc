@@ -89,7 +89,9 @@ LoadedPlugin& plugin(bool avx2) {
 }
 
 // Storage values <-> doubles, for the dtypes of these tests.
-size_t bytes_of(uint8_t dtype) { return dtype == kDType_i64 || dtype == kDType_f64 ? 8 : dtype == kDType_bf16 || dtype == kDType_f16 ? 2 : dtype == kDType_bool ? 1 : 4; }
+size_t bytes_of(uint8_t dtype) {
+  return dtype == kDType_i64 || dtype == kDType_f64 ? 8 : dtype == kDType_bf16 || dtype == kDType_f16 ? 2 : dtype == kDType_bool ? 1 : 4;
+}
 void put(char* to, uint8_t dtype, double v) {
   const auto f = static_cast<float>(v);
   const auto i = static_cast<int64_t>(v);
@@ -107,7 +109,12 @@ double get(const char* from, uint8_t dtype) {
   uint16_t h;
   switch (dtype) {
     case kDType_f32: std::memcpy(&f, from, 4); return f;
-    case kDType_bf16: { std::memcpy(&h, from, 2); const uint32_t bits = static_cast<uint32_t>(h) << 16; std::memcpy(&f, &bits, 4); return f; }
+    case kDType_bf16: {
+      std::memcpy(&h, from, 2);
+      const uint32_t bits = static_cast<uint32_t>(h) << 16;
+      std::memcpy(&f, &bits, 4);
+      return f;
+    }
     case kDType_i64: std::memcpy(&i, from, 8); return static_cast<double>(i);
     default: return *from;
   }
@@ -132,7 +139,7 @@ struct Options {
 
 Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
   const std::vector<uint8_t> bytes = g.bytes();
-  const Region region = read_region(bytes);
+  const FlatRegion region = read_region(bytes);
   std::mt19937 random(5);
   std::vector<Values> inputs;
   std::vector<std::vector<char>> memory;
@@ -174,7 +181,11 @@ Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
   if (!exec) return ran;
   if (o.through_artifact) {
     std::string token, body;
-    const krn_sink token_sink{[](void* to, const void* d, uint64_t n) { static_cast<std::string*>(to)->append(static_cast<const char*>(d), n); return krn_code{0}; }, &token};
+    const krn_sink token_sink{[](void* to, const void* d, uint64_t n) {
+                                static_cast<std::string*>(to)->append(static_cast<const char*>(d), n);
+                                return krn_code{0};
+                              },
+                              &token};
     krn_sink body_sink = token_sink;
     body_sink.ctx = &body;
     const auto* artifact = p.table<krn_artifact_table>("krn.artifact");
@@ -183,10 +194,14 @@ Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
     uint32_t verdict = 0;
     EXPECT_EQ(artifact->check(p.device, {token.data(), token.size()}, &verdict, nullptr), KRN_STATUS_ok);
     EXPECT_EQ(verdict, KRN_VERDICT_OPTIMAL);
-    EXPECT_EQ(artifact->load(p.device, &r, {token.data(), token.size()}, {body.data(), body.size()}, &exec, reinterpret_cast<krn_err*>(&ran)), KRN_STATUS_ok) << g_error;
+    EXPECT_EQ(
+        artifact->load(p.device, &r, {token.data(), token.size()}, {body.data(), body.size()}, &exec, reinterpret_cast<krn_err*>(&ran)),
+        KRN_STATUS_ok)
+        << g_error;
     krn_exec* damaged = nullptr;
     body[body.size() / 2] ^= 1;
-    EXPECT_EQ(artifact->load(p.device, &r, {token.data(), token.size()}, {body.data(), body.size()}, &damaged, nullptr), KRN_STATUS_corrupt);
+    EXPECT_EQ(artifact->load(p.device, &r, {token.data(), token.size()}, {body.data(), body.size()}, &damaged, nullptr),
+              KRN_STATUS_corrupt);
   }
   exec_table->info(exec, &ran.info, nullptr);
   krn_needs needs = kit::init<krn_needs>();
@@ -259,7 +274,8 @@ TEST(CpuRegions, AFunctionBehindAProductKeepsTheOrderOfItsOperands) {
         const int y = convolution ? g.conv(x, g.input(kDType_f32, {8, 8, 3, 3}, {}, true), g.input(kDType_f32, {8}, {}, true), 1, 1)
                                   : g.linear(x, g.input(kDType_f32, {32, 32}, {}, true), g.input(kDType_f32, {32}, {}, true));
         const int beside = op == kOp_div ? g.binary(kOp_add, g.unary(kOp_exp, x), g.scalar(1, x)) : x;
-        g.output(product_first ? g.binary(op, y, beside) : g.binary(op, beside, op == kOp_div ? g.unary(kOp_exp, g.unary(kOp_tanh, y)) : y));
+        g.output(product_first ? g.binary(op, y, beside)
+                               : g.binary(op, beside, op == kOp_div ? g.unary(kOp_exp, g.unary(kOp_tanh, y)) : y));
         Options o;
         o.tolerance = 1e-4;
         EXPECT_EQ(check_both(g, o).info.num_anchors, 1u);
@@ -272,7 +288,8 @@ TEST(CpuRegions, TransformerPieces) {
     RegionBuilder g;
     const int x = g.input(dtype, {2, 5, 72});
     const int wide = g.cast(x, kDType_f32);
-    const int y = g.layer_norm(g.binary(kOp_add, wide, g.input(kDType_f32, {2, 5, 72})), g.input(kDType_f32, {72}, {}, true), g.input(kDType_f32, {72}, {}, true), 1e-5);
+    const int y = g.layer_norm(g.binary(kOp_add, wide, g.input(kDType_f32, {2, 5, 72})), g.input(kDType_f32, {72}, {}, true),
+                               g.input(kDType_f32, {72}, {}, true), 1e-5);
     g.output(g.softmax(g.permute(y, {0, 2, 1}), 2));
     g.output(g.cast(g.unary(kOp_silu, y), dtype));
     Options o;
@@ -297,7 +314,11 @@ TEST(CpuRegions, PaddingWithAnyInteger) {
   struct {
     uint8_t dtype;
     int64_t low, high;
-  } const types[] = {{kDType_i64, INT64_MIN, INT64_MAX}, {kDType_i32, INT32_MIN, INT32_MAX}, {kDType_i16, INT16_MIN, INT16_MAX}, {kDType_i8, INT8_MIN, INT8_MAX}, {kDType_u8, 0, UINT8_MAX}};
+  } const types[] = {{kDType_i64, INT64_MIN, INT64_MAX},
+                     {kDType_i32, INT32_MIN, INT32_MAX},
+                     {kDType_i16, INT16_MIN, INT16_MAX},
+                     {kDType_i8, INT8_MIN, INT8_MAX},
+                     {kDType_u8, 0, UINT8_MAX}};
   for (const auto& type : types)
     for (int64_t value : {type.low, type.low + 1, int64_t{7}, (int64_t{1} << 53) + 1, -(int64_t{1} << 53) - 1, type.high - 1, type.high}) {
       if (value < type.low || value > type.high) continue;
@@ -308,7 +329,9 @@ TEST(CpuRegions, PaddingWithAnyInteger) {
         const AttrList attrs{{kAttr_low, Dims{0, 2}}, {kAttr_high, Dims{1, 0}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}};
         const int padded = type.dtype == kDType_i64 && !computed ? g.op(kOp_pad, {g.input(kDType_i64, {3, 5})}, type.dtype, {4, 7}, attrs)
                                                                 : g.op(kOp_pad, {source}, type.dtype, {4, 7}, attrs);
-        const int same = g.op(kOp_full, {}, type.dtype, {4, 7}, {{kAttr_sizes, Dims{4, 7}}, {kAttr_dtype, int64_t{type.dtype}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}});
+        const int same =
+            g.op(kOp_full, {}, type.dtype, {4, 7},
+                 {{kAttr_sizes, Dims{4, 7}}, {kAttr_dtype, int64_t{type.dtype}}, {kAttr_value_i, value}, {kAttr_value_d, 0.0}});
         const int equal = g.op(kOp_eq, {padded, same}, kDType_bool, {4, 7});
         g.output(equal);
         g.output(g.slice(equal, 1, 0, 2));  // nothing but padding

@@ -112,8 +112,9 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
 }
 
 TEST(VectorMath, SpecialValuesOnEveryLevel) {
-  const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-45f, -1e-45f, 1e-40f, -1e-40f, 1.0f, -1.0f, 88.7228f, 88.73f,
-                            -87.4f, -103.97f, -104.1f, 127.99f, 128.0f, -149.0f, -150.1f, 3.4e38f, -3.4e38f, 1e30f, 0x1p30f, -0x1p31f, 0.5f, 2.0f, 10.0f};
+  const float specials[] = {0.0f,    -0.0f,    INFINITY, -INFINITY, NAN,      1e-45f,  -1e-45f, 1e-40f, -1e-40f, 1.0f,
+                            -1.0f,   88.7228f, 88.73f,   -87.4f,    -103.97f, -104.1f, 127.99f, 128.0f, -149.0f, -150.1f,
+                            3.4e38f, -3.4e38f, 1e30f,    0x1p30f,   -0x1p31f, 0.5f,    2.0f,    10.0f};
   native::CodeCache cache;
   for (const CpuTarget& target : levels()) {
     for (const Function& f : kFunctions) {

@@ -41,10 +41,13 @@ class Maker {
   TensorDesc whole(uint8_t dtype, const Dims& sizes, int64_t below, Dims strides = {}) {
     TensorDesc t = tensor(dtype, sizes, strides);
     Storage& s = c_.buffers.back();
-    for (int64_t e = 0; e < s.elements(); ++e) write_element(s.data(), e, dtype, 0, static_cast<int64_t>(random_() % static_cast<uint64_t>(below)));
+    for (int64_t e = 0; e < s.elements(); ++e)
+      write_element(s.data(), e, dtype, 0, static_cast<int64_t>(random_() % static_cast<uint64_t>(below)));
     return t;
   }
-  void set(const TensorDesc& t, const Dims& at, double real, int64_t integer) { write_element(c_.buffers[t.buffer].data(), place(t, at), t.dtype, real, integer); }
+  void set(const TensorDesc& t, const Dims& at, double real, int64_t integer) {
+    write_element(c_.buffers[t.buffer].data(), place(t, at), t.dtype, real, integer);
+  }
   double get(const TensorDesc& t, const Dims& at) { return read_element(c_.buffers[t.buffer].data(), place(t, at), t.dtype).real; }
   int64_t get_whole(const TensorDesc& t, const Dims& at) { return read_element(c_.buffers[t.buffer].data(), place(t, at), t.dtype).whole; }
 
@@ -116,7 +119,8 @@ AnchorCase attention(const Heads& h) {
           double s = 0;
           for (int64_t d = 0; d < h.width; ++d) s += m.get(q, {b, head, i, d}) * m.get(k, {b, from, j, d});
           s *= a.scale;
-          if (mask.present() && h.mask == Heads::kBool && m.get_whole(mask, {b, head, i, j}) == 0) s = -std::numeric_limits<double>::infinity();
+          if (mask.present() && h.mask == Heads::kBool && m.get_whole(mask, {b, head, i, j}) == 0)
+            s = -std::numeric_limits<double>::infinity();
           if (mask.present() && h.mask != Heads::kBool) s += m.get(mask, {b, head, i, j});
           if (h.causal && j > i) s = -std::numeric_limits<double>::infinity();
           w[j] = s, high = std::max(high, s);
@@ -135,7 +139,8 @@ AnchorCase attention(const Heads& h) {
   return out;
 }
 
-AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_t depth, int64_t columns, bool bias, bool residual, uint32_t activation) {
+AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_t depth, int64_t columns, bool bias, bool residual,
+                    uint32_t activation) {
   Maker m(name);
   AnchorDesc a;
   a.op = kOp_linear;
@@ -163,13 +168,15 @@ AnchorCase few_rows(const std::string& name, uint8_t dtype, int64_t rows, int64_
   return out;
 }
 
-AnchorCase bags(const std::string& name, uint8_t dtype, int64_t rows, int64_t width, int64_t positions, int64_t count, bool mean, bool last) {
+AnchorCase bags(const std::string& name, uint8_t dtype, int64_t rows, int64_t width, int64_t positions, int64_t count, bool mean,
+                bool last) {
   Maker m(name);
   AnchorDesc a;
   a.op = kOp_embedding_bag;
   a.mode = mean ? "mean" : "sum";
   a.include_last_offset = last;
-  const TensorDesc table = m.tensor(dtype, {rows, width}), index = m.whole(kI64, {positions}, rows), offsets = m.whole(kI64, {count + last}, positions);
+  const TensorDesc table = m.tensor(dtype, {rows, width}), index = m.whole(kI64, {positions}, rows),
+                   offsets = m.whole(kI64, {count + last}, positions);
   Dims at;
   for (int64_t b = 0; b < count + last; ++b) at.push_back(m.get_whole(offsets, {b}));
   std::sort(at.begin(), at.end());
@@ -250,7 +257,8 @@ std::string AnchorCase::difference(Storage got) const {
   for (size_t i = 0; i < expected.size(); ++i) {
     const double g = read_element(got.data(), static_cast<int64_t>(i), got.dtype()).real;
     const double want = std::isnan(expected[i]) ? -77 : expected[i], allowed = std::isnan(expected[i]) ? 0.5 : relative * largest;
-    if (!(std::fabs(g - want) <= allowed)) return "element " + std::to_string(i) + ": " + std::to_string(g) + ", not " + std::to_string(want);
+    if (!(std::fabs(g - want) <= allowed))
+      return "element " + std::to_string(i) + ": " + std::to_string(g) + ", not " + std::to_string(want);
   }
   return "";
 }

@@ -46,7 +46,9 @@ std::string emulate(const AnchorCase& c) {
   std::vector<char> workspace(static_cast<size_t>(kernel.workspace_bytes) + 16, char(0xa5));
   pointers.push_back(workspace.data());
   for (const TextKernel::Launch& launch : kernel.launches)
-    if (std::string wrong = module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data()); !wrong.empty()) return wrong;
+    if (std::string wrong = module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data());
+        !wrong.empty())
+      return wrong;
   for (size_t i = static_cast<size_t>(kernel.workspace_bytes); i < workspace.size(); ++i)
     if (workspace[i] != char(0xa5)) return "wrote behind the workspace";
   return c.difference(run.buffers[c.result]);
@@ -137,7 +139,8 @@ TEST(Anchors, RefusalsSayWhy) {
   std::string why_not;
   EXPECT_TRUE(own_kernel(wide, gpu, KRN_NUMERICS_DEFAULT, why_not)) << "the widest heads that have one: " << why_not;
   codegen::AnchorDesc doubles = a;
-  for (codegen::TensorDesc* t : {&doubles.operands[0], &doubles.operands[1], &doubles.operands[2], &doubles.results[0]}) t->dtype = kit::kDType_f64;
+  for (codegen::TensorDesc* t : {&doubles.operands[0], &doubles.operands[1], &doubles.operands[2], &doubles.results[0]})
+    t->dtype = kit::kDType_f64;
   EXPECT_NE(refusal(doubles).find("that is not f32, bf16 or f16"), std::string::npos);
   for (size_t i : {0, 1, 2}) {
     codegen::AnchorDesc mixed = a;

@@ -7,10 +7,12 @@ HostModule::HostModule(const std::string& text, std::string& error) {
   if (const std::vector<char> code = compile_for_host(text, error); !code.empty()) code_ = std::make_unique<HostCode>(code, error);
 }
 
-std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers, int cluster) {
+std::string HostModule::launch(const std::string& symbol, int64_t blocks, int threads, const void* sizes, const void* pointers,
+                               int cluster) {
   const auto function = reinterpret_cast<void (*)(const void*, const void*)>(code_->symbol(symbol));
   if (!function) return "no symbol " + symbol;
-  const Grid grid{.blocks = blocks, .threads = threads, .wave = code_->wave(), .together = cluster, .one_barrier = true, .shared = code_->shared()};
+  const Grid grid{
+      .blocks = blocks, .threads = threads, .wave = code_->wave(), .together = cluster, .one_barrier = true, .shared = code_->shared()};
   return run_grid(grid, code_->host(), [&] { function(sizes, pointers); });
 }
 

@@ -43,7 +43,9 @@ AnchorDesc conv(uint8_t dtype, bool channels_last, int64_t kernel = 3) {
   return a;
 }
 
-PostOp with(const AnchorDesc& a, uint32_t op, uint8_t dtype, Dims strides) { return {op, tensor(dtype, a.results[0].sizes, std::move(strides))}; }
+PostOp with(const AnchorDesc& a, uint32_t op, uint8_t dtype, Dims strides) {
+  return {op, tensor(dtype, a.results[0].sizes, std::move(strides))};
+}
 
 // On a device whose cache is too small for a residual to be found there.
 bool takes(const AnchorDesc& a, const PostOp& post, int64_t cache_bytes = 4096) {
@@ -155,7 +157,9 @@ TEST(CudaConvProblem, PlansAreTriedOnLargeNumbersInfinitiesAndNan) {
     EXPECT_EQ((EdgeCase{EdgeCase::kLarge, false, EdgeCase::kNoNan}.bits(r.dtype)), word(r.large));
     EXPECT_EQ((EdgeCase{EdgeCase::kInfinity, true, EdgeCase::kNotFinite}.bits(r.dtype)), word(r.infinity | (wide ? 0x80000000u : 0x8000u)));
     EXPECT_EQ((EdgeCase{EdgeCase::kNan, false, EdgeCase::kIsNan}.bits(r.dtype)), word(r.nan));
-    const auto shown = [&](EdgeCase::Shows shows, uint32_t element) { return EdgeCase{EdgeCase::kNan, false, shows}.shown_by(element, r.dtype); };
+    const auto shown = [&](EdgeCase::Shows shows, uint32_t element) {
+      return EdgeCase{EdgeCase::kNan, false, shows}.shown_by(element, r.dtype);
+    };
     for (uint32_t number : {0u, r.large, r.infinity}) EXPECT_TRUE(shown(EdgeCase::kNoNan, number));
     EXPECT_FALSE(shown(EdgeCase::kNoNan, r.nan));
     for (uint32_t number : {r.nan, r.infinity}) EXPECT_TRUE(shown(EdgeCase::kNotFinite, number));
@@ -181,7 +185,8 @@ TEST(CudaConvProblem, Epilogues) {
   EXPECT_FALSE(takes(full, {kit::kOp_relu, {}})) << "longer than is fused";
   std::string why_not;
   AnchorDesc scaled = a;
-  scaled.post_ops = {with(a, kit::kOp_mul, kit::kDType_bf16, per_channel), with(a, kit::kOp_add, kit::kDType_bf16, own), {kit::kOp_relu, {}}};
+  scaled.post_ops = {
+      with(a, kit::kOp_mul, kit::kDType_bf16, per_channel), with(a, kit::kOp_add, kit::kDType_bf16, own), {kit::kOp_relu, {}}};
   const auto p = conv_problem(scaled, KRN_NUMERICS_DEFAULT, why_not);
   ASSERT_TRUE(p) << why_not;
   ASSERT_EQ(p->stages.size(), 3u);

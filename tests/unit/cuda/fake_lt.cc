@@ -63,7 +63,10 @@ struct Heuristic {
 };
 
 uint8_t dtype_of(int32_t type) {
-  return type == kNumbers.f64 ? kit::kDType_f64 : type == kNumbers.f16 ? kit::kDType_f16 : type == kNumbers.bf16 ? kit::kDType_bf16 : kit::kDType_f32;
+  return type == kNumbers.f64    ? kit::kDType_f64
+         : type == kNumbers.f16  ? kit::kDType_f16
+         : type == kNumbers.bf16 ? kit::kDType_bf16
+                                 : kit::kDType_f32;
 }
 
 template <class T>
@@ -79,8 +82,8 @@ double at(const void* m, const Layout& l, bool transposed, int64_t batch, int64_
   return keirin::test::read_element(m, batch * l.stride + column * l.ld + row, dtype_of(l.type)).real;
 }
 
-void multiply(const Desc& p, const void* alpha, const void* a, const Layout& la, const void* b, const Layout& lb, const void* beta, const void* c,
-              const Layout& lc, void* d, const Layout& ld) {
+void multiply(const Desc& p, const void* alpha, const void* a, const Layout& la, const void* b, const Layout& lb, const void* beta,
+              const void* c, const Layout& lc, void* d, const Layout& ld) {
   const bool ta = p.transpose_a == kNumbers.transposed, tb = p.transpose_b == kNumbers.transposed;
   const auto k = static_cast<int64_t>(ta ? la.rows : la.cols);
   const uint8_t scale = dtype_of(p.scale_type), result = dtype_of(ld.type), bias = p.bias_type < 0 ? result : dtype_of(p.bias_type);
@@ -134,7 +137,8 @@ FAKE int FAKE_LT(MatmulPreferenceSetAttribute)(Preference* preference, int attri
   return kNumbers.least_alignment >= 0 && which >= 0 && which < 4 ? take(preference->alignment[which], value, bytes) : 1;
 }
 FAKE int FAKE_LT(MatmulPreferenceDestroy)(Preference* preference) { return delete preference, 0; }
-FAKE int FAKE_LT(MatmulAlgoGetHeuristic)(void*, Desc*, Layout* a, Layout*, Layout*, Layout*, Preference* preference, int most, Heuristic* found, int* count) {
+FAKE int FAKE_LT(MatmulAlgoGetHeuristic)(void*, Desc*, Layout* a, Layout*, Layout*, Layout*, Preference* preference, int most,
+                                         Heuristic* found, int* count) {
   ++fake_lt_asked;
   *count = a->type == fake_lt_refused_type ? 0 : std::min<int>(most, fake_lt_proposals);
   // Who cannot say where operands begin may let them begin anywhere.
@@ -142,8 +146,8 @@ FAKE int FAKE_LT(MatmulAlgoGetHeuristic)(void*, Desc*, Layout* a, Layout*, Layou
   for (int i = 0; i < *count; ++i) found[i] = {{.place = i, .alignment = least}, static_cast<size_t>(64 * i), 0, 1, {}};
   return 0;
 }
-FAKE int FAKE_LT(Matmul)(void*, Desc* desc, const void* alpha, const void* a, Layout* la, const void* b, Layout* lb, const void* beta, const void* c, Layout* lc,
-                      void* d, Layout* ld, const Algo* algo, void* workspace, size_t workspace_bytes, void*) {
+FAKE int FAKE_LT(Matmul)(void*, Desc* desc, const void* alpha, const void* a, Layout* la, const void* b, Layout* lb, const void* beta,
+                         const void* c, Layout* lc, void* d, Layout* ld, const Algo* algo, void* workspace, size_t workspace_bytes, void*) {
   ++fake_lt_multiplied;
   fake_lt_last_place = algo->place;
   for (const void* p : {a, b, c, static_cast<const void*>(d)})

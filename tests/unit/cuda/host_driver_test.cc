@@ -63,7 +63,8 @@ TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
   strict.numerics = KRN_NUMERICS_STRICT;
   EXPECT_EQ(backend.token(), "host 2 host host");
   EXPECT_NE(GpuBackend(gpu, nullptr, &strict).token(), backend.token());
-  for (const uint32_t flag : {KRN_POLICY_DETERMINISTIC, KRN_POLICY_TF32_CONVOLUTIONS, KRN_POLICY_TF32_PRODUCTS, KRN_POLICY_TF32_RECURRENT}) {
+  for (const uint32_t flag :
+       {KRN_POLICY_DETERMINISTIC, KRN_POLICY_TF32_CONVOLUTIONS, KRN_POLICY_TF32_PRODUCTS, KRN_POLICY_TF32_RECURRENT}) {
     krn_policy policy{};
     policy.flags = flag;
     EXPECT_NE(GpuBackend(gpu, nullptr, &policy).token(), backend.token()) << "libraries choose otherwise under flag " << flag;

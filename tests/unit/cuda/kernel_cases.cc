@@ -138,7 +138,8 @@ class Cases {
       const int32_t moment = m.op(Prim::kMul, m.reduce(Monoid::kSum, square), inverse);
       const int32_t scale = m.op(Prim::kRsqrt, m.op(Prim::kAdd, moment, m.real(1e-5)));
       m.store(mean, kF32, {1, 0}, true);
-      m.store(m.op(Prim::kAdd, m.op(Prim::kMul, m.op(Prim::kMul, centred, scale), m.load(kF32, {0, 1})), m.load(kF32, {0, 1})), kBf16, {n_, 1});
+      m.store(m.op(Prim::kAdd, m.op(Prim::kMul, m.op(Prim::kMul, centred, scale), m.load(kF32, {0, 1})), m.load(kF32, {0, 1})), kBf16,
+              {n_, 1});
       add(one_pass ? "moments" : "layer_norm", m).loosen = 10;
     }
     KernelMaker group;  // serial axis in the row: group norm
@@ -155,11 +156,12 @@ class Cases {
       uint8_t dtype;
       Kind accumulator;
     };
-    for (const Case& c : {Case{Monoid::kSum, kF32, Kind::kF32}, Case{Monoid::kSum, kF64, Kind::kF64}, Case{Monoid::kSum, kI32, Kind::kI64},
-                          Case{Monoid::kProd, kF32, Kind::kF32}, Case{Monoid::kMax, kF32, Kind::kF32}, Case{Monoid::kMin, kBf16, Kind::kF32},
-                          Case{Monoid::kMax, kI8, Kind::kI64}, Case{Monoid::kAny, kBool, Kind::kBool}, Case{Monoid::kAll, kBool, Kind::kBool},
-                          Case{Monoid::kArgMax, kF32, Kind::kF32}, Case{Monoid::kArgMin, kF32, Kind::kF32},
-                          Case{Monoid::kArgMax, kI32, Kind::kI64}, Case{Monoid::kArgMin, kF16, Kind::kF32}}) {
+    for (const Case& c :
+         {Case{Monoid::kSum, kF32, Kind::kF32}, Case{Monoid::kSum, kF64, Kind::kF64}, Case{Monoid::kSum, kI32, Kind::kI64},
+          Case{Monoid::kProd, kF32, Kind::kF32}, Case{Monoid::kMax, kF32, Kind::kF32}, Case{Monoid::kMin, kBf16, Kind::kF32},
+          Case{Monoid::kMax, kI8, Kind::kI64}, Case{Monoid::kAny, kBool, Kind::kBool}, Case{Monoid::kAll, kBool, Kind::kBool},
+          Case{Monoid::kArgMax, kF32, Kind::kF32}, Case{Monoid::kArgMin, kF32, Kind::kF32}, Case{Monoid::kArgMax, kI32, Kind::kI64},
+          Case{Monoid::kArgMin, kF16, Kind::kF32}}) {
       const bool arg = c.monoid == Monoid::kArgMax || c.monoid == Monoid::kArgMin;
       const uint8_t out_type = arg || c.accumulator == Kind::kI64 ? uint8_t{kI64} : c.dtype;
       const std::string tag = std::to_string(static_cast<int>(c.monoid)) + "_" + std::to_string(c.dtype);
@@ -215,7 +217,8 @@ class Cases {
       for (int64_t length : {int64_t{7}, int64_t{49}}) {
         KernelMaker m;
         m.outer(200 + n_ % 64).outer(2).inner(length);
-        m.store(m.op(Prim::kMul, m.reduce(Monoid::kSum, m.load(dtype, {2 * length, length, 1}, 8)), m.load(kF32, {1, 0, 0})), dtype, {2, 1, 0}, true);
+        m.store(m.op(Prim::kMul, m.reduce(Monoid::kSum, m.load(dtype, {2 * length, length, 1}, 8)), m.load(kF32, {1, 0, 0})), dtype,
+                {2, 1, 0}, true);
         add("short_rows" + std::to_string(dtype) + "_" + std::to_string(length), m).loosen = 40;
       }
   }
@@ -310,9 +313,10 @@ class Cases {
 
 std::vector<KernelCase> kernel_cases(int64_t n) { return Cases(n).out; }
 
-std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave) {
+std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave, int most_threads) {
   GpuFacts facts;
   facts.wave = wave;
+  facts.max_row_threads = most_threads;
   std::vector<Schedule> out;
   std::vector<std::string> keys;
   auto add = [&](const Schedule& s) {

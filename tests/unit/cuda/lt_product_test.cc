@@ -114,7 +114,8 @@ struct Data {
       for (T& v : out) v = static_cast<T>(std::normal_distribution<double>(0, 1)(random));
       return out;
     };
-    x = fill(p.batch * p.m * p.k), w = fill(p.batch * p.k * p.n), bias = fill(p.n), residual = fill(p.batch * p.m * p.n), y = fill(p.batch * p.m * p.n);
+    x = fill(p.batch * p.m * p.k), w = fill(p.batch * p.k * p.n), bias = fill(p.n), residual = fill(p.batch * p.m * p.n),
+    y = fill(p.batch * p.m * p.n);
     for (int64_t i = 0; i < p.batch * p.m * p.n; ++i) {
       const int64_t batch = i / (p.m * p.n), row = i / p.n % p.m, column = i % p.n;
       double sum = p.linear ? bias[column] : 0;
@@ -190,7 +191,8 @@ TEST_P(LtProduct, OperandsBetweenWords) {
   const auto step = make(library_, anchor_of(p), false);
   Data<float> data(p);
   std::memmove(data.x.data() + 1, data.x.data(), static_cast<size_t>(p.m * p.k) * sizeof(float));
-  std::vector<void*> buffers{data.x.data() + 1, data.w.data(), data.bias.data(), data.residual.data(), data.y.data(), data.workspace.data()};
+  std::vector<void*> buffers{data.x.data() + 1,    data.w.data(), data.bias.data(),
+                             data.residual.data(), data.y.data(), data.workspace.data()};
   std::atomic<int>& asked = counter("fake_lt_asked");
   asked = 0;
   for (int turn = 0; turn < 2; ++turn) {

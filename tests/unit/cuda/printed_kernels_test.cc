@@ -42,7 +42,8 @@ TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
   std::string text = print_prelude(dialect);
   int number = 0;
   for (const KernelCase& c : cases)
-    for (const Schedule& s : schedules_for(c.kernel, true, wave)) text += print_kernel(c.kernel, s, dialect, "k" + std::to_string(number++));
+    for (const Schedule& s : schedules_for(c.kernel, true, wave))
+      text += print_kernel(c.kernel, s, dialect, "k" + std::to_string(number++));
   std::string error;
   HostModule module(text, error);
   ASSERT_TRUE(error.empty()) << error;

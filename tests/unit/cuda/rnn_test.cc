@@ -58,8 +58,8 @@ const Numerics kRounded(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_RECURRENT);
 enum class FirstState { kNumbers, kStartsWithNan, kStartsWithInfinity };
 
 // One block has all units of up to 16 rows at a time, so that it waits for nobody.
-void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_t hidden, int64_t direction, FirstState first_state = FirstState::kNumbers,
-                 const Numerics& numerics = {}) {
+void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_t hidden, int64_t direction,
+                 FirstState first_state = FirstState::kNumbers, const Numerics& numerics = {}) {
   Gpu gpu = imagine_gpu("sm_90");
   gpu.facts.num_units = 1;
   AnchorDesc a = anchor_of(op, dtype, time, batch, 8, hidden);
@@ -79,9 +79,10 @@ void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_
     for (int64_t e = 0; e < n; ++e) test::write_element(s.data(), e, type, std::normal_distribution<double>(0, scale)(random), 0);
     return s;
   };
-  test::Storage inputs = drawn(time * cells * gates, 1, kit::kDType_f32), w = drawn(gates * hidden * hidden, 1.5 / std::sqrt(hidden), dtype),
-                b_ih = drawn(gates * hidden, 0.3, dtype), b_hh = drawn(gates * hidden, 0.3, dtype), h0 = drawn(2 * cells, 0.5, dtype),
-                c0 = drawn(2 * cells, 0.5, dtype), y = drawn(2 * time * cells, 1, dtype), h_n = drawn(2 * cells, 1, dtype), c_n = drawn(2 * cells, 1, dtype);
+  test::Storage inputs = drawn(time * cells * gates, 1, kit::kDType_f32),
+                w = drawn(gates * hidden * hidden, 1.5 / std::sqrt(hidden), dtype), b_ih = drawn(gates * hidden, 0.3, dtype),
+                b_hh = drawn(gates * hidden, 0.3, dtype), h0 = drawn(2 * cells, 0.5, dtype), c0 = drawn(2 * cells, 0.5, dtype),
+                y = drawn(2 * time * cells, 1, dtype), h_n = drawn(2 * cells, 1, dtype), c_n = drawn(2 * cells, 1, dtype);
   if (first_state == FirstState::kStartsWithNan) std::memset(static_cast<char*>(h0.data()) + direction * cells * bytes, 0xff, 4);
   if (first_state == FirstState::kStartsWithInfinity) {
     test::write_element(h0.data(), direction * cells, dtype, HUGE_VAL, 0);
@@ -90,18 +91,25 @@ void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_
   }
   std::vector<char> states(static_cast<size_t>(k.workspace_bytes));
   const int64_t part = direction * cells * bytes;
-  const auto from = [](test::Storage& s, int64_t skipped_bytes) { return static_cast<void*>(static_cast<char*>(s.data()) + skipped_bytes); };
-  void* pointers[] = {inputs.data(), w.data(), b_ih.data(), b_hh.data(), from(h0, part), from(c0, part), from(y, direction * hidden * bytes), from(h_n, part), from(c_n, part),
-                      states.data()};
-  for (const TextKernel::Launch& launch : k.launches) ASSERT_EQ(module.launch(launch.symbol, launch.blocks, launch.threads, k.sizes.data(), pointers), "");
+  const auto from = [](test::Storage& s, int64_t skipped_bytes) {
+    return static_cast<void*>(static_cast<char*>(s.data()) + skipped_bytes);
+  };
+  void* pointers[] = {
+      inputs.data(),   w.data(),        b_ih.data(),  b_hh.data(), from(h0, part), from(c0, part), from(y, direction * hidden * bytes),
+      from(h_n, part), from(c_n, part), states.data()};
+  for (const TextKernel::Launch& launch : k.launches)
+    ASSERT_EQ(module.launch(launch.symbol, launch.blocks, launch.threads, k.sizes.data(), pointers), "");
 
-  const auto at = [](const test::Storage& s, int64_t i) { return test::read_element(const_cast<test::Storage&>(s).data(), i, s.dtype()).real; };
+  const auto at = [](const test::Storage& s, int64_t i) {
+    return test::read_element(const_cast<test::Storage&>(s).data(), i, s.dtype()).real;
+  };
   const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
   const auto alike = [](double got, double want, double room) { return std::isnan(want) ? std::isnan(got) : std::fabs(got - want) < room; };
   // A few roundings of a state.
   const double room = dtype == kit::kDType_bf16 ? 0.02 : dtype == kit::kDType_f16 || numerics.tf32_recurrent ? 0.0025 : 4e-6;
   std::vector<double> h, kept;
-  for (int64_t i = 0; i < cells; ++i) h.push_back(at(h0, direction * cells + i)), kept.push_back(at(gates == 4 ? c0 : h0, direction * cells + i));
+  for (int64_t i = 0; i < cells; ++i)
+    h.push_back(at(h0, direction * cells + i)), kept.push_back(at(gates == 4 ? c0 : h0, direction * cells + i));
   for (int64_t step = 0; step < time; ++step) {
     const int64_t t = direction == 0 ? step : time - 1 - step;
     std::vector<double> next = h;
@@ -117,7 +125,8 @@ void check_steps(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_
         if (gates == 4) c = sigmoid(x[1] + r[1]) * c + sigmoid(x[0] + r[0]) * std::tanh(x[2] + r[2]);
         else c = (1 - sigmoid(x[1] + r[1])) * std::tanh(x[2] + sigmoid(x[0] + r[0]) * r[2]) + sigmoid(x[1] + r[1]) * c;
         next[static_cast<size_t>(row * hidden + unit)] = gates == 4 ? sigmoid(x[3] + r[3]) * std::tanh(c) : c;
-        ASSERT_PRED3(alike, at(y, (t * batch + row) * 2 * hidden + direction * hidden + unit), next[static_cast<size_t>(row * hidden + unit)], room)
+        ASSERT_PRED3(alike, at(y, (t * batch + row) * 2 * hidden + direction * hidden + unit),
+                     next[static_cast<size_t>(row * hidden + unit)], room)
             << "step " << step << " row " << row << " unit " << unit;
       }
     h = next;
@@ -192,7 +201,9 @@ TEST(Rnn, CompilesForEveryArchitecture) {
       }
     for (const Numerics& numerics : {Numerics(), kRounded})
       for (const int64_t hidden : {50, 256})
-        EXPECT_NO_THROW(compile_cubin(whole_text(rnn_kernel(anchor_of(kit::kOp_gru, kit::kDType_f32, 5, 20, 24, hidden), 0, 0, gpu, numerics), gpu_driver()), target_of(arch)))
+        EXPECT_NO_THROW(compile_cubin(
+            whole_text(rnn_kernel(anchor_of(kit::kOp_gru, kit::kDType_f32, 5, 20, 24, hidden), 0, 0, gpu, numerics), gpu_driver()),
+            target_of(arch)))
             << arch << " of " << hidden;
   }
 }

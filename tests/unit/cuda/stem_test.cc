@@ -120,15 +120,19 @@ TEST(Stem, CompilesForEveryArchitecture) {
   if (!Nvrtc::get(why_not)) GTEST_SKIP() << "no NVRTC: " << why_not;
   for (const char* arch : {"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
     if (!compiles_for(arch)) continue;
-    for (const Case& c : kCases) EXPECT_NO_THROW(compile_cubin(whole_text(stem_of(anchor_of(c), KRN_NUMERICS_DEFAULT)->regroup, gpu_driver()), target_of(arch))) << arch << ", " << c.name;
+    for (const Case& c : kCases)
+      EXPECT_NO_THROW(compile_cubin(whole_text(stem_of(anchor_of(c), KRN_NUMERICS_DEFAULT)->regroup, gpu_driver()), target_of(arch)))
+          << arch << ", " << c.name;
   }
 }
 
 TEST(Stem, WhatIsNone) {
   const AnchorDesc a = anchor_of(kCases[0]);
   EXPECT_FALSE(stem_of(a, KRN_NUMERICS_STRICT)) << "a zero times infinity";
-  AnchorDesc no_stride = a, dilated = a, plain = a, many = anchor_of({"", kit::kDType_bf16, {2, 8, 13, 17}, {4, 8, 7, 7}, 2, 2, 3, 3, false});
-  no_stride.stride = {1, 1}, no_stride.results[0].sizes = {2, 4, 13, 17}, no_stride.results[0].strides = dense(no_stride.results[0].sizes, true);
+  AnchorDesc no_stride = a, dilated = a, plain = a,
+             many = anchor_of({"", kit::kDType_bf16, {2, 8, 13, 17}, {4, 8, 7, 7}, 2, 2, 3, 3, false});
+  no_stride.stride = {1, 1}, no_stride.results[0].sizes = {2, 4, 13, 17},
+  no_stride.results[0].strides = dense(no_stride.results[0].sizes, true);
   dilated.dilation = {2, 2};
   plain.results[0].strides = dense(plain.results[0].sizes, false);
   for (const AnchorDesc* each : {&no_stride, &dilated, &plain, &many}) EXPECT_FALSE(stem_of(*each, KRN_NUMERICS_DEFAULT));
@@ -140,7 +144,8 @@ TEST(Stem, WhatIsNone) {
 // A thread counts words in 32 bits, and a block begins behind the last one: 64 x 4095 x 4097 points of two words are 128 words too many.
 TEST(Stem, CountsItsWordsIn32Bits) {
   const auto of_height = [](int64_t rows) {
-    return stem_of(anchor_of({"", kit::kDType_bf16, {64, 3, 2 * rows, 8188}, {4, 3, 7, 7}, 2, 2, 3, 3, true}), KRN_NUMERICS_DEFAULT).has_value();
+    return stem_of(anchor_of({"", kit::kDType_bf16, {64, 3, 2 * rows, 8188}, {4, 3, 7, 7}, 2, 2, 3, 3, true}), KRN_NUMERICS_DEFAULT)
+        .has_value();
   };
   EXPECT_TRUE(of_height(4091));
   EXPECT_FALSE(of_height(4092));

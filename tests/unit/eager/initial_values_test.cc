@@ -97,12 +97,18 @@ TEST(Draw, HalfTypesRound) {
 // A rule gives the same numbers in every dtype that holds them, and touches nothing behind the tensor.
 TEST(Draw, EveryDtypeHoldsTheSameNumbers) {
   const auto services = make_tensor_services();
-  for (const DType dtype : {DType::k_bool, DType::k_u8, DType::k_i8, DType::k_i16, DType::k_i32, DType::k_i64, DType::k_f16, DType::k_bf16, DType::k_f32, DType::k_f64}) {
-    const TensorRef tensor = *draw(*services, {dtype, {5}, {}, {}}, {Kind::kArange, 0, dtype == DType::k_u8 ? 60.0 : 3.0}, 1, "n");  // to 240 where that is in range
+  for (const DType dtype : {DType::k_bool, DType::k_u8, DType::k_i8, DType::k_i16, DType::k_i32, DType::k_i64, DType::k_f16, DType::k_bf16,
+                            DType::k_f32, DType::k_f64}) {
+    const TensorRef tensor = *draw(*services, {dtype, {5}, {}, {}}, {Kind::kArange, 0, dtype == DType::k_u8 ? 60.0 : 3.0}, 1,
+                                   "n");  // to 240 where that is in range
     const TensorRef wide = *services->cast(tensor, DType::k_f64);
-    for (int i = 0; i < 5 && dtype == DType::k_bool; ++i) EXPECT_EQ(static_cast<const uint8_t*>(tensor->data())[i], i > 0) << "no other byte is a bool";
+    for (int i = 0; i < 5 && dtype == DType::k_bool; ++i)
+      EXPECT_EQ(static_cast<const uint8_t*>(tensor->data())[i], i > 0) << "no other byte is a bool";
     for (int i = 0; i < 5; ++i)
-      EXPECT_EQ(static_cast<const double*>(wide->data())[i], dtype == DType::k_bool ? i > 0 : dtype == DType::k_u8 ? 60 * i : 3 * i) << dtype_name(dtype) << " element " << i;
+      EXPECT_EQ(static_cast<const double*>(wide->data())[i], dtype == DType::k_bool ? i > 0
+                                                             : dtype == DType::k_u8 ? 60 * i
+                                                                                    : 3 * i)
+          << dtype_name(dtype) << " element " << i;
   }
 }
 

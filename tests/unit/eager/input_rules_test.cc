@@ -54,7 +54,8 @@ TEST(InputRules, EveryPlaceOfASymbolKeepsItsRange) {
   struct Limits {
     std::optional<int64_t> min, max;
   };
-  const Limits all[] = {{2, 64}, {0, 5}, {7, 7}, {std::nullopt, 9}, {3, std::nullopt}, {std::nullopt, std::nullopt}, {-4, 4}, {kLeast, kMost}, {-1, 0}};
+  const Limits all[] = {{2, 64}, {0, 5},          {7, 7}, {std::nullopt, 9}, {3, std::nullopt}, {std::nullopt, std::nullopt},
+                        {-4, 4}, {kLeast, kMost}, {-1, 0}};
   int taken = 0, refused = 0;
   for (const Limits& of_rows : all)
     for (const Limits& of_number : all) {
@@ -64,8 +65,8 @@ TEST(InputRules, EveryPlaceOfASymbolKeepsItsRange) {
       const InputRules rules(e.program);
       const auto inside = [](const Limits& l, int64_t v) { return v >= l.min.value_or(kLeast) && v <= l.max.value_or(kMost); };
       for (int64_t rows : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{4}, int64_t{6}, int64_t{7}, int64_t{8}, int64_t{64}, int64_t{65}})
-        for (int64_t number : {kLeast, int64_t{-5}, int64_t{-4}, int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{5}, int64_t{6}, int64_t{7},
-                               int64_t{8}, int64_t{9}, int64_t{10}, int64_t{64}, int64_t{65}, kMost}) {
+        for (int64_t number : {kLeast, int64_t{-5}, int64_t{-4}, int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{5},
+                               int64_t{6}, int64_t{7}, int64_t{8}, int64_t{9}, int64_t{10}, int64_t{64}, int64_t{65}, kMost}) {
           const bool fits = inside(of_rows, rows) && inside(of_number, number);
           ASSERT_EQ(Exported::takes(rules, rows, number), fits) << rows << " rows, number " << number;
           (fits ? taken : refused) += 1;

@@ -85,16 +85,26 @@ TEST_F(LaidOutWeight, ConvolutionsAgree) {
       for (const int64_t stride : {1, 2})
         for (const int64_t groups : {1, 2, 8})
           for (const bool biased : {false, true}) {
-            const at::Tensor x = at::randn({batch, 8, 7, 9}).contiguous(last), weight = at::randn({16, 8 / groups, kernel, kernel}).contiguous(last);
-            EXPECT_EQ(OneOp(OpCode::k_conv, x, weight, biased ? at::randn({16}) : at::Tensor(), conv_attrs(kernel / 2, stride, groups)).agrees(), probe_);
+            const at::Tensor x = at::randn({batch, 8, 7, 9}).contiguous(last),
+                             weight = at::randn({16, 8 / groups, kernel, kernel}).contiguous(last);
+            EXPECT_EQ(
+                OneOp(OpCode::k_conv, x, weight, biased ? at::randn({16}) : at::Tensor(), conv_attrs(kernel / 2, stride, groups)).agrees(),
+                probe_);
           }
 }
 
 TEST_F(LaidOutWeight, OthersAreCalledAsTheyStand) {
-  EXPECT_FALSE(OneOp(OpCode::k_conv, at::randn({1, 8, 7, 9}), at::randn({16, 8, 3, 3}), {}, conv_attrs(1, 1, 1)).agrees()) << "not channels-last";
+  EXPECT_FALSE(OneOp(OpCode::k_conv, at::randn({1, 8, 7, 9}), at::randn({16, 8, 3, 3}), {}, conv_attrs(1, 1, 1)).agrees())
+      << "not channels-last";
   EXPECT_FALSE(OneOp(OpCode::k_conv, at::randn({1, 8, 9}), at::randn({16, 8, 3}), {},
-                     {{AttrKey::k_stride, Dims{1}}, {AttrKey::k_padding, Dims{1}}, {AttrKey::k_dilation, Dims{1}}, {AttrKey::k_groups, int64_t{1}},
-                      {AttrKey::k_transposed, false}, {AttrKey::k_output_padding, Dims{0}}}).agrees()) << "one axis";
+                     {{AttrKey::k_stride, Dims{1}},
+                      {AttrKey::k_padding, Dims{1}},
+                      {AttrKey::k_dilation, Dims{1}},
+                      {AttrKey::k_groups, int64_t{1}},
+                      {AttrKey::k_transposed, false},
+                      {AttrKey::k_output_padding, Dims{0}}})
+                   .agrees())
+      << "one axis";
   EXPECT_FALSE(OneOp(OpCode::k_matmul, at::randn({4, 8}), at::randn({8, 4}), {}).agrees());
 }
 

@@ -61,7 +61,7 @@ struct LoadedModel {
     file = std::move(*read);
     model = *file.model();
     for (const pt2::Node& node : model->program.graph.nodes)
-      for (const char* product : {".conv", ".linear", ".matmul", "mm.", ".einsum"})
+      for (const char* product : {".conv", ".linear", ".matmul", "mm.", ".einsum", ".tensordot"})
         has_products |= node.target.find(product) != std::string::npos;
     auto loaded = load_weights(*model, std::nullopt, *services);
     EXPECT_TRUE(loaded.ok()) << loaded.status().text();

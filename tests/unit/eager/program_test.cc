@@ -38,10 +38,10 @@ TEST_P(Verbatim, EqualsPython) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
-                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "computed_sizes", "writes_input", "opaque",
-                                           "control", "scope", "dynamic", "conv", "train_norm", "tied",
-                                           "opaque_in_place", "unknown_view", "swap", "views", "written_view",
-                                           "written_base", "moved", "parts"),
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept",
+                                           "computed_sizes", "writes_input", "opaque", "control", "scope", "dynamic", "conv", "train_norm",
+                                           "tied", "opaque_in_place", "unknown_view", "swap", "views", "written_view", "written_base",
+                                           "moved", "parts"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The strides of a transposed tensor, which no view of the file was written for.
@@ -291,7 +291,8 @@ TEST_P(Refereed, InFp64IsPythonsAnswerCallAfterCallAndLeavesNoMark) {
       const TensorRef got = run->outputs[static_cast<size_t>(call)][i], wanted = loaded.expected(call, i);
       EXPECT_EQ(got->dtype(), is_float(wanted->dtype()) ? DType::k_f64 : wanted->dtype());
       ASSERT_EQ(testing::sizes_of(*got), testing::sizes_of(*wanted));
-      EXPECT_LT(loaded.largest_difference(got, wanted), wanted->dtype() == DType::k_bf16 ? 0.3 : 1e-4) << "call " << call << " output " << i;
+      EXPECT_LT(loaded.largest_difference(got, wanted), wanted->dtype() == DType::k_bf16 ? 0.3 : 1e-4)
+          << "call " << call << " output " << i;
     }
   // What is written is what differs after a call of eager's own, no more and no less.
   const std::vector<TensorRef> own = loaded.inputs();
@@ -329,13 +330,15 @@ TEST_P(Refereed, WritesWhatEagerWrites) {
     };
     for (size_t i = 0; i < own.size(); ++i) expect_near(run->inputs[call][i], own[i], "input " + std::to_string(i));
     for (size_t i = 0; i < seen.written_weights.size(); ++i)
-      expect_near(run->weights[call][i], loaded.weights[seen.written_weights[i]].tensor, "weight " + std::to_string(seen.written_weights[i]));
+      expect_near(run->weights[call][i], loaded.weights[seen.written_weights[i]].tensor,
+                  "weight " + std::to_string(seen.written_weights[i]));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Refereed,
-                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept", "computed_sizes", "writes_input", "opaque", "scope", "dynamic",
-                                           "conv", "train_norm", "tied", "opaque_in_place", "swap", "inside"),
+                         ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept",
+                                           "computed_sizes", "writes_input", "opaque", "scope", "dynamic", "conv", "train_norm", "tied",
+                                           "opaque_in_place", "swap", "inside"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST(Safetensors, RefusesHostileFiles) {
       {entry("[2]", "[8,0]"), "lies outside the file"},
       {R"({"x":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", "unknown dtype"},
       {R"({"x":7})", "lacks dtype"},
-      {"[1", "no JSON object"},
+      {"[1", "not a JSON object"},
   };
   for (const auto& [header, words] : cases) {
     write_raw(path, header, "12345678");
@@ -79,15 +79,17 @@ TEST(Safetensors, RefusesHostileFiles) {
 TEST(Safetensors, ARecordHasExactlyTheBytesOfItsShape) {
   const auto services = make_tensor_services();
   const std::string path = temporary("record");
-  const std::pair<const char*, uint64_t> dtypes[] = {{"BOOL", 1}, {"U8", 1},   {"I8", 1},   {"I16", 2}, {"U16", 2},     {"F16", 2},    {"BF16", 2}, {"I32", 4},
-                                                     {"U32", 4},  {"F32", 4},  {"I64", 8},  {"U64", 8}, {"F64", 8},     {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  const std::pair<const char*, uint64_t> dtypes[] = {{"BOOL", 1}, {"U8", 1},   {"I8", 1},  {"I16", 2},     {"U16", 2},
+                                                     {"F16", 2},  {"BF16", 2}, {"I32", 4}, {"U32", 4},     {"F32", 4},
+                                                     {"I64", 8},  {"U64", 8},  {"F64", 8}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
   const std::pair<const char*, uint64_t> shapes[] = {{"[]", 1}, {"[3]", 3}, {"[2,3]", 6}, {"[4,0,2]", 0}};
   const uint64_t data = 48;
   int read_well = 0, refused = 0;
   for (const auto& [dtype, item] : dtypes)
     for (const auto& [shape, count] : shapes)
       for (uint64_t begin : {uint64_t{0}, uint64_t{9}})
-        for (uint64_t end : {uint64_t{0}, begin + count * item - 1, begin + count * item, begin + count * item + 1, begin + (count + 1) * item, data, data + 1}) {
+        for (uint64_t end : {uint64_t{0}, begin + count * item - 1, begin + count * item, begin + count * item + 1,
+                             begin + (count + 1) * item, data, data + 1}) {
           if (end > 2 * data) continue;  // 0 - 1
           const std::string header = std::string(R"({"x":{"dtype":")") + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" +
                                      std::to_string(begin) + "," + std::to_string(end) + "]}}";

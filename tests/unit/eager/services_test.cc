@@ -205,7 +205,8 @@ TEST(WideCopies, ShareWhatTheOriginalsShare) {
     EXPECT_EQ(b.scalar_type(), wide_type);
     EXPECT_EQ(n.scalar_type(), wide_type);
     EXPECT_EQ(n.sizes(), none.sizes());
-    EXPECT_TRUE(at::equal(b, base.to(wide_type)) && at::equal(r, row.to(wide_type)) && at::equal(t, turned.to(wide_type)) && at::equal(o, other.to(wide_type)));
+    EXPECT_TRUE(at::equal(b, base.to(wide_type)) && at::equal(r, row.to(wide_type)) && at::equal(t, turned.to(wide_type)) &&
+                at::equal(o, other.to(wide_type)));
     EXPECT_EQ(b.storage().nbytes(), size_t{12 * 8}) << "of the originals' memory and nothing beyond";
     EXPECT_TRUE(b.is_alias_of(r) && b.is_alias_of(t));
     EXPECT_FALSE(b.is_alias_of(o));
@@ -218,7 +219,9 @@ TEST(WideCopies, ShareWhatTheOriginalsShare) {
 TEST(SymbolOps, PowersOfWholeNumbersAreWhole) {
   const SymbolOp power = find_symbol_op("_operator.pow");
   ASSERT_NE(power, nullptr);
-  const auto of = [&](c10::IValue base, c10::IValue exponent) { return power(std::array<c10::IValue, 2>{std::move(base), std::move(exponent)}); };
+  const auto of = [&](c10::IValue base, c10::IValue exponent) {
+    return power(std::array<c10::IValue, 2>{std::move(base), std::move(exponent)});
+  };
   for (int64_t base = -3; base <= 3; ++base)
     for (int64_t exponent = 0; exponent <= 5; ++exponent) {
       int64_t want = 1;

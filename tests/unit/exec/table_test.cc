@@ -10,7 +10,8 @@
 namespace keirin {
 namespace {
 
-const std::vector<std::vector<std::string>> kRows = {{"model", "ms", "share", "why"}, {"mlp", "0.125", "17 %", "a reason in many words that goes on"}};
+const std::vector<std::vector<std::string>> kRows = {{"model", "ms", "share", "why"},
+                                                     {"mlp", "0.125", "17 %", "a reason in many words that goes on"}};
 
 size_t longest_line(const std::string& text, const std::string& up_to = "left out") {
   size_t longest = 0;

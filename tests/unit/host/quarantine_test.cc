@@ -24,7 +24,9 @@ Hash region(uint8_t n) {
   hash[0] = n;
   return hash;
 }
-BadRecord record(const std::string& build, uint8_t n) { return {"acme", "guid", build, hex(region(n)), "krn.compile.compile", "crashed", {}}; }
+BadRecord record(const std::string& build, uint8_t n) {
+  return {"acme", "guid", build, hex(region(n)), "krn.compile.compile", "crashed", {}};
+}
 
 TEST(Quarantine, HoldsAPairAndNotItsNeighbours) {
   int kept = 0;

@@ -77,8 +77,12 @@ TEST(Text, RefusalsNameTheLine) {
   for (int i = 0; i < 1000; ++i) deep += "{ body 0 ";
   EXPECT_FALSE(parse(deep).ok());
   for (const char* sizes : {"1,2000000000000000000,2,4,8", "0,9000000000000000000,2", "4000000000000000000"})
-    EXPECT_NE(parse("graph {\n  %0 = input 0 : f32[" + std::string(sizes) + "]\n  output %0\n}\n").status().text().find("more bytes than can be counted"),
-              std::string::npos) << sizes;
+    EXPECT_NE(parse("graph {\n  %0 = input 0 : f32[" + std::string(sizes) + "]\n  output %0\n}\n")
+                  .status()
+                  .text()
+                  .find("more bytes than can be counted"),
+              std::string::npos)
+        << sizes;
 }
 
 // Damaged text is refused or is some graph; never a crash, and what parses can be verified.

@@ -132,7 +132,8 @@ TEST_F(Skeleton, ClaimsCompilesAndRuns) {
   krn_policy policy = make<krn_policy>();
   Told told;
   krn_claim_sink sink{[](void* ctx, const krn_claim* c) { static_cast<Told*>(ctx)->claimed.assign(c->nodes, c->nodes + c->num_nodes); },
-                      [](void* ctx, const krn_refusal* r) { static_cast<Told*>(ctx)->refused.emplace_back(r->why.data, r->why.size); }, &told};
+                      [](void* ctx, const krn_refusal* r) { static_cast<Told*>(ctx)->refused.emplace_back(r->why.data, r->why.size); },
+                      &told};
   const auto* compile = table<krn_compile_table>("krn.compile");
   ASSERT_EQ(compile->claim(device_, &region, &policy, &sink, kErr), KRN_STATUS_ok) << g_error;
   EXPECT_EQ(told.claimed.size(), 3u);

@@ -52,19 +52,26 @@ struct Call {
 
 // Whatever two dtypes meet in whatever call: it has rows or stays opaque, and none of it is an error of the host's.
 TEST(Recipes, NoMeetingOfDtypesIsAnError) {
-  const DType dtypes[] = {DType::k_f64, DType::k_f32, DType::k_f16, DType::k_bf16, DType::k_i64, DType::k_i32, DType::k_i16, DType::k_i8, DType::k_u8, DType::k_bool};
-  const char* const binary[] = {"add.Tensor", "sub.Tensor", "rsub.Tensor", "mul.Tensor", "div.Tensor", "fmod.Tensor", "remainder.Tensor", "pow.Tensor_Tensor",
-                                "maximum", "minimum", "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor", "logical_and", "logical_or",
-                                "logical_xor", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor", "matmul", "floor_divide"};
-  const char* const unary[] = {"abs", "neg", "sign", "reciprocal", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "log2", "sin", "cos", "tanh", "sigmoid", "erf", "relu",
-                               "silu", "gelu", "mish", "hardsigmoid", "hardswish", "log_sigmoid", "floor", "ceil", "trunc", "round", "isnan", "logical_not", "bitwise_not",
-                               "square", "exp2", "sum", "mean", "amax", "cumsum", "softplus", "elu", "leaky_relu"};
+  const DType dtypes[] = {DType::k_f64, DType::k_f32, DType::k_f16, DType::k_bf16, DType::k_i64,
+                          DType::k_i32, DType::k_i16, DType::k_i8,  DType::k_u8,   DType::k_bool};
+  const char* const binary[] = {
+      "add.Tensor",         "sub.Tensor", "rsub.Tensor", "mul.Tensor", "div.Tensor",  "fmod.Tensor",        "remainder.Tensor",
+      "pow.Tensor_Tensor",  "maximum",    "minimum",     "eq.Tensor",  "ne.Tensor",   "lt.Tensor",          "le.Tensor",
+      "gt.Tensor",          "ge.Tensor",  "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_or.Tensor",
+      "bitwise_xor.Tensor", "matmul",     "floor_divide"};
+  const char* const unary[] = {"abs",  "neg",   "sign",  "reciprocal", "sqrt",        "rsqrt",       "exp",         "expm1",
+                               "log",  "log1p", "log2",  "sin",        "cos",         "tanh",        "sigmoid",     "erf",
+                               "relu", "silu",  "gelu",  "mish",       "hardsigmoid", "hardswish",   "log_sigmoid", "floor",
+                               "ceil", "trunc", "round", "isnan",      "logical_not", "bitwise_not", "square",      "exp2",
+                               "sum",  "mean",  "amax",  "cumsum",     "softplus",    "elu",         "leaky_relu"};
   int rows = 0, opaque = 0;
   for (const DType a : dtypes) {
     for (const DType b : dtypes)
       for (const char* name : binary) {
         Call call;
-        const auto lowered = call.tensor("self", a, {4, 4}).tensor(std::string_view(name).starts_with("pow") ? "exponent" : "other", b, {4, 4}).lower("aten::" + std::string(name));
+        const auto lowered = call.tensor("self", a, {4, 4})
+                                 .tensor(std::string_view(name).starts_with("pow") ? "exponent" : "other", b, {4, 4})
+                                 .lower("aten::" + std::string(name));
         ASSERT_TRUE(lowered.ok()) << name << " of " << dtype_name(a) << " and " << dtype_name(b) << ": " << lowered.status().text();
         (lowered->has_value() ? rows : opaque) += 1;
       }
@@ -225,7 +232,8 @@ TEST(Aten, TakingAlongAnAxisKeepsTheLengthOfTheIndices) {
 
 TEST(Aten, ShufflesOnlyChannelsThatGroupsDivide) {
   Call good;
-  EXPECT_EQ(good.tensor("self", DType::k_f32, {2, 4, 3}).with("groups", int64_t{2}).rows("aten::channel_shuffle"), "reshape permute reshape");
+  EXPECT_EQ(good.tensor("self", DType::k_f32, {2, 4, 3}).with("groups", int64_t{2}).rows("aten::channel_shuffle"),
+            "reshape permute reshape");
   const std::pair<Dims, int64_t> refused[] = {{{2, 4}, 2}, {{2, 4, 3}, 0}, {{2, 4, 3}, -2}, {{2, 4, 3}, 3}};
   for (const auto& [sizes, groups] : refused) {
     Call c;
@@ -385,7 +393,8 @@ TEST(Aten, KnowsTheZoo) {
 
 // padding="same" is a number for each axis where it is even, of one, two and three axes.
 TEST(Aten, SamePaddingIsEvenOnEveryAxis) {
-  for (const auto& [kernel, even] : {std::pair<Dims, bool>{{3}, true}, {{4}, false}, {{3, 5}, true}, {{3, 2}, false}, {{3, 5, 7}, true}, {{3, 5, 2}, false}}) {
+  for (const auto& [kernel, even] :
+       {std::pair<Dims, bool>{{3}, true}, {{4}, false}, {{3, 5}, true}, {{3, 2}, false}, {{3, 5, 7}, true}, {{3, 5, 2}, false}}) {
     Call c;
     Dims x{2, 4}, w{6, 4};
     for (int64_t k : kernel) x.push_back(9), w.push_back(k);

@@ -202,8 +202,10 @@ TEST(Infer, BagsOfAnyRanksAndDtypes) {
               const auto whole = [](DType d) { return d == DType::k_i64 || d == DType::k_i32; };
               const bool fits = table == DType::k_f32 && table_rank == 2 && whole(index) &&
                                 (offset == DType::kNone ? index_rank == 2 : index_rank == 1 && offset_rank == 1 && whole(offset));
-              const auto got = one(OpCode::k_embedding_bag, operands, {{AttrKey::k_mode, std::string("sum")}, {AttrKey::k_include_last_offset, false}});
-              ASSERT_EQ(got.ok(), fits) << dtype_name(table) << table_rank << ", " << dtype_name(index) << index_rank << ", " << dtype_name(offset) << offset_rank;
+              const auto got =
+                  one(OpCode::k_embedding_bag, operands, {{AttrKey::k_mode, std::string("sum")}, {AttrKey::k_include_last_offset, false}});
+              ASSERT_EQ(got.ok(), fits) << dtype_name(table) << table_rank << ", " << dtype_name(index) << index_rank << ", "
+                                        << dtype_name(offset) << offset_rank;
               ASSERT_TRUE(!fits || got->sizes == (Dims{offset == DType::kNone ? 4 : 3, 5}));
               good += fits;
             }
@@ -225,7 +227,11 @@ TEST(Infer, WindowsNameEachAxisAndStayInRange) {
   }
   const auto pool = [](Dims kernel, Dims stride, Dims padding, Dims dilation) {
     return one(OpCode::k_max_pool, {f32({1, 3, 8, 8})},
-               {{AttrKey::k_kernel, kernel}, {AttrKey::k_stride, stride}, {AttrKey::k_padding, padding}, {AttrKey::k_dilation, dilation}, {AttrKey::k_ceil_mode, false}});
+               {{AttrKey::k_kernel, kernel},
+                {AttrKey::k_stride, stride},
+                {AttrKey::k_padding, padding},
+                {AttrKey::k_dilation, dilation},
+                {AttrKey::k_ceil_mode, false}});
   };
   ASSERT_TRUE(pool({2, 3}, {1, 1}, {1, 1}, {1, 1}).ok());
   EXPECT_REFUSED(pool({2, 0}, {1, 1}, {0, 0}, {1, 1}), "out of range");
@@ -246,7 +252,10 @@ TEST(Infer, RecurrentWeightsFitOneByOne) {
     std::vector<ValueId> ids;
     for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
     return Builder(g).emit(OpCode::k_lstm, ids,
-                           {{AttrKey::k_layers, int64_t{2}}, {AttrKey::k_bidirectional, false}, {AttrKey::k_batch_first, false}, {AttrKey::k_has_biases, true}});
+                           {{AttrKey::k_layers, int64_t{2}},
+                            {AttrKey::k_bidirectional, false},
+                            {AttrKey::k_batch_first, false},
+                            {AttrKey::k_has_biases, true}});
   };
   ASSERT_TRUE(emit(right).ok());
   for (size_t k = 3; k < right.size(); ++k)
@@ -257,7 +266,8 @@ TEST(Infer, RecurrentWeightsFitOneByOne) {
       wrong[k] = f32(sizes);
       const auto r = emit(wrong);
       ASSERT_FALSE(r.ok()) << "operand " << k << " axis " << d;
-      EXPECT_NE(r.status().text().find("weights of layer " + std::to_string((k - 3) / 4) + " do not fit"), std::string::npos) << r.status().text();
+      EXPECT_NE(r.status().text().find("weights of layer " + std::to_string((k - 3) / 4) + " do not fit"), std::string::npos)
+          << r.status().text();
     }
 }
 

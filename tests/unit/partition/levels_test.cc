@@ -41,7 +41,9 @@ TEST(Levels, KeepEveryEdgeAndPartNobody) {
     std::vector<uint32_t> classes(g.ops.size());
     for (OpId op = 0; op < g.ops.size(); ++op) {
       const bool eager = g.ops[op].code == OpCode::kOpaque || random() % 10 == 0;
-      classes[op] = eager ? kEagerClass : random() % 20 == 0 && !g.ops[op].effects ? kFloatingClass : static_cast<uint32_t>(random() % (1 + seed % 3));
+      classes[op] = eager                                      ? kEagerClass
+                    : random() % 20 == 0 && !g.ops[op].effects ? kFloatingClass
+                                                               : static_cast<uint32_t>(random() % (1 + seed % 3));
     }
     const std::vector<uint32_t> levels = assign_levels(g, classes);
     std::vector<uint32_t> least(g.ops.size());

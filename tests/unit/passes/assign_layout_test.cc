@@ -28,9 +28,10 @@ class LayingOut : public testing::FakeEvaluator {
 
 // Two convolutions with the weight that `declared` is.
 Graph convolutions(const std::string& declared) {
-  const std::string conv = "conv(%x, %w, _) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]} : f32[1,8,3,3]\n";
-  Result<Graph> g = parse("graph {\n  %x = input 0 : f32[1,3,4,4]\n  %w = " + declared + " : f32[8,3,2,2]\n  %c = " + conv + "  %d = " + conv +
-                          "  %e = add(%c, %d) : f32[1,8,3,3]\n  output %e\n}");
+  const std::string conv =
+      "conv(%x, %w, _) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]} : f32[1,8,3,3]\n";
+  Result<Graph> g = parse("graph {\n  %x = input 0 : f32[1,3,4,4]\n  %w = " + declared + " : f32[8,3,2,2]\n  %c = " + conv +
+                          "  %d = " + conv + "  %e = add(%c, %d) : f32[1,8,3,3]\n  output %e\n}");
   EXPECT_TRUE(g.ok()) << g.status().text();
   return *g;
 }
@@ -52,7 +53,8 @@ TEST(AssignLayout, AConstantWeightIsLaidOutOnceAndOnlyThat) {
         if (op.code != OpCode::k_conv) continue;
         ++seen;
         const Value& weight = graph.values[op.operands[1]];
-        EXPECT_EQ(weight.type.strides, constant && able ? channels_last_strides({8, 3, 2, 2}) : contiguous_strides({8, 3, 2, 2})) << print(graph);
+        EXPECT_EQ(weight.type.strides, constant && able ? channels_last_strides({8, 3, 2, 2}) : contiguous_strides({8, 3, 2, 2}))
+            << print(graph);
         EXPECT_TRUE(!constant || weight.index == (able ? 7u : 0u)) << weight.index;
       }
       EXPECT_EQ(seen, 2);

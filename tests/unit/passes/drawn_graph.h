@@ -102,8 +102,11 @@ class Drawn {
   }
   ValueId indices(int64_t count, int64_t limit) {
     // Known, or what a take reads would depend on the draw: 0, 1, ...
-    const ValueId i = *build_.emit1(OpCode::k_iota, {}, {{AttrKey::k_sizes, Dims{count}}, {AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)},
-                                                         {AttrKey::k_start, int64_t{0}}, {AttrKey::k_step, int64_t{limit > count ? 1 : 0}}});
+    const ValueId i = *build_.emit1(OpCode::k_iota, {},
+                                    {{AttrKey::k_sizes, Dims{count}},
+                                     {AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)},
+                                     {AttrKey::k_start, int64_t{0}},
+                                     {AttrKey::k_step, int64_t{limit > count ? 1 : 0}}});
     return i;
   }
 
@@ -122,13 +125,19 @@ class Drawn {
         low[static_cast<size_t>(dim)] = below(4) - 1, high[static_cast<size_t>(dim)] = below(4) - 1;
         if (low[static_cast<size_t>(dim)] + high[static_cast<size_t>(dim)] + size <= 0) return;
         const double value = stored(dtype, number());
-        return keep(build_.emit1(OpCode::k_pad, {x}, {{AttrKey::k_low, low}, {AttrKey::k_high, high}, {AttrKey::k_value_i, static_cast<int64_t>(value)}, {AttrKey::k_value_d, value}}));
+        return keep(build_.emit1(OpCode::k_pad, {x},
+                                 {{AttrKey::k_low, low},
+                                  {AttrKey::k_high, high},
+                                  {AttrKey::k_value_i, static_cast<int64_t>(value)},
+                                  {AttrKey::k_value_d, value}}));
       }
       case 3: return keep(full(dtype));
       case 4: return keep(build_.emit1(OpCode::k_flip, {x}, {{AttrKey::k_dims, Dims{dim}}}));
       case 5: {
         const int64_t start = below(size), end = start + 1 + below(size - start);
-        return keep(build_.emit1(OpCode::k_slice, {x}, {{AttrKey::k_dim, dim}, {AttrKey::k_start, start}, {AttrKey::k_end, end}, {AttrKey::k_step, 1 + below(2)}}));
+        return keep(
+            build_.emit1(OpCode::k_slice, {x},
+                         {{AttrKey::k_dim, dim}, {AttrKey::k_start, start}, {AttrKey::k_end, end}, {AttrKey::k_step, 1 + below(2)}}));
       }
       case 6: return keep(build_.emit1(OpCode::k_cat, {x, x}, {{AttrKey::k_dim, dim}}));
       case 7: {  // beside another number
@@ -147,26 +156,41 @@ class Drawn {
         Dims part = type.sizes;
         part[static_cast<size_t>(dim)] = end - start;
         const Result<ValueId> src = full(dtype, part);
-        return src.ok() ? keep(build_.emit1(OpCode::k_slice_scatter, {x, *src}, {{AttrKey::k_dim, dim}, {AttrKey::k_start, start}, {AttrKey::k_end, end}, {AttrKey::k_step, int64_t{1}}})) : void();
+        return src.ok() ? keep(build_.emit1(
+                              OpCode::k_slice_scatter, {x, *src},
+                              {{AttrKey::k_dim, dim}, {AttrKey::k_start, start}, {AttrKey::k_end, end}, {AttrKey::k_step, int64_t{1}}}))
+                        : void();
       }
       case 12: {
         Dims part = type.sizes;
         part[static_cast<size_t>(dim)] = 1;
         const Result<ValueId> src = full(dtype, part);
-        return src.ok() ? keep(build_.emit1(OpCode::k_index_reduce, {x, indices(1, size), *src},
-                                            {{AttrKey::k_dim, dim}, {AttrKey::k_reduce, std::string("none")}, {AttrKey::k_include_self, true}})) : void();
+        return src.ok()
+                   ? keep(build_.emit1(OpCode::k_index_reduce, {x, indices(1, size), *src},
+                                       {{AttrKey::k_dim, dim}, {AttrKey::k_reduce, std::string("none")}, {AttrKey::k_include_self, true}}))
+                   : void();
       }
       case 13: return is_bool ? void() : keep(build_.emit1(OpCode::k_cumsum, {x}, {{AttrKey::k_dim, dim}}));
-      case 14: return keep(build_.emit1(is_bool ? OpCode::k_any : OpCode::k_sum, {x}, {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
-      case 15: return keep(build_.emit1(is_bool ? OpCode::k_all : OpCode::k_amax, {x}, {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
-      case 16: return is_bool ? void() : keep(build_.emit1(below(2) ? OpCode::k_argmax : OpCode::k_amin, {x}, {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
-      case 17: return keep(build_.cast(x, std::vector{DType::k_bool, DType::k_i8, DType::k_i64, DType::k_f32, DType::k_u8}[static_cast<size_t>(below(5))]));
+      case 14:
+        return keep(build_.emit1(is_bool ? OpCode::k_any : OpCode::k_sum, {x}, {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
+      case 15:
+        return keep(
+            build_.emit1(is_bool ? OpCode::k_all : OpCode::k_amax, {x}, {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
+      case 16:
+        return is_bool ? void()
+                       : keep(build_.emit1(below(2) ? OpCode::k_argmax : OpCode::k_amin, {x},
+                                           {{AttrKey::k_dims, Dims{dim}}, {AttrKey::k_keepdim, true}}));
+      case 17:
+        return keep(build_.cast(
+            x, std::vector{DType::k_bool, DType::k_i8, DType::k_i64, DType::k_f32, DType::k_u8}[static_cast<size_t>(below(5))]));
       case 18: {
-        const OpCode codes[] = {OpCode::k_add, OpCode::k_sub, OpCode::k_mul, OpCode::k_maximum, OpCode::k_minimum, OpCode::k_eq, OpCode::k_lt};
+        const OpCode codes[] = {OpCode::k_add,     OpCode::k_sub, OpCode::k_mul, OpCode::k_maximum,
+                                OpCode::k_minimum, OpCode::k_eq,  OpCode::k_lt};
         const Result<ValueId> other = full(dtype, type.sizes);
         return other.ok() && !is_bool ? keep(build_.emit1(codes[below(7)], {x, *other})) : void();
       }
-      case 19: return is_bool ? keep(build_.emit1(OpCode::k_logical_not, {x})) : keep(build_.emit1(below(2) ? OpCode::k_neg : OpCode::k_abs, {x}));
+      case 19:
+        return is_bool ? keep(build_.emit1(OpCode::k_logical_not, {x})) : keep(build_.emit1(below(2) ? OpCode::k_neg : OpCode::k_abs, {x}));
       default: {
         Dims one = type.sizes;
         one[static_cast<size_t>(dim)] = 1;
@@ -177,7 +201,8 @@ class Drawn {
   }
   Result<ValueId> full(DType dtype, Dims sizes = {2, 3}) {
     const double value = stored(dtype, number());
-    return is_float(dtype) ? build_.full(value, dtype, std::move(sizes)) : build_.full_i(static_cast<int64_t>(value), dtype, std::move(sizes));
+    return is_float(dtype) ? build_.full(value, dtype, std::move(sizes))
+                           : build_.full_i(static_cast<int64_t>(value), dtype, std::move(sizes));
   }
 
   std::mt19937 random_;

@@ -66,12 +66,15 @@ TEST(DropConstantMasks, OfConstantsOnlyWhatShowsTheSameScores) {
                 values.push_back(kind == 0 ? shown.back() : shown.back() ? 0 : kind == 1 ? -INFINITY : -3.4028234663852886e38);
               }
             a.evaluator.table.push_back(values);
-            const ValueId mask = a.graph.add_constant(typed(kind == 0 ? DType::k_bool : DType::k_f32, {queries, keys}), 0, ValueKind::kConstant);
+            const ValueId mask =
+                a.graph.add_constant(typed(kind == 0 ? DType::k_bool : DType::k_f32, {queries, keys}), 0, ValueKind::kConstant);
             const auto wide = Builder(a.graph).expand_to(mask, {1, 2, queries, keys});
             ASSERT_TRUE(wide.ok());
             const auto [masked, causal] = a.after(*wide);
             expect_same(masked, causal, shown, keys,
-                        std::to_string(queries) + "x" + std::to_string(keys) + " diagonal " + std::to_string(diagonal) + " kind " + std::to_string(kind), &replaced);
+                        std::to_string(queries) + "x" + std::to_string(keys) + " diagonal " + std::to_string(diagonal) + " kind " +
+                            std::to_string(kind),
+                        &replaced);
             if (HasFailure()) return;
           }
   EXPECT_GT(replaced, 300) << "else the pass does nothing";
@@ -100,8 +103,11 @@ TEST(DropConstantMasks, OfComparedIotasOnlyWhatShowsTheSameScores) {
             Attended a(queries, keys);
             Builder b(a.graph);
             const auto iota = [&](int64_t n, int64_t start, Dims sizes) {
-              const ValueId i = *b.emit1(OpCode::k_iota, {}, {{AttrKey::k_sizes, Dims{n}}, {AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)},
-                                                              {AttrKey::k_start, start}, {AttrKey::k_step, int64_t{1}}});
+              const ValueId i = *b.emit1(OpCode::k_iota, {},
+                                         {{AttrKey::k_sizes, Dims{n}},
+                                          {AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)},
+                                          {AttrKey::k_start, start},
+                                          {AttrKey::k_step, int64_t{1}}});
               return *b.expand_to(*b.reshape(i, std::move(sizes)), {queries, keys});
             };
             const ValueId row = iota(queries, first_row, {queries, 1}), column = iota(keys, first_column, {1, keys});
@@ -117,11 +123,13 @@ TEST(DropConstantMasks, OfComparedIotasOnlyWhatShowsTheSameScores) {
               }
             const bool additive = (first_row + first_column) % 2 != 0;
             if (additive)
-              condition = *b.emit1(OpCode::k_select, {condition, *b.full(0, DType::k_f32, {queries, keys}), *b.full(-INFINITY, DType::k_f32, {queries, keys})});
+              condition = *b.emit1(OpCode::k_select, {condition, *b.full(0, DType::k_f32, {queries, keys}),
+                                                      *b.full(-INFINITY, DType::k_f32, {queries, keys})});
             const auto [masked, causal] = a.after(*b.expand_to(condition, {1, 2, queries, keys}));
             expect_same(masked, causal, shown, keys,
-                        std::to_string(queries) + "x" + std::to_string(keys) + " rows from " + std::to_string(first_row) + ", columns from " +
-                            std::to_string(first_column) + ", form " + std::to_string(form), &replaced);
+                        std::to_string(queries) + "x" + std::to_string(keys) + " rows from " + std::to_string(first_row) +
+                            ", columns from " + std::to_string(first_column) + ", form " + std::to_string(form),
+                        &replaced);
             if (HasFailure()) return;
           }
   EXPECT_GT(replaced, 20) << "else the pass does nothing";

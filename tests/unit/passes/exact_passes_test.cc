@@ -23,7 +23,8 @@ void expect_same_elements(const std::vector<const char*>& passes, unsigned share
     Graph graph = drawn.graph();
     std::vector<ValueId> made;
     for (ValueId v = 0; v < graph.values.size(); ++v)
-      if (graph.values[v].kind == ValueKind::kResult && (v % share == seed % share || v + 1 == graph.values.size())) made.push_back(v), graph.outputs.push_back({v, kNone, kNone});
+      if (graph.values[v].kind == ValueKind::kResult && (v % share == seed % share || v + 1 == graph.values.size()))
+        made.push_back(v), graph.outputs.push_back({v, kNone, kNone});
     const Graph before = graph;
     const auto wanted = drawn.compute(before, made);
     ASSERT_TRUE(wanted.ok()) << wanted.status().text();
@@ -40,7 +41,8 @@ void expect_same_elements(const std::vector<const char*>& passes, unsigned share
       for (size_t i = 0; i < (*got)[k].size(); ++i) {
         const double a = (*got)[k][i], b = (*wanted)[k][i];
         ASSERT_TRUE((std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b)))
-            << "seed " << seed << ", output " << k << ", element " << i << ": " << a << ", before " << b << "\n" << print(before) << print(graph);
+            << "seed " << seed << ", output " << k << ", element " << i << ": " << a << ", before " << b << "\n"
+            << print(before) << print(graph);
       }
     }
     ops_before += before.ops.size(), ops_after += graph.ops.size();
@@ -53,7 +55,9 @@ TEST(ExactPasses, FoldingChangesNoElement) {
   expect_same_elements({"fold_constants"}, 1, 500);
   expect_same_elements({"fold_constants"}, 4, 500);
 }
-TEST(ExactPasses, AllInOrderChangeNoElement) { expect_same_elements({"normalise", "infer", "simplify", "fold_constants", "recognise", "merge_siblings"}, 5, 500); }
+TEST(ExactPasses, AllInOrderChangeNoElement) {
+  expect_same_elements({"normalise", "infer", "simplify", "fold_constants", "recognise", "merge_siblings"}, 5, 500);
+}
 
 }  // namespace
 }  // namespace keirin

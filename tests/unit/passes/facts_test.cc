@@ -45,12 +45,15 @@ TEST(Facts, ACastLosesNothingWhereEveryValueFits) {
   };
   const Integer integers[] = {{DType::k_u8, 0, 255}, {DType::k_i8, -128, 127}, {DType::k_i16, -32768, 32767},
                               {DType::k_i32, -2147483648.0, 2147483647.0}, {DType::k_i64, -9223372036854775808.0, 9223372036854775808.0}};
-  const std::pair<DType, double> floats[] = {{DType::k_bf16, 256.0}, {DType::k_f16, 2048.0}, {DType::k_f32, 16777216.0}, {DType::k_f64, 9007199254740992.0}};
+  const std::pair<DType, double> floats[] = {
+      {DType::k_bf16, 256.0}, {DType::k_f16, 2048.0}, {DType::k_f32, 16777216.0}, {DType::k_f64, 9007199254740992.0}};
   for (const Integer& from : integers) {
     for (const Integer& to : integers)
-      EXPECT_EQ(is_lossless(from.dtype, to.dtype), to.low <= from.low && from.high <= to.high) << dtype_name(from.dtype) << " to " << dtype_name(to.dtype);
+      EXPECT_EQ(is_lossless(from.dtype, to.dtype), to.low <= from.low && from.high <= to.high)
+          << dtype_name(from.dtype) << " to " << dtype_name(to.dtype);
     for (const auto& [to, whole] : floats) {  // up to `whole` the float has every integer
-      EXPECT_EQ(is_lossless(from.dtype, to), -from.low <= whole && from.high <= whole) << dtype_name(from.dtype) << " to " << dtype_name(to);
+      EXPECT_EQ(is_lossless(from.dtype, to), -from.low <= whole && from.high <= whole)
+          << dtype_name(from.dtype) << " to " << dtype_name(to);
       EXPECT_FALSE(is_lossless(to, from.dtype)) << dtype_name(to) << " to " << dtype_name(from.dtype);
     }
     EXPECT_TRUE(is_lossless(DType::k_bool, from.dtype));
@@ -58,7 +61,8 @@ TEST(Facts, ACastLosesNothingWhereEveryValueFits) {
   }
   for (const auto& [from, ignored] : floats)
     for (const auto& [to, also_ignored] : floats)
-      EXPECT_EQ(is_lossless(from, to), from == to || to == DType::k_f64 || (to == DType::k_f32 && from != DType::k_f64)) << dtype_name(from) << " to " << dtype_name(to);
+      EXPECT_EQ(is_lossless(from, to), from == to || to == DType::k_f64 || (to == DType::k_f32 && from != DType::k_f64))
+          << dtype_name(from) << " to " << dtype_name(to);
 }
 
 }  // namespace

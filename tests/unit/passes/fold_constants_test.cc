@@ -127,7 +127,8 @@ TEST(FoldConstants, NarrowBatchNormBecomesAScaleAndAShift) {
   ASSERT_EQ(shift.size(), 2u) << print(g);
   for (double conv : {-2.0, 0.0, 0.7})
     for (size_t k = 0; k < 2; ++k)
-      EXPECT_NEAR(conv * scale[k] + shift[k], (conv - e.table[4][k]) / std::sqrt(e.table[5][k] + 1e-5) * e.table[2][k] + e.table[3][k], 1e-5);
+      EXPECT_NEAR(conv * scale[k] + shift[k], (conv - e.table[4][k]) / std::sqrt(e.table[5][k] + 1e-5) * e.table[2][k] + e.table[3][k],
+                  1e-5);
 }
 
 // Weights that are normed and then reshaped (weight standardisation): the convolution reads a constant, not a view of one. A reshape of

@@ -37,19 +37,22 @@ void check(uint32_t seed) {
     known[op.code] += range.has_value();
     splats[op.code] += splat.has_value();
     for (double x : (*got)[k]) {
-      EXPECT_TRUE(!range || (std::isnan(x) ? range->may_be_nan : range->low <= x && x <= range->high)) << x << " of [" << range->low << ", " << range->high << "]";
+      EXPECT_TRUE(!range || (std::isnan(x) ? range->may_be_nan : range->low <= x && x <= range->high))
+          << x << " of [" << range->low << ", " << range->high << "]";
       EXPECT_TRUE(!splat || x == *splat || (std::isnan(x) && std::isnan(*splat))) << x << ", told " << *splat;
     }
-    ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed << ", " << find_row(op.code)->name << " of " << dtype_name(graph.type(v).dtype);
+    ASSERT_FALSE(::testing::Test::HasFailure())
+        << "seed " << seed << ", " << find_row(op.code)->name << " of " << dtype_name(graph.type(v).dtype);
   }
 }
 
 TEST(Infer, WhatIsKnownOfAValueHoldsForEveryElement) {
   for (uint32_t seed = 0; seed < 1500 && !HasFatalFailure(); ++seed) check(seed);
-  for (OpCode code : {OpCode::k_pad, OpCode::k_cat, OpCode::k_slice, OpCode::k_flip, OpCode::k_slice_scatter, OpCode::k_index_reduce, OpCode::k_cumsum, OpCode::k_sum,
-                      OpCode::k_argmax, OpCode::k_take, OpCode::k_cast, OpCode::k_full})
+  for (OpCode code : {OpCode::k_pad, OpCode::k_cat, OpCode::k_slice, OpCode::k_flip, OpCode::k_slice_scatter, OpCode::k_index_reduce,
+                      OpCode::k_cumsum, OpCode::k_sum, OpCode::k_argmax, OpCode::k_take, OpCode::k_cast, OpCode::k_full})
     EXPECT_GT(known[code], 10) << find_row(code)->name;
-  for (OpCode code : {OpCode::k_full, OpCode::k_expand, OpCode::k_slice, OpCode::k_cast}) EXPECT_GT(splats[code], 10) << find_row(code)->name;
+  for (OpCode code : {OpCode::k_full, OpCode::k_expand, OpCode::k_slice, OpCode::k_cast})
+    EXPECT_GT(splats[code], 10) << find_row(code)->name;
 }
 
 // Nothing is known of what no element gave, and that is not a reason to stop.

@@ -14,9 +14,11 @@ namespace {
 
 // Refused by the compiler unless each kernel has a place for every pointer that a step passes: the tensors and the workspace.
 std::string with_places_checked(const gpu::TextKernel& kernel) {
-  std::string text = gpu::text_of(kernel) + "\ntemplate <class S, class P> constexpr int krn_places(void (*)(const S&, const P&)) { return sizeof(P) / 8; }\n";
+  std::string text = gpu::text_of(kernel) +
+                     "\ntemplate <class S, class P> constexpr int krn_places(void (*)(const S&, const P&)) { return sizeof(P) / 8; }\n";
   for (const auto& launch : kernel.launches)
-    text += "static_assert(krn_places(&" + launch.symbol + ") == " + std::to_string(kernel.pointers.size() + 1) + ", \"places for pointers\");\n";
+    text += "static_assert(krn_places(&" + launch.symbol + ") == " + std::to_string(kernel.pointers.size() + 1) +
+            ", \"places for pointers\");\n";
   return text;
 }
 
@@ -71,7 +73,8 @@ TEST_P(RocmAnchors, ATailAgreesOnEmulatedWaves) {
     ASSERT_EQ(module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers), "");
     for (int64_t i = 0; i < kTailRows * kTailStride; ++i) {
       const double got = read_element(tail.y.data(), i, dtype).real, want = read_element(tail.want.data(), i, dtype).real;
-      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << "element " << i << " of dtype " << int{dtype} << ": " << got << ", want " << want;
+      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+          << "element " << i << " of dtype " << int{dtype} << ": " << got << ", want " << want;
     }
   }
 }

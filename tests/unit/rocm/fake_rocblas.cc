@@ -45,7 +45,8 @@ int multiply(Handle* handle, int32_t transpose_a, int32_t transpose_b, int32_t m
   const bool ta = transpose_a == 112, tb = transpose_b == 112;
   for (const Operand* o : {&a, &b, &c, &d})
     if (o->type != 150 && o->type != 151 && o->type != 152 && o->type != 168) return ++fake_rocblas_wrong, leave(kInvalid);
-  const bool known = (ta || transpose_a == 111) && (tb || transpose_b == 111) && sums == (a.type == 152 ? 152 : 151) && a.type == b.type && c.type == d.type;
+  const bool known = (ta || transpose_a == 111) && (tb || transpose_b == 111) && sums == (a.type == 152 ? 152 : 151) && a.type == b.type &&
+                     c.type == d.type;
   if (!known || a.ld < (ta ? k : m) || b.ld < (tb ? n : k) || c.ld < m || d.ld < m) return ++fake_rocblas_wrong, leave(kInvalid);
   if (a.type == fake_rocblas_refuses) return leave(kNotImplemented);
   const uint8_t scale = dtype_of(sums);
@@ -54,7 +55,8 @@ int multiply(Handle* handle, int32_t transpose_a, int32_t transpose_b, int32_t m
     for (int64_t column = 0; column < n; ++column)
       for (int64_t row = 0; row < m; ++row) {
         double sum = 0;
-        for (int64_t i = 0; i < k; ++i) sum += (ta ? get(a, g, i, row) : get(a, g, row, i)) * (tb ? get(b, g, column, i) : get(b, g, i, column));
+        for (int64_t i = 0; i < k; ++i)
+          sum += (ta ? get(a, g, i, row) : get(a, g, row, i)) * (tb ? get(b, g, column, i) : get(b, g, i, column));
         sum *= times;
         if (plus != 0) sum += plus * get(c, g, row, column);
         keirin::test::write_element(const_cast<void*>(d.at), g * d.stride + column * d.ld + row, dtype_of(d.type), sum, 0);
@@ -66,19 +68,22 @@ int multiply(Handle* handle, int32_t transpose_a, int32_t transpose_b, int32_t m
 
 FAKE int rocblas_create_handle(Handle** handle) { return *handle = new Handle, 0; }
 FAKE int rocblas_set_stream(Handle* handle, void* stream) { return handle->stream = stream, 0; }
-FAKE int rocblas_gemm_ex(Handle* handle, int32_t ta, int32_t tb, int32_t m, int32_t n, int32_t k, const void* alpha, const void* a, int32_t a_type,
-                         int32_t a_ld, const void* b, int32_t b_type, int32_t b_ld, const void* beta, const void* c, int32_t c_type, int32_t c_ld,
-                         void* d, int32_t d_type, int32_t d_ld, int32_t sums, int32_t algo, int32_t solution, uint32_t flags) {
+FAKE int rocblas_gemm_ex(Handle* handle, int32_t ta, int32_t tb, int32_t m, int32_t n, int32_t k, const void* alpha, const void* a,
+                         int32_t a_type, int32_t a_ld, const void* b, int32_t b_type, int32_t b_ld, const void* beta, const void* c,
+                         int32_t c_type, int32_t c_ld, void* d, int32_t d_type, int32_t d_ld, int32_t sums, int32_t algo, int32_t solution,
+                         uint32_t flags) {
   if (algo != 0 || solution != 0 || flags != 0) return ++fake_rocblas_wrong, kInvalid;
   ++fake_rocblas_plain;
-  return multiply(handle, ta, tb, m, n, k, alpha, {a, a_type, a_ld, 0}, {b, b_type, b_ld, 0}, beta, {c, c_type, c_ld, 0}, {d, d_type, d_ld, 0}, 1, sums);
+  return multiply(handle, ta, tb, m, n, k, alpha, {a, a_type, a_ld, 0}, {b, b_type, b_ld, 0}, beta, {c, c_type, c_ld, 0},
+                  {d, d_type, d_ld, 0}, 1, sums);
 }
-FAKE int rocblas_gemm_strided_batched_ex(Handle* handle, int32_t ta, int32_t tb, int32_t m, int32_t n, int32_t k, const void* alpha, const void* a,
-                                         int32_t a_type, int32_t a_ld, int64_t a_stride, const void* b, int32_t b_type, int32_t b_ld, int64_t b_stride,
-                                         const void* beta, const void* c, int32_t c_type, int32_t c_ld, int64_t c_stride, void* d, int32_t d_type,
-                                         int32_t d_ld, int64_t d_stride, int32_t batch, int32_t sums, int32_t algo, int32_t solution, uint32_t flags) {
+FAKE int rocblas_gemm_strided_batched_ex(Handle* handle, int32_t ta, int32_t tb, int32_t m, int32_t n, int32_t k, const void* alpha,
+                                         const void* a, int32_t a_type, int32_t a_ld, int64_t a_stride, const void* b, int32_t b_type,
+                                         int32_t b_ld, int64_t b_stride, const void* beta, const void* c, int32_t c_type, int32_t c_ld,
+                                         int64_t c_stride, void* d, int32_t d_type, int32_t d_ld, int64_t d_stride, int32_t batch,
+                                         int32_t sums, int32_t algo, int32_t solution, uint32_t flags) {
   if (algo != 0 || solution != 0 || flags != 0 || batch < 2) return ++fake_rocblas_wrong, kInvalid;
   ++fake_rocblas_batched;
-  return multiply(handle, ta, tb, m, n, k, alpha, {a, a_type, a_ld, a_stride}, {b, b_type, b_ld, b_stride}, beta, {c, c_type, c_ld, c_stride},
-                  {d, d_type, d_ld, d_stride}, batch, sums);
+  return multiply(handle, ta, tb, m, n, k, alpha, {a, a_type, a_ld, a_stride}, {b, b_type, b_ld, b_stride}, beta,
+                  {c, c_type, c_ld, c_stride}, {d, d_type, d_ld, d_stride}, batch, sums);
 }

@@ -47,14 +47,17 @@ class GraphTexts::Backend final : public gpu::GpuBackend {
     if (const auto& kernel = static_cast<const gpu::Choice&>(*anchor.choice).kernel) out_.add_own(*kernel);
     return std::make_unique<NoStep>();
   }
-  std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors, const codegen::CompileContext&) override {
+  std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors,
+                                              const codegen::CompileContext&) override {
     std::string why_not;
     const auto kernel = gpu::joined_kernel(anchors, out_.gpu_, why_not);
     if (!kernel) throw kit::Error(KRN_STATUS_internal, why_not);
     out_.add_own(*kernel);
     return std::make_unique<NoStep>();
   }
-  std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr&, const codegen::CompileContext&) override { return std::make_unique<NoStep>(); }
+  std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr&, const codegen::CompileContext&) override {
+    return std::make_unique<NoStep>();
+  }
 
  private:
   GraphTexts& out_;

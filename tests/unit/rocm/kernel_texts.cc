@@ -39,7 +39,7 @@ codegen::AnchorDesc first_convolution(uint8_t dtype) {
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all) {
   const gpu::Gpu gpu = rocm::imagine_gpu(arch);
   if (!all) return {codegen::choose_schedule(kernel, gpu.facts)};
-  return schedules_for(kernel, false, gpu.wave);
+  return schedules_for(kernel, false, gpu.wave, gpu.facts.max_row_threads);
 }
 
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all) {

@@ -58,7 +58,8 @@ LaunchWriter::LaunchWriter(std::filesystem::path folder, std::string arch) : fol
 
 std::string LaunchWriter::code(const std::string& text) {
   const std::string name = "m" + std::to_string(num_modules_++) + ".co";
-  if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty()) throw std::runtime_error(wrong);
+  if (const std::string wrong = compile_object_file(text, arch_, compiler_, folder_ / name); !wrong.empty())
+    throw std::runtime_error(wrong);
   return name;
 }
 

@@ -107,7 +107,8 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel,
     else
       pointers.push_back({{"null", 0}});
   }
-  pointers.push_back({{"buffer", c.name + (waves == Waves::kAtOnce ? " workspace" : " workspace by waves")}, {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
+  pointers.push_back({{"buffer", c.name + (waves == Waves::kAtOnce ? " workspace" : " workspace by waves")},
+                      {"bytes", std::max<int64_t>(kernel.workspace_bytes, 16)}});
   const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
   for (const auto& l : kernel.launches) {
     json& launch = marked(out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads), waves);
@@ -134,7 +135,8 @@ void add_tail(Writer& out, uint8_t dtype) {
   const gpu::TextKernel kernel = tail_kernel(dtype);
   Tail tail(dtype);
   std::vector<json> pointers;
-  for (const auto* bytes : {&tail.y, &tail.bias, &tail.residual}) pointers.push_back({{"buffer", out.file(bytes->data(), bytes->size())}, {"offset", 0}});
+  for (const auto* bytes : {&tail.y, &tail.bias, &tail.residual})
+    pointers.push_back({{"buffer", out.file(bytes->data(), bytes->size())}, {"offset", 0}});
   pointers.push_back({{"null", 0}});
   const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
   const auto& l = kernel.launches[0];

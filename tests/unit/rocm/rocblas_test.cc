@@ -45,7 +45,10 @@ codegen::Dims dims(std::initializer_list<int64_t> sizes) { return codegen::Dims(
 
 // Matrices are larger than what kernels of few rows take.
 const Case kCases[] = {
-    {"a linear layer with a bias", [](RegionBuilder& g, uint8_t t) { g.output(g.linear(g.input(t, {19, 24}), g.input(t, {9, 24}), g.input(t, {9}))); }},
+    {"a linear layer with a bias",
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.linear(g.input(t, {19, 24}), g.input(t, {9, 24}), g.input(t, {9})));
+     }},
     {"and a ReLU",
      [](RegionBuilder& g, uint8_t t) {
        g.output(g.unary(codegen::kOp_relu, g.linear(g.input(t, {19, 24}), g.input(t, {9, 24}), g.input(t, {9}))));
@@ -55,14 +58,29 @@ const Case kCases[] = {
        const int y = g.linear(g.input(t, {19, 24}), g.input(t, {9, 24}), g.input(t, {9}));
        g.output(g.unary(codegen::kOp_gelu_tanh, g.binary(codegen::kOp_add, y, g.input(t, {19, 9}))));
      }},
-    {"a ReLU without a bias", [](RegionBuilder& g, uint8_t t) { g.output(g.unary(codegen::kOp_relu, g.matmul(g.input(t, {19, 24}), g.input(t, {24, 9})))); }},
+    {"a ReLU without a bias",
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.unary(codegen::kOp_relu, g.matmul(g.input(t, {19, 24}), g.input(t, {24, 9}))));
+     }},
     {"transposed operands",
-     [](RegionBuilder& g, uint8_t t) { g.output(g.matmul(g.permute(g.input(t, {24, 19}), {1, 0}), g.permute(g.input(t, {9, 24}), {1, 0}))); }},
-    {"a batch", [](RegionBuilder& g, uint8_t t) { g.output(g.matmul(g.input(t, {3, 5, 6}), g.input(t, {3, 6, 7}))); }, true},
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.matmul(g.permute(g.input(t, {24, 19}), {1, 0}), g.permute(g.input(t, {9, 24}), {1, 0})));
+     }},
+    {"a batch",
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.matmul(g.input(t, {3, 5, 6}), g.input(t, {3, 6, 7})));
+     },
+     true},
     {"one matrix for all of a batch",
-     [](RegionBuilder& g, uint8_t t) { g.output(g.matmul(g.input(t, {3, 5, 6}), g.expand(g.input(t, {6, 7}), dims({3, 6, 7})))); }, true},
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.matmul(g.input(t, {3, 5, 6}), g.expand(g.input(t, {6, 7}), dims({3, 6, 7}))));
+     },
+     true},
     {"a batch into a place of a concatenation",
-     [](RegionBuilder& g, uint8_t t) { g.output(g.cat({g.input(t, {3, 5, 2}), g.matmul(g.input(t, {3, 5, 6}), g.input(t, {3, 6, 7}))}, 2)); }, true},
+     [](RegionBuilder& g, uint8_t t) {
+       g.output(g.cat({g.input(t, {3, 5, 2}), g.matmul(g.input(t, {3, 5, 6}), g.input(t, {3, 6, 7}))}, 2));
+     },
+     true},
 };
 
 class Rocblas : public testing::Test {

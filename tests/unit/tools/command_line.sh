@@ -68,12 +68,32 @@ done
 # Signature: names, ranges, operators; in less than a second.
 expect 0 '1..256' inspect resnet50_dynamic
 expect 0 'are known to the operator table' inspect mlp
+expect 0 '1 kinds of calls' build mlp -o m.krn --race-limit 0.2 --threads 1
+expect 0 'a bundle, made with torch' inspect m.krn
+fits() {  # words: the bundle's decisions are used
+  "$keirin" run m.krn --race-limit 0.2 --threads 1 "$@" >out 2>&1 && ! grep -q "bundle's decisions are not used" out && return
+  echo "keirin run m.krn $*:"
+  cat out
+  failed=1
+}
+fits
+expect 0 "the bundle's decisions are not used" run m.krn --race-limit 0.2 --threads 1 --numerics strict
+expect 0 'another user' run m.krn --race-limit 0.2 --threads 1 --cache "$folder/theirs"
+fits --cache "$folder/mine" --trust native
+expect 2 'own, native' run m.krn --trust nobody
+expect 2 'there is no cache' build mlp -o n.krn --no-cache
+echo '{"gpt": [[]]}' >sizes.json
+expect 2 'holds no sizes of "mlp"' build mlp -o n.krn --shapes sizes.json
+head -c 3000 m.krn >cut.krn
+expect 2 'nothing was loaded' run cut.krn
+[ ! -e n.krn ] || { echo "a bundle that failed left a file"; failed=1; }
 TIMEFORMAT=%U
 took=$( { time "$keirin" inspect mlp >/dev/null; } 2>&1)  # of the processor: other tests run beside this one
 [ "${took%.*}" = 0 ] || { echo "inspect took $took s"; failed=1; }
 # Tables fit the terminal; percentiles are in the wide one and in JSON.
 COLUMNS=80 "$keirin" bench mlp --quiet --race-limit 0.2 >out || failed=1
-[ "$(grep '^|' out | awk '{ if (length > n) n = length } END { print n }')" -le 80 ] && grep -q 'left out to fit 80 columns' out || { cat out; failed=1; }
+[ "$(grep '^|' out | awk '{ if (length > n) n = length } END { print n }')" -le 80 ] && grep -q 'left out to fit 80 columns' out || {
+  cat out; failed=1; }
 COLUMNS=80 expect 0 'p99 ms' bench mlp --quiet --race-limit 0.2 --wide
 "$keirin" bench mlp --quiet --race-limit 0.2 --json out >/dev/null
 python3 - <<'PYTHON' || { echo "no percentiles in the JSON"; failed=1; }
@@ -97,7 +117,8 @@ for try in 1 2 3 4 5; do
 done
 if grep -q 'mlp: cpu' list; then
   expect 0 '| r0 ' explain mlp --race-limit 1 --cache kept
-  grep -q 'decided by an earlier process' out && grep -Eq '^\| r0 .* [0-9.]+ \|[^|]* % \|' out || { echo "no times of a kept decision's steps:"; cat out; failed=1; }
+  grep -q 'decided by an earlier process' out && grep -Eq '^\| r0 .* [0-9.]+ \|[^|]* % \|' out || {
+    echo "no times of a kept decision's steps:"; cat out; failed=1; }
 else
   echo "no quiet race chose a plan: the kept decision was not looked at"; cat list
 fi
@@ -106,11 +127,23 @@ grep -q 'reference compiles' out && { echo "an oracle that nobody asked is told 
 if [ ! -e /dev/nvidiactl ]; then
   expect 1 'no such device: cuda:0; available: cpu' run mlp --device cuda
   expect 0 'no such device: cuda:0; available: cpu' doctor --device cuda
+  # A GPU that the kernel's driver shows and nothing else answers for: the table says why it has no row.
+  mkdir -p gpu/proc/driver/nvidia/gpus/0000:01:00.0 gpu/dev
+  printf 'Model: \t\t NVIDIA Imagined\nDevice Minor: \t 0\n' > gpu/proc/driver/nvidia/gpus/0000:01:00.0/information
+  touch gpu/dev/nvidia0
+  KEIRIN_HARDWARE_ROOT=$folder/gpu expect 0 'NVIDIA Imagined is in this machine and not measured: no such device: cuda:0; available: cpu' \
+    bench mlp --device all --quiet --race-limit 0.2
+  grep -q '^| mlp' out || { echo "no row of the processor:"; cat out; failed=1; }
 fi
+# What the environment told a plugin is not remembered of it for a process in which it says something else.
+KEIRIN_CPU_LEVEL=nope expect 0 'no level is called "nope"' plugins --why
+"$keirin" plugins --why > out 2>&1
+grep -A 2 '^cpu ' out | grep -q ' used as ' || { echo "a level that is named no longer:"; cat out; failed=1; }
 # What is missing is in that line, also of the plugin that would drive it.
 if [ ! -e /dev/kfd ] && "$keirin" plugins 2>/dev/null | grep -q '^rocm '; then
   expect 1 'no such device: rocm:0; available: cpu' bench mlp gcn dlrm --device rocm
-  grep -Eq 'no such device: rocm:0; .* is not a ROCm build; plugin rocm: .*not an AMD GPU' out || { echo "what is missing for rocm:"; cat out; failed=1; }
+  grep -Eq 'no such device: rocm:0; .* is not a ROCm build; plugin rocm: .*not an AMD GPU' out || {
+    echo "what is missing for rocm:"; cat out; failed=1; }
   expect 0 'support: tier 3: never run on an AMD GPU' plugins --why
 fi
 # Ctrl-C keeps what is finished.

@@ -8,7 +8,8 @@ keirin=$1 model=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for set in gfx1100 gfx942; do
-  "$keirin" explain "$model" --imagine $set --dump-launches "$folder/$set" --only-plugin rocm --force compiled --race-limit 0 > "$folder/out" 2>&1
+  "$keirin" explain "$model" --imagine $set --dump-launches "$folder/$set" --only-plugin rocm --force compiled --race-limit 0 \
+    > "$folder/out" 2>&1
   code=$?
   if grep -q 'is not installed\|no device library\|does not know' "$folder/out"; then cat "$folder/out"; exit 77; fi
   [ $code -eq 0 ] || { echo "exit code $code"; cat "$folder/out"; exit 1; }
@@ -48,7 +49,8 @@ for launch in launches:
         if not before.exists() or before.read_bytes()[e.get("offset", 0):][:bytes_] != want.read_bytes()[:bytes_]:
             blank.add(e["buffer"])
         expected += 1
-assert len(launches) >= 3 and expected >= 1 and blank, f"{len(launches)} launches, {expected} results, {len(blank)} that a launch has to write"
+assert len(launches) >= 3 and expected >= 1 and blank, \
+    f"{len(launches)} launches, {expected} results, {len(blank)} that a launch has to write"
 print(f"LAUNCHES {arch} launches={len(launches)} expected={expected} written={len(blank)}")
 PYTHON
 done

@@ -37,7 +37,8 @@ grep -q '1 not_run' out || { fail "a plugin that is absent is not shown as not r
 
 for word in selfcheck run "compare --base $keirin"; do
   # shellcheck disable=SC2086
-  "$keirin" matrix $word --cases 'mlp*' --variants auto --threads 1 --gate 90 --store store --json report.json --md report.md --junit report.xml >out 2>err
+  "$keirin" matrix $word --cases 'mlp*' --variants auto --threads 1 --gate 90 --store store --json report.json --md report.md \
+    --junit report.xml >out 2>err
   code=$? wanted=0  # a gate of 90 % lets times inform only, so that one thing is left to decide: whether others had the processor
   grep -q '"label": "invalid"' report.json && wanted=4
   [[ $code == "$wanted" ]] || { fail "exit $code, not $wanted: $word"; cat out err; }
@@ -58,7 +59,8 @@ exits 2 "$keirin" matrix mark nothing --as void --why 'a test' --store merged
 # regions that spin for as long as they ran are found on a noisy machine too. (KEIRIN_PLANTED_PERCENT=10 asks for a spin of a tenth.)
 printf '#!/bin/sh\nunset KEIRIN_PLANTED\nexec "%s" "$@"\n' "$keirin" >plain
 chmod +x plain
-"$keirin" matrix compare --base ./plain --cases 'gcn*' --variants compiled:cpu --threads 1 --gate 3 --store twice --quiet --json twice.json >out 2>err
+"$keirin" matrix compare --base ./plain --cases 'gcn*' --variants compiled:cpu --threads 1 --gate 3 --store twice --quiet \
+  --json twice.json >out 2>err
 case "$? $(grep -o '"label": "[a-z]*"' twice.json)" in
   '0 "label": "unchanged"' | '4 "label": "inconclusive"' | '4 "label": "invalid"') ;;
   *) fail "the same binary twice"; cat err ;;

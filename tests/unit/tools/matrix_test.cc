@@ -631,7 +631,8 @@ TEST(MatrixReport, HistoryFindsTheStep) {
   const std::string text = history_text(history_json(store_of(records), judge(store_of(records)), "", ""));
   EXPECT_NE(text.find("20 sittings, 1 steps"), std::string::npos) << text;
   EXPECT_NE(text.find("<- step of +10.0 %"), std::string::npos) << text;
-  EXPECT_EQ(history_text(history_json(store_of(records), judge(store_of(records)), "nothing*", "")), "no series: keirin matrix run writes points\n");
+  EXPECT_EQ(history_text(history_json(store_of(records), judge(store_of(records)), "nothing*", "")),
+            "no series: keirin matrix run writes points\n");
 }
 
 }  // namespace

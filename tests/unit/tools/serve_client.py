@@ -35,12 +35,14 @@ def check(truth, what):
 class Server:
     def __init__(self, keirin, *words, folder):
         self.port_file = Path(folder) / f"port{random.random()}"
-        self.process = subprocess.Popen([*keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache", str(Path(folder) / "cache")],
+        self.process = subprocess.Popen([*keirin, "serve", *words, "--port", "0", "--port-file", str(self.port_file), "--cache",
+                                         str(Path(folder) / "cache")],
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         end = time.monotonic() + 120
         while not (self.port_file.exists() and self.port_file.read_text().endswith("\n")):
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit("the server did not start:\n" + (self.process.stdout.read() if self.process.poll() is not None else "too slow"))
+                raise SystemExit("the server did not start:\n"
+                                 + (self.process.stdout.read() if self.process.poll() is not None else "too slow"))
             time.sleep(0.02)
         self.port = int(self.port_file.read_text())
 
@@ -64,7 +66,8 @@ class Server:
 
 
 def mlp_body(rows):
-    return json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [[(i + k) / 8 for k in range(8)] for i in range(rows)]}]})
+    return json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 8],
+                                   "data": [[(i + k) / 8 for k in range(8)] for i in range(rows)]}]})
 
 
 def close_to(a, b):
@@ -92,10 +95,12 @@ def protocol(server):
     values = [(i + k) / 8 for i in range(3) for k in range(8)]
     head = json.dumps({"id": "q1", "inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 8], "parameters": {"binary_data_size": 96}}],
                        "outputs": [{"name": name, "parameters": {"binary_data": True}}]}).encode()
-    status, headers, body = server.ask("POST", "/v2/models/m/infer", head + struct.pack("<24f", *values), {"Inference-Header-Content-Length": str(len(head))})
+    status, headers, body = server.ask("POST", "/v2/models/m/infer", head + struct.pack("<24f", *values),
+                                       {"Inference-Header-Content-Length": str(len(head))})
     length = int({k.lower(): v for k, v in headers.items()}.get("inference-header-content-length", 0))
     check(status == 200 and length > 0, f"an answer in binary: {status} {body[:200]}")
-    check(json.loads(body[:length])["id"] == "q1" and close_to(struct.unpack("<12f", body[length:]), expected), "the same numbers in binary")
+    check(json.loads(body[:length])["id"] == "q1" and close_to(struct.unpack("<12f", body[length:]), expected),
+          "the same numbers in binary")
     # One connection, many requests.
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     for _ in range(20):
@@ -106,7 +111,8 @@ def protocol(server):
 
 
 def bad_requests(server):
-    for body in (b"", b"{", b"[]", b"\xff" * 100, b"[" * 100000, mlp_body(3).replace("FP32", "FP64").encode(), mlp_body(3).replace("[3, 8]", "[3, 9]").encode(),
+    for body in (b"", b"{", b"[]", b"\xff" * 100, b"[" * 100000, mlp_body(3).replace("FP32", "FP64").encode(),
+                 mlp_body(3).replace("[3, 8]", "[3, 9]").encode(),
                  mlp_body(3).replace('"x"', '"y"').encode(), b"{}"):
         status, _, text = server.ask("POST", "/v2/models/m/infer", body)
         check(status == 400 and json.loads(text)["error"], f"{body[:30]} is refused: {status}")
@@ -121,8 +127,10 @@ def bad_requests(server):
                 wire.recv(1000)
             except OSError:
                 pass
-    for text in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20000 + b"\r\n", b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -5\r\n\r\n", b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+    for text in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20000 + b"\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                 b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as wire:
             try:
                 wire.sendall(text)
@@ -133,12 +141,34 @@ def bad_requests(server):
     check(server.ask("POST", "/v2/models/m/infer", mlp_body(2))[0] == 200, "it answers after all that")
 
 
+def plans_are_switched(server, expected):
+    path = "/v2/models/m/plans/setting"
+    check("plans" in server.get("/v2")[1]["extensions"], "the extension is named")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on")
+    for plans in ("off", "shadow", "on"):
+        status, _, body = server.ask("POST", path, json.dumps({"plans": plans}))
+        check(status == 200 and json.loads(body) == {"plans": plans}, f"plans are switched {plans}: {body}")
+        check(server.get(path) == (200, {"plans": plans}), f"and are {plans}")
+        check(server.get("/v2/models/other/plans/setting") == (200, {"plans": "on"}), "another model's are as they were")
+        status, _, body = server.ask("POST", "/v2/models/m/infer", mlp_body(3))
+        check(status == 200 and close_to(json.loads(body)["outputs"][0]["data"], expected), f"the answer with plans {plans}")
+        metrics_text = server.ask("GET", "/metrics")[2].decode()
+        check(f'keirin_plans_setting{{model="m",plans="{plans}"}} 1' in metrics_text, f"the metrics say {plans}")
+    check('reason="off"} 1' in metrics_text and 'keirin_shadow_total{model="m",result="wrong"} 0' in metrics_text, "calls are counted")
+    for body in ('{"plans": "of"}', '{"plans": 1}', "[]", "", '{"plans": "on", "more": 1}', "{"):
+        status, _, answer = server.ask("POST", path, body)
+        check(status == 400 and "nothing was changed" in json.loads(answer)["error"], f"{body} is refused: {answer}")
+    check(server.ask("POST", "/v2/models/nope/plans/setting", '{"plans": "off"}')[0] == 404, "no such model")
+    check(server.get(path) == (200, {"plans": "on"}), "plans are on still")
+
+
 def slow_clients(keirin, folder):
     server = Server(keirin, f"m={kData}/mlp.pt2", "--read-timeout", "1", "--idle-timeout", "2", folder=folder)
     body = mlp_body(3).encode()
     wires = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(50)]
     for i, wire in enumerate(wires):  # in the midst of the header, or of the body
-        wire.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n" + (b"" if i % 2 else f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:9]))
+        wire.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n"
+                     + (b"" if i % 2 else f"Content-Length: {len(body)}\r\n\r\n".encode() + body[:9]))
     check(server.ask("POST", "/v2/models/m/infer", body)[0] == 200, "slow clients keep nobody waiting")
     begin = time.monotonic()
     answers = []
@@ -201,7 +231,8 @@ def queue_and_deadline(keirin, folder):
     check(status == 504, f"a microsecond is not enough: {status} {text[:100]}")
     text = server.ask("GET", "/metrics")[2].decode()
     check(f'keirin_requests_total{{model="m",code="200"}} {statuses.count(200)}' in text, "the metrics count the answers")
-    check(f'keirin_expired_total{{model="m"}} 1' in text and f'keirin_refused_total{{model="m"}} {statuses.count(503)}' in text, "and what was refused")
+    check(f'keirin_expired_total{{model="m"}} 1' in text and f'keirin_refused_total{{model="m"}} {statuses.count(503)}' in text,
+          "and what was refused")
     server.end()
 
 
@@ -223,8 +254,10 @@ def metrics(server):
                 if name.endswith(suffix) and name[: -len(suffix)] in kTypes:
                     family = name[: -len(suffix)]
             check(family in kTypes, f"{line} stands under a type")
-    for name in ("keirin_calls_total", "keirin_call_seconds", "keirin_request_seconds", "keirin_queue_length", "keirin_plans", "keirin_shape_classes",
-                 "keirin_arena_bytes", "keirin_guard_misses_total", "keirin_verify_error_ratio", "keirin_breaker_open", "keirin_compiles_total",
+    for name in ("keirin_calls_total", "keirin_call_seconds", "keirin_request_seconds", "keirin_queue_length", "keirin_plans",
+                 "keirin_shape_classes",
+                 "keirin_arena_bytes", "keirin_guard_misses_total", "keirin_verify_error_ratio", "keirin_breaker_open",
+                 "keirin_compiles_total",
                  "keirin_compile_seconds", "keirin_cache_total"):
         check(name in kTypes, f"{name} is there")
     check("\nkeirin_request_compiles_total 0\n" in text, "no request compiled")
@@ -233,7 +266,8 @@ def metrics(server):
 def ready_when_warm(keirin, folder):
     shapes = Path(folder) / "shapes.json"
     shapes.write_text(json.dumps({"m": [[2], [4]]}))
-    server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", "--warm", str(shapes), "--race-limit", "0.1", folder=folder)
+    server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", "--warm", str(shapes), "--race-limit", "0.1",
+                    folder=folder)
     early = server.get("/v2/health/ready")[0]
     check(server.ask("POST", "/v2/models/m/infer", mlp_body(2))[0] == 200, "eager answers before it is ready")
     end = time.monotonic() + 200
@@ -246,6 +280,31 @@ def ready_when_warm(keirin, folder):
     check(classes and int(classes[0].split()[-1]) >= 2, f"what was declared is decided: {classes}")
     check("\nkeirin_request_compiles_total 0\n" in text, "no request compiled")
     server.end()
+
+
+def bundle_is_served(keirin, folder):
+    words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
+    sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
+    sizes.write_text("[[3], [5]]")
+    build = [*keirin, "build", f"{kData}/mlp.pt2", "--shapes", str(sizes), "-o", str(bundle), "--json", "-", *words]
+    run = subprocess.run(build, capture_output=True, text=True, timeout=300)
+    check(run.returncode == 0, f"a bundle is built: {run.stderr}")
+    kinds = json.loads(run.stdout)["kinds"]
+    for options, taken in (([], True), (["--numerics", "strict"], False)):
+        server = Server(keirin, f"m={bundle}", "--race-limit", "0.2", "--threads", "1", "--sample-rate", "0", *options, folder=folder)
+        if taken:
+            check(server.ask("POST", "/v2/models/m/infer", mlp_body(3))[0] == 200, "an answer")
+            text = server.ask("GET", "/metrics")[2].decode()
+            compiled = 'keirin_calls_total{model="m",path="compiled",reason=""} 1' in text
+            check(compiled == (kinds[0]["chosen"] != "eager"), f"the first request is answered by what was chosen, {kinds[0]['chosen']}")
+        end = time.monotonic() + 120
+        while server.get("/v2/health/ready")[0] != 200 and time.monotonic() < end:
+            time.sleep(0.02)
+        text = server.ask("GET", "/metrics")[2].decode()
+        check('keirin_shape_classes{model="m"} 2' in text, "ready when every declared kind is decided")
+        check(server.ask("POST", "/v2/models/m/infer", mlp_body(5))[0] == 200, "an answer")
+        code, out = server.end()
+        check(code == 0 and ("where it was made" in out) != taken, f"it says what does not fit: {out}")
 
 
 def ends_with_nothing_lost(keirin, folder, words):
@@ -304,7 +363,8 @@ def ends_with_nothing_lost(keirin, folder, words):
     slow.sendall(body[10:])
     answer = http.client.HTTPResponse(slow)
     answer.begin()
-    check(answer.status == 200 and close_to(json.loads(answer.read())["outputs"][0]["data"], expected), "what had begun to arrive is answered")
+    check(answer.status == 200 and close_to(json.loads(answer.read())["outputs"][0]["data"], expected),
+          "what had begun to arrive is answered")
     check(idle.recv(10) == b"", "who idles is closed")
     out, _ = server.process.communicate(timeout=60)
     for thread in threads:
@@ -326,6 +386,7 @@ def main():
         server = Server(keirin, f"m={kData}/mlp.pt2", f"other={kData}/both_free.pt2", folder=folder)
         expected = protocol(server)
         bad_requests(server)
+        plans_are_switched(server, expected)
         many_connections(server, expected)
         metrics(server)
         code, out = server.end()
@@ -333,19 +394,24 @@ def main():
         slow_clients(keirin, folder)
         queue_and_deadline(keirin, folder)
         ready_when_warm(keirin, folder)
+        bundle_is_served(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])
-        for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"], ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
+        for words in (["serve", "nope"], ["serve", f"{kData}/mlp.pt2", f"{kData}/mlp.pt2"],
+                      ["serve", f"{kData}/mlp.pt2", "--address", "nowhere"]):
             check(subprocess.run([*keirin, *words], capture_output=True, timeout=60).returncode == 2, " ".join(words) + " ends with 2")
         # The load generator against the server, and in process.
         server = Server(keirin, f"mlp={kData}/mlp.pt2", folder=folder)
         for words in (["--url", f"http://127.0.0.1:{server.port}"], []):
-            run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5", "--json", "-"],
+            run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", *words, "--rate", "200", "--seconds", "2", "--at", "3", "--at", "5",
+                                  "--json", "-"],
                                  capture_output=True, text=True, timeout=120)
             load = json.loads(run.stdout) if run.returncode == 0 else {}
-            check(run.returncode == 0 and load["failed"] == 0 and 300 < load["answered"] < 500 and load["ms"]["p50"] <= load["ms"]["p99.9"], f"load: {run.stdout[:300]} {run.stderr[:300]}")
+            check(run.returncode == 0 and load["failed"] == 0 and 300 < load["answered"] < 500 and load["ms"]["p50"] <= load["ms"]["p99.9"],
+                  f"load: {run.stdout[:300]} {run.stderr[:300]}")
         server.end()
-        run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds", "0.2"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([*keirin, "load", f"{kData}/mlp.pt2", "--url", f"http://127.0.0.1:{server.port}", "--rate", "50", "--seconds",
+                              "0.2"], capture_output=True, text=True, timeout=60)
         check(run.returncode == 1 and "no connection" in run.stdout, f"nobody listens: {run.stdout}")
     print(f"serve_client: {len(failures)} failures")
     return 1 if failures else 0

@@ -77,7 +77,8 @@ TEST(Protocol, JsonBecomesTensorsInTheSignaturesOrder) {
 TEST(Protocol, BytesBehindTheJsonAreTensors) {
   const float values[] = {1, -2, std::numeric_limits<float>::infinity()};
   const std::string head =
-      R"({"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"parameters":{"binary_data_size":12}},)"
+      R"({"parameters":{"binary_data_output":true},"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],)"
+      R"("parameters":{"binary_data_size":12}},)"
       R"({"name":"flag","datatype":"BOOL","shape":[2],"parameters":{"binary_data_size":2}}]})";
   std::string body = head + std::string(reinterpret_cast<const char*>(values), sizeof(values)) + std::string("\1\0", 2);
   const auto request = parse(body, head.size());

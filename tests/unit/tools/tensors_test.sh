@@ -68,7 +68,8 @@ save(sys.argv[2] + "/wrong.safetensors", {"d.a": a, "mask": b})
 PYTHON
 named="$models/../pt2/structured.pt2"
 expect 0 "o: f32[2]" run "$named" --eager --inputs "$work/named.safetensors" --input "scale=$work/scale.safetensors"
-expect 0 "" run "$named" --eager --inputs "$work/named.safetensors" --input "scale=$work/scale.safetensors" --outputs "$work/keys.safetensors"
+expect 0 "" run "$named" --eager --inputs "$work/named.safetensors" --input "scale=$work/scale.safetensors" \
+  --outputs "$work/keys.safetensors"
 grep -q '"o"' "$work/keys.safetensors" && grep -q '"p.0"' "$work/keys.safetensors" || fail "the outputs are not under their keys"
 expect 2 'input scale (position 2) is missing' run "$named" --eager --inputs "$work/named.safetensors"
 expect 2 'd.a, d.b.0, scale' run "$named" --eager --inputs "$work/wrong.safetensors"
@@ -98,7 +99,8 @@ for row in range(3):
         assert abs(complex(half[at], half[at + 1]) - wanted) < 1e-4, (row, k)
         assert abs(complex(conjugate[at], conjugate[at + 1]) - wanted.conjugate()) < 1e-4, (row, k)
 PYTHON
-expect 1 "output 1 is of c128, for which the safetensors format has no name" run "$models/wide_complex.pt2" --outputs "$work/wide.safetensors"
+expect 1 "output 1 is of c128, for which the safetensors format has no name" run "$models/wide_complex.pt2" \
+  --outputs "$work/wide.safetensors"
 grep -q "nothing was run" "$work/said" || fail "something ran"
 [ ! -e "$work/wide.safetensors" ] || fail "a refused file was written"
 expect 0 "1: c128[3,4]" run "$models/wide_complex.pt2" --eager

@@ -78,7 +78,8 @@ TEST(Inputs, AnIndexComputedOfTwoIsTheCallers) {
   const auto hints_of = [](bool two) {
     Builder b;
     const Type ids = type(DType::k_i64, {8});
-    const ValueId row = b.input(DType::k_i64, {8}), column = two ? b.input(DType::k_i64, {8}) : b.op(OpCode::k_full, {}, {{AttrKey::k_value_i, int64_t{1}}}, ids);
+    const ValueId row = b.input(DType::k_i64, {8}),
+                  column = two ? b.input(DType::k_i64, {8}) : b.op(OpCode::k_full, {}, {{AttrKey::k_value_i, int64_t{1}}}, ids);
     const ValueId width = b.op(OpCode::k_full, {}, {{AttrKey::k_value_i, int64_t{4}}}, ids);
     const ValueId scaled = two ? b.op(OpCode::k_mul, {row, width}, {}, ids) : row;
     const ValueId index = b.op(OpCode::k_add, {scaled, column}, {}, ids);
@@ -103,7 +104,10 @@ TEST(Inputs, ARowPastTheEndIsMadeForTakesAlone) {
       operands.push_back(b.constant(DType::k_f32, {2, 2}));
       attrs.push_back({AttrKey::k_reduce, std::string("sum")});
     }
-    b.op(other, operands, attrs, type(DType::k_f32, other == OpCode::k_gather ? Dims{2, 2} : other == OpCode::k_take ? Dims{2, 2, 2} : Dims{7, 2}));
+    b.op(other, operands, attrs,
+         type(DType::k_f32, other == OpCode::k_gather ? Dims{2, 2}
+                            : other == OpCode::k_take ? Dims{2, 2, 2}
+                                                      : Dims{7, 2}));
     const Result<TensorRef> made = with_refused_index(ids, infer_inputs(b.graph)[0], services);
     ASSERT_TRUE(made.ok());
     ASSERT_EQ(*made != nullptr, other == OpCode::k_take) << static_cast<int>(other);
@@ -119,7 +123,8 @@ TEST(Inputs, GatherScatterAndIndexReduce) {
   const ValueId x = b.constant(DType::k_f32, {4, 6}), src = b.constant(DType::k_f32, {4, 3}), wide = b.constant(DType::k_f32, {4, 6});
   b.op(OpCode::k_gather, {x, g}, {{AttrKey::k_dim, int64_t{1}}}, type(DType::k_f32, {4, 3}));
   b.op(OpCode::k_scatter, {x, s, src}, {{AttrKey::k_dim, int64_t{1}}, {AttrKey::k_reduce, std::string("sum")}}, type(DType::k_f32, {4, 6}));
-  b.op(OpCode::k_index_reduce, {x, u, wide}, {{AttrKey::k_dim, int64_t{0}}, {AttrKey::k_reduce, std::string("none")}}, type(DType::k_f32, {4, 6}));
+  b.op(OpCode::k_index_reduce, {x, u, wide}, {{AttrKey::k_dim, int64_t{0}}, {AttrKey::k_reduce, std::string("none")}},
+       type(DType::k_f32, {4, 6}));
   const auto hints = infer_inputs(b.graph);
   EXPECT_EQ(hints[0].b, 6);
   EXPECT_EQ(hints[1].b, 6);
@@ -187,7 +192,8 @@ TEST(Inputs, IntegersOfAnOpaqueOperatorAreSmall) {
 }
 
 TEST(Inputs, OfAModelThatRefusesNumbersAreTheCallers) {
-  for (const auto& [name, drawn] : {std::pair("aten::binary_cross_entropy", false), std::pair("aten::binary_cross_entropy_with_logits", true)}) {
+  for (const auto& [name, drawn] :
+       {std::pair("aten::binary_cross_entropy", false), std::pair("aten::binary_cross_entropy_with_logits", true)}) {
     Builder b;
     const ValueId x = b.input(DType::k_f32, {4});
     b.op(OpCode::kOpaque, {x}, {{AttrKey::k_aten, std::string(name)}}, type(DType::k_f32, {}));

@@ -44,7 +44,8 @@ class Instructions : public testing::Test {
 TEST_F(Instructions, TheFewestWin) {
   const auto count = InstructionCount::of_environment();
   ASSERT_TRUE(count.has_value());
-  const auto sheet = count_calls({runner("eager", 1000), runner("more", 1500), runner("few", 700), runner("fewest", 500), runner("same", 990)}, *count, 0.02);
+  const auto sheet = count_calls(
+      {runner("eager", 1000), runner("more", 1500), runner("few", 700), runner("fewest", 500), runner("same", 990)}, *count, 0.02);
   ASSERT_TRUE(sheet.ok()) << sheet.status().text();
   EXPECT_EQ(sheet->winner, 3u);
   EXPECT_EQ(sheet->rows[0].ns, 1000);

@@ -88,7 +88,8 @@ TEST(Interference, ThreadsThatWaitForEachOtherAreNone) {
   const auto wall = static_cast<double>(std::chrono::nanoseconds(Clock::now() - begin).count());
   stop = true;
   for (std::thread& thread : threads) thread.join();
-  // Four threads wait three quarters of the time each. What others had of the one processor, if tests run beside this one, is all that may count.
+  // Four threads wait three quarters of the time each. What others had of the one processor, if tests run beside this one, is all that may
+  // count.
   EXPECT_LE(waited, 1.02 * (wall - had) + 0.01 * wall);
 }
 

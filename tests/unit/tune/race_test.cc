@@ -238,8 +238,9 @@ TEST(Race, TheDevicesOwnDisturbanceIsSeen) {
   };
   EXPECT_EQ(run({{}}).winner, 1u);
   EXPECT_EQ(run({{1980, false, 0}, {1755, false, 3}}).winner, 1u) << "as under any load";
-  const std::vector<std::pair<DeviceCondition, std::string>> bad{
-      {{345, false, 0}, "from 1980 to 345 MHz"}, {{1980, true, 0}, "held the device's clocks down"}, {{1980, false, 40}, "other processes had work on the device"}};
+  const std::vector<std::pair<DeviceCondition, std::string>> bad{{{345, false, 0}, "from 1980 to 345 MHz"},
+                                                                 {{1980, true, 0}, "held the device's clocks down"},
+                                                                 {{1980, false, 40}, "other processes had work on the device"}};
   for (const auto& [after, why] : bad) {
     const RaceSheet sheet = run({{1980, false, 0}, after});
     EXPECT_EQ(sheet.winner, 0u);
@@ -457,7 +458,8 @@ TEST(Race, WhoeverDropsOutTheWinnerIsTheFastestOfTheRest) {
       if (i < expected && outcome(sheet, i) == RaceOutcome::kFailed) ++dropped_before;
     }
     std::string rows;
-    for (const RaceRow& row : sheet->rows) rows += "\n" + row.name + " " + std::to_string(row.ns) + " " + std::string(outcome_name(row.outcome)) + ": " + row.note;
+    for (const RaceRow& row : sheet->rows)
+      rows += "\n" + row.name + " " + std::to_string(row.ns) + " " + std::string(outcome_name(row.outcome)) + ": " + row.note;
     ASSERT_EQ(sheet->winner, expected) << "trial " << trial << rows;
     won += expected > 0;
   }

@@ -372,7 +372,8 @@ TEST(Difference, EagersBoundFollowsTheDtype) {
 
 TEST(Difference, ASumRoundsOnItsWay) {
   const auto times = [](const std::string& d) {
-    auto graph = parse("graph {\n  %x = input 0 : " + d + "[8,100]\n  %y = sum(%x) {dims=[1], keepdim=false} : " + d + "[8]\n  output %y\n}\n");
+    auto graph =
+        parse("graph {\n  %x = input 0 : " + d + "[8,100]\n  %y = sum(%x) {dims=[1], keepdim=false} : " + d + "[8]\n  output %y\n}\n");
     EXPECT_TRUE(graph.ok()) << graph.status().text();
     return roundings_of_sums(*graph);
   };

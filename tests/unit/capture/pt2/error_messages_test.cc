@@ -137,7 +137,8 @@ TEST(ErrorMessages, OfAMissingFile) {
 
 // Every number of the file format: a dtype of ours is read, one of torch's alone is refused by its name, and no other has a meaning.
 TEST(ErrorMessages, OfEveryDtypeNumber) {
-  const std::map<int, std::string> others = {{0, "unknown"}, {9, "complex32"}, {31, "float8_e4m3fnuz"}, {32, "float8_e5m2fnuz"}, {33, "float8_e8m0fnu"}};
+  const std::map<int, std::string> others = {
+      {0, "unknown"}, {9, "complex32"}, {31, "float8_e4m3fnuz"}, {32, "float8_e5m2fnuz"}, {33, "float8_e8m0fnu"}};
   const std::set<int> ours = {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 28, 29, 30, 34, 35};
   for (int number = 0; number < 40; ++number) {
     Items items = test::unzip(test::file_text(test::data_file("mlp")));

@@ -228,9 +228,20 @@ TEST(ReadPt2, AWeightLiesInItsRecordToTheLastElement) {
   struct View {
     std::vector<int64_t> sizes, strides;
   };
-  const View views[] = {{{}, {}},          {{1}, {1}},           {{1}, {1000}},         {{5}, {1}},         {{5}, {3}},      {{5}, {0}},
-                        {{2, 3}, {3, 1}},  {{2, 3}, {1, 2}},     {{2, 3}, {5, 1}},      {{3, 2}, {0, 1}},   {{0}, {1}},      {{4, 0}, {7, 1}},
-                        {{2, 2, 2}, {4, 2, 1}}, {{2, 1, 3}, {3, 99, 1}}};
+  const View views[] = {{{}, {}},
+                        {{1}, {1}},
+                        {{1}, {1000}},
+                        {{5}, {1}},
+                        {{5}, {3}},
+                        {{5}, {0}},
+                        {{2, 3}, {3, 1}},
+                        {{2, 3}, {1, 2}},
+                        {{2, 3}, {5, 1}},
+                        {{3, 2}, {0, 1}},
+                        {{0}, {1}},
+                        {{4, 0}, {7, 1}},
+                        {{2, 2, 2}, {4, 2, 1}},
+                        {{2, 1, 3}, {3, 99, 1}}};
   const struct {
     int number;  // in the file
     int64_t bytes;
@@ -254,10 +265,11 @@ TEST(ReadPt2, AWeightLiesInItsRecordToTheLastElement) {
         int64_t furthest = offset, count = 1;
         for (size_t d = 0; d < view.sizes.size(); ++d) count *= view.sizes[d], furthest += (view.sizes[d] - 1) * view.strides[d];
         const int64_t need = count == 0 ? 0 : (furthest + 1) * dtype.bytes;
-        config->content = head + "\"tail\": {\"path_name\": \"weight_2\", \"is_param\": false, \"use_pickle\": false, \"tensor_meta\": {\"dtype\": " +
-                          std::to_string(dtype.number) + ", \"sizes\": " + list(view.sizes) + ", \"requires_grad\": false, " +
-                          "\"device\": {\"type\": \"cpu\", \"index\": null}, \"strides\": " + list(view.strides) + ", \"storage_offset\": {\"as_int\": " +
-                          std::to_string(offset) + "}, \"layout\": 7}}, " + rest;
+        config->content =
+            head + "\"tail\": {\"path_name\": \"weight_2\", \"is_param\": false, \"use_pickle\": false, \"tensor_meta\": {\"dtype\": " +
+            std::to_string(dtype.number) + ", \"sizes\": " + list(view.sizes) + ", \"requires_grad\": false, " +
+            "\"device\": {\"type\": \"cpu\", \"index\": null}, \"strides\": " + list(view.strides) +
+            ", \"storage_offset\": {\"as_int\": " + std::to_string(offset) + "}, \"layout\": 7}}, " + rest;
         for (int64_t length : {need - dtype.bytes, need - 1, need, need + 1, need + dtype.bytes}) {
           if (length <= 0) continue;  // a record without bytes is a weight that comes later
           std::vector<test::ZipItem> written = items;

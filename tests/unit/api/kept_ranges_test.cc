@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ranges of sizes that one process leaves to the next: who finds them decides nothing again and answers as the first one did; under other
+// options or variables they are not found, and what was closed stays closed.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "core/api/kept_ranges.h"
+#include "core/api/session.h"
+#include "core/base/request.h"
+#include "core/cache/bad_records.h"
+#include "core/cache/cache.h"
+#include "tests/support/others.h"
+#include "tests/support/temp_folder.h"
+
+namespace keirin {
+namespace {
+
+using namespace std::chrono_literals;
+using Tensors = std::vector<TensorRef>;
+
+constexpr auto kLong = 300s;
+test::Others nobody;
+
+KeptRanges some_ranges() {
+  KeptRanges out;
+  out.box = {{1, 2}, {8, 16}};
+  out.pieces = {{2, 40, "cpu/all"}, {41, 128, "eager"}};
+  out.checks = {{{1, 2}, "cpu/all", false, {}}, {{8, 16}, "eager", false, {}}};
+  out.closed = {{"replay", "it was \"wrong\""}};
+  return out;
+}
+
+TEST(KeptRangesText, IsReadAsItWasWritten) {
+  const std::string text = ranges_text(some_ranges());
+  const auto read = parse_ranges(text);
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  EXPECT_EQ(ranges_text(*read), text);
+  EXPECT_EQ(read->pieces[1].choice, "eager");
+  EXPECT_EQ(read->closed.at("replay"), "it was \"wrong\"");
+  EXPECT_EQ(read->checks[1].sizes, (Sizes{8, 16}));
+}
+
+TEST(KeptRangesText, OfAnotherShapeIsRefused) {
+  const std::string text = ranges_text(some_ranges());
+  for (const std::string& bad :
+       {std::string(), std::string("[]"), text.substr(0, text.size() / 2), std::string(R"({"schema":"keirin/ranges/1"})")})
+    EXPECT_EQ(parse_ranges(bad).status().code(), Code::k_corrupt) << bad;
+  const auto refused = [](auto&& change) {
+    KeptRanges ranges = some_ranges();
+    change(ranges);
+    return parse_ranges(ranges_text(ranges)).status().code() == Code::k_corrupt;
+  };
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.box.most.pop_back(); }));
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.box.most[0] = 0; }));
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.pieces.clear(); }));
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.pieces[1].least = 40; }));
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.pieces[1].most = 40; }));
+  EXPECT_TRUE(refused([](KeptRanges& r) { r.pieces.resize(kMostPieces + 1, r.pieces[1]); }));
+}
+
+TEST(KeptRangesText, WhatWasClosedIsEagersForWhoTakesItOver) {
+  KeptRanges known = some_ranges();
+  known.closed = {{"cpu/all", "it answered wrong"}};
+  SizeRanges ranges;
+  ranges.set(known);
+  ASSERT_NE(ranges.find({1, 2}), nullptr);
+  EXPECT_EQ(ranges.find({1, 2})->piece.choice, "eager");
+  EXPECT_TRUE(ranges.is_closed("cpu/all"));
+  EXPECT_EQ(ranges.report({"a", "b"}).ranges[0].closed, "it answered wrong");
+  EXPECT_EQ(ranges_text(ranges.kept()), ranges_text(known)) << "and is handed on as it was found";
+}
+
+class KeptRangesTest : public testing::Test {
+ protected:
+  KeptRangesTest() {
+    options_.cache_dir = folder_.path() + "/cache";
+    options_.compile = When::kBackground;
+    options_.race_seconds = 0.2;
+    options_.memory_limit = 10;
+    options_.threads = 1;
+    options_.interference = &nobody;
+    options_.on_event = [this](const Event& event) { decisions_ += event.kind == Event::Kind::kProgress; };
+  }
+
+  struct Process {
+    std::unique_ptr<Runtime> runtime;
+    std::unique_ptr<Session> session;
+
+    Tensors inputs(const Sizes& sizes) const { return *session->example_inputs(1, sizes); }
+    RangesReport ranges() const {
+      const std::vector<ModelReport> reports = session->reports();
+      return reports.empty() ? RangesReport() : reports.back().ranges;
+    }
+    std::string all() const {
+      std::string text;
+      for (const ModelReport& report : session->reports()) text += explain_text(report);
+      return text;
+    }
+  };
+
+  Process open(const Options& options, const std::string& path = std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/ranges_encoder.pt2") {
+    Process out;
+    auto runtime = Runtime::open(options);
+    EXPECT_TRUE(runtime.ok()) << runtime.status().text();
+    out.runtime = std::move(*runtime);
+    auto session = Session::open(*out.runtime, path, options);
+    EXPECT_TRUE(session.ok()) << session.status().text();
+    out.session = std::move(*session);
+    return out;
+  }
+
+  static void meet(const Process& process, const Sizes& sizes) {
+    const Tensors inputs = process.inputs(sizes);
+    for (int tries = 0; tries < 1000 && !process.session->is_decided(inputs); ++tries) {
+      ASSERT_TRUE(process.session->call(inputs).ok());
+      ASSERT_TRUE(process.session->settle(kLong));
+    }
+    ASSERT_TRUE(process.session->is_decided(inputs));
+  }
+
+  RangesReport first_process() {
+    const Process first = open(options_);
+    meet(first, {2, 6});
+    meet(first, {3, 9});
+    EXPECT_GT(decisions_, 0u);
+    return first.ranges();
+  }
+
+  static void expect_same(const RangesReport& a, const RangesReport& b) {
+    ASSERT_EQ(a.ranges.size(), b.ranges.size());
+    for (size_t i = 0; i < a.ranges.size(); ++i) {
+      EXPECT_EQ(a.ranges[i].least, b.ranges[i].least);
+      EXPECT_EQ(a.ranges[i].most, b.ranges[i].most);
+      EXPECT_EQ(a.ranges[i].choice, b.ranges[i].choice);
+    }
+    ASSERT_EQ(a.sizes.size(), b.sizes.size());
+    for (size_t k = 0; k < a.sizes.size(); ++k)
+      EXPECT_EQ(std::pair(a.sizes[k].min, a.sizes[k].max), std::pair(b.sizes[k].min, b.sizes[k].max));
+    EXPECT_EQ(a.checked.size(), b.checked.size());
+  }
+
+  size_t kept() const {
+    CacheOptions options;
+    options.dir = options_.cache_dir;
+    size_t count = 0;
+    for (const EntryInfo& entry : Cache(options).list()) count += entry.kind == EntryKind::kRanges;
+    return count;
+  }
+
+  const test::TempFolder folder_;
+  Options options_;
+  std::atomic<uint64_t> decisions_{0};
+};
+
+TEST_F(KeptRangesTest, AreTakenOverAtTheFirstCallWithoutADecision) {
+  const RangesReport known = first_process();
+  ASSERT_FALSE(known.ranges.empty());
+  ASSERT_EQ(kept(), 1u);
+  decisions_ = 0;
+  const uint64_t compiled = compiles_on_requests();
+  const Process second = open(options_);
+  const Sizes sizes = {4, 7};  // met by nobody
+  const Tensors inputs = second.inputs(sizes);
+  const auto eager = second.session->call_eager(inputs), before = second.session->call(inputs);
+  ASSERT_TRUE(eager.ok() && before.ok());
+  ASSERT_TRUE(second.session->settle(kLong));
+  EXPECT_TRUE(second.session->is_decided(inputs)) << second.all();
+  expect_same(second.ranges(), known);
+  EXPECT_NE(second.all().find("ranges of sizes are those of an earlier process"), std::string::npos) << second.all();
+  EXPECT_EQ(second.session->reports().size(), 1u);
+  meet(second, {5, 11});
+  meet(second, {2, 6});
+  EXPECT_EQ(decisions_, 0u) << "something was decided again";
+  EXPECT_EQ(compiles_on_requests(), compiled);
+  const uint64_t by_plan = second.session->activity().by_plan;
+  const auto after = second.session->call(inputs);
+  ASSERT_TRUE(after.ok());
+  const auto *x = static_cast<const float*>((*after)[0]->data()), *y = static_cast<const float*>((*eager)[0]->data());
+  for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(x[i], y[i], 1e-4);
+  const int64_t volume = volume_of(sizes);
+  for (const RangeReport& range : known.ranges) {
+    const bool holds = volume >= range.least && volume <= range.most;
+    if (holds) {
+      EXPECT_EQ(second.session->activity().by_plan, by_plan + (range.choice != "eager"));
+    }
+  }
+}
+
+TEST_F(KeptRangesTest, AreNotTakenOverUnderOtherOptionsOrVariables) {
+  ASSERT_FALSE(first_process().ranges.empty());
+  const auto finds = [](const Process& process) {
+    EXPECT_TRUE(process.session->call(process.inputs({4, 7})).ok());
+    EXPECT_TRUE(process.session->settle(kLong));
+    return !process.ranges().ranges.empty();
+  };
+  EXPECT_TRUE(finds(open(options_)));
+  Options strict = options_;
+  strict.numerics = Numerics::kStrict;
+  EXPECT_FALSE(finds(open(strict)));
+  Options none = options_;
+  none.ranges = false;
+  EXPECT_FALSE(finds(open(none)));
+  ::setenv("MKL_CBWR", "COMPATIBLE", 1);
+  EXPECT_FALSE(finds(open(options_)));
+  ::unsetenv("MKL_CBWR");
+  EXPECT_TRUE(finds(open(options_))) << "and are still there";
+  const std::string copy = folder_.path() + "/ranges_encoder.pt2";
+  std::filesystem::copy_file(std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/ranges_encoder.pt2", copy);
+  EXPECT_TRUE(finds(open(options_, copy))) << "a file is what it holds, wherever it lies";
+}
+
+TEST_F(KeptRangesTest, AreForgottenWhereFaultsAreForgiven) {
+  ASSERT_FALSE(first_process().ranges.empty());
+  ASSERT_EQ(kept(), 1u);
+  CacheOptions options;
+  options.dir = options_.cache_dir;
+  Cache cache(options);
+  EXPECT_EQ(forgive(cache, ""), 0u);
+  EXPECT_EQ(kept(), 0u);
+}
+
+}  // namespace
+}  // namespace keirin
