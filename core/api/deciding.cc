@@ -71,6 +71,13 @@ CallGuard Deciding::call_guard() const {
 
 Result<Tensors> Deciding::input_set(int set) {
   if (set == 0) return inputs;
+  if (session.inputs_belong_together) {
+    Tensors near;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      KRN_TRY_LET(near.emplace_back(), near_to(inputs[i], services, (i + 1) * kInputSets + static_cast<uint64_t>(set)));
+    }
+    return near;
+  }
   if (!session.rules) {
     KRN_TRY_LET(Tensors drawn, make_inputs(prepared->captured.graph, services,
                                            {static_cast<uint64_t>(set), static_cast<uint32_t>(set), session.device, {}}));

@@ -16,6 +16,14 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
+Result<Tensors> copies_of(const Tensors& tensors, TensorServices& services) {
+  Tensors copies;
+  for (const TensorRef& tensor : tensors) {
+    KRN_TRY_LET(copies.emplace_back(), services.clone(tensor));
+  }
+  return copies;
+}
+
 // What a plan answered wrong, where the user wants it kept: into a folder. A sentence about it, or nothing.
 std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string plan, const Tensors& inputs, const std::string& reason) {
   const std::string& parent = s.options.repro_dir;
@@ -224,14 +232,13 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
 Status verify_refusals(Deciding& d, const std::vector<size_t>& only) {
   if (d.session.device.kind != Device::kCpu) return {};
   const std::vector<InputHint> hints = infer_inputs(d.prepared->captured.graph);
-  Tensors own;  // copies: what a call that is refused wrote of them before does not matter
+  Tensors own;  // what a call that is refused wrote of copies before does not matter
   for (size_t i = 0; i < hints.size(); ++i) {
     KRN_TRY_LET(const TensorRef refused, with_refused_index(d.inputs[i], hints[i], d.services));
     if (!refused) continue;
-    if (own.empty())
-      for (const TensorRef& input : d.inputs) {
-        KRN_TRY_LET(own.emplace_back(), d.services.clone(input));
-      }
+    if (own.empty()) {
+      KRN_TRY_LET(own, copies_of(d.inputs, d.services));
+    }
     Tensors inputs = own;
     inputs[i] = refused;
     const Status eager = d.trials.attempt(d.candidates[0].call, inputs);
@@ -257,7 +264,14 @@ Status verify(Deciding& d, const std::vector<size_t>& only) {
     d.progress("verify", (set + 0.5) / Deciding::kInputSets);
     KRN_TRY(d.step([&]() -> Status {
       const Trials::SingleCalls scope(d.trials, set > 0);
-      KRN_TRY_LET(const Tensors inputs, d.input_set(set));
+      KRN_TRY_LET(Tensors inputs, d.input_set(set));
+      Status status = verify_set(d, set, inputs, only);
+      if (status.ok() || set == 0 || d.session.inputs_belong_together) return status;
+      // Where eager refuses what was drawn (a mask that picks another number of rows than the values have), that shows nothing of a plan.
+      KRN_TRY_LET(const Tensors own, copies_of(inputs, d.services));
+      if (d.trials.attempt(d.candidates[0].call, own).ok()) return status;
+      d.session.inputs_belong_together = true;
+      KRN_TRY_LET(inputs, d.input_set(set));
       return verify_set(d, set, inputs, only);
     }));
   }

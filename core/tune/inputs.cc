@@ -319,6 +319,22 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
   return tensors;
 }
 
+Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
+  const DType dtype = tensor->dtype();
+  if (!is_float(dtype)) return services.clone(tensor);
+  KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
+  TensorSpec spec = spec_of(*tensor);
+  spec.device = {};
+  KRN_TRY_LET(const TensorRef copy, services.allocate(spec));
+  each_element(*copy, [&](int64_t i, void* at) {
+    uint64_t bits = (seed + 1) * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(i) * 0xbf58476d1ce4e5b9;  // splitmix64
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+    store_element(dtype, at, values[static_cast<size_t>(i)] * (1 - 0x1p-5 * static_cast<double>(bits >> 33) * 0x1p-31));
+  });
+  return services.to_device(copy, tensor->device());
+}
+
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services) {
   const int64_t n = num_elements(*tensor);
   if (!hint.may_be_refused || hint.unknown_meaning || !is_int(tensor->dtype()) || n == 0) return TensorRef();

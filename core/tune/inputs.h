@@ -55,6 +55,10 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
 Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
                               uint64_t seed);
 
+// A copy of `tensor` on its device and in its strides, each float of it smaller by up to 1/32 at random: values that hang together (a
+// softmax's result, the sum that it was divided by) still do so by and large. Zeros, integers and bools are what they were.
+Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed);
+
 // A copy of `tensor`, which lies in host memory, whose last element is the first row that is not there. Null where the tensor may
 // not be tried so or has no elements, and where its dtype cannot hold that number.
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services);

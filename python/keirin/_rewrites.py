@@ -3,8 +3,7 @@
 
 A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
 embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
-backward here finds the bags in the offsets, so the forward keeps nothing. Convolutions are said channels-last, as they are compiled: what
-is kept between the halves would be turned twice a step.
+backward here finds the bags in the offsets, so the forward keeps nothing.
 """
 from __future__ import annotations
 
@@ -57,55 +56,6 @@ def _is_plain(bag: torch.fx.Node) -> bool:
     wanted = ((3, False, (False,)), (4, 0, (0, 1)), (5, False, (False,)), (6, None, (None,)), (7, False, (False,)), (8, -1, (-1,)))
     return (all(_argument(bag, position, default) in allowed for position, default, allowed in wanted)
             and isinstance(bag.args[1].meta["val"].shape[0], int) and isinstance(bag.args[2].meta["val"].shape[0], int))
-
-
-_CONVOLUTIONS = (torch.conv2d, torch.conv3d, torch.conv_transpose2d, torch.conv_transpose3d)
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
-    """A copy of Dynamo's graph whose convolutions take images with the channels last, and what comes after them does too; its outputs are
-    laid out as they were. None: it has none, or an output shares memory with another one or an input, which a copy would not."""
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    turned = False
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            results = node.args[0]
-            if not isinstance(results, (tuple, list)) or _share_memory(gm, results):
-                return None
-            laid_out = [_as_before(graph, each, copies) for each in results]
-            graph.output(type(results)(laid_out))
-            continue
-        copies[node] = graph.node_copy(node, lambda each: copies[each])
-        if node.op != "call_function" or node.target not in _CONVOLUTIONS or not node.args:
-            continue
-        image = node.args[0].meta.get("example_value") if isinstance(node.args[0], torch.fx.Node) else None
-        if isinstance(image, torch.Tensor) and image.dim() in _LAST and image.device.type == "cpu":
-            with graph.inserting_before(copies[node]):
-                last = graph.call_method("contiguous", (copies[node.args[0]],), {"memory_format": _LAST[image.dim()]})
-            copies[node].args = (last, *copies[node].args[1:])
-            turned = True
-    return torch.fx.GraphModule(gm, graph) if turned else None
-
-
-def _as_before(graph: torch.fx.Graph, result: Any, copies: dict[torch.fx.Node, torch.fx.Node]) -> Any:
-    if not isinstance(result, torch.fx.Node):
-        return result
-    value = result.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.dim() not in _LAST:
-        return copies[result]
-    form = torch.contiguous_format if value.is_contiguous() else _LAST[value.dim()]
-    return graph.call_method("contiguous", (copies[result],), {"memory_format": form})
-
-
-def _share_memory(gm: torch.fx.GraphModule, results: Any) -> bool:
-    def storages(nodes: Any) -> list[int]:
-        values = [node.meta.get("example_value") for node in nodes]
-        return [value.untyped_storage()._cdata for value in values if isinstance(value, torch.Tensor)]
-    given = storages(each for each in gm.graph.nodes if each.op == "placeholder")
-    own = storages(dict.fromkeys(each for each in results if isinstance(each, torch.fx.Node)))
-    return len(set(own)) < len(own) or not set(own).isdisjoint(given)
 
 
 def rewrite_bags(joint: torch.fx.GraphModule) -> None:

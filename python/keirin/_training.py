@@ -26,7 +26,7 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import channels_last, rewrite_bags, rewrite_pools
+from keirin._rewrites import rewrite_bags, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -171,9 +171,7 @@ class Step:
         self._device = device_of(examples)
         self._ambient = self._state_of()
         rewrite_pools(gm)
-        turned = channels_last(gm)
-        if turned is None or not self._captures(turned, examples, memory_budget):
-            self._capture(gm, examples, memory_budget)
+        self._capture(gm, examples, memory_budget)
 
     # ---- capture
 
@@ -187,20 +185,6 @@ class Step:
             with torch.enable_grad(), torch.autocast(kind, dtype=dtype, enabled=enabled):
                 yield
         return ambient
-
-    def _captures(self, turned: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> bool:
-        """Whether this graph, which means what the caller's does, can be taken and looks the same from outside."""
-        try:
-            self._capture(turned, examples, memory_budget)
-        except torch._dynamo.exc.RestartAnalysis:
-            raise
-        except Exception as reason:  # a view of what has other strides now
-            log.debug("%s: convolutions stay as they are laid out: %s", self.name, reason)
-            self._halves = {}
-            return False
-        # Which element gets which number is a matter of strides.
-        return not any(half.draws_inside for half in self._halves.values()) and all(
-            node.meta["val"].is_contiguous() for node in self.forward.inputs[self._num_arguments:])
 
     def _capture(self, gm: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> None:
         with functorch_config.patch(activation_memory_budget=memory_budget, enable_autograd_cache=False, donated_buffer=False,

@@ -39,6 +39,19 @@ def test_inference_mode(mlp):
     assert answered() == 2
 
 
+def test_inputs_that_eager_refuses_in_other_combinations():
+    """As many values as the mask picks rows: of a drawn mask there are others, on which eager raises and nothing can be checked."""
+    def put(x, mask, values):
+        return (torch.tanh(x) * 2).index_put((mask,), values).exp()
+    fast = compiled(put)
+    x, mask = torch.randn(50, 4), torch.arange(50) % 3 == 0
+    values = torch.randn(int(mask.sum()), 4)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x, mask, values), put(x, mask, values))
+    assert answered() == 2, keirin.explain()
+
+
 def test_the_first_call_does_not_wait(mlp):
     fast = torch.compile(mlp, backend="keirin", options={key: value for key, value in NOW.items() if key != "compile"})
     x = torch.randn(4, 16)

@@ -596,17 +596,6 @@ def test_less_memory_is_kept_where_less_is_allowed():
         compiled(model, memory_budget=2)(x)
 
 
-def test_what_convolutions_keep_has_the_channels_last():
-    """As they are compiled, so that it is turned neither after the forward nor before the backward; outside everything is eager's."""
-    model, x = Residual(), torch.randn(4, 3, 8, 8)
-    fast = compiled(model)
-    same_within_eagers_error(model, fast, (x,))
-    assert answered() > 0, keirin.explain()
-    assert fast(x).stride() == model(x).stride()
-    images = [node.meta["val"] for node in steps()[0].backward.inputs if node.meta["val"].dim() == 4 and node.name not in ("tangents_1",)]
-    wide = [each for each in images if each.shape[2:] == (8, 8) and each.shape[1] == 8]
-    assert wide and all(each.is_contiguous(memory_format=torch.channels_last) for each in wide), [each.stride() for each in images]
-
 
 def test_dropout_of_images_draws_eagers_bits():
     """Which element gets which number is a matter of strides: these convolutions stay as eager has them."""

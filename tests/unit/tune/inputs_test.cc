@@ -303,5 +303,33 @@ TEST(Inputs, EveryKindKeepsItsBounds) {
     }
 }
 
+// What hangs together stays so by and large: signs, zeros, infinities and integers are kept, and each set differs from the others.
+TEST(Inputs, ValuesNearOthers) {
+  test::HeapServices services;
+  const TensorRef x = test::tensor_of<float>(DType::k_f32, {2, 3}, {1, -2, 0, 1e-20f, INFINITY, 3});
+  const auto near = [&](const TensorRef& of, uint64_t seed) {
+    const auto made = near_to(of, services, seed);
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    return *made;
+  };
+  const auto* from = static_cast<const float*>(x->data());
+  const TensorRef first = near(x, 1), again = near(x, 1), second = near(x, 2);
+  EXPECT_NE(first->data(), x->data());
+  const auto *a = static_cast<const float*>(first->data()), *b = static_cast<const float*>(second->data());
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(a[i], static_cast<const float*>(again->data())[i]);
+    if (from[i] == 0 || std::isinf(from[i])) {
+      EXPECT_EQ(a[i], from[i]);
+      continue;
+    }
+    EXPECT_NE(a[i], b[i]);
+    EXPECT_LE(a[i] / from[i], 1) << "what was in the domain of a root or an arc sine still is";
+    EXPECT_GE(a[i] / from[i], 1 - 0x1p-5);
+  }
+  const TensorRef rows = near(test::tensor_of<int64_t>(DType::k_i64, {3}, {7, -1, 0}), 1);
+  EXPECT_EQ(static_cast<const int64_t*>(rows->data())[0], 7);
+  EXPECT_EQ(static_cast<const int64_t*>(rows->data())[1], -1);
+}
+
 }  // namespace
 }  // namespace keirin
