@@ -112,7 +112,9 @@ TEST_F(CacheTest, AForeignEntryIsSoundOrRefused) {
     flipped[i] ^= 0x10;
     const auto entry = cache_->check_foreign(flipped);
     EXPECT_FALSE(entry.ok() && entry->own) << "byte " << i;
-    if (entry.ok()) EXPECT_TRUE(entry->key_text == key("a").text() && entry->body == "some body") << "byte " << i;
+    if (entry.ok()) {
+      EXPECT_TRUE(entry->key_text == key("a").text() && entry->body == "some body") << "byte " << i;
+    }
   }
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_FALSE(cache_->check_foreign(whole.substr(0, i)).ok()) << i;
   EXPECT_FALSE(cache_->check_foreign(whole + "x").ok());
