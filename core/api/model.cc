@@ -152,16 +152,13 @@ void Model::replace_weights(const std::map<std::string, TensorView>& values) {
 }
 
 void Model::set_plans(const std::string& plans) {
-  Options options;
-  if (Status status = set_option(option_row("plans"), options, plans); !status.ok())
-    raise(std::move(status).instead("nothing was changed"));
-  impl_->now()->set_plans(options.plans);
+  const Result<Plans> setting = plans_of(plans);
+  if (!setting.ok()) raise(setting.status());
+  impl_->now()->set_plans(*setting);
 }
 
 std::string Model::plans() const {
-  Options options;
-  options.plans = impl_->now()->plans();
-  return option_row("plans").get(options)[0];
+  return plans_word(impl_->now()->plans());
 }
 
 std::vector<std::pair<std::string, TensorView>> Model::weights() const {

@@ -192,6 +192,21 @@ Status set_option(const OptionRow& row, Options& options, const std::string& wor
   return {};
 }
 
+Result<Plans> plans_of(const std::string& word) {
+  Options options;
+  const Status status = set_option(option_row("plans"), options, word);
+  if (status.ok()) return options.plans;
+  Message message = status.message();
+  message.instead = "nothing was changed";
+  return Status(status.code(), std::move(message));
+}
+
+std::string plans_word(Plans plans) {
+  Options options;
+  options.plans = plans;
+  return option_row("plans").get(options)[0];
+}
+
 Result<Options> complete_options(const Options& given) {
   Options options = given;
   for (const OptionRow& row : option_rows()) {

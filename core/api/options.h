@@ -81,6 +81,10 @@ Status check_word(const OptionRow& row, const std::string& word);
 // The same, and the option has the value then; a list has one word more.
 Status set_option(const OptionRow& row, Options& options, const std::string& word);
 
+// A word of the option `plans` for a model that is loaded, and the way back; invalid_input says that nothing was changed.
+Result<Plans> plans_of(const std::string& word);
+std::string plans_word(Plans plans);
+
 // What is meant by these options: what was not given comes from the environment, or is what the row begins with;
 // invalid_input for a value that its row does not allow, whoever gave it. Runtime and Session begin with it.
 Result<Options> complete_options(const Options& options);

@@ -47,10 +47,8 @@ std::vector<std::string> parts_of(const std::string& path) {
   return parts;
 }
 
-HttpAnswer plans_of(const ServedModel& model) {
-  Options options;
-  options.plans = model.session().plans();
-  return answer_of({{"plans", option_row("plans").get(options)[0]}});
+HttpAnswer setting_of(const ServedModel& model) {
+  return answer_of({{"plans", plans_word(model.session().plans())}});
 }
 
 }  // namespace
@@ -96,7 +94,7 @@ HttpAnswer Router::get(const std::string& path) const {
     const bool ready = model->ready() && !ending_;
     return answer_of({{"name", model->name()}, {"ready", ready}}, ready ? 200 : 503);
   }
-  if (parts.size() == 5 && parts[3] == "plans" && parts[4] == "setting") return plans_of(*model);
+  if (parts.size() == 5 && parts[3] == "plans" && parts[4] == "setting") return setting_of(*model);
   return error_of(404, "there is no such path");
 }
 
@@ -105,11 +103,10 @@ HttpAnswer Router::set_plans(ServedModel& model, const std::string& body) const 
   const json j = json::parse(body, nullptr, false);
   if (!j.is_object() || j.size() != 1 || !j.contains("plans") || !j["plans"].is_string())
     return error_of(400, R"(a setting of plans is {"plans": "on"}, "shadow" or "off"; nothing was changed)");
-  Options options;
-  if (Status status = set_option(option_row("plans"), options, j["plans"].get<std::string>()); !status.ok())
-    return error_of(std::move(status).instead("nothing was changed"));
-  model.session().set_plans(options.plans);
-  return plans_of(model);
+  const Result<Plans> plans = keirin::plans_of(j["plans"].get<std::string>());
+  if (!plans.ok()) return error_of(plans.status());
+  model.session().set_plans(*plans);
+  return setting_of(model);
 }
 
 void Router::handle(HttpRequest&& request, const HttpServer::Respond& respond) {

@@ -185,7 +185,7 @@ TEST(Protocol, NamesAndSizesOfAModel) {
   EXPECT_EQ(j.at("name"), "m");
   EXPECT_EQ(j.at("inputs").at(0), (json{{"name", "x"}, {"datatype", "FP32"}, {"shape", {-1, 3}}}));
   EXPECT_EQ(j.at("outputs").size(), 2u);
-  EXPECT_EQ(server_metadata().at("extensions"), json{"binary_tensor_data"});
+  EXPECT_EQ(server_metadata().at("extensions"), (json{"binary_tensor_data", "plans"}));
 }
 
 TEST(WarmShapes, AreListsByModel) {
