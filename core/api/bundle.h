@@ -41,7 +41,7 @@ struct BundleList {
 std::string speedup_text(const BundledKind& kind);
 
 std::string bundle_text(const BundleList& list);
-// Nothing where the file is no bundle. `corrupt` or `version` for a list that bundle_text would not write.
+// Nothing where the file is not a bundle. `corrupt` or `version` for a list that bundle_text would not write.
 Result<std::optional<BundleList>> bundle_of(const pt2::Pt2File& file);
 
 // What came of taking a bundle over.
@@ -52,7 +52,7 @@ struct OpenedBundle {
 };
 
 // Of a session that is complete but for this: hands the entries to the runtime's cache and publishes what was decided for the kinds of its
-// device. Entries that cannot be used are no error: `why_not` says so, and the session is that of the .pt2.
+// device. Entries that cannot be used are not an error: `why_not` says so, and the session is that of the .pt2.
 Result<std::optional<OpenedBundle>> open_bundle(Session::Impl& session);
 
 struct BuiltBundle {
