@@ -32,7 +32,7 @@ ProgramEnd run_program(const ProgramRun& run) {
   for (const std::string& word : run.words) arguments.push_back(as_argument(word));
   arguments.push_back(nullptr);
   for (const std::string& setting : run.settings) environment.push_back(as_argument(setting));
-  for (char** each = environ; *each != nullptr; ++each)
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each)  // null: clearenv
     if (!is_replaced(*each, run.settings)) environment.push_back(*each);
   environment.push_back(nullptr);
   const int create = O_WRONLY | O_CREAT | O_TRUNC;

@@ -88,7 +88,7 @@ TEST_F(PluginFaults, MissingCutOffAndForeignFilesAreRefused) {
   fs::remove(copy + "/libfault_good.so");
   EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "cannot be found"));
   std::ofstream(copy + "/libfault_good.so") << "hello";
-  EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "no ELF file"));
+  EXPECT_TRUE(has(open(options({copy}))->reports()[0].reason, "not an ELF file"));
 }
 
 TEST_F(PluginFaults, FilesThatOthersCanWriteAreRefused) {

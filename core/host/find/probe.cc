@@ -180,7 +180,7 @@ VerdictStore::VerdictStore(std::string cache_dir, const std::vector<HardwareItem
   hardware_text_ = json_text(hardware_json(hardware));
   // What plugins read there: the level of a processor, where a compiler lies. What none of them reads costs one more probe.
   std::vector<std::string> said;
-  for (char** each = environ; *each != nullptr; ++each)
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each)  // null: clearenv
     if (const std::string_view variable = *each; variable.starts_with("KEIRIN_") || variable.starts_with("LD_LIBRARY_PATH="))
       said.emplace_back(variable);
   std::sort(said.begin(), said.end());
