@@ -108,8 +108,10 @@ class Rates {
   double least_seconds(const Work& work) {
     double computes = 0;
     for (const Contraction& each : work.contractions) {
-      const double rate = known(each.convolution ? 2 : 1, static_cast<int64_t>(each.dtype),
-                                [&] { return flops_per_second(services_, device_, each.convolution, each.dtype); });
+      // On processors LibTorch's convolutions are another library's than its products, which on some are half as fast as they could be.
+      const bool convolution = each.convolution || device_.kind == Device::kCpu;
+      const double rate = known(convolution ? 2 : 1, static_cast<int64_t>(each.dtype),
+                                [&] { return flops_per_second(services_, device_, convolution, each.dtype); });
       if (rate <= 0) return 0;
       computes += each.flops / rate;
     }
