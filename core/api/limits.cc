@@ -110,23 +110,26 @@ class Rates {
     for (const Contraction& each : work.contractions) {
       // On processors LibTorch's convolutions are another library's than its products, which on some are half as fast as they could be.
       const bool convolution = each.convolution || device_.kind == Device::kCpu;
-      const double rate = known(convolution ? 2 : 1, static_cast<int64_t>(each.dtype),
+      const double rate = known(convolution ? Kind::kConvolution : Kind::kProduct, static_cast<int64_t>(each.dtype),
                                 [&] { return flops_per_second(services_, device_, convolution, each.dtype); });
       if (rate <= 0) return 0;
       computes += each.flops / rate;
     }
     // The time of the next power of two, in proportion: a model's steps are of many sizes, and each would want a copy of its own.
     const double bytes = std::max(work.bytes, static_cast<double>(kLeastBytes)), power = std::exp2(std::ceil(std::log2(bytes)));
-    const double moves = known(0, static_cast<int64_t>(power), [&] { return copy_seconds(services_, device_, power); });
+    const double moves = known(Kind::kCopy, static_cast<int64_t>(power), [&] { return copy_seconds(services_, device_, power); });
     if (moves <= 0) return 0;
-    const double least = known(0, kLeastBytes, [&] { return copy_seconds(services_, device_, kLeastBytes); });  // a launch
+    const double least = known(Kind::kCopy, kLeastBytes, [&] { return copy_seconds(services_, device_, kLeastBytes); });  // a launch
     return std::max({moves * bytes / power, least, computes});
   }
 
  private:
-  double known(int kind, int64_t of, const std::function<double()>& measure) {
+  enum class Kind { kCopy, kProduct, kConvolution };
+
+  // `of`: bytes of a copy, else the dtype. One thread measures at a time.
+  double known(Kind kind, int64_t of, const std::function<double()>& measure) {
     static std::mutex mutex;
-    static std::map<std::tuple<int, int, int, int, int64_t>, double> measured;
+    static std::map<std::tuple<int, int, int, Kind, int64_t>, double> measured;
     const std::lock_guard lock(mutex);
     const auto [at, fresh] = measured.try_emplace({device_.kind, device_.index, services_.num_threads(), kind, of}, 0);
     if (fresh) at->second = measure();

@@ -733,9 +733,7 @@ Session::Activity Session::activity() const {
 
 void Session::set_plans(Plans plans) {
   if (impl_->plans->exchange(plans) == plans) return;
-  Options options;
-  options.plans = plans;
-  impl_->tell(Event::Kind::kChanged, kNote, "plans are " + option_row("plans").get(options)[0]);
+  impl_->tell(Event::Kind::kChanged, kNote, "plans are " + plans_word(plans));
 }
 
 Plans Session::plans() const { return impl_->plans->load(); }

@@ -80,7 +80,7 @@ class Cache {
     std::string key_text, body;
     bool own = false;
   };
-  // `corrupt` for what is no sound entry of this version.
+  // `corrupt` for what is not a sound entry of this version.
   Result<ForeignEntry> check_foreign(std::string_view file) const;
   // `read` finds it from now on, in memory and before what the folder holds, until one is published under its key. Any thread.
   void adopt(ForeignEntry entry);

@@ -15,7 +15,7 @@
 namespace keirin::pt2 {
 
 // `records`: names below extra/ and what they hold. Records of `from` whose name begins with `replaced` (below extra/) are left out; their
-// bytes are no part of the new file's directory. `to` appears whole or not at all, and may be `from`. Errors of `from` are read_pt2's.
+// bytes are not part of the new file's directory. `to` appears whole or not at all, and may be `from`. Errors of `from` are read_pt2's.
 Status add_records(const std::string& from, const std::string& to, std::string_view replaced,
                    const std::vector<std::pair<std::string, std::string>>& records, const Limits& limits = {});
 
