@@ -51,7 +51,7 @@ def compared(options, folder: str, percent: int) -> dict[str, dict]:
     report = Path(folder) / "report.json"
     report.unlink(missing_ok=True)
     subprocess.run([program, "matrix", "compare", "--base", plain, "--head", head, "--set", case, "--device", options.device,
-                    "--variants", f"eager,{compiled}" if percent else compiled, "--threads", str(options.threads),
+                    "--variants", f"eager,{compiled}" if percent and options.eager else compiled, "--threads", str(options.threads),
                     "--gate", str(options.gate), "--store", Path(folder) / "store", "--json", report, "--quiet"],
                    stdout=subprocess.DEVNULL, check=False)
     return {cell["variant"].split(":")[0]: cell for cell in json.loads(report.read_text())["cells"]}
@@ -80,6 +80,8 @@ def main() -> int:
     parser.add_argument("--loads", default="none,stop-and-go")
     parser.add_argument("--processes", type=int, default=2, help="of a load")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-eager", dest="eager", action="store_false",
+                        help="without the cell that a spin has to leave alone: half the time")
     parser.add_argument("--json")
     options = parser.parse_args()
     result = {"schema": "keirin/planted/1", "cores": os.cpu_count(), "rows": []}
@@ -96,6 +98,7 @@ def main() -> int:
                 row["verdicts"].append(verdict(cells, percent))
                 row["ratios"].append(cells["compiled"]["ratio"])
                 row["seconds"].append(round(time.monotonic() - begin, 1))
+                print(*(f"{name[:-1]} {row[name][-1]}" for name in ("verdicts", "ratios", "seconds")), file=sys.stderr, flush=True)
             result["rows"].append(row)
             ratios = ", ".join(f"{ratio:.3f}" if ratio else "-" for ratio in row["ratios"])
             head = f"spins {percent} %" if percent else "the same"

@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "abi/planted.h"
 #include "plugins/codegen/text/c_printer.h"
 #include "plugins/kit/error.h"
 
@@ -44,6 +45,26 @@ struct Reader {
     return value;
   }
 };
+
+// A loss to be found, where one is planted: each kernel of the text stays a share of its own time longer.
+std::string slowed(std::string text) {
+  char spin[300];
+  std::snprintf(spin, sizeof spin,
+                "\n  struct Spin {\n    const i64 begin;\n    KRN_FN Spin() : begin(clock64()) {}\n    KRN_FN ~Spin() {"
+                " for (const i64 end = clock64(); (clock64() - end) * 100 < (end - begin) * %d;) {} }\n  } spin;",
+                static_cast<int>(100 * KRN_PLANTED_SHARE()));
+  for (size_t at = 0; (at = text.find("\nKRN_KERNEL", at)) != std::string::npos;) {
+    at = text.find('{', at);
+    if (at == std::string::npos) break;
+    text.insert(++at, spin);
+  }
+  return text;
+}
+
+std::vector<char> compile_module(const std::string& text, const CodeTarget& target) {
+  if (KRN_PLANTED(slow_region)) return target.driver->compile(slowed(text), target);
+  return target.driver->compile(text, target);
+}
 
 }  // namespace
 
@@ -90,7 +111,7 @@ uint32_t CodeStore::compile(std::span<const Wanted> wanted, const CodeTarget& ta
   auto work = [&] {
     for (size_t m; (m = next.fetch_add(1)) < num_modules;) {
       try {
-        made[m]->code = target.driver->compile(texts[m], target);
+        made[m]->code = compile_module(texts[m], target);
       } catch (...) {
         failures[m] = std::current_exception();
       }
@@ -113,7 +134,7 @@ uint32_t CodeStore::compile_text(const std::string& name, const std::string& tex
   }
   auto module = std::make_shared<Made>();
   module->names = {name};
-  module->code = target.driver->compile(text, target);
+  module->code = compile_module(text, target);
   add(std::move(module));
   return 1;
 }

@@ -4,7 +4,6 @@
 // results. Barriers and exchanges stand only where every thread of the block comes by, whatever it has to do.
 #include <algorithm>
 
-#include "abi/planted.h"
 #include "plugins/codegen/kernel/rows.h"
 #include "plugins/codegen/text/print_parts.h"
 #include "plugins/kit/error.h"
@@ -37,14 +36,6 @@ void Printer::head(const std::string& symbol) {
   open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 3) +
        ">) a, KRN_PARAMETER(KrnPointers<" + number(static_cast<int64_t>(pointers)) + ">) p)");
   line("typedef " + idx + " idx;");
-  if (KRN_PLANTED(slow_region)) {
-    open("struct Spin");
-    line("const i64 begin;");
-    line("KRN_FN Spin() : begin(clock64()) {}");
-    line("KRN_FN ~Spin() { for (const i64 end = clock64(); (clock64() - end) * 100 < (end - begin) * " +
-         number(static_cast<int64_t>(100 * KRN_PLANTED_SHARE())) + ";) {} }");
-    close(" spin;");
-  }
   line("if (" + a(num_arguments_ + 2) + ") krn_let_next_begin();");
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const std::string type = storage_name(k_.accesses[i].dtype) + "::Stored*";
