@@ -10,8 +10,9 @@ A build with `-DKEIRIN_CUDA=ON` and the target keirin_cuda does the same with `-
 model is a case whose kernels are long enough.
 
 A spin is found if its cell is called `regressed` and the cell of eager, which has no regions, is not. The same binary twice may be called
-`unchanged` or `inconclusive`; `invalid` where others had the processor says nothing either way and is counted by itself. Ends with 1 if a
-spin was missed or something was called that is not there. With the machine to itself, but for the load.
+`unchanged` or `inconclusive`; `invalid` where others had the processor says nothing either way and is counted by itself, as is a spin
+that is left `undecided`. Ends with 1 if a spin was missed or undecided, or something was called that is not there. With the machine to
+itself, but for the load.
 """
 import argparse
 import contextlib
@@ -63,12 +64,29 @@ def verdict(cells: dict[str, dict], percent: int) -> str:
         return "false"
     if not percent:
         return labels["compiled"]
-    return {"regressed": "found", "invalid": "disturbed"}.get(labels["compiled"], "missed")
+    return {"regressed": "found", "invalid": "disturbed", "inconclusive": "undecided"}.get(labels["compiled"], "missed")
+
+
+kHead = "| load | head | verdicts | ratios | seconds |\n|---|---|---|---|---|"
+
+
+def line_of(row: dict) -> str:
+    ratios = ", ".join(f"{ratio:.3f}" if ratio else "-" for ratio in row["ratios"])
+    head = f"spins {row['percent']} %" if row["percent"] else "the same"
+    return f"| {row['load']} | {head} | {', '.join(row['verdicts'])} | {ratios} | {sum(row['seconds']):.0f} |"
+
+
+def ended(result: dict) -> int:
+    said = [v for row in result["rows"] for v in row["verdicts"]]
+    words = ("found", "missed", "undecided", "disturbed", "false", "unchanged", "inconclusive", "invalid")
+    print("\n" + "; ".join(f"{word}: {said.count(word)}" for word in words))
+    return 1 if {"missed", "undecided", "false"} & set(said) else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keirin", required=True, help="the keirin command of a build with planted bugs")
+    parser.add_argument("--keirin", help="the keirin command of a build with planted bugs")
+    parser.add_argument("--show", metavar="FILE", help="print the table of a file of --json again")
     parser.add_argument("--model", default="gcn", help="of bench/zoo")
     parser.add_argument("--sizes", default="small")
     parser.add_argument("--dtype", default="f32")
@@ -84,31 +102,33 @@ def main() -> int:
                         help="without the cell that a spin has to leave alone: half the time")
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.show:
+        result = json.loads(Path(options.show).read_text())
+        print(kHead, *map(line_of, result["rows"]), sep="\n")
+        return ended(result)
+    if not options.keirin:
+        parser.error("--keirin or --show is needed")
     result = {"schema": "keirin/planted/1", "cores": os.cpu_count(), "rows": []}
     names = ("model", "sizes", "dtype", "device", "plugin", "percent", "gate", "threads", "processes")
     result |= {name: getattr(options, name) for name in names}
-    print("| load | head | verdicts | ratios | seconds |\n|---|---|---|---|---|")
+    print(kHead)
     for load in options.loads.split(","):
         for percent in (options.percent, 0):
-            row = {"load": load, "percent": percent, "verdicts": [], "ratios": [], "seconds": []}
+            row = {"load": load, "percent": percent, "verdicts": [], "ratios": [], "intervals": [], "seconds": []}
             for _ in range(options.repeats):
                 begin = time.monotonic()
                 with tempfile.TemporaryDirectory() as folder, load_of(load, options.processes):
                     cells = compared(options, folder, percent)
                 row["verdicts"].append(verdict(cells, percent))
                 row["ratios"].append(cells["compiled"]["ratio"])
+                row["intervals"].append(cells["compiled"]["ratio_ci"])
                 row["seconds"].append(round(time.monotonic() - begin, 1))
-                print(*(f"{name[:-1]} {row[name][-1]}" for name in ("verdicts", "ratios", "seconds")), file=sys.stderr, flush=True)
+                print(*(f"{name[:-1]} {row[name][-1]}" for name in row if name.endswith("s")), file=sys.stderr, flush=True)
             result["rows"].append(row)
-            ratios = ", ".join(f"{ratio:.3f}" if ratio else "-" for ratio in row["ratios"])
-            head = f"spins {percent} %" if percent else "the same"
-            print(f"| {load} | {head} | {', '.join(row['verdicts'])} | {ratios} | {sum(row['seconds']):.0f} |", flush=True)
+            print(line_of(row), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
-    said = [v for row in result["rows"] for v in row["verdicts"]]
-    words = ("found", "missed", "disturbed", "false", "unchanged", "inconclusive", "invalid")
-    print("; ".join(f"{word}: {said.count(word)}" for word in words))
-    return 1 if "missed" in said or "false" in said else 0
+    return ended(result)
 
 
 if __name__ == "__main__":

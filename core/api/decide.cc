@@ -193,8 +193,11 @@ void finish(Deciding& d) {
   for (const Candidate& candidate : d.candidates) {
     if (!best && (candidate.report.reason == "unsupported" || candidate.report.reason == "compile_failed"))
       d.report.reasons.push_back(candidate.report.name + ": " + candidate.report.note);
-    if (candidate.report.reason == "wrong_result")
-      d.report.reasons.push_back(candidate.report.name + " wrong_result: " + candidate.report.note);
+    // What kept all of them from being verified was said once.
+    const bool unverified = candidate.report.reason == "not_verified" &&
+                            std::ranges::count(d.report.reasons, "not verified: " + candidate.report.note) == 0;
+    if (candidate.report.reason == "wrong_result" || unverified)
+      d.report.reasons.push_back(candidate.report.name + " " + candidate.report.reason + ": " + candidate.report.note);
     d.report.candidates.push_back(candidate.report);
     d.report.candidates.back().repaired = candidate.built.repaired;
   }

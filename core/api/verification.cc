@@ -215,7 +215,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
     candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
     if (!judgement.verified) {
-      candidate.report.reason = "wrong_result";
+      candidate.report.reason = judgement.right ? "not_verified" : "wrong_result";
       if (!judgement.right) candidate.wrong_set = set;
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
       if (!judgement.right && candidate.is_plan())
