@@ -38,8 +38,15 @@ codegen::AnchorDesc first_convolution(uint8_t dtype) {
 
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all) {
   const gpu::Gpu gpu = rocm::imagine_gpu(arch);
-  if (!all) return {codegen::choose_schedule(kernel, gpu.facts)};
-  return schedules_for(kernel, false, gpu.wave, gpu.facts.max_row_threads);
+  if (!all) {
+    // Cases have short rows, which a large device takes element by element: what long ones get a small device gives to these.
+    codegen::GpuFacts small = gpu.facts;
+    small.num_units = 2, small.threads_per_unit = 32;
+    std::vector<codegen::Schedule> out = {codegen::choose_schedule(kernel, gpu.facts), codegen::choose_schedule(kernel, small)};
+    if (codegen::schedule_key(out[0]) == codegen::schedule_key(out[1])) out.pop_back();
+    return out;
+  }
+  return schedules_for(kernel, false, gpu.facts);
 }
 
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all) {

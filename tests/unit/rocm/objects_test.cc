@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <set>
 
+#include "plugins/codegen/kernel/registers.h"
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/product.h"
 #include "plugins/kit/tables.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"
 #include "rocm/hiprtc.h"
+#include "tests/unit/cuda/kernel_cases.h"
 #include "tests/unit/rocm/kernel_texts.h"
 #include "tests/unit/rocm/object_compiler.h"
 
@@ -90,6 +93,23 @@ TEST(RocmTargets, EachSaysItsWaveAndWhoCompilesIt) {
   std::string why_not;
   EXPECT_FALSE(rocm::compiles_for("gfx803", why_not));
   EXPECT_NE(why_not.find("gfx803"), std::string::npos);
+}
+
+// Needs no compiler: what compilers make of it is seen above where they are installed.
+TEST(RocmTargets, KernelsAreLaidOutForTheirRegisters) {
+  for (const rocm::Target& target : rocm::targets()) {
+    const codegen::GpuFacts facts = rocm::imagine_gpu(target.arch).facts;
+    EXPECT_EQ(codegen::registers_of_thread(facts, 1024), target.registers) << target.arch;
+    int chosen = 0, wide = 0;
+    for (int64_t length : {515, 1 << 14})
+      for (const KernelCase& c : kernel_cases(length))
+        for (const codegen::Schedule& s : rocm_schedules(c.kernel, target.arch, false)) {
+          EXPECT_LE(codegen::registers_needed(c.kernel, s), codegen::registers_of_thread(facts, s.threads))
+              << target.arch << " " << c.name << " " << codegen::describe_schedule(c.kernel, s);
+          ++chosen, wide += s.vec * codegen::dtype_bytes(c.kernel.accesses.back().dtype) >= 16;
+        }
+    EXPECT_GT(wide * 3, chosen) << target.arch << ": most take whole words all the same";
+  }
 }
 
 // Neither with a device nor without: what a compile child claims it must be able to compile.
