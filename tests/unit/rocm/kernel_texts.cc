@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
@@ -39,11 +40,13 @@ codegen::AnchorDesc first_convolution(uint8_t dtype) {
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all) {
   const gpu::Gpu gpu = rocm::imagine_gpu(arch);
   if (!all) {
-    // Cases have short rows, which a large device takes element by element: what long ones get a small device gives to these.
+    // Cases have short rows, which a large device takes element by element: what long ones get a small device gives to these. That is
+    // compiled as well where it fills the registers.
+    constexpr int kMany = 100;
     codegen::GpuFacts small = gpu.facts;
     small.num_units = 2, small.threads_per_unit = 32;
     std::vector<codegen::Schedule> out = {codegen::choose_schedule(kernel, gpu.facts), codegen::choose_schedule(kernel, small)};
-    if (codegen::schedule_key(out[0]) == codegen::schedule_key(out[1])) out.pop_back();
+    if (codegen::registers_needed(kernel, out[1]) < kMany) out.pop_back();
     return out;
   }
   return schedules_for(kernel, false, gpu.facts);

@@ -9,7 +9,6 @@
 #include <set>
 
 #include "plugins/codegen/kernel/registers.h"
-#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/product.h"
 #include "plugins/kit/tables.h"
@@ -59,7 +58,7 @@ TEST_P(RocmObjects, CompileWithoutSpills) {
     EXPECT_TRUE(missing.empty()) << *missing.begin() << " has no metadata";
   }
   EXPECT_GT(kernels, 40);
-  EXPECT_LE(parked, 3) << "only the cases with every function of one kind have so many constants";
+  EXPECT_LE(parked, 6) << "only the cases with every function of one kind have so many constants";
   std::printf("%s by %s: %d kernels, at most %d vector registers, at least %d waves a unit, %d park scalars\n",
               arch.c_str(), compiler.c_str(), kernels, most_registers, waves_by_registers(arch, most_registers),
               parked);
@@ -100,15 +99,17 @@ TEST(RocmTargets, KernelsAreLaidOutForTheirRegisters) {
   for (const rocm::Target& target : rocm::targets()) {
     const codegen::GpuFacts facts = rocm::imagine_gpu(target.arch).facts;
     EXPECT_EQ(codegen::registers_of_thread(facts, 1024), target.registers) << target.arch;
-    int chosen = 0, wide = 0;
-    for (int64_t length : {515, 1 << 14})
-      for (const KernelCase& c : kernel_cases(length))
-        for (const codegen::Schedule& s : rocm_schedules(c.kernel, target.arch, false)) {
-          EXPECT_LE(codegen::registers_needed(c.kernel, s), codegen::registers_of_thread(facts, s.threads))
-              << target.arch << " " << c.name << " " << codegen::describe_schedule(c.kernel, s);
-          ++chosen, wide += s.vec * codegen::dtype_bytes(c.kernel.accesses.back().dtype) >= 16;
-        }
-    EXPECT_GT(wide * 3, chosen) << target.arch << ": most take whole words all the same";
+    codegen::GpuFacts unlimited = facts;
+    unlimited.registers = 0;
+    int changed = 0;
+    for (const KernelCase& c : kernel_cases(1 << 18)) {
+      const codegen::Schedule s = codegen::choose_schedule(c.kernel, facts);
+      EXPECT_LE(codegen::registers_needed(c.kernel, s), codegen::registers_of_thread(facts, s.threads))
+          << target.arch << " " << c.name << " " << codegen::describe_schedule(c.kernel, s);
+      changed += codegen::schedule_key(s) != codegen::schedule_key(codegen::choose_schedule(c.kernel, unlimited));
+    }
+    EXPECT_GT(changed, 0) << target.arch << ": a case with every function does not fit";
+    EXPECT_LE(changed, 4) << target.arch << ": most kernels have room and stay as they are";
   }
 }
 
