@@ -11,4 +11,24 @@ int32_t Dag::add(const Node& node) {
   return it->second;
 }
 
+bool is_special(Prim p) {
+  switch (p) {
+    case Prim::kExp:
+    case Prim::kExp2:
+    case Prim::kExpm1:
+    case Prim::kLog:
+    case Prim::kLog1p:
+    case Prim::kLog2:
+    case Prim::kTanh:
+    case Prim::kErf:
+    case Prim::kSin:
+    case Prim::kCos:
+    case Prim::kPow:
+    case Prim::kFmod:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace keirin::codegen

@@ -27,6 +27,8 @@ enum class Prim : uint8_t {
   kRound16,   // round to the storage dtype in imm (a dtypes.def id: f16, bf16) and back: an observed value; for integers, wrap
 };
 
+bool is_special(Prim prim);  // a function of mathematics that takes many instructions
+
 struct Node {
   Prim prim;
   Kind kind;

@@ -14,26 +14,6 @@ struct Work {
   double simple = 0, special = 0;
 };
 
-bool is_special(Prim p) {
-  switch (p) {
-    case Prim::kExp:
-    case Prim::kExp2:
-    case Prim::kExpm1:
-    case Prim::kLog:
-    case Prim::kLog1p:
-    case Prim::kLog2:
-    case Prim::kTanh:
-    case Prim::kErf:
-    case Prim::kSin:
-    case Prim::kCos:
-    case Prim::kPow:
-    case Prim::kFmod:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Which axes a node's value changes along, as a bit set: what is invariant in the row is computed once for it.
 std::vector<uint32_t> variance(const Kernel& k) {
   std::vector<uint32_t> out(k.dag.nodes.size(), 0);

@@ -2,8 +2,10 @@
 #include "plugins/codegen/kernel/schedule.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/kernel/rows.h"
 
 namespace keirin::codegen {
@@ -95,8 +97,22 @@ class Chooser {
     wanted_threads_ = int64_t{f.num_units} * f.threads_per_unit;
   }
 
+  // The widest pieces whose kernel has room in registers; rather narrower ones than rows that are read again in each pass.
   Schedule choose() {
-    s_.vec = vector_length(k_);
+    const int widest = vector_length(k_);
+    for (bool keeps : {true, false})
+      for (int vec = widest; vec > 0; vec /= 2)
+        if (lay_out(vec, keeps), fits()) return s_;
+    return s_;
+  }
+
+ private:
+  bool fits() const { return f_.registers == 0 || registers_needed(k_, s_) <= registers_of_thread(f_, s_.threads); }
+
+  void lay_out(int vec, bool keeps) {
+    s_ = {};
+    s_.vec = vec;
+    keeps_ = keeps;
     s_.wide = needs_wide(k_);
     bool reduces = std::any_of(k_.stages.begin(), k_.stages.end(), [](const Stage& s) { return s.reduce; });
     bool once = std::any_of(k_.stages.begin(), k_.stages.end(), [](const Stage& s) { return s.once; });
@@ -107,10 +123,8 @@ class Chooser {
     const int64_t rows_at_once = s_.threads / s_.group;
     s_.full = s_.whole && s_.shape == GpuShape::kRow && s_.chunks > 0 &&
               serial_ * inner_ == int64_t{s_.group} * s_.cluster * s_.chunks * s_.vec && outer_ % rows_at_once == 0;
-    return s_;
   }
 
- private:
   void flat() {
     if (int axis = transposed_axis(k_); axis >= 0 && inner_ >= 16 && stores_all_contiguous(k_)) return tile(axis);
     // Short tensors: less per thread, so that more of them share the work.
@@ -119,7 +133,11 @@ class Chooser {
     // Where an index stands between a row and its address, several are asked for at once; each thread then ends, and another takes
     // its place without having waited.
     const bool gathers = gathers_rows(k_) && pieces >= 4 * wanted_threads_;
-    if (gathers) s_.chunks = 4, pieces = ceil_div(pieces, s_.chunks);
+    if (gathers) {
+      for (s_.chunks = 4; s_.chunks > 1 && !fits();) s_.chunks /= 2;
+      pieces = ceil_div(pieces, s_.chunks);
+      if (s_.chunks == 1) s_.chunks = 0;
+    }
     s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * (gathers ? 4096 : 32));
   }
 
@@ -137,7 +155,7 @@ class Chooser {
     }
     constexpr int kSharedBytes = 48 << 10;
     s_.tile = contiguous && turned * 64 * 65 <= kSharedBytes && inner_ >= 64 && k_.axes[axis].size >= 64 ? 64 : 32;
-    s_.vec = s_.tile == 64 ? std::min(8, 16 / widest) : 1;  // sixteen bytes a thread
+    s_.vec = s_.tile == 64 ? std::min({s_.vec, 8, 16 / widest}) : 1;  // sixteen bytes a thread
     const int64_t others = outer_ / std::max<int64_t>(k_.axes[axis].size, 1);
     s_.blocks = std::max<int64_t>(others * ceil_div(k_.axes[axis].size, s_.tile) * ceil_div(inner_, s_.tile), 1);
     s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);
@@ -163,7 +181,7 @@ class Chooser {
     s_.group = static_cast<int>(group);
     s_.threads = s_.group > f_.wave ? s_.group : 128;  // above a wave a group is the whole block
     const int64_t chunks = ceil_div(pieces, group);
-    s_.chunks = chunks <= registers ? static_cast<int>(std::max<int64_t>(chunks, 1)) : 0;
+    s_.chunks = keeps_ && chunks <= registers ? static_cast<int>(std::max<int64_t>(chunks, 1)) : 0;
     s_.blocks = std::clamp<int64_t>(ceil_div(outer_ * group, s_.threads), 1, int64_t{f_.num_units} * 64);
     if (s_.chunks > 0) {
       if (group == 1024 && f_.max_cluster > 1 && outer_ >= f_.num_units && accesses_ahead(k_, s_).size() > 1) halve_row();
@@ -171,7 +189,7 @@ class Chooser {
       return;
     }
     if (outer_ < f_.num_units && may_split() && pieces > 8 * group) return split_row(pieces);
-    share_row(pieces, registers);
+    if (keeps_) share_row(pieces, registers);
   }
 
   // Some rows for each block, so that all but its first are there when it comes to them.
@@ -243,7 +261,10 @@ class Chooser {
     int64_t length = serial_;
     if (k_.has_csr) length *= std::max<int64_t>(1, k_.csr.num_edges / std::max<int64_t>(1, k_.csr.num_rows));
     // Where a row is found only after two indices were read, what a thread waits for pays for twice the bytes.
-    if (k_.has_csr && gathers_rows(k_) && inner_ % (2 * s_.vec) == 0 && outer_ * inner_ >= 2 * s_.vec * wanted_threads_) s_.vec *= 2;
+    if (k_.has_csr && gathers_rows(k_) && inner_ % (2 * s_.vec) == 0 && outer_ * inner_ >= 2 * s_.vec * wanted_threads_) {
+      s_.vec *= 2;
+      if (!fits()) s_.vec /= 2;
+    }
     auto pieces = [&] { return outer_ * ceil_div(inner_, s_.vec); };
     while (s_.vec > 2 && pieces() * std::max<int64_t>(1, length / 8) < wanted_threads_ / 4) s_.vec /= 2;
     int64_t group = 1;
@@ -303,9 +324,15 @@ class Chooser {
   const GpuFacts& f_;
   Schedule s_;
   int64_t outer_, inner_, serial_, wanted_threads_;
+  bool keeps_ = true;  // whether a row may stay in registers
 };
 
 }  // namespace
+
+int registers_of_thread(const GpuFacts& facts, int threads) {
+  constexpr int kNamed = 255, kStep = 8;  // as many as instructions can name; how many are given at once
+  return facts.registers == 0 ? INT_MAX : std::min(kNamed, facts.registers / threads / kStep * kStep);
+}
 
 bool has_axis(const Kernel& k, AxisKind kind) {
   return std::any_of(k.axes.begin(), k.axes.end(), [&](const Axis& a) { return a.kind == kind; });

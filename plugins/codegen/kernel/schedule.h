@@ -19,6 +19,7 @@ struct GpuFacts {
   int threads_per_unit = 2048;
   int max_row_threads = 1024;   // largest block
   int max_cluster = 1;          // blocks that may join values without a second kernel
+  int registers = 0;            // 32-bit ones that the threads of a multiprocessor share; 0: the compiler makes do with what there is
   int shared_bytes = 0;         // of a multiprocessor's shared memory, for rows on their way; 0: they cannot come behind a thread's back
 };
 
@@ -57,6 +58,8 @@ struct Schedule {
 };
 
 Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts);
+// Of a thread of blocks of that size, where one block has a multiprocessor for itself; INT_MAX where facts do not tell.
+int registers_of_thread(const GpuFacts& facts, int threads);
 // The part that decides the text, to be joined with structure_key.
 std::string schedule_key(const Schedule& schedule);
 // "row [4x128, 768] 32 threads x8": for people.

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/kernel/rows.h"
 #include "plugins/codegen/text/print_parts.h"
 #include "plugins/kit/error.h"
@@ -118,7 +119,13 @@ std::string storage_name(uint8_t dtype) {
 Kind storage_kind(uint8_t dtype) { return compute_kind(dtype); }
 
 Printer::Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& dialect, const std::string& symbol)
-    : k_(kernel), s_(schedule), d_(dialect), symbol_(symbol), names_(kernel.dag.nodes.size()), kept_(kernel.stages.size()) {
+    : k_(kernel),
+      s_(schedule),
+      d_(dialect),
+      symbol_(symbol),
+      moves_(moves_along_inner(kernel)),
+      names_(kernel.dag.nodes.size()),
+      kept_{{}, std::vector<std::vector<int32_t>>(kernel.stages.size())} {
   const auto axes = static_cast<int>(k_.axes.size());
   int next = axes;
   for (const Access& access : k_.accesses) {
@@ -134,7 +141,7 @@ Printer::Printer(const Kernel& kernel, const Schedule& schedule, const Dialect& 
   for (int i = 0; i < axes; ++i) axis_.push_back("i" + number(i));
   find_levels();
   find_divisors();
-  if (s_.shape == GpuShape::kRow && s_.chunks > 0 && !s_.split) find_kept();
+  if (s_.shape == GpuShape::kRow && s_.chunks > 0 && !s_.split) kept_ = find_kept(k_);
   ahead_.assign(k_.accesses.size(), -1);
   int words = 0;
   for (uint32_t access : s_.ahead ? accesses_ahead(k_, s_) : std::vector<uint32_t>()) {
@@ -192,48 +199,11 @@ void Printer::find_levels() {
   }
 }
 
-void Printer::roots(const Stage& stage, std::vector<int32_t>& out) const {
-  if (stage.reduce) out.push_back(stage.value);
-  for (const auto& st : stage.stores) {
-    out.push_back(st.node);
-    for (const auto& i : k_.accesses[st.access].indirects) out.push_back(i.node);
-  }
-}
-
-// A later stage takes the highest nodes that an earlier one computed out of registers: softmax's exponentials, a row that was
-// loaded. They stay where they are computed, so nothing is stored twice.
-void Printer::find_kept() {
-  made_in_.assign(k_.dag.nodes.size(), -1);
-  for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) {
-    const size_t count = pass_length(k_, s);
-    if (k_.stages[s].once) continue;
-    std::vector<bool> seen(k_.dag.nodes.size());
-    std::vector<int32_t> stack;
-    for (size_t i = s; i < s + count; ++i) roots(k_.stages[i], stack);
-    while (!stack.empty()) {
-      const int32_t id = stack.back();
-      stack.pop_back();
-      if (id < 0 || seen[id]) continue;
-      seen[id] = true;
-      const Node& n = k_.dag.nodes[id];
-      const bool worth = level_[id] == kElementLevel && n.prim != Prim::kCoord && n.prim != Prim::kConvert;
-      if (made_in_[id] >= 0 && worth) {
-        kept_[s].push_back(id);
-        continue;
-      }
-      for (int32_t x : {n.a, n.b, n.c}) stack.push_back(x);
-      if (n.prim == Prim::kLoad)
-        for (const auto& i : k_.accesses[n.imm].indirects) stack.push_back(i.node);
-    }
-    for (size_t id = 0; id < seen.size(); ++id)
-      if (seen[id] && made_in_[id] < 0) made_in_[id] = static_cast<int>(s);
-  }
-}
-
 void Printer::needed_below(int32_t node, size_t stage, std::vector<bool>& in) const {
   if (node < 0 || in[node]) return;
   in[node] = true;
-  if (std::find(kept_[stage].begin(), kept_[stage].end(), node) != kept_[stage].end()) return;
+  const std::vector<int32_t>& taken = kept_.taken[stage];
+  if (std::find(taken.begin(), taken.end(), node) != taken.end()) return;
   const Node& n = k_.dag.nodes[node];
   for (int32_t x : {n.a, n.b, n.c}) needed_below(x, stage, in);
   if (n.prim == Prim::kLoad)
@@ -243,7 +213,7 @@ void Printer::needed_below(int32_t node, size_t stage, std::vector<bool>& in) co
 std::vector<bool> Printer::needed(size_t first, size_t count) const {
   std::vector<bool> in(k_.dag.nodes.size());
   std::vector<int32_t> out;
-  for (size_t s = first; s < first + count; ++s) roots(k_.stages[s], out);
+  for (size_t s = first; s < first + count; ++s) add_roots(k_, k_.stages[s], out);
   for (int32_t id : out) needed_below(id, first, in);
   return in;
 }
@@ -422,12 +392,7 @@ std::string Printer::access_guard(uint32_t number_, bool inner) {
   return all;
 }
 
-bool Printer::vector_access(const Access& access) const {
-  if (access.index.coeff.back() != 1) return false;
-  for (const auto& i : access.indirects)
-    if (level_[i.node] == kElementLevel) return false;
-  return std::all_of(access.guards.begin(), access.guards.end(), [](const auto& g) { return g.form.coeff.back() == 0; });
-}
+bool Printer::vector_access(const Access& access) const { return takes_words(access, moves_); }
 
 bool Printer::tiled(const Access& access) const {
   const int64_t along = access.index.coeff.back();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/text/c_printer.h"
 
 namespace keirin::codegen::text {
@@ -64,13 +65,10 @@ class Printer {
   void partial_slot(size_t k, const std::string& cells, const std::string& cell, const std::string& split, std::string& out) const;
   void take_kept(size_t stage);
   void put_kept(const std::vector<bool>& in, size_t stage);
-  std::vector<int32_t> all_kept() const;
 
   // Values (c_printer.cc).
   void find_levels();
   Level access_level(const Access& access, bool with_inner) const;
-  void find_kept();
-  void roots(const Stage& stage, std::vector<int32_t>& out) const;
   std::vector<bool> needed(size_t first, size_t count) const;  // nodes of the pass, not below kept ones
   void needed_below(int32_t node, size_t stage, std::vector<bool>& in) const;
   void print_level(const std::vector<bool>& in, Level level);
@@ -122,16 +120,16 @@ class Printer {
   std::string symbol_;
   std::string out_;
   int indent_ = 0;
+  const std::vector<bool> moves_;  // by node: along the elements of a piece
   std::vector<Level> level_;
   std::vector<bool> divides_;  // by node: of a row, and elements are divided by it
   std::vector<std::string> names_;
   std::vector<AccessArguments> arguments_;
   std::vector<int> literals_;  // by node: the argument that holds it, or -1
   int num_arguments_ = 0;
-  std::vector<int> made_in_;                // row shape with pieces in registers: stage that first computes the node
-  std::vector<std::vector<int32_t>> kept_;  // by stage: nodes it takes from registers
-  std::vector<int> ahead_;                  // by access: where its part of the shared memory of rows to come starts; -1: none
-  std::vector<std::string> axis_;           // names of the axes' indices
+  Kept kept_;               // row shape with pieces in registers; else nothing
+  std::vector<int> ahead_;  // by access: where its part of the shared memory of rows to come starts; -1: none
+  std::vector<std::string> axis_;  // names of the axes' indices
 };
 
 std::string kind_name(Kind kind);

@@ -180,13 +180,10 @@ void Printer::strip(const std::vector<bool>& in, size_t first, int pieces, const
   forget(kPieceLevel);
 }
 
-// Four words under way for each operand, fewer where there are many operands.
 int Printer::strip_length(const std::vector<bool>& in) const {
-  int loads = 0, window = 1;
-  for (int size : s_.window) window *= std::max(size, 1);
+  int loads = 0;
   for (size_t id = 0; id < in.size(); ++id) loads += fetched_load(in, id);
-  if (window > 1 && loads == 1) return window;
-  return loads <= 2 ? 4 : loads <= 4 ? 2 : 1;
+  return codegen::strip_length(s_, loads);
 }
 
 void Printer::open_elements() {
@@ -196,20 +193,12 @@ void Printer::open_elements() {
 }
 
 void Printer::take_kept(size_t stage) {
-  for (int32_t id : kept_[stage]) names_[id] = "c" + number(id) + "[c][j]";
+  for (int32_t id : kept_.taken[stage]) names_[id] = "c" + number(id) + "[c][j]";
 }
 
 void Printer::put_kept(const std::vector<bool>& in, size_t stage) {
-  for (int32_t id : all_kept())
-    if (in[id] && made_in_[id] == static_cast<int>(stage)) line("c" + number(id) + "[c][j] = " + names_[id] + ";");
-}
-
-std::vector<int32_t> Printer::all_kept() const {
-  std::vector<int32_t> out;
-  for (const auto& list : kept_) out.insert(out.end(), list.begin(), list.end());
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
+  for (int32_t id : kept_.all())
+    if (in[id] && kept_.made_in[id] == static_cast<int>(stage)) line("c" + number(id) + "[c][j] = " + names_[id] + ";");
 }
 
 // ---- tile
@@ -301,7 +290,7 @@ void Printer::print_row(Part part) {
   if (s_.staged) bring_rows();
   decode_outer("row");
   if (part == Part::kWhole)
-    for (int32_t id : all_kept())
+    for (int32_t id : kept_.all())
       line(kind_name(k_.dag.nodes[id].kind) + " c" + number(id) + "[" + number(s_.chunks) + "][" + number(s_.vec) + "];");
   for (size_t s = 0; s < k_.stages.size();) {
     const size_t count = pass_length(k_, s);

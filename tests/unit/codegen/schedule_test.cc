@@ -6,8 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cmath>
+#include <vector>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "tests/unit/cpu/kernel_maker.h"
 
 namespace keirin::test {
@@ -127,6 +130,83 @@ TEST(Schedule, WindowsSlideWithTheirEdge) {
   EXPECT_FALSE(slide(pool(2, {-1, {0, 2, 2}})));
   EXPECT_FALSE(slide(pool(2, {-1, {0, 0, 2}})));
   EXPECT_FALSE(slide(pool(1, {-1, {1, 0, 0}}))) << "an ordinary contiguous load";
+}
+
+// Every function of a number, stored: what waits for the rest of its word fills the registers.
+KernelMaker many_results(uint8_t dtype, int results) {
+  const Kind kind = dtype == kF64 ? Kind::kF64 : Kind::kF32;
+  KernelMaker m;
+  m.outer(1 << 20).inner(512);
+  const int32_t x = m.load(dtype, {512, 1});
+  for (int i = 0; i < results; ++i) m.store(m.op(Prim::kAdd, x, m.real(i, kind)), dtype, {512, 1});
+  m.store(m.op(Prim::kLt, x, m.real(0, kind)), kBool, {512, 1});
+  return m;
+}
+
+// A row of that many operands, all of which a second pass reads.
+KernelMaker norm_of(int operands, int64_t rows, int64_t length) {
+  KernelMaker m;
+  m.outer(rows).inner(length);
+  int32_t sum = m.load(kF32, {length, 1}), apart = sum;
+  for (int i = 1; i < operands; ++i) {
+    const int32_t x = m.load(kF32, {length, 1});
+    sum = m.op(Prim::kMaximum, sum, x), apart = m.op(Prim::kMul, apart, x);
+  }
+  const int32_t most = m.reduce(Monoid::kMax, sum);
+  m.store(m.op(Prim::kSub, apart, most), kF32, {length, 1});
+  return m;
+}
+
+// Of AMD's (rocm/target.def) and, in blocks of 1024, of NVIDIA's devices.
+constexpr int kRegisters[] = {64 << 10, 96 << 10, 128 << 10};
+
+TEST(Schedule, KernelsHaveRoomInRegisters) {
+  std::vector<Kernel> kernels;
+  for (int results : {1, 8, 26, 60})
+    for (uint8_t dtype : {kF32, kF64}) kernels.push_back(many_results(dtype, results).k);
+  for (int operands : {1, 2, 3, 6})
+    for (int64_t length : {100, 5000, 16384, 32768})
+      for (int64_t rows : {3, 1 << 14}) kernels.push_back(norm_of(operands, rows, length).k);
+  for (int registers : kRegisters)
+    for (int most_threads : {256, 512, 1024}) {
+      GpuFacts facts;
+      facts.registers = registers, facts.max_row_threads = most_threads;
+      for (const Kernel& k : kernels) {
+        const Schedule s = choose_schedule(k, facts);
+        EXPECT_LE(registers_needed(k, s), registers_of_thread(facts, s.threads))
+            << describe_schedule(k, s) << " of " << registers << ", " << k.accesses.size() << " accesses";
+      }
+    }
+}
+
+TEST(Schedule, TooManyResultsAreTakenInNarrowerPieces) {
+  GpuFacts facts;
+  const Kernel wide = many_results(kF64, 26).k, narrow = many_results(kF32, 4).k;
+  EXPECT_EQ(choose_schedule(wide, facts).vec, 8) << "where nobody says how many registers there are";
+  EXPECT_GT(registers_needed(wide, choose_schedule(wide, facts)), 400) << "26 doubles for each of 8 elements";
+  facts.registers = 64 << 10;
+  EXPECT_EQ(choose_schedule(wide, facts).vec, 2);
+  EXPECT_EQ(choose_schedule(narrow, facts).vec, 8) << "a kernel that has room is laid out as before";
+}
+
+TEST(Schedule, RowsThatHaveNoRoomAreReadAgain) {
+  GpuFacts facts;
+  const Kernel one = norm_of(1, 1 << 14, 16384).k, many = norm_of(6, 1 << 14, 16384).k;
+  EXPECT_GT(choose_schedule(many, facts).chunks, 0);
+  facts.registers = 64 << 10, facts.max_row_threads = 512;
+  const Schedule kept = choose_schedule(one, facts), again = choose_schedule(many, facts);
+  EXPECT_EQ(kept.chunks * kept.vec * kept.group, 16384);
+  EXPECT_EQ(again.chunks, 0) << "six operands of 32 elements each";
+  EXPECT_EQ(again.vec, 4) << "narrower pieces would not help";
+}
+
+TEST(Schedule, AThreadHasItsShareOfTheRegisters) {
+  GpuFacts facts;
+  EXPECT_EQ(registers_of_thread(facts, 1024), INT_MAX);
+  facts.registers = 96 << 10;
+  EXPECT_EQ(registers_of_thread(facts, 1024), 96);
+  EXPECT_EQ(registers_of_thread(facts, 512), 192);
+  EXPECT_EQ(registers_of_thread(facts, 64), 255) << "what an instruction can name";
 }
 
 // Equal keys share code: what is compiled in must be told apart, what is an argument must not.

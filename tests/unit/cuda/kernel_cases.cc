@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "tests/unit/cpu/kernel_maker.h"
 
 namespace keirin::test {
@@ -313,15 +314,13 @@ class Cases {
 
 std::vector<KernelCase> kernel_cases(int64_t n) { return Cases(n).out; }
 
-std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, int wave, int most_threads) {
-  GpuFacts facts;
-  facts.wave = wave;
-  facts.max_row_threads = most_threads;
+std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, const GpuFacts& facts) {
   std::vector<Schedule> out;
   std::vector<std::string> keys;
   auto add = [&](const Schedule& s) {
     const std::string key = schedule_key(s) + "#" + std::to_string(s.splits) + "#" + std::to_string(s.blocks);
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
+    if (registers_needed(k, s) > registers_of_thread(facts, s.threads)) return;
     keys.push_back(key);
     out.push_back(s);
   };

@@ -25,7 +25,7 @@ std::vector<KernelCase> kernel_cases(int64_t n);
 
 // Schedules that one kernel may get: the chosen one for a large and for a tiny device, 64-bit indices, one element at a time,
 // rows read again, waves and blocks, split and whole, rows that come ahead, several pieces at once, and rows shared by a cluster of
-// blocks where the device has those.
-std::vector<codegen::Schedule> schedules_for(const codegen::Kernel& kernel, bool clusters = true, int wave = 32, int most_threads = 1024);
+// blocks where the device has those; all but what has no room in its registers.
+std::vector<codegen::Schedule> schedules_for(const codegen::Kernel& kernel, bool clusters = true, const codegen::GpuFacts& facts = {});
 
 }  // namespace keirin::test

@@ -37,12 +37,14 @@ class PrintedKernels : public testing::TestWithParam<std::tuple<int64_t, int>> {
 
 TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
   const auto [length, wave] = GetParam();
+  GpuFacts facts;
+  facts.wave = wave;
   const std::vector<KernelCase> cases = kernel_cases(length);
   const Dialect& dialect = host_dialect(wave);
   std::string text = print_prelude(dialect);
   int number = 0;
   for (const KernelCase& c : cases)
-    for (const Schedule& s : schedules_for(c.kernel, true, wave))
+    for (const Schedule& s : schedules_for(c.kernel, true, facts))
       text += print_kernel(c.kernel, s, dialect, "k" + std::to_string(number++));
   std::string error;
   HostModule module(text, error);
@@ -50,7 +52,7 @@ TEST_P(PrintedKernels, AgreeWithTheInterpreter) {
   int splits = 0, kept = 0, shapes[4] = {};
   number = 0;
   for (const KernelCase& c : cases) {
-    for (const Schedule& s : schedules_for(c.kernel, true, wave)) {
+    for (const Schedule& s : schedules_for(c.kernel, true, facts)) {
       EXPECT_EQ(run(module, c, s, "k" + std::to_string(number++)), "") << c.name << ": " << describe_schedule(c.kernel, s);
       splits += s.split, kept += s.chunks > 1, ++shapes[static_cast<int>(s.shape)];
     }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/text/c_printer.h"
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
@@ -38,8 +39,17 @@ codegen::AnchorDesc first_convolution(uint8_t dtype) {
 
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all) {
   const gpu::Gpu gpu = rocm::imagine_gpu(arch);
-  if (!all) return {codegen::choose_schedule(kernel, gpu.facts)};
-  return schedules_for(kernel, false, gpu.wave, gpu.facts.max_row_threads);
+  if (!all) {
+    // Cases have short rows, which a large device takes element by element: what long ones get a small device gives to these. That is
+    // compiled as well where it fills the registers.
+    constexpr int kMany = 100;
+    codegen::GpuFacts small = gpu.facts;
+    small.num_units = 2, small.threads_per_unit = 32;
+    std::vector<codegen::Schedule> out = {codegen::choose_schedule(kernel, gpu.facts), codegen::choose_schedule(kernel, small)};
+    if (codegen::registers_needed(kernel, out[1]) < kMany) out.pop_back();
+    return out;
+  }
+  return schedules_for(kernel, false, gpu.facts);
 }
 
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all) {

@@ -20,7 +20,7 @@ struct ModuleText {
   bool generated = false;
 };
 
-// `all`: every schedule that a kernel may get, else the one it gets.
+// `all`: every schedule that a kernel may get, else the one that it gets; with a full one of a small device.
 std::vector<codegen::Schedule> rocm_schedules(const codegen::Kernel& kernel, const std::string& arch, bool all);
 std::vector<ModuleText> generated_texts(const std::string& arch, int64_t length, bool all);
 // A bias, a residual and a ReLU on rows with gaps between them. Buffers: the rows, the bias, the residual.
