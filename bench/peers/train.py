@@ -11,14 +11,15 @@ import sys
 from pathlib import Path
 
 import torch
+from torch._dynamo.utils import counters
 
 import worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 import training_models as models  # noqa: E402
 
-kRaceSeconds = 10  # at most; a clear one takes less than one
-kRaces = 3  # until one is undisturbed
+kRaceSeconds = 5  # at most; a clear one takes less than one
+kRaces = 2  # until one is undisturbed
 kUntilAnswered = 3  # steps: the first is eager's, beside which it is decided
 kPeers = {
     "peer:torch.compile": {"backend": "inductor"},
@@ -70,6 +71,8 @@ def prepare(question: dict, device: str) -> tuple:
     optimiser = models.optimiser_of(model)
     for _ in range(kRaces):
         torch.compiler.reset()
+        counters.clear()
+        known = graphs_of(question["variant"])
         step = models.step_of(model, optimiser, inputs, target, how, True)
         try:
             for _ in range(kUntilAnswered):
@@ -78,7 +81,7 @@ def prepare(question: dict, device: str) -> tuple:
             if question["variant"] not in kPeers:
                 raise
             raise worker.Refusal("unsupported", f"{type(error).__name__}: {error}".split("\n")[0][:500]) from error  # not offered
-        told = told_of(question["variant"])
+        told = told_of(question["variant"], known)
         if not told["disturbed"]:
             break
     if told["disturbed"] and question.get("candidate"):  # which was found before
@@ -86,19 +89,24 @@ def prepare(question: dict, device: str) -> tuple:
     return step, told | {"errors": verify(step, model, optimiser, inputs, target)}
 
 
-def told_of(variant: str) -> dict:
-    """What answers, and what is counted."""
-    from torch._dynamo.utils import counters
+def graphs_of(variant: str) -> list:
+    """Of Keirin's backend in this process."""
+    if variant != "auto":
+        return []
+    from keirin import _dynamo
 
+    return _dynamo.graphs()
+
+
+def told_of(variant: str, known: list) -> dict:
+    """What answers, and what is counted, of the graphs that were not known before."""
     told = {"chosen": variant.removeprefix("peer:"), "counts": {}, "fallbacks": [], "disturbed": ""}
     if variant == "eager":
         return told
     counts = told["counts"] = {"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values())}
     if variant != "auto":
         return told
-    from keirin import _dynamo
-
-    graphs = _dynamo.graphs()
+    graphs = [graph for graph in graphs_of(variant) if graph not in known]
     with contextlib.suppress(AttributeError):  # a package of another version keeps that elsewhere
         said = models.answers_of(graphs, 1)
         told["fallbacks"] = [each for each in said if each.startswith("eager: ")]
