@@ -123,6 +123,7 @@ class Worker {
 
   Result<json> open(const json& question) {
     KRN_TRY_LET(const Case item, parse_case(question.value("case", "")));
+    if (item.trains()) return Status(Code::k_unsupported, "this worker trains nothing: bench/peers/worker does");
     const std::string variant = question.value("variant", ""), candidate = question.value("candidate", "");
     Options options;
     options.device = question.value("device", "cpu");
