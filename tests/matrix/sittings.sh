@@ -97,6 +97,14 @@ exits 1 trains compare --base ./before --head ./after --variants auto --store tr
 holds out '^  v alpha/small/f32/train/single/default .* regressed, large, measured twice'
 exits 0 trains compare --base ./before --head ./after --variants auto --counts-only --store train-counts
 grep -q "\"package\":\"$work/after/python\"" train-slow/log/* || fail "the stack does not say which package trained"
+# The same of a wheel, around its command and below the prefix of its start script.
+mkdir -p site/keirin prefix/bin prefix/lib/python3.12/site-packages/keirin
+stand_in site/keirin/keirin && stand_in prefix/bin/keirin
+touch site/keirin/_native.abi3.so prefix/lib/python3.12/site-packages/keirin/_native.abi3.so
+exits 0 trains compare --base ./site/keirin/keirin --head ./prefix --variants auto --store train-wheel
+for package in site prefix/lib/python3.12/site-packages; do
+  grep -q "\"package\":\"$work/$package\"" train-wheel/log/* || fail "the package in $package was not found"
+done
 exits 0 trains run --head ./before --store train-run
 holds out '^  1 improved$'
 # No package, or nobody who trains: not run, which is no pass.
