@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody else's compiler as a variant of the regression matrix: speaks the words of tools/matrix/worker.h over descriptor 3, so that
-its row is taken in the same sitting, in turns with Keirin's eager. It loads the zoo's file as Keirin does, with weights and inputs drawn
-by the file's rules, and is refused (`wrong_result`) where its outputs are further from an fp64 run than eager's own, times a margin.
+"""What of the regression matrix lives in Python: somebody else's compiler as a variant (peer:NAME, a name of kPeers), and training steps
+(train.py). Speaks the words of tools/matrix/worker.h over descriptor 3, so that a row is taken in the same sitting, in turns with eager's.
+A peer loads the zoo's file as Keirin does, with weights and inputs drawn by the file's rules, and is refused (`wrong_result`) where its
+outputs are further from an fp64 run than eager's own, times a margin.
 
-    bench/peers/worker matrix-worker 3<>SOCKET       one model and one variant a process: peer:NAME, a name of kPeers
+    bench/peers/worker matrix-worker 3<>SOCKET       one model and one variant a process
 """
 
 import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -56,8 +60,6 @@ def with_library(name):
     """The adapter of that name in bench/peers/run.py, where its package is installed."""
 
     def build(module, inputs, folder):
-        import importlib.util
-
         for package in {"onnxruntime": ("onnxruntime", "onnxscript"), "openvino": ("openvino",)}[name]:
             if importlib.util.find_spec(package) is None:
                 raise Refusal("unsupported", f"the Python package {package} is not installed")
@@ -119,8 +121,9 @@ def as_double(value):
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def error_of(outputs, referee) -> float:
-    """The largest distance, relative to the referee's largest element; infinite where shapes differ or a value is not finite."""
+def error_of(outputs, referee, least: float = 1e-30) -> float:
+    """The largest distance, relative to the referee's largest element, which counts as `least` at least; infinite where shapes differ or a
+    value is not finite."""
     import torch
 
     ours, theirs = leaves(outputs), leaves(referee)
@@ -130,9 +133,35 @@ def error_of(outputs, referee) -> float:
     for a, b in zip(ours, theirs):
         if not b.numel():
             continue
-        apart = ((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)).item()
+        apart = ((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(max(least, 1e-30))).item()
         worst = max(worst, apart if torch.isfinite(a.double()).all() else float("inf"))
     return worst
+
+
+def check_error(what: str, its: float, eager: float, dtypes) -> None:
+    """Refuses an error that is larger than eager's, with a margin and some roundings of these dtypes."""
+    import torch
+
+    bound = kMargin * eager + kRoundings * max((torch.finfo(each).eps for each in dtypes), default=0)
+    if not its <= bound:
+        raise Refusal("wrong_result", f"{what}: its error is {its:.2g}, eager's {eager:.2g}, the bound {bound:.2g}")
+
+
+def with_torch():
+    try:
+        import torch
+    except ImportError as error:
+        raise Refusal("unsupported", f"{sys.executable} has no torch: {error}") from error
+    return torch
+
+
+def parts_of_package(folder: str) -> dict:
+    """Keirin's Python package in that folder, by what its code is."""
+    files = sorted(file for ending in ("py", "so") for file in Path(folder, "keirin").glob(f"*.{ending}"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + file.read_bytes())
+    return {"package keirin": digest.hexdigest()[:16]}
 
 
 class Worker:
@@ -144,7 +173,7 @@ class Worker:
     def answer(self, question: dict) -> dict:
         word = question.get("ask")
         if word == "hello":
-            return self.hello()
+            return self.hello(question)
         if word == "open":
             return self.open(question)
         if self.call is None:
@@ -157,45 +186,58 @@ class Worker:
             return {"disturbed": ""}  # the side of Keirin tells
         raise Refusal("unsupported", f'no question is called "{word}"')
 
-    def hello(self) -> dict:
-        import importlib.metadata
-
+    def hello(self, question: dict) -> dict:
         parts = {"python": sys.version.split()[0]}
         for package in ("torch", "triton", "onnxruntime", "onnxscript", "openvino"):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 parts[f"package {package}"] = importlib.metadata.version(package)
+        if package := question.get("package"):
+            parts |= parts_of_package(package)
         return {"protocol": kProtocol, "parts": parts}
 
     def open(self, question: dict) -> dict:
         begin = now()
-        name = question["variant"].removeprefix("peer:")
-        if name not in kPeers:
-            raise Refusal("unsupported", f'no peer is called "{name}"; there are {", ".join(kPeers)}')
-        folder = question.get("cache", "")
-        case = question["case"].split("/")
-        folder = Path(folder) / "peers" / "-".join([*case, name]).replace(":", "-") if folder else Path.cwd()
+        case, folder = question["case"].split("/"), question.get("cache", "")
+        folder = Path(folder) / "peers" / "-".join([*case, question["variant"]]).replace(":", "-") if folder else Path.cwd()
         folder.mkdir(parents=True, exist_ok=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-        zoo = Path(__file__).resolve().parent.parent / "zoo"
-        sys.path[:0] = [str(zoo), str(Path(__file__).resolve().parent)]
-        import torch
-
-        import archive
-        from check import draw
-
+        torch = with_torch()
         if question.get("threads", 0) > 0:
             torch.set_num_threads(question["threads"])
         if "@" in case[1] or case[4] != "single":
-            raise Refusal("unsupported", "peers are asked for the sizes of the export and one caller only")
-        path = zoo / "models" / case[1] / f"{case[0]}.pt2"
-        if not path.exists():
-            raise Refusal("invalid_input", f"the zoo has no {path.name} in size {case[1]}")
+            raise Refusal("unsupported", "this worker is asked for the sizes of the export and one caller only")
         device = question.get("device", "cpu")
         if device != "cpu":
             if not torch.cuda.is_available():
                 raise Refusal("unsupported", f"this Python's torch has no {device}")
             device = device.replace("rocm", "cuda")
             self.wait, self.wake_ns = torch.cuda.synchronize, kWakeDeviceNs
+        if case[3] == "train":
+            import train
+
+            self.call, told = train.prepare(question, device)
+            self.inputs = [()] * kInputSets
+        else:
+            told = self.open_peer(question, case, device, folder)
+        answer = {"disturbed": "", "counts": {}, "fallbacks": []} | told
+        return answer | {"build_ns": now() - begin, "threads": torch.get_num_threads()}
+
+    def open_peer(self, question: dict, case: list, device: str, folder: Path) -> dict:
+        import torch
+
+        name = question["variant"].removeprefix("peer:")
+        if name not in kPeers:
+            raise Refusal("unsupported", f'no peer is called "{name}"; there are {", ".join(kPeers)}')
+        zoo = Path(__file__).resolve().parent.parent / "zoo"
+        sys.path[:0] = [str(zoo), str(Path(__file__).resolve().parent)]
+        import archive
+        from check import draw
+
+        path = zoo / "models" / case[1] / f"{case[0]}.pt2"
+        if not path.exists():
+            raise Refusal("invalid_input", f"the zoo has no {path.name} in size {case[1]}")
+        self.mode = torch.inference_mode()
+        self.mode.__enter__()  # for good: one model a process
         sets = []
         for _ in range(kInputSets):
             generator = torch.Generator().manual_seed(archive.read_init(path)["seed"] + len(sets))
@@ -204,37 +246,24 @@ class Worker:
                 first = on_device(program, device)
             sets.append(tuple(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs))
         module = first.module()
-        with torch.inference_mode():
-            try:
-                call = kPeers[name](module, sets[0], folder)
-                outputs = call(*sets[0])
-            except Refusal:
-                raise
-            except Exception as error:  # what it cannot build it does not offer
-                raise Refusal("unsupported", f"{type(error).__name__}: {error}".split("\n")[0][:500]) from error
-            self.call, self.inputs = call, sets
-            if question.get("verify", True):
-                self.verify(first, module, outputs, sets[0])
-        return {
-            "chosen": name,
-            "disturbed": "",
-            "counts": {},
-            "fallbacks": [],
-            "build_ns": now() - begin,
-            "threads": torch.get_num_threads(),
-        }
+        try:
+            call = kPeers[name](module, sets[0], folder)
+            outputs = call(*sets[0])
+        except Refusal:
+            raise
+        except Exception as error:  # what it cannot build it does not offer
+            raise Refusal("unsupported", f"{type(error).__name__}: {error}".split("\n")[0][:500]) from error
+        self.call, self.inputs = call, sets
+        if question.get("verify", True):
+            self.verify(first, module, outputs, sets[0])
+        return {"chosen": name}
 
     def verify(self, program, module, outputs, inputs) -> None:
         import copy
 
-        import torch
-
         exact = copy.deepcopy(program).module().double()(*[as_double(x) for x in inputs])
-        eager, peer = error_of(module(*inputs), exact), error_of(outputs, exact)
         kinds = [t.dtype for t in leaves(outputs) if t.is_floating_point()]
-        bound = kMargin * eager + kRoundings * max((torch.finfo(kind).eps for kind in kinds), default=0)
-        if not peer <= bound:
-            raise Refusal("wrong_result", f"its error is {peer:.2g}, eager's {eager:.2g}, the bound {bound:.2g}")
+        check_error("the answer", error_of(outputs, exact), error_of(module(*inputs), exact), kinds)
 
     def timed(self, calls: int) -> int:
         begin = now()
@@ -320,12 +349,10 @@ def main() -> int:
     try:
         channel = socket.socket(fileno=kChannel)
     except OSError:
-        print("bench/peers/worker is started by `keirin matrix run --peers`, with a socket as descriptor 3", file=sys.stderr)
+        print("bench/peers/worker is started by `keirin matrix`, with a socket as descriptor 3", file=sys.stderr)
         return 2
-    import torch
-
-    with torch.inference_mode():
-        answer_all(channel, Worker())
+    sys.modules["worker"] = sys.modules[__name__]  # whose Refusal train.py raises
+    answer_all(channel, Worker())
     return 0
 
 

@@ -27,125 +27,12 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 import keirin
-from keirin import _dynamo, _training
+from keirin import _dynamo
+from training_models import answers_of, kModels, nodes_of, optimiser_of, step_of
 
 kBlocks = 30
-
-
-class Cnn(nn.Module):
-    def __init__(self):
-        super().__init__()
-        def block(a, b, stride):
-            return nn.ModuleList([nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b),
-                                  nn.Conv2d(b, b, 3, 1, 1, bias=False), nn.BatchNorm2d(b),
-                                  nn.Conv2d(a, b, 1, stride, bias=False)])
-        self.stem, self.norm = nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32)
-        self.blocks = nn.ModuleList([block(32, 32, 1), block(32, 64, 2), block(64, 128, 2)])
-        self.head = nn.Linear(128, 10)
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.stem(x)))
-        for first, norm, second, other, skip in self.blocks:
-            x = F.relu(other(second(F.relu(norm(first(x))))) + skip(x))
-        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-class Encoder(nn.Module):
-    def __init__(self, dropout=0.1):
-        super().__init__()
-        self.words, self.places = nn.Embedding(1000, 128), nn.Parameter(torch.randn(64, 128) * 0.02)
-        layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=dropout, batch_first=True, activation="gelu", norm_first=True)
-        self.layers, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(128, 1000)
-
-    def forward(self, ids):
-        return self.head(self.layers(self.words(ids) + self.places)).flatten(0, 1)
-
-
-class Sage(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.own, self.others = (nn.ModuleList([nn.Linear(64, 128), nn.Linear(128, 16)]) for _ in range(2))
-
-    def forward(self, x, source, target):
-        for i, (own, others) in enumerate(zip(self.own, self.others)):
-            near = torch.zeros_like(x).index_add(0, target, x[source])
-            x = own(x) + others(near)
-            x = F.relu(x) if i == 0 else x
-        return x
-
-
-class Dlrm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(2000, 16, mode="sum") for _ in range(8))
-        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 16), nn.ReLU())
-        self.top = nn.Sequential(nn.Linear(16 + 36, 64), nn.ReLU(), nn.Linear(64, 2))
-        self.register_buffer("pairs", torch.tril_indices(9, 9, -1))
-
-    def forward(self, x, ids, offsets):
-        x = self.bottom(x)
-        rows = torch.stack([x, *(table(each, offsets) for table, each in zip(self.tables, ids))], 1)
-        products = torch.bmm(rows, rows.transpose(1, 2))
-        return self.top(torch.cat([x, products[:, self.pairs[0], self.pairs[1]]], 1))
-
-
-class Lstm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.cells, self.head = nn.Embedding(500, 64), nn.LSTM(64, 128, batch_first=True), nn.Linear(128, 10)
-
-    def forward(self, ids):
-        return self.head(F.relu(self.cells(self.words(ids))[0][:, -1]))
-
-
-class Norms(nn.Module):
-    """Little work in many operators."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
-        self.norms = nn.ModuleList(nn.LayerNorm(64) for _ in range(6))
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x):
-        for layer, norm in zip(self.layers, self.norms):
-            x = x + F.silu(norm(layer(x))) * 0.5
-        return self.head(x)
-
-
-def classes(n, k):
-    return torch.randint(0, k, (n,))
-
-
-kModels = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10)),
-            lambda: ((torch.randn(64, 256),), classes(64, 10))),
-    "norms": (Norms, lambda: ((torch.randn(32, 64),), classes(32, 10))),
-    "cnn": (Cnn, lambda: ((torch.randn(16, 3, 32, 32),), classes(16, 10))),
-    "encoder": (lambda: Encoder(0.0), lambda: ((torch.randint(0, 1000, (4, 64)),), classes(256, 1000))),
-    "encoder_dropout": (Encoder, lambda: ((torch.randint(0, 1000, (4, 64)),), classes(256, 1000))),
-    "sage": (Sage, lambda: ((torch.randn(1000, 64), torch.randint(0, 1000, (5000,)), torch.randint(0, 1000, (5000,))), classes(1000, 16))),
-    "dlrm": (Dlrm, lambda: ((torch.randn(128, 13), torch.randint(0, 2000, (8, 512)), torch.arange(0, 512, 4)), classes(128, 2))),
-    "lstm": (Lstm, lambda: ((torch.randint(0, 500, (16, 20)),), classes(16, 10))),
-}
-
-
-def step_of(model, inputs, target, how, update):
-    call = torch.compile(model, **how) if how else model
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
-
-    def step():
-        optimiser.zero_grad()
-        loss = F.cross_entropy(call(*inputs), target)
-        loss.backward()
-        change()
-        return loss
-    return step
 
 
 def seconds_of(step, calls):
@@ -153,22 +40,6 @@ def seconds_of(step, calls):
     for _ in range(calls):
         step()
     return (time.perf_counter() - begin) / calls
-
-
-def nodes_of(graphs):
-    halves = [half for each in graphs if isinstance(each, _training.Step) for half in (each.forward, each.backward)]
-    models = [half.model for half in halves if half.handle is not None]
-    models += [each._bindings[-1].model for each in graphs if isinstance(each, _dynamo.Graph) and each._bindings]
-    last = [rows[-1] for rows in (json.loads(model.report_json()) for model in models) if rows]
-    return sum(report["nodes_compiled"] for report in last), sum(report["nodes"] for report in last)
-
-
-def answers_of(graphs, calls):
-    """What answered nearly all of the calls of steps and updates."""
-    words = {"compiled step" if each.answered > calls else "eager step" for each in graphs if isinstance(each, _training.Step)}
-    words |= {"compiled update" if each._handle.answered > calls else "eager update" for each in graphs
-              if isinstance(each, _dynamo.Graph) and each._handle is not None and each._is_update}
-    return sorted(words | {"eager: " + each.reason for each in graphs if each.reason})
 
 
 def measure(name, asked, options):
@@ -182,7 +53,8 @@ def measure(name, asked, options):
     known = set(_dynamo.graphs())
     steps, first = {}, {}
     for how, words in hows.items():
-        steps[how] = step_of(copy.deepcopy(model), inputs, target, words, asked.update)
+        its = copy.deepcopy(model)
+        steps[how] = step_of(its, optimiser_of(its), inputs, target, words, asked.update)
         first[how] = seconds_of(steps[how], 1)
         for _ in range(3):
             steps[how]()
@@ -207,7 +79,7 @@ def shares(name):
     make, sample = kModels[name]
     torch.manual_seed(0)
     model, (inputs, target) = make(), sample()
-    step = step_of(model, inputs, target, None, False)
+    step = step_of(model, optimiser_of(model), inputs, target, None, False)
     for _ in range(3):
         step()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -230,7 +102,8 @@ def peak_of(name, how, times, options):
     before = status_bytes("VmRSS")
     model, (inputs, target) = make(), sample()
     inputs, target = [each.repeat(times, *[1] * (each.dim() - 1)) for each in inputs], target.repeat(times)
-    step = step_of(model, inputs, target, {"backend": "keirin", "options": options} if how == "keirin" else None, how == "keirin")
+    words = {"backend": "keirin", "options": options} if how == "keirin" else None
+    step = step_of(model, optimiser_of(model), inputs, target, words, how == "keirin")
     for _ in range(4):
         step()
     gc.collect()

@@ -39,7 +39,29 @@ exits 4 compare --head ./same --store no-gate-store
 holds out 'no gate: nothing is known of the noise here'
 exits 0 compare --head ./slow --gate 90 --store wide-store
 exits 0 compare --head ./slow --gate 2 --counts-only --store counts-store
-holds out 'times inform only'
+holds out 'times inform only, counts decide'
+holds out "^  = $(case_of beta) .* unchanged, by counts"
+grep -q '"stage":"confirm"' counts-store/log/* && fail "what times say was measured twice where counts decide"
+
+# Counts: exact, memory within 1 %, instructions within 0.5 %; both figures stand in each format.
+stand_in steps --build eleven --count steps=3
+exits 1 compare --head ./steps --gate 2 --counts-only --store steps-store --md steps.md --junit steps.xml --json steps.json \
+  --html steps.html --google-benchmark steps-head.json --google-benchmark-base steps-base.json
+holds out "^  v $(case_of beta) .* regressed, by counts; steps 2 -> 3"
+for file in steps.md steps.xml steps.json steps.html; do holds $file 'steps 2 -&gt; 3\|steps 2 -> 3\|steps 2 -\\u003e 3'; done
+holds steps-base.json '"steps": 2'
+holds steps-head.json '"steps": 3'
+stand_in fewer --build twelve --count steps=1 --count peak_bytes=1009000 --count instructions=1004900
+exits 0 compare --head ./fewer --gate 2 --counts-only --store fewer-store
+holds out "^  ^ $(case_of beta) .* improved, by counts; steps 2 -> 1$"
+stand_in bytes --build thirteen --count steps=1 --count peak_bytes=1011000 --count instructions=1006000
+exits 1 compare --head ./bytes --gate 2 --counts-only --store bytes-store
+holds out 'regressed, by counts; steps 2 -> 1; peak_bytes 1000000 -> 1011000; instructions 1000000 -> 1006000$'
+# Counts of two candidates are not compared, and times that decide are not overruled by counts.
+stand_in other --build fourteen --count steps=3 --answers cpu/other
+exits 4 compare --head ./other --gate 2 --counts-only --store other-store
+holds out 'cpu/other answers where cpu/all did'
+exits 0 compare --head ./steps --gate 2 --store steps-timing-store
 
 # Times of a device that was held down are none.
 exits 4 compare --head ./hot --gate 2 --store hot-store
@@ -64,6 +86,48 @@ exits 4 compare --head ./stops --gate 2 --budget 4s --store twice-store
 holds out 'beyond the gate, and not measured once more'
 wait
 
+# Training: the worker of --peers runs both sides, each with the Python package that was built with its command.
+echo 'alpha/small/f32/train/single/default' > training
+for side in before after bare; do mkdir -p $side && stand_in $side/keirin --build $side; done
+for side in before after; do mkdir -p $side/python/keirin && touch $side/python/keirin/_native.abi3.so; done
+stand_in trainer --slow after=1.2
+trains() { "$keirin" matrix "$@" --set ./training --gate 2 --quiet --peers ./trainer; }
+exits 0 trains compare --base ./before --head ./before --store train-same
+exits 1 trains compare --base ./before --head ./after --variants auto --store train-slow
+holds out '^  v alpha/small/f32/train/single/default .* regressed, large, measured twice'
+exits 0 trains compare --base ./before --head ./after --variants auto --counts-only --store train-counts
+grep -q "\"package\":\"$work/after/python\"" train-slow/log/* || fail "the stack does not say which package trained"
+# The same of a wheel, around its command and below the prefix of its start script.
+mkdir -p site/keirin prefix/bin prefix/lib/python3.12/site-packages/keirin
+stand_in site/keirin/keirin && stand_in prefix/bin/keirin
+touch site/keirin/_native.abi3.so prefix/lib/python3.12/site-packages/keirin/_native.abi3.so
+exits 0 trains compare --base ./site/keirin/keirin --head ./prefix --variants auto --store train-wheel
+for package in site prefix/lib/python3.12/site-packages; do
+  grep -q "\"package\":\"$work/$package\"" train-wheel/log/* || fail "the package in $package was not found"
+done
+exits 0 trains run --head ./before --store train-run
+holds out '^  1 improved$'
+# No package, or nobody who trains: not run, which is no pass.
+for sides in 'before bare' 'bare before'; do
+  set -- $sides
+  exits 4 trains compare --base ./$1 --head ./$2 --variants auto --store train-bare-$1
+  holds out "not_run; .*no Python package of Keirin was built or installed with $work/bare/keirin"
+done
+ln -sf /bin/false nobody
+exits 4 "$keirin" matrix run --set ./training --gate 2 --quiet --variants auto --peers ./nobody --head ./before --store train-nobody
+holds out 'not_run, .*nothing trains here'
+# It is one cell of a case, and stays as it is in a grid.
+for words in '' '--callers 1,2' '--shapes 4,8'; do
+  # shellcheck disable=SC2086
+  "$keirin" matrix run --set ./training --variants replay,compiled:cpu,auto $words --list > listed
+  [[ $(cat listed) == 'alpha/small/f32/train/single/default auto' ]] || fail "cells of training: $(cat listed)"
+done
+exits 2 trains run --variants replay --store train-none
+for odd in alpha/small@4/f32/train/single/default alpha/small/f32/train/callers-2/default; do
+  echo $odd > odd
+  exits 2 "$keirin" matrix run --set ./odd --list
+done
+
 # Gates come from selfchecks, which are not repeated where they are known.
 for i in 1 2 3; do exits 0 "$keirin" matrix selfcheck --head ./one --set ./set --variants auto --quiet --once --store checked; done
 exits 0 "$keirin" matrix selfcheck --head ./one --set ./set --variants auto --quiet --once --store checked
@@ -87,7 +151,7 @@ holds out "^  v $(case_of beta) .* regressed, medium, measured twice"
 # A folder that is called as a set hides none.
 mkdir ci
 "$keirin" matrix run --set ci --variants auto --list > listed
-[[ $(wc -l < listed) == 15 ]] || fail "the set ci has $(wc -l < listed) cases beside a folder of that name"
+[[ $(wc -l < listed) == 16 ]] || fail "the set ci has $(wc -l < listed) cases beside a folder of that name"
 
 # A grid of sizes and callers, and words that are none.
 listed() { "$keirin" matrix run --set ./one-case --variants auto --list "$@" | tr '\n' ' '; }

@@ -3,10 +3,12 @@
 """A worker of the matrix without a model: speaks the words of tools/matrix/worker.h and says the times that it is told to, so that what a
 sitting makes of them is known before it begins. Noise is drawn from names alone: the same words give the same times.
 
-    stand_in.py [--build NAME] [--factor 1.1] [--slow CASE=1.1 ...] [--wrong CASE] [--hang CASE] [--lacks CASE] [--hot CASE] matrix-worker
+    stand_in.py [--build NAME] [--factor 1.1] [--slow CASE=1.1 ...] [--wrong CASE] [--hang CASE] [--lacks CASE] [--hot CASE]
+        [--count NAME=5 ...] [--answers CANDIDATE] matrix-worker
 
-CASE is the model of a case. --build tells two builds apart. --hang never answers when it is asked for times, --hot says of all of them
-that the device was held down.
+CASE is the model of a case; of --slow also the folder of the side that trains with its package. --build tells two builds apart. --hang
+never answers when it is asked for times, --hot says of all of them that the device was held down. --count says a count that
+is not as the others', --answers which candidate a race finds.
 """
 
 import argparse
@@ -32,7 +34,8 @@ class StandIn:
         return getattr(self, question["ask"])(question)
 
     def hello(self, question: dict) -> dict:
-        return {"protocol": worker.kProtocol, "parts": {"keirin": "stand-in", "keirin build": self.words.build}}
+        parts = {"package": question["package"]} if question.get("package") else {"keirin": "stand-in", "keirin build": self.words.build}
+        return {"protocol": worker.kProtocol, "parts": parts}
 
     def open(self, question: dict) -> dict:
         self.model = question["case"].split("/")[0]
@@ -40,13 +43,15 @@ class StandIn:
             raise worker.Refusal("unsupported", "it is made of nothing")
         if self.model in self.words.wrong and question["verify"]:
             raise worker.Refusal("wrong_result", "it is off by one")
-        self.factor = self.words.factor * dict(self.words.slow).get(self.model, 1.0)
+        slow = dict(self.words.slow)
+        self.factor = self.words.factor * slow.get(self.model, 1.0) * slow.get(Path(question.get("package", "")).parent.name, 1.0)
         if question["variant"] in ("eager", "replay"):
             self.factor = {"eager": 2.0, "replay": 1.5}[question["variant"]]
         self.draw = random.Random(f"{question['case']} {question['variant']} {self.words.build}")
-        chosen = question["candidate"] or "cpu/all"
+        chosen = question["candidate"] or self.words.answers
         errors = {"answer": 2e-6, "eager": 1e-6}
-        found = {"chosen": chosen, "disturbed": "", "counts": {"nodes": 3}, "fallbacks": [], "errors": errors}
+        counts = {"nodes": 3, "steps": 2, "peak_bytes": 1_000_000, "instructions": 1_000_000} | dict(self.words.count)
+        found = {"chosen": chosen, "disturbed": "", "counts": counts, "fallbacks": [], "errors": errors}
         return found | {"build_ns": 1000, "threads": 1}
 
     def warm(self, question: dict) -> dict:
@@ -61,6 +66,11 @@ class StandIn:
         return times | {"disturbed": "heat held the clock down" if self.model in self.words.hot else ""}
 
 
+def number_of(text: str) -> tuple[str, int]:
+    name, value = text.split("=")
+    return name, int(value)
+
+
 def slow_case(text: str) -> tuple[str, float]:
     model, factor = text.split("=")
     return model, float(factor)
@@ -71,6 +81,8 @@ def main() -> int:
     parser.add_argument("--build", default="one")
     parser.add_argument("--factor", type=float, default=1.0)
     parser.add_argument("--slow", type=slow_case, action="append", default=[])
+    parser.add_argument("--count", type=number_of, action="append", default=[])
+    parser.add_argument("--answers", default="cpu/all")
     for word in ("--wrong", "--hang", "--lacks", "--hot"):
         parser.add_argument(word, action="append", default=[])
     parser.add_argument("word", choices=["matrix-worker"])

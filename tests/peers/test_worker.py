@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers/worker.py over its channel, as `keirin matrix run --peers` asks it: what it measures, and what it refuses."""
+"""bench/peers/worker.py over its channel, as `keirin matrix` asks it: what it measures, and what it refuses."""
 
 import os
 import socket
@@ -11,6 +11,8 @@ import pytest
 
 kRoot = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(kRoot / "bench/peers"))
+import train  # noqa: E402
+import training_models  # noqa: E402
 import worker  # noqa: E402
 
 
@@ -73,3 +75,64 @@ def test_wrong_numbers_are_noticed():
     assert worker.error_of(torch.full((4,), 1.5), exact) == 0.5
     assert worker.error_of(torch.tensor([1, 1, 1, float("nan")]), exact) == float("inf")
     assert worker.error_of(torch.ones(5), exact) == float("inf")
+
+
+kStep = "mlp/small/f32/train/single/default"
+
+
+@pytest.mark.parametrize("variant", ["eager", "auto", "peer:torch.compile"])
+def test_a_training_step_is_verified_and_timed(asked, variant, tmp_path):
+    import keirin
+
+    package = str(Path(keirin.__file__).parents[1])
+    assert len(asked.ask(ask="hello", package=package)["parts"]["package keirin"]) == 16
+    (tmp_path / "cache").mkdir(mode=0o700)
+    opened = asked.ask(**opening(variant, tmp_path / "cache", kStep), package=package)
+    assert opened.get("chosen"), opened
+    assert 0 < opened["errors"]["answer"] < 1e-4 and opened["threads"] == 1
+    if variant == "auto":
+        assert "step" in opened["chosen"] and opened["counts"]["nodes"] > 20 and opened["counts"]["nodes_compiled"] > 0
+    warm = asked.ask(ask="warm", agree=0.5, most_calls=50)
+    assert warm["calls"] >= 5 and warm["first_ns"] > 0
+    assert len(asked.ask(ask="slot", fill_ns=1_000_000, least=5)["ns"]) >= 5
+
+
+def test_what_cannot_be_trained_is_refused(asked, tmp_path):
+    def refused(variant: str, case: str = kStep) -> dict:
+        return asked.ask(**opening(variant, tmp_path, case), package="")["error"]
+
+    assert refused("auto")["code"] == "unsupported" and "no Python package" in refused("auto")["what"]
+    assert refused("peer:onnxruntime")["code"] == "unsupported"
+    assert refused("eager", "nosuch/small/f32/train/single/default")["code"] == "invalid_input"
+    assert refused("eager", "encoder_dropout/small/f32/train/single/default")["code"] == "unsupported"
+
+
+@pytest.mark.parametrize("name", [name for name in training_models.kModels if "dropout" not in name])
+@pytest.mark.parametrize("wrong", ["nothing", "gradient", "update"])
+def test_a_wrong_step_is_noticed(name, wrong):
+    import torch
+
+    torch.manual_seed(0)
+    make, sample = training_models.kModels[name]
+    model, (inputs, target) = make(), sample()
+    optimiser = training_models.optimiser_of(model)
+    right = training_models.step_of(model, optimiser, inputs, target, None, False)
+
+    def step():
+        loss = right()
+        each = next(model.parameters())
+        with torch.no_grad():
+            if wrong == "gradient":
+                each.grad.view(-1)[each.grad.abs().argmax()] *= 1.001
+            if wrong == "update":
+                each.view(-1)[0] += 1e-2 * each.abs().max()
+        return loss
+
+    for _ in range(3):
+        right()
+    if wrong == "nothing":
+        errors = train.verify(step, model, optimiser, inputs, target)
+        assert 0 < errors["answer"] <= 2 * errors["eager"]
+    else:
+        with pytest.raises(worker.Refusal, match=f"the {wrong} of"):
+            train.verify(step, model, optimiser, inputs, target)

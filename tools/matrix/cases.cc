@@ -77,6 +77,10 @@ int Case::callers() const {
   return scenario.starts_with(kCallers) ? static_cast<int>(number_of(scenario.c_str() + kCallers.size()).value_or(1)) : 1;
 }
 
+bool Case::has(const std::string& variant) const {
+  return !trains() || (variant != "replay" && !variant.starts_with("compiled:"));
+}
+
 Result<Case> parse_case(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream in(text);
@@ -92,8 +96,10 @@ Result<Case> parse_case(const std::string& text) {
   KRN_TRY(check("sizes", item.zoo(), {"tiny", "small", "full", "others"}));
   if (item.sizes.find('@') != std::string::npos && item.free_sizes().empty())
     return wrong_part(text, "sizes", item.sizes, {"tiny", "small", "full", "others", "one of them with free sizes: small@4x64"});
-  KRN_TRY(check("work", item.work, {"infer"}));
+  KRN_TRY(check("work", item.work, {"infer", "train"}));
+  if (item.trains() && item.sizes != item.zoo()) return wrong_part(text, "sizes", item.sizes, {item.zoo()});
   const int callers = item.callers();
+  if (item.trains()) KRN_TRY(check("scenario", item.scenario, {"single"}));
   if (item.scenario != "single" && (item.scenario != fmt::format("{}{}", kCallers, callers) || callers < 2 || callers > kMostCallers))
     return wrong_part(text, "scenario", item.scenario, {"single", fmt::format("callers-2 to callers-{}", kMostCallers)});
   KRN_TRY(check("mode", item.mode, option_row("mode").values.words));
@@ -103,7 +109,11 @@ Result<Case> parse_case(const std::string& text) {
 Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vector<std::string>& shapes,
                                   const std::vector<int>& callers) {
   std::vector<Case> out;
-  for (const Case& item : cases)
+  for (const Case& item : cases) {
+    if (item.trains()) {
+      out.push_back(item);
+      continue;
+    }
     for (size_t s = 0; s < std::max<size_t>(shapes.size(), 1); ++s)
       for (size_t c = 0; c < std::max<size_t>(callers.size(), 1); ++c) {
         Case one = item;
@@ -112,6 +122,7 @@ Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vec
         KRN_TRY_LET(one, parse_case(one.text()));
         out.push_back(std::move(one));
       }
+  }
   return out;
 }
 

@@ -14,16 +14,19 @@
 namespace keirin::tools::matrix {
 
 struct Case {
-  std::string model;     // of the zoo
+  std::string model;     // of the zoo; trained: of bench/python/training_models.py
   std::string sizes;     // "tiny", "small", "full", "others": which zoo; "small@4x64": with those free sizes
   std::string dtype;     // of its floats, for people: the file fixes it
-  std::string work;      // "infer"
+  std::string work;      // "infer"; "train": a step of forward, backward and optimiser
   std::string scenario;  // "single": one call after the other; "callers-4": four threads call at once
   std::string mode;      // Options::mode
   std::string text() const;
   std::string zoo() const;                  // the part of `sizes` that names it
   std::vector<int64_t> free_sizes() const;  // in the order of the inputs; empty: those of the export
   int callers() const;                      // threads
+  bool trains() const { return work == "train"; }
+  // Whether such a variant is a cell of it: training knows no replay, and which plugin answers is its backend's choice.
+  bool has(const std::string& variant) const;
 };
 
 inline constexpr int kMostCallers = 64;
@@ -31,7 +34,8 @@ inline constexpr int kMostCallers = 64;
 // `invalid_input` names the part that is not allowed.
 Result<Case> parse_case(const std::string& text);
 
-// Each case with each of these free sizes ("4x64"), then each with so many callers; what is empty changes nothing.
+// Each case with each of these free sizes ("4x64"), then each with so many callers; what is empty changes nothing. Those that train stay
+// as they are.
 Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vector<std::string>& shapes,
                                   const std::vector<int>& callers);
 

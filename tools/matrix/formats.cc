@@ -46,13 +46,21 @@ std::string gate_text(const json& cell) {
 // What is to be said of a cell beside its figures.
 std::string note(const json& cell) {
   std::string out = cell["label"].get<std::string>();
-  if (out == "regressed" || out == "improved") out += ", " + cell["size"].get<std::string>();
+  if (cell["by_counts"].get<bool>())
+    out += ", by counts";
+  else if (out == "regressed" || out == "improved")
+    out += ", " + cell["size"].get<std::string>();
   if (cell["confirmed"].get<bool>()) out += ", measured twice";
   if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"].get<std::string>())
     out += ", against " + against;
   if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
   for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();
   return out;
+}
+
+const char* what_decides(const json& report) {
+  if (report["fitness"] == "timing") return "decide";
+  return report["purpose"] == "compare" ? "inform only, counts decide" : "inform only";
 }
 
 std::string totals_text(const json& report) {
@@ -143,7 +151,7 @@ std::string report_text(const json& report) {
   };
   std::string out = fmt::format("{}  {}  {} -> {}  {} cells  times {}\n", report["class"].get<std::string>(),
                                 report["purpose"].get<std::string>(), version(report["base"]), version(report["head"]),
-                                report["cells"].size(), report["fitness"] == "timing" ? "decide" : "inform only");
+                                report["cells"].size(), what_decides(report));
   if (!report["warnings"].get<std::string>().empty())
     out += "  warning: " + report["warnings"].get<std::string>() + "\n";
   out += fmt::format("    {:<40} {:<14} {:>9} {:>9}  {:<22} {:>6} {:>6}\n", "case", "variant", "base ms", "head ms",
@@ -219,6 +227,7 @@ std::string report_google_benchmark(const json& report, bool head) {
     if (ns.empty()) continue;
     rows.push_back(row("aggregate", median(ns)));
     rows.back().update({{"name", name + "_median"}, {"aggregate_name", "median"}, {"aggregate_unit", "time"}});
+    rows.back().update(cell[head ? "head_counts" : "base_counts"]);  // as its counters are written
   }
   const json& parts = report[head ? "head" : "base"];
   const auto when = static_cast<time_t>(std::clamp(report["time"].get<double>(), 0.0, kLatestTime));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/matrix/judge.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -96,7 +98,49 @@ struct Cell {
   std::vector<double> fresh;  // of the second stage
 };
 
-void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
+// A count of two builds, run by the same candidate, that decides where times do not.
+struct CountRule {
+  const char* name;
+  double tolerance;  // part of base's
+};
+// Fewer are better, all of them.
+constexpr CountRule kCountRules[] = {
+    {"steps", 0},  {"nodes_eager", 0},       {"nodes_opaque", 0},  {"segments", 0},         {"graphs", 0},
+    {"breaks", 0}, {"kernels_generated", 0}, {"peak_bytes", 0.01}, {"instructions", 0.005},
+};
+
+std::optional<double> count_of(const Record& run, const char* name) {
+  const auto counts = run.fields.find("counts");
+  if (counts == run.fields.end() || !counts->is_object()) return {};
+  const auto at = counts->find(name);
+  if (at == counts->end() || !at->is_number() || !(at->get<double>() >= 0)) return {};
+  return at->get<double>();
+}
+
+void conclude_by_counts(Verdict* v, const Record& base, const Record& head) {
+  v->label = label_name(Label::kInconclusive);
+  if (base.text("candidate") != head.text("candidate")) {
+    v->reasons.push_back(fmt::format("{} answers where {} did, so that counts say nothing", head.text("candidate"),
+                                     base.text("candidate")));
+    return;
+  }
+  int counted = 0, more = 0, fewer = 0;
+  for (const CountRule& rule : kCountRules) {
+    const std::optional<double> from = count_of(base, rule.name), to = count_of(head, rule.name);
+    if (!from || !to) continue;
+    ++counted;
+    if (std::abs(*to - *from) <= rule.tolerance * *from) continue;
+    ++(*to > *from ? more : fewer);
+    v->reasons.push_back(fmt::format("{} {:.0f} -> {:.0f}", rule.name, *from, *to));
+  }
+  if (counted == 0)
+    v->reasons.push_back("nothing that decides was counted on both sides");
+  else
+    v->label = label_name(more > 0 ? Label::kRegressed : fewer > 0 ? Label::kImproved : Label::kUnchanged);
+}
+
+// `base`: of the run beside it, if there is one.
+void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& blocks) {
   Verdict& v = cell->verdict;
   v.shift = paired_shift(blocks.d);
   v.dropped = blocks.dropped;
@@ -107,6 +151,8 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
       if (reason.is_string()) v.reasons.push_back(reason.get<std::string>());
   if (status == "not_run") {
     v.label = "not_run";
+  } else if (v.by_counts() && base && (status == "ok" || status == "contended")) {
+    conclude_by_counts(&v, *base, run);
   } else if (status != "ok") {
     v.label = label_name(Label::kInvalid);
     v.head_failed = run.text("at_fault") == "head" && !is_peer(v.variant) &&
@@ -127,6 +173,7 @@ void conclude(Cell* cell, const Record& run, const Blocks& blocks) {
 }  // namespace
 
 bool Verdict::gated() const {
+  if (by_counts()) return true;
   return fitness == "timing" && (!gate || *gate <= kLargestGate) &&
          (purpose == "compare" || (purpose == "run" && variant == "auto"));
 }
@@ -165,9 +212,10 @@ std::vector<Verdict> judge(const Store& store) {
     v.sitting = run.text("sitting"), v.item = run.text("case"), v.variant = run.text("variant");
     v.candidate = run.text("candidate");
     v.head_run = id, v.base_run = run.text("base");
-    if (const Record* base = store.find(v.base_run)) v.against = base->text("variant");
+    const Record* const base = store.find(v.base_run);
+    if (base) v.against = base->text("variant");
     if (const double gate = run.number("gate"); gate > 0) v.gate = gate;
-    conclude(&cell, run, blocks_of(of(v.base_run), of(id)));
+    conclude(&cell, run, base, blocks_of(of(v.base_run), of(id)));
     bool is_void = false;
     for (const std::string& each : {id, v.base_run, named == sittings.end() ? std::string() : named->second->id}) {
       const auto at = void_records.find(each);
@@ -230,7 +278,7 @@ Record record_of(const Verdict& v) {
                                  {"base", v.base_run},
                                  {"head", v.head_run},
                                  {"confirm", v.confirm},
-                                 {"method", "signed_rank/1"},
+                                 {"method", v.by_counts() ? "counts/1" : "signed_rank/1"},
                                  {"shift", v.shift.estimate},
                                  {"low", v.shift.low},
                                  {"high", v.shift.high},

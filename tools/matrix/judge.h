@@ -49,9 +49,11 @@ struct Verdict {
   std::vector<std::string> reasons;
 
   bool measured() const { return shift.blocks > 0; }
-  // Whether its label decides the sitting's exit code: times count here, no gate above 5 %, and it is what the sitting
-  // asks. An unknown gate decides too: nothing was shown.
+  // Whether its label decides the sitting's exit code: it is what the sitting asks, and times count here, with no gate
+  // above 5 %, or the label is made of counts. An unknown gate decides too: nothing was shown.
   bool gated() const;
+  // Where times only inform, two builds are told apart by what is counted: the label is made of that alone.
+  bool by_counts() const { return fitness == "counts" && purpose == "compare"; }
 };
 
 // All cells of all sittings, also those planned that no record is about ("not_run"); by sitting, case and variant.

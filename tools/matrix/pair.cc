@@ -30,6 +30,7 @@ json open_question(const Case& item, const Way& way, const PairOptions& options,
           {"device", options.device},
           {"threads", options.threads},
           {"cache", way.cache},
+          {"package", way.package},
           {"verify", verify}};
 }
 
@@ -48,7 +49,7 @@ Result<Side> launch(const Case& item, const Way& way, const PairOptions& options
   KRN_TRY_LET(Side side, Side::start(way.program));
   KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, false), kOpenDeadline, options));
   course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
-  course->counts = opened.value("counts", json::object());
+  course->counts.update(opened.value("counts", json::object()));
   KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline, options));
   course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
   course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
@@ -127,7 +128,12 @@ Result<std::string> find_candidate(const Case& item, const Way& way, const PairO
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
     KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, true), kOpenDeadline, options));
-    if (race == 0) course->cold_ns = opened.value("build_ns", uint64_t{0});
+    if (race == 0) {
+      course->cold_ns = opened.value("build_ns", uint64_t{0});
+      const json counts = opened.value("counts", json::object());
+      // What no launch after it counts, which finds them cached.
+      if (const auto kernels = counts.find("kernels_generated"); kernels != counts.end()) course->counts[kernels.key()] = *kernels;
+    }
     course->fallbacks = opened.value("fallbacks", json::array());
     course->errors = opened.value("errors", json::object());
     disturbed = opened.value("disturbed", "");

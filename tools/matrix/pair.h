@@ -20,11 +20,12 @@ inline constexpr int kBlocksPerLaunch = 3;
 
 // What one side runs.
 struct Way {
-  std::string program;
+  std::string program;    // of its workers
   std::string stack;      // id of its record
   std::string cache;      // folder
   std::string variant;    // eager, replay, compiled:<plugin>, auto, peer:<name>
   std::string candidate;  // that answers; empty: not found yet
+  std::string package;    // folder of Keirin's Python package, for a worker that trains; empty: none
 };
 
 struct PairOptions {

@@ -24,7 +24,7 @@ Result<Place> find_place(const std::string& device);
 // Fields of a `machine` record.
 nlohmann::json machine_fields(const Place& place);
 
-// What may gate: `timing` everything; `counts` numerics alone, times inform. (A cell whose plugin is absent is "not
+// What may gate: `timing` all times; `counts` what is counted, times inform; numerics in both. (A cell whose plugin is absent is "not
 // run".)
 enum class Fitness { kTiming, kCounts };
 const char* fitness_name(Fitness fitness);

@@ -102,6 +102,7 @@ json cell_json(const Store& store, const Verdict& v) {
           {"size", size_of_shift(v.shift.estimate)},
           {"confirmed", !v.confirm.empty()},
           {"gated", v.gated()},
+          {"by_counts", v.by_counts()},
           {"failed", v.head_failed},
           {"run", v.head_run},
           {"base_times", times_of(store, v.base_run)},

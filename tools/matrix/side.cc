@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "tools/matrix/worker.h"
 
@@ -79,6 +80,25 @@ Result<std::string> find_command(const std::string& word) {
       return fs::absolute(path).lexically_normal().string();
   return Status(Code::k_invalid_input, {"no keirin command is there", word, "nothing was measured",
                                         "give an install prefix, a build folder, or the path of a keirin command"});
+}
+
+std::string find_package(const std::string& command) {
+  std::error_code error;
+  const fs::path folder = fs::canonical(command, error).parent_path();
+  if (error) return {};
+  // Python's part of a build folder is made by configuring; what it can import is there once it is built.
+  const auto holds = [&](const fs::path& place) {
+    for (const fs::directory_entry& file : fs::directory_iterator(place / "keirin", error))
+      if (file.path().filename().string().starts_with("_native.") && file.path().extension() == ".so") return true;
+    return false;
+  };
+  std::vector<fs::path> places = {folder / "python", folder.parent_path()};
+  for (const char* lib : {"lib", "lib64", "local/lib"})
+    for (const fs::directory_entry& python : fs::directory_iterator(folder.parent_path() / lib, error))
+      if (python.path().filename().string().starts_with("python3"))
+        for (const char* packages : {"site-packages", "dist-packages"}) places.push_back(python.path() / packages);
+  const auto at = std::find_if(places.begin(), places.end(), holds);
+  return at == places.end() ? std::string() : at->string();
 }
 
 Result<Side> Side::start(const std::string& program) {

@@ -17,6 +17,10 @@ namespace keirin::tools::matrix {
 // none.
 Result<std::string> find_command(const std::string& word);
 
+// Where Python finds the package that was built or installed with that command: beside it in a build folder, around it
+// in a wheel, below the prefix of a wheel's start script. Empty if there is none.
+std::string find_package(const std::string& command);
+
 class Side {
  public:
   // A fresh worker process. `unsupported` if the program cannot be started.

@@ -89,6 +89,16 @@ class Sitting {
   }
 
  private:
+  // What is measured of a side, whatever the variant.
+  struct Origin {
+    std::string command;
+    std::string stack;  // id of its record
+    // Of what trains: a stack of its own, so that shards with such a case and without one are sittings of the same.
+    std::string training_stack;
+    std::string package;  // folder of its Python package; empty: it has none
+    Status training;      // why it cannot be asked to train, if it cannot
+  };
+
   struct Pair {
     Case item;
     Way base, head;
@@ -98,14 +108,14 @@ class Sitting {
 
   // All variants of a case, of which one may be what the next is measured against.
   Status screen(const Case& item) {
-    const Way eager{plan_.base, base_stack_, cache_of(base_stack_), "eager", "eager"};
+    const Way eager = way_of(item, base_, "eager", "eager");
     Way baseline = eager;
     for (const std::string& variant : plan_.variants) {
       if (!plan_.asks(item, variant)) continue;
-      Way base{plan_.base, base_stack_, cache_of(base_stack_), variant, {}};
+      Way base = way_of(item, base_, variant);
       if (plan_.purpose == Purpose::kRun) base = variant == "auto" ? baseline : eager;
-      Way head{plan_.head, head_stack_, cache_of(head_stack_), variant, {}};
-      if (is_peer(variant)) head = {plan_.peers, peer_stack_, cache_of(peer_stack_), variant, {}};
+      Way head = is_peer(variant) ? Way{plan_.peers, peer_stack_, cache_of(peer_stack_), variant, {}, {}}
+                                  : way_of(item, head_, variant);
       if (out_of_budget()) return {};
       KRN_TRY_LET(const std::string run, measure_cell(item, &base, &head));
       if (run.empty()) return {};
@@ -117,6 +127,11 @@ class Sitting {
       if (v.flagged && plan_.purpose != Purpose::kSelfcheck) flagged_.push_back({item, base, head, *v.gate, run});
     }
     return {};
+  }
+
+  Way way_of(const Case& item, const Origin& side, const std::string& variant, const std::string& candidate = {}) const {
+    if (!item.trains()) return {side.command, side.stack, cache_of(side.stack), variant, candidate, {}};
+    return {plan_.peers, side.training_stack, cache_of(side.training_stack), variant, candidate, side.package};
   }
 
   void tell_of(const Verdict& v) const {
@@ -146,7 +161,7 @@ class Sitting {
                                            {"of", v.head_run},
                                            {"time", now_seconds()},
                                            {"who", "keirin matrix compare"},
-                                           {"why", "shown to be faster than what it was compared with"}}));
+                                           {"why", "shown to be faster, or to need less, than what it was compared with"}}));
     }
     return write(std::move(out));
   }
@@ -160,15 +175,17 @@ class Sitting {
   // Who measures what, where.
   Status begin() {
     const Record machine = make_record("machine", machine_fields(plan_.place));
-    KRN_TRY_LET(const Record base, stack_record(plan_.base));
-    KRN_TRY_LET(const Record head, plan_.head == plan_.base ? Result<Record>(base) : stack_record(plan_.head));
-    base_stack_ = base.id, head_stack_ = head.id;
+    base_.command = plan_.base, head_.command = plan_.head;
+    std::vector<Record> records = {machine};
+    KRN_TRY(add_stacks(&base_, &records));
+    if (plan_.head == plan_.base)
+      head_ = base_;
+    else
+      KRN_TRY(add_stacks(&head_, &records));
     machine_ = machine.id;
-    std::vector<Record> records = {machine, base};
-    if (head.id != base.id) records.push_back(head);
     if (std::any_of(plan_.variants.begin(), plan_.variants.end(), is_peer)) {
-      KRN_TRY_LET(records.emplace_back(), stack_record(plan_.peers));
-      peer_stack_ = records.back().id;
+      KRN_TRY_LET(const json parts, parts_of(plan_.peers, {}));
+      peer_stack_ = add_stack(parts, &records);
     }
     json cells = json::array();
     std::optional<double> least;
@@ -180,6 +197,7 @@ class Sitting {
           least = std::min(least.value_or(*gate), *gate);
       }
     const Fitness fitness = fitness_of(least, plan_.counts_only);
+    counts_decide_ = fitness == Fitness::kCounts && plan_.purpose == Purpose::kCompare;
     for (const Case& item : plan_.cases)
       records.push_back(make_record("case", {{"case", item.text()},
                                              {"model", item.model},
@@ -195,8 +213,8 @@ class Sitting {
                                               {"class", machine.text("class")},
                                               {"device", plan_.place.device},
                                               {"fitness", fitness_name(fitness)},
-                                              {"base", base.id},
-                                              {"head", head.id},
+                                              {"base", base_.stack},
+                                              {"head", head_.stack},
                                               {"cells", cells},
                                               {"threads", plan_.timing.threads},
                                               {"confirms", !plan_.confirm.empty()},
@@ -204,9 +222,45 @@ class Sitting {
     return write(std::move(records));
   }
 
-  Result<Record> stack_record(const std::string& program) {
+  // Its id.
+  static std::string add_stack(const json& parts, std::vector<Record>* records) {
+    Record record = make_record("stack", {{"parts", parts}});
+    if (std::none_of(records->begin(), records->end(), [&](const Record& each) { return each.id == record.id; }))
+      records->push_back(record);
+    return record.id;
+  }
+
+  // What a side consists of, and what of it trains if cases do.
+  Status add_stacks(Origin* side, std::vector<Record>* records) {
+    KRN_TRY_LET(json parts, parts_of(side->command, {}));
+    side->stack = add_stack(parts, records);
+    if (!plan_.trains()) return {};
+    side->package = find_package(side->command);
+    Result<json> python = plan_.peers.empty() ? no_trainer() : parts_of(plan_.peers, side->package);
+    if (!python.ok()) {
+      side->training = Status(Code::k_unsupported, "nothing trains here: " + reason_of(python.status()));
+      return {};
+    }
+    parts.update(*python);
+    side->training_stack = add_stack(parts, records);
+    return {};
+  }
+
+  static Result<json> no_trainer() {
+    return Status(Code::k_unsupported, "the command that trains is not known: give --peers bench/peers/worker");
+  }
+
+  // Why this way cannot be asked to train.
+  static Status can_train(const Origin& side, const std::string& variant) {
+    if (!side.training.ok()) return side.training;
+    if (variant != "auto" || !side.package.empty()) return {};
+    return Status(Code::k_unsupported, "no Python package of Keirin was built or installed with " + side.command);
+  }
+
+  Result<json> parts_of(const std::string& program, const std::string& package) {
     KRN_TRY_LET(Side side, Side::start(program));
-    Result<json> hello = side.ask({{"ask", "hello"}, {"device", plan_.place.device}}, kHelloDeadline);
+    Result<json> hello =
+        side.ask({{"ask", "hello"}, {"device", plan_.place.device}, {"package", package}}, kHelloDeadline);
     if (!hello.ok())
       return std::move(hello)
           .status()
@@ -216,7 +270,7 @@ class Sitting {
     if (hello->value("protocol", 0) != kProtocol)
       return Status(Code::k_version, {"this command speaks another protocol of the matrix", program,
                                       "nothing was measured", "build both sides from versions that have the same"});
-    return make_record("stack", {{"parts", hello->value("parts", json::object())}});
+    return hello->value("parts", json::object());
   }
 
   std::optional<double> gate_of_cell(const Case& item, const std::string& variant) const {
@@ -251,18 +305,24 @@ class Sitting {
   Result<std::string> measure_cell(const Case& item, Way* base, Way* head) {
     const std::optional<double> gate = gate_of_cell(item, head->variant);
     PairTimes times;
-    if (base->candidate.empty()) times.base.failed = find(item, base, &times.base);
+    if (item.trains()) {
+      times.base.failed = can_train(base_, base->variant);
+      if (times.base.failed.ok()) times.head.failed = can_train(head_, head->variant);
+    }
+    const bool can = times.base.failed.ok() && times.head.failed.ok();
+    if (can && base->candidate.empty()) times.base.failed = find(item, base, &times.base);
     // Equal stacks run the same plan, so that the same binary twice is the same twice.
     if (head->stack == base->stack && head->variant == base->variant) {
       head->candidate = base->candidate;
       times.head.cold_ns = times.base.cold_ns, times.head.fallbacks = times.base.fallbacks;
-      times.head.errors = times.base.errors;
-    } else if (times.base.failed.ok()) {
+      times.head.errors = times.base.errors, times.head.counts = times.base.counts;
+    } else if (can && times.base.failed.ok()) {
       times.head.failed = find(item, head, &times.head);
     }
     while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
-      const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || !needs_more_blocks(shifts(times), *gate);
+      const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || counts_decide_ ||
+                          !needs_more_blocks(shifts(times), *gate);
       if (have >= kMatrixLooks[0] && enough) break;
       time_blocks(item, *base, *head, timing(gate), have == 0 ? kMatrixLooks[0] : have, &times);
     }
@@ -315,7 +375,8 @@ class Sitting {
     if (!failed.ok()) reasons.push_back((times.base.failed.ok() ? "head: " : "base: ") + reason_of(failed));
     if (!times.contended.empty()) reasons.push_back(times.contended);
     fields["base"] = base_run.id;
-    const bool lost = times.base.failed.ok() && failed.code() == Code::k_unsupported && head.variant == base.variant;
+    const bool lost = times.base.failed.ok() && !base.candidate.empty() && failed.code() == Code::k_unsupported &&
+                      head.variant == base.variant;
     fields["status"] = lost ? kLost : !failed.ok() ? status_word(failed) : times.contended.empty() ? "ok" : "contended";
     fields["at_fault"] = failed.ok() ? "" : times.base.failed.ok() ? "head" : "base";
     fields["reasons"] = reasons;
@@ -351,7 +412,9 @@ class Sitting {
   const std::string name_;
   const double begin_;
   Clock::time_point end_ = Clock::time_point::max();
-  std::string machine_, base_stack_, head_stack_, peer_stack_;
+  Origin base_, head_;
+  bool counts_decide_ = false;  // no more blocks are taken than one look needs
+  std::string machine_, peer_stack_;
 };
 
 // Two that measure at a time measure each other.

@@ -5,6 +5,7 @@
 // cells need more blocks, and which have to be measured once more in fresh processes.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <string>
@@ -34,7 +35,7 @@ struct SittingPlan {
   std::vector<std::string> variants;  // eager, replay, compiled:<plugin>, auto, peer:<name>
   // Not empty: only these cells, which another host's report calls changed, so that a second host confirms or denies it.
   std::set<CellName> confirm;
-  std::string peers;                  // the command that runs peer:<name>; "" if none is asked for
+  std::string peers;                  // the command that trains and runs peer:<name>; "" if none is known
   Place place;                        // the device on which all of it runs
   PairOptions timing;
   double budget_seconds = 0;                     // 0: none; what it cuts off has no record
@@ -42,8 +43,11 @@ struct SittingPlan {
   bool counts_only = false;                      // times inform here, and decide nothing
   std::function<void(const std::string&)> tell;  // progress, one line each
 
+  bool trains() const {
+    return std::any_of(cases.begin(), cases.end(), [](const Case& item) { return item.trains(); });
+  }
   bool asks(const Case& item, const std::string& variant) const {
-    return confirm.empty() || confirm.count({item.text(), variant}) > 0;
+    return item.has(variant) && (confirm.empty() || confirm.count({item.text(), variant}) > 0);
   }
 };
 

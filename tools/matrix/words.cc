@@ -160,11 +160,16 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   std::stable_partition(plan.variants.begin(), plan.variants.end(), [](const std::string& v) { return v == "replay"; });
   if (words.list) {
     for (const Case& item : plan.cases)
-      for (const std::string& variant : plan.variants) fmt::print("{} {}\n", item.text(), variant);
+      for (const std::string& variant : plan.variants)
+        if (plan.asks(item, variant)) fmt::print("{} {}\n", item.text(), variant);
     return {};
   }
-  if (plan.cases.empty() && shard.count == 1)
-    return Status(Code::k_invalid_input, {"no case of the set is called so", words.pattern, "nothing was measured",
+  const bool asks = std::any_of(plan.cases.begin(), plan.cases.end(), [&](const Case& item) {
+    return std::any_of(plan.variants.begin(), plan.variants.end(),
+                       [&](const std::string& variant) { return plan.asks(item, variant); });
+  });
+  if (!asks && shard.count == 1)
+    return Status(Code::k_invalid_input, {"no case of the set is called so and has such a variant", words.pattern, "nothing was measured",
                                           "keirin matrix run --list"});
   KRN_TRY_LET(plan.place, find_place(words.device));
   if (!words.budget.empty()) {
@@ -179,12 +184,17 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   }
   KRN_TRY_LET(plan.head, words.head.empty() ? Result<std::string>(own_command()) : find_command(words.head));
   KRN_TRY_LET(plan.base, words.base.empty() ? Result<std::string>(plan.head) : find_command(words.base));
+  std::error_code error;
+  const fs::path worker = data_folder("peers") / "worker";  // in a build folder
+  if (plan.peers.empty() && fs::exists(worker, error)) plan.peers = worker;
   const auto peer = std::find_if(plan.variants.begin(), plan.variants.end(), is_peer);
   if (peer != plan.variants.end()) {
     if (plan.peers.empty() || purpose != Purpose::kRun)
       return Status(Code::k_invalid_input,
                     {"a peer is measured against eager by `keirin matrix run`, with the command that runs it", *peer,
                      "nothing was measured", "give --peers bench/peers/worker"});
+  }
+  if (!plan.peers.empty()) {
     KRN_TRY_LET(plan.peers, find_command(plan.peers));
   }
   plan.tell = [&words](const std::string& line) {
@@ -229,7 +239,8 @@ void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');
   word.add_option("--peers", words.plan.peers,
-                  "the command that runs peer:NAME: bench/peers/worker, or one that speaks its words");
+                  "the command that trains and runs peer:NAME: bench/peers/worker, or one that speaks its words; "
+                  "known where this command was built");
   word.add_option("--shard", words.shard, "a part of the set, as 3/8; auto: as Slurm or Kubernetes say")
       ->capture_default_str();
   word.add_option("--shards", words.shards,

@@ -17,6 +17,7 @@
 #include "core/base/sha256.h"
 #include "core/host/plugins.h"
 #include "core/host/worker/channel.h"
+#include "core/tune/instructions.h"
 #include "core/tune/interference.h"
 #include "core/tune/stats.h"
 #include "tools/matrix/cases.h"
@@ -78,6 +79,19 @@ json fallbacks_of(const ModelReport& report) {
   return once;
 }
 
+// What is the same in each process that runs the same plan (judge.cc says which of it decides).
+json counts_of(const ModelReport& report) {
+  json out = {{"nodes", report.nodes},
+              {"nodes_compiled", report.nodes_compiled},
+              {"nodes_eager", report.nodes - report.nodes_compiled},
+              {"nodes_opaque", report.nodes_opaque},
+              {"segments", report.segments.size()},
+              {"peak_bytes", report.peak_bytes}};
+  if (report.steps_of == report.chosen) out["steps"] = report.steps.size();
+  if (report.kernels_generated > 0) out["kernels_generated"] = report.kernels_generated;  // else they were cached
+  return out;
+}
+
 class Worker {
  public:
   Result<json> answer(const json& question) {
@@ -109,6 +123,7 @@ class Worker {
 
   Result<json> open(const json& question) {
     KRN_TRY_LET(const Case item, parse_case(question.value("case", "")));
+    if (item.trains()) return Status(Code::k_unsupported, "this worker trains nothing: bench/peers/worker does");
     const std::string variant = question.value("variant", ""), candidate = question.value("candidate", "");
     Options options;
     options.device = question.value("device", "cpu");
@@ -170,16 +185,24 @@ class Worker {
       out["fallbacks"] = fallbacks_of(report);
       out["errors"] = {{"answer", report.max_error},
                        {"eager", report.eager_error}};  // before 64 bits, by the largest element
-      out["counts"] = {{"nodes", report.nodes},
-                       {"nodes_compiled", report.nodes_compiled},
-                       {"nodes_opaque", report.nodes_opaque},
-                       {"steps", report.steps.size()},
-                       {"peak_bytes", report.peak_bytes}};
+      out["counts"] = counts_of(report);
     }
+    KRN_TRY(count_instructions(&out["counts"]));
     out["threads"] = runtime_->tensors().num_threads();
     out["build_ns"] = since(begin);
     interference_.emplace();
     return out;
+  }
+
+  // Of a call after one that warms up, under an emulator that counts.
+  Status count_instructions(json* counts) {
+    const std::optional<InstructionCount> count = InstructionCount::of_environment();
+    if (!count || !count->address()) return {};
+    KRN_TRY(call(kInputSets));
+    const uint64_t before = count->now();
+    KRN_TRY(call(1));
+    (*counts)["instructions"] = count->now() - before;
+    return {};
   }
 
   // Until the device is done with them.

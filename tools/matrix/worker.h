@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words between the matrix and its workers: `keirin matrix-worker` of either side, or an adapter to somebody else's
-// compiler (bench/peers/worker), one model in one variant per process, that is asked over a channel
+// The words between the matrix and its workers: `keirin matrix-worker` of either side, or a Python process that trains or
+// adapts somebody else's compiler (bench/peers/worker), one model in one variant per process, that is asked over a channel
 // (core/host/worker/channel.h) and sleeps between questions. A question is {"ask": word, ...}; an answer is an object, or
 // {"error": {"code", "what"}}. Both sides may be of different versions of Keirin: a field is added, never renamed. What
 // an answer has to hold is checked in side.cc.
 //
-//   hello  device                                  -> protocol, parts {name: version or build}
+//   hello  device, package                         -> protocol, parts {name: version or build}
+//          (package: where Python finds Keirin, for a case that trains; else empty)
 //   open   case, variant, candidate, device,       -> chosen, disturbed, counts {name: number}, fallbacks [text],
-//          threads, cache, verify                    build_ns, threads, errors {name: number}
+//          threads, cache, verify, package           build_ns, threads, errors {name: number}
 //          (candidate: what answers; empty: found by the variant's race)
 //   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
 //   device                                         -> disturbed (what others do on the device, in words, over its last

@@ -65,7 +65,8 @@ function matrixPage(data) {
           (report) =>
               el("p", {}, el("b", {}, report.class),
                  `: ${version(report.base)} → ${version(report.head)}, ${report.cells.length} cells, ${dayText(report.time)}; `,
-                 report.fitness === "timing" ? "times decide" : "times inform only",
+                 report.fitness === "timing" ? "times decide" :
+                     report.purpose === "compare" ? "times inform only, counts decide" : "times inform only",
                  report.cells.some((cell) => cell.gated) ? "." : "; no cell decides anything.")),
       shown()
           .filter((report) => report.warnings)

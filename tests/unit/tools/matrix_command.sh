@@ -35,6 +35,11 @@ exits 4 "$keirin" matrix selfcheck --set ./absent --variants eager --store absen
 exits 0 "$keirin" matrix selfcheck --cases 'mlp*' --variants compiled:nosuch --store absent-plugin --quiet
 grep -q '1 not_run' out || { fail "a plugin that is absent is not shown as not run"; cat out; }
 
+# Nor is a step of training that a worker without Python is asked for.
+echo 'mlp/small/f32/train/single/default' >training
+exits 0 "$keirin" matrix run --set ./training --variants eager --peers "$keirin" --store untrained --quiet
+grep -q 'not_run; .*trains nothing' out || { fail "a command that trains nothing was taken for one that does"; cat out; }
+
 for word in selfcheck run "compare --base $keirin"; do
   # shellcheck disable=SC2086
   "$keirin" matrix $word --cases 'mlp*' --variants auto --threads 1 --gate 90 --store store --json report.json --md report.md \

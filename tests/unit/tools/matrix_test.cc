@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 
 #include "tests/support/temp_folder.h"
@@ -53,6 +54,9 @@ struct Cell {
   double ratio = 1, noise = 0.002;
   json gate = 0.01;
   bool confirm = true;
+  std::string fitness = "timing";  // of the sitting: the first cell's
+  json base_counts = json::object(), head_counts = json::object();
+  std::string base_candidate = "cpu/all", head_candidate = "cpu/all";
 };
 
 std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string& purpose = "compare",
@@ -64,7 +68,7 @@ std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string
                                                      {"time", time},
                                                      {"machine", "m"},
                                                      {"class", "x86"},
-                                                     {"fitness", "timing"},
+                                                     {"fitness", cells[0].fitness},
                                                      {"base", "b"},
                                                      {"head", "h"},
                                                      {"cells", planned}})};
@@ -78,9 +82,13 @@ std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string
                      {"case", cell.item},
                      {"variant", cell.variant},
                      {"stage", stage},
-                     {"side", "base"}};
+                     {"side", "base"},
+                     {"candidate", cell.base_candidate},
+                     {"counts", cell.base_counts}};
       const Record base = make_record("run", fields);
       fields.update({{"side", "head"},
+                     {"candidate", cell.head_candidate},
+                     {"counts", cell.head_counts},
                      {"base", base.id},
                      {"status", cell.status},
                      {"at_fault", cell.at_fault},
@@ -300,6 +308,41 @@ TEST(MatrixJudge, LabelsAndExitCodes) {
       << "a peer's wrong numbers are not ours";
   EXPECT_EQ(outcome({.variant = "compiled:cpu", .ratio = 1.06}, "run"), Outcome("regressed", kOk))
       << "what was not chosen may be slow";
+}
+
+TEST(MatrixJudge, CountsDecideWhereTimesInform) {
+  const json counts = {{"steps", 2}, {"peak_bytes", 1000}, {"nodes", 7}};
+  const auto reported = [&](const std::function<void(Cell*)>& change, const std::string& purpose = "compare") {
+    Cell cell{.ratio = 1.2, .confirm = false, .fitness = "counts", .base_counts = counts, .head_counts = counts};
+    change(&cell);
+    const Result<json> report = report_json(store_of(sitting_of({cell}, purpose)), "");
+    EXPECT_TRUE(report.ok());
+    return *report;
+  };
+  const auto label = [](const json& report) { return report["cells"][0]["label"].get<std::string>(); };
+
+  const json same = reported([](Cell* cell) { cell->head_counts["nodes"] = 8, cell->head_counts["peak_bytes"] = 1010; });
+  EXPECT_EQ(label(same), "unchanged") << "nodes say nothing, and so much more memory is none";
+  EXPECT_EQ(exit_code(same), kOk);
+  EXPECT_TRUE(same["cells"][0]["gated"].get<bool>());
+
+  const json more = reported([](Cell* cell) { cell->head_counts["steps"] = 3, cell->head_counts["peak_bytes"] = 900; });
+  EXPECT_EQ(label(more), "regressed") << "what is better does not pay for what is worse";
+  EXPECT_EQ(exit_code(more), kFailed);
+  EXPECT_EQ(more["cells"][0]["reasons"], json({"steps 2 -> 3", "peak_bytes 1000 -> 900"}));
+  EXPECT_NE(report_junit(more).find("<failure"), std::string::npos);
+
+  EXPECT_EQ(label(reported([](Cell* cell) { cell->head_counts["peak_bytes"] = 989; })), "improved");
+  EXPECT_EQ(label(reported([](Cell* cell) { cell->status = "contended"; })), "unchanged") << "a count is not disturbed";
+  EXPECT_EQ(exit_code(reported([](Cell* cell) { cell->status = "crashed", cell->at_fault = "head"; })), kFailed);
+  for (const json& report : {reported([](Cell* cell) { cell->head_candidate = "cpu/other"; }),
+                             reported([](Cell* cell) { cell->head_counts = {{"nodes", 7}}; }),
+                             reported([](Cell* cell) { cell->head_counts = {{"steps", "2"}, {"peak_bytes", -1}}; })}) {
+    EXPECT_EQ(label(report), "inconclusive");
+    EXPECT_EQ(exit_code(report), kUndecided) << "nothing was shown";
+  }
+  const json run = reported([](Cell* cell) { cell->head_counts["steps"] = 3; }, "run");
+  EXPECT_FALSE(run["cells"][0]["gated"].get<bool>()) << "eager's counts are no level for a plan's";
 }
 
 TEST(MatrixJudge, AKilledSittingShowsWhatItDidNotReach) {
