@@ -37,7 +37,7 @@ endif()
 if(TARGET conformance AND TARGET graphs)
   # What `keirin certify` runs.
   set_target_properties(conformance graphs PROPERTIES INSTALL_RPATH "$ORIGIN/../../../${CMAKE_INSTALL_LIBDIR}/keirin/torch/lib")
-  install(TARGETS conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
+  install(TARGETS checks conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
   install(FILES tests/conformance/skips.txt DESTINATION libexec/keirin/certify)
 endif()
 install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
