@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "core/host/find/manifest.h"
 
@@ -37,6 +37,7 @@ Trial::Trial(Request request, std::function<void(const char*)> say)
     : hardware(find_hardware()), request_(std::move(request)), say_(std::move(say)) {}
 
 krn_code Trial::call(const char* name, const std::function<krn_code(krn_err*)>& f) {
+  const char* const outer = std::exchange(in_call_, name);
   say_(name);
   auto err = std::make_unique<krn_err>();
   krn_code code = KRN_STATUS_internal;
@@ -50,6 +51,8 @@ krn_code Trial::call(const char* name, const std::function<krn_code(krn_err*)>& 
     fail("{} threw an exception across the boundary", name);
   }
   text.assign(err->text, err->size);
+  in_call_ = outer;
+  if (outer) say_(outer);  // this was a step up on the way to it
   if (after_call) after_call(name);
   return code;
 }

@@ -143,6 +143,7 @@ class Trial {
  private:
   Request request_;
   std::function<void(const char*)> say_;
+  const char* in_call_ = nullptr;
   void* library_ = nullptr;
   std::optional<krn_answer> answer_;
   bool has_tables_ = false, opened_ = false;
