@@ -37,8 +37,11 @@ endif()
 if(TARGET conformance AND TARGET graphs)
   # What `keirin certify` runs.
   set_target_properties(conformance graphs PROPERTIES INSTALL_RPATH "$ORIGIN/../../../${CMAKE_INSTALL_LIBDIR}/keirin/torch/lib")
-  install(TARGETS checks conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
+  install(TARGETS conformance graphs RUNTIME DESTINATION libexec/keirin/certify)
   install(FILES tests/conformance/skips.txt DESTINATION libexec/keirin/certify)
+endif()
+if(TARGET certify_checks)
+  install(TARGETS certify_checks RUNTIME DESTINATION libexec/keirin/certify)
 endif()
 install(DIRECTORY ${PROJECT_BINARY_DIR}/plugins/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/plugins USE_SOURCE_PERMISSIONS
         ${KEIRIN_PLUGIN_FILES})

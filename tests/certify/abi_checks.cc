@@ -63,7 +63,9 @@ void is_itself(Trial& t) {
          text_of(a.version));
 }
 
-void has_build_id(Trial& t) { expect(t.answer().build_id.size > 0, "the answer's build_id is empty: other builds' code is taken for its own"); }
+void has_build_id(Trial& t) {
+  expect(t.answer().build_id.size > 0, "the answer's build_id is empty: other builds' code is taken for its own");
+}
 
 void unknown_tables(Trial& t) {
   expect(!t.answer().get_table("krn.of_a_later_version", 1), "it gives a table under a name that nobody has defined");

@@ -53,7 +53,8 @@ std::vector<krn_hw> all_items(Trial& t) {
 void enumerates(Trial& t) { t.enumerate(all_items(t)); }
 
 void gives_reasons(Trial& t) {
-  for (const Found& f : t.enumerate(all_items(t))) expect(f.device || !f.why_not.empty(), "item {} is not used, and no reason is given", f.item);
+  for (const Found& f : t.enumerate(all_items(t)))
+    expect(f.device || !f.why_not.empty(), "item {} is not used, and no reason is given", f.item);
 }
 
 void no_hardware(Trial& t) { t.enumerate(std::vector<krn_hw>{}); }
@@ -112,7 +113,8 @@ void health_is_quick(Trial& t) {
     (void)t.call("krn.device.health", [&](krn_err*) { return t.devices().health(dev); });
     best = std::min(best, Clock::now() - begin);
   }
-  expect(best < std::chrono::milliseconds(1), "krn.device.health waits: {:.1f} ms", std::chrono::duration<double, std::milli>(best).count());
+  const double ms = std::chrono::duration<double, std::milli>(best).count();
+  expect(ms < 1, "krn.device.health waits: {:.1f} ms", ms);
 }
 
 void condition(Trial& t) {

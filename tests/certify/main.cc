@@ -110,7 +110,8 @@ Descriptor memory_file(const char* name, const std::string& text) {
 std::string all_of(const Descriptor& file) {
   std::string out;
   char part[4096];
-  for (ssize_t n; (n = ::pread(file.get(), part, sizeof part, static_cast<off_t>(out.size()))) > 0;) out.append(part, static_cast<size_t>(n));
+  for (ssize_t n; (n = ::pread(file.get(), part, sizeof part, static_cast<off_t>(out.size()))) > 0;)
+    out.append(part, static_cast<size_t>(n));
   return out;
 }
 

@@ -24,8 +24,8 @@ class File {
     bytes_ = std::move(all).str();
     header_ = at<Elf64_Ehdr>(0);
     expect(std::memcmp(header_.e_ident, ELFMAG, SELFMAG) == 0 && header_.e_ident[EI_CLASS] == ELFCLASS64, "it is no 64-bit ELF file");
-    for (int i = 0; i < header_.e_phnum; ++i) segments.push_back(at<Elf64_Phdr>(header_.e_phoff + static_cast<uint64_t>(i) * sizeof(Elf64_Phdr)));
-    for (int i = 0; i < header_.e_shnum; ++i) sections_.push_back(at<Elf64_Shdr>(header_.e_shoff + static_cast<uint64_t>(i) * sizeof(Elf64_Shdr)));
+    for (uint64_t i = 0; i < header_.e_phnum; ++i) segments.push_back(at<Elf64_Phdr>(header_.e_phoff + i * sizeof(Elf64_Phdr)));
+    for (uint64_t i = 0; i < header_.e_shnum; ++i) sections_.push_back(at<Elf64_Shdr>(header_.e_shoff + i * sizeof(Elf64_Shdr)));
     for (const Elf64_Shdr& s : sections_) {
       if (s.sh_type == SHT_DYNAMIC)
         for (uint64_t k = 0; k < s.sh_size / sizeof(Elf64_Dyn); ++k) dynamic.push_back(at<Elf64_Dyn>(s.sh_offset + k * sizeof(Elf64_Dyn)));
@@ -110,8 +110,8 @@ void never_unloaded(Trial& t) {
 }
 
 void no_static_tls(Trial& t) {
-  expect(!(File(t.request().library).flags(DT_FLAGS) & DF_STATIC_TLS), "it needs a part of the block of static thread variables, which runs "
-         "out when libraries are opened at run time: compile with -ftls-model=global-dynamic");
+  expect(!(File(t.request().library).flags(DT_FLAGS) & DF_STATIC_TLS), "it needs a part of the block of static thread variables, which "
+         "runs out when libraries are opened at run time: compile with -ftls-model=global-dynamic");
 }
 
 void no_text_relocations(Trial& t) {

@@ -61,7 +61,8 @@ std::vector<Group> run_checks(const Subject& subject, const Programs& programs, 
   if (!words.only.empty()) run.push_back("--check=" + words.only);
   const std::string ended = run_group(run, log);
   std::vector<Group> groups;
-  for (const auto& [letter, word] : kLetters) groups.push_back({.name = std::string(1, letter), .title = fmt::format("{} {}", letter, word)});
+  for (const auto& [letter, word] : kLetters)
+    groups.push_back({.name = std::string(1, letter), .title = fmt::format("{} {}", letter, word)});
   const nlohmann::json told = nlohmann::json::parse(what_it_wrote(json), nullptr, false);
   if (!told.is_object()) {
     groups.resize(1);

@@ -54,17 +54,18 @@ Result<std::string> sheet_of(const std::string& library) {
     }
     ++computed;
     rows += fmt::format("| {} |", row.at("name").get<std::string>());
-    for (const char* dtype : kDTypes) rows += fmt::format(" {} |", row.at("dtypes").contains(dtype) ? cell_of(row.at("dtypes").at(dtype)) : "");
+    const nlohmann::json& by_dtype = row.at("dtypes");
+    for (const char* dtype : kDTypes) rows += fmt::format(" {} |", by_dtype.contains(dtype) ? cell_of(by_dtype.at(dtype)) : "");
     rows += "\n";
   }
   std::string head = "| operator |", line = "|---|";
   for (const char* dtype : kDTypes) head += fmt::format(" {} |", dtype), line += "---|";
-  return fmt::format("# {} {}\n\n{} of {} operators of the table are computed, on {}: {} cases right, {} wrong. Library's SHA-256: `{}`.\n\n"
-                     "A cell is how many cases were compiled, run and found right, against a 64-bit formula, or within eager's own error of "
-                     "fp64; `eager`: what is not claimed, which eager computes; `known`: what is known to fail; empty: no case.\n\n"
-                     "{}\n{}\n{}\n{}",
-                     subject.manifest.name, subject.manifest.version, computed, operators, host_os_arch(), passed, failed, subject.sha256, head,
-                     line, rows, eager.empty() ? "" : fmt::format("Eager's: {}.\n", eager));
+  constexpr const char* kSheet =
+      "# {} {}\n\n{} of {} operators of the table are computed, on {}: {} cases right, {} wrong. Library's SHA-256: `{}`.\n\n"
+      "A cell is how many cases were compiled, run and found right, against a 64-bit formula, or within eager's own error of fp64; "
+      "`eager`: what is not claimed, which eager computes; `known`: what is known to fail; empty: no case.\n\n{}\n{}\n{}{}";
+  return fmt::format(kSheet, subject.manifest.name, subject.manifest.version, computed, operators, host_os_arch(), passed, failed,
+                     subject.sha256, head, line, rows, eager.empty() ? "" : fmt::format("\nEager's: {}.\n", eager));
 }
 
 }  // namespace keirin::tools::certify

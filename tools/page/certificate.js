@@ -40,7 +40,7 @@ function failuresPart(group) {
 
 function checksPart(group) {
   if (!list(group.checks).length) return [];
-  return [sortedTable(
+  return [el("h3", {}, "Checks"), sortedTable(
       "Checks of " + group.title,
       [
         {name: "check", head: true, value: (each) => each.name, show: (each) => each.name},
@@ -55,7 +55,7 @@ function checksPart(group) {
 function operatorsPart(group) {
   const claimed = list(group.operators).filter((each) => each.passed + each.failed > 0);
   if (!claimed.length) return [];
-  return [sortedTable(
+  return [el("h3", {}, "Operators"), sortedTable(
       "Operators of " + group.title,
       [
         {name: "operator", head: true, value: (each) => each.name, show: (each) => each.name},
