@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # keirin certify: the reference passes, and plugins of bad_plugin.cc fail, each by what is wrong with it, with a command that repeats it;
 # what is no plugin is a usage error. Arguments: the keirin command, the folder of the fault plugins, the reference's library, its list of
-# known failures, the folder of the known-bad plugins.
+# known failures, the folder of the known-bad plugins (tests/certify).
 set -uo pipefail
 keirin=$1 faults=$2 reference=$3 known=$4 bad=$5
 folder=$(mktemp -d)
@@ -70,4 +70,11 @@ expect 1 'nothing: no case' "$faults/good" --case 'operators/sin/*'
 expect 2 'not one plugin: there is no such file' nothing.so
 expect 2 'not one plugin: several' "$faults"
 expect 2 'begins with a group, A to K, or with operators, bytes or graphs' "$reference" --case nothing
+
+# What a plugin computes, as a table: relu on f32 in most layouts, the rest is eager's.
+"$keirin" plugins --sheet good --plugin "$bad/good" --only-plugin good > out 2>&1
+grep -Eq '^\| relu \| [1-9][0-9]*, [1-9][0-9]* eager \| eager \|' out && grep -Eq '^3 of [1-9][0-9]+ operators .* 0 wrong' out ||
+  { echo "keirin plugins --sheet good:"; cat out; failed=1; }
+"$keirin" plugins --sheet nobody --plugin "$bad/good" --only-plugin good > out 2>&1
+[[ $? == 2 ]] && grep -q 'no plugin is called "nobody"' out || { echo "keirin plugins --sheet nobody:"; cat out; failed=1; }
 exit $failed
