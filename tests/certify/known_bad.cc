@@ -87,7 +87,8 @@ struct krn_exec {
   void* block = nullptr;       // of the host's memory
   float scale = 1;
   bool retained = false, dead = false;  // for who does not count
-  std::thread::id made_by = std::this_thread::get_id(), last_run_by = made_by;
+  const std::thread::id made_by = std::this_thread::get_id();
+  std::atomic<std::thread::id> last_run_by{made_by};
   const void *first_inputs = nullptr, *region = nullptr;
   float* first_output = nullptr;
 };
@@ -543,9 +544,9 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run_in, krn_err* err) {
     return KRN_STATUS_ok;
   }
   if (IS(shares_scratch)) {  // one answer for all threads in it
-    if (exec->last_run_by != std::this_thread::get_id()) exec->last_run_by = std::this_thread::get_id(), ::usleep(2000);
     const int others = exec->running++;
-    if (others > 0) ::usleep(500);
+    // Long enough for another one to come in, however busy the machine is.
+    if (exec->last_run_by.exchange(std::this_thread::get_id()) != std::this_thread::get_id()) ::usleep(20000);
     const krn_code code = run_now(exec, run, err);
     const bool alone = others == 0 && exec->running == 1;
     --exec->running;
@@ -555,7 +556,7 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run_in, krn_err* err) {
   if (IS(runs_one_at_a_time)) {
     const int others = g_running++;
     krn_exec* const last = g_last_exec.exchange(exec);
-    if (last != exec) ::usleep(1000);
+    if (last != exec) ::usleep(20000);
     const krn_code code = run_now(exec, run, err);
     --g_running;
     if (others > 0 && last && last != exec) static_cast<float*>(run.outputs[0].data)[0] += 1;
