@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// keirin plugins: every plugin and device that was found, and for each one that is not used, why.
+// keirin plugins: every plugin and device that was found, and for each one that is not used, why; of one of them, what it computes.
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/host/plugins.h"
+#include "tools/certify/sheet.h"
 #include "tools/options.h"
 
 namespace keirin::tools {
@@ -15,6 +16,7 @@ namespace {
 struct Plugins {
   CommonOptions common;
   bool why = false;
+  std::string sheet;  // a plugin's name
 };
 
 nlohmann::json to_json(const PluginReport& report) {
@@ -38,9 +40,25 @@ void print(std::FILE* out, const PluginReport& report, bool why) {
     fmt::print(out, "  {:<24} {}\n", device.hardware, device.used ? "used as " + device.name : "not used: " + device.reason);
 }
 
+// What the plugin of that name computes, as Markdown.
+Status show_sheet(const Plugins& plugins, const std::vector<PluginReport>& reports) {
+  std::string names;
+  for (const PluginReport& report : reports) {
+    if (report.name == plugins.sheet && !report.library.empty()) {
+      KRN_TRY_LET(const std::string text, certify::sheet_of(report.library));
+      fmt::print("{}", text);
+      return {};
+    }
+    names += (names.empty() ? "" : ", ") + report.name;
+  }
+  return Status(Code::k_invalid_input, {fmt::format("no plugin is called \"{}\"", plugins.sheet), {}, "nothing was run",
+                                        names.empty() ? "no plugin was found: name a folder with --plugin" : "there are " + names});
+}
+
 Status run(Plugins& plugins) {
   plugins.common.finish();
   KRN_TRY_LET(auto runtime, Runtime::open(plugins.common.runtime));
+  if (!plugins.sheet.empty()) return show_sheet(plugins, runtime->plugins().reports());
   nlohmann::json all = nlohmann::json::array();
   for (const PluginReport& report : runtime->plugins().reports()) {
     print(text_out(plugins.common.json), report, plugins.why);
@@ -58,6 +76,8 @@ void add_plugins(CLI::App& app, int& exit_code) {
   auto state = std::make_shared<Plugins>();
   CLI::App* word = app.add_subcommand("plugins", "list plugins and devices");
   word->add_flag("--why", state->why, "also paths, devices and what to do about each one that is not used");
+  word->add_option("--sheet", state->sheet,
+                   "what the plugin of this name computes, tried case by case, as a table of operators and dtypes in Markdown; minutes");
   state->common.add_machine_to(*word);
   word->callback([state, &exit_code] {
     Status status = run(*state);

@@ -49,6 +49,7 @@ struct Skip {
 struct Counts {
   int64_t cases = 0, passed = 0, failed = 0, unclaimed = 0, skipped = 0;
   std::vector<std::pair<std::string, std::string>> failures;  // the first ones: case, reason
+  std::map<std::string, Counts> by_dtype;                     // of a row
 };
 
 class Suite {
@@ -147,33 +148,39 @@ class Suite {
     for (const auto& [name, n] : by_row_) {
       nlohmann::json failures = nlohmann::json::array();
       for (const auto& [which, reason] : n.failures) failures.push_back({{"case", which}, {"reason", reason}});
+      nlohmann::json dtypes = nlohmann::json::object();
+      for (const auto& [dtype, d] : n.by_dtype)
+        dtypes[dtype] = {{"passed", d.passed}, {"failed", d.failed}, {"unclaimed", d.unclaimed}, {"skipped", d.skipped}};
       rows.push_back({{"name", name}, {"passed", n.passed}, {"failed", n.failed}, {"unclaimed", n.unclaimed}, {"skipped", n.skipped},
-                      {"failures", failures}});
+                      {"failures", failures}, {"dtypes", dtypes}});
     }
     std::ofstream(options.json) << nlohmann::json{{"operators", rows}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 
   void take(const Case& c, const Outcome& outcome, int& shown) {
-    ++counts_.cases;
     Counts& row = by_row_[std::string(op_name(c.row))];
+    const auto count = [&](int64_t Counts::* what) {
+      for (Counts* n : {&counts_, &row, &row.by_dtype[std::string(dtype_name(c.dtype))]}) ++(n->*what);
+    };
+    count(&Counts::cases);
     if (outcome.eager_differs) ++eager_differs_[std::string(op_name(c.row))];
     if (outcome.verdict == Outcome::kUnclaimed) {
-      ++counts_.unclaimed, ++row.unclaimed;
+      count(&Counts::unclaimed);
       unclaimed_[outcome.reason].insert(std::string(op_name(c.row)));
       return;
     }
     const bool passed = outcome.verdict == Outcome::kPassed;
     if (const Skip* skip = skip_of(c, outcome)) {
-      ++counts_.skipped, ++row.skipped;
+      count(&Counts::skipped);
       if (passed && !skip->reason.starts_with("either way:"))
         show(outcome, "passes, but " + options.skips + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
       return;
     }
     if (passed) {
-      ++counts_.passed, ++row.passed;
+      count(&Counts::passed);
       return;
     }
-    ++counts_.failed, ++row.failed;
+    count(&Counts::failed);
     if (row.failures.size() < kShown) row.failures.emplace_back(outcome.name, outcome.reason);
     show(outcome, outcome.reason, shown);
   }

@@ -210,9 +210,12 @@ def main() -> int:
             )
         paths["model"] = pictures / "model.html"
         subprocess.run([keirin, "bench", "mlp", "gcn", "--html", paths["model"], "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        paths["certificate"] = pictures / "certificate.html"
+        bad = Path(keirin).parent / "known_bad" / "leaks_runs"
+        subprocess.run([keirin, "certify", bad, "--case", "G", "--html", paths["certificate"]], check=False, stdout=subprocess.DEVNULL)
     page = chromium.Page(program)
     try:
-        for name in ("matrix", "model"):
+        for name in ("matrix", "model", "certificate"):
             looks_right(page, paths[name], name, pictures)
         for dark in (False, True):
             page.open(paths["matrix"], 1280, 900, dark)

@@ -13,8 +13,9 @@
 namespace keirin::tools {
 
 enum class View {
-  kMatrix,  // data: page_json of tools/matrix/report.h
-  kModels   // data: bench_json of core/exec/report.h
+  kMatrix,      // data: page_json of tools/matrix/report.h
+  kModels,      // data: bench_json of core/exec/report.h
+  kCertificate  // data: to_json of tools/certify/report.h
 };
 
 // Text as HTML and XML write it, also between double quotes.
@@ -25,7 +26,7 @@ std::string page_html(std::string_view title, View view, const nlohmann::json& d
 
 // The files of this folder, as cmake/embed_text.cmake names them.
 namespace page_text {
-extern const std::string_view frame, style, pieces, cell, matrix, model;
+extern const std::string_view frame, style, pieces, cell, matrix, model, certificate;
 }
 
 }  // namespace keirin::tools

@@ -130,6 +130,7 @@ class Checker {
       case kOp_scatter: return axis(a_.dim, x) && x == out_ && in(1).size() == x.size() && in(2).size() == x.size() ? "" : bad;
       case kOp_index_reduce:
         return axis(a_.dim, x) && x == out_ && in(1).size() == 1 && equal_but(in(2), x, a_.dim) && in(2)[a_.dim] == in(1)[0] ? "" : bad;
+      case kOp_cumsum: return x == out_ && (x.empty() || axis(a_.dim, x)) ? "" : bad;
       default: return "";
     }
   }
@@ -159,6 +160,15 @@ class Checker {
       case kOp_adaptive_avg_pool: return spatial(a_.sizes) && equal_lead(x, a_.sizes.size()) ? "" : "a window of other rank";
       case kOp_upsample_nearest:
       case kOp_upsample_bilinear: return x.size() > 2 && equal_lead(x, x.size() - 2) ? "" : "sizes of other rank";
+      case kOp_attention: {
+        const bool whole = n_.operands.size() > 2 && n_.operands[1] >= 0 && n_.operands[2] >= 0;
+        return whole && x.size() > 2 && in(1).size() == x.size() && in(2).size() == x.size() ? "" : "operands of other rank";
+      }
+      case kOp_embedding_bag: {
+        if (n_.operands.size() < 2 || n_.operands[1] < 0 || x.size() != 2 || out_.size() != 2) return "a table or bags of other rank";
+        const bool offsets = n_.operands.size() > 2 && n_.operands[2] >= 0;
+        return in(1).size() == (offsets ? 1u : 2u) && (!offsets || in(2).size() == 1) ? "" : "indices of other rank";
+      }
       default: return "";
     }
   }
@@ -174,13 +184,16 @@ class Checker {
 
 }  // namespace
 
-void check_region(const FlatRegion& region) {
+std::string misfit_of(const FlatRegion& region) {
   for (const TensorNode& n : region.nodes) {
-    std::string wrong = n.results.empty() ? "no result" : Checker(region, n).check();
-    if (!wrong.empty()) {
-      throw kit::Error(KRN_STATUS_corrupt, "node " + std::to_string(n.claim_node) + " (" + std::string(op_name(n.op)) + ") has " + wrong);
-    }
+    const std::string wrong = n.results.empty() ? "no result" : Checker(region, n).check();
+    if (!wrong.empty()) return "node " + std::to_string(n.claim_node) + " (" + std::string(op_name(n.op)) + ") has " + wrong;
   }
+  return "";
+}
+
+void check_region(const FlatRegion& region) {
+  if (const std::string misfit = misfit_of(region); !misfit.empty()) throw kit::Error(KRN_STATUS_corrupt, misfit);
 }
 
 }  // namespace keirin::codegen

@@ -8,7 +8,9 @@
 
 namespace keirin::codegen {
 
-// Throws kit::Error(corrupt) naming the first node that does not fit.
+// The first node that does not fit, and how: "node 3 (cumsum) has ..."; empty if all fit.
+std::string misfit_of(const FlatRegion& region);
+// Throws kit::Error(corrupt) with it.
 void check_region(const FlatRegion& region);
 
 }  // namespace keirin::codegen

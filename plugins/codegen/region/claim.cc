@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plugins/codegen/region/check_region.h"
 #include "plugins/codegen/region/region.h"
 #include "plugins/codegen/region/rewrite.h"
 
@@ -158,6 +159,7 @@ class Claimer {
 
   // Rewrites the last node, and checks that the library takes the anchors this makes.
   std::string rewritten(FlatRegion& r) const {
+    if (std::string misfit = misfit_of(r); !misfit.empty()) return misfit;  // a rewrite indexes with what it is given
     const size_t given = r.nodes.size();
     std::string why = rewrite(r, static_cast<int>(given) - 1, backend_.target());
     for (size_t n = given; why.empty() && n < r.nodes.size(); ++n) {
