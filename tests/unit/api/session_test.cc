@@ -268,7 +268,8 @@ TEST(Session, NoPluginIsTheFirstReason) {
   ASSERT_TRUE(report.ok()) << report.status().text();
   EXPECT_EQ(report->reasons.at(0).rfind("no plugin compiles for cpu: ", 0), 0u) << report->reasons.at(0);
   EXPECT_NE(report->reasons.at(0).find("was not asked for by name"), std::string::npos) << report->reasons.at(0);
-  EXPECT_NE(bench_table({*report}).find("eager: no plugin compiles for cpu"), std::string::npos) << bench_table({*report});
+  // Of so small a model eager's replay may be faster: it is the first reason of whichever answers.
+  EXPECT_NE(bench_table({*report}).find(report->chosen + ": no plugin compiles for cpu"), std::string::npos) << bench_table({*report});
   options.fallback = Fallback::kWarn;
   report = open("mlp", options)->compile(*session->example_inputs(1));
   ASSERT_TRUE(report.ok());
