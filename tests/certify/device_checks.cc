@@ -80,9 +80,9 @@ void describes_alike(Trial& t) {
 void facts(Trial& t) {
   const krn_device_desc d = t.describe(t.device());
   const auto sane = [](double x) { return std::isfinite(x) && x >= 0; };
-  expect(sane(d.bytes_per_s) && sane(d.launch_ns), "memory rate or launch cost is no number from 0 on");
+  expect(sane(d.bytes_per_s) && sane(d.launch_ns), "memory rate or launch cost is not a number of at least 0");
   expect(d.prior_score <= 1000, "the prior is {}, and 1000 is the most", d.prior_score);
-  expect((d.alignment & (d.alignment - 1)) == 0, "the alignment is {}, which is no power of two", d.alignment);
+  expect((d.alignment & (d.alignment - 1)) == 0, "the alignment is {}, which is not a power of two", d.alignment);
   expect(!d.num_peaks || d.peaks, "it states {} peak rates and gives none", d.num_peaks);
   for (uint64_t i = 0; i < d.num_peaks; ++i) expect(sane(d.peaks[i].flops_per_s), "peak rate {} is no number from 0 on", i);
 }

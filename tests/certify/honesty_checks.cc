@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// E: what is claimed compiles, claims are facts about bytes, and bytes that are no region are refused.
+// E: what is claimed compiles, claims are facts about bytes, and bytes that are not a region are refused.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -154,11 +154,11 @@ void damaged_regions(Trial& t) {
     const krn_code code = t.call("krn.compile.compile", [&](krn_err* err) {
       return t.compile().compile(t.opened(), &view, &policy, &options, &made, err);
     });
-    expect(code != KRN_STATUS_ok, "damage {}: it compiles bytes that are no region", i);
+    expect(code != KRN_STATUS_ok, "damage {}: it compiles bytes that are not a region", i);
     const krn_claim_sink sink{[](void*, const krn_claim*) {}, [](void*, const krn_refusal*) {}, nullptr};
     const krn_code claimed =
         t.call("krn.compile.claim", [&](krn_err* err) { return t.compile().claim(t.opened(), &view, &policy, &sink, err); });
-    expect(claimed != KRN_STATUS_ok, "damage {}: it claims of bytes that are no region", i);
+    expect(claimed != KRN_STATUS_ok, "damage {}: it claims of bytes that are not a region", i);
   }
 }
 
@@ -189,7 +189,7 @@ constexpr Check kChecks[] = {
     {"E/ends_candidates", "has a last candidate", Rung::kCompiled, ends_candidates},
     {"E/policies", "compiles what it claims under every policy", Rung::kCompiled, policies},
     {"E/info", "states facts of an executable that can be", Rung::kCompiled, info_can_be},
-    {"E/damaged_regions", "refuses bytes that are no region", Rung::kCompiled, damaged_regions},
+    {"E/damaged_regions", "refuses bytes that are not a region", Rung::kCompiled, damaged_regions},
     {"E/copies_what_it_needs", "keeps no pointer to what it was lent", Rung::kRan, copies_what_it_needs},
 };
 
