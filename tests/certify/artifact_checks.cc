@@ -169,7 +169,7 @@ void full_sinks(Trial& t) {
 
 void other_processes(Trial& t) {
   int ends[2];
-  if (::pipe(ends) != 0) throw NotOffered{"there is no pipe"};
+  if (::pipe(ends) != 0) throw NotOffered{"a pipe could not be made"};
   const pid_t child = ::fork();  // before anything of the plugin was called
   if (child == 0) {
     ::close(ends[0]);

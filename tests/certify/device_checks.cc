@@ -84,7 +84,7 @@ void facts(Trial& t) {
   expect(d.prior_score <= 1000, "the prior is {}, and 1000 is the most", d.prior_score);
   expect((d.alignment & (d.alignment - 1)) == 0, "the alignment is {}, which is not a power of two", d.alignment);
   expect(!d.num_peaks || d.peaks, "it states {} peak rates and gives none", d.num_peaks);
-  for (uint64_t i = 0; i < d.num_peaks; ++i) expect(sane(d.peaks[i].flops_per_s), "peak rate {} is no number from 0 on", i);
+  for (uint64_t i = 0; i < d.num_peaks; ++i) expect(sane(d.peaks[i].flops_per_s), "peak rate {} is not a number of at least 0", i);
 }
 
 void opens(Trial& t) { t.opened(); }
@@ -219,7 +219,7 @@ void keeps_environment(Trial& t) {
 }
 void prints_nothing(Trial& t) {
   const int file = ::memfd_create("stdout", 0);
-  if (file < 0) throw NotOffered{"there is no file for what it might print"};
+  if (file < 0) throw NotOffered{"what it might print has no file to go to"};
   ::dup2(file, 1);
   walk(t);
   ::fflush(nullptr);

@@ -33,7 +33,7 @@ def main() -> int:
     faults = re.findall(r'^KRN_(?:FAULT|BUILT)\((\w+), "([^"]+)"\)', (kHere / "faults.def").read_text(), re.M)
     every = [row["name"] for row in json.loads(subprocess.check_output([checks, "--list"]))]
     wrong = [f"no known-bad plugin is meant for {check}" for check in every if check not in {check for _, check in faults}]
-    wrong += [f"{name} is meant for {check}, which is no check" for name, check in faults if check not in every]
+    wrong += [f"{name} is meant for {check}, which is not a check" for name, check in faults if check not in every]
     tasks = [("good", "*")] + [(name, "*" if whole else check[0]) for name, check in faults]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         told = dict(zip(tasks, pool.map(lambda task: try_plugin(checks, folder, *task), tasks)))

@@ -14,6 +14,25 @@ constexpr int kOthers = 48, kFunction = 32;
 int words_of(Kind kind) { return kind == Kind::kF64 || kind == Kind::kI64 ? 2 : 1; }
 int words_of_bytes(int64_t bytes) { return static_cast<int>((bytes + 3) / 4); }
 
+// Down from what stages compute or store, each node once; `enter` says whether to go on below one.
+template <class Enter>
+void walk_down(const Kernel& k, size_t first, size_t count, Enter enter) {
+  std::vector<bool> seen(k.dag.nodes.size());
+  std::vector<int32_t> stack;
+  for (size_t s = first; s < first + count; ++s) add_roots(k, k.stages[s], stack);
+  while (!stack.empty()) {
+    const int32_t id = stack.back();
+    stack.pop_back();
+    if (id < 0 || seen[id]) continue;
+    seen[id] = true;
+    if (!enter(id)) continue;
+    const Node& n = k.dag.nodes[id];
+    for (int32_t x : {n.a, n.b, n.c}) stack.push_back(x);
+    if (n.prim == Prim::kLoad)
+      for (const auto& i : k.accesses[n.imm].indirects) stack.push_back(i.node);
+  }
+}
+
 class Counter {
  public:
   Counter(const Kernel& k, const Schedule& s) : k_(k), s_(s), moves_(moves_along_inner(k)) {
@@ -65,19 +84,10 @@ class Counter {
   // Nodes that the pass computes, down to those that it takes from an earlier one.
   std::vector<bool> needed(size_t first, size_t count) const {
     std::vector<bool> in(k_.dag.nodes.size());
-    std::vector<int32_t> stack;
-    for (size_t s = first; s < first + count; ++s) add_roots(k_, k_.stages[s], stack);
-    while (!stack.empty()) {
-      const int32_t id = stack.back();
-      stack.pop_back();
-      if (id < 0 || in[id]) continue;
+    walk_down(k_, first, count, [&](int32_t id) {
       in[id] = true;
-      if (takes(first, id)) continue;
-      const Node& n = k_.dag.nodes[id];
-      for (int32_t x : {n.a, n.b, n.c}) stack.push_back(x);
-      if (n.prim == Prim::kLoad)
-        for (const auto& i : k_.accesses[n.imm].indirects) stack.push_back(i.node);
-    }
+      return !takes(first, id);
+    });
     return in;
   }
   bool takes(size_t stage, int32_t id) const {
@@ -227,23 +237,13 @@ Kept find_kept(const Kernel& k) {
     const size_t count = pass_length(k, s);
     if (k.stages[s].once) continue;
     std::vector<bool> seen(k.dag.nodes.size());
-    std::vector<int32_t> stack;
-    for (size_t i = s; i < s + count; ++i) add_roots(k, k.stages[i], stack);
-    while (!stack.empty()) {
-      const int32_t id = stack.back();
-      stack.pop_back();
-      if (id < 0 || seen[id]) continue;
+    walk_down(k, s, count, [&](int32_t id) {
       seen[id] = true;
-      const Node& n = k.dag.nodes[id];
-      const bool worth = moves[id] && n.prim != Prim::kCoord && n.prim != Prim::kConvert;
-      if (out.made_in[id] >= 0 && worth) {
-        out.taken[s].push_back(id);
-        continue;
-      }
-      for (int32_t x : {n.a, n.b, n.c}) stack.push_back(x);
-      if (n.prim == Prim::kLoad)
-        for (const auto& i : k.accesses[n.imm].indirects) stack.push_back(i.node);
-    }
+      const Prim prim = k.dag.nodes[id].prim;
+      const bool taken = out.made_in[id] >= 0 && moves[id] && prim != Prim::kCoord && prim != Prim::kConvert;
+      if (taken) out.taken[s].push_back(id);
+      return !taken;
+    });
     for (size_t id = 0; id < seen.size(); ++id)
       if (seen[id] && out.made_in[id] < 0) out.made_in[id] = static_cast<int>(s);
   }
