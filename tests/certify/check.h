@@ -33,7 +33,8 @@ void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
 // How far a plugin has to come before a check means anything. A check that gives a rung asks for nothing but that; what stands on a rung
 // that the plugin does not reach is not tried, so that one fault fails one check.
 enum class Rung : uint8_t {
-  kFile, kLoads, kEntry, kTables, kInitialized, kEnumerated, kDescribed, kShutDown, kOpened, kCycled, kClaimed, kCompiled, kRan, kAllSizes,
+  kFile, kPlainStack,  // newer C libraries load nothing else
+  kLoads, kEntry, kTables, kInitialized, kEnumerated, kDescribed, kShutDown, kOpened, kCycled, kClaimed, kCompiled, kRan, kAllSizes,
   kThreads, kArtifact
 };
 

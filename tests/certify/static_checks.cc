@@ -170,9 +170,10 @@ constexpr Check kChecks[] = {
     {"A/no_text_relocations", "has code that loading does not change", Rung::kFile, no_text_relocations},
     {"A/no_unique_symbols", "has no symbol that is one for the process", Rung::kFile, no_unique_symbols},
     {"A/own_run_path", "finds its libraries beside itself", Rung::kFile, own_run_path},
-    {"A/no_executable_stack", "asks for no executable stack", Rung::kFile, no_executable_stack},
+    {"A/no_executable_stack", "asks for no executable stack", Rung::kFile, no_executable_stack, Rung::kPlainStack},
     {"A/no_writable_code", "has no part that is written and run", Rung::kFile, no_writable_code},
-    {"A/loads", "can be loaded into a process that holds nothing but the C and C++ libraries", Rung::kFile, loads, Rung::kLoads},
+    {"A/loads", "can be loaded into a process that holds nothing but the C and C++ libraries", Rung::kPlainStack, loads,
+     Rung::kLoads},
     {"A/quiet_load", "starts no thread and opens no file while it is loaded", Rung::kLoads, quiet_load},
 };
 
