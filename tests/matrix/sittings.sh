@@ -142,6 +142,9 @@ holds out 'auto over the better of eager and replay, 3 cases: 1.50x'
 holds run.md '^| alpha | 2.00[0-9] | 1.50[0-9] | 1.00[0-9] | 2.00x | 1.50x \[1.50, 1.50\] | cpu/all | 0.0 | 2.0e-06 (1.0e-06) |$'
 holds run.md '^| geometric mean of 3 | | | | 2.00x | 1.50x | | | |$'
 grep -q '"over_eager": \(1.99\|2.0\)' run.json || fail "no snapshot in the JSON"
+# An answer that is wrong is in no mean of how fast answers are.
+exits 1 "$keirin" matrix run --head ./wrong --set ./set --variants auto,replay --gate 2 --store run-wrong-store --quiet
+holds out 'auto over the better of eager and replay, 2 cases: 1.50x'
 # Only what may fail is measured twice: auto slower than replay is, replay and auto faster are not.
 grep -q '"stage":"confirm"' run-store/log/* && fail "what informs was measured twice"
 stand_in loses --build nine --slow beta=1.6

@@ -132,7 +132,7 @@ json errors_of(const Store& store, const std::string& id) {
 json snapshot_of(const Store& store, const std::map<std::pair<std::string, std::string>, const Verdict*>& cells) {
   json rows = json::array();
   for (const auto& [key, v] : cells) {
-    if (v->purpose != "run" || v->variant != "auto" || !v->measured()) continue;
+    if (v->purpose != "run" || v->variant != "auto" || !v->measured() || v->label == "invalid") continue;
     const auto at = cells.find({v->item, "replay"});
     const Verdict* const replay = at != cells.end() && at->second->measured() ? at->second : nullptr;
     const bool against_replay = v->against == "replay";
