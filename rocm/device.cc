@@ -16,8 +16,8 @@ namespace keirin::rocm {
 namespace {
 
 constexpr Target kTargets[] = {
-#define KRN_TARGET(arch, wave, f32, matrix_rate, special, registers, since) \
-  {#arch, wave, f32, matrix_rate, special, registers, since},
+#define KRN_TARGET(arch, wave, f32, matrix_rate, special, unit, registers, since) \
+  {#arch, wave, f32, matrix_rate, special, #unit, registers, since},
 #include "rocm/target.def"
 #undef KRN_TARGET
 };
@@ -41,6 +41,7 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.driver = &gpu_driver(target.wave);
   gpu.products = &hip_products();
   gpu.plans = &miopen();
+  gpu.matrix = &matrix_unit(target.wave);
   gpu.wave = gpu.facts.wave = target.wave;
   gpu.arch = target.arch;
   gpu.info.vector_bytes = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels. `tiles`: the vendor's own, 64 queries a block on its matrix units. `split`: one query a block, or its keys
+// Two kernels. `tiles`: 64 queries a block on matrix units, the vendor's own or that of text/tiles.krn. `split`: one query a block, or its keys
 // cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
 // finite, so that a row of which nothing may be seen gives zeros.
 #include "plugins/gpu/attention.h"
@@ -72,8 +72,9 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   if (plain && !one) return no("attention with heads of a width that has no kernel");
   if (v.sizes[rank - 1] != d || (!one && (d % 16 != 0 || d > 128))) return no("attention with heads of a width that has no kernel");
   if (shared == 0 || heads % shared != 0 || keys == 0) return no("attention whose heads share no keys evenly");
-  if (!one && (!gpu.matrix || gpu.driver->words().tiles.empty()))
-    return no("attention without matrix units of 16x8x16 runs in eager's kernel");
+  const std::string_view own_tiles = gpu.driver->words().tiles;
+  if (!one && (!gpu.matrix || (own_tiles.empty() && !gpu.matrix->is(16, 16, 16, gpu.wave))))
+    return no("attention of many queries without matrix units runs in eager's kernel");
   if (!one && !masked && keys > kLongest) return no("long attention without a mask runs in eager's flash kernel");
   TextKernel out;
   const int64_t per_unit = batch * heads * (one ? queries : 1);
@@ -121,8 +122,9 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   } else {
     defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " +
                (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
-    out.parts = {text::attention, gpu.matrix->text, gpu.driver->words().tiles};
-    out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
+    out.parts = {text::attention, gpu.matrix->text, own_tiles};
+    if (own_tiles.empty()) out.parts = {text::attention, text::unit, gpu.matrix->text, text::tiles};
+    out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 4 * gpu.wave}};
   }
   out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" +
              std::to_string(keys) + ", " + std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");

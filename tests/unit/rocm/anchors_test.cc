@@ -45,18 +45,17 @@ class RocmAnchors : public testing::TestWithParam<const char*> {};
 
 TEST_P(RocmAnchors, AgreeOnEmulatedWaves) {
   const std::string arch = GetParam();
-  int run = 0, refused = 0;
+  int run = 0, units = 0;
   for (const AnchorCase& c : anchor_cases()) {
     std::string why_not;
     const auto kernel = own_kernel_for(c, arch, why_not);
-    EXPECT_EQ(kernel.has_value(), !c.matrix_units) << c.name << ": " << why_not;
-    refused += !kernel;
-    if (!kernel) continue;
+    ASSERT_TRUE(kernel) << c.name << ": " << why_not;
+    units += c.matrix_units;
     EXPECT_EQ(emulate(c, *kernel, arch == std::string("gfx942") ? 64 : 32), "") << c.name;
     ++run;
   }
-  EXPECT_GE(run, 9);
-  std::printf("%s: %d kernels agree, %d are refused for want of matrix units\n", arch.c_str(), run, refused);
+  EXPECT_GE(units, 6);
+  std::printf("%s: %d kernels agree, %d of them by matrix units\n", arch.c_str(), run, units);
 }
 
 // What a library leaves is added row by row; between the rows nothing is touched.
