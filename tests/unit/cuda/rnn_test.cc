@@ -221,12 +221,13 @@ TEST(Rnn, IsCompiledWithoutADevice) {
 
 TEST(Rnn, IsRoundedWhereEagerRounds) {
   AnchorDesc a = anchor_of(kit::kOp_gru, kit::kDType_f32, 5, 4, 24, 64);
-  EXPECT_TRUE(rnn_precision(a, kRounded).tf32);
-  EXPECT_TRUE(rnn_precision(a, KRN_NUMERICS_FAST).tf32);
-  EXPECT_FALSE(rnn_precision(a, Numerics(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_PRODUCTS | KRN_POLICY_TF32_CONVOLUTIONS)).tf32);
+  const Gpu gpu = imagine_gpu("sm_90");
+  EXPECT_TRUE(rnn_precision(a, gpu, kRounded).tf32);
+  EXPECT_TRUE(rnn_precision(a, gpu, KRN_NUMERICS_FAST).tf32);
+  EXPECT_FALSE(rnn_precision(a, gpu, Numerics(KRN_NUMERICS_DEFAULT, KRN_POLICY_TF32_PRODUCTS | KRN_POLICY_TF32_CONVOLUTIONS)).tf32);
   a.ieee = true;
-  EXPECT_FALSE(rnn_precision(a, kRounded).tf32);
-  EXPECT_FALSE(rnn_precision(anchor_of(kit::kOp_gru, kit::kDType_f16, 5, 4, 24, 64), kRounded).tf32);
+  EXPECT_FALSE(rnn_precision(a, gpu, kRounded).tf32);
+  EXPECT_FALSE(rnn_precision(anchor_of(kit::kOp_gru, kit::kDType_f16, 5, 4, 24, 64), gpu, kRounded).tf32);
 }
 
 TEST(Rnn, WhatIsTaken) {
