@@ -58,6 +58,25 @@ TEST_P(RocmAnchors, AgreeOnEmulatedWaves) {
   std::printf("%s: %d kernels agree, %d of them by matrix units\n", arch.c_str(), run, units);
 }
 
+// One block has all units, so that it waits for nobody.
+TEST_P(RocmAnchors, RecurrentLayersAgreeOnEmulatedWaves) {
+  const std::string arch = GetParam();
+  for (const RnnCase& c : rnn_cases()) {
+    if (c.anchor.results[1].sizes[2] > 32) continue;
+    const gpu::TextKernel kernel = rnn_kernel_for(c, arch, 1);
+    std::string error;
+    HostModule module(codegen::print_prelude(host_dialect(arch == std::string("gfx942") ? 64 : 32)) + with_places_checked(kernel), error);
+    ASSERT_EQ(error, "");
+    RnnCase run = c;
+    std::vector<char> states(static_cast<size_t>(kernel.workspace_bytes));
+    std::vector<void*> pointers = run.pointers(run.buffers);
+    pointers.push_back(states.data());
+    for (const auto& launch : kernel.launches)
+      ASSERT_EQ(module.launch(launch.symbol, launch.blocks, launch.threads, kernel.sizes.data(), pointers.data()), "") << c.name;
+    EXPECT_EQ(c.difference(run.buffers), "") << c.name;
+  }
+}
+
 // What a library leaves is added row by row; between the rows nothing is touched.
 TEST_P(RocmAnchors, ATailAgreesOnEmulatedWaves) {
   const int wave = GetParam() == std::string("gfx942") ? 64 : 32;
