@@ -11,6 +11,7 @@
 #include "rocm/hiprtc.h"
 #include "rocm/miopen.h"
 #include "rocm/rocblas.h"
+#include "rocm/text.h"
 
 namespace keirin::rocm {
 namespace {
@@ -41,7 +42,8 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.driver = &gpu_driver(target.wave);
   gpu.products = &hip_products();
   gpu.plans = &miopen();
-  gpu.matrix = &matrix_unit(target.wave);
+  static const gpu::MatrixUnit narrow{16, 16, 16, 32, text::unit}, wide{16, 16, 16, 64, text::unit};
+  gpu.matrix = target.wave == 64 ? &wide : &narrow;
   gpu.wave = gpu.facts.wave = target.wave;
   gpu.arch = target.arch;
   gpu.info.vector_bytes = 0;

@@ -90,9 +90,4 @@ const gpu::Driver& of_wave(int wave) {
 const gpu::Driver& gpu_driver(int wave) { return of_wave<HipDriver>(wave); }
 const gpu::Driver& clang_driver(int wave) { return of_wave<ClangDriver>(wave); }
 
-const gpu::MatrixUnit& matrix_unit(int wave) {
-  static const gpu::MatrixUnit narrow{16, 16, 16, 32, text::unit}, wide{16, 16, 16, 64, text::unit};
-  return wave == 64 ? wide : narrow;
-}
-
 }  // namespace keirin::rocm

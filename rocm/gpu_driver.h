@@ -12,7 +12,4 @@ const gpu::Driver& gpu_driver(int wave);
 // The same, compiled by clang where no device is (clang.h).
 const gpu::Driver& clang_driver(int wave);
 
-// Products of 16x16x16 by the instructions that target.def names, or lane by lane.
-const gpu::MatrixUnit& matrix_unit(int wave);
-
 }  // namespace keirin::rocm

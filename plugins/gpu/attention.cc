@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels. `tiles`: 64 queries a block on matrix units, the vendor's own or that of text/tiles.krn. `split`: one query a block, or its keys
-// cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
+// Two kernels. `tiles`: 64 queries a block on matrix units, the vendor's own or that of text/tiles.krn. `split`: one query a block, or
+// its keys cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
 // finite, so that a row of which nothing may be seen gives zeros.
 #include "plugins/gpu/attention.h"
 

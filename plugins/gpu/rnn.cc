@@ -254,7 +254,8 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
   const char* type = dtype == kit::kDType_bf16 ? "bf16" : dtype == kit::kDType_f16 ? "f16" : "tf32\"\n#define DEPTH \"8";
   k.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " +
               std::to_string(precision.products) + "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " +
-              std::to_string(l.units) + "\n#define TILE " + std::to_string(tile_lines(gpu)) + "\n#define HIDDEN " + std::to_string(s.hidden) + "\n#define KEPT " + std::to_string(l.kept) + "\n";
+              std::to_string(l.units) + "\n#define TILE " + std::to_string(tile_lines(gpu)) + "\n#define HIDDEN " +
+              std::to_string(s.hidden) + "\n#define KEPT " + std::to_string(l.kept) + "\n";
   k.parts = {gpu.matrix->text, gpu.driver->words().recur, text::recur};
   if (tile_lines(gpu) == 16) k.parts.insert(k.parts.begin(), text::unit);
   k.sizes = {s.time,

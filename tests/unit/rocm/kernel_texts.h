@@ -32,7 +32,8 @@ struct Tail {
   explicit Tail(uint8_t dtype);
   std::vector<char> y, bias, residual, want;
 };
-// Attention, recurrent layers, products of few rows, bags, the copy of a first convolution, tails, rows of a scatter: those that the target takes.
+// Attention, recurrent layers, products of few rows, bags, the copy of a first convolution, tails, rows of a scatter: those that the target
+// takes.
 std::vector<ModuleText> own_texts(const std::string& arch);
 std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);
 // `units`: of the device; 0: as many as one of its kind has.
