@@ -11,13 +11,14 @@
 #include "rocm/hiprtc.h"
 #include "rocm/miopen.h"
 #include "rocm/rocblas.h"
+#include "rocm/text.h"
 
 namespace keirin::rocm {
 namespace {
 
 constexpr Target kTargets[] = {
-#define KRN_TARGET(arch, wave, f32, matrix_rate, special, registers, since) \
-  {#arch, wave, f32, matrix_rate, special, registers, since},
+#define KRN_TARGET(arch, wave, f32, matrix_rate, special, unit, registers, since) \
+  {#arch, wave, f32, matrix_rate, special, #unit, registers, since},
 #include "rocm/target.def"
 #undef KRN_TARGET
 };
@@ -41,6 +42,8 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.driver = &gpu_driver(target.wave);
   gpu.products = &hip_products();
   gpu.plans = &miopen();
+  static const gpu::MatrixUnit narrow{16, 16, 16, 32, text::unit}, wide{16, 16, 16, 64, text::unit};
+  gpu.matrix = target.wave == 64 ? &wide : &narrow;
   gpu.wave = gpu.facts.wave = target.wave;
   gpu.arch = target.arch;
   gpu.info.vector_bytes = 0;

@@ -15,6 +15,7 @@ struct Target {
   const char* arch;
   int wave;
   double f32, matrix_rate, special;
+  const char* unit;
   int registers;
   int since;
 };

@@ -37,7 +37,7 @@ struct Calls {
 
 class HipDriver : public gpu::TableDriver<Calls> {
  public:
-  explicit HipDriver(int wave) : words_{{"hip", wave, text::prelude}, ".hip", "", "", "", text::rows} {}
+  explicit HipDriver(int wave) : words_{{"hip", wave, text::prelude}, ".hip", "", text::recur, "", text::rows} {}
 
   const gpu::Words& words() const override { return words_; }
   std::vector<char> compile(const std::string& text, const gpu::CodeTarget& target) const override {

@@ -42,6 +42,7 @@ const Hiprtc* Hiprtc::get(std::string& why_not) {
 std::vector<std::string> options_of(const gpu::CodeTarget& t) {
   std::vector<std::string> out = {"-std=c++17", "-O3", "-w", "-DKRN_WAVE=" + std::to_string(wave_of(t.arch)),
                                   t.contract ? "-ffp-contract=fast" : "-ffp-contract=off"};
+  if (const Target* target = target_named(t.arch)) out.push_back(std::string("-DKRN_UNIT_") + target->unit);
   if (!t.contract) out.push_back("-DKRN_STRICT");
   if (t.fast) out.push_back("-fno-hip-fp32-correctly-rounded-divide-sqrt");
   return out;

@@ -7,6 +7,6 @@
 
 namespace keirin::rocm::text {
 
-extern const std::string_view prelude, rows;
+extern const std::string_view prelude, recur, rows, unit;
 
 }  // namespace keirin::rocm::text

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels. `tiles`: the vendor's own, 64 queries a block on its matrix units. `split`: one query a block, or its keys
-// cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
+// Two kernels. `tiles`: 64 queries a block on matrix units, the vendor's own or that of text/tiles.krn. `split`: one query a block, or
+// its keys cut over blocks whose partial results `join` adds; it also takes f32, where the work is small. Both hold a row's maximum
 // finite, so that a row of which nothing may be seen gives zeros.
 #include "plugins/gpu/attention.h"
 
@@ -70,10 +70,12 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   if (plain && static_cast<double>(batch * heads) * static_cast<double>(queries * keys) * static_cast<double>(d) > kMostPlainWork)
     return no("large attention in f32 runs in eager's kernel");
   if (plain && !one) return no("attention with heads of a width that has no kernel");
-  if (v.sizes[rank - 1] != d || (!one && (d % 16 != 0 || d > 128))) return no("attention with heads of a width that has no kernel");
+  const std::string_view own_tiles = gpu.driver->words().tiles;
+  if (v.sizes[rank - 1] != d || (!one && (d % (own_tiles.empty() ? 8 : 16) != 0 || d > 128)))
+    return no("attention with heads of a width that has no kernel");
   if (shared == 0 || heads % shared != 0 || keys == 0) return no("attention whose heads share no keys evenly");
-  if (!one && (!gpu.matrix || gpu.driver->words().tiles.empty()))
-    return no("attention without matrix units of 16x8x16 runs in eager's kernel");
+  if (!one && (!gpu.matrix || (own_tiles.empty() && !gpu.matrix->is(16, 16, 16, gpu.wave))))
+    return no("attention of many queries without matrix units runs in eager's kernel");
   if (!one && !masked && keys > kLongest) return no("long attention without a mask runs in eager's flash kernel");
   TextKernel out;
   const int64_t per_unit = batch * heads * (one ? queries : 1);
@@ -82,9 +84,11 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
   const int64_t split = (keys + splits - 1) / splits;
   out.sizes = {heads, queries, keys, heads / shared, static_cast<int64_t>(std::bit_cast<uint32_t>(static_cast<float>(anchor.scale))),
                (keys + split - 1) / split, split};
+  out.reads_words = one || !own_tiles.empty();
   for (const TensorDesc* t : {&q, &k, &v, &o}) {
     int64_t strides[3];
-    if (!reads_words(*t) || !strides_of(*t, strides)) return no("attention over elements that are not whole aligned lines");
+    if ((out.reads_words && !reads_words(*t)) || t->strides[rank - 1] != 1 || !strides_of(*t, strides))
+      return no("attention over elements that are not whole aligned lines");
     out.sizes.insert(out.sizes.end(), strides, strides + 3);
     out.pointers.push_back(*t);
   }
@@ -119,10 +123,16 @@ std::optional<TextKernel> attention_kernel(const AnchorDesc& anchor, const Gpu& 
     if (parts > 1) out.launches.push_back({"join", per_unit, 128});
     out.workspace_bytes = parts > 1 ? per_unit * parts * (d + 2) * 4 : 0;
   } else {
-    defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " +
-               (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
-    out.parts = {text::attention, gpu.matrix->text, gpu.driver->words().tiles};
-    out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 128}};
+    if (own_tiles.empty()) {
+      // As many keys at once as leave registers: a thread of a narrow wave has twice the sums.
+      defines += std::string("#define KEYS ") + (gpu.wave == 64 ? (d <= 64 ? "64" : "32") : d <= 96 ? "32" : "16") + "\n";
+      out.parts = {text::attention, text::unit, gpu.matrix->text, text::tiles};
+    } else {
+      defines += std::string("#define TYPE \"") + (q.dtype == kit::kDType_bf16 ? "bf16" : "f16") + "\"\n#define KEYS " +
+                 (d <= 64 ? "64" : "32") + "\n#define RESIDENT " + (d <= 64 ? "4" : "3") + "\n";
+      out.parts = {text::attention, gpu.matrix->text, own_tiles};
+    }
+    out.launches = {{"tiles", per_unit * ((queries + kQueries - 1) / kQueries), 4 * gpu.wave}};
   }
   out.what = "attention [" + std::to_string(batch) + "x" + std::to_string(heads) + ", " + std::to_string(queries) + "x" +
              std::to_string(keys) + ", " + std::to_string(d) + "]" + (masked ? " masked" : "") + (anchor.causal ? " causal" : "");

@@ -36,12 +36,15 @@ struct CodeTarget {
   std::string identity() const;  // with the compiler's version: equal text, equal code
 };
 
-// What matrix units do for texts written by hand: d += x y for a wave, with a lane's words of `rows` by `depth` and of
-// `depth` by `columns` 16-bit elements, or half that depth of f32, laid out over lanes as text/recur.krn says for a host.
+// What matrix units do for texts written by hand: d += x y for a wave, of `rows` by `depth` and of `depth` by `columns` 16-bit elements,
+// or half that depth of f32. How they lie over lanes: those of 16x8x16 as text/recur.krn says for a host, those of 16x16x16, of which a
+// text may add several, as text/unit.krn does.
 struct MatrixUnit {
   int rows = 0, columns = 0, depth = 0;
   int wave = 0;
-  std::string_view text;  // krn_product and krn_pair, for texts that define TYPE, "bf16", "f16", or "tf32" and half the DEPTH
+  // Of 16x8x16: krn_product and krn_pair, for texts that define TYPE, "bf16", "f16", or "tf32" and half the DEPTH. Of 16x16x16: KrnUnit for
+  // the types that they take, after text/unit.krn.
+  std::string_view text;
 
   bool is(int r, int c, int d, int w) const { return rows == r && columns == c && depth == d && wave == w; }
 };
@@ -52,7 +55,7 @@ struct Words {
   std::string_view file_ending;  // of a dumped text: ".cu"
   std::string_view stream;       // krn_stream16: sixteen bytes that nobody reads again (text/gemv.krn)
   std::string_view recur;        // what one block tells another (text/recur.krn)
-  std::string_view tiles;        // attention on matrix units, over text/attention.krn; empty: none
+  std::string_view tiles;        // attention on matrix units, over text/attention.krn; empty: text/tiles.krn has it
   std::string_view rows;         // what lanes, blocks and atomics say to each other (text/rows.krn)
 };
 

@@ -25,15 +25,20 @@ using codegen::RnnShape;
 using codegen::TensorDesc;
 
 constexpr int64_t kSetRows = 16;      // of a matrix instruction
-constexpr int64_t kWave = 32;         // threads, as the text has them
-constexpr int64_t kWaves = 8, kThreads = kWave * kWaves;
+constexpr int64_t kThreads = 256;     // of a block
 constexpr int64_t kPieceBytes = 64;   // of a row of the state, that a wave takes at once
-constexpr int64_t kMostTurns = 8;     // pieces of a wave; each takes eight registers
+constexpr int64_t kMostWords = 16;    // of 16 bytes, of the state in a thread
 constexpr int64_t kMostSets = 8;      // MOST_SETS of the text; beyond, a library's products are as busy
-constexpr int64_t kKeptTiles = 16;    // of 8 lines by a piece, that a wave has in registers
+constexpr int64_t kKeptWords = 16;    // of the matrix, that a thread has in registers
 constexpr int64_t kMostWorkspaceBytes = int64_t{2} << 30;
 
 int64_t over(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// Of the matrix, that a product takes: what the units call columns where those are narrow; 0: no units that the text knows.
+int64_t tile_lines(const Gpu& gpu) {
+  if (!gpu.matrix) return 0;
+  return gpu.matrix->is(16, 8, 16, 32) && gpu.wave == 32 ? 8 : gpu.matrix->is(16, 16, 16, gpu.wave) ? 16 : 0;
+}
 
 // The text's own LINE and CELLS.
 int64_t line_of(int64_t lines) { return lines + (lines % 16 == 0 ? 8 : 0); }
@@ -96,7 +101,7 @@ class RnnStep final : public codegen::Step {
  public:
   RnnStep(const AnchorDesc& a, const Gpu& gpu, const CodeTarget& target, const Numerics& numerics, bool load) {
     const RnnShape s(a);
-    const RnnPrecision precision = rnn_precision(a, numerics);
+    const RnnPrecision precision = rnn_precision(a, gpu, numerics);
     const Buffers numbers(a);
     for (const TensorDesc& t : a.operands) outer_.push_back(t.buffer);
     for (const TensorDesc& t : a.results) outer_.push_back(t.buffer);
@@ -168,26 +173,28 @@ class RnnStep final : public codegen::Step {
 
 }  // namespace
 
-RnnPrecision rnn_precision(const AnchorDesc& a, const Numerics& numerics) {
+RnnPrecision rnn_precision(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics) {
   if (a.operands[0].dtype != kit::kDType_f32) return {};
-  const bool tf32 = numerics.tf32_recurrent && !a.ieee;
+  const bool tf32 = numerics.tf32_recurrent && !a.ieee && tile_lines(gpu) == 8;
   return {4, tf32 ? 1 : 3, tf32};
 }
 
 std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const RnnPrecision& precision, const Gpu& gpu) {
-  const int64_t chunks = over(hidden, kPieceBytes / precision.bytes), turns = over(chunks, kWaves), all_sets = over(batch, kSetRows);
-  if (turns > kMostTurns) return std::nullopt;
+  const int64_t waves = kThreads / gpu.wave, tile = tile_lines(gpu), all_sets = over(batch, kSetRows),
+                chunks = over(hidden, kPieceBytes / precision.bytes), turns = over(chunks, waves);
+  if (turns * (kSetRows * kPieceBytes / 16 / gpu.wave) > kMostWords) return std::nullopt;
   std::optional<RnnLayout> best;
   for (int units : {8, 16, 32}) {
-    const int64_t lines = gates * units, tiles = lines / 8;
+    const int64_t lines = gates * units, tiles = lines / 8, words = lines * kPieceBytes / 16 / gpu.wave;  // of a piece of the matrix
+    if (lines % tile != 0) continue;
     RnnLayout l;
     l.units = units, l.blocks = over(hidden, units);
     if (l.blocks > gpu.facts.num_units) continue;
     l.sets = over(all_sets, std::min(all_sets, gpu.facts.num_units / l.blocks));
     l.groups = over(all_sets, l.sets);
-    l.kept = static_cast<int>(std::min(turns, std::max<int64_t>(1, kKeptTiles / tiles)));
-    const int64_t sums = kWaves * kSetRows * line_of(lines) * 4;
-    l.shared_bytes = std::max<int64_t>(0, chunks - l.kept * kWaves) * tiles * 512 + sums + l.sets * cells_of(units) * kThreads * 4;
+    l.kept = static_cast<int>(std::min(turns, std::max<int64_t>(1, kKeptWords / words)));
+    const int64_t sums = waves * kSetRows * line_of(lines) * 4;
+    l.shared_bytes = std::max<int64_t>(0, chunks - l.kept * waves) * tiles * 512 + sums + l.sets * cells_of(units) * kThreads * 4;
     if (l.sets > kMostSets || l.shared_bytes > gpu.block_shared_bytes) continue;
     // Cycles, fitted to an H200 in 16 bits: products, whose instruction takes one of four units 8; sums, written and read at 128 bytes;
     // the state, read by all blocks at 2,500 bytes; and the way of a state to the others, longer the more there are to wait for. With
@@ -208,7 +215,7 @@ bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, st
   const uint8_t dtype = a.operands[0].dtype;
   if (float_bytes(dtype) == 0) return no("recurrent layers of more than 32 bits run in eager's library");
   if (numerics.strict) return no("recurrent layers under strict numerics run in eager's library");
-  if (!gpu.matrix || !gpu.matrix->is(16, 8, 16, kWave) || gpu.wave != kWave) return no("recurrent layers need matrix units of 16x8x16");
+  if (tile_lines(gpu) == 0) return no("recurrent layers need matrix units of 16x8x16 or 16x16x16");
   if (!codegen::rnn_is_plain(a, why_not)) return false;
   const RnnShape s(a);
   if (s.time * s.batch * s.hidden * s.input == 0) return no("a recurrent layer without elements");
@@ -217,7 +224,7 @@ bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, st
   for (const TensorDesc& t : a.results)
     if (!t.present() || t.dtype != dtype) return no("a recurrent layer with results of several dtypes");
   if (a.operands.size() + a.results.size() + Buffers::kNumPieces > kMostBuffers) return no("a recurrent layer of very many weights");
-  const RnnPrecision precision = rnn_precision(a, numerics);
+  const RnnPrecision precision = rnn_precision(a, gpu, numerics);
   if (!rnn_layout(s.gates, s.hidden, s.batch, precision, gpu))
     return no("a recurrent layer whose matrix and batch do not fit on the device at once");
   if (s.time * s.batch * s.hidden * (s.gates * 4 + precision.bytes) > kMostWorkspaceBytes)
@@ -230,7 +237,7 @@ bool rnn_taken(const AnchorDesc& a, const Gpu& gpu, const Numerics& numerics, st
 
 TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, const Gpu& gpu, const Numerics& numerics) {
   const RnnShape s(a);
-  const RnnPrecision precision = rnn_precision(a, numerics);
+  const RnnPrecision precision = rnn_precision(a, gpu, numerics);
   const RnnLayout l = *rnn_layout(s.gates, s.hidden, s.batch, precision, gpu);
   const Buffers numbers(a);
   const Sequences sequences(a, s, layer);
@@ -247,8 +254,10 @@ TextKernel rnn_kernel(const AnchorDesc& a, int64_t layer, int64_t direction, con
   const char* type = dtype == kit::kDType_bf16 ? "bf16" : dtype == kit::kDType_f16 ? "f16" : "tf32\"\n#define DEPTH \"8";
   k.defines = std::string("#define STORAGE ") + float_storage(dtype) + "\n#define TYPE \"" + type + "\"\n#define PARTS " +
               std::to_string(precision.products) + "\n#define GATES " + std::to_string(s.gates) + "\n#define UNITS " +
-              std::to_string(l.units) + "\n#define HIDDEN " + std::to_string(s.hidden) + "\n#define KEPT " + std::to_string(l.kept) + "\n";
+              std::to_string(l.units) + "\n#define TILE " + std::to_string(tile_lines(gpu)) + "\n#define HIDDEN " +
+              std::to_string(s.hidden) + "\n#define KEPT " + std::to_string(l.kept) + "\n";
   k.parts = {gpu.matrix->text, gpu.driver->words().recur, text::recur};
+  if (tile_lines(gpu) == 16) k.parts.insert(k.parts.begin(), text::unit);
   k.sizes = {s.time,
              s.batch,
              direction,

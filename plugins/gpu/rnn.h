@@ -26,14 +26,14 @@ struct RnnLayout {
   double cycles = 0;     // of a step, estimated
 };
 
-// What a layer's elements are to the matrix units. f32 is rounded to TF32 where eager may do so; else each number is two such ones, and
-// a product three, as exact as f32's.
+// What a layer's elements are to the matrix units. Those that take f32 by its upper bits get it rounded to TF32 where eager may do so; else
+// each number is two such ones, and a product three, as exact as f32's. Others take it as it is.
 struct RnnPrecision {
   int64_t bytes = 2;     // of an element
   int64_t products = 1;  // of the matrix units, for one
   bool tf32 = false;     // operands are rounded, the inputs too
 };
-RnnPrecision rnn_precision(const codegen::AnchorDesc& anchor, const Numerics& numerics);
+RnnPrecision rnn_precision(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics);
 
 // The fastest layout that fits the device, by estimate.
 std::optional<RnnLayout> rnn_layout(int64_t gates, int64_t hidden, int64_t batch, const RnnPrecision& precision, const Gpu& gpu);

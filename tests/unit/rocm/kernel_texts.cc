@@ -8,7 +8,9 @@
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/library_tail.h"
+#include "plugins/gpu/rnn.h"
 #include "plugins/gpu/stem.h"
+#include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 #include "rocm/device.h"
 #include "rocm/gpu_driver.h"
@@ -70,6 +72,14 @@ std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::st
   return gpu::own_kernel(c.anchor, rocm::imagine_gpu(arch), KRN_NUMERICS_DEFAULT, why_not);
 }
 
+gpu::TextKernel rnn_kernel_for(const RnnCase& c, const std::string& arch, int units) {
+  gpu::Gpu gpu = rocm::imagine_gpu(arch);
+  if (units > 0) gpu.facts.num_units = units;
+  std::string why_not;
+  if (!gpu::rnn_taken(c.anchor, gpu, KRN_NUMERICS_DEFAULT, why_not)) throw kit::Error(KRN_STATUS_unsupported, c.name + ": " + why_not);
+  return gpu::rnn_kernel(c.anchor, 0, c.direction, gpu, KRN_NUMERICS_DEFAULT);
+}
+
 gpu::TextKernel tail_kernel(uint8_t dtype) {
   codegen::AnchorDesc a;
   a.operands.resize(3), a.results.resize(1);
@@ -114,6 +124,14 @@ std::vector<ModuleText> own_texts(const std::string& arch) {
   std::string why_not;
   for (const AnchorCase& c : anchor_cases())
     if (const auto kernel = own_kernel_for(c, arch, why_not)) add(*kernel);
+  for (const RnnCase& c : rnn_cases()) add(rnn_kernel_for(c, arch, 0));
+  for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru})  // the most that a block may hold
+    for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32})
+      for (int64_t hidden : {512, 1024}) {
+        const gpu::Gpu gpu = rocm::imagine_gpu(arch);
+        const codegen::AnchorDesc a = rnn_anchor(op, dtype, 5, 64, 24, hidden);
+        if (gpu::rnn_taken(a, gpu, KRN_NUMERICS_DEFAULT, why_not)) add(gpu::rnn_kernel(a, 0, 0, gpu, KRN_NUMERICS_DEFAULT));
+      }
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f32})
     if (const auto stem = gpu::stem_of(first_convolution(dtype), KRN_NUMERICS_DEFAULT)) add(stem->regroup);
   for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16, kit::kDType_f32}) add(tail_kernel(dtype));

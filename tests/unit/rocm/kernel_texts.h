@@ -11,6 +11,7 @@
 #include "plugins/gpu/text_step.h"
 #include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/kernel_cases.h"
+#include "tests/unit/cuda/rnn_case.h"
 
 namespace keirin::test {
 
@@ -31,8 +32,11 @@ struct Tail {
   explicit Tail(uint8_t dtype);
   std::vector<char> y, bias, residual, want;
 };
-// Attention, products of few rows, bags, the copy of a first convolution, tails, rows of a scatter: those that the target takes.
+// Attention, recurrent layers, products of few rows, bags, the copy of a first convolution, tails, rows of a scatter: those that the target
+// takes.
 std::vector<ModuleText> own_texts(const std::string& arch);
 std::optional<gpu::TextKernel> own_kernel_for(const AnchorCase& c, const std::string& arch, std::string& why_not);
+// `units`: of the device; 0: as many as one of its kind has.
+gpu::TextKernel rnn_kernel_for(const RnnCase& c, const std::string& arch, int units);
 
 }  // namespace keirin::test

@@ -131,6 +131,33 @@ void add_anchor(Writer& out, const AnchorCase& c, const gpu::TextKernel& kernel,
   }
 }
 
+// All blocks wait for each other's states.
+void add_rnn(Writer& out, const RnnCase& c) {
+  RnnCase run = c;
+  const gpu::TextKernel kernel = rnn_kernel_for(c, out.arch(), 0);
+  std::vector<Storage> want = c.buffers;
+  for (const RnnCase::Expected& e : c.expected) write_element(want[e.pointer].data(), e.element, want[e.pointer].dtype(), e.value, 0);
+  std::vector<json> pointers, expected;
+  for (size_t i = 0; i < run.buffers.size(); ++i) {
+    const size_t bytes = static_cast<size_t>(want[i].elements()) * element_bytes(want[i].dtype());
+    pointers.push_back({{"buffer", out.file(run.buffers[i].data(), bytes)}, {"offset", c.skipped[i]}});
+    if (i >= 6)
+      expected.push_back({{"buffer", pointers.back()["buffer"]},
+                          {"file", out.file(want[i].data(), bytes)},
+                          {"dtype", simulator_type(want[i].dtype())},
+                          {"tol", c.room}});
+  }
+  pointers.push_back({{"buffer", c.name + " states"}, {"bytes", kernel.workspace_bytes}});
+  const std::string code = out.code(gpu::whole_text(kernel, rocm::gpu_driver(rocm::wave_of(out.arch()))));
+  for (const auto& l : kernel.launches) {
+    json& launch = out.launch(code, l.symbol, c.name + " " + l.symbol, l.blocks, l.threads);
+    launch["lds_bytes"] = l.shared_bytes;
+    launch["args"].push_back({{"raw", hex_of(kernel.sizes.data(), kernel.sizes.size() * 8)}});
+    launch["args"].push_back(pointers_of(pointers));
+    if (&l == &kernel.launches.back()) launch["expect"] = expected;
+  }
+}
+
 void add_tail(Writer& out, uint8_t dtype) {
   const gpu::TextKernel kernel = tail_kernel(dtype);
   Tail tail(dtype);
@@ -204,6 +231,7 @@ int write_launches(const std::string& folder, const std::string& arch) try {
       least = {first.blocks, [&out, &c, own = *kernel] { add_anchor(out, c, own, Waves::kOneAfterTheOther); }};
   }
   for (const auto& [symbol, least] : smallest) least.second();
+  for (const RnnCase& c : rnn_cases()) add_rnn(out, c);
   for (uint8_t dtype : {kBf16, kF16, kF32}) add_tail(out, dtype);
   for (bool wide : {false, true}) add_scatter(out, 300, 5000, wide);
   out.finish();

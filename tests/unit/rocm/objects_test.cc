@@ -58,7 +58,7 @@ TEST_P(RocmObjects, CompileWithoutSpills) {
     EXPECT_TRUE(missing.empty()) << *missing.begin() << " has no metadata";
   }
   EXPECT_GT(kernels, 40);
-  EXPECT_LE(parked, 6) << "only the cases with every function of one kind have so many constants";
+  EXPECT_LE(parked, 9) << "only the cases with every function of one kind, and the widest recurrent layers, have so many constants";
   std::printf("%s by %s: %d kernels, at most %d vector registers, at least %d waves a unit, %d park scalars\n",
               arch.c_str(), compiler.c_str(), kernels, most_registers, waves_by_registers(arch, most_registers),
               parked);
