@@ -55,7 +55,7 @@ SeriesMap series_of(const std::vector<Verdict>& verdicts, const std::string& cas
       log_ratio += at->second;
     }
     series[{v.machine_class, v.item, v.variant}].push_back(
-        {v.time, log_ratio, v.gate.value_or(kLeastGate), v.head_run});
+        {v.time, log_ratio, v.gate.value_or(kCalls.least_gate), v.head_run});
   }
   for (auto& [key, points] : series) {
     std::sort(points.begin(), points.end(),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tune/stats.h"
+#include "tools/matrix/measure.h"
 #include "tools/matrix/store.h"
 
 namespace keirin::tools::matrix {
@@ -50,10 +51,10 @@ struct Verdict {
 
   bool measured() const { return shift.blocks > 0; }
   // Whether its label decides the sitting's exit code: it is what the sitting asks, and times count here, with no gate
-  // above 5 %, or the label is made of counts. An unknown gate decides too: nothing was shown.
+  // above the largest, or the label is made of counts. An unknown gate decides too: nothing was shown.
   bool gated() const;
   // Where times only inform, two builds are told apart by what is counted: the label is made of that alone.
-  bool by_counts() const { return fitness == "counts" && purpose == "compare"; }
+  bool by_counts() const { return fitness == "counts" && purpose == "compare" && !is_start(item); }
 };
 
 // All cells of all sittings, also those planned that no record is about ("not_run"); by sitting, case and variant.

@@ -53,7 +53,7 @@ const char* fitness_name(Fitness fitness) {
 }
 
 Fitness fitness_of(std::optional<double> gate, bool counts_only) {
-  return counts_only || (gate && *gate > kLargestGate) ? Fitness::kCounts : Fitness::kTiming;
+  return counts_only || (gate && *gate > kCalls.largest_gate) ? Fitness::kCounts : Fitness::kTiming;
 }
 
 double machine_load() {

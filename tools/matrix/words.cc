@@ -32,7 +32,7 @@ struct Words {
   std::string set = "smoke", pattern, confirm, shard = "1/1", device = "cpu", budget, base, head;
   std::vector<std::string> variants, shapes;
   std::vector<int> callers;
-  bool list = false, quiet = false, once = false;
+  bool list = false, quiet = false, once = false, cold = false;
   double gate_percent = 0;
   // Of the words that read.
   std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit, html, google,
@@ -138,7 +138,11 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
   KRN_TRY_LET(const std::vector<Case> set, read_case_set(words.set));
-  KRN_TRY_LET(const std::vector<Case> all, grid_of(set, words.shapes, words.callers));
+  KRN_TRY_LET(std::vector<Case> all, grid_of(set, words.shapes, words.callers));
+  if (words.cold && plan.counts_only)
+    return Status(Code::k_invalid_input, {"starts are times, and where counts decide there are none", "--cold", "nothing was measured",
+                                          "leave --cold away, or --counts-only"});
+  if (words.cold) all = with_starts(all);
   if (words.shards > 0) {
     fmt::print("{}\n", shard_list(all, words.pattern, words.shards).dump());
     return {};
@@ -283,12 +287,18 @@ void add_matrix(CLI::App& app, int& exit_code) {
   CLI::App* selfcheck = add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
                             [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); });
   selfcheck->add_flag("--once", words->once, "measure nothing where these cells have a gate already");
+  const auto add_cold = [&](CLI::App& word) {
+    word.add_flag("--cold", words->cold,
+                  "also what a new process takes on an empty cache: to start, to compile, for its first call; for each case");
+  };
+  add_cold(*selfcheck);
   add_measuring(*selfcheck, *words);
   CLI::App* compare = add("compare", "measure two builds against each other",
                           [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
   compare->add_option("--base", words->base, "an install prefix, a build folder or a keirin command")->required();
   compare->add_option("--confirm", words->confirm,
                       "another host's report (--json): measure what it calls changed, in place of a set");
+  add_cold(*compare);
   add_measuring(*compare, *words);
   CLI::App* bisected = add("bisect", "find the commit that made something slower", [](Words& w, int*) -> Status {
     w.bisect.command = own_command();

@@ -92,6 +92,12 @@ json counts_of(const ModelReport& report) {
   return out;
 }
 
+uint64_t waited_ns_of_first_thread() {
+  uint64_t ran = 0, waited = 0;
+  std::ifstream("/proc/self/schedstat") >> ran >> waited;
+  return waited;
+}
+
 class Worker {
  public:
   Result<json> answer(const json& question) {
@@ -252,8 +258,11 @@ class Worker {
     wakes_ = steady < kLongCallNs;
     const double least = static_cast<double>(callers_ == 1 ? kLeastValueNs : kLeastCallersNs);
     calls_per_value_ = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(least / std::max(steady, 1.0))));
-    return json{
-        {"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}, {"settle_ns", since(begin) - first}};
+    return json{{"first_ns", first},
+                {"calls", ns.size() + 1},
+                {"settled", settled},
+                {"settle_ns", since(begin) - first},
+                {"waited_ns", waited_before_ns_ + since_begin_.waited_ns()}};
   }
 
   Result<json> slot(const json& question) {
@@ -287,6 +296,8 @@ class Worker {
     return condition;
   }
 
+  const uint64_t waited_before_ns_ = waited_ns_of_first_thread();  // libraries were loaded
+  ProcessInterference since_begin_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Session> session_;
   std::array<std::vector<TensorRef>, kInputSets> inputs_;

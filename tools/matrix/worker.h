@@ -11,7 +11,8 @@
 //   open   case, variant, candidate, device,       -> chosen, disturbed, counts {name: number}, fallbacks [text],
 //          threads, cache, verify, package           build_ns, threads, errors {name: number}
 //          (candidate: what answers; empty: found by the variant's race)
-//   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns
+//   warm   agree, most_calls, most_ns              -> first_ns, calls, settled, settle_ns, waited_ns (since the process began, while
+//                                                    others had the processor)
 //   device                                         -> disturbed (what others do on the device, in words, over its last
 //                                                    second: the other side of a pair has slept for longer)
 //   slot   fill_ns, least, most_ns                 -> ns [a call; callers at once: their time over all their calls],

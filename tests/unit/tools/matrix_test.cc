@@ -98,15 +98,18 @@ std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string
       const Record head = make_record("run", fields);
       out.push_back(base), out.push_back(head);
       if (cell.status != "ok") continue;
-      for (int block = 0; block < (screen.empty() ? 12 : 24); ++block)
-        for (int slot = 0; slot < 4; ++slot) {
-          const bool is_base = (slot == 0 || slot == 3) == (block / 3 % 2 == 0);  // who begins changes with the launch
+      const Measure& measure = measure_of(cell.item);
+      const bool start = is_start(cell.item);
+      const int per_launch = start ? 1 : 3;
+      for (int block = 0; block < (screen.empty() ? measure.protocol.first : measure.protocol.confirm); ++block)
+        for (int slot = 0; slot < (start ? 2 : 4); ++slot) {
+          const bool is_base = (slot == 0 || slot == 3) == (block / per_launch % 2 == 0);  // who begins changes with the launch
           const double ns = 1e6 * std::exp(cell.noise * normal(random)) * (is_base ? 1 : cell.ratio);
           out.push_back(make_record("sample", {{"run", is_base ? base.id : head.id},
-                                               {"launch", block / 3},
+                                               {"launch", block / per_launch},
                                                {"block", block},
                                                {"slot", slot},
-                                               {"measure", "latency_ns"},
+                                               {"measure", measure.sample},
                                                {"values", std::vector<int64_t>(5, static_cast<int64_t>(ns))},
                                                {"kept", true}}));
         }
@@ -343,6 +346,44 @@ TEST(MatrixJudge, CountsDecideWhereTimesInform) {
   }
   const json run = reported([](Cell* cell) { cell->head_counts["steps"] = 3; }, "run");
   EXPECT_FALSE(run["cells"][0]["gated"].get<bool>()) << "eager's counts are no level for a plan's";
+}
+
+TEST(MatrixJudge, StartsAreBlocksOfOneProcessASideWithAGateOfTenPerCent) {
+  using Outcome = std::pair<std::string, int>;
+  for (const Measure& measure : kStartTimes) {
+    const auto start = [&](double ratio, double noise = 0.02, json gate = 0.10) {
+      return Cell{.item = "mlp/small/f32/infer/" + std::string(measure.scenario) + "/default",
+                  .ratio = ratio, .noise = noise, .gate = std::move(gate)};
+    };
+    EXPECT_EQ(outcome(start(1.3)), Outcome("regressed", kFailed)) << measure.scenario;
+    EXPECT_EQ(outcome(start(0.7)), Outcome("improved", kOk)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1)), Outcome("unchanged", kOk)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1, 0.3)), Outcome("inconclusive", kUndecided)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1.3, 0.02, nullptr)), Outcome("inconclusive", kUndecided)) << measure.scenario;
+    EXPECT_EQ(outcome(start(2, 0.02, 0.35)), Outcome("regressed", kOk)) << "a gate above 30 % only informs";
+    const json report = *report_json(store_of(sitting_of({start(1.3)})), "");
+    EXPECT_EQ(report["cells"][0]["blocks"], 16);
+    EXPECT_NE(report["cells"][0]["again"].get<std::string>().find(" --cold"), std::string::npos);
+  }
+  EXPECT_EQ(outcome({.item = "mlp/small/f32/infer/cold-lunch/default", .ratio = 1.05}), Outcome("regressed", kFailed)) << "calls, as any other";
+  EXPECT_FALSE(is_start("cold-start"));
+  EXPECT_FALSE(is_start("a/b/c/d/cold-start-2/default"));
+}
+
+// Noise of calls is no noise of starts, and the other way round.
+TEST(MatrixJudge, GatesOfStartsComeFromStarts) {
+  const std::string item = "mlp/small/f32/infer/cold-compile/default";
+  std::vector<Record> records;
+  for (int i = 0; i < 8; ++i)
+    for (const Record& record :
+         sitting_of({{.item = item, .sitting = "self" + std::to_string(i), .noise = 0.2, .gate = nullptr}}, "selfcheck", i))
+      records.push_back(record);
+  const std::vector<Verdict> verdicts = judge(store_of(records));
+  const std::optional<double> gate = gate_from(verdicts, "m", 0, item, "auto");
+  ASSERT_TRUE(gate);
+  EXPECT_GT(*gate, 0.10);
+  EXPECT_FALSE(gate_from(verdicts, "m", 0, Cell().item, "auto"));
+  EXPECT_FALSE(gate_from(verdicts, "m", 0, "mlp/small/f32/infer/cold-start/default", "auto"));
 }
 
 TEST(MatrixJudge, AKilledSittingShowsWhatItDidNotReach) {
