@@ -167,6 +167,10 @@ def cells_answer(page: chromium.Page, path: Path) -> None:
         ),
         "Enter does not show the cell's blocks",
     )
+    page.value("[...document.querySelectorAll('aside button')].find((each) => each.textContent.includes('stacks')).click()")
+    expect(not page.faults, f"the button to a cell's stacks: {page.faults[:2]}")
+    chosen = page.value("[...document.querySelectorAll('select')].slice(-2).map((each) => each.selectedOptions[0].textContent).join()")
+    expect("base" in chosen and "head" in chosen, f"a cell's stacks are not shown: {chosen}")
     column = "[...document.querySelectorAll('table[aria-label=\"All cells\"] tbody tr')].map((each) => each.cells[1].textContent)"
     page.value(
         "[...document.querySelectorAll('table[aria-label=\"All cells\"] thead button')].find((each) => each.textContent === 'case').click()"

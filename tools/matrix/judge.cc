@@ -84,6 +84,7 @@ Verdict verdict_in(const Record& sitting) {
   v.threads = sitting.whole("threads"), v.machine = sitting.text("machine");
   v.machine_class = sitting.text("class"), v.fitness = sitting.text("fitness");
   v.confirms = sitting.flag("confirms", false);
+  v.device = sitting.text("device"), v.imagined = sitting.text("imagined");
   return v;
 }
 
@@ -112,8 +113,10 @@ struct CountRule {
 };
 // Fewer are better, all of them.
 constexpr CountRule kCountRules[] = {
-    {"steps", 0},  {"nodes_eager", 0},       {"nodes_opaque", 0},  {"segments", 0},         {"graphs", 0},
-    {"breaks", 0}, {"kernels_generated", 0}, {"peak_bytes", 0.01}, {"instructions", 0.005},
+    {"steps", 0},    {"nodes_eager", 0},       {"nodes_opaque", 0},       {"segments", 0},        {"graphs", 0},
+    {"breaks", 0},   {"kernels_generated", 0}, {"launches", 0},           {"allocations", 0},     {"spilled", 0},
+    {"kernels", 0},
+    {"peak_bytes", 0.01}, {"allocated_bytes", 0.01}, {"instructions", 0.005},
 };
 
 std::optional<double> count_of(const Record& run, const char* name) {
@@ -140,6 +143,7 @@ void conclude_by_counts(Verdict* v, const Record& base, const Record& head) {
     ++(*to > *from ? more : fewer);
     v->reasons.push_back(fmt::format("{} {:.0f} -> {:.0f}", rule.name, *from, *to));
   }
+  if (v->compiled_only()) v->reasons.push_back("compiled for " + v->imagined + " and not run");
   if (counted == 0)
     v->reasons.push_back("nothing that decides was counted on both sides");
   else
@@ -163,7 +167,15 @@ void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& b
   } else if (status != "ok") {
     v.label = label_name(Label::kInvalid);
     v.head_failed = run.text("at_fault") == "head" && !is_peer(v.variant) &&
-                    (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost");
+                    (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost" ||
+                     (status == "failed" && v.compiled_only()));
+  } else if (v.compiled_only()) {
+    v.label = "not_run";  // code is no answer
+    const auto count = [&](const char* name) { return count_of(run, name).value_or(0); };
+    v.reasons.push_back(fmt::format("compiled for {} and not run: {:.0f} kernels, {} registers spilled, {:.0f} of {:.0f} nodes left to eager",
+                                    v.imagined, count("kernels"),
+                                    count_of(run, "spilled") ? fmt::format("{:.0f}", count("spilled")) : "an unknown number of",
+                                    count("nodes_eager"), count("nodes")));
   } else if (!v.gate) {
     v.label = label_name(Label::kInconclusive);
     v.reasons.push_back("no gate: nothing is known of the noise here");

@@ -33,6 +33,7 @@ json open_question(const Case& item, const Way& way, const PairOptions& options,
           {"threads", options.threads},
           {"cache", way.cache},
           {"package", way.package},
+          {"imagine", options.imagine},
           {"verify", verify}};
 }
 
@@ -53,6 +54,12 @@ Result<Side> launch(const Case& item, const Way& way, const PairOptions& options
   course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
   course->counts.update(opened.value("counts", json::object()));
   KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline, options));
+  // Of calls: what the least of the launches took, which nothing happened to beside.
+  const json counted = warm.value("counts", json::object());
+  for (const auto& [name, value] : counted.items()) {
+    const auto known = course->counts.find(name);
+    if (known == course->counts.end() || value < *known) course->counts[name] = value;
+  }
   course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
   course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
   course->settle_ns.push_back(warm.value("settle_ns", uint64_t{0}));
@@ -170,11 +177,15 @@ Result<std::string> find_candidate(const Case& item, const Way& way, const PairO
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
     KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, true), kOpenDeadline, options));
+    // Launches after it count again what they see: not what they find cached, nor the steps of a plan that nobody timed.
+    const json counts = opened.value("counts", json::object());
     if (race == 0) {
       course->cold_ns = opened.value("build_ns", uint64_t{0});
-      const json counts = opened.value("counts", json::object());
-      // What no launch after it counts, which finds them cached.
-      if (const auto kernels = counts.find("kernels_generated"); kernels != counts.end()) course->counts[kernels.key()] = *kernels;
+      course->counts = counts;
+    } else {
+      const json first = course->counts.value("kernels_generated", json());
+      course->counts = counts;
+      if (!first.is_null()) course->counts["kernels_generated"] = first;
     }
     course->fallbacks = opened.value("fallbacks", json::array());
     course->errors = opened.value("errors", json::object());

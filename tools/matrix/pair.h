@@ -31,6 +31,7 @@ struct Way {
 
 struct PairOptions {
   std::string device = "cpu";
+  std::string imagine;   // an instruction set that is compiled for and not here; empty: none
   int threads = 0;       // 0: as many as LibTorch has
   double agree = 0.005;  // of two warm-up windows: half the gate
   uint64_t slot_ns = 20'000'000;

@@ -251,7 +251,7 @@ class Sitting {
         if (const std::optional<double> gate = gate_of_cell(item, variant); gate && !item.starts())
           least = std::min(least.value_or(*gate), *gate);
       }
-    const Fitness fitness = fitness_of(least, plan_.counts_only);
+    const Fitness fitness = plan_.place.imagined.empty() ? fitness_of(least, plan_.counts_only) : Fitness::kCompile;
     counts_decide_ = fitness == Fitness::kCounts && plan_.purpose == Purpose::kCompare;
     for (const Case& item : plan_.cases)
       records.push_back(make_record("case", {{"case", item.text()},
@@ -267,6 +267,7 @@ class Sitting {
                                               {"machine", machine.id},
                                               {"class", machine.text("class")},
                                               {"device", plan_.place.device},
+                                              {"imagined", plan_.place.imagined},
                                               {"fitness", fitness_name(fitness)},
                                               {"base", base_.stack},
                                               {"head", head_.stack},
@@ -340,6 +341,7 @@ class Sitting {
   PairOptions timing(std::optional<double> gate) const {
     PairOptions options = plan_.timing;
     options.device = plan_.place.device;
+    options.imagine = plan_.place.imagined;
     options.agree = gate.value_or(kCalls.least_gate) / 2;
     options.end = end_;
     return options;
@@ -389,7 +391,8 @@ class Sitting {
     const std::optional<double> gate = gate_of_cell(item, head->variant);
     PairTimes times;
     find_both(item, base, head, &times);
-    while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
+    if (cut_off(times) && !plan_.place.imagined.empty()) return std::string();
+    while (plan_.place.imagined.empty() && times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
       const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || counts_decide_ ||
                           !needs_more_blocks(shifts(times, kCallTimes), *gate);

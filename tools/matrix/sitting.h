@@ -48,7 +48,7 @@ struct SittingPlan {
   }
   bool asks(const Case& item, const std::string& variant) const {
     // A start is told from another build's: beside eager it says nothing, and it counts nothing but time.
-    if (item.starts() && (purpose == Purpose::kRun || counts_only)) return false;
+    if (item.starts() && (purpose == Purpose::kRun || counts_only || !place.imagined.empty())) return false;
     return item.has(variant) && (confirm.empty() || confirm.count({item.text(), variant}) > 0);
   }
 };

@@ -15,6 +15,7 @@
 #include "core/api/devices.h"
 #include "core/host/plugins.h"
 #include "tools/matrix/bisect.h"
+#include "tools/matrix/imagined.h"
 #include "tools/matrix/report.h"
 #include "tools/matrix/sitting.h"
 #include "tools/matrix/worker.h"
@@ -36,7 +37,7 @@ struct Words {
   double gate_percent = 0;
   // Of the words that read.
   std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit, html, google,
-              google_base;
+              google_base, imagine;
   std::string of, mark, why, who = "a person";
   BisectPlan bisect;
   int shards = 0;
@@ -137,7 +138,12 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.purpose = purpose;
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
-  KRN_TRY_LET(const std::vector<Case> set, read_case_set(words.set));
+  KRN_TRY_LET(std::vector<Case> set, read_case_set(words.set));
+  // The name of a case, as a report's command to measure it once more gives, needs no set that holds it.
+  if (const Result<Case> named = parse_case(words.pattern);
+      named.ok() && words.pattern.find_first_of("*?[\\") == std::string::npos &&
+      std::none_of(set.begin(), set.end(), [&](const Case& item) { return item.text() == named->text(); }))
+    set.push_back(*named);
   KRN_TRY_LET(std::vector<Case> all, grid_of(set, words.shapes, words.callers));
   if (words.cold && plan.counts_only)
     return Status(Code::k_invalid_input, {"starts are times, and where counts decide there are none", "--cold", "nothing was measured",
@@ -154,6 +160,11 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (!words.confirm.empty()) {
     KRN_TRY_LET(plan.confirm, cells_to_confirm(words.confirm));
     KRN_TRY(ask_only(plan.confirm, &plan));
+  }
+  if (!words.imagine.empty()) {
+    KRN_TRY_LET(const std::vector<std::string> plugins, plugins_that_imagine(words.imagine));
+    if (plan.variants.empty())
+      for (const std::string& plugin : plugins) plan.variants.push_back("compiled:" + plugin);
   }
   if (plan.variants.empty()) {
     KRN_TRY_LET(plan.variants, compiled_variants(words.device));
@@ -176,6 +187,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
     return Status(Code::k_invalid_input, {"no case of the set is called so and has such a variant", words.pattern, "nothing was measured",
                                           "keirin matrix run --list"});
   KRN_TRY_LET(plan.place, find_place(words.device));
+  plan.place.imagined = words.imagine;
   if (!words.budget.empty()) {
     KRN_TRY_LET(plan.budget_seconds, parse_seconds(words.budget));
   }
@@ -239,7 +251,7 @@ void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--set", words.set, "smoke, ci, full, shapes, or a file of cases")->capture_default_str();
   word.add_option("--shapes", words.shapes, "free sizes for each case: 1x16,8x128; for models that have as many")->delimiter(',');
   word.add_option("--callers", words.callers, "threads that call at once, for each case: 1,2,4")->delimiter(',');
-  word.add_option("--cases", words.pattern, "only those that match this shell pattern");
+  word.add_option("--cases", words.pattern, "only those that match this shell pattern; the name of a case, whether the set holds it or not");
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');
   word.add_option("--peers", words.plan.peers,
@@ -279,11 +291,14 @@ void add_matrix(CLI::App& app, int& exit_code) {
     });
     return word;
   };
-  add_measuring(
-      *add("run",
-           "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
-           [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); }),
-      *words);
+  CLI::App* run = add("run", "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
+                      [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); });
+  add_measuring(*run, *words);
+  const auto add_imagine = [&](CLI::App& word) {
+    word.add_option("--imagine", words->imagine,
+                    "an instruction set (gfx1100) whose device is not here: its plugin compiles, nothing runs, code is counted");
+  };
+  add_imagine(*run);
   CLI::App* selfcheck = add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
                             [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); });
   selfcheck->add_flag("--once", words->once, "measure nothing where these cells have a gate already");
@@ -299,6 +314,7 @@ void add_matrix(CLI::App& app, int& exit_code) {
   compare->add_option("--confirm", words->confirm,
                       "another host's report (--json): measure what it calls changed, in place of a set");
   add_cold(*compare);
+  add_imagine(*compare);
   add_measuring(*compare, *words);
   CLI::App* bisected = add("bisect", "find the commit that made something slower", [](Words& w, int*) -> Status {
     w.bisect.command = own_command();

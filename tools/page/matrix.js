@@ -170,7 +170,7 @@ function matrixPage(data) {
               ...visible.filter((cell) => finite(cell.ratio) && cell.ratio > 0).map((cell) => Math.abs(Math.log(cell.ratio))), 0.02),
           x = scale(-far * 1.1, far * 1.1, 6, 144);
     const note =
-        (cell) => [...list(cell.reasons), ...(cell.against && cell.against !== cell.variant ? [`against ${cell.against}`] : [])].join(
+        (cell) => [...list(cell.reasons), ...(finite(cell.ratio) && cell.against && cell.against !== cell.variant ? [`against ${cell.against}`] : [])].join(
             "; ");
     return sortedTable(
         "All cells",
