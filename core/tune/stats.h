@@ -76,8 +76,8 @@ Shift paired_shift(std::span<const double> d);
 // distances the smaller rank sum counts. 1 for no blocks. The other direction: negate d, keep the bound.
 double signed_rank_p(std::span<const double> d, double bound);
 
-// The largest difference of log ratios that counts as none: the larger of the least gate and three times the A/A noise, the root mean square
-// of shifts between the same binary and itself. `own` are those of the series, oldest first, of which the last 8 count; with fewer
+// The largest difference of log ratios that counts as none: the larger of the least gate and three times the A/A noise, the root mean
+// square of shifts between the same binary and itself. `own` are those of the series, oldest first, of which the last 8 count; with fewer
 // `device` serves, of all series. Nothing if that holds fewer than 8 too: nothing is known of the noise.
 std::optional<double> gate_of(std::span<const double> own, std::span<const double> device, const Protocol& protocol = kCalls);
 

@@ -8,7 +8,8 @@
 
 # A model, by the plugin that there is.
 echo 'gcn/small/f32/infer/single/default' > one-case
-exits 0 "$keirin" matrix run --imagine gfx1100 --set ./one-case --store real --quiet --html real.html --junit real.xml --md real.md --json real.json
+exits 0 "$keirin" matrix run --imagine gfx1100 --set ./one-case --store real --quiet --html real.html --junit real.xml --md real.md \
+  --json real.json
 holds out '^imagined-gfx1100  run  .* times are none: compiled for a device that is not here$'
 holds out '^  \. gcn/.* compiled:rocm  *0  *0 .* not_run; compiled for gfx1100 and not run: [1-9][0-9]* kernels, 0 registers spilled, '
 holds out '^  1 not_run$'

@@ -43,6 +43,9 @@ holds out 'times inform only, counts decide'
 holds out "^  = $(case_of beta) .* unchanged, by counts"
 grep -q '"stage":"confirm"' counts-store/log/* && fail "what times say was measured twice where counts decide"
 
+KEIRIN_INSTRUCTIONS=$work/nobody-counts exits 0 compare --head ./slow --gate 2 --store emulated-store
+holds out 'times inform only, counts decide'
+
 # Counts: exact, memory within 1 %, instructions within 0.5 %; both figures stand in each format.
 stand_in steps --build eleven --count steps=3
 exits 1 compare --head ./steps --gate 2 --counts-only --store steps-store --md steps.md --junit steps.xml --json steps.json \

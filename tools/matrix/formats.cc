@@ -51,7 +51,8 @@ std::string note(const json& cell) {
   else if (out == "regressed" || out == "improved")
     out += ", " + cell["size"].get<std::string>();
   if (cell["confirmed"].get<bool>()) out += ", measured twice";
-  if (const std::string against = cell["against"]; !cell["ratio"].is_null() && !against.empty() && against != cell["variant"].get<std::string>())
+  const std::string against = cell["against"];
+  if (!cell["ratio"].is_null() && !against.empty() && against != cell["variant"].get<std::string>())
     out += ", against " + against;
   if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
   for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();

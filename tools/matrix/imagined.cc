@@ -74,7 +74,8 @@ Result<std::vector<std::string>> plugins_that_imagine(const std::string& arch) {
   std::string said;
   for (const PluginReport& plugin : runtime->plugins().reports())
     for (const DeviceReport& device : plugin.devices)
-      if (said.find(device.reason) == std::string::npos && device.reason.find(arch) != std::string::npos) said += "; " + plugin.name + ": " + device.reason;
+      if (device.reason.find(arch) != std::string::npos && said.find(device.reason) == std::string::npos)
+        said += "; " + plugin.name + ": " + device.reason;
   return Status(Code::k_unsupported, {"no plugin here compiles for this instruction set" + said, arch, "nothing was measured",
                                       "keirin plugins --why says what was found, and what is missing"});
 }
@@ -104,7 +105,8 @@ Result<json> compile_only(const Case& item, const std::string& variant, const st
                                                                              : session->example_inputs(1, item.free_sizes()));
   KRN_TRY_LET(const ModelReport report, session->compile(inputs));
   for (const StepReport& step : report.steps)
-    if (step.reason == "compile_failed") return Status(Code::k_internal, "plugin " + plugin + " could not compile what it claimed: " + step.note);
+    if (step.reason == "compile_failed")
+      return Status(Code::k_internal, "plugin " + plugin + " could not compile what it claimed: " + step.note);
   if (report.chosen == "eager")
     return Status(Code::k_unsupported, Message{"plugin " + plugin + " made nothing of it",
                                                report.reasons.empty() ? "" : report.reasons[0],

@@ -18,8 +18,8 @@ namespace keirin::tools::matrix {
 Result<std::vector<std::string>> plugins_that_imagine(const std::string& arch);
 
 // A worker's answer to `open` (worker.h), of which `counts` are nodes, nodes_compiled, nodes_eager, nodes_opaque, and of the code: kernels,
-// launches of one call, and registers `spilled` to memory where the plugin tells. `unsupported` where the plugin is not here or makes nothing
-// of the model, `internal` with its words where it claimed a part and could not compile it.
+// launches of one call, and registers `spilled` to memory where the plugin tells. `unsupported` where the plugin is not here or makes
+// nothing of the model, `internal` with its words where it claimed a part and could not compile it.
 Result<nlohmann::json> compile_only(const Case& item, const std::string& variant, const std::string& arch);
 
 }  // namespace keirin::tools::matrix

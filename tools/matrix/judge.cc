@@ -172,10 +172,10 @@ void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& b
   } else if (v.compiled_only()) {
     v.label = "not_run";  // code is no answer
     const auto count = [&](const char* name) { return count_of(run, name).value_or(0); };
-    v.reasons.push_back(fmt::format("compiled for {} and not run: {:.0f} kernels, {} registers spilled, {:.0f} of {:.0f} nodes left to eager",
-                                    v.imagined, count("kernels"),
-                                    count_of(run, "spilled") ? fmt::format("{:.0f}", count("spilled")) : "an unknown number of",
-                                    count("nodes_eager"), count("nodes")));
+    const std::string spilled = count_of(run, "spilled") ? fmt::format("{:.0f}", count("spilled")) : "an unknown number of";
+    v.reasons.push_back(fmt::format(
+        "compiled for {} and not run: {:.0f} kernels, {} registers spilled, {:.0f} of {:.0f} nodes left to eager", v.imagined,
+        count("kernels"), spilled, count("nodes_eager"), count("nodes")));
   } else if (!v.gate) {
     v.label = label_name(Label::kInconclusive);
     v.reasons.push_back("no gate: nothing is known of the noise here");

@@ -4,8 +4,8 @@
 // launch, fresh processes for more, because each launch has its own bias. Base is A in one launch and head in the next:
 // who starts first was 1 % slower. What it makes is records: nothing is concluded here (judge.h). A slot in which
 // others had the processor or the device is taken again, and its block counts for nothing if it stays disturbed. Nothing lasts beyond
-// the end that the options name: a course that it cut off has failed as `cancelled`. Starts are timed in pairs of processes that are new and
-// have nothing compiled (measure.h says what of them), A B, then B A.
+// the end that the options name: a course that it cut off has failed as `cancelled`. Starts are timed in pairs of processes that are new
+// and have nothing compiled (measure.h says what of them), A B, then B A.
 #pragma once
 
 #include <cstdint>

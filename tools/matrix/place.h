@@ -25,8 +25,8 @@ Result<Place> find_place(const std::string& device);
 // Fields of a `machine` record.
 nlohmann::json machine_fields(const Place& place);
 
-// What may gate: `timing` all times; `counts` what is counted, times inform; numerics in both. `compile`: that there is code, and what of it
-// is counted; nothing runs, so no answer is right. (A cell whose plugin is absent is "not run".)
+// What may gate: `timing` all times; `counts` what is counted, times inform; numerics in both. `compile`: that there is code, and what of
+// it is counted; nothing runs, so no answer is right. (A cell whose plugin is absent is "not run".)
 enum class Fitness { kTiming, kCounts, kCompile };
 const char* fitness_name(Fitness fitness);
 // `gate`: the least of the cells', if one is known: above 5 % times say too little. A shared machine is declared unfit

@@ -14,6 +14,7 @@
 
 #include "core/api/devices.h"
 #include "core/host/plugins.h"
+#include "core/tune/instructions.h"
 #include "tools/matrix/bisect.h"
 #include "tools/matrix/imagined.h"
 #include "tools/matrix/report.h"
@@ -138,6 +139,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.purpose = purpose;
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
+  plan.counts_only |= InstructionCount::of_environment().has_value();  // an emulator's times mean nothing
   KRN_TRY_LET(std::vector<Case> set, read_case_set(words.set));
   // The name of a case, as a report's command to measure it once more gives, needs no set that holds it.
   if (const Result<Case> named = parse_case(words.pattern);
@@ -251,7 +253,8 @@ void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--set", words.set, "smoke, ci, full, shapes, or a file of cases")->capture_default_str();
   word.add_option("--shapes", words.shapes, "free sizes for each case: 1x16,8x128; for models that have as many")->delimiter(',');
   word.add_option("--callers", words.callers, "threads that call at once, for each case: 1,2,4")->delimiter(',');
-  word.add_option("--cases", words.pattern, "only those that match this shell pattern; the name of a case, whether the set holds it or not");
+  word.add_option("--cases", words.pattern,
+                  "only those that match this shell pattern; the name of a case, whether the set holds it or not");
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');
   word.add_option("--peers", words.plan.peers,

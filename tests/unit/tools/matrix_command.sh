@@ -48,7 +48,9 @@ for side in one two; do
   mkdir -p $side && printf '#!/bin/sh\ncd %s/%s && exec "%s" "$@"\n' "$work" $side "$keirin" >command-$side && chmod +x command-$side
 done
 cp "$data/mlp.pt2" one/twin && cp "$data/hidden_relu.pt2" two/twin
-counted() { "$keirin" matrix compare --base ./command-one --head "$1" --set ./twin --variants eager --counts-only --store "$2" --quiet >out 2>err; }
+counted() {
+  "$keirin" matrix compare --base ./command-one --head "$1" --set ./twin --variants eager --counts-only --store "$2" --quiet >out 2>err
+}
 counted ./command-one twin-same && grep -q 'unchanged, by counts' out || { fail "the same model twice, by counts"; cat out err; }
 grep -q '"allocations":[1-9]' twin-same/log/* || fail "no allocation was counted in eager"
 counted ./command-two twin-other

@@ -373,7 +373,8 @@ TEST(MatrixJudge, StartsAreBlocksOfOneProcessASideWithAGateOfTenPerCent) {
     EXPECT_EQ(report["cells"][0]["blocks"], 16);
     EXPECT_NE(report["cells"][0]["again"].get<std::string>().find(" --cold"), std::string::npos);
   }
-  EXPECT_EQ(outcome({.item = "mlp/small/f32/infer/cold-lunch/default", .ratio = 1.05}), Outcome("regressed", kFailed)) << "calls, as any other";
+  EXPECT_EQ(outcome({.item = "mlp/small/f32/infer/cold-lunch/default", .ratio = 1.05}), Outcome("regressed", kFailed))
+      << "calls, as any other";
   EXPECT_FALSE(is_start("cold-start"));
   EXPECT_FALSE(is_start("a/b/c/d/cold-start-2/default"));
 }
