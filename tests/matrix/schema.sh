@@ -8,7 +8,7 @@ schema=$(dirname "$keirin")/share/keirin/schemas/matrix-1.json
 [ -e "$schema" ] || schema=$(dirname "$keirin")/../share/keirin/schemas/matrix-1.json
 cases_of alpha beta gamma > set
 stand_in one --build one
-stand_in mixed --build two --slow alpha=1.1 --lacks beta --factor 0.9
+stand_in mixed --build two --slow alpha=1.3 --lacks beta --factor 0.9
 words="--set ./set --gate 2 --quiet"
 # shellcheck disable=SC2086
 {

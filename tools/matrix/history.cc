@@ -69,7 +69,7 @@ void add_starts(const Store& store, const std::vector<Verdict>& verdicts, const 
     if (v.variant == "eager" || v.variant == "replay" || (!machine_class.empty() && v.machine_class != machine_class)) continue;
     const auto add = [&](std::string_view scenario, double own, double its) {
       const std::string item = with_scenario(v.item, scenario);
-      if (item.empty() || own <= 0 || its <= 0 || (!cases.empty() && ::fnmatch(cases.c_str(), item.c_str(), 0) != 0)) return;
+      if (item.empty() || !std::isfinite(std::log(own / its)) || (!cases.empty() && ::fnmatch(cases.c_str(), item.c_str(), 0) != 0)) return;
       (*series)[{v.machine_class, item, v.variant}].push_back({v.time, std::log(own / its), kStarts.least_gate, v.head_run});
     };
     add("cold-compile", run->number("cold_ns"), median_ns(*beside->second, "build_ns"));
