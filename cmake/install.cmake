@@ -50,6 +50,7 @@ install(FILES cmake/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin FILES_MATCHING PATTERN "*.md")
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/keirin)
 install(DIRECTORY bench/cases/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/cases)
+install(FILES tools/matrix/report.schema.json DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/schemas RENAME matrix-1.json)
 install(DIRECTORY bench/zoo/models/small DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/zoo FILES_MATCHING PATTERN "*.pt2")
 
 set(KEIRIN_INCLUDE_SUBDIR ${_inc})

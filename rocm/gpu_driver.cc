@@ -3,6 +3,9 @@
 // The functions of the seam by their names in HIP, and what a launch is there.
 #include "rocm/gpu_driver.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "abi/plugin.h"
 #include "plugins/gpu/table_driver.h"
 #include "rocm/clang.h"
@@ -44,6 +47,7 @@ class HipDriver : public gpu::TableDriver<Calls> {
     return compile_object(text, target);
   }
   std::string identity(const gpu::CodeTarget& target) const override { return hiprtc_identity(target); }
+  int64_t spilled(const std::vector<char>& code) const override { return spilled_registers(code); }
 
   bool usable(std::string& why_not) const override { return DriverApi::with_device(why_not) != nullptr; }
   int32_t status_of(Result result) const override { return code_of(result); }
@@ -86,6 +90,26 @@ const gpu::Driver& of_wave(int wave) {
 }
 
 }  // namespace
+
+// The notes are MessagePack: a string's bytes, then its value, which is a whole number of up to 32 bits here.
+int64_t spilled_registers(const std::vector<char>& code) {
+  static constexpr std::string_view kKey = ".vgpr_spill_count";
+  const std::string_view bytes(code.data(), code.size());
+  int64_t sum = -1;
+  for (size_t at = bytes.find(kKey); at != std::string_view::npos; at = bytes.find(kKey, at + 1)) {
+    const auto byte = [&](size_t i) -> int64_t {
+      const size_t where = at + kKey.size() + i;
+      return where < bytes.size() ? static_cast<unsigned char>(bytes[where]) : -1;
+    };
+    const int64_t head = byte(0);
+    const size_t more = head == 0xcc ? 1 : head == 0xcd ? 2 : head == 0xce ? 4 : 0;
+    if (head < 0 || (more == 0 && head >= 0x80) || byte(more) < 0) continue;
+    int64_t value = more == 0 ? head : 0;
+    for (size_t i = 1; i <= more; ++i) value = value << 8 | byte(i);
+    sum = std::max<int64_t>(sum, 0) + value;
+  }
+  return sum;
+}
 
 const gpu::Driver& gpu_driver(int wave) { return of_wave<HipDriver>(wave); }
 const gpu::Driver& clang_driver(int wave) { return of_wave<ClangDriver>(wave); }

@@ -12,4 +12,7 @@ const gpu::Driver& gpu_driver(int wave);
 // The same, compiled by clang where no device is (clang.h).
 const gpu::Driver& clang_driver(int wave);
 
+// Vector registers that the kernels of a code object keep in memory, as its notes say; -1: it has no such note.
+int64_t spilled_registers(const std::vector<char>& code);
+
 }  // namespace keirin::rocm

@@ -492,6 +492,7 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
       step.targets.push_back(output.updates == kNone ? kNone : region.cut.values[output.updates]);
     }
     step.num_ops = static_cast<int>(region.ops.size());
+    step.launches = static_cast<int>(info.num_kernels + info.num_anchors);
     step.note = std::to_string(info.num_kernels) + " kernels, " + std::to_string(info.num_anchors) + " library calls" +
                 (info.in_worker ? ", in the worker" : "");
     built.regions.push_back({steps.size(), cut.numbers[each.index], region.cut, std::move(code.inputs), code.hash});

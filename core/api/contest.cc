@@ -288,7 +288,7 @@ Result<size_t> race_candidates(Deciding& d) {
 }
 
 StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds) {
-  return {step.name, step.executable ? plugin : "eager", step.num_ops, microseconds, 0, -1, step.reason, step.note};
+  return {step.name, step.executable ? plugin : "eager", step.num_ops, step.launches, microseconds, 0, -1, step.reason, step.note};
 }
 
 // What eager's call spends in the nodes that the plan's eager steps stand for, where instructions are counted. A node that several steps

@@ -26,6 +26,11 @@ TensorSpec spec_of(const Tensor& tensor);
 // "f32[8,128]"
 std::string spec_text(const TensorSpec& spec);
 
+// What LibTorch's allocator has handed out in this process so far: the difference of two readings is what came between.
+struct Allocations {
+  uint64_t count = 0, bytes = 0;  // bytes: as they were asked for; of a GPU as its allocator rounds them
+};
+
 // Memory, copies and threads. Any thread may call any function.
 class TensorServices {
  public:
@@ -56,6 +61,7 @@ class TensorServices {
   virtual uint64_t current_stream(Device device) = 0;
   virtual int64_t peak_bytes(Device device) = 0;       // high-water mark of LibTorch's allocator since reset
   virtual void reset_peak(Device device) = 0;
+  virtual Allocations allocations(Device device) = 0;
 };
 
 }  // namespace keirin

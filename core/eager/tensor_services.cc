@@ -53,12 +53,15 @@ class CountingAllocator final : public c10::Allocator {
         data = static_cast<char*>(data) + kHead;
       }
       add(size_of(data));
+      count_.fetch_add(1, std::memory_order_relaxed);
+      handed_out_.fetch_add(bytes, std::memory_order_relaxed);
     }
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
+  Allocations so_far() const { return {count_.load(std::memory_order_relaxed), handed_out_.load(std::memory_order_relaxed)}; }
   int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
   void reset_peak() { peak_.store(live_.load(std::memory_order_relaxed), std::memory_order_relaxed); }
 
@@ -82,6 +85,7 @@ class CountingAllocator final : public c10::Allocator {
     }
   }
   std::atomic<int64_t> live_ = 0, peak_ = 0;
+  std::atomic<uint64_t> count_ = 0, handed_out_ = 0;
 };
 
 std::atomic<int> num_gpus = 0;  // of LibTorch; known once ensure_device() found one
@@ -218,6 +222,17 @@ class AtServices final : public TensorServices {
       c10::getDeviceAllocator(torch_device.type())->resetPeakStats(torch_device.index());
     });
     (void)status;  // a device that was never used has no peak to reset
+  }
+
+  Allocations allocations(Device device) override {
+    if (device.kind == Device::kCpu) return CountingAllocator::instance().so_far();
+    Allocations out;
+    const Status status = catch_torch([&] {
+      const at::Device torch_device = at_device(device);
+      const auto stats = c10::getDeviceAllocator(torch_device.type())->getDeviceStats(torch_device.index());
+      out = {static_cast<uint64_t>(stats.allocation[0].allocated), static_cast<uint64_t>(stats.allocated_bytes[0].allocated)};
+    });
+    return status.ok() ? out : Allocations();  // a device that was never used
   }
 
  private:

@@ -40,6 +40,7 @@ struct PlanStep {
                                   // Empty: none. What has a target is read by nobody else.
   bool may_alias = true;          // eager: a result may be a view of an operand
   int num_ops = 1;
+  int launches = 0;               // region: its kernels and library calls
   std::string reason;             // eager: why, as a code of docs/report.md
   std::string note;               // region: what it came to; eager: why, in words
   std::string origin;             // eager: Op::origin

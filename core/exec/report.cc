@@ -99,7 +99,7 @@ nlohmann::json to_json(const ModelReport& r) {
                           {"blocks", c.blocks}, {"compile_s", c.compile_seconds}, {"peak_bytes", c.peak_bytes}});
   nlohmann::json steps = nlohmann::json::array();
   for (const StepReport& s : r.steps)
-    steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"us", timed(s.microseconds)},
+    steps.push_back({{"name", s.name}, {"choice", s.choice}, {"ops", s.ops}, {"launches", s.launches}, {"us", timed(s.microseconds)},
                      {"limit_us", timed(s.limit_us)}, {"instructions", counted(s.microseconds, 1e3)},
                      {"instructions_in_eager", s.in_eager < 0 ? nlohmann::json() : counted(s.in_eager, 1e3)},
                      {"reason", s.reason}, {"note", s.note}});

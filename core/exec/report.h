@@ -33,6 +33,7 @@ struct StepReport {
   std::string name;      // "r0", or the operator of an eager step
   std::string choice;    // the plugin's name, or "eager"
   int ops = 0;
+  int launches = 0;      // of a region: kernels and library calls that it runs
   double microseconds = 0;
   double limit_us = 0;   // the least that any code could take for it (core/api/limits.h); 0: not asked for, or not known
   double in_eager = -1;  // the same of eager's call, in the nodes of the file that an eager step stands for; -1: not counted

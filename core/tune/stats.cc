@@ -200,11 +200,11 @@ double signed_rank_p(std::span<const double> d, double bound) {
   return std::min(1.0, std::accumulate(p.begin() + static_cast<std::ptrdiff_t>(sum), p.end(), 0.0));
 }
 
-std::optional<double> gate_of(std::span<const double> own, std::span<const double> device) {
+std::optional<double> gate_of(std::span<const double> own, std::span<const double> device, const Protocol& protocol) {
   std::span<const double> shifts = device;
   if (own.size() >= kSittingsForGate) shifts = own.last(kSittingsForGate);
   if (shifts.size() < kSittingsForGate) return {};
-  return std::max(kLeastGate, 3 * root_mean_square(shifts));
+  return std::max(protocol.least_gate, 3 * root_mean_square(shifts));
 }
 
 std::string_view label_name(Label label) {
@@ -232,10 +232,10 @@ std::string_view size_of_shift(double log_ratio) {
   return apart < std::log1p(0.03) ? "small" : apart < std::log1p(0.10) ? "medium" : "large";
 }
 
-bool needs_more_blocks(std::span<const double> d, double gate) {
+bool needs_more_blocks(std::span<const double> d, double gate, const Protocol& protocol) {
   const auto n = static_cast<int>(d.size());
-  if (n < kMatrixLooks[0]) return true;
-  return n < std::end(kMatrixLooks)[-1] && label_of(paired_shift(d), gate) == Label::kInconclusive;
+  if (n < protocol.first) return true;
+  return n < protocol.most && label_of(paired_shift(d), gate) == Label::kInconclusive;
 }
 
 bool is_flagged(std::span<const double> d, double gate) {

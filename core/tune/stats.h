@@ -53,14 +53,20 @@ class SequentialTest {
 
 // ---- The matrix: is head slower than base? Shifts are mean log head - mean log base, one d per block: positive is slower. ----
 
-// Whole processes are started again for more blocks, so there are three looks.
-inline constexpr int kMatrixLooks[] = {12, 24, 48};
-inline constexpr int kConfirmBlocks = 24;
+// How a series is taken. Whole processes are started again for more blocks, so they are looked at when there are `first` and then each
+// time that they are twice as many, up to `most`.
+struct Protocol {
+  int first, most;
+  int confirm;         // fresh blocks
+  double least_gate;   // of a ratio, as all gates
+  double largest_gate; // above, the cell only informs
+};
+inline constexpr Protocol kCalls{12, 48, 24, 0.01, 0.05};
+// A block is one process a side, which is dear, and each start has a bias of its own: fewer blocks, and only what is large counts.
+inline constexpr Protocol kStarts{8, 16, 16, 0.10, 0.30};
 inline constexpr double kIntervalMiss = 0.05;    // of a matrix interval, both sides together
 inline constexpr double kScreenLevel = 0.05;     // one-sided: a cell below it is measured once more
 inline constexpr double kFalseDiscoveries = 0.01;
-inline constexpr double kLeastGate = 0.01;       // of a ratio, as all gates
-inline constexpr double kLargestGate = 0.05;     // above, the cell only informs
 inline constexpr size_t kSittingsForGate = 8;
 
 // The exact 95 % interval; the whole range of d where so few blocks have none (fewer than 6).
@@ -70,10 +76,10 @@ Shift paired_shift(std::span<const double> d);
 // distances the smaller rank sum counts. 1 for no blocks. The other direction: negate d, keep the bound.
 double signed_rank_p(std::span<const double> d, double bound);
 
-// The largest difference of log ratios that counts as none: the larger of 1 % and three times the A/A noise, the root mean square
-// of shifts between the same binary and itself. `own` are those of the series, oldest first, of which the last 8 count; with fewer
+// The largest difference of log ratios that counts as none: the larger of the least gate and three times the A/A noise, the root mean
+// square of shifts between the same binary and itself. `own` are those of the series, oldest first, of which the last 8 count; with fewer
 // `device` serves, of all series. Nothing if that holds fewer than 8 too: nothing is known of the noise.
-std::optional<double> gate_of(std::span<const double> own, std::span<const double> device);
+std::optional<double> gate_of(std::span<const double> own, std::span<const double> device, const Protocol& protocol = kCalls);
 
 enum class Label { kRegressed, kImproved, kUnchanged, kInconclusive, kInvalid };
 std::string_view label_name(Label label);
@@ -82,8 +88,8 @@ Label label_of(const Shift& shift, double gate);
 // "small" below 3 %, "medium" below 10 %, "large": how much it is, apart from how sure.
 std::string_view size_of_shift(double log_ratio);
 
-// Grown 12 -> 24 -> 48: whether this many blocks still need more. A look with something beyond the gate needs none either.
-bool needs_more_blocks(std::span<const double> d, double gate);
+// Whether this many blocks still need more. A look with something beyond the gate needs none either.
+bool needs_more_blocks(std::span<const double> d, double gate, const Protocol& protocol = kCalls);
 // Whether the cell has to be measured once more in fresh processes: shown by the first stage to be beyond the gate, to either side.
 bool is_flagged(std::span<const double> d, double gate);
 // The labels of all flagged cells of one comparison, from their fresh blocks alone; parallel to `fresh`. Benjamini-Hochberg over the

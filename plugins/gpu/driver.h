@@ -85,6 +85,8 @@ class Driver {
   // Needs the compiler and no device. Throws kit::Error, with the compiler's log where it refused the text.
   virtual std::vector<char> compile(const std::string& text, const CodeTarget& target) const = 0;
   virtual std::string identity(const CodeTarget& target) const = 0;
+  // Registers for which the kernels of this code had no room and use memory, all of them together; -1: this driver does not tell.
+  virtual int64_t spilled(const std::vector<char>&) const { return -1; }
 
   // Whether there is a driver; all that follows needs one.
   virtual bool usable(std::string& why_not) const = 0;

@@ -30,6 +30,7 @@ class ImaginedDriver final : public Driver {
   const Words& words() const override { return vendor_.words(); }
   std::vector<char> compile(const std::string& text, const CodeTarget& target) const override { return vendor_.compile(text, target); }
   std::string identity(const CodeTarget& target) const override { return vendor_.identity(target); }
+  int64_t spilled(const std::vector<char>& code) const override { return vendor_.spilled(code); }
   bool usable(std::string&) const override { return true; }
   int32_t status_of(Result result) const override {
     return result == 0 ? KRN_STATUS_ok : result == kNoMemory ? KRN_STATUS_exhausted : KRN_STATUS_internal;

@@ -154,6 +154,7 @@ class Writer final : public LaunchList, public Driver {
   const Words& words() const override { return over_.words(); }
   std::vector<char> compile(const std::string& text, const CodeTarget& target) const override { return over_.compile(text, target); }
   std::string identity(const CodeTarget& target) const override { return over_.identity(target); }
+  int64_t spilled(const std::vector<char>& code) const override { return over_.spilled(code); }
   bool usable(std::string& why_not) const override { return over_.usable(why_not); }
   int32_t status_of(Result result) const override { return over_.status_of(result); }
   std::string words_of(Result result) const override { return over_.words_of(result); }
@@ -247,9 +248,11 @@ class Writer final : public LaunchList, public Driver {
     std::vector<std::string> args;
     symbol_ = found.symbol;
     for (size_t i = 0; i < l.parameters.size(); ++i) args.push_back(argument(l.parameters[i], arguments[i], named));
+    const int64_t spilled = over_.spilled(found.module->code);
     return {R"({"code": ")" + found.module->file + R"(", "arch": ")" + arch_ + R"(", "kernel": ")" + found.symbol + R"(", "label": ")" +
                 name_ + " " + found.symbol + R"(", "grid": [)" + std::to_string(l.blocks) + R"(, 1, 1], "block": [)" +
-                std::to_string(l.threads) + R"(, 1, 1], "lds_bytes": )" + std::to_string(l.shared_bytes) + ",\n    \"args\": " + list(args),
+                std::to_string(l.threads) + R"(, 1, 1], "lds_bytes": )" + std::to_string(l.shared_bytes) +
+                (spilled >= 0 ? R"(, "spilled": )" + std::to_string(spilled) : "") + ",\n    \"args\": " + list(args),
             {}};
   }
 

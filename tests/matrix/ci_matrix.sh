@@ -44,6 +44,10 @@ git -C repository checkout --quiet words
 exits 0 matrix --base not-a-release
 holds out "^  ^ $(case_of alpha) .* improved"
 [[ $(grep -l '"purpose":"selfcheck"' store/log/* | wc -l) == "$checks" ]] || fail "noise was measured again"
+# Starts of new processes, with the noise of starts measured first.
+exits '0 4' matrix --base not-a-release --cold
+holds out "  [=?!] alpha/small/f32/infer/cold-compile/default .* 10.0 %"
+grep -q 'no gate' out && fail "the noise of starts was not measured"
 # What cannot be meant, be built, or be finished.
 exits 2 matrix --base nowhere
 exits 2 matrix --minutes soon

@@ -43,6 +43,9 @@ holds out 'times inform only, counts decide'
 holds out "^  = $(case_of beta) .* unchanged, by counts"
 grep -q '"stage":"confirm"' counts-store/log/* && fail "what times say was measured twice where counts decide"
 
+KEIRIN_INSTRUCTIONS=$work/nobody-counts exits 0 compare --head ./slow --gate 2 --store emulated-store
+holds out 'times inform only, counts decide'
+
 # Counts: exact, memory within 1 %, instructions within 0.5 %; both figures stand in each format.
 stand_in steps --build eleven --count steps=3
 exits 1 compare --head ./steps --gate 2 --counts-only --store steps-store --md steps.md --junit steps.xml --json steps.json \
@@ -57,6 +60,15 @@ holds out "^  ^ $(case_of beta) .* improved, by counts; steps 2 -> 1$"
 stand_in bytes --build thirteen --count steps=1 --count peak_bytes=1011000 --count instructions=1006000
 exits 1 compare --head ./bytes --gate 2 --counts-only --store bytes-store
 holds out 'regressed, by counts; steps 2 -> 1; peak_bytes 1000000 -> 1011000; instructions 1000000 -> 1006000$'
+# What a call takes from LibTorch's allocator, counted when it is steady: one more is one too many, bytes have room.
+stand_in allocates --build fifteen --count allocations=5 --count allocated_bytes=4100
+exits 1 compare --head ./allocates --gate 2 --counts-only --store allocates-store
+holds out "^  v $(case_of beta) .* regressed, by counts; allocations 4 -> 5$"
+stand_in launches --build sixteen --count launches=7
+stand_in launched --build seventeen --count launches=6
+exits 0 "$keirin" matrix compare --base ./launches --head ./launched --set ./one-case --variants auto --gate 2 --counts-only \
+  --store launches-store --quiet
+holds out "^  ^ $(case_of beta) .* improved, by counts; launches 7 -> 6$"
 # Counts of two candidates are not compared, and times that decide are not overruled by counts.
 stand_in other --build fourteen --count steps=3 --answers cpu/other
 exits 4 compare --head ./other --gate 2 --counts-only --store other-store
@@ -115,7 +127,7 @@ for sides in 'before bare' 'bare before'; do
 done
 ln -sf /bin/false nobody
 exits 4 "$keirin" matrix run --set ./training --gate 2 --quiet --variants auto --peers ./nobody --head ./before --store train-nobody
-holds out 'not_run, .*nothing trains here'
+holds out 'not_run; .*nothing trains here'
 # It is one cell of a case, and stays as it is in a grid.
 for words in '' '--callers 1,2' '--shapes 4,8'; do
   # shellcheck disable=SC2086
@@ -151,6 +163,9 @@ stand_in loses --build nine --slow beta=1.6
 exits 1 "$keirin" matrix run --head ./loses --set ./set --variants auto,replay --gate 2 --store loses-store --quiet
 holds out "^  v $(case_of beta) .* regressed, medium, measured twice"
 
+# The command that measures a cell once more finds its case in no set.
+[[ $("$keirin" matrix run --cases "$(case_of beta)" --variants auto --list) == "$(case_of beta) auto" ]] || fail "a case by its name"
+exits 2 "$keirin" matrix run --cases '*/small/f32/infer/single/nomode' --variants auto
 # A folder that is called as a set hides none.
 mkdir ci
 "$keirin" matrix run --set ci --variants auto --list > listed

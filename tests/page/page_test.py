@@ -167,6 +167,10 @@ def cells_answer(page: chromium.Page, path: Path) -> None:
         ),
         "Enter does not show the cell's blocks",
     )
+    page.value("[...document.querySelectorAll('aside button')].find((each) => each.textContent.includes('stacks')).click()")
+    expect(not page.faults, f"the button to a cell's stacks: {page.faults[:2]}")
+    chosen = page.value("[...document.querySelectorAll('select')].slice(-2).map((each) => each.selectedOptions[0].textContent).join()")
+    expect("base" in chosen and "head" in chosen, f"a cell's stacks are not shown: {chosen}")
     column = "[...document.querySelectorAll('table[aria-label=\"All cells\"] tbody tr')].map((each) => each.cells[1].textContent)"
     page.value(
         "[...document.querySelectorAll('table[aria-label=\"All cells\"] thead button')].find((each) => each.textContent === 'case').click()"
@@ -176,7 +180,8 @@ def cells_answer(page: chromium.Page, path: Path) -> None:
     expect(page.value("window.harmed === undefined && !document.querySelector('#page img, #page script')"), "a name became markup")
     expect(page.value("document.body.textContent.includes('</script><script>window.harmed')"), "the hostile name is not shown as it is")
     expect(page.value("[...document.querySelectorAll('figure svg .change')].length") == 1, "the series' step is not drawn")
-    expect(page.value("[...document.querySelectorAll('figure svg .mark')].length") == 1, "the person's mark is not drawn")
+    # Of calls, compiling and first calls of one run.
+    expect(page.value("[...document.querySelectorAll('figure svg .mark')].length") == 3, "the person's mark is not drawn")
 
 
 def is_quick(page: chromium.Page, path: Path) -> None:

@@ -77,7 +77,14 @@ int Case::callers() const {
   return scenario.starts_with(kCallers) ? static_cast<int>(number_of(scenario.c_str() + kCallers.size()).value_or(1)) : 1;
 }
 
+Case Case::warm() const {
+  Case out = *this;
+  if (starts()) out.scenario = "single";
+  return out;
+}
+
 bool Case::has(const std::string& variant) const {
+  if (starts() && (variant == "replay" || variant.starts_with("peer:"))) return false;
   return !trains() || (variant != "replay" && !variant.starts_with("compiled:"));
 }
 
@@ -100,8 +107,13 @@ Result<Case> parse_case(const std::string& text) {
   if (item.trains() && item.sizes != item.zoo()) return wrong_part(text, "sizes", item.sizes, {item.zoo()});
   const int callers = item.callers();
   if (item.trains()) KRN_TRY(check("scenario", item.scenario, {"single"}));
-  if (item.scenario != "single" && (item.scenario != fmt::format("{}{}", kCallers, callers) || callers < 2 || callers > kMostCallers))
-    return wrong_part(text, "scenario", item.scenario, {"single", fmt::format("callers-2 to callers-{}", kMostCallers)});
+  const bool calls_at_once =
+      callers >= 2 && callers <= kMostCallers && item.scenario == fmt::format("{}{}", kCallers, callers);
+  if (item.scenario != "single" && !item.starts() && !calls_at_once) {
+    std::vector<std::string> allowed = {"single", fmt::format("callers-2 to callers-{}", kMostCallers)};
+    for (const Measure& each : kStartTimes) allowed.emplace_back(each.scenario);
+    return wrong_part(text, "scenario", item.scenario, allowed);
+  }
   KRN_TRY(check("mode", item.mode, option_row("mode").values.words));
   return item;
 }
@@ -110,7 +122,7 @@ Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vec
                                   const std::vector<int>& callers) {
   std::vector<Case> out;
   for (const Case& item : cases) {
-    if (item.trains()) {
+    if (item.trains() || item.starts()) {
       out.push_back(item);
       continue;
     }
@@ -123,6 +135,18 @@ Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vec
         out.push_back(std::move(one));
       }
   }
+  return out;
+}
+
+std::vector<Case> with_starts(const std::vector<Case>& cases) {
+  std::vector<Case> out = cases;
+  for (const Case& item : cases)
+    for (const Measure& measure : kStartTimes) {
+      Case start = item;
+      start.scenario = measure.scenario;
+      const bool there = std::any_of(out.begin(), out.end(), [&](const Case& each) { return each.text() == start.text(); });
+      if (!item.trains() && item.scenario == "single" && !there) out.push_back(std::move(start));
+    }
   return out;
 }
 
@@ -163,7 +187,7 @@ Result<Shard> parse_shard(const std::string& text) {
 }
 
 bool in_shard(const Case& item, const Shard& shard) {
-  const std::string text = item.text();
+  const std::string text = item.warm().text();  // a model's starts are timed together
   const Hash hash = sha256(text.data(), text.size());
   uint64_t value = 0;
   for (size_t i = 0; i < 8; ++i) value = value << 8 | hash[i];

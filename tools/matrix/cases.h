@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "tools/matrix/measure.h"
 
 namespace keirin::tools::matrix {
 
@@ -18,14 +19,19 @@ struct Case {
   std::string sizes;     // "tiny", "small", "full", "others": which zoo; "small@4x64": with those free sizes
   std::string dtype;     // of its floats, for people: the file fixes it
   std::string work;      // "infer"; "train": a step of forward, backward and optimiser
-  std::string scenario;  // "single": one call after the other; "callers-4": four threads call at once
+  // "single": one call after the other; "callers-4": four threads call at once; "cold-start", "cold-compile", "cold-call": what a new
+  // process takes (measure.h).
+  std::string scenario;
   std::string mode;      // Options::mode
   std::string text() const;
   std::string zoo() const;                  // the part of `sizes` that names it
   std::vector<int64_t> free_sizes() const;  // in the order of the inputs; empty: those of the export
   int callers() const;                      // threads
   bool trains() const { return work == "train"; }
-  // Whether such a variant is a cell of it: training knows no replay, and which plugin answers is its backend's choice.
+  bool starts() const { return is_start(text()); }  // it is about a process's start
+  Case warm() const;                                // the same model in calls, one after the other
+  // Whether such a variant is a cell of it: training knows no replay, and which plugin answers is its backend's choice; of what is not
+  // Keirin's no start is compared.
   bool has(const std::string& variant) const;
 };
 
@@ -34,10 +40,13 @@ inline constexpr int kMostCallers = 64;
 // `invalid_input` names the part that is not allowed.
 Result<Case> parse_case(const std::string& text);
 
-// Each case with each of these free sizes ("4x64"), then each with so many callers; what is empty changes nothing. Those that train stay
-// as they are.
+// Each case with each of these free sizes ("4x64"), then each with so many callers; what is empty changes nothing. Those that train
+// or are about a start stay as they are.
 Result<std::vector<Case>> grid_of(const std::vector<Case>& cases, const std::vector<std::string>& shapes,
                                   const std::vector<int>& callers);
+
+// These, and what a process takes to start each that infers and has one caller.
+std::vector<Case> with_starts(const std::vector<Case>& cases);
 
 // The cases of a set that is shipped ("smoke", "ci", "full", "shapes"), or of a file. `#` begins a comment.
 Result<std::vector<Case>> read_case_set(const std::string& name);

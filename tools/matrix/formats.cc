@@ -46,12 +46,13 @@ std::string gate_text(const json& cell) {
 // What is to be said of a cell beside its figures.
 std::string note(const json& cell) {
   std::string out = cell["label"].get<std::string>();
-  if (cell["by_counts"].get<bool>())
+  if (cell["by_counts"].get<bool>() && out != "invalid" && out != "not_run")
     out += ", by counts";
   else if (out == "regressed" || out == "improved")
     out += ", " + cell["size"].get<std::string>();
   if (cell["confirmed"].get<bool>()) out += ", measured twice";
-  if (const std::string against = cell["against"]; !against.empty() && against != cell["variant"].get<std::string>())
+  const std::string against = cell["against"];
+  if (!cell["ratio"].is_null() && !against.empty() && against != cell["variant"].get<std::string>())
     out += ", against " + against;
   if (!cell["gated"].get<bool>() && !cell["ratio"].is_null()) out += ", informs only";
   for (const json& reason : cell["reasons"]) out += "; " + reason.get<std::string>();
@@ -60,6 +61,7 @@ std::string note(const json& cell) {
 
 const char* what_decides(const json& report) {
   if (report["fitness"] == "timing") return "decide";
+  if (report["fitness"] == "compile") return "are none: compiled for a device that is not here";
   return report["purpose"] == "compare" ? "inform only, counts decide" : "inform only";
 }
 

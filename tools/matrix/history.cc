@@ -39,7 +39,45 @@ std::string day_of(double seconds) {
   return text;
 }
 
-SeriesMap series_of(const std::vector<Verdict>& verdicts, const std::string& cases, const std::string& machine_class) {
+// The median of what launches took, ns; 0: nobody says.
+double median_ns(const Record& run, const char* field) {
+  std::vector<double> ns;
+  if (const auto at = run.fields.find(field); at != run.fields.end() && at->is_array())
+    for (const json& value : *at)
+      if (value.is_number() && value.get<double>() > 0) ns.push_back(value.get<double>());
+  return median(ns);
+}
+
+// "bert/small/f32/infer/single/default" as a case of that scenario; empty: it is none that has one.
+std::string with_scenario(const std::string& item, std::string_view scenario) {
+  constexpr std::string_view kSingle = "/single/";
+  const size_t at = item.find(kSingle);
+  return at == std::string::npos ? std::string() : item.substr(0, at + 1) + std::string(scenario) + item.substr(at + kSingle.size() - 1);
+}
+
+// What a sitting of `run` saw of starts on its way, over what eager takes to open and for its first call there: compiling was on an empty
+// cache and once, first calls were those of all launches. (What a process takes before that is the same for both.)
+void add_starts(const Store& store, const std::vector<Verdict>& verdicts, const std::string& cases, const std::string& machine_class,
+                SeriesMap* series) {
+  std::map<std::pair<std::string, std::string>, const Record*> eager;  // by sitting and case
+  for (const auto& [id, run] : store.records())
+    if (run.is("run") && run.text("variant") == "eager") eager.emplace(std::pair(run.text("sitting"), run.text("case")), &run);
+  for (const Verdict& v : verdicts) {
+    const Record* const run = store.find(v.head_run);
+    const auto beside = eager.find({v.sitting, v.item});
+    if (v.purpose != "run" || !v.measured() || v.label == label_name(Label::kInvalid) || !run || beside == eager.end()) continue;
+    if (v.variant == "eager" || v.variant == "replay" || (!machine_class.empty() && v.machine_class != machine_class)) continue;
+    const auto add = [&](std::string_view scenario, double own, double its) {
+      const std::string item = with_scenario(v.item, scenario);
+      if (item.empty() || !std::isfinite(std::log(own / its)) || (!cases.empty() && ::fnmatch(cases.c_str(), item.c_str(), 0) != 0)) return;
+      (*series)[{v.machine_class, item, v.variant}].push_back({v.time, std::log(own / its), kStarts.least_gate, v.head_run});
+    };
+    add("cold-compile", run->number("cold_ns"), median_ns(*beside->second, "build_ns"));
+    add("cold-call", median_ns(*run, "first_ns"), median_ns(*beside->second, "first_ns"));
+  }
+}
+
+SeriesMap series_of(const Store& store, const std::vector<Verdict>& verdicts, const std::string& cases, const std::string& machine_class) {
   std::map<std::pair<std::string, std::string>, double> replay;  // over eager, by sitting and case
   for (const Verdict& v : verdicts)
     if (v.purpose == "run" && v.variant == "replay" && v.measured()) replay[{v.sitting, v.item}] = v.shift.estimate;
@@ -55,8 +93,9 @@ SeriesMap series_of(const std::vector<Verdict>& verdicts, const std::string& cas
       log_ratio += at->second;
     }
     series[{v.machine_class, v.item, v.variant}].push_back(
-        {v.time, log_ratio, v.gate.value_or(kLeastGate), v.head_run});
+        {v.time, log_ratio, v.gate.value_or(kCalls.least_gate), v.head_run});
   }
+  add_starts(store, verdicts, cases, machine_class, &series);
   for (auto& [key, points] : series) {
     std::sort(points.begin(), points.end(),
               [](const Point& a, const Point& b) { return std::tie(a.time, a.run) < std::tie(b.time, b.run); });
@@ -79,7 +118,7 @@ json history_json(const Store& store, const std::vector<Verdict>& verdicts, cons
                   const std::string& machine_class) {
   const auto marks = marks_of(store);
   json out = json::array();
-  for (const auto& [key, points] : series_of(verdicts, cases, machine_class)) {
+  for (const auto& [key, points] : series_of(store, verdicts, cases, machine_class)) {
     std::vector<double> values, gates;
     json shown = json::array(), steps = json::array();
     std::vector<bool> accepted;

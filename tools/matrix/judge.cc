@@ -28,10 +28,15 @@ double slot_value(const Record& sample) {
   return median(ns);
 }
 
+bool is_known(const std::string& measure) {
+  return measure == kCallTimes.sample || std::any_of(std::begin(kStartTimes), std::end(kStartTimes),
+                                                     [&](const Measure& each) { return measure == each.sample; });
+}
+
 std::map<std::string, Samples> samples_by_run(const Store& store) {
   std::map<std::string, Samples> out;
   for (const auto& [id, record] : store.records()) {
-    if (!record.is("sample") || record.text("measure") != "latency_ns") continue;
+    if (!record.is("sample") || !is_known(record.text("measure"))) continue;
     const std::pair block{record.whole("launch"), record.whole("block")};
     Samples& samples = out[record.text("run")];
     if (!record.flag("kept", true))
@@ -49,16 +54,18 @@ struct Blocks {
   int dropped = 0;
 };
 
-Blocks blocks_of(const Samples& base, const Samples& head) {
+// Of so many slots a side.
+Blocks blocks_of(const Samples& base, const Samples& head, size_t slots) {
   Blocks out;
   out.dropped = static_cast<int>(std::max(base.dropped.size(), head.dropped.size()));
   for (const auto& [block, a] : base.medians) {
     const auto b = head.medians.find(block);
-    if (b == head.medians.end() || a.size() != 2 || b->second.size() != 2) continue;  // a torn one
+    if (b == head.medians.end() || a.size() != slots || b->second.size() != slots) continue;  // a torn one
     if (out.d.size() == kMaxBlocks) break;
     double d = 0;
-    for (const auto& [slot, ns] : a) d -= std::log(ns) / 2, out.base_ns.push_back(ns);
-    for (const auto& [slot, ns] : b->second) d += std::log(ns) / 2, out.head_ns.push_back(ns);
+    const auto n = static_cast<double>(slots);
+    for (const auto& [slot, ns] : a) d -= std::log(ns) / n, out.base_ns.push_back(ns);
+    for (const auto& [slot, ns] : b->second) d += std::log(ns) / n, out.head_ns.push_back(ns);
     out.d.push_back(d), out.launches.push_back(block.first);
   }
   return out;
@@ -77,6 +84,7 @@ Verdict verdict_in(const Record& sitting) {
   v.threads = sitting.whole("threads"), v.machine = sitting.text("machine");
   v.machine_class = sitting.text("class"), v.fitness = sitting.text("fitness");
   v.confirms = sitting.flag("confirms", false);
+  v.device = sitting.text("device"), v.imagined = sitting.text("imagined");
   return v;
 }
 
@@ -105,8 +113,10 @@ struct CountRule {
 };
 // Fewer are better, all of them.
 constexpr CountRule kCountRules[] = {
-    {"steps", 0},  {"nodes_eager", 0},       {"nodes_opaque", 0},  {"segments", 0},         {"graphs", 0},
-    {"breaks", 0}, {"kernels_generated", 0}, {"peak_bytes", 0.01}, {"instructions", 0.005},
+    {"steps", 0},    {"nodes_eager", 0},       {"nodes_opaque", 0},       {"segments", 0},        {"graphs", 0},
+    {"breaks", 0},   {"kernels_generated", 0}, {"launches", 0},           {"allocations", 0},     {"spilled", 0},
+    {"kernels", 0},
+    {"peak_bytes", 0.01}, {"allocated_bytes", 0.01}, {"instructions", 0.005},
 };
 
 std::optional<double> count_of(const Record& run, const char* name) {
@@ -133,6 +143,7 @@ void conclude_by_counts(Verdict* v, const Record& base, const Record& head) {
     ++(*to > *from ? more : fewer);
     v->reasons.push_back(fmt::format("{} {:.0f} -> {:.0f}", rule.name, *from, *to));
   }
+  if (v->compiled_only()) v->reasons.push_back("compiled for " + v->imagined + " and not run");
   if (counted == 0)
     v->reasons.push_back("nothing that decides was counted on both sides");
   else
@@ -156,7 +167,15 @@ void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& b
   } else if (status != "ok") {
     v.label = label_name(Label::kInvalid);
     v.head_failed = run.text("at_fault") == "head" && !is_peer(v.variant) &&
-                    (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost");
+                    (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost" ||
+                     (status == "failed" && v.compiled_only()));
+  } else if (v.compiled_only()) {
+    v.label = "not_run";  // code is no answer
+    const auto count = [&](const char* name) { return count_of(run, name).value_or(0); };
+    const std::string spilled = count_of(run, "spilled") ? fmt::format("{:.0f}", count("spilled")) : "an unknown number of";
+    v.reasons.push_back(fmt::format(
+        "compiled for {} and not run: {:.0f} kernels, {} registers spilled, {:.0f} of {:.0f} nodes left to eager", v.imagined,
+        count("kernels"), spilled, count("nodes_eager"), count("nodes")));
   } else if (!v.gate) {
     v.label = label_name(Label::kInconclusive);
     v.reasons.push_back("no gate: nothing is known of the noise here");
@@ -174,8 +193,10 @@ void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& b
 
 bool Verdict::gated() const {
   if (by_counts()) return true;
-  return fitness == "timing" && (!gate || *gate <= kLargestGate) &&
-         (purpose == "compare" || (purpose == "run" && variant == "auto"));
+  if (gate && *gate > measure_of(item).protocol.largest_gate) return false;
+  // Calls may vary by more than 5 % on a machine whose starts do not vary by more than their gate.
+  if (is_start(item)) return purpose == "compare";
+  return fitness == "timing" && (purpose == "compare" || (purpose == "run" && variant == "auto"));
 }
 
 std::vector<Verdict> judge(const Store& store) {
@@ -215,7 +236,8 @@ std::vector<Verdict> judge(const Store& store) {
     const Record* const base = store.find(v.base_run);
     if (base) v.against = base->text("variant");
     if (const double gate = run.number("gate"); gate > 0) v.gate = gate;
-    conclude(&cell, run, base, blocks_of(of(v.base_run), of(id)));
+    const Measure& measure = measure_of(v.item);
+    conclude(&cell, run, base, blocks_of(of(v.base_run), of(id), measure.slots));
     bool is_void = false;
     for (const std::string& each : {id, v.base_run, named == sittings.end() ? std::string() : named->second->id}) {
       const auto at = void_records.find(each);
@@ -226,7 +248,7 @@ std::vector<Verdict> judge(const Store& store) {
     }
     for (const Record* more : again[id]) {
       if (is_void || void_records.count(more->id)) continue;
-      const Blocks fresh = blocks_of(of(more->text("base")), of(more->id));
+      const Blocks fresh = blocks_of(of(more->text("base")), of(more->id), measure.slots);
       if (more->text("at_fault") == "head" &&
           (more->text("status") == "crashed" || more->text("status") == "timeout")) {
         v.label = label_name(Label::kInvalid);
@@ -234,7 +256,7 @@ std::vector<Verdict> judge(const Store& store) {
         v.head_failed = true;
         v.reasons.push_back("head " + more->text("status") + " when it was measured once more");
       }
-      if (more->text("status") != "ok" || fresh.d.size() < kConfirmBlocks || !cell.fresh.empty()) continue;
+      if (more->text("status") != "ok" || std::ssize(fresh.d) < measure.protocol.confirm || !cell.fresh.empty()) continue;
       cell.fresh = fresh.d;
       v.confirm = more->id;
       v.dropped += fresh.dropped;
@@ -293,9 +315,10 @@ Record record_of(const Verdict& v) {
 
 std::optional<double> gate_from(const std::vector<Verdict>& verdicts, const std::string& machine, int threads,
                                 const std::string& item, const std::string& variant) {
+  const Measure& measure = measure_of(item);
   std::vector<const Verdict*> checks;
   for (const Verdict& v : verdicts)
-    if (v.purpose == "selfcheck" && v.machine == machine && v.threads == threads && v.measured() &&
+    if (&measure_of(v.item) == &measure && v.purpose == "selfcheck" && v.machine == machine && v.threads == threads && v.measured() &&
         v.label != label_name(Label::kInvalid))
       checks.push_back(&v);
   std::stable_sort(checks.begin(), checks.end(), [](const Verdict* a, const Verdict* b) {
@@ -306,7 +329,7 @@ std::optional<double> gate_from(const std::vector<Verdict>& verdicts, const std:
     device.push_back(v->shift.estimate);
     if (v->item == item && v->variant == variant) own.push_back(v->shift.estimate);
   }
-  return gate_of(own, device);
+  return gate_of(own, device, measure.protocol);
 }
 
 }  // namespace keirin::tools::matrix

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/tune/stats.h"
+#include "tools/matrix/measure.h"
 #include "tools/matrix/store.h"
 
 namespace keirin::tools::matrix {
@@ -31,6 +32,7 @@ struct Verdict {
   double time = 0;               // of the sitting, seconds since 1970
   int threads = 0;
   std::string machine, machine_class, fitness;
+  std::string device, imagined;             // as --device and --imagine take them
   bool confirms = false;                    // the sitting measured what another host's report calls changed
   std::string item, variant, against;       // the case's text; what head and base ran
   std::string base_run, head_run, confirm;  // ids; confirm: of head's run that was measured once more, if it was
@@ -50,10 +52,12 @@ struct Verdict {
 
   bool measured() const { return shift.blocks > 0; }
   // Whether its label decides the sitting's exit code: it is what the sitting asks, and times count here, with no gate
-  // above 5 %, or the label is made of counts. An unknown gate decides too: nothing was shown.
+  // above the largest, or the label is made of counts. An unknown gate decides too: nothing was shown.
   bool gated() const;
   // Where times only inform, two builds are told apart by what is counted: the label is made of that alone.
-  bool by_counts() const { return fitness == "counts" && purpose == "compare"; }
+  bool by_counts() const { return (fitness == "counts" || compiled_only()) && purpose == "compare" && !is_start(item); }
+  // For a device that was not there: nothing ran.
+  bool compiled_only() const { return fitness == "compile"; }
 };
 
 // All cells of all sittings, also those planned that no record is about ("not_run"); by sitting, case and variant.

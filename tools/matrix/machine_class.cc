@@ -19,7 +19,7 @@ std::string class_of(const nlohmann::json& machine) {
         model += '-';
     for (const std::string_view vendor : {"nvidia-", "amd-"})
       if (model.starts_with(vendor)) model.erase(0, vendor.size());
-    return fmt::format("{}-{}-{}", name.substr(0, name.find(':')), device->value("arch", "unknown"), model);
+    return fmt::format("{}-{}{}{}", name.substr(0, name.find(':')), device->value("arch", "unknown"), model.empty() ? "" : "-", model);
   }
   const std::string flags = " " + machine.value("flags", "") + " ", arch = machine.value("arch", "unknown");
   const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };

@@ -2,6 +2,7 @@
 #include "tools/matrix/pair.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -20,6 +21,7 @@ constexpr int kPausesMs[] = {
 constexpr int kDroppedPart = 5;  // one block in so many may stay disturbed
 constexpr int kLeastTaken = 6;   // blocks, before that is asked
 constexpr int kMostRaces = 3;
+constexpr int kStartPausesMs[] = {0, 16, 128, 512};  // before a disturbed start is taken again
 constexpr milliseconds kDeviceMemory{1'100};
 
 json open_question(const Case& item, const Way& way, const PairOptions& options, bool verify) {
@@ -31,6 +33,7 @@ json open_question(const Case& item, const Way& way, const PairOptions& options,
           {"threads", options.threads},
           {"cache", way.cache},
           {"package", way.package},
+          {"imagine", options.imagine},
           {"verify", verify}};
 }
 
@@ -51,6 +54,12 @@ Result<Side> launch(const Case& item, const Way& way, const PairOptions& options
   course->build_ns.push_back(opened.value("build_ns", uint64_t{0}));
   course->counts.update(opened.value("counts", json::object()));
   KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}}, kWarmDeadline, options));
+  // Of calls: what the least of the launches took, which nothing happened to beside.
+  const json counted = warm.value("counts", json::object());
+  for (const auto& [name, value] : counted.items()) {
+    const auto known = course->counts.find(name);
+    if (known == course->counts.end() || value < *known) course->counts[name] = value;
+  }
   course->first_ns.push_back(warm.value("first_ns", uint64_t{0}));
   course->calls_to_settle.push_back(warm.value("settled", false) ? warm.value("calls", uint64_t{0}) : 0);
   course->settle_ns.push_back(warm.value("settle_ns", uint64_t{0}));
@@ -98,6 +107,46 @@ Result<std::string> others_on_device(Side* side, const PairOptions& options) {
   return disturbed;
 }
 
+// Whether so much was disturbed that the rest is not tried.
+bool is_contended(PairTimes* times) {
+  if (times->taken < kLeastTaken || times->dropped * kDroppedPart <= times->taken) return false;
+  times->contended =
+      times->disturbance + " in " + std::to_string(times->dropped) + " of " + std::to_string(times->taken) + " blocks";
+  return true;
+}
+
+struct Start {
+  uint64_t ns[std::size(kStartTimes)];
+  bool quiet;
+};
+
+// One process on an empty cache, until it has answered a call. What it does before it can be asked is what the answer to the first question
+// took beyond the work that the worker says it was.
+Result<Start> start_once(const Case& item, Way way, const PairOptions& options, ProcessInterference* host, Course* course) {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+  };
+  way.cache += "-starts";
+  std::error_code error;
+  std::filesystem::remove_all(way.cache, error);
+  if (error) return Status(Code::k_exhausted, way.cache + " cannot be emptied: " + error.message());
+  const uint64_t stolen = host->stolen_ns();
+  const Clock::time_point begin = Clock::now();
+  KRN_TRY_LET(Side side, Side::start(way.program));
+  KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, true), kOpenDeadline, options));
+  const uint64_t until_open = since(begin), compile = opened.value("build_ns", uint64_t{0});
+  KRN_TRY_LET(const json warm, ask(&side, {{"ask", "warm"}, {"agree", options.agree}, {"most_calls", 0}}, kWarmDeadline, options));
+  const uint64_t call = warm.value("first_ns", uint64_t{0});
+  if (compile == 0 || call == 0 || compile >= until_open)
+    return Status(Code::k_corrupt, "the worker says that it took longer to compile than it was there, or no time");
+  course->counts.update(opened.value("counts", json::object()));
+  const double most = kDisturbedShare * static_cast<double>(since(begin));
+  return Start{{until_open - compile, compile, call},
+               warm.value("waited_ns", 0.0) <= most &&
+                   static_cast<double>(host->stolen_ns() - stolen) <= most};
+}
+
 // False after a failure.
 bool time_block(Side* base, Side* head, const PairOptions& options, int launch, PairTimes* times) {
   const size_t first = times->slots.size();
@@ -112,7 +161,7 @@ bool time_block(Side* base, Side* head, const PairOptions& options, int launch, 
       return false;
     }
     kept &= quiet;
-    times->slots.push_back({launch, times->taken, slot, is_base, true, taken->value("calls", uint64_t{1}),
+    times->slots.push_back({&kCallTimes, launch, times->taken, slot, is_base, true, taken->value("calls", uint64_t{1}),
                             taken->value("ns", std::vector<uint64_t>())});
   }
   for (size_t i = first; i < times->slots.size(); ++i) times->slots[i].kept = kept;
@@ -128,11 +177,15 @@ Result<std::string> find_candidate(const Case& item, const Way& way, const PairO
   for (int race = 0; race < kMostRaces; ++race) {
     KRN_TRY_LET(Side side, Side::start(way.program));
     KRN_TRY_LET(const json opened, ask(&side, open_question(item, way, options, true), kOpenDeadline, options));
+    // Launches after it count again what they see: not what they find cached, nor the steps of a plan that nobody timed.
+    const json counts = opened.value("counts", json::object());
     if (race == 0) {
       course->cold_ns = opened.value("build_ns", uint64_t{0});
-      const json counts = opened.value("counts", json::object());
-      // What no launch after it counts, which finds them cached.
-      if (const auto kernels = counts.find("kernels_generated"); kernels != counts.end()) course->counts[kernels.key()] = *kernels;
+      course->counts = counts;
+    } else {
+      const json first = course->counts.value("kernels_generated", json());
+      course->counts = counts;
+      if (!first.is_null()) course->counts["kernels_generated"] = first;
     }
     course->fallbacks = opened.value("fallbacks", json::array());
     course->errors = opened.value("errors", json::object());
@@ -170,12 +223,41 @@ void time_blocks(const Case& item, const Way& base, const Way& head, const PairO
     const int end = std::min(wanted, times->taken - times->dropped + kBlocksPerLaunch);
     for (int tries = 0; tries < 2 * kBlocksPerLaunch && times->taken - times->dropped < end; ++tries) {
       if (!time_block(&*sides[0], &*sides[1], options, number, times)) return;
-      if (times->taken >= kLeastTaken && times->dropped * kDroppedPart > times->taken) {
-        times->contended = times->disturbance + " in " + std::to_string(times->dropped) + " of " +
-                           std::to_string(times->taken) + " blocks";
+      if (is_contended(times)) return;
+    }
+  }
+}
+
+void time_starts(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,
+                 PairTimes* times) {
+  ProcessInterference host(false);
+  const int wanted = times->taken - times->dropped + blocks;
+  while (times->taken - times->dropped < wanted && !is_contended(times)) {
+    bool kept = true;
+    const size_t first = times->slots.size();
+    for (const int slot : {0, 1}) {
+      const bool is_base = (slot == 0) == (times->taken % 2 == 0);
+      Course& course = is_base ? times->base : times->head;
+      Result<Start> start = Status(Code::k_internal, "not started");
+      for (const int pause : kStartPausesMs) {
+        times->retaken += pause > 0;
+        std::this_thread::sleep_for(milliseconds(pause));
+        start = start_once(item, is_base ? base : head, options, &host, &course);
+        if (!start.ok() || start->quiet) break;
+        times->disturbance = "others had the processor";
+      }
+      if (!start.ok()) {
+        course.failed = std::move(start).status();
+        times->slots.resize(first);
         return;
       }
+      kept &= start->quiet;
+      for (size_t i = 0; i < std::size(kStartTimes); ++i)
+        times->slots.push_back({&kStartTimes[i], times->taken, times->taken, slot, is_base, true, 1, {start->ns[i]}});
     }
+    for (size_t i = first; i < times->slots.size(); ++i) times->slots[i].kept = kept;
+    ++times->taken;
+    times->dropped += !kept;
   }
 }
 

@@ -4,7 +4,8 @@
 // launch, fresh processes for more, because each launch has its own bias. Base is A in one launch and head in the next:
 // who starts first was 1 % slower. What it makes is records: nothing is concluded here (judge.h). A slot in which
 // others had the processor or the device is taken again, and its block counts for nothing if it stays disturbed. Nothing lasts beyond
-// the end that the options name: a course that it cut off has failed as `cancelled`.
+// the end that the options name: a course that it cut off has failed as `cancelled`. Starts are timed in pairs of processes that are new
+// and have nothing compiled (measure.h says what of them), A B, then B A.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct Way {
 
 struct PairOptions {
   std::string device = "cpu";
+  std::string imagine;   // an instruction set that is compiled for and not here; empty: none
   int threads = 0;       // 0: as many as LibTorch has
   double agree = 0.005;  // of two warm-up windows: half the gate
   uint64_t slot_ns = 20'000'000;
@@ -49,7 +51,8 @@ struct Course {
 };
 
 struct TimedSlot {
-  int launch = 0, block = 0, slot = 0;  // slot: 0 to 3 of the block
+  const Measure* measure = &kCallTimes;
+  int launch = 0, block = 0, slot = 0;  // slot: 0 to 3 of the block, of a start 0 or 1
   bool is_base = true;
   bool kept = true;  // nothing disturbed any slot of its block
   uint64_t calls_per_value = 1;
@@ -71,6 +74,10 @@ Result<std::string> find_candidate(const Case& item, const Way& way, const PairO
 
 // Adds this many blocks in fresh process pairs.
 void time_blocks(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,
+                 PairTimes* times);
+
+// Adds this many blocks of starts, each a pair of processes: a slot of every measure of kStartTimes. `base` and `head` name a candidate.
+void time_starts(const Case& item, const Way& base, const Way& head, const PairOptions& options, int blocks,
                  PairTimes* times);
 
 }  // namespace keirin::tools::matrix

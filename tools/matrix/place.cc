@@ -24,7 +24,7 @@ Result<Place> find_place(const std::string& device) {
   KRN_TRY_LET(const NamedDevice named, find_device(device, runtime->plugins()));
   for (const PluginDevice* each : runtime->plugins().devices())
     if (each->torch_device() == named.device && named.device.kind != Device::kCpu)
-      return Place{device_name(named.device), each->name(), each->arch()};
+      return Place{device_name(named.device), each->name(), each->arch(), {}};
   return Status(Code::k_unsupported, {"no plugin drives this device", device, "nothing was measured",
                                       "keirin plugins --why says what was found, and what is missing"});
 }
@@ -33,6 +33,7 @@ nlohmann::json machine_fields(const Place& place) {
   nlohmann::json machine = machine_json();
   if (place.device != "cpu")
     machine["device"] = {{"name", place.device}, {"model", place.model}, {"arch", place.arch}};
+  if (!place.imagined.empty()) machine["device"] = {{"name", "imagined"}, {"arch", place.imagined}};
   std::string name(256, '\0'), id;
   if (::gethostname(name.data(), name.size() - 1) != 0) name.clear();
   std::ifstream("/etc/machine-id") >> id;
@@ -48,12 +49,14 @@ const char* fitness_name(Fitness fitness) {
       return "timing";
     case Fitness::kCounts:
       return "counts";
+    case Fitness::kCompile:
+      return "compile";
   }
   return "counts";
 }
 
 Fitness fitness_of(std::optional<double> gate, bool counts_only) {
-  return counts_only || (gate && *gate > kLargestGate) ? Fitness::kCounts : Fitness::kTiming;
+  return counts_only || (gate && *gate > kCalls.largest_gate) ? Fitness::kCounts : Fitness::kTiming;
 }
 
 double machine_load() {

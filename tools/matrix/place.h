@@ -16,6 +16,7 @@ namespace keirin::tools::matrix {
 struct Place {
   std::string device = "cpu";  // as --device takes it: cuda:0, rocm:0
   std::string model, arch;     // an accelerator's, as its plugin says: "NVIDIA H200", "sm_90"
+  std::string imagined;        // an instruction set that is only compiled for: its device is not here
 };
 
 // The device of that name, by the plugins that drive it. `unsupported` if it is not here, or no plugin drives it.
@@ -24,9 +25,9 @@ Result<Place> find_place(const std::string& device);
 // Fields of a `machine` record.
 nlohmann::json machine_fields(const Place& place);
 
-// What may gate: `timing` all times; `counts` what is counted, times inform; numerics in both. (A cell whose plugin is absent is "not
-// run".)
-enum class Fitness { kTiming, kCounts };
+// What may gate: `timing` all times; `counts` what is counted, times inform; numerics in both. `compile`: that there is code, and what of
+// it is counted; nothing runs, so no answer is right. (A cell whose plugin is absent is "not run".)
+enum class Fitness { kTiming, kCounts, kCompile };
 const char* fitness_name(Fitness fitness);
 // `gate`: the least of the cells', if one is known: above 5 % times say too little. A shared machine is declared unfit
 // by whoever runs.

@@ -75,6 +75,9 @@ std::string again(const Verdict& v) {
   std::string out =
       fmt::format("keirin matrix {} {}--cases {} --variants {}", v.purpose.empty() ? "run" : quoted(v.purpose),
                   v.purpose == "compare" ? "--base BASE " : "", quoted(v.item), quoted(v.variant));
+  if (is_start(v.item)) out += " --cold";
+  if (v.device != "cpu" && !v.device.empty()) out += " --device " + quoted(v.device);
+  if (!v.imagined.empty()) out += " --imagine " + quoted(v.imagined);
   if (v.threads > 0) out += fmt::format(" --threads {}", v.threads);
   if (is_peer(v.variant)) out += " --peers bench/peers/worker";
   return clean(out);

@@ -51,6 +51,7 @@ constexpr Field kFields[] = {
     {"open", "disturbed", is_text},  {"open", "counts", is_object, true}, {"open", "fallbacks", is_texts, true},
     {"open", "build_ns", is_count},  {"open", "errors", is_object, true}, {"warm", "first_ns", is_count},
     {"warm", "calls", is_count},     {"warm", "settled", is_truth},       {"warm", "settle_ns", is_count, true},
+    {"warm", "waited_ns", is_count, true}, {"warm", "counts", is_object, true},
     {"slot", "ns", is_times},        {"slot", "calls", is_count},         {"slot", "lasted_ns", is_count},
     {"slot", "waited_ns", is_count}, {"slot", "stolen_ns", is_count},     {"slot", "disturbed", is_text, true},
     {"device", "disturbed", is_text},

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "core/base/sha256.h"
 #include "core/cache/cache.h"
@@ -83,7 +84,11 @@ class Sitting {
 
   Status hold() {
     KRN_TRY(begin());
-    for (const Case& item : plan_.cases) KRN_TRY(screen(item));
+    for (const Case& item : plan_.cases)
+      if (!item.starts()) KRN_TRY(screen(item));
+    std::set<std::string> done;
+    for (const Case& item : plan_.cases)
+      if (item.starts() && done.insert(item.warm().text()).second) KRN_TRY(screen_starts(item.warm()));
     for (const Pair& pair : flagged_) KRN_TRY(confirm(pair));
     return conclude();
   }
@@ -99,11 +104,16 @@ class Sitting {
     Status training;      // why it cannot be asked to train, if it cannot
   };
 
-  struct Pair {
+  // A cell, its gate, and head's run of the first stage.
+  struct Flagged {
     Case item;
-    Way base, head;
     double gate;
-    std::string head_run;  // of the first stage
+    std::string head_run;
+  };
+  // What is to be measured once more, in one go: one cell, or those of a model's starts.
+  struct Pair {
+    std::vector<Flagged> cells;
+    Way base, head;
   };
 
   // All variants of a case, of which one may be what the next is measured against.
@@ -124,7 +134,45 @@ class Sitting {
       // Replay is what auto has to beat where it is itself faster than eager.
       const bool replay_wins = variant == "replay" && v.gate && label_of(v.shift, *v.gate) == Label::kImproved;
       if (plan_.purpose == Purpose::kRun && replay_wins) baseline = head;
-      if (v.flagged && plan_.purpose != Purpose::kSelfcheck) flagged_.push_back({item, base, head, *v.gate, run});
+      if (v.flagged && plan_.purpose != Purpose::kSelfcheck) flagged_.push_back({{{item, *v.gate, run}}, base, head});
+    }
+    return {};
+  }
+
+  // What the plan asks about the starts of a model: all of it is timed in the same processes.
+  Status screen_starts(const Case& model) {
+    for (const std::string& variant : plan_.variants) {
+      std::vector<Case> asked;
+      for (const Case& item : plan_.cases)
+        if (item.starts() && item.warm().text() == model.text() && plan_.asks(item, variant)) asked.push_back(item);
+      if (asked.empty()) continue;
+      if (out_of_budget()) return {};
+      Pair pair{{}, way_of(model, base_, variant), way_of(model, head_, variant)};
+      PairTimes times;
+      find_both(model, &pair.base, &pair.head, &times);
+      // Whether all of them can be told, with the blocks so far.
+      const auto enough = [&](const Case& item) {
+        const std::optional<double> gate = gate_of_cell(item, variant);
+        return plan_.purpose == Purpose::kSelfcheck || !gate ||
+               !needs_more_blocks(shifts(times, measure_of(item.text())), *gate, kStarts);
+      };
+      while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
+        const int have = times.taken - times.dropped;
+        if (have >= kStarts.first && std::all_of(asked.begin(), asked.end(), enough)) break;
+        time_starts(model, pair.base, pair.head, timing({}), have == 0 ? kStarts.first : have, &times);
+      }
+      if (cut_off(times)) {
+        if (times.taken - times.dropped < kStarts.first) return {};
+        times.base.failed = times.head.failed = Status();
+      }
+      for (const Case& item : asked) {
+        KRN_TRY_LET(const std::string run,
+                    write_runs(item, pair.base, pair.head, times, gate_of_cell(item, variant), {}));
+        const Verdict v = verdict_of(item, variant);
+        tell_of(v);
+        if (v.flagged && plan_.purpose != Purpose::kSelfcheck) pair.cells.push_back({item, *v.gate, run});
+      }
+      if (!pair.cells.empty()) flagged_.push_back(std::move(pair));
     }
     return {};
   }
@@ -144,11 +192,18 @@ class Sitting {
 
   Status confirm(const Pair& pair) {
     if (out_of_budget()) return {};
-    plan_.tell(fmt::format("once more, in fresh processes: {} {}", pair.item.text(), pair.head.variant));
+    const Case& first = pair.cells[0].item;
+    for (const Flagged& cell : pair.cells)
+      plan_.tell(fmt::format("once more, in fresh processes: {} {}", cell.item.text(), pair.head.variant));
     PairTimes times;
-    time_blocks(pair.item, pair.base, pair.head, timing(pair.gate), kConfirmBlocks, &times);
+    if (first.starts())
+      time_starts(first.warm(), pair.base, pair.head, timing({}), kStarts.confirm, &times);
+    else
+      time_blocks(first, pair.base, pair.head, timing(pair.cells[0].gate), kCalls.confirm, &times);
     if (cut_off(times)) return {};
-    return write_runs(pair.item, pair.base, pair.head, times, pair.gate, pair.head_run).status();
+    for (const Flagged& cell : pair.cells)
+      KRN_TRY(write_runs(cell.item, pair.base, pair.head, times, cell.gate, cell.head_run).status());
+    return {};
   }
 
   // The verdicts, and a mark on what is the new level to be held.
@@ -193,10 +248,10 @@ class Sitting {
       for (const std::string& variant : plan_.variants) {
         if (!plan_.asks(item, variant)) continue;
         cells.push_back({item.text(), variant});
-        if (const std::optional<double> gate = gate_of_cell(item, variant))
+        if (const std::optional<double> gate = gate_of_cell(item, variant); gate && !item.starts())
           least = std::min(least.value_or(*gate), *gate);
       }
-    const Fitness fitness = fitness_of(least, plan_.counts_only);
+    const Fitness fitness = plan_.place.imagined.empty() ? fitness_of(least, plan_.counts_only) : Fitness::kCompile;
     counts_decide_ = fitness == Fitness::kCounts && plan_.purpose == Purpose::kCompare;
     for (const Case& item : plan_.cases)
       records.push_back(make_record("case", {{"case", item.text()},
@@ -212,6 +267,7 @@ class Sitting {
                                               {"machine", machine.id},
                                               {"class", machine.text("class")},
                                               {"device", plan_.place.device},
+                                              {"imagined", plan_.place.imagined},
                                               {"fitness", fitness_name(fitness)},
                                               {"base", base_.stack},
                                               {"head", head_.stack},
@@ -274,7 +330,7 @@ class Sitting {
   }
 
   std::optional<double> gate_of_cell(const Case& item, const std::string& variant) const {
-    if (plan_.gate > 0) return plan_.gate;
+    if (plan_.gate > 0) return item.starts() ? std::max(plan_.gate, kStarts.least_gate) : plan_.gate;
     return gate_from(earlier_, machine_, plan_.timing.threads, item.text(), variant);
   }
   bool out_of_budget() const { return Clock::now() >= end_; }
@@ -285,7 +341,8 @@ class Sitting {
   PairOptions timing(std::optional<double> gate) const {
     PairOptions options = plan_.timing;
     options.device = plan_.place.device;
-    options.agree = gate.value_or(kLeastGate) / 2;
+    options.imagine = plan_.place.imagined;
+    options.agree = gate.value_or(kCalls.least_gate) / 2;
     options.end = end_;
     return options;
   }
@@ -295,9 +352,37 @@ class Sitting {
     return {};
   }
 
-  Status find(const Case& item, Way* way, Course* course) const {
-    KRN_TRY_LET(way->candidate, find_candidate(item, *way, timing({}), course));
-    return {};
+  // Once in a sitting: starts are those of what answers calls.
+  Status find(const Case& item, Way* way, Course* course) {
+    auto [at, is_new] = found_.try_emplace({item.text(), way->variant, way->stack});
+    Found& found = at->second;
+    if (is_new) {
+      Result<std::string> candidate = find_candidate(item, *way, timing({}), &found.course);
+      if (candidate.ok())
+        found.candidate = std::move(*candidate);
+      else
+        found.course.failed = std::move(candidate).status();
+    }
+    way->candidate = found.candidate;
+    *course = found.course;
+    return course->failed;
+  }
+
+  // What answers on both sides, verified; or what failed.
+  void find_both(const Case& item, Way* base, Way* head, PairTimes* times) {
+    if (item.trains()) {
+      times->base.failed = can_train(base_, base->variant);
+      if (times->base.failed.ok()) times->head.failed = can_train(head_, head->variant);
+    }
+    if (!times->base.failed.ok() || !times->head.failed.ok()) return;
+    if (base->candidate.empty() && !find(item, base, &times->base).ok()) return;
+    // Equal stacks run the same plan, so that the same binary twice is the same twice.
+    if (head->stack == base->stack && head->variant == base->variant) {
+      head->candidate = base->candidate;
+      times->head = times->base;
+    } else {
+      (void)find(item, head, &times->head);  // the course says whether it failed
+    }
   }
 
   // Finds what answers on both sides and times it. The id of head's run; empty, and no record, if the budget ended
@@ -305,41 +390,30 @@ class Sitting {
   Result<std::string> measure_cell(const Case& item, Way* base, Way* head) {
     const std::optional<double> gate = gate_of_cell(item, head->variant);
     PairTimes times;
-    if (item.trains()) {
-      times.base.failed = can_train(base_, base->variant);
-      if (times.base.failed.ok()) times.head.failed = can_train(head_, head->variant);
-    }
-    const bool can = times.base.failed.ok() && times.head.failed.ok();
-    if (can && base->candidate.empty()) times.base.failed = find(item, base, &times.base);
-    // Equal stacks run the same plan, so that the same binary twice is the same twice.
-    if (head->stack == base->stack && head->variant == base->variant) {
-      head->candidate = base->candidate;
-      times.head.cold_ns = times.base.cold_ns, times.head.fallbacks = times.base.fallbacks;
-      times.head.errors = times.base.errors, times.head.counts = times.base.counts;
-    } else if (can && times.base.failed.ok()) {
-      times.head.failed = find(item, head, &times.head);
-    }
-    while (times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
+    find_both(item, base, head, &times);
+    if (cut_off(times) && !plan_.place.imagined.empty()) return std::string();
+    while (plan_.place.imagined.empty() && times.base.failed.ok() && times.head.failed.ok() && times.contended.empty()) {
       const int have = times.taken - times.dropped;
       const bool enough = plan_.purpose == Purpose::kSelfcheck || !gate || counts_decide_ ||
-                          !needs_more_blocks(shifts(times), *gate);
-      if (have >= kMatrixLooks[0] && enough) break;
-      time_blocks(item, *base, *head, timing(gate), have == 0 ? kMatrixLooks[0] : have, &times);
+                          !needs_more_blocks(shifts(times, kCallTimes), *gate);
+      if (have >= kCalls.first && enough) break;
+      time_blocks(item, *base, *head, timing(gate), have == 0 ? kCalls.first : have, &times);
     }
     if (cut_off(times)) {
-      if (times.taken - times.dropped < kMatrixLooks[0]) return std::string();
+      if (times.taken - times.dropped < kCalls.first) return std::string();
       times.base.failed = times.head.failed = Status();  // decided by what there is
     }
     return write_runs(item, *base, *head, times, gate, {});
   }
 
   // The blocks so far, as the judge will see them.
-  static std::vector<double> shifts(const PairTimes& times) {
+  static std::vector<double> shifts(const PairTimes& times, const Measure& measure) {
     std::map<int, double> blocks;
+    const double part = 1.0 / static_cast<double>(measure.slots);
     for (const TimedSlot& slot : times.slots)
-      if (slot.kept)
+      if (slot.kept && slot.measure == &measure)
         blocks[slot.block] +=
-            (slot.is_base ? -0.5 : 0.5) * std::log(median(std::vector<double>(slot.ns.begin(), slot.ns.end())));
+            (slot.is_base ? -part : part) * std::log(median(std::vector<double>(slot.ns.begin(), slot.ns.end())));
     std::vector<double> d;
     for (const auto& [number, shift] : blocks) d.push_back(shift);
     return d;
@@ -385,12 +459,14 @@ class Sitting {
     if (!confirms.empty()) fields["confirms"] = confirms;
     const Record head_run = make_record("run", std::move(fields));
     std::vector<Record> records = {base_run, head_run};
+    const Measure& measure = measure_of(item.text());
     for (const TimedSlot& slot : times.slots) {
+      if (slot.measure != &measure) continue;
       records.push_back(make_record("sample", {{"run", slot.is_base ? base_run.id : head_run.id},
                                                {"launch", slot.launch},
                                                {"block", slot.block},
                                                {"slot", slot.slot},
-                                               {"measure", "latency_ns"},
+                                               {"measure", measure.sample},
                                                {"calls", slot.calls_per_value},
                                                {"values", slot.ns},
                                                {"kept", slot.kept}}));
@@ -413,6 +489,11 @@ class Sitting {
   const double begin_;
   Clock::time_point end_ = Clock::time_point::max();
   Origin base_, head_;
+  struct Found {
+    std::string candidate;
+    Course course;
+  };
+  std::map<std::tuple<std::string, std::string, std::string>, Found> found_;  // by case, variant, stack
   bool counts_decide_ = false;  // no more blocks are taken than one look needs
   std::string machine_, peer_stack_;
 };

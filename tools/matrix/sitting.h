@@ -47,6 +47,8 @@ struct SittingPlan {
     return std::any_of(cases.begin(), cases.end(), [](const Case& item) { return item.trains(); });
   }
   bool asks(const Case& item, const std::string& variant) const {
+    // A start is told from another build's: beside eager it says nothing, and it counts nothing but time.
+    if (item.starts() && (purpose == Purpose::kRun || counts_only || !place.imagined.empty())) return false;
     return item.has(variant) && (confirm.empty() || confirm.count({item.text(), variant}) > 0);
   }
 };

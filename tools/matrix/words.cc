@@ -14,7 +14,9 @@
 
 #include "core/api/devices.h"
 #include "core/host/plugins.h"
+#include "core/tune/instructions.h"
 #include "tools/matrix/bisect.h"
+#include "tools/matrix/imagined.h"
 #include "tools/matrix/report.h"
 #include "tools/matrix/sitting.h"
 #include "tools/matrix/worker.h"
@@ -32,11 +34,11 @@ struct Words {
   std::string set = "smoke", pattern, confirm, shard = "1/1", device = "cpu", budget, base, head;
   std::vector<std::string> variants, shapes;
   std::vector<int> callers;
-  bool list = false, quiet = false, once = false;
+  bool list = false, quiet = false, once = false, cold = false;
   double gate_percent = 0;
   // Of the words that read.
   std::string store = "keirin-matrix", sitting, machine_class, text = "-", markdown, json, junit, html, google,
-              google_base;
+              google_base, imagine;
   std::string of, mark, why, who = "a person";
   BisectPlan bisect;
   int shards = 0;
@@ -137,8 +139,18 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.purpose = purpose;
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
-  KRN_TRY_LET(const std::vector<Case> set, read_case_set(words.set));
-  KRN_TRY_LET(const std::vector<Case> all, grid_of(set, words.shapes, words.callers));
+  plan.counts_only |= InstructionCount::of_environment().has_value();  // an emulator's times mean nothing
+  KRN_TRY_LET(std::vector<Case> set, read_case_set(words.set));
+  // The name of a case, as a report's command to measure it once more gives, needs no set that holds it.
+  if (const Result<Case> named = parse_case(words.pattern);
+      named.ok() && words.pattern.find_first_of("*?[\\") == std::string::npos &&
+      std::none_of(set.begin(), set.end(), [&](const Case& item) { return item.text() == named->text(); }))
+    set.push_back(*named);
+  KRN_TRY_LET(std::vector<Case> all, grid_of(set, words.shapes, words.callers));
+  if (words.cold && plan.counts_only)
+    return Status(Code::k_invalid_input, {"starts are times, and where counts decide there are none", "--cold", "nothing was measured",
+                                          "leave --cold away, or --counts-only"});
+  if (words.cold) all = with_starts(all);
   if (words.shards > 0) {
     fmt::print("{}\n", shard_list(all, words.pattern, words.shards).dump());
     return {};
@@ -150,6 +162,11 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (!words.confirm.empty()) {
     KRN_TRY_LET(plan.confirm, cells_to_confirm(words.confirm));
     KRN_TRY(ask_only(plan.confirm, &plan));
+  }
+  if (!words.imagine.empty()) {
+    KRN_TRY_LET(const std::vector<std::string> plugins, plugins_that_imagine(words.imagine));
+    if (plan.variants.empty())
+      for (const std::string& plugin : plugins) plan.variants.push_back("compiled:" + plugin);
   }
   if (plan.variants.empty()) {
     KRN_TRY_LET(plan.variants, compiled_variants(words.device));
@@ -172,6 +189,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
     return Status(Code::k_invalid_input, {"no case of the set is called so and has such a variant", words.pattern, "nothing was measured",
                                           "keirin matrix run --list"});
   KRN_TRY_LET(plan.place, find_place(words.device));
+  plan.place.imagined = words.imagine;
   if (!words.budget.empty()) {
     KRN_TRY_LET(plan.budget_seconds, parse_seconds(words.budget));
   }
@@ -235,7 +253,8 @@ void add_measuring(CLI::App& word, Words& words) {
   word.add_option("--set", words.set, "smoke, ci, full, shapes, or a file of cases")->capture_default_str();
   word.add_option("--shapes", words.shapes, "free sizes for each case: 1x16,8x128; for models that have as many")->delimiter(',');
   word.add_option("--callers", words.callers, "threads that call at once, for each case: 1,2,4")->delimiter(',');
-  word.add_option("--cases", words.pattern, "only those that match this shell pattern");
+  word.add_option("--cases", words.pattern,
+                  "only those that match this shell pattern; the name of a case, whether the set holds it or not");
   word.add_option("--variants", words.variants, "eager, replay, auto, compiled:PLUGIN, peer:NAME; apart by commas")
       ->delimiter(',');
   word.add_option("--peers", words.plan.peers,
@@ -275,20 +294,30 @@ void add_matrix(CLI::App& app, int& exit_code) {
     });
     return word;
   };
-  add_measuring(
-      *add("run",
-           "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
-           [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); }),
-      *words);
+  CLI::App* run = add("run", "measure this machine's cells: each variant against eager, auto against the better of eager and replay",
+                      [](Words& w, int* exit) { return measure(w, Purpose::kRun, exit); });
+  add_measuring(*run, *words);
+  const auto add_imagine = [&](CLI::App& word) {
+    word.add_option("--imagine", words->imagine,
+                    "an instruction set (gfx1100) whose device is not here: its plugin compiles, nothing runs, code is counted");
+  };
+  add_imagine(*run);
   CLI::App* selfcheck = add("selfcheck", "measure the same binary twice: what is the noise here? Gates are made of it",
                             [](Words& w, int* exit) { return measure(w, Purpose::kSelfcheck, exit); });
   selfcheck->add_flag("--once", words->once, "measure nothing where these cells have a gate already");
+  const auto add_cold = [&](CLI::App& word) {
+    word.add_flag("--cold", words->cold,
+                  "also what a new process takes on an empty cache: to start, to compile, for its first call; for each case");
+  };
+  add_cold(*selfcheck);
   add_measuring(*selfcheck, *words);
   CLI::App* compare = add("compare", "measure two builds against each other",
                           [](Words& w, int* exit) { return measure(w, Purpose::kCompare, exit); });
   compare->add_option("--base", words->base, "an install prefix, a build folder or a keirin command")->required();
   compare->add_option("--confirm", words->confirm,
                       "another host's report (--json): measure what it calls changed, in place of a set");
+  add_cold(*compare);
+  add_imagine(*compare);
   add_measuring(*compare, *words);
   CLI::App* bisected = add("bisect", "find the commit that made something slower", [](Words& w, int*) -> Status {
     w.bisect.command = own_command();

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <thread>
 
 #include "core/api/devices.h"
@@ -21,6 +22,7 @@
 #include "core/tune/interference.h"
 #include "core/tune/stats.h"
 #include "tools/matrix/cases.h"
+#include "tools/matrix/imagined.h"
 #include "tools/options.h"
 
 namespace keirin::tools::matrix {
@@ -66,30 +68,10 @@ void add_libraries(json* parts) {
   dl_iterate_phdr(add, parts);
 }
 
-// Why parts of a model are eager, in words, each once.
-json fallbacks_of(const ModelReport& report) {
-  std::vector<std::string> out = report.reasons;
-  for (const StepReport& step : report.steps)
-    if (step.choice == "eager" && !step.reason.empty())
-      out.push_back(step.name + ": " + step.reason + (step.note.empty() ? "" : ", " + step.note));
-  std::vector<std::string> once;
-  for (std::string& each : out)
-    if (once.size() < kMaxFallbacks && std::find(once.begin(), once.end(), each) == once.end())
-      once.push_back(std::move(each));
-  return once;
-}
-
-// What is the same in each process that runs the same plan (judge.cc says which of it decides).
-json counts_of(const ModelReport& report) {
-  json out = {{"nodes", report.nodes},
-              {"nodes_compiled", report.nodes_compiled},
-              {"nodes_eager", report.nodes - report.nodes_compiled},
-              {"nodes_opaque", report.nodes_opaque},
-              {"segments", report.segments.size()},
-              {"peak_bytes", report.peak_bytes}};
-  if (report.steps_of == report.chosen) out["steps"] = report.steps.size();
-  if (report.kernels_generated > 0) out["kernels_generated"] = report.kernels_generated;  // else they were cached
-  return out;
+uint64_t waited_ns_of_first_thread() {
+  uint64_t ran = 0, waited = 0;
+  std::ifstream("/proc/self/schedstat") >> ran >> waited;
+  return waited;
 }
 
 class Worker {
@@ -123,6 +105,8 @@ class Worker {
 
   Result<json> open(const json& question) {
     KRN_TRY_LET(const Case item, parse_case(question.value("case", "")));
+    const std::string imagined = question.value("imagine", "");
+    if (!imagined.empty()) return compile_only(item, question.value("variant", ""), imagined);
     if (item.trains()) return Status(Code::k_unsupported, "this worker trains nothing: bench/peers/worker does");
     const std::string variant = question.value("variant", ""), candidate = question.value("candidate", "");
     Options options;
@@ -205,6 +189,20 @@ class Worker {
     return {};
   }
 
+  // Of the call that takes the least, among as many as there are sets of inputs, or of one that is long.
+  Status count_allocations(double steady_ns, json* counts) {
+    std::optional<Allocations> least;
+    for (int i = 0; i < (steady_ns < kLongCallNs ? kInputSets : 1); ++i) {
+      const Allocations before = runtime_->tensors().allocations(device_);
+      KRN_TRY(call(1));
+      const Allocations after = runtime_->tensors().allocations(device_);
+      const Allocations one{after.count - before.count, after.bytes - before.bytes};
+      if (!least || std::tie(one.count, one.bytes) < std::tie(least->count, least->bytes)) least = one;
+    }
+    *counts = {{"allocations", least->count}, {"allocated_bytes", least->bytes}};
+    return {};
+  }
+
   // Until the device is done with them.
   Status call(uint64_t calls) {
     for (uint64_t i = 0; i < calls; ++i) {
@@ -252,8 +250,14 @@ class Worker {
     wakes_ = steady < kLongCallNs;
     const double least = static_cast<double>(callers_ == 1 ? kLeastValueNs : kLeastCallersNs);
     calls_per_value_ = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(least / std::max(steady, 1.0))));
-    return json{
-        {"first_ns", first}, {"calls", ns.size() + 1}, {"settled", settled}, {"settle_ns", since(begin) - first}};
+    json counts = json::object();
+    if (most_calls > 0 && callers_ == 1) KRN_TRY(count_allocations(steady, &counts));
+    return json{{"counts", counts},
+                {"first_ns", first},
+                {"calls", ns.size() + 1},
+                {"settled", settled},
+                {"settle_ns", since(begin) - first},
+                {"waited_ns", waited_before_ns_ + since_begin_.waited_ns()}};
   }
 
   Result<json> slot(const json& question) {
@@ -287,6 +291,8 @@ class Worker {
     return condition;
   }
 
+  const uint64_t waited_before_ns_ = waited_ns_of_first_thread();  // libraries were loaded
+  ProcessInterference since_begin_;
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<Session> session_;
   std::array<std::vector<TensorRef>, kInputSets> inputs_;
@@ -300,6 +306,34 @@ class Worker {
 };
 
 }  // namespace
+
+json fallbacks_of(const ModelReport& report) {
+  std::vector<std::string> out = report.reasons;
+  for (const StepReport& step : report.steps)
+    if (step.choice == "eager" && !step.reason.empty())
+      out.push_back(step.name + ": " + step.reason + (step.note.empty() ? "" : ", " + step.note));
+  std::vector<std::string> once;
+  for (std::string& each : out)
+    if (once.size() < kMaxFallbacks && std::find(once.begin(), once.end(), each) == once.end())
+      once.push_back(std::move(each));
+  return once;
+}
+
+json counts_of(const ModelReport& report) {
+  json out = {{"nodes", report.nodes},
+              {"nodes_compiled", report.nodes_compiled},
+              {"nodes_eager", report.nodes - report.nodes_compiled},
+              {"nodes_opaque", report.nodes_opaque},
+              {"segments", report.segments.size()},
+              {"peak_bytes", report.peak_bytes}};
+  if (report.steps_of == report.chosen) {
+    out["steps"] = report.steps.size();
+    out["launches"] = std::accumulate(report.steps.begin(), report.steps.end(), 0,
+                                      [](int sum, const StepReport& step) { return sum + step.launches; });
+  }
+  if (report.kernels_generated > 0) out["kernels_generated"] = report.kernels_generated;  // else they were cached
+  return out;
+}
 
 int serve() {
   struct stat channel;  // whatever another program left open there is none

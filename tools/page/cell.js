@@ -95,7 +95,7 @@ function cellPart(cell, series, onstacks) {
     el("h3", {}, "Once more"),
     el("pre", {}, cell.again || ""),
     el("button",
-       {type: "button", class: "no-print", onclick: () => stacks.show(stackKey(cell.report, "base"), stackKey(cell.report, "head"))},
+       {type: "button", class: "no-print", onclick: onstacks},
        "Base and head's stacks"),
   ];
 }

@@ -66,6 +66,7 @@ function matrixPage(data) {
               el("p", {}, el("b", {}, report.class),
                  `: ${version(report.base)} → ${version(report.head)}, ${report.cells.length} cells, ${dayText(report.time)}; `,
                  report.fitness === "timing" ? "times decide" :
+                     report.fitness === "compile" ? "there are no times: compiled for a device that is not here" :
                      report.purpose === "compare" ? "times inform only, counts decide" : "times inform only",
                  report.cells.some((cell) => cell.gated) ? "." : "; no cell decides anything.")),
       shown()
@@ -169,9 +170,8 @@ function matrixPage(data) {
     const far = Math.max(
               ...visible.filter((cell) => finite(cell.ratio) && cell.ratio > 0).map((cell) => Math.abs(Math.log(cell.ratio))), 0.02),
           x = scale(-far * 1.1, far * 1.1, 6, 144);
-    const note =
-        (cell) => [...list(cell.reasons), ...(cell.against && cell.against !== cell.variant ? [`against ${cell.against}`] : [])].join(
-            "; ");
+    const isAgainst = (cell) => finite(cell.ratio) && cell.against && cell.against !== cell.variant;
+    const note = (cell) => [...list(cell.reasons), ...(isAgainst(cell) ? [`against ${cell.against}`] : [])].join("; ");
     return sortedTable(
         "All cells",
         [

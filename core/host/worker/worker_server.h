@@ -30,6 +30,7 @@ class WorkerServices : public TensorServices {
   uint64_t current_stream(Device) override { return 0; }
   int64_t peak_bytes(Device) override { return 0; }
   void reset_peak(Device) override {}
+  Allocations allocations(Device) override { return {}; }
 
  private:
   static Status none() { return Status(Code::k_unsupported, "a worker has no tensors of its own"); }

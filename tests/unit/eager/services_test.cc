@@ -36,6 +36,21 @@ TEST(Services, CountsPeakBytes) {
   EXPECT_EQ(services->peak_bytes({}), before);
 }
 
+TEST(Services, CountsWhatIsAllocated) {
+  const auto services = make_tensor_services();
+  const auto taken = [&](int extra) {
+    const Allocations before = services->allocations({});
+    const TensorRef one = *services->allocate({DType::k_f32, {10}, {}, {}});
+    for (int i = 0; i < extra; ++i) (void)*services->allocate({DType::k_u8, {7}, {}, {}});
+    (void)*services->view(one, {DType::k_f32, {5}, {}, {}}, 0);  // none
+    const Allocations after = services->allocations({});
+    return std::pair(after.count - before.count, after.bytes - before.bytes);
+  };
+  EXPECT_EQ(taken(0), (std::pair<uint64_t, uint64_t>(1, 40)));
+  EXPECT_EQ(taken(0), taken(0));
+  EXPECT_EQ(taken(2), (std::pair<uint64_t, uint64_t>(3, 54))) << "freed ones count too";
+}
+
 TEST(Services, CopiesConvertDtypeAndStrides) {
   const auto services = make_tensor_services();
   const TensorRef from = *services->allocate({DType::k_f32, {2, 2}, {}, {}});

@@ -98,6 +98,7 @@ class HeapServices : public TensorServices {
   uint64_t current_stream(Device) override { return 0; }
   int64_t peak_bytes(Device) override { return 0; }
   void reset_peak(Device) override {}
+  Allocations allocations(Device) override { return {}; }
 
  private:
   int num_threads_ = 4;

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "plugins/codegen/kernel/registers.h"
@@ -45,6 +47,9 @@ TEST_P(RocmObjects, CompileWithoutSpills) {
   for (const ModuleText& m : modules) {
     ASSERT_EQ(compile_object_file(m.text, arch, compiler, path), "") << m.symbols[0];
     std::set<std::string> missing(m.symbols.begin(), m.symbols.end());
+    std::ifstream object(path, std::ios::binary);
+    const std::vector<char> code{std::istreambuf_iterator<char>(object), {}};
+    EXPECT_EQ(rocm::gpu_driver(rocm::wave_of(arch)).spilled(code), 0) << m.symbols[0];
     for (const KernelFacts& f : facts_of(path)) {
       missing.erase(f.symbol.substr(0, f.symbol.rfind('.')));
       EXPECT_EQ(f.wave, rocm::wave_of(arch)) << f.symbol;
@@ -77,6 +82,20 @@ TEST(RocmObjectsAreJudged, ATextThatIsWrongIsRefused) {
   EXPECT_NE(
       compile_object_file("extern \"C\" __attribute__((global)) void k() { nobody(); }", "gfx90a", compiler, path), "");
   for (const char* ending : {"", ".hip", ".log"}) std::filesystem::remove(path + ending);
+}
+
+// As the notes of a code object hold them: short numbers, and those of one, two and four bytes.
+TEST(RocmObjectsAreJudged, RegistersInMemoryAreReadFromTheNotes) {
+  const auto spilled = [](std::string text) {
+    for (size_t at = text.find('@'); at != std::string::npos; at = text.find('@')) text.replace(at, 1, "\xb1.vgpr_spill_count");
+    return rocm::spilled_registers({text.begin(), text.end()});
+  };
+  EXPECT_EQ(spilled("an object without notes"), -1);
+  EXPECT_EQ(spilled(std::string("x@\0y", 4)), 0);
+  EXPECT_EQ(spilled("x@\x07y@\xcc\xc8z@\xcd\x01\x02"), 7 + 200 + 258);
+  EXPECT_EQ(spilled(std::string("@\xce\0\1\0\0", 6)), 65536);
+  EXPECT_EQ(spilled("@"), -1) << "torn";
+  EXPECT_EQ(spilled("@\xcd\x01"), -1) << "torn";
 }
 
 TEST(RocmTargets, EachSaysItsWaveAndWhoCompilesIt) {

@@ -33,6 +33,7 @@ for launch in launches:
     code = (folder / launch["code"]).read_bytes()
     assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 224, "not a code object of an AMD GPU"
     assert launch["kernel"].encode() + b".kd\0" in code, f"{launch['kernel']} is not in {launch['code']}"
+    assert launch["spilled"] == 0, "a generated kernel spills, or nobody says whether it does"
     assert launch["arch"] == arch and launch["block"][0] % (64 if arch == "gfx942" else 32) == 0 and min(launch["grid"]) >= 1, launch
     named = [b for arg in launch["args"] for b in buffers(arg)]
     assert named, "a kernel without buffers"

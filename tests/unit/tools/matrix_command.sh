@@ -3,6 +3,7 @@
 # keirin matrix from the outside: cells and shards, refusals, and one sitting of each kind on a model of microseconds. Which label a
 # cell gets hangs on what else runs here: what is asked is that it is never called slower or faster, and that the exit code is that of
 # the label. What becomes of known times tests/matrix asks.
+data=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../data/import" && pwd)
 . "$(dirname "${BASH_SOURCE[0]}")/../../matrix/begin.sh" "$1"
 
 # Shards hold each cell once, and all of them.
@@ -39,6 +40,24 @@ grep -q '1 not_run' out || { fail "a plugin that is absent is not shown as not r
 echo 'mlp/small/f32/train/single/default' >training
 exits 0 "$keirin" matrix run --set ./training --variants eager --peers "$keirin" --store untrained --quiet
 grep -q 'not_run; .*trains nothing' out || { fail "a command that trains nothing was taken for one that does"; cat out; }
+
+# What is counted of a real call tells two models apart that go by one name, and the same from itself: an operator more is an allocation
+# more, and a region has its launches.
+echo 'twin/small/f32/infer/single/default' >twin
+for side in one two; do
+  mkdir -p $side && printf '#!/bin/sh\ncd %s/%s && exec "%s" "$@"\n' "$work" $side "$keirin" >command-$side && chmod +x command-$side
+done
+cp "$data/mlp.pt2" one/twin && cp "$data/hidden_relu.pt2" two/twin
+counted() {
+  "$keirin" matrix compare --base ./command-one --head "$1" --set ./twin --variants eager --counts-only --store "$2" --quiet >out 2>err
+}
+counted ./command-one twin-same && grep -q 'unchanged, by counts' out || { fail "the same model twice, by counts"; cat out err; }
+grep -q '"allocations":[1-9]' twin-same/log/* || fail "no allocation was counted in eager"
+counted ./command-two twin-other
+grep -q ' allocations [0-9]* -> [0-9]*' out || { fail "another model takes as many allocations"; cat out err; }
+"$keirin" matrix compare --base "$keirin" --cases 'mlp*' --variants compiled:cpu --counts-only --store launched --quiet >out 2>err ||
+  { fail "the same plan twice, by counts"; cat out err; }
+grep -q '"launches":[1-9]' launched/log/* || fail "no launch was counted"
 
 for word in selfcheck run "compare --base $keirin"; do
   # shellcheck disable=SC2086

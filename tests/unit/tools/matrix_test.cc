@@ -98,15 +98,18 @@ std::vector<Record> sitting_of(const std::vector<Cell>& cells, const std::string
       const Record head = make_record("run", fields);
       out.push_back(base), out.push_back(head);
       if (cell.status != "ok") continue;
-      for (int block = 0; block < (screen.empty() ? 12 : 24); ++block)
-        for (int slot = 0; slot < 4; ++slot) {
-          const bool is_base = (slot == 0 || slot == 3) == (block / 3 % 2 == 0);  // who begins changes with the launch
+      const Measure& measure = measure_of(cell.item);
+      const bool start = is_start(cell.item);
+      const int per_launch = start ? 1 : 3;
+      for (int block = 0; block < (screen.empty() ? measure.protocol.first : measure.protocol.confirm); ++block)
+        for (int slot = 0; slot < (start ? 2 : 4); ++slot) {
+          const bool is_base = (slot == 0 || slot == 3) == (block / per_launch % 2 == 0);  // who begins changes with the launch
           const double ns = 1e6 * std::exp(cell.noise * normal(random)) * (is_base ? 1 : cell.ratio);
           out.push_back(make_record("sample", {{"run", is_base ? base.id : head.id},
-                                               {"launch", block / 3},
+                                               {"launch", block / per_launch},
                                                {"block", block},
                                                {"slot", slot},
-                                               {"measure", "latency_ns"},
+                                               {"measure", measure.sample},
                                                {"values", std::vector<int64_t>(5, static_cast<int64_t>(ns))},
                                                {"kept", true}}));
         }
@@ -341,8 +344,79 @@ TEST(MatrixJudge, CountsDecideWhereTimesInform) {
     EXPECT_EQ(label(report), "inconclusive");
     EXPECT_EQ(exit_code(report), kUndecided) << "nothing was shown";
   }
+  for (const char* exact : {"launches", "allocations", "spilled", "kernels"}) {
+    const auto with = [&](int base, int head) {
+      return label(reported([&](Cell* cell) { cell->base_counts[exact] = base, cell->head_counts[exact] = head; }));
+    };
+    EXPECT_EQ(with(1000, 1001), "regressed") << exact;
+    EXPECT_EQ(with(1000, 999), "improved") << exact;
+    EXPECT_EQ(with(0, 0), "unchanged") << exact;
+  }
   const json run = reported([](Cell* cell) { cell->head_counts["steps"] = 3; }, "run");
   EXPECT_FALSE(run["cells"][0]["gated"].get<bool>()) << "eager's counts are no level for a plan's";
+}
+
+TEST(MatrixJudge, StartsAreBlocksOfOneProcessASideWithAGateOfTenPerCent) {
+  using Outcome = std::pair<std::string, int>;
+  for (const Measure& measure : kStartTimes) {
+    const auto start = [&](double ratio, double noise = 0.02, json gate = 0.10) {
+      return Cell{.item = "mlp/small/f32/infer/" + std::string(measure.scenario) + "/default",
+                  .ratio = ratio, .noise = noise, .gate = std::move(gate)};
+    };
+    EXPECT_EQ(outcome(start(1.3)), Outcome("regressed", kFailed)) << measure.scenario;
+    EXPECT_EQ(outcome(start(0.7)), Outcome("improved", kOk)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1)), Outcome("unchanged", kOk)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1, 0.3)), Outcome("inconclusive", kUndecided)) << measure.scenario;
+    EXPECT_EQ(outcome(start(1.3, 0.02, nullptr)), Outcome("inconclusive", kUndecided)) << measure.scenario;
+    EXPECT_EQ(outcome(start(2, 0.02, 0.35)), Outcome("regressed", kOk)) << "a gate above 30 % only informs";
+    const json report = *report_json(store_of(sitting_of({start(1.3)})), "");
+    EXPECT_EQ(report["cells"][0]["blocks"], 16);
+    EXPECT_NE(report["cells"][0]["again"].get<std::string>().find(" --cold"), std::string::npos);
+  }
+  EXPECT_EQ(outcome({.item = "mlp/small/f32/infer/cold-lunch/default", .ratio = 1.05}), Outcome("regressed", kFailed))
+      << "calls, as any other";
+  EXPECT_FALSE(is_start("cold-start"));
+  EXPECT_FALSE(is_start("a/b/c/d/cold-start-2/default"));
+}
+
+// What was compiled for a device that is not here ran nowhere: no time, no pass, whatever the records say; its code is counted.
+TEST(MatrixJudge, CodeIsNoAnswer) {
+  const json code = {{"kernels", 5}, {"spilled", 0}, {"nodes", 9}, {"nodes_eager", 2}, {"launches", 6}};
+  const auto reported = [&](const char* purpose, const std::function<void(Cell*)>& change) {
+    Cell cell{.variant = "compiled:rocm", .fitness = "compile", .base_counts = code, .head_counts = code};
+    change(&cell);
+    return *report_json(store_of(sitting_of({cell}, purpose)), "");
+  };
+  const json run = reported("run", [](Cell*) {});
+  EXPECT_EQ(run["cells"][0]["label"], "not_run");
+  EXPECT_EQ(run["cells"][0]["reasons"], json({"compiled for  and not run: 5 kernels, 0 registers spilled, 2 of 9 nodes left to eager"}));
+  EXPECT_EQ(run["totals"], (json{{"not_run", 1}}));
+  EXPECT_NE(report_junit(run).find("<skipped"), std::string::npos);
+  EXPECT_NE(report_text(run).find("compiled for a device that is not here"), std::string::npos);
+  EXPECT_EQ(exit_code(run), kOk) << "nothing was asked of it";
+  const json broken = reported("run", [](Cell* cell) { cell->status = "failed", cell->at_fault = "head"; });
+  EXPECT_EQ(broken["cells"][0]["label"], "invalid");
+  EXPECT_EQ(exit_code(broken), kFailed);
+  EXPECT_EQ(exit_code(reported("compare", [](Cell*) {})), kOk);
+  EXPECT_EQ(exit_code(reported("compare", [](Cell* cell) { cell->head_counts["spilled"] = 1; })), kFailed);
+  EXPECT_EQ(exit_code(reported("compare", [](Cell* cell) { cell->head_counts["nodes_eager"] = 3; })), kFailed) << "refused";
+  EXPECT_EQ(gate_from(judge(store_of(sitting_of({{.fitness = "compile"}}, "selfcheck"))), "m", 0, "a", "auto"), std::nullopt);
+}
+
+// Noise of calls is no noise of starts, and the other way round.
+TEST(MatrixJudge, GatesOfStartsComeFromStarts) {
+  const std::string item = "mlp/small/f32/infer/cold-compile/default";
+  std::vector<Record> records;
+  for (int i = 0; i < 8; ++i)
+    for (const Record& record :
+         sitting_of({{.item = item, .sitting = "self" + std::to_string(i), .noise = 0.2, .gate = nullptr}}, "selfcheck", i))
+      records.push_back(record);
+  const std::vector<Verdict> verdicts = judge(store_of(records));
+  const std::optional<double> gate = gate_from(verdicts, "m", 0, item, "auto");
+  ASSERT_TRUE(gate);
+  EXPECT_GT(*gate, 0.10);
+  EXPECT_FALSE(gate_from(verdicts, "m", 0, Cell().item, "auto"));
+  EXPECT_FALSE(gate_from(verdicts, "m", 0, "mlp/small/f32/infer/cold-start/default", "auto"));
 }
 
 TEST(MatrixJudge, AKilledSittingShowsWhatItDidNotReach) {
@@ -586,6 +660,8 @@ TEST(MatrixClass, OfProcessorsAndOfDevices) {
   EXPECT_EQ(class_of(machine), "cuda-sm_90-h100-80gb-hbm3") << "whatever its number and the processor beside it";
   machine["device"] = {{"name", "rocm:0"}, {"model", "AMD Instinct MI300X"}, {"arch", "gfx942"}};
   EXPECT_EQ(class_of(machine), "rocm-gfx942-instinct-mi300x");
+  machine["device"] = {{"name", "imagined"}, {"arch", "gfx1100"}};
+  EXPECT_EQ(class_of(machine), "imagined-gfx1100");
   machine["device"] = "cuda";  // records come from anywhere
   EXPECT_EQ(class_of(machine), "x86-avx512-2c-vm");
 }
@@ -676,6 +752,53 @@ TEST(MatrixReport, HistoryFindsTheStep) {
   EXPECT_NE(text.find("<- step of +10.0 %"), std::string::npos) << text;
   EXPECT_EQ(history_text(history_json(store_of(records), judge(store_of(records)), "nothing*", "")),
             "no series: keirin matrix run writes points\n");
+}
+
+// What `run` saw of starts is a series too: compiling takes half as long again from the eleventh sitting on.
+TEST(MatrixReport, HistoryFindsTheStepOfAStart) {
+  std::vector<Record> records;
+  for (int i = 0; i < 20; ++i)
+    for (Record record : sitting_of({{.sitting = "run" + std::to_string(i)}}, "run", 1e9 + 86400.0 * i)) {
+      if (record.is("run")) {
+        const bool head = record.text("side") == "head";
+        json fields = record.fields;
+        if (!head) fields["variant"] = "eager";
+        fields["build_ns"] = {90'000'000 + i * 1'000'000, 100'000'000 + i * 100'000, 120'000'000};
+        fields["first_ns"] = {2'000'000 + i % 3 * 10'000};
+        if (head) fields["cold_ns"] = (i < 10 ? 2e9 : 3e9) * (1 + 0.01 * (i % 4));
+        record = make_record("run", fields);
+      }
+      records.push_back(record);
+    }
+  // The records above name their sides by ids that the changed fields changed: join them again.
+  std::map<std::string, std::string> base_of;
+  for (const Record& record : records)
+    if (record.is("run") && record.text("side") == "base") base_of[record.text("sitting")] = record.id;
+  std::vector<Record> joined;
+  for (Record record : records) {
+    if (record.is("run") && record.text("side") == "head") {
+      json fields = record.fields;
+      fields["base"] = base_of[record.text("sitting")];
+      record = make_record("run", fields);
+      for (int slot = 0; slot < 24; ++slot)
+        joined.push_back(make_record("sample", {{"run", slot % 4 == 0 || slot % 4 == 3 ? fields["base"] : json(record.id)},
+                                                {"launch", 0}, {"block", slot / 4}, {"slot", slot % 4}, {"measure", "latency_ns"},
+                                                {"values", {1'000'000 + slot}}, {"kept", true}}));
+    }
+    if (!record.is("sample")) joined.push_back(record);
+  }
+  const Store store = store_of(joined);
+  const json history = history_json(store, judge(store), "", "");
+  std::map<std::string, size_t> steps;
+  for (const json& series : history) {
+    EXPECT_EQ(series["points"].size(), 20u) << series["case"];
+    steps[series["case"]] = series["steps"].size();
+  }
+  EXPECT_EQ(steps, (std::map<std::string, size_t>{{"mlp/small/f32/infer/single/default", 0},
+                                                  {"mlp/small/f32/infer/cold-compile/default", 1},
+                                                  {"mlp/small/f32/infer/cold-call/default", 0}}));
+  EXPECT_NE(history_text(history).find("step of +"), std::string::npos);
+  EXPECT_EQ(history_json(store, judge(store), "*/cold-compile/*", "").size(), 1u);
 }
 
 }  // namespace

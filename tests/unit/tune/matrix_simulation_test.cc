@@ -86,7 +86,7 @@ class Machine {
 double gate_from_selfchecks(Machine& machine) {
   std::vector<double> shifts;
   for (size_t i = 0; i < kSittingsForGate; ++i)
-    shifts.push_back(paired_shift(machine.blocks(kMatrixLooks[0], 0)).estimate);
+    shifts.push_back(paired_shift(machine.blocks(kCalls.first, 0)).estimate);
   return *gate_of(shifts, {});
 }
 
@@ -103,7 +103,7 @@ std::vector<double> grown(Machine& machine, double loss, double gate) {
 Label label_one(Machine& machine, double loss, double gate) {
   const std::vector<double> d = grown(machine, loss, gate);
   if (!is_flagged(d, gate)) return label_of(paired_shift(d), gate);
-  const std::vector<double> fresh[] = {machine.blocks(kConfirmBlocks, loss)};
+  const std::vector<double> fresh[] = {machine.blocks(kCalls.confirm, loss)};
   return confirmed_labels(fresh, std::array{gate})[0];
 }
 
@@ -168,7 +168,7 @@ TEST(MatrixSimulation, S5AThousandCellsWithFewLosses) {
         machines.emplace_back(static_cast<uint64_t>(m) * 1'000'003 + static_cast<uint64_t>(c) * 7919, Shape::kGaussian,
                               0.02);
       for (int c = 0; c < 100; ++c)
-        shifts.push_back(paired_shift(machines[static_cast<size_t>(c)].blocks(kMatrixLooks[0], 0)).estimate);
+        shifts.push_back(paired_shift(machines[static_cast<size_t>(c)].blocks(kCalls.first, 0)).estimate);
       const double gate = *gate_of({}, shifts);
       std::vector<std::vector<double>> fresh;
       std::vector<int> cells;
@@ -176,7 +176,7 @@ TEST(MatrixSimulation, S5AThousandCellsWithFewLosses) {
         Machine& machine = machines[static_cast<size_t>(c)];
         const double loss = c < losses ? 0.05 : 0;
         if (!is_flagged(grown(machine, loss, gate), gate)) continue;
-        fresh.push_back(machine.blocks(kConfirmBlocks, loss));
+        fresh.push_back(machine.blocks(kCalls.confirm, loss));
         cells.push_back(c), gates.push_back(gate), ++flagged;
       }
       const std::vector<Label> labels = confirmed_labels(fresh, gates);
@@ -187,6 +187,48 @@ TEST(MatrixSimulation, S5AThousandCellsWithFewLosses) {
            flagged, found, false_ones);
     EXPECT_LE(false_ones, 0.01 * std::max(1, found));
     EXPECT_GE(found, 0.95 * losses * matrices);
+  }
+}
+
+// Of new processes: one value a side, each with a bias of its own, so that all of the level is noise of the pair.
+Label label_start(std::mt19937_64* random, double level, double loss, double gate) {
+  std::normal_distribution<double> normal(0, level);
+  const auto pairs = [&](int n) {
+    std::vector<double> d;
+    for (int i = 0; i < n; ++i) d.push_back(normal(*random) - normal(*random) + std::log1p(loss));
+    return d;
+  };
+  std::vector<double> d;
+  while (needs_more_blocks(d, gate, kStarts))
+    for (const double each : pairs(d.empty() ? kStarts.first : static_cast<int>(d.size()))) d.push_back(each);
+  if (!is_flagged(d, gate)) return label_of(paired_shift(d), gate);
+  const std::vector<double> fresh[] = {pairs(kStarts.confirm)};
+  return confirmed_labels(fresh, std::array{gate})[0];
+}
+
+TEST(MatrixSimulation, StartsAreToldApartFromThirtyPerCent) {
+  constexpr int kSeries = 2000;
+  for (const double level : {0.02, 0.05, 0.10}) {
+    double found = 0, unchanged = 0, called = 0;
+    std::mt19937_64 random(13);
+    std::normal_distribution<double> normal;
+    for (int i = 0; i < kSeries; ++i) {
+      std::vector<double> shifts;
+      for (size_t k = 0; k < kSittingsForGate; ++k) {
+        std::vector<double> d;
+        for (int pair = 0; pair < kStarts.first; ++pair) d.push_back(level * (normal(random) - normal(random)));
+        shifts.push_back(paired_shift(d).estimate);
+      }
+      const double gate = *gate_of(shifts, {}, kStarts);
+      const Label same = label_start(&random, level, 0, gate);
+      unchanged += same == Label::kUnchanged, called += same == Label::kRegressed || same == Label::kImproved;
+      found += label_start(&random, level, 0.3, gate) == Label::kRegressed;
+    }
+    printf("starts, noise %4.1f %%: the same unchanged %.1f %%, called otherwise %.2f %%; +30 %% found %.1f %%\n", 100 * level,
+           100 * unchanged / kSeries, 100 * called / kSeries, 100 * found / kSeries);
+    EXPECT_LE(called, 0.01 * kSeries);
+    EXPECT_GE(found, (level <= 0.05 ? 0.95 : 0) * kSeries);
+    EXPECT_GE(unchanged, (level <= 0.02 ? 0.95 : 0) * kSeries);
   }
 }
 
@@ -238,8 +280,8 @@ TEST(MatrixSimulation, S9OneStepOfThreeTimesTheNoiseIsFoundAndNoneElsewhere) {
       quiet.push_back(normal(random));
       stepped.push_back(normal(random) + (k >= at ? 3 * kNoise : 0));
     }
-    false_points += static_cast<int>(change_points(quiet, kLeastGate).size());
-    const std::vector<ChangePoint> points = change_points(stepped, kLeastGate);
+    false_points += static_cast<int>(change_points(quiet, kCalls.least_gate).size());
+    const std::vector<ChangePoint> points = change_points(stepped, kCalls.least_gate);
     const bool found = std::any_of(points.begin(), points.end(),
                                    [&](const ChangePoint& p) { return p.at + 2 >= at && p.at <= at + 2; });
     near += found;
