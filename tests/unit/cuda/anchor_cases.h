@@ -19,7 +19,7 @@ struct AnchorCase {
   std::vector<double> expected;   // of the result, by place in its buffer; NaN where nothing may be written
   uint32_t result = 0;            // its buffer
   double relative = 0;            // of the largest magnitude of the result
-  bool matrix_units = false;      // its kernel cannot be emulated
+  bool matrix_units = false;      // by these; a vendor's own text for them cannot be emulated
 
   // Empty, or what is wrong with the result's buffer.
   std::string difference(Storage got) const;
