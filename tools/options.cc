@@ -169,12 +169,15 @@ void CommonOptions::add_machine_to(CLI::App& app) {
               {"device", "threads", "plugin_paths", "plugins", "load_libraries", "cache_dir", "use_cache", "compile_in", "run_in"});
 }
 
-void CommonOptions::finish() {
-  // Plugins read these, and the children that look at plugins and compile: by the environment, before there is a second thread.
+void tell_plugins(const Options& options) {
   for (const char* name : {"imagine", "launches_dir"}) {
     const OptionRow& row = option_row(name);
-    if (const std::string value = row.get(runtime)[0]; !value.empty()) ::setenv(row.variable.c_str(), value.c_str(), 1);
+    if (const std::string value = row.get(options)[0]; !value.empty()) ::setenv(row.variable.c_str(), value.c_str(), 1);
   }
+}
+
+void CommonOptions::finish() {
+  tell_plugins(runtime);
   if (!quiet) runtime.progress = progress_line();
 }
 

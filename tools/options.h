@@ -15,6 +15,10 @@
 
 namespace keirin::tools {
 
+// Plugins read some options from the environment, and so do the children that look at plugins and compile: these are put there. Before
+// there is a second thread.
+void tell_plugins(const Options& options);
+
 struct CommonOptions {
   Options runtime;
   std::string inputs;                     // .safetensors

@@ -43,6 +43,7 @@
 #include "plugins/processor/backend.h"
 #include "tests/unit/cuda/anchor_cases.h"
 #include "tests/unit/cuda/kernel_cases.h"
+#include "tests/unit/cuda/rnn_case.h"
 
 namespace keirin {
 namespace {
@@ -249,22 +250,6 @@ codegen::TensorDesc dense(uint32_t buffer, uint8_t dtype, std::vector<int64_t> s
   return t;
 }
 
-// Time-first, one layer.
-codegen::AnchorDesc recurrent(uint32_t op, uint8_t dtype, int64_t time, int64_t batch, int64_t input, int64_t hidden) {
-  uint32_t buffers = 0;
-  const auto tensor = [&](std::vector<int64_t> sizes) { return dense(buffers++, dtype, std::move(sizes)); };
-  const int64_t gates = op == kit::kOp_lstm ? 4 : 3;
-  codegen::AnchorDesc a;
-  a.op = op, a.has_biases = true;
-  a.operands = {tensor({time, batch, input}), tensor({1, batch, hidden})};
-  if (gates == 4) a.operands.push_back(tensor({1, batch, hidden}));
-  for (int64_t columns : {input, hidden}) a.operands.push_back(tensor({gates * hidden, columns}));
-  for (int i = 0; i < 2; ++i) a.operands.push_back(tensor({gates * hidden}));
-  a.results = {tensor({time, batch, hidden}), tensor({1, batch, hidden})};
-  if (gates == 4) a.results.push_back(tensor({1, batch, hidden}));
-  return a;
-}
-
 codegen::AnchorDesc first_convolution(uint8_t dtype, int64_t channels, int64_t taps, int64_t stride) {
   codegen::AnchorDesc a;
   a.op = kit::kOp_conv;
@@ -303,7 +288,7 @@ void digest_own(const std::string& target, const gpu::Gpu& device, const gpu::Co
   for (uint32_t op : {kit::kOp_lstm, kit::kOp_gru})
     for (uint8_t dtype : {kit::kDType_bf16, kit::kDType_f16})
       for (const auto& [batch, hidden] : {std::pair<int64_t, int64_t>{64, 1024}, {3, 8}, {16, 264}, {64, 512}}) {
-        const codegen::AnchorDesc a = recurrent(op, dtype, 5, batch, 24, hidden);
+        const codegen::AnchorDesc a = test::rnn_anchor(op, dtype, 5, batch, 24, hidden);
         const std::string name =
             "recurrent " + std::to_string(int{dtype}) + " " + std::to_string(batch) + "x" + std::to_string(hidden);
         const bool taken = gpu::rnn_taken(a, device, KRN_NUMERICS_DEFAULT, why_not);

@@ -85,7 +85,7 @@ Case Case::warm() const {
 
 bool Case::has(const std::string& variant) const {
   if (starts() && (variant == "replay" || variant.starts_with("peer:"))) return false;
-  return !trains() || (variant != "replay" && !variant.starts_with("compiled:"));
+  return !trains() || (variant != "replay" && !variant.starts_with(kCompiled));
 }
 
 Result<Case> parse_case(const std::string& text) {

@@ -14,6 +14,8 @@
 
 namespace keirin::tools::matrix {
 
+inline constexpr std::string_view kCompiled = "compiled:";  // and the name of a plugin: a variant
+
 struct Case {
   std::string model;     // of the zoo; trained: of bench/python/training_models.py
   std::string sizes;     // "tiny", "small", "full", "others": which zoo; "small@4x64": with those free sizes

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/matrix/imagined.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -17,16 +15,6 @@ namespace keirin::tools::matrix {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::string_view kCompiled = "compiled:";
-
-// Plugins, and the children that look at plugins and compile, read these.
-void tell_plugins(const Options& options) {
-  for (const char* name : {"imagine", "launches_dir"}) {
-    const OptionRow& row = option_row(name);
-    if (const std::string value = row.get(options)[0]; !value.empty()) ::setenv(row.variable.c_str(), value.c_str(), 1);
-  }
-}
 
 Options imagining(const std::string& arch) {
   Options options;
@@ -47,7 +35,7 @@ Status count_code(const std::string& folder, json* counts) {
   KRN_TRY_LET(const std::string text, read_file(folder + "/launches.json"));
   const json list = json::parse(text, nullptr, false);
   if (!list.is_object() || !list.contains("launches") || !list["launches"].is_array())
-    return Status(Code::k_corrupt, Message{"the list of launches is none", folder, {}, {}});
+    return Status(Code::k_corrupt, Message{"this is not a list of launches", folder, {}, {}});
   std::set<std::pair<std::string, std::string>> kernels;
   std::map<std::string, int64_t> spilled;  // by object
   for (const json& launch : list["launches"]) {

@@ -170,7 +170,7 @@ void conclude(Cell* cell, const Record& run, const Record* base, const Blocks& b
                     (status == "wrong_result" || status == "crashed" || status == "timeout" || status == "lost" ||
                      (status == "failed" && v.compiled_only()));
   } else if (v.compiled_only()) {
-    v.label = "not_run";  // code is no answer
+    v.label = "not_run";  // nothing ran, so there is no answer
     const auto count = [&](const char* name) { return count_of(run, name).value_or(0); };
     const std::string spilled = count_of(run, "spilled") ? fmt::format("{:.0f}", count("spilled")) : "an unknown number of";
     v.reasons.push_back(fmt::format(

@@ -27,6 +27,6 @@ inline constexpr Measure kStartTimes[] = {
 
 // Of a case's text, from anywhere.
 const Measure& measure_of(std::string_view item);
-inline bool is_start(std::string_view item) { return measure_of(item).slots == 1; }
+inline bool is_start(std::string_view item) { return !measure_of(item).scenario.empty(); }
 
 }  // namespace keirin::tools::matrix

@@ -71,7 +71,7 @@ Result<std::vector<std::string>> compiled_variants(const std::string& device) {
   std::vector<std::string> out;
   for (PluginDevice* each : runtime->plugins().devices())
     if (each->torch_device() == named.device && each->plugin_name() != "reference")
-      out.push_back("compiled:" + each->plugin_name());
+      out.push_back(std::string(kCompiled) + each->plugin_name());
   return out;
 }
 
@@ -166,7 +166,7 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   if (!words.imagine.empty()) {
     KRN_TRY_LET(const std::vector<std::string> plugins, plugins_that_imagine(words.imagine));
     if (plan.variants.empty())
-      for (const std::string& plugin : plugins) plan.variants.push_back("compiled:" + plugin);
+      for (const std::string& plugin : plugins) plan.variants.push_back(std::string(kCompiled) + plugin);
   }
   if (plan.variants.empty()) {
     KRN_TRY_LET(plan.variants, compiled_variants(words.device));

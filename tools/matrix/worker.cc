@@ -118,8 +118,8 @@ class Worker {
     options.verify = question.value("verify", true);
     options.sample_rate = 0;
     options.only_candidate = candidate;
-    if (variant.rfind("compiled:", 0) == 0) {
-      options.plugins = {variant.substr(9)};
+    if (variant.starts_with(kCompiled)) {
+      options.plugins = {variant.substr(kCompiled.size())};
       if (candidate.empty()) options.force = "compiled";
     } else if (variant == "replay") {
       options.only_candidate = "replay";

@@ -403,7 +403,7 @@ TEST(MatrixJudge, CodeIsNoAnswer) {
   EXPECT_EQ(gate_from(judge(store_of(sitting_of({{.fitness = "compile"}}, "selfcheck"))), "m", 0, "a", "auto"), std::nullopt);
 }
 
-// Noise of calls is no noise of starts, and the other way round.
+// The noise of calls says nothing of the noise of starts, nor the other way round.
 TEST(MatrixJudge, GatesOfStartsComeFromStarts) {
   const std::string item = "mlp/small/f32/infer/cold-compile/default";
   std::vector<Record> records;
