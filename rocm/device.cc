@@ -90,13 +90,9 @@ int wave_of(const std::string& arch) {
 }
 
 bool could_look(std::string& why_not) {
-  if (!DriverApi::get(why_not)) {
-    why_not = "no HIP runtime: " + why_not + "; install ROCm's hip-runtime-amd (Debian: libamdhip64-5)";
-    return false;
-  }
+  if (!DriverApi::get(why_not)) return false;
   if (Hiprtc::get(why_not)) return true;
-  why_not =
-      "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
+  why_not = "no hipRTC, which compiles kernels: " + why_not + "; install ROCm's hiprtc or set KEIRIN_HIPRTC to libhiprtc.so";
   return false;
 }
 

@@ -13,30 +13,23 @@
 namespace keirin::rocm {
 namespace {
 
-struct OpenedDriver {
-  DriverApi table;
-  std::string why_not;
-  bool ok = false;
-
-  OpenedDriver() {
-    void* library = gpu::open_first({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"}, why_not);
-    if (!library) return;
-    std::string lacks;
+std::string open_hip(DriverApi& table) {
+  const auto take = [&](void* library, std::string& lacks) {
 #define KRN_LOAD(name, ...) &&gpu::take_function(library, #name, table.name, lacks)
-    ok = true KRN_HIP(KRN_LOAD);
+    if (!(true KRN_HIP(KRN_LOAD))) return false;
 #undef KRN_LOAD
-    if (!ok) {
-      why_not = "this libamdhip64 is too old: it lacks " + lacks;
-      return;
-    }
-    gpu::take_function(library, "hipModuleLaunchCooperativeKernel", table.hipModuleLaunchCooperativeKernel, lacks);
+    std::string ignored;
+    gpu::take_function(library, "hipModuleLaunchCooperativeKernel", table.hipModuleLaunchCooperativeKernel, ignored);
     for (const char* name : {"hipGetDevicePropertiesR0600", "hipGetDeviceProperties"})
-      if (!table.properties) gpu::take_function(library, name, table.properties, lacks);
+      if (!table.properties) gpu::take_function(library, name, table.properties, ignored);
     int version = 0;
     table.hipRuntimeGetVersion(&version);
     table.version = version / 10000000 * 100 + version / 100000 % 100;
-  }
-};
+    return true;
+  };
+  return gpu::open_library("HIP runtime", {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"},
+                           "install ROCm's hip-runtime-amd (Debian: libamdhip64-5)", take);
+}
 
 bool loses_device(int result) {
   const int lost[] = {kEccUncorrectable, kIllegalAddress, kLaunchTimeOut, kContextDestroyed, kAssert, kLaunchFailure};
@@ -46,9 +39,8 @@ bool loses_device(int result) {
 }  // namespace
 
 const DriverApi* DriverApi::get(std::string& why_not) {
-  static const OpenedDriver opened;
-  why_not = opened.why_not;
-  return opened.ok ? &opened.table : nullptr;
+  static const gpu::Opened<DriverApi> opened(open_hip);
+  return opened.get(why_not);
 }
 
 const DriverApi* DriverApi::with_device(std::string& why_not) {
@@ -61,14 +53,12 @@ const DriverApi* DriverApi::with_device(std::string& why_not) {
   return nullptr;
 }
 
-// The layout of the properties has changed between releases; the only text in them that begins so is the instruction
-// set.
+// The layout of the properties has changed between releases; the only text in them that begins so is the instruction set.
 std::string gcn_name(const DriverApi& driver, int device) {
   std::vector<char> bytes(16384);
   if (!driver.properties || driver.properties(bytes.data(), device) != kSuccess) return "";
   for (size_t i = 1; i + 64 < bytes.size(); ++i)
-    if (std::memcmp(&bytes[i], "gfx", 3) == 0 && bytes[i - 1] == 0 &&
-        std::isdigit(static_cast<unsigned char>(bytes[i + 3])))
+    if (std::memcmp(&bytes[i], "gfx", 3) == 0 && bytes[i - 1] == 0 && std::isdigit(static_cast<unsigned char>(bytes[i + 3])))
       return std::string(&bytes[i], strnlen(&bytes[i], 64));
   return "";
 }

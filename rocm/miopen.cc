@@ -92,17 +92,11 @@ struct Table {
   std::string version, why_not;  // the second is empty: it can be used
 
   explicit Table(const std::vector<const char*>& files) {
-    void* library = gpu::open_first(files, why_not);
-    if (!library) {
-      why_not = "no MIOpen: " + why_not + "; install ROCm's miopen-hip";
-      return;
-    }
-    std::string lacks;
 #define KRN_LOAD(name, ...) &&gpu::take_function(library, "miopen" #name, this->name, lacks)
-    const bool whole = true KRN_MIOPEN(KRN_LOAD);
+    why_not = gpu::open_library("MIOpen", files, "install ROCm's miopen-hip",
+                                [&](void* library, std::string& lacks) { return true KRN_MIOPEN(KRN_LOAD); });
 #undef KRN_LOAD
-    why_not = whole ? "" : "this MIOpen is too old: it lacks " + lacks;
-    if (!whole) return;
+    if (!why_not.empty()) return;
     size_t parts[3] = {};
     GetVersion(&parts[0], &parts[1], &parts[2]);
     version = std::to_string(parts[0]) + "." + std::to_string(parts[1]) + "." + std::to_string(parts[2]);
@@ -382,8 +376,6 @@ class Miopen final : public gpu::RacedLibrary {
       : files_(std::move(files)), driver_(driver), device_(std::move(device)) {}
 
   const char* name() const override { return "miopen"; }
-  using RacedLibrary::supports;
-  bool supports(const gpu::HeadsProblem&, std::string& why_not) const override { return why_not = "MIOpen's attention is not used", false; }
 
  private:
   const gpu::Driver& driver() const override { return driver_; }
@@ -406,13 +398,9 @@ class Miopen final : public gpu::RacedLibrary {
       return error.what();
     }
   }
-  std::string refusal(const gpu::HeadsProblem&) const override { return "MIOpen's attention is not used"; }
   std::shared_ptr<gpu::RacedPlan> make(const ConvProblem& problem) const override {
     if (const std::string why = never(problem); !why.empty()) throw kit::Error(KRN_STATUS_unsupported, why);
     return std::make_shared<MiopenPlan>(library(), problem, key("plan", problem));
-  }
-  std::shared_ptr<gpu::RacedPlan> make(const gpu::HeadsProblem& problem) const override {
-    throw kit::Error(KRN_STATUS_unsupported, refusal(problem));
   }
 
   const Library& library() const {

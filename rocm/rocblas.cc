@@ -23,14 +23,10 @@ using codegen::TensorDesc;
 using Handle = struct RocblasHandle*;
 
 enum Number : int32_t {
-  kAsIs = 111,
-  kTransposed = 112,
-  kF16 = 150,
-  kF32 = 151,
-  kF64 = 152,
-  kBf16 = 168,
-  kStandard = 0,
-  kNotImplemented = 2
+  kAsIs = 111, kTransposed = 112,                     // operands
+  kF16 = 150, kF32 = 151, kF64 = 152, kBf16 = 168,    // types
+  kStandard = 0,                                      // algorithm
+  kNotImplemented = 2,                                // status
 };
 
 // An operand: address, type, leading dimension, and elements from one batch to the next.
@@ -65,17 +61,11 @@ int32_t type_of(uint8_t dtype) {
 class Library {
  public:
   explicit Library(const std::vector<const char*>& files) {
-    void* library = gpu::open_first(files, why_not_);
-    if (!library) {
-      why_not_ = "no rocBLAS: " + why_not_ + "; install ROCm's rocblas";
-      return;
-    }
-    std::string lacks;
 #define KRN_LOAD(name, ...) &&gpu::take_function(library, "rocblas_" #name, table_.name, lacks)
-    const bool whole = true KRN_ROCBLAS(KRN_LOAD);
+    why_not_ = gpu::open_library("rocBLAS", files, "install ROCm's rocblas",
+                                 [&](void* library, std::string& lacks) { return true KRN_ROCBLAS(KRN_LOAD); });
 #undef KRN_LOAD
-    why_not_ = whole ? "" : "this rocBLAS lacks " + lacks;
-    if (!whole) return;
+    if (!why_not_.empty()) return;
     if (const int status = table_.create_handle(&handle_); status != 0)
       why_not_ = "rocblas_create_handle: status " + std::to_string(status);
   }
@@ -116,6 +106,8 @@ class Library {
   mutable std::mutex mutex_;
 };
 
+int32_t sums_of(uint8_t dtype) { return dtype == kit::kDType_f64 ? kF64 : kF32; }
+
 int32_t narrow(int64_t v) {
   if (v < 0 || v > std::numeric_limits<int32_t>::max()) throw kit::Error(KRN_STATUS_unsupported, "a product that rocBLAS does not count");
   return static_cast<int32_t>(v);
@@ -126,14 +118,7 @@ class GemmStep final : public codegen::Step {
   GemmStep(const Library& library, const codegen::AnchorDesc& anchor, const gpu::ProductProblem& p) : library_(library) {
     const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
     // D^T = B^T A^T in the library's column-major terms: its A is our right operand, its B our left one.
-    call_ = {!p.b.transposed,
-             !p.a.transposed,
-             narrow(p.n),
-             narrow(p.m),
-             narrow(p.k),
-             narrow(p.batch),
-             x.dtype == kit::kDType_f64 ? kF64 : kF32,
-             false};
+    call_ = {!p.b.transposed, !p.a.transposed, narrow(p.n), narrow(p.m), narrow(p.k), narrow(p.batch), sums_of(x.dtype), false};
     places_[0] = place(w, p.b), places_[1] = place(x, p.a), places_[2] = places_[3] = place(y, p.d);
     for (const codegen::PostOp& post : anchor.post_ops) {
       if (post.op != kit::kOp_add || call_.adds_c) throw kit::Error(KRN_STATUS_unsupported, "rocBLAS fuses a sum and nothing else");
@@ -209,9 +194,8 @@ class RocblasProducts final : public gpu::ProductLibrary {
       return Library::Operand{static_cast<char*>(memory) + static_cast<size_t>(i) * kSide * kSide * sizeof(double), type_of(dtype), kSide,
                               0};
     };
-    const int32_t sums = dtype == kit::kDType_f64 ? kF64 : kF32;
-    return library().multiply(timer.stream(), {false, false, kSide, kSide, kSide, 1, sums, false}, operand(0), operand(1), operand(2),
-                              operand(2)) == 0 &&
+    return library().multiply(timer.stream(), {false, false, kSide, kSide, kSide, 1, sums_of(dtype), false}, operand(0), operand(1),
+                              operand(2), operand(2)) == 0 &&
            driver_.wait(timer.stream()) == 0;
   }
 

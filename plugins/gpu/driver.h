@@ -145,6 +145,31 @@ bool take_function(void* library, const char* name, Function& function, std::str
   return (function = reinterpret_cast<Function>(find_function(library, name, lacks))) != nullptr;
 }
 
+// A library that is opened at run time. `take(library, lacks)` takes its functions. Empty, or why it cannot be used, in one line.
+template <class Take>
+std::string open_library(const std::string& name, const std::vector<const char*>& files, const char* how_to_get, const Take& take) {
+  std::string why_not, lacks;
+  void* library = open_first(files, why_not);
+  if (!library) return "no " + name + ": " + why_not + "; " + how_to_get;
+  return take(library, lacks) ? "" : "this " + name + " is too old: it lacks " + lacks;
+}
+
+// A table that is opened once, or why it is not there. `open` fills it and returns what is missing, empty if nothing is.
+template <class Table>
+class Opened {
+ public:
+  template <class Open>
+  explicit Opened(Open open) : why_not_(open(table_)) {}
+  const Table* get(std::string& why_not) const {
+    why_not = why_not_;
+    return why_not.empty() ? &table_ : nullptr;
+  }
+
+ private:
+  Table table_;
+  std::string why_not_;
+};
+
 // Throws kit::Error with the driver's own words unless `result` is success.
 void check(const Driver& driver, Result result, const char* what);
 

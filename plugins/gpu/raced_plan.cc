@@ -182,6 +182,12 @@ std::shared_ptr<const LibraryPlan> RacedLibrary::plan_for(const Problem& problem
   }
 }
 
+std::string RacedLibrary::refusal(const HeadsProblem&) const { return std::string(name()) + " plans no attention"; }
+
+std::shared_ptr<RacedPlan> RacedLibrary::make(const HeadsProblem& problem) const {
+  throw kit::Error(KRN_STATUS_unsupported, refusal(problem));
+}
+
 template bool RacedLibrary::supported(const ConvProblem&, std::string&) const;
 template bool RacedLibrary::supported(const HeadsProblem&, std::string&) const;
 template std::shared_ptr<const LibraryPlan> RacedLibrary::plan_for(const ConvProblem&) const;

@@ -92,12 +92,12 @@ class RacedLibrary : public PlanLibrary {
   virtual std::string missing() const = 0;
   // The library's release and the kind of the current device. Only where nothing is missing.
   virtual std::string kind() const = 0;
-  // Empty, or why it has no engine, which is remembered. kit::Error: it cannot be asked now.
+  // Empty, or why it has no engine, which is remembered. kit::Error: it cannot be asked now. Unless overridden it plans no attention.
   virtual std::string refusal(const ConvProblem& problem) const = 0;
-  virtual std::string refusal(const HeadsProblem& problem) const = 0;
+  virtual std::string refusal(const HeadsProblem& problem) const;
   // Builds the candidates; `problem` outlives the call, not the plan. Throws.
   virtual std::shared_ptr<RacedPlan> make(const ConvProblem& problem) const = 0;
-  virtual std::shared_ptr<RacedPlan> make(const HeadsProblem& problem) const = 0;
+  virtual std::shared_ptr<RacedPlan> make(const HeadsProblem& problem) const;
 
   // The name under which `what` is remembered of a problem.
   template <class Problem>

@@ -39,22 +39,6 @@
 
 namespace keirin::gpu {
 
-// A table that is opened once, or why it is not there. `open` fills it and returns what is missing, empty if nothing is.
-template <class Table>
-class Opened {
- public:
-  template <class Open>
-  explicit Opened(Open open) : why_not_(open(table_)) {}
-  const Table* get(std::string& why_not) const {
-    why_not = why_not_;
-    return why_not.empty() ? &table_ : nullptr;
-  }
-
- private:
-  Table table_;
-  std::string why_not_;
-};
-
 // The table; throws kit::Error that says what is missing and how to get it.
 template <class Calls>
 const typename Calls::Table& compiler_of() {
