@@ -157,6 +157,15 @@ grep -q '"over_eager": \(1.99\|2.0\)' run.json || fail "no snapshot in the JSON"
 # An answer that is wrong is in no mean of how fast answers are.
 exits 1 "$keirin" matrix run --head ./wrong --set ./set --variants auto,replay --gate 2 --store run-wrong-store --quiet
 holds out 'auto over the better of eager and replay, 2 cases: 1.50x'
+# Beside peers: the fastest of those that are right, by case.
+stand_in peers --build thirty --factor 1.3 --slow peer:openvino=0.9 --wrong gamma
+exits 0 "$keirin" matrix run --head ./one --set ./set --variants auto,replay,peer:openvino,peer:onnxruntime --peers ./peers --gate 2 \
+  --store run-peers-store --quiet --md run.md --json run.json
+holds out 'auto over the better of eager and replay, 3 cases: 1.50x'
+holds out 'auto over the best peer, 2 cases: 1.17x'
+holds run.md '^| alpha | .* | openvino | 1.1[67][0-9] | 1.17x |$'
+holds run.md '^| gamma | .* | - | - | - |$'
+holds run.md '^| geometric mean of 3 | | | | 2.00x | 1.50x | | | | of 2 | | 1.17x |$'
 # Only what may fail is measured twice: auto slower than replay is, replay and auto faster are not.
 grep -q '"stage":"confirm"' run-store/log/* && fail "what informs was measured twice"
 stand_in loses --build nine --slow beta=1.6

@@ -6,8 +6,8 @@ sitting makes of them is known before it begins. Noise is drawn from names alone
     stand_in.py [--build NAME] [--factor 1.1] [--slow CASE=1.1 ...] [--wrong CASE] [--hang CASE] [--lacks CASE] [--hot CASE] [--broken CASE]
         [--count NAME=5 ...] [--answers CANDIDATE] [--sleep SECONDS] [--cold compile=1.3 ...] matrix-worker
 
-CASE is the model of a case; of --slow also the folder of the side that trains with its package. --build tells two builds apart. --hang
-never answers when it is asked for times, --hot says of all of them that the device was held down. --count says a count that
+CASE is the model of a case; of --slow also the folder of the side that trains with its package, or a variant. --build tells two builds
+apart. --hang never answers when it is asked for times, --hot says of all of them that the device was held down. --count says a count that
 is not as the others', --answers which candidate a race finds. --sleep goes by before it can be asked; --cold is how many times longer
 than others it says that it compiled, or that its first call took ("call").
 """
@@ -50,6 +50,7 @@ class StandIn:
             raise worker.Refusal("wrong_result", "it is off by one")
         slow = dict(self.words.slow)
         self.factor = self.words.factor * slow.get(self.model, 1.0) * slow.get(Path(question.get("package", "")).parent.name, 1.0)
+        self.factor *= slow.get(question["variant"], 1.0)
         if question["variant"] in ("eager", "replay"):
             self.factor = {"eager": 2.0, "replay": 1.5}[question["variant"]]
         self.draw = random.Random(f"{question['case']} {question['variant']} {self.words.build}")

@@ -102,10 +102,18 @@ std::string common_conditions(const json& snapshot) {
   return out;
 }
 
-double mean_of(const json& snapshot, const char* field) {  // the geometric one
+struct Mean {  // the geometric one, of the rows that have the field
+  size_t rows = 0;
+  double value = 1;
+};
+
+Mean mean_of(const json& snapshot, const char* field) {
+  Mean mean;
   double sum = 0;
-  for (const json& row : snapshot) sum += std::log(row[field].get<double>());
-  return std::exp(sum / static_cast<double>(snapshot.size()));
+  for (const json& row : snapshot)
+    if (row.contains(field)) sum += std::log(row[field].get<double>()), ++mean.rows;
+  if (mean.rows > 0) mean.value = std::exp(sum / static_cast<double>(mean.rows));
+  return mean;
 }
 
 std::string error_text(const json& errors) {
@@ -124,10 +132,11 @@ std::string snapshot_markdown(const json& report) {
   std::string out =
       fmt::format("Threads: {}. Cases: {}.\n\n", threads > 0 ? std::to_string(threads) : "as LibTorch has",
                   conditions.empty() ? "as named" : markdown_of(conditions.substr(1)));
-  out +=
-      "| model | eager ms | replay ms | auto ms | over eager | over the baseline [95 %] | answers | cold s | error "
-      "(eager's) "
-      "|\n|---|---|---|---|---|---|---|---|---|\n";
+  const Mean over_peers = mean_of(rows, "over_best_peer");
+  const bool peers = over_peers.rows > 0;
+  out += "| model | eager ms | replay ms | auto ms | over eager | over the baseline [95 %] | answers | cold s | error (eager's) |";
+  out += std::string(peers ? " best peer | its ms | over it |" : "") + "\n|---|---|---|---|---|---|---|---|---|";
+  out += std::string(peers ? "---|---|---|" : "") + "\n";
   const auto number = [](const json& value, double unit, int digits) {
     return value.is_number() ? fmt::format("{:.{}f}", value.get<double>() * unit, digits) : std::string("-");
   };
@@ -139,10 +148,16 @@ std::string snapshot_markdown(const json& report) {
                        row["over_baseline"].get<double>(), row["over_baseline_ci"][0].get<double>(),
                        row["over_baseline_ci"][1].get<double>(), markdown_of(row["answers"]),
                        number(row["cold_ms"], 1e-3, 1), error_text(row["errors"]));
+    if (!peers) continue;
+    out.pop_back();
+    out += row.contains("best_peer") ? fmt::format(" {} | {} | {:.2f}x |\n", markdown_of(row["best_peer"]),
+                                                   number(row["best_peer_ms"], 1, 3), row["over_best_peer"].get<double>())
+                                     : std::string(" - | - | - |\n");
   }
-  out += fmt::format("| geometric mean of {} | | | | {:.2f}x | {:.2f}x | | | |\n", rows.size(),
-                     mean_of(rows, "over_eager"), mean_of(rows, "over_baseline"));
-  return out + "\n";
+  out += fmt::format("| geometric mean of {} | | | | {:.2f}x | {:.2f}x | | | |", rows.size(), mean_of(rows, "over_eager").value,
+                     mean_of(rows, "over_baseline").value);
+  if (peers) out += fmt::format(" of {} | | {:.2f}x |", over_peers.rows, over_peers.value);
+  return out + "\n\n";
 }
 
 }  // namespace
@@ -164,9 +179,14 @@ std::string report_text(const json& report) {
                        cell["base_ms"].get<double>(), cell["head_ms"].get<double>(), numbers(cell), gate_text(cell),
                        cell["blocks"].get<int>(), note(cell));
   out += "  " + totals_text(report) + "\n";
-  if (report.contains("snapshot"))
-    out += fmt::format("  auto over the better of eager and replay, {} cases: {:.2f}x\n", report["snapshot"].size(),
-                       mean_of(report["snapshot"], "over_baseline"));
+  if (report.contains("snapshot")) {
+    const auto say = [&](const char* over, const char* field) {
+      const Mean mean = mean_of(report["snapshot"], field);
+      if (mean.rows > 0) out += fmt::format("  auto over the {}, {} cases: {:.2f}x\n", over, mean.rows, mean.value);
+    };
+    say("better of eager and replay", "over_baseline");
+    say("best peer", "over_best_peer");
+  }
   for (const json& change : report["changed"]) out += "  changed: " + change.get<std::string>() + "\n";
   for (const json& skipped : report["skipped"]) out += "  skipped: " + skipped.get<std::string>() + "\n";
   return out;

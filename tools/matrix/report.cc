@@ -130,9 +130,22 @@ json errors_of(const Store& store, const std::string& id) {
   return out;
 }
 
-// A `run` as people know tables of compilers: a row a case, what answers beside eager and beside the better of eager
-// and replay. Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline.
-json snapshot_of(const Store& store, const std::map<std::pair<std::string, std::string>, const Verdict*>& cells) {
+using Cells = std::map<std::pair<std::string, std::string>, const Verdict*>;
+
+// The fastest of the peers whose answers were right in this case; null where none was.
+const Verdict* best_peer(const Cells& cells, const std::string& item) {
+  const Verdict* best = nullptr;
+  for (auto at = cells.lower_bound({item, ""}); at != cells.end() && at->first.first == item; ++at) {
+    const Verdict& v = *at->second;
+    if (is_peer(v.variant) && v.measured() && v.label != "invalid" && (!best || v.shift.estimate < best->shift.estimate)) best = &v;
+  }
+  return best;
+}
+
+// A `run` as people know tables of compilers: a row a case, what answers beside eager, the better of eager and replay, and the best peer.
+// Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline, over a peer
+// (whose cells are against eager) through eager.
+json snapshot_of(const Store& store, const Cells& cells) {
   json rows = json::array();
   for (const auto& [key, v] : cells) {
     if (v->purpose != "run" || v->variant != "auto" || !v->measured() || v->label == "invalid") continue;
@@ -141,17 +154,22 @@ json snapshot_of(const Store& store, const std::map<std::pair<std::string, std::
     const bool against_replay = v->against == "replay";
     if (against_replay && !replay) continue;
     const json times = times_of(store, v->head_run);
+    const double over_eager = std::exp(-v->shift.estimate - (against_replay ? replay->shift.estimate : 0));
     rows.push_back({{"case", clean(v->item)},
                     {"eager_ms", (against_replay ? replay : v)->base_ns / 1e6},
                     {"replay_ms", replay ? json(replay->head_ns / 1e6) : json()},
                     {"ms", v->head_ns / 1e6},
-                    {"over_eager", std::exp(-v->shift.estimate - (against_replay ? replay->shift.estimate : 0))},
+                    {"over_eager", over_eager},
                     {"over_baseline", std::exp(-v->shift.estimate)},
                     {"over_baseline_ci", {std::exp(-v->shift.high), std::exp(-v->shift.low)}},
                     {"answers", clean(v->candidate)},
                     {"cold_ms", times.contains("cold_ms") ? times["cold_ms"] : json()},
                     {"errors", errors_of(store, v->head_run)},
                     {"label", v->label}});
+    if (const Verdict* const peer = best_peer(cells, v->item))
+      rows.back().update({{"best_peer", clean(peer->variant.substr(peer->variant.find(':') + 1))},
+                          {"best_peer_ms", peer->head_ns / 1e6},
+                          {"over_best_peer", std::exp(peer->shift.estimate) * over_eager}});
   }
   return rows;
 }
@@ -231,7 +249,7 @@ Verdict after_second_host(const Verdict& first, const Verdict& second) {
 // Each cell of a group as it was measured last. `verdicts` by time.
 json report_of(const Store& store, const std::vector<Verdict>& verdicts, const Group& group) {
   const Record& last = *group.last;
-  std::map<std::pair<std::string, std::string>, const Verdict*> cells;
+  Cells cells;
   std::deque<Verdict> confirmed;
   for (const Verdict& v : verdicts) {
     if (!group.names.count(v.sitting)) continue;
