@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // keirin plugin new: a copy of the skeleton under another name and with a guid of its own. A copy appears whole or not at all.
+// keirin plugin allow, revoke: the list of plugins that may run although nobody names them. Nothing of a plugin runs for that.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,6 +9,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/base/files.h"
+#include "core/host/find/allowed.h"
 #include "core/host/find/manifest.h"
 #include "tools/files.h"
 #include "tools/options.h"
@@ -111,17 +114,76 @@ Status make_new(const New& words) {
   return {};
 }
 
+// The manifest of a library, of its folder, or itself.
+Result<fs::path> find_manifest(const std::string& path) {
+  std::error_code error;
+  const fs::path given = fs::canonical(path, error);
+  if (!error) {
+    const fs::path manifest = fs::is_directory(given, error)     ? given / "manifest.toml"
+                              : given.extension() == ".toml" ? given
+                                                             : given.parent_path() / "manifest.toml";
+    if (fs::is_regular_file(manifest, error)) return manifest;
+  }
+  return Status(Code::k_invalid_input, {"there is no plugin: no manifest.toml there or beside it", path, "nothing was changed",
+                                        "give the plugin's library, or its folder"});
+}
+
+Status allow(const std::string& path) {
+  KRN_TRY_LET(const fs::path file, find_manifest(path));
+  KRN_TRY(check_owned_path(file.string()));
+  Manifest manifest;
+  KRN_TRY(read_manifest(file.string(), &manifest));
+  const std::vector<HardwareItem> hardware = find_hardware();
+  KRN_TRY_LET(const ManifestVariant* const variant, choose_variant(manifest, hardware.front()));
+  KRN_TRY(check_owned_path(variant->library));
+  AllowedPlugin plugin{manifest.guid_text, {}, manifest.name};
+  for (char& c : plugin.name)
+    if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) c = '_';  // a word of its line
+  KRN_TRY_LET(plugin.sha256, hash_library(variant->library));
+  const std::string list = default_allowed_file();
+  KRN_TRY(allow_plugin(list, plugin));
+  fmt::print("{} {} of {} may run when it is found\n  {}\n  guid {}\n  SHA-256 {}\n  kept in {}; keirin plugin revoke {} takes it back\n",
+             manifest.name, manifest.version, manifest.publisher.empty() ? "an unnamed publisher" : manifest.publisher, variant->library,
+             plugin.guid, plugin.sha256, list, plugin.guid);
+  return {};
+}
+
+Status revoke(const std::string& text) {
+  const std::optional<krn_guid> guid = parse_guid(text);
+  if (!guid)
+    return Status(Code::k_invalid_input, {fmt::format("\"{}\" is no guid: 8-4-4-4-12 hex digits", text), {}, "nothing was changed",
+                                          "keirin plugins --json - names each plugin's"});
+  KRN_TRY_LET(const AllowedPlugin plugin, revoke_plugin(default_allowed_file(), guid_text(*guid)));
+  fmt::print("{} ({}) is not loaded any more where nobody names it\n", plugin.name, plugin.guid);
+  return {};
+}
+
 }  // namespace
 
 void add_plugin(CLI::App& app, int& exit_code) {
   auto words = std::make_shared<New>();
-  CLI::App* word = app.add_subcommand("plugin", "make a plugin");
+  CLI::App* word = app.add_subcommand("plugin", "make a plugin; say which ones may run");
   word->require_subcommand(1);
   CLI::App* made = word->add_subcommand("new", "copy the skeleton: a folder that builds, claims relu and add, and is yours to change");
   made->add_option("name", words->name, "of the plugin, its folder and its library: small letters, digits and _")->required();
   made->add_option("--into", words->into, "the folder in which its folder is made")->capture_default_str();
   made->callback([words, &exit_code] {
     Status status = make_new(*words);
+    if (!status.ok()) exit_code = fail(status);
+  });
+  auto path = std::make_shared<std::string>();
+  CLI::App* allowed =
+      word->add_subcommand("allow", "let a plugin run that is found in a searched folder, as long as its library is this one");
+  allowed->add_option("path", *path, "its library, its folder or its manifest")->required();
+  allowed->callback([path, &exit_code] {
+    const Status status = allow(*path);
+    if (!status.ok()) exit_code = fail(status);
+  });
+  auto guid = std::make_shared<std::string>();
+  CLI::App* revoked = word->add_subcommand("revoke", "take that back");
+  revoked->add_option("guid", *guid, "the plugin's, as `allow` printed it")->required();
+  revoked->callback([guid, &exit_code] {
+    const Status status = revoke(*guid);
     if (!status.ok()) exit_code = fail(status);
   });
 }

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <fstream>
 #include <map>
 
 #include "core/base/files.h"
 #include "core/host/call/device.h"
+#include "core/host/find/allowed.h"
 #include "core/host/find/discovery.h"
 #include "core/host/find/manifest.h"
 #include "core/host/find/probe.h"
@@ -36,15 +36,6 @@ struct Slots {
 Slots& slots() {
   static Slots* const s = new Slots;
   return *s;
-}
-
-Result<std::string> hash_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 sha;
-  char buffer[1 << 16];
-  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) sha.update(buffer, static_cast<size_t>(file.gcount()));
-  if (!file.eof()) return Status(Code::k_unsupported, Message{"the library cannot be read", path, {}, {}});
-  return hex(sha.finish());
 }
 
 // One plugin on its way through the checks.
@@ -164,11 +155,28 @@ class Host final : public PluginHost {
     KRN_TRY_LET(c->variant, choose_variant(c->manifest, *cpu));
     KRN_TRY(check_owned_path(c->variant->library));
     KRN_TRY(check_library_file(c->variant->library));
+    if (!c->found.trusted) KRN_TRY(check_allowed(*c));
     if (c->variant->sha256.empty()) return {};
-    KRN_TRY_LET(const std::string digest, hash_file(c->variant->library));
+    KRN_TRY_LET(const std::string digest, hash_library(c->variant->library));
     if (digest == c->variant->sha256) return {};
     return Status(Code::k_corrupt, Message{"the library is not the one that the manifest names: its SHA-256 is " + digest,
                                            c->variant->library, {}, "install the plugin again"});
+  }
+
+  // A plugin that nobody named runs only if this user allowed these very bytes.
+  Status check_allowed(const Candidate& c) {
+    const std::string& library = c.variant->library;
+    const std::string command = "if you trust its publisher: keirin plugin allow " + library;
+    KRN_TRY_LET(const AllowedPlugins allowed, AllowedPlugins::read(default_allowed_file()));
+    const AllowedPlugin* const known = allowed.find(c.manifest.guid_text);
+    if (!known)
+      return Status(Code::k_unsupported,
+                    Message{"nobody named it and you have not allowed it, so nothing of it was loaded", library, {}, command});
+    KRN_TRY_LET(const std::string digest, hash_library(library));
+    if (digest == known->sha256) return {};
+    return Status(Code::k_unsupported, Message{"its library is not the one that you allowed: its SHA-256 is " + digest + ", it was " +
+                                                   known->sha256 + "; nothing of it was loaded",
+                                               library, {}, command});
   }
 
   // The same guid twice: of copies of one library one is used. Of different ones the one that was named exactly wins over those that were
@@ -194,7 +202,7 @@ class Host final : public PluginHost {
     std::stable_partition(twins->begin(), twins->end(), [](Candidate* c) { return c->found.exact; });
     std::map<std::string, Candidate*> first;
     std::erase_if(*twins, [&](Candidate* c) {
-      const Result<std::string> digest = hash_file(c->variant->library);
+      const Result<std::string> digest = hash_library(c->variant->library);
       if (!digest.ok()) return false;
       const auto [one, fresh] = first.emplace(*digest, c);
       if (!fresh)

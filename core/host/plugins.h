@@ -40,7 +40,9 @@ struct HostOptions {
   // Plugin folders, folders of plugin folders, manifests or libraries. What is named here exactly (not found by searching a
   // folder) wins over another plugin with the same guid; of copies of one library the first is used.
   std::vector<std::string> paths;
-  bool search = true;              // also KEIRIN_PLUGIN_PATH and the folder of the plugins that came with this build
+  // Also KEIRIN_PLUGIN_PATH, the folder of the plugins that came with this build, and the folders whose plugins have to be allowed
+  // (find/discovery.h).
+  bool search = true;
   std::vector<std::string> only;   // plugin names; empty: all
   std::string cache_dir;           // where verdicts of the probe are remembered; empty: nowhere
   // Threads and device memory of the plugins; null: one thread, CPU memory only. A plugin that several PluginHosts of the process use

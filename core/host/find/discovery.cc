@@ -21,8 +21,9 @@ class Finder {
   explicit Finder(Discovery* out) : out_(out) {}
 
   // `asked`: the caller gave this path, so finding nothing is worth a line.
-  void look(const std::string& path, bool asked) {
+  void look(const std::string& path, bool asked, bool trusted = true) {
     if (path.empty()) return;
+    trusted_ = trusted;
     const size_t before = seen_.size();
     std::string why;
     if (path[0] != '/') {
@@ -60,14 +61,21 @@ class Finder {
     std::error_code ec;
     const fs::path real = fs::canonical(manifest, ec);
     if (ec || !fs::is_regular_file(real, ec)) return;
-    if (seen_.insert(real.string()).second) out_->manifests.push_back({real.string(), exact});
+    if (seen_.insert(real.string()).second) out_->manifests.push_back({real.string(), exact, trusted_});
     else repeated_ = true;
   }
 
   Discovery* out_;
   std::set<std::string> seen_;
-  bool repeated_ = false;
+  bool repeated_ = false, trusted_ = true;
 };
+
+fs::path users_folder() {
+  const char* xdg = ::secure_getenv("XDG_DATA_HOME");
+  if (xdg && xdg[0] == '/') return fs::path(xdg) / "keirin/plugins";
+  const char* home = ::secure_getenv("HOME");
+  return home && home[0] == '/' ? fs::path(home) / ".local/share/keirin/plugins" : fs::path();
+}
 
 // The folder of the library or program that this code is part of.
 fs::path own_folder() {
@@ -92,10 +100,14 @@ Discovery find_manifests(const std::vector<std::string>& paths, bool search) {
     std::istringstream list(variable);
     for (std::string path; std::getline(list, path, ':');) finder.look(path, true);
   }
-  const fs::path own = own_folder();
-  if (own.empty()) return found;
-  for (const fs::path& folder : {own / "keirin" / "plugins", own.parent_path() / "lib" / "keirin" / "plugins", own / "plugins"})
-    if (std::error_code ec; fs::is_directory(folder, ec)) finder.look(folder.string(), false);
+  const auto search_folder = [&](const fs::path& folder, bool trusted) {
+    if (std::error_code ec; fs::is_directory(folder, ec)) finder.look(folder.string(), false, trusted);
+  };
+  if (const fs::path own = own_folder(); !own.empty())
+    for (const fs::path& folder : {own / "keirin" / "plugins", own.parent_path() / "lib" / "keirin" / "plugins", own / "plugins"})
+      search_folder(folder, true);
+  for (const fs::path& folder : {users_folder(), fs::path("/usr/local/lib/keirin/plugins"), fs::path("/usr/lib/keirin/plugins")})
+    search_folder(folder, false);
   return found;
 }
 
