@@ -166,7 +166,8 @@ class Prover {
       if (i == 0 || out.splat) out.splat = operand(op, i).splat;
     out.fill = filled(op);
     out.splat = out.splat && out.fill.has_value();
-    if (op.code() == OpCode::k_cast && is_int(type(op.small.operands[0]).dtype) && is_int(type(op.small.results[0]).dtype))
+    const DType dtype = type(op.small.results[0]).dtype;
+    if (op.code() == OpCode::k_cast && (dtype == DType::k_i64 || dtype == DType::k_i32) && is_int(type(op.small.operands[0]).dtype))
       out.input = operand(op, 0).input;
     return out;
   }
@@ -197,6 +198,8 @@ class Prover {
     }
     if (f.size() != 2 || !f[0] || !f[1]) return std::nullopt;
     const Fill &a = *f[0], &b = *f[1];
+    // What moves is 1 or more at any size, and nothing else holds at all of them.
+    if ((a.moves && (b.moves || b.high > 0 || a.low < 1)) || (b.moves && (a.moves || a.high > 0 || b.low < 1))) return std::nullopt;
     const bool below = a.high < b.low, not_above = a.high <= b.low, above = a.low > b.high, not_below = a.low >= b.high;
     const auto told = [&](bool yes, bool no) { return yes ? std::optional(truth(true)) : no ? std::optional(truth(false)) : std::nullopt; };
     switch (op.code()) {
@@ -419,10 +422,18 @@ class Prover {
     return out;
   }
 
+  // At all sizes, and not only at these: of an axis that grows, its first element or the first padded one; of another one a number, or
+  // positions up to the larger size, which eager has looked at when that size was decided.
+  static bool is_in_range(const std::optional<Fill>& fill, bool axis_grows, double size, double size_large) {
+    if (!fill || fill->low < 0 || fill->high >= size_large) return false;
+    if (axis_grows) return fill->is(0) || (fill->moves && fill->low >= size);
+    return !fill->moves || fill->low < fill->high;
+  }
+
   // Why an index may not be used along an axis of `x`; empty: it may.
   std::string refuse_index(const Pair& op, size_t index, const PadAxis& axis, int64_t size, int64_t size_large) {
     const State& i = operand(op, index);
-    if (grows(i.axes) && !(i.fill && i.fill->low >= 0 && i.fill->high < static_cast<double>(size_large)))
+    if (grows(i.axes) && !is_in_range(i.fill, grows(axis), static_cast<double>(size), static_cast<double>(size_large)))
       return "padded elements of its index may be out of range";
     if (!grows(axis)) return {};
     if (axis.size() != 1) return "its index goes through several axes, of which one is padded";
@@ -556,6 +567,7 @@ class Prover {
         State out = x;
         out.fill.reset();
         out.splat = false;
+        out.input = kNone;
         const auto growing = std::ranges::count_if(x.axes, [](const PadAxis& axis) { return grows(axis); });
         if (op.code() == OpCode::k_softmax && growing == 1) out.fill = Fill{0, 0, false};
         return {out};

@@ -145,7 +145,8 @@ void check_numbers(const Two& two, double junk, uint32_t seed) {
       ASSERT_TRUE((std::isnan(want[k]) && std::isnan(got[k])) || want[k] == got[k] ||
                   std::fabs(want[k] - got[k]) <= 1e-5 * std::max(1.0, std::fabs(want[k])))
           << "output " << o << ", element " << k << ", padded with " << junk << ": " << want[k] << " and " << got[k] << "\n"
-          << text_of(want) << "\n" << text_of(got);
+          << text_of(want) << "\n"
+          << text_of(got);
   }
 }
 
@@ -202,12 +203,15 @@ TEST(PadSafety, AMaskedMean) {
   for (const bool multiplies : {false, true}) {
     Two two;
     const ValueId x = two.input(DType::k_f32, {2, -1}), mask = two.input(DType::k_bool, {2, -1}, {0, false}, 2);
-    const ValueId masked = multiplies ? two.op(OpCode::k_mul, {x, two.op(OpCode::k_cast, {mask}, {{K::k_dtype, static_cast<int64_t>(DType::k_f32)}})})
-                                      : two.op(OpCode::k_select, {mask, x, two.number(0, {2, -1})});
+    const ValueId masked =
+        multiplies ? two.op(OpCode::k_mul, {x, two.op(OpCode::k_cast, {mask}, {{K::k_dtype, static_cast<int64_t>(DType::k_f32)}})})
+                   : two.op(OpCode::k_select, {mask, x, two.number(0, {2, -1})});
     const ValueId count = two.reduce(OpCode::k_sum, two.op(OpCode::k_cast, {mask}, {{K::k_dtype, static_cast<int64_t>(DType::k_f32)}}), 1);
     const ValueId mean = two.op(OpCode::k_div, {two.reduce(OpCode::k_sum, masked, 1), count});
-    if (multiplies) expect_unsafe(two, mean, "sum");  // 0 times NaN
-    else expect_safe(two, mean);
+    if (multiplies)
+      expect_unsafe(two, mean, "sum");  // 0 times NaN
+    else
+      expect_safe(two, mean);
   }
 }
 
@@ -266,10 +270,13 @@ TEST(PadSafety, SlicesFromTheFrontAndNotFromTheEnd) {
   expect_safe(rest, rest.slice(rest.input(DType::k_f32, {-1, 2}), 0, 2, -1));
   expect_safe(steps, steps.slice(steps.input(DType::k_f32, {-1, 2}), 0, 1, -1, 2));
   const ValueId x = end.input(DType::k_f32, {-1, 2});
-  expect_unsafe(end, end.op(OpCode::k_slice, {x}, [](int which) {
-    const int64_t size = Two::padded(which);
-    return Attrs{{K::k_dim, int64_t{0}}, {K::k_start, size - 1}, {K::k_end, size}, {K::k_step, int64_t{1}}};
-  }), "slice");
+  expect_unsafe(end,
+                end.op(OpCode::k_slice, {x},
+                       [](int which) {
+                         const int64_t size = Two::padded(which);
+                         return Attrs{{K::k_dim, int64_t{0}}, {K::k_start, size - 1}, {K::k_end, size}, {K::k_step, int64_t{1}}};
+                       }),
+                "slice");
 }
 
 TEST(PadSafety, JoinedBeforePaddedElementsAndNotBehind) {
@@ -305,8 +312,8 @@ TEST(PadSafety, NumbersThatDependOnTheSize) {
                  {K::k_value_d, static_cast<double>(Two::padded(which))}};
   });
   expect_unsafe(two, two.op(OpCode::k_div, {x, length}), "full");
-  const ValueId positions = count.sized(OpCode::k_iota, {}, {-1}, {{K::k_dtype, static_cast<int64_t>(DType::k_i64)},
-                                                                  {K::k_start, int64_t{3}}, {K::k_step, int64_t{2}}});
+  const ValueId positions = count.sized(
+      OpCode::k_iota, {}, {-1}, {{K::k_dtype, static_cast<int64_t>(DType::k_i64)}, {K::k_start, int64_t{3}}, {K::k_step, int64_t{2}}});
   expect_safe(count, positions);
 }
 
@@ -317,48 +324,79 @@ TEST(PadSafety, ProductsAlongRowsAndNotOverPaddedOnes) {
   expect_safe(batch, batch.op(OpCode::k_matmul, {batch.input(DType::k_f32, {-1, 2, 3}), batch.input(DType::k_f32, {-1, 3, 2})}));
   expect_unsafe(summed, summed.op(OpCode::k_matmul, {summed.input(DType::k_f32, {2, -1}, {0, false}), summed.input(DType::k_f32, {-1, 2})}),
                 "matmul");
-  expect_safe(nothing, nothing.op(OpCode::k_matmul, {nothing.input(DType::k_f32, {2, -1}, {0, false}),
-                                                     nothing.input(DType::k_f32, {-1, 2}, {7, false})}));
+  expect_safe(nothing, nothing.op(OpCode::k_matmul,
+                                  {nothing.input(DType::k_f32, {2, -1}, {0, false}), nothing.input(DType::k_f32, {-1, 2}, {7, false})}));
   expect_safe(linear, linear.op(OpCode::k_linear, {linear.input(DType::k_f32, {2, -1, 3}), linear.input(DType::k_f32, {4, 3}), kNone}));
 }
 
 TEST(PadSafety, WindowsOverRowsAndNotAlongThem) {
-  const Attrs conv{{K::k_stride, Dims{1}}, {K::k_padding, Dims{1}}, {K::k_dilation, Dims{1}}, {K::k_groups, int64_t{1}},
-                   {K::k_transposed, false}, {K::k_output_padding, Dims{0}}};
+  const Attrs conv{{K::k_stride, Dims{1}},    {K::k_padding, Dims{1}},  {K::k_dilation, Dims{1}},
+                   {K::k_groups, int64_t{1}}, {K::k_transposed, false}, {K::k_output_padding, Dims{0}}};
   Two rows, along, pool, pooled;
   expect_safe(rows, rows.op(OpCode::k_conv, {rows.input(DType::k_f32, {-1, 2, 6}), rows.input(DType::k_f32, {3, 2, 3}), kNone}, conv));
   expect_unsafe(along, along.op(OpCode::k_conv, {along.input(DType::k_f32, {1, 2, -1}), along.input(DType::k_f32, {3, 2, 3}), kNone}, conv),
                 "conv");
-  const Attrs kernel{{K::k_kernel, Dims{2}}, {K::k_stride, Dims{2}}, {K::k_padding, Dims{0}}, {K::k_dilation, Dims{1}}, {K::k_ceil_mode, false}};
+  const Attrs kernel{
+      {K::k_kernel, Dims{2}}, {K::k_stride, Dims{2}}, {K::k_padding, Dims{0}}, {K::k_dilation, Dims{1}}, {K::k_ceil_mode, false}};
   expect_safe(pool, pool.op(OpCode::k_max_pool, {pool.input(DType::k_f32, {-1, 2, 6})}, kernel));
   expect_unsafe(pooled, pooled.op(OpCode::k_max_pool, {pooled.input(DType::k_f32, {2, 2, -1})}, kernel), "max_pool");
 }
 
 TEST(PadSafety, AttentionOverPaddedKeysIsNotAllowedMaskedOrNot) {
-  const Attrs attrs{{K::k_causal, false}, {K::k_scale, 0.5}, {K::k_gqa, false}}, causal{{K::k_causal, true}, {K::k_scale, 0.5}, {K::k_gqa, false}};
+  const Attrs attrs{{K::k_causal, false}, {K::k_scale, 0.5}, {K::k_gqa, false}},
+      causal{{K::k_causal, true}, {K::k_scale, 0.5}, {K::k_gqa, false}};
   Two batch, queries, keys, masked;
-  expect_safe(batch, batch.op(OpCode::k_attention, {batch.input(DType::k_f32, {-1, 2, 3, 4}), batch.input(DType::k_f32, {-1, 2, 6, 4}),
-                                                    batch.input(DType::k_f32, {-1, 2, 6, 4}), kNone}, attrs));
-  expect_safe(queries, queries.op(OpCode::k_attention, {queries.input(DType::k_f32, {1, 2, -1, 4}), queries.input(DType::k_f32, {1, 2, 6, 4}),
-                                                        queries.input(DType::k_f32, {1, 2, 6, 4}), kNone}, attrs));
-  expect_unsafe(keys, keys.op(OpCode::k_attention, {keys.input(DType::k_f32, {1, 2, -1, 4}), keys.input(DType::k_f32, {1, 2, -1, 4}),
-                                                    keys.input(DType::k_f32, {1, 2, -1, 4}), kNone}, causal), "attention");
-  expect_unsafe(masked, masked.op(OpCode::k_attention, {masked.input(DType::k_f32, {1, 2, 3, 4}), masked.input(DType::k_f32, {1, 2, -1, 4}),
-                                                        masked.input(DType::k_f32, {1, 2, -1, 4}),
-                                                        masked.input(DType::k_bool, {1, 2, 3, -1}, {0, false}, 2)}, attrs), "padded keys");
+  expect_safe(batch, batch.op(OpCode::k_attention,
+                              {batch.input(DType::k_f32, {-1, 2, 3, 4}), batch.input(DType::k_f32, {-1, 2, 6, 4}),
+                               batch.input(DType::k_f32, {-1, 2, 6, 4}), kNone},
+                              attrs));
+  expect_safe(queries, queries.op(OpCode::k_attention,
+                                  {queries.input(DType::k_f32, {1, 2, -1, 4}), queries.input(DType::k_f32, {1, 2, 6, 4}),
+                                   queries.input(DType::k_f32, {1, 2, 6, 4}), kNone},
+                                  attrs));
+  expect_unsafe(keys,
+                keys.op(OpCode::k_attention,
+                        {keys.input(DType::k_f32, {1, 2, -1, 4}), keys.input(DType::k_f32, {1, 2, -1, 4}),
+                         keys.input(DType::k_f32, {1, 2, -1, 4}), kNone},
+                        causal),
+                "attention");
+  expect_unsafe(masked,
+                masked.op(OpCode::k_attention,
+                          {masked.input(DType::k_f32, {1, 2, 3, 4}), masked.input(DType::k_f32, {1, 2, -1, 4}),
+                           masked.input(DType::k_f32, {1, 2, -1, 4}), masked.input(DType::k_bool, {1, 2, 3, -1}, {0, false}, 2)},
+                          attrs),
+                "padded keys");
 }
 
 TEST(PadSafety, IndicesIntoWhatIsPaddedAndIndicesThatAre) {
   Two table, far, rows, computed;
   expect_safe(table, table.op(OpCode::k_take, {table.input(DType::k_f32, {6, 2}), table.input(DType::k_i64, {-1}, {0, false}, 6)},
                               {{K::k_dim, int64_t{0}}}));
-  expect_unsafe(far, far.op(OpCode::k_take, {far.input(DType::k_f32, {6, 2}), far.input(DType::k_i64, {-1}, {6, false}, 6)},
-                            {{K::k_dim, int64_t{0}}}), "out of range");
+  expect_unsafe(
+      far,
+      far.op(OpCode::k_take, {far.input(DType::k_f32, {6, 2}), far.input(DType::k_i64, {-1}, {6, false}, 6)}, {{K::k_dim, int64_t{0}}}),
+      "out of range");
   const ValueId x = rows.input(DType::k_f32, {-1, 2}), index = rows.input(DType::k_i64, {4}, {0, false}, 5);
   expect_safe(rows, rows.op(OpCode::k_take, {x, index}, {{K::k_dim, int64_t{0}}}));
   EXPECT_EQ(rows.prove()->bounds, (std::vector<PadProof::Bound>{{1, 5}})) << "whoever pads looks that no index is beyond the call's rows";
   const ValueId y = computed.input(DType::k_f32, {-1, 2}), other = computed.input(DType::k_i64, {4}, {0, false}, 5);
-  expect_unsafe(computed, computed.op(OpCode::k_take, {y, computed.op(OpCode::k_mul, {other, other})}, {{K::k_dim, int64_t{0}}}), "computed");
+  expect_unsafe(computed, computed.op(OpCode::k_take, {y, computed.op(OpCode::k_mul, {other, other})}, {{K::k_dim, int64_t{0}}}),
+                "computed");
+}
+
+// What holds at two sizes and not at all of them.
+TEST(PadSafety, AnExtentAsAnIndexIntoWhatDoesNotGrow) {
+  Two table, number, compared;
+  const Attrs rows{{K::k_dim, int64_t{0}}};
+  expect_unsafe(table, table.op(OpCode::k_take, {table.input(DType::k_f32, {100, 2}), table.input(DType::k_i64, {-1}, {5, true}, 6)}, rows),
+                "out of range");
+  expect_unsafe(number,
+                number.op(OpCode::k_take, {number.input(DType::k_f32, {-1, 2}), number.input(DType::k_i64, {-1}, {7, false}, 5)}, rows),
+                "out of range");
+  // Below a hundred at this size.
+  const ValueId x = compared.input(DType::k_i64, {-1}, {5, true}, 5);
+  const ValueId below = compared.op(OpCode::k_lt, {x, compared.number(100, {-1}, DType::k_i64)});
+  expect_unsafe(compared, compared.reduce(OpCode::k_all, below, 0), "all");
 }
 
 // Messages along edges: padded edges go from and to a padded node.
@@ -371,18 +409,18 @@ TEST(PadSafety, ARaggedGraph) {
     // As eager's index reads negative positions.
     const ValueId from = row(0);
     const ValueId extent = two.op(OpCode::k_full, {}, [](int which) {
-      return Attrs{{K::k_sizes, Dims{2 * Two::padded(which)}},
-                   {K::k_dtype, static_cast<int64_t>(DType::k_i64)},
-                   {K::k_value_i, Two::padded(which)}};
+      return Attrs{
+          {K::k_sizes, Dims{2 * Two::padded(which)}}, {K::k_dtype, static_cast<int64_t>(DType::k_i64)}, {K::k_value_i, Two::padded(which)}};
     });
     const ValueId zero = two.number(0, {-2}, DType::k_i64);
-    const ValueId wrapped =
-        two.op(OpCode::k_select, {two.op(OpCode::k_lt, {from, zero}), two.op(OpCode::k_add, {from, extent}), from});
+    const ValueId wrapped = two.op(OpCode::k_select, {two.op(OpCode::k_lt, {from, zero}), two.op(OpCode::k_add, {from, extent}), from});
     const ValueId messages = two.op(OpCode::k_take, {x, wrapped}, {{K::k_dim, int64_t{0}}});
     const ValueId sums = two.op(OpCode::k_index_reduce, {two.number(0, {-1, 2}), row(1), messages},
                                 {{K::k_dim, int64_t{0}}, {K::k_reduce, std::string("sum")}, {K::k_include_self, true}});
-    if (to_padded) expect_safe(two, sums);
-    else expect_unsafe(two, sums, "index_reduce");
+    if (to_padded)
+      expect_safe(two, sums);
+    else
+      expect_unsafe(two, sums, "index_reduce");
   }
 }
 
@@ -412,7 +450,9 @@ class Draw {
 
  private:
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint32_t>(n)); }
-  ValueId any() { return pool_[static_cast<size_t>(below(2) ? static_cast<int64_t>(pool_.size()) - 1 : below(static_cast<int64_t>(pool_.size())))]; }
+  ValueId any() {
+    return pool_[static_cast<size_t>(below(2) ? static_cast<int64_t>(pool_.size()) - 1 : below(static_cast<int64_t>(pool_.size())))];
+  }
   void keep(ValueId v) {
     if (v == kNone || two.graphs[1].type(v).num_elements() > 3000 || two.graphs[0].type(v).num_elements() == 0) return;
     pool_.push_back(v);
@@ -439,27 +479,41 @@ class Draw {
     const int64_t dim = below(rank);
     const auto d = static_cast<size_t>(dim);
     switch (below(18)) {
-      case 0: return keep(two.op(below(2) ? OpCode::k_neg : OpCode::k_tanh, {x}));
+      case 0:
+        return keep(two.op(below(2) ? OpCode::k_neg : OpCode::k_tanh, {x}));
       case 1: {
         for (ValueId y : pool_)
           if (y != x && two.sizes(y) == sizes && two.sizes(y, 1) == two.sizes(x, 1)) return keep(two.op(OpCode::k_add, {x, y}));
         return keep(two.op(OpCode::k_mul, {x, x}));
       }
-      case 2: return keep(two.reduce(std::vector{OpCode::k_sum, OpCode::k_amax, OpCode::k_prod}[static_cast<size_t>(below(3))], x, dim, below(2)));
-      case 3: return keep(two.op(OpCode::k_softmax, {x}, {{K::k_dim, dim}}));
-      case 4: return keep(two.op(OpCode::k_mean, {x}, {{K::k_dims, Dims{dim}}, {K::k_keepdim, true}}));
+      case 2:
+        return keep(
+            two.reduce(std::vector{OpCode::k_sum, OpCode::k_amax, OpCode::k_prod}[static_cast<size_t>(below(3))], x, dim, below(2)));
+      case 3:
+        return keep(two.op(OpCode::k_softmax, {x}, {{K::k_dim, dim}}));
+      case 4:
+        return keep(two.op(OpCode::k_mean, {x}, {{K::k_dims, Dims{dim}}, {K::k_keepdim, true}}));
       case 5: {
         Dims dims(sizes.size());
         for (size_t i = 0; i < dims.size(); ++i) dims[i] = (static_cast<int64_t>(i) + 1) % rank;
         return keep(two.op(OpCode::k_permute, {x}, {{K::k_dims, dims}}));
       }
-      case 6: return d + 1 < sizes.size() ? keep(reshaped(x, d, 2, [&](const Dims& s) { return Dims{s[d] * s[d + 1]}; })) : void();
-      case 7: return keep(reshaped(x, d, 1, [&](const Dims& s) { return s[d] % 3 == 0 ? Dims{s[d] / 3, 3} : s[d] % 2 == 0 ? Dims{2, s[d] / 2} : Dims{s[d], 1}; }));
-      case 8: return keep(two.slice(x, dim, 0, 2));
-      case 9: return keep(two.slice(x, dim, 1, -1, 1 + below(2)));
-      case 10: return keep(two.op(OpCode::k_cat, {x, x}, {{K::k_dim, dim}}));
-      case 11: return keep(two.op(OpCode::k_flip, {x}, {{K::k_dims, Dims{dim}}}));
-      case 12: return keep(two.op(OpCode::k_cumsum, {x}, {{K::k_dim, dim}}));
+      case 6:
+        return d + 1 < sizes.size() ? keep(reshaped(x, d, 2, [&](const Dims& s) { return Dims{s[d] * s[d + 1]}; })) : void();
+      case 7:
+        return keep(reshaped(x, d, 1, [&](const Dims& s) {
+          return s[d] % 3 == 0 ? Dims{s[d] / 3, 3} : s[d] % 2 == 0 ? Dims{2, s[d] / 2} : Dims{s[d], 1};
+        }));
+      case 8:
+        return keep(two.slice(x, dim, 0, 2));
+      case 9:
+        return keep(two.slice(x, dim, 1, -1, 1 + below(2)));
+      case 10:
+        return keep(two.op(OpCode::k_cat, {x, x}, {{K::k_dim, dim}}));
+      case 11:
+        return keep(two.op(OpCode::k_flip, {x}, {{K::k_dims, Dims{dim}}}));
+      case 12:
+        return keep(two.op(OpCode::k_cumsum, {x}, {{K::k_dim, dim}}));
       case 13: {
         Dims low(sizes.size(), 0), high(sizes.size(), 0);
         (below(2) ? low : high)[d] = 1;
@@ -469,7 +523,8 @@ class Draw {
         if (sizes.back() != 3 || two.sizes(x, 1).back() != 3) return;
         return keep(two.op(OpCode::k_linear, {x, two.op(OpCode::k_neg, {pool_[2]}), kNone}));
       }
-      case 15: return rank >= 2 ? keep(two.op(OpCode::k_matmul, {x, transposed(x)})) : void();
+      case 15:
+        return rank >= 2 ? keep(two.op(OpCode::k_matmul, {x, transposed(x)})) : void();
       case 16: {
         const ValueId one = reshaped(x, 0, 0, [](const Dims&) { return Dims{1}; });
         return one == kNone ? void() : keep(two.op(OpCode::k_expand, {one}, [&](int which) {
@@ -480,9 +535,11 @@ class Draw {
       }
       default: {
         const ValueId mask = two.op(OpCode::k_gt, {x, x});
-        return keep(two.op(OpCode::k_select, {mask, x, two.op(OpCode::k_full, {}, [&](int which) {
-          return Attrs{{K::k_sizes, two.sizes(x, which)}, {K::k_dtype, static_cast<int64_t>(DType::k_f32)}, {K::k_value_d, 0.0}};
-        })}));
+        return keep(two.op(
+            OpCode::k_select,
+            {mask, x, two.op(OpCode::k_full, {}, [&](int which) {
+               return Attrs{{K::k_sizes, two.sizes(x, which)}, {K::k_dtype, static_cast<int64_t>(DType::k_f32)}, {K::k_value_d, 0.0}};
+             })}));
       }
     }
   }
