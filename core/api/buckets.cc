@@ -14,7 +14,7 @@
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
 #include "core/capture/import/importer.h"
-#include "core/ops/pad_safety.h"
+#include "core/passes/pad_safety.h"
 
 namespace keirin {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sizes that calls are padded to (options `buckets` and `pads`): a call between two buckets is answered by the plan of the larger one, its
-// inputs padded and its outputs cut back. Which sizes a model may be padded in is proved when it is opened (core/ops/pad_safety.h); that
+// inputs padded and its outputs cut back. Which sizes a model may be padded in is proved when it is opened (core/passes/pad_safety.h); that
 // the proof is right is looked at once more, by the first call of each bucket. Internal to core/api.
 //
 // The invariant: what is handed out is what eager answers to the call as it came, whatever stands in the padding.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/passes/index_map.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/passes/facts.h"
@@ -32,6 +33,7 @@ class Tracer {
       }
       case OpCode::k_add: return combine(at(0), at(1), 1);
       case OpCode::k_sub: return combine(at(0), at(1), -1);
+      case OpCode::k_mul: return product(at(0), at(1));
       case OpCode::k_ge: return condition(combine(at(0), at(1), -1), 0);
       case OpCode::k_gt: return condition(combine(at(0), at(1), -1), -1);
       case OpCode::k_le: return condition(combine(at(1), at(0), -1), 0);
@@ -59,6 +61,18 @@ class Tracer {
     if (!a || !b || a->is_condition || b->is_condition) return std::nullopt;
     for (size_t i = 0; i < a->axes.size(); ++i) a->axes[i] += sign * b->axes[i];
     a->offset += sign * b->offset;
+    return small(*a);
+  }
+
+  // Of which one is a number.
+  static Maybe product(Maybe a, Maybe b) {
+    if (!a || !b || a->is_condition || b->is_condition) return std::nullopt;
+    const auto is_number = [](const IndexMap& map) { return std::ranges::all_of(map.axes, [](int64_t f) { return f == 0; }); };
+    if (is_number(*a)) std::swap(a, b);
+    if (!is_number(*b)) return std::nullopt;
+    for (int64_t& f : a->axes)
+      if (__builtin_mul_overflow(f, b->offset, &f)) return std::nullopt;
+    if (__builtin_mul_overflow(a->offset, b->offset, &a->offset)) return std::nullopt;
     return small(*a);
   }
 

@@ -2,7 +2,7 @@
 //
 // A proof that padding is safe is worth what it forbids: each rule has a graph that it allows and one that it does not, and whatever is
 // allowed is computed by the reference plugin at both sizes, with NaN or a huge number in the padded elements: what is kept is the same.
-#include "core/ops/pad_safety.h"
+#include "core/passes/pad_safety.h"
 
 #include <gtest/gtest.h>
 
@@ -382,6 +382,46 @@ TEST(PadSafety, IndicesIntoWhatIsPaddedAndIndicesThatAre) {
   const ValueId y = computed.input(DType::k_f32, {-1, 2}), other = computed.input(DType::k_i64, {4}, {0, false}, 5);
   expect_unsafe(computed, computed.op(OpCode::k_take, {y, computed.op(OpCode::k_mul, {other, other})}, {{K::k_dim, int64_t{0}}}),
                 "computed");
+}
+
+// As models pick the rows of a mask: [N, 4] at (n, k), by an index of n * 4 + k.
+TEST(PadSafety, RowsPickedByPosition) {
+  for (const bool transposed : {false, true}) {
+    SCOPED_TRACE(transposed);
+    Two two;
+    const ValueId x = two.input(DType::k_f32, {-1, 4});
+    const auto positions = [&](const Dims& sizes) {
+      return two.sized(OpCode::k_iota, {}, sizes,
+                       {{K::k_dtype, static_cast<int64_t>(DType::k_i64)}, {K::k_start, int64_t{0}}, {K::k_step, int64_t{1}}});
+    };
+    const ValueId rows = two.sized(OpCode::k_expand, {two.sized(OpCode::k_reshape, {positions({-1})}, {-1, 1})}, {-1, 4});
+    const ValueId columns = two.sized(OpCode::k_expand, {two.sized(OpCode::k_reshape, {positions({4})}, {1, 4})}, {-1, 4});
+    const ValueId factor = two.op(OpCode::k_full, {}, [&](int which) {
+      return Attrs{{K::k_sizes, Two::at({-1, 4}, which)},
+                   {K::k_dtype, static_cast<int64_t>(DType::k_i64)},
+                   {K::k_value_i, transposed ? Two::padded(which) : 4}};
+    });
+    const ValueId index = transposed ? two.op(OpCode::k_add, {two.op(OpCode::k_mul, {columns, factor}), rows})
+                                     : two.op(OpCode::k_add, {two.op(OpCode::k_mul, {rows, factor}), columns});
+    const ValueId picked = two.op(OpCode::k_take, {two.sized(OpCode::k_reshape, {x}, {-4}), index}, {{K::k_dim, int64_t{0}}});
+    if (transposed) expect_unsafe(two, picked, "depends on the size");  // [4, N] is no shape of it
+    else expect_safe(two, picked);
+  }
+}
+
+// The first so many of a table of positions.
+TEST(PadSafety, TheFrontOfAConstant) {
+  Two two;
+  ValueId positions = kNone;
+  for (Graph& graph : two.graphs) positions = graph.add_constant({DType::k_i64, {1, 40}, {40, 1}}, 0, ValueKind::kConstant);
+  const ValueId table = two.input(DType::k_f32, {40, 2});
+  const ValueId front = two.op(OpCode::k_slice, {positions}, [](int which) {
+    return Attrs{{K::k_dim, int64_t{1}}, {K::k_start, int64_t{0}}, {K::k_end, Two::padded(which)}, {K::k_step, int64_t{1}}};
+  });
+  two.output(two.op(OpCode::k_take, {table, front}, {{K::k_dim, int64_t{0}}}));
+  const Result<PadProof> proof = two.prove();
+  ASSERT_TRUE(proof.ok()) << proof.status().text();
+  EXPECT_EQ(proof->cut[0], (std::vector<bool>{false, true, false}));
 }
 
 // What holds at two sizes and not at all of them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/ops/pad_safety.h"
+#include "core/passes/pad_safety.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,8 @@
 #include "abi/planted.h"
 #include "core/ir/rows.h"
 #include "core/ops/aten.h"
-#include "core/ops/pad_axes.h"
+#include "core/passes/index_map.h"
+#include "core/passes/pad_axes.h"
 
 namespace keirin {
 namespace {
@@ -32,6 +33,7 @@ struct State {
   PadAxes axes;
   std::optional<Fill> fill;  // of all padded elements; nullopt: anything, NaN included
   bool splat = false;        // the other elements are what `fill` says, too
+  bool constant = false;     // it depends on no input, so that it is the same in every call of these sizes
   uint32_t input = kNone;    // every element is one of this input's, unchanged
   std::string unsafe;        // why nothing else here counts; empty: it does
 };
@@ -78,6 +80,7 @@ class Prover {
         return differ("value " + std::to_string(v));
       if (a.kind == ValueKind::kConstant || a.kind == ValueKind::kState) {
         states_[v].axes = axes_of(a.type.sizes, b.type.sizes);
+        states_[v].constant = a.kind == ValueKind::kConstant;
         if (a.type.sizes != b.type.sizes) states_[v] = unsafe("a constant of other sizes");
       }
     }
@@ -109,9 +112,13 @@ class Prover {
       for (State& state : results)
         if (!state.unsafe.empty()) state.unsafe = name_of(op.small) + ": " + state.unsafe;
     }
+    const bool constant = op.small.code != OpCode::kOpaque && std::ranges::all_of(op.small.operands, [&](ValueId v) {
+      return v == kNone || states_[v].constant;
+    });
     for (size_t i = 0; i < op.small.results.size(); ++i) {
       State state = i < results.size() ? std::move(results[i]) : unsafe(name_of(op.small) + ": no rule for this result");
       if (state.unsafe.empty() && !fits(state.axes, op.small.results[i])) state = unsafe(name_of(op.small) + ": other sizes than expected");
+      state.constant = constant;
       states_[op.small.results[i]] = std::move(state);
     }
   }
@@ -359,6 +366,12 @@ class Prover {
       out.axes[dim] = axis_of(count(end), count(end));
       return out;
     }
+    if (!grows(out.axes[dim])) {  // as many of what is longer as the size says
+      if (end > end_large) return unsafe("where it ends depends on the size");
+      out.axes[dim] = axis_of(count(end), count(end_large));
+      if (!out.splat) out.fill.reset();
+      return out;
+    }
     if (end != size || end_large != size_large) return unsafe("where it ends depends on the size");
     if (start == 0 && step == 1) return out;
     if (!grows_alone(out.axes[dim]) || count(end) <= 0) return unsafe("it takes the padded axis apart");
@@ -423,17 +436,18 @@ class Prover {
   }
 
   // At all sizes, and not only at these: of an axis that grows, its first element or the first padded one; of another one a number, or
-  // positions up to the larger size, which eager has looked at when that size was decided.
-  static bool is_in_range(const std::optional<Fill>& fill, bool axis_grows, double size, double size_large) {
+  // what depends on no input, which eager has looked at when the larger size was decided.
+  static bool is_in_range(const State& index, bool axis_grows, double size, double size_large) {
+    if (index.constant && !axis_grows) return true;
+    const std::optional<Fill>& fill = index.fill;
     if (!fill || fill->low < 0 || fill->high >= size_large) return false;
-    if (axis_grows) return fill->is(0) || (fill->moves && fill->low >= size);
-    return !fill->moves || fill->low < fill->high;
+    return axis_grows ? fill->is(0) || (fill->moves && fill->low >= size) : !fill->moves;
   }
 
   // Why an index may not be used along an axis of `x`; empty: it may.
   std::string refuse_index(const Pair& op, size_t index, const PadAxis& axis, int64_t size, int64_t size_large) {
     const State& i = operand(op, index);
-    if (grows(i.axes) && !is_in_range(i.fill, grows(axis), static_cast<double>(size), static_cast<double>(size_large)))
+    if (grows(i.axes) && !is_in_range(i, grows(axis), static_cast<double>(size), static_cast<double>(size_large)))
       return "padded elements of its index may be out of range";
     if (!grows(axis)) return {};
     if (axis.size() != 1) return "its index goes through several axes, of which one is padded";
@@ -442,12 +456,37 @@ class Prover {
     return {};
   }
 
+  // An index that is made of positions: each of its axes goes along one factor of the axis that it picks from, at both sizes, so that what
+  // is picked at a position that is not padded is not padded either.
+  bool picks_own_row(const Pair& op, const PadAxis& axis) const {
+    const ValueId index = op.small.operands[1];
+    const std::optional<IndexMap> small = index_map_of(small_, index), large = index_map_of(large_, index);
+    if (!small || !large || small->is_condition || large->is_condition || small->offset != 0 || large->offset != 0) return false;
+    std::vector<bool> used(axis.size(), false);
+    for (size_t k = 0; k < small->axes.size(); ++k) {
+      const int64_t size = type(index).sizes[k], size_large = large_.type(index).sizes[k];
+      if (size_large == 1 || (small->axes[k] == 0 && large->axes[k] == 0)) continue;
+      if (grows(states_[index].axes[k]) && states_[index].axes[k].size() != 1) return false;
+      bool found = false;
+      int64_t stride = 1, stride_large = 1;
+      for (size_t f = axis.size(); f-- > 0 && !found;) {
+        const bool along = small->axes[k] == stride && large->axes[k] == stride_large;
+        found = along && !used[f] && size <= axis[f].small && size_large <= axis[f].large;
+        if (found) used[f] = true;
+        stride *= axis[f].small, stride_large *= axis[f].large;
+      }
+      if (!found) return false;
+    }
+    return true;
+  }
+
   State take(const Pair& op) {
     if (!op.same_but({})) return unsafe("its axis depends on the size");
     const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
     const State &x = operand(op, 0), &index = operand(op, 1);
-    if (std::string why = refuse_index(op, 1, x.axes[dim], size_of(op, 0, dim, false), size_of(op, 0, dim, true)); !why.empty())
-      return unsafe(std::move(why));
+    if (!picks_own_row(op, x.axes[dim]))
+      if (std::string why = refuse_index(op, 1, x.axes[dim], size_of(op, 0, dim, false), size_of(op, 0, dim, true)); !why.empty())
+        return unsafe(std::move(why));
     State out = x;
     out.axes.erase(out.axes.begin() + static_cast<ptrdiff_t>(dim));
     out.axes.insert(out.axes.begin() + static_cast<ptrdiff_t>(dim), index.axes.begin(), index.axes.end());

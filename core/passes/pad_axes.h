@@ -2,7 +2,7 @@
 //
 // Where the elements of a value at one size lie in the same value at a larger one. Each axis is a product of factors, outermost first; an
 // element keeps its coordinate in every factor, whose extent alone grew. What has a coordinate beyond the smaller extent is padded.
-// Private to core/ops.
+// Private to core/passes.
 #pragma once
 
 #include <cstdint>

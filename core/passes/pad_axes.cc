@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/ops/pad_axes.h"
+#include "core/passes/pad_axes.h"
 
 #include <algorithm>
 
