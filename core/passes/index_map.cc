@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/passes/facts.h"
 
@@ -39,6 +40,12 @@ class Tracer {
       case OpCode::k_le: return condition(combine(at(1), at(0), -1), 0);
       case OpCode::k_lt: return condition(combine(at(1), at(0), -1), -1);
       case OpCode::k_logical_not: return negated(at(0));
+      case OpCode::k_select: {
+        const Maybe which = at(0);
+        if (!which || !which->is_condition) return std::nullopt;
+        const auto [least, most] = ends(*which, type.sizes);
+        return most < 0 ? at(2) : least >= 0 ? at(1) : std::nullopt;
+      }
       case OpCode::k_expand: return expanded(at(0), graph_.type(op.operands[0]).sizes, type.sizes);
       case OpCode::k_reshape: return reshaped(at(0), graph_.type(op.operands[0]).sizes, type.sizes);
       case OpCode::k_permute: return permuted(at(0), op.ints(AttrKey::k_dims));
@@ -62,6 +69,13 @@ class Tracer {
     for (size_t i = 0; i < a->axes.size(); ++i) a->axes[i] += sign * b->axes[i];
     a->offset += sign * b->offset;
     return small(*a);
+  }
+
+  // The least and the largest value; of no elements anything.
+  static std::pair<int64_t, int64_t> ends(const IndexMap& map, const Dims& sizes) {
+    int64_t least = map.offset, most = map.offset;
+    for (size_t i = 0; i < sizes.size(); ++i) (map.axes[i] < 0 ? least : most) += map.axes[i] * (sizes[i] - 1);
+    return {least, most};
   }
 
   // Of which one is a number.

@@ -396,16 +396,21 @@ TEST(PadSafety, RowsPickedByPosition) {
     };
     const ValueId rows = two.sized(OpCode::k_expand, {two.sized(OpCode::k_reshape, {positions({-1})}, {-1, 1})}, {-1, 4});
     const ValueId columns = two.sized(OpCode::k_expand, {two.sized(OpCode::k_reshape, {positions({4})}, {1, 4})}, {-1, 4});
+    // As eager reads negative positions, of which there are none here.
+    const ValueId wrapped = two.op(OpCode::k_select, {two.op(OpCode::k_lt, {columns, two.number(0, {-1, 4}, DType::k_i64)}),
+                                                      two.op(OpCode::k_add, {columns, two.number(4, {-1, 4}, DType::k_i64)}), columns});
     const ValueId factor = two.op(OpCode::k_full, {}, [&](int which) {
       return Attrs{{K::k_sizes, Two::at({-1, 4}, which)},
                    {K::k_dtype, static_cast<int64_t>(DType::k_i64)},
                    {K::k_value_i, transposed ? Two::padded(which) : 4}};
     });
-    const ValueId index = transposed ? two.op(OpCode::k_add, {two.op(OpCode::k_mul, {columns, factor}), rows})
-                                     : two.op(OpCode::k_add, {two.op(OpCode::k_mul, {rows, factor}), columns});
+    const ValueId index = transposed ? two.op(OpCode::k_add, {two.op(OpCode::k_mul, {wrapped, factor}), rows})
+                                     : two.op(OpCode::k_add, {two.op(OpCode::k_mul, {rows, factor}), wrapped});
     const ValueId picked = two.op(OpCode::k_take, {two.sized(OpCode::k_reshape, {x}, {-4}), index}, {{K::k_dim, int64_t{0}}});
-    if (transposed) expect_unsafe(two, picked, "depends on the size");  // [4, N] is no shape of it
-    else expect_safe(two, picked);
+    if (transposed)
+      expect_unsafe(two, picked, "depends on the size");  // [4, N] is no shape of it
+    else
+      expect_safe(two, picked);
   }
 }
 
