@@ -225,7 +225,10 @@ Status make_eager(Session::Impl& impl) {
   KRN_TRY_LET(impl.eager, EagerProgram::make(impl.model->program, impl.weights, impl.device, in_segments ? &impl.segments : nullptr));
   if (in_segments) impl.chain = std::make_unique<Chain>(impl, impl.segments);
   KRN_TRY_LET(impl.buckets, Buckets::make(impl));
-  if (impl.options.compile != When::kNow) impl.decisions = std::make_unique<DecisionThread>(impl);
+  if (impl.options.compile != When::kNow) {
+    impl.decisions = std::make_unique<DecisionThread>(impl);
+    impl.decisions->begin();
+  }
   return {};
 }
 
