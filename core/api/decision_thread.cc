@@ -25,6 +25,7 @@ using Tensors = std::vector<TensorRef>;
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
+constexpr size_t kMetFirst = 2;            // of the sizes checked, those that brought a range about (sizes_to_check)
 constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
 constexpr size_t kMostLeft = 4096;         // sizes of which is remembered that eager is to answer them
 constexpr double kShareOfMemory = 0.25;    // of what is free, that a call of the largest size checked may take
@@ -62,6 +63,10 @@ DecisionThread::~DecisionThread() {
   }
   queue_->more.notify_all();
   thread_.join();
+}
+
+void DecisionThread::begin() {
+  if (refused_.empty() && may_have_ranges_ && !session_.chain && read_kept_ranges(session_)) add({.call = {}, .kept = true});
 }
 
 bool DecisionThread::waits_for_range(const Sizes& sizes, bool* bring_about) {
@@ -218,6 +223,10 @@ Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {
 bool DecisionThread::decide(Task& task) {
   std::string failed;
   try {
+    if (task.kept) {
+      take_over_kept();
+      return false;
+    }
     if (!task.sizes.empty()) {
       take_over_ranges(task.call);
       if (enter(task) || (!task.counted && !counts(task))) return false;
@@ -242,6 +251,19 @@ bool DecisionThread::decide(Task& task) {
   }
   if (!failed.empty()) session_.note_undecided(task.call.specs, "not decided: " + failed);
   return false;
+}
+
+void DecisionThread::take_over_kept() {
+  const std::optional<KeptRanges> known = read_kept_ranges(session_);
+  for (size_t i = 0; known && i < std::min(known->checks.size(), kMetFirst) && !queue_->stop; ++i) {
+    Task task{.call = {}, .sizes = known->checks[i].sizes};
+    const Result<Tensors> inputs = session_.draw(1, task.sizes);
+    Result<MetCall> call = inputs.ok() ? keep_call(*inputs, session_.runtime.tensors()) : inputs.status();
+    if (!call.ok()) continue;  // no memory: as if nothing had been kept
+    task.call = std::move(*call);
+    take_over_ranges(task.call);
+    (void)enter(task);
+  }
 }
 
 void DecisionThread::take_over_ranges(const MetCall& call) {

@@ -5,9 +5,10 @@
 // processor. With `compile` never it only takes over what earlier processes decided. A call hands on what it met and
 // never waits: it takes a lock that is free, or leaves it to the next call. Internal to core/api.
 //
-// At the first size met the thread looks whether an earlier process left ranges, and takes them over. Else that size is decided by itself.
-// With the second, what was decided is checked at more sizes, and ranges are made of what is
-// found (core/api/size_ranges.h); a size that lies in one is entered: its plan is made here, of the range's choice, and nothing is decided.
+// When it begins, and once more at the first size met, the thread looks whether an earlier process left ranges, and takes them over: the
+// plans of the sizes that brought them about are made before anybody calls. Else the first size is decided by itself. With the second,
+// what was decided is checked at more sizes, and ranges are made of what is found (core/api/size_ranges.h); a size that lies in one is
+// entered: its plan is made here, of the range's choice, and nothing is decided.
 //
 // A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what
 // the runs left, while other calls are under way, whose writes and draws would be lost. The reports say so;
@@ -37,6 +38,9 @@ class DecisionThread {
  public:
   // Of a session that is otherwise complete; it owns this.
   explicit DecisionThread(Session::Impl& session);
+  // Makes the plans of the sizes that an earlier process met first, if it kept ranges: a first call that comes later finds them. Returns at
+  // once. When the session is complete.
+  void begin();
   // Tells the decision that is being made to end, and waits until it has.
   ~DecisionThread();
 
@@ -57,6 +61,7 @@ class DecisionThread {
     Clock::time_point due = {};  // not before
     Sizes sizes = {};       // where they may lie in a range; of a call that is decided by itself: empty
     bool check = false;     // find out what answers which sizes
+    bool kept = false;      // of no call: take over what is kept
     bool counted = false;   // among those that are decided, should no range hold it
   };
   // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
@@ -78,6 +83,8 @@ class DecisionThread {
   bool decide(Task& task);
   // The same of the ranges.
   bool check_sizes(const Task& task);
+  // Ranges that an earlier process kept, and the plans of the sizes that it met first.
+  void take_over_kept();
   // Looks once for ranges that an earlier process kept; `call`: one of those that they are for.
   void take_over_ranges(const MetCall& call);
   // Whether its sizes lie in a range, which then answers them.

@@ -69,6 +69,9 @@ struct LoadOptions {
   std::string trust = "own";     // of a bundle (keirin build): native: its code may be used whoever made it; own: this user with this cache
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
   int max_shapes = 8;            // decisions that the model keeps, those for the shapes decided last; sizes in ranges do not count
+  // Sizes that calls are padded in, "x[0]=pow2", and what stands in the padding of an input, "edges=x[0]": docs/serve.md. Model::load
+  // throws Error where it is not proved that no answer changes.
+  std::vector<std::string> buckets, pads;
   std::vector<std::string> load_libraries;  // that register operators, opened before the model is read; they stay loaded
   // Called with each event by the thread that it happens on, also within calls: it has to be quick, may be called by several threads at
   // once, and may not call the model. What it throws is dropped. Lives as long as the model; a plugin's log is that of the first model

@@ -13,6 +13,7 @@
 #include "core/api/decision_thread.h"
 #include "core/api/devices.h"
 #include "core/api/events.h"
+#include "core/api/free_sizes.h"
 #include "core/api/kept_ranges.h"
 #include "core/api/session_impl.h"
 #include "core/api/signature.h"
@@ -27,114 +28,6 @@
 #include "core/tune/inputs.h"
 
 namespace keirin {
-namespace {
-
-// The plugin is not given the region again, so the plan cannot succeed.
-bool is_final(Code code) {
-  return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result;
-}
-
-// Sizes of the user's tensor inputs with the symbols replaced.
-struct ExampleShapes {
-  std::vector<TensorSpec> specs;
-  std::vector<std::string> symbols;  // free ones, in order of appearance
-};
-
-Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vector<int64_t>& symbol_sizes) {
-  ExampleShapes out;
-  pt2::SymbolValues values;
-  // Two rounds: bare symbols bind, derived sizes follow.
-  for (int round = 0; round < 2; ++round)
-    for (const pt2::InputSpec& input : program.inputs) {
-      const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
-      if (!tensor) continue;
-      const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
-      TensorSpec spec{meta.dtype, {}, {}, {}};
-      for (const pt2::SymInt& size : meta.sizes) {
-        if (size.is_literal()) {
-          spec.sizes.push_back(size.value);
-          continue;
-        }
-        if (const std::string* symbol = size.expr->bare_symbol(); symbol && round == 0 && !values.count(*symbol)) {
-          size_t k = out.symbols.size();
-          values[*symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : size.hint.value_or(2);
-          out.symbols.push_back(*symbol);
-        }
-        if (round == 1) {
-          KRN_TRY_LET(int64_t value, pt2::evaluate_int(*size.expr, values));
-          spec.sizes.push_back(value);
-        }
-      }
-      if (round == 1) out.specs.push_back(std::move(spec));
-    }
-  return out;
-}
-
-}  // namespace
-
-std::vector<SizeReport> Session::Impl::free_sizes(const std::vector<TensorSpec>& specs) const {
-  const pt2::Program& program = model->program;
-  std::vector<SizeReport> out;
-  std::set<std::string> seen;
-  size_t at = 0;
-  for (const pt2::InputSpec& input : program.inputs) {
-    const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
-    if (!tensor || at == specs.size()) continue;
-    const TensorSpec& spec = specs[at++];
-    const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
-    for (size_t d = 0; d < meta.sizes.size() && d < spec.sizes.size(); ++d) {
-      const std::string* symbol = meta.sizes[d].is_literal() ? nullptr : meta.sizes[d].expr->bare_symbol();
-      if (!symbol || !seen.insert(*symbol).second) continue;
-      SizeReport size{tensor->name + "[" + std::to_string(d) + "]", spec.sizes[d], 1, 0};
-      if (auto range = program.range_constraints.find(*symbol); range != program.range_constraints.end()) {
-        size.min = std::max(size.min, range->second.min.value_or(1));
-        size.max = range->second.max.value_or(0);
-      }
-      out.push_back(std::move(size));
-    }
-  }
-  return out;
-}
-
-// Sizes that somebody asked for by position, against what the export left free.
-Status Session::Impl::check_sizes(const std::vector<int64_t>& symbol_sizes, const std::vector<TensorSpec>& specs) const {
-  const std::vector<SizeReport> sizes = free_sizes(specs);
-  const auto range = [](const SizeReport& s) {
-    return s.name + " from " + std::to_string(s.min) + (s.max > 0 ? " to " + std::to_string(s.max) : " on");
-  };
-  std::string all;
-  for (const SizeReport& size : sizes) all += (all.empty() ? "" : ", ") + range(size);
-  if (symbol_sizes.size() > sizes.size())
-    return Status(Code::k_invalid_input,
-                  {std::to_string(symbol_sizes.size()) + " sizes were given, the export left " + std::to_string(sizes.size()) + " free",
-                   name, "nothing was run", sizes.empty() ? "export the model with dynamic shapes" : "give " + all});
-  for (size_t i = 0; i < symbol_sizes.size(); ++i)
-    if (symbol_sizes[i] < sizes[i].min || (sizes[i].max > 0 && symbol_sizes[i] > sizes[i].max))
-      return Status(Code::k_invalid_input, {"size " + std::to_string(symbol_sizes[i]) + " is outside of what the export allows", name,
-                                            "nothing was run", "give " + range(sizes[i]) + ", or export the model with a wider range"});
-  return {};
-}
-
-std::vector<std::vector<TensorSpec>> Session::Impl::other_structures(const std::vector<TensorSpec>& specs) const {
-  constexpr size_t kMost = 8;
-  const std::vector<SizeReport> sizes = free_sizes(specs);
-  std::vector<std::vector<TensorSpec>> out;
-  auto with = [&](size_t k, int64_t value) {
-    if (value < sizes[k].min || (sizes[k].max > 0 && value > sizes[k].max) || out.size() == kMost) return;
-    std::vector<int64_t> values;
-    for (const SizeReport& size : sizes) values.push_back(size.value);
-    values[k] = value;
-    Result<ExampleShapes> shapes = example_shapes(model->program, values);
-    if (!shapes.ok()) return;
-    for (TensorSpec& spec : shapes->specs) spec.device = device;
-    out.push_back(std::move(shapes->specs));
-  };
-  for (size_t k = 0; k < sizes.size(); ++k) {
-    with(k, sizes[k].value == 1 ? 3 : 1);
-    for (size_t j = 0; j < k; ++j) with(k, sizes[j].value == sizes[k].value ? sizes[k].value + 1 : sizes[j].value);
-  }
-  return out;
-}
 
 Session::Impl::Impl(Runtime& runtime, Options given)
     : runtime(runtime), options(std::move(given)), plans(std::make_shared<std::atomic<Plans>>(options.plans)) {}
@@ -212,31 +105,6 @@ void Session::Impl::drop_range_plans(const std::string& choice) {
   table.change([&](auto& decisions) {
     std::erase_if(decisions, [&](const auto& each) { return each->range && each->range->piece.choice == choice; });
   });
-}
-
-Sizes Session::Impl::range_sizes(const std::vector<TensorSpec>& specs) const {
-  if (chain) return {};
-  Sizes sizes;
-  for (const SizeReport& size : free_sizes(specs)) sizes.push_back(size.value);
-  if (sizes.empty()) return {};
-  const Result<ExampleShapes> shapes = example_shapes(model->program, sizes);
-  if (!shapes.ok() || shapes->specs.size() != specs.size()) return {};
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].dtype != shapes->specs[i].dtype || specs[i].sizes != shapes->specs[i].sizes) return {};
-    const std::vector<int64_t> dense = contiguous_strides(specs[i].sizes);
-    for (size_t d = 0; d < dense.size(); ++d)
-      if (specs[i].sizes[d] > 1 && !specs[i].strides.empty() && specs[i].strides[d] != dense[d]) return {};
-  }
-  return sizes;
-}
-
-SizeBox Session::Impl::bounds(const std::vector<TensorSpec>& specs) const {
-  SizeBox box;
-  for (const SizeReport& size : free_sizes(specs)) {
-    box.least.push_back(size.min);
-    box.most.push_back(size.max);
-  }
-  return box;
 }
 
 Result<CheckedSizes> Session::Impl::check(const Sizes& sizes) {
@@ -356,7 +224,11 @@ Status make_eager(Session::Impl& impl) {
   const bool in_segments = impl.segments.needed() && !impl.segments.all.empty();
   KRN_TRY_LET(impl.eager, EagerProgram::make(impl.model->program, impl.weights, impl.device, in_segments ? &impl.segments : nullptr));
   if (in_segments) impl.chain = std::make_unique<Chain>(impl, impl.segments);
-  if (impl.options.compile != When::kNow) impl.decisions = std::make_unique<DecisionThread>(impl);
+  KRN_TRY_LET(impl.buckets, Buckets::make(impl));
+  if (impl.options.compile != When::kNow) {
+    impl.decisions = std::make_unique<DecisionThread>(impl);
+    impl.decisions->begin();
+  }
   return {};
 }
 
@@ -567,105 +439,11 @@ Result<ModelReport> Session::take_over(const std::vector<TensorRef>& inputs) { r
 const OpenedBundle* Session::bundle() const { return impl_->bundle ? &*impl_->bundle : nullptr; }
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
-  return impl_->compile(inputs, impl_->options.compile == When::kBackground);
+  KRN_TRY_LET(const std::optional<PaddedCall> padded, impl_->pad(inputs));
+  return impl_->compile(padded ? padded->inputs : inputs, impl_->options.compile == When::kBackground);
 }
 
 bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decisions || impl_->decisions->settle(most); }
-
-Result<std::vector<TensorRef>> Session::Impl::answer(const Decision& decision, const std::vector<TensorRef>& inputs,
-                                                     const std::shared_ptr<const void>& keep, const std::vector<TensorRef>* given) {
-  PlanGuard& guard = *decision.guard;
-  ServiceRecord& record = *guard.record;
-  // LibTorch tells a thread how many threads it may use when it first asks. Libraries that a plan calls do not ask: without this, a
-  // thread's first call would run on all processors, and sum in another order than its second.
-  (void)runtime.tensors().num_threads();
-  Result<std::vector<TensorRef>> outputs = given && decision.into ? decision.into(inputs, *given) : decision.call(inputs);
-  if (outputs.ok()) {
-    record.breaker.succeeded();
-    if (guard.takes_sample()) {
-      using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<PlanGuard>>;
-      const std::shared_ptr<PlanGuard> watched(std::make_shared<Kept>(keep, decision.guard), &guard);
-      checks->submit(watched, inputs, *outputs, runtime.tensors());
-    }
-    return outputs;
-  }
-  if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
-  eager_instead.fetch_add(1, std::memory_order_relaxed);
-  by_plan.fetch_sub(1, std::memory_order_relaxed);
-  // Inputs and state are intact after a failed run: eager answers, or raises the error that the user knows.
-  Result<std::vector<TensorRef>> answer = eager->run(inputs);
-  if (answer.ok() || is_final(outputs.status().code())) note_failure(decision, outputs.status());
-  if (!answer.ok()) record.breaker.succeeded();  // the inputs' fault: a caller with bad ones may not take the plan from the others
-  return answer;
-}
-
-void Session::Impl::note_failure(const Decision& decision, const Status& status) {
-  ServiceRecord& record = *decision.guard->record;
-  if (is_final(status.code())) {
-    if (record.revoked.exchange(true)) return;
-    const std::string why = "a call of the plan failed: " + status.message().what;
-    if (decision.range) revoke(decision.range, why);
-    else revoke(decision.admits, why);
-  } else if (record.breaker.failed(std::chrono::steady_clock::now())) {
-    add_reason(decision.admits.specs(), "eager answers for a while: the plan failed " + std::to_string(CircuitBreaker::kFailures) +
-                                            " times, last with: " + status.message().what);
-  }
-}
-
-void Session::Impl::shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs) {
-  PlanGuard* const guard = decision->guard.get();
-  if (decision->is_chain || !guard->check) {  // nothing is compared of what writes, draws or runs in segments
-    shadow_not_compared.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  if (!guard->takes_shadow()) return;
-  const auto answer = [this, decision](const std::vector<TensorRef>& copies) -> Result<std::vector<TensorRef>> {
-    Result<std::vector<TensorRef>> outputs = decision->call(copies);
-    if (outputs.ok()) {
-      decision->guard->record->breaker.succeeded();
-    } else {
-      shadow_failed.fetch_add(1, std::memory_order_relaxed);
-      note_failure(*decision, outputs.status());
-    }
-    return outputs;
-  };
-  const auto judged = [this](const std::string& wrong) {
-    (wrong.empty() ? shadow_right : shadow_wrong).fetch_add(1, std::memory_order_relaxed);
-  };
-  if (!checks->submit(decision->guard, inputs, answer, judged, runtime.tensors())) shadow_dropped.fetch_add(1, std::memory_order_relaxed);
-}
-
-Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given) {
-  const RequestScope scope;
-  const Plans use = plans->load(std::memory_order_acquire);  // once: the call ends as it began
-  if (use == Plans::kOff) {
-    eager_off.fetch_add(1, std::memory_order_relaxed);
-    return eager->run(inputs);
-  }
-  std::shared_ptr<const Decision> decision = find(inputs);
-  if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
-  const auto count = [](std::atomic<uint64_t>& counter) { return counter.fetch_add(1, std::memory_order_relaxed); };
-  if (!decision) {
-    count(eager_undecided);
-    Result<std::vector<TensorRef>> outputs = eager->run(inputs);
-    if (outputs.ok() && options.compile != When::kNow && decisions) decisions->meet(inputs);  // not about what eager refuses
-    return outputs;
-  }
-  if (!decision->call || !decision->guard->record->breaker.admits()) {
-    count(decision->call ? eager_instead : eager_chosen);
-    return eager->run(inputs);
-  }
-  if (use == Plans::kShadow) {
-    count(eager_shadow);
-    Result<std::vector<TensorRef>> outputs = eager->run(inputs);
-    if (outputs.ok()) shadow(decision, inputs);
-    return outputs;
-  }
-  const uint64_t number = count(by_plan) + 1;
-  if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
-  if (decision->is_chain) return decision->call(inputs);
-  return answer(*decision, inputs, nullptr, given);
-}
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) { return impl_->call(inputs, nullptr); }
 
@@ -738,7 +516,10 @@ void Session::set_plans(Plans plans) {
 
 Plans Session::plans() const { return impl_->plans->load(); }
 
-bool Session::is_decided(const std::vector<TensorRef>& inputs) const { return impl_->find(inputs) != nullptr; }
+bool Session::is_decided(const std::vector<TensorRef>& inputs) const {
+  const Result<std::optional<PaddedCall>> padded = impl_->pad(inputs);
+  return impl_->find(padded.ok() && *padded ? (*padded)->inputs : inputs) != nullptr;
+}
 
 Result<std::vector<TensorRef>> Session::call_eager(const std::vector<TensorRef>& inputs) { return impl_->eager->run(inputs); }
 
@@ -797,6 +578,7 @@ std::vector<ModelReport> Session::reports_so_far() const {
     std::vector<std::string> names;
     for (const SizeReport& size : impl_->reports.back().sizes) names.push_back(size.name);
     impl_->reports.back().ranges = impl_->ranges.report(names);
+    if (impl_->buckets) impl_->reports.back().buckets = impl_->buckets->report();
   }
   if (impl_->chain && !impl_->reports.empty()) {
     ModelReport& last = impl_->reports.back();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/api/buckets.h"
 #include "core/api/bundle.h"
 #include "core/api/call_guard.h"
 #include "core/api/guard.h"
@@ -85,6 +86,7 @@ struct Session::Impl {
   std::atomic<uint64_t> shadow_right{0}, shadow_wrong{0}, shadow_failed{0}, shadow_dropped{0}, shadow_not_compared{0};
   std::shared_ptr<std::atomic<Plans>> plans;  // all sessions of a model's: weights may be replaced while it is switched
   SizeRanges ranges;
+  std::unique_ptr<Buckets> buckets;   // null: no size is padded
   FoldedConstants folded;
   CallChecker* checks = &checker;     // of a segment's session: the whole model's
 
@@ -108,6 +110,14 @@ struct Session::Impl {
   // long as the answer may be checked.
   Result<std::vector<TensorRef>> answer(const Decision& decision, const std::vector<TensorRef>& inputs,
                                         const std::shared_ptr<const void>& keep = nullptr, const std::vector<TensorRef>* given = nullptr);
+  // The call at its bucket's sizes; nullopt where it is answered as it is.
+  Result<std::optional<PaddedCall>> pad(const std::vector<TensorRef>& inputs) const;
+  // Of a padded call that a plan may answer: its answer, cut back. `inputs` are the call's own; eager answers them until the plan of the
+  // bucket was looked at once, beside calls.
+  Result<std::vector<TensorRef>> answer_padded(const std::shared_ptr<const Decision>& decision, const PaddedCall& padded,
+                                               const std::vector<TensorRef>& inputs);
+  // Looks, on copies of a call that eager has answered, whether the plan of its bucket answers alike.
+  void look_at_bucket(const std::shared_ptr<const Decision>& decision, const Sizes& to, const std::vector<TensorRef>& inputs);
   // Of a call that eager has answered in the plan's place: whether the plan would have answered alike is found out beside calls.
   void shadow(const std::shared_ptr<const Decision>& decision, const std::vector<TensorRef>& inputs);
   // A run of the plan failed: it is asked no more, if nothing else will come of it.

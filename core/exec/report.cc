@@ -122,6 +122,9 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const SizeReport& size : r.ranges.sizes) range_sizes.push_back({{"name", size.name}, {"range", {size.min, size.max}}});
   nlohmann::json enter_stages = nlohmann::json::object();
   for (const auto& [name, seconds] : r.ranges.enter_seconds) enter_stages[name] = seconds;
+  nlohmann::json bucket_sizes = nlohmann::json::array();
+  for (const BucketSizeReport& size : r.buckets.sizes)
+    bucket_sizes.push_back({{"name", size.name}, {"policy", size.policy}, {"asked", size.asked}, {"ran", size.ran}});
   nlohmann::json stages = nlohmann::json::object();
   for (const auto& [name, seconds] : r.stage_seconds) stages[name] = stages.value(name, 0.0) + seconds;  // one may come again
   const auto figure = [&](double x) { return r.disturbed.empty() ? nlohmann::json(x) : nlohmann::json(); };
@@ -144,6 +147,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
                       {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
+          {"buckets", {{"calls", r.buckets.calls}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
 }
 
@@ -278,6 +282,12 @@ std::string explain_text(const ModelReport& r, size_t width) {
                          range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));
     for (const CheckedReport& check : r.ranges.checked)
       out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : ""));
+  }
+  if (!r.buckets.sizes.empty()) {
+    out += fmt::format("buckets ({} padded calls{}):\n", r.buckets.calls, r.buckets.closed.empty() ? "" : "; closed: " + r.buckets.closed);
+    for (const BucketSizeReport& size : r.buckets.sizes)
+      out += fmt::format("  {} to {}: {:.1f} % of what ran was padding\n", size.name, size.policy,
+                         size.ran > 0 ? 100 * static_cast<double>(size.ran - size.asked) / static_cast<double>(size.ran) : 0);
   }
   for (const std::string& reason : r.reasons) out += "  " + reason + "\n";
   std::set<std::string> codes;

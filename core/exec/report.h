@@ -85,6 +85,18 @@ struct RangesReport {
   uint64_t let_go = 0;            // plans that made room (option plan_memory)
 };
 
+// A size that calls are padded in.
+struct BucketSizeReport {
+  std::string name, policy;     // "x[0]", "pow2"
+  int64_t asked = 0, ran = 0;   // sums over the padded calls that plans answered: as they came, as they ran; the rest is waste
+};
+
+struct BucketsReport {
+  uint64_t calls = 0;           // padded ones that plans answered
+  std::string closed;           // why none is any more; empty: they are
+  std::vector<BucketSizeReport> sizes;  // empty: nothing is padded
+};
+
 // Calls timed one by one, as a service would see them, by `keirin bench` after the decision.
 struct LatencyReport {
   int calls = 0;                              // 0: none was timed, or others had the machine
@@ -123,6 +135,7 @@ struct ModelReport {
   uint64_t segments_answered = 0;     // of the session so far: by their plans
   uint64_t segments_unadmitted = 0;   // by eager, because nothing was decided for their sizes
   RangesReport ranges;                // of the session so far
+  BucketsReport buckets;              // the same
   std::vector<std::pair<std::string, double>> stage_seconds;  // capture, pass names, compile, verify, race
 };
 

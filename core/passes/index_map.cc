@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/passes/index_map.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/passes/facts.h"
 
@@ -32,11 +34,18 @@ class Tracer {
       }
       case OpCode::k_add: return combine(at(0), at(1), 1);
       case OpCode::k_sub: return combine(at(0), at(1), -1);
+      case OpCode::k_mul: return product(at(0), at(1));
       case OpCode::k_ge: return condition(combine(at(0), at(1), -1), 0);
       case OpCode::k_gt: return condition(combine(at(0), at(1), -1), -1);
       case OpCode::k_le: return condition(combine(at(1), at(0), -1), 0);
       case OpCode::k_lt: return condition(combine(at(1), at(0), -1), -1);
       case OpCode::k_logical_not: return negated(at(0));
+      case OpCode::k_select: {
+        const Maybe which = at(0);
+        if (!which || !which->is_condition) return std::nullopt;
+        const auto [least, most] = ends(*which, type.sizes);
+        return most < 0 ? at(2) : least >= 0 ? at(1) : std::nullopt;
+      }
       case OpCode::k_expand: return expanded(at(0), graph_.type(op.operands[0]).sizes, type.sizes);
       case OpCode::k_reshape: return reshaped(at(0), graph_.type(op.operands[0]).sizes, type.sizes);
       case OpCode::k_permute: return permuted(at(0), op.ints(AttrKey::k_dims));
@@ -59,6 +68,25 @@ class Tracer {
     if (!a || !b || a->is_condition || b->is_condition) return std::nullopt;
     for (size_t i = 0; i < a->axes.size(); ++i) a->axes[i] += sign * b->axes[i];
     a->offset += sign * b->offset;
+    return small(*a);
+  }
+
+  // The least and the largest value; of no elements anything.
+  static std::pair<int64_t, int64_t> ends(const IndexMap& map, const Dims& sizes) {
+    int64_t least = map.offset, most = map.offset;
+    for (size_t i = 0; i < sizes.size(); ++i) (map.axes[i] < 0 ? least : most) += map.axes[i] * (sizes[i] - 1);
+    return {least, most};
+  }
+
+  // Of which one is a number.
+  static Maybe product(Maybe a, Maybe b) {
+    if (!a || !b || a->is_condition || b->is_condition) return std::nullopt;
+    const auto is_number = [](const IndexMap& map) { return std::ranges::all_of(map.axes, [](int64_t f) { return f == 0; }); };
+    if (is_number(*a)) std::swap(a, b);
+    if (!is_number(*b)) return std::nullopt;
+    for (int64_t& f : a->axes)
+      if (__builtin_mul_overflow(f, b->offset, &f)) return std::nullopt;
+    if (__builtin_mul_overflow(a->offset, b->offset, &a->offset)) return std::nullopt;
     return small(*a);
   }
 

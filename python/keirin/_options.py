@@ -41,6 +41,8 @@ class Options(TypedDict, total=False):
     max_shapes: float
     ranges: bool
     plan_memory: float
+    buckets: Sequence[str]
+    pads: Sequence[str]
     repro_dir: str
     dump_dir: str
     imagine: str

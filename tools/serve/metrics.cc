@@ -116,6 +116,15 @@ std::string Router::metrics() const {
        [](const Row& r) { return r.activity.breakers_open; });
   each("keirin_guard_misses_total", "counter", "calls that nothing was decided for although something was for others",
        [](const Row& r) { return r.reports.empty() ? uint64_t{0} : r.reports.back().calls_unadmitted; });
+  const auto padded = [&](const char* name, const char* help, int64_t BucketSizeReport::*sum) {
+    text.family(name, "counter", help);
+    for (const Row& row : rows)
+      if (!row.reports.empty())
+        for (const BucketSizeReport& size : row.reports.back().buckets.sizes)
+          text.row(name, row.labels + "," + label("size", size.name), size.*sum);
+  };
+  padded("keirin_bucket_asked_total", "free sizes of the calls that were padded to a bucket, as they came", &BucketSizeReport::asked);
+  padded("keirin_bucket_ran_total", "the same as they ran: what is more is padding", &BucketSizeReport::ran);
   text.family("keirin_compiles_total", "counter", "decisions by what they chose");
   for (const Row& row : rows) {
     std::map<std::string, uint64_t> by_choice;

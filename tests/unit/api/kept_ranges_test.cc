@@ -192,6 +192,31 @@ TEST_F(KeptRangesTest, AreTakenOverAtTheFirstCallWithoutADecision) {
   }
 }
 
+// Nobody has called yet: the sizes that the first process met have their plans all the same.
+TEST_F(KeptRangesTest, ThePlansOfTheFirstSizesAreThereBeforeTheFirstCall) {
+  const RangesReport known = first_process();
+  ASSERT_FALSE(known.ranges.empty());
+  decisions_ = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const Process second = open(options_);
+  ASSERT_TRUE(second.session->settle(kLong));
+  std::printf("opened, and plans there: %.1f ms\n",
+              std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  for (const Sizes& sizes : {Sizes{2, 6}, Sizes{3, 9}}) {
+    const Tensors inputs = second.inputs(sizes);
+    ASSERT_TRUE(second.session->is_decided(inputs));
+    const auto before = second.session->activity();
+    const auto first = second.session->call(inputs), eager = second.session->call_eager(inputs);
+    ASSERT_TRUE(first.ok() && eager.ok());
+    EXPECT_EQ(second.session->activity().by_plan + second.session->activity().eager_chosen, before.by_plan + before.eager_chosen + 1);
+    EXPECT_EQ(second.session->activity().eager_undecided, 0u);
+    const auto *x = static_cast<const float*>((*first)[0]->data()), *y = static_cast<const float*>((*eager)[0]->data());
+    for (int64_t i = 0; i < 8; ++i) EXPECT_NEAR(x[i], y[i], 1e-4);
+  }
+  EXPECT_EQ(decisions_, 0u);
+  expect_same(second.ranges(), known);
+}
+
 TEST_F(KeptRangesTest, AreNotTakenOverUnderOtherOptionsOrVariables) {
   ASSERT_FALSE(first_process().ranges.empty());
   const auto finds = [](const Process& process) {

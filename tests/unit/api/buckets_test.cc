@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls between two buckets are answered by the plan of the larger one as eager answers them, whatever stands in the padding; sizes that
+// may not be padded are refused with what forbids it.
+#include "core/api/buckets.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <random>
+
+#include "core/api/keirin.h"
+#include "core/api/session.h"
+#include "core/base/request.h"
+#include "tests/support/others.h"
+
+namespace keirin {
+namespace {
+
+using namespace std::chrono_literals;
+using Tensors = std::vector<TensorRef>;
+
+test::Others nobody;
+
+Runtime& runtime() {
+  static const std::unique_ptr<Runtime> instance = [] {
+    Options options;
+    options.use_cache = false;
+    options.threads = 1;
+    auto opened = Runtime::open(options);
+    EXPECT_TRUE(opened.ok()) << opened.status().text();
+    return std::move(*opened);
+  }();
+  return *instance;
+}
+
+Options options_of(std::vector<std::string> buckets, std::vector<std::string> pads = {}) {
+  Options options;
+  options.interference = &nobody;
+  options.only_candidate = "cpu/all";
+  options.threads = 1;
+  options.buckets = std::move(buckets);
+  options.pads = std::move(pads);
+  return options;
+}
+
+Result<std::unique_ptr<Session>> open(const std::string& name, const Options& options) {
+  return Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2", options);
+}
+
+std::unique_ptr<Session> opened(const std::string& name, const Options& options) {
+  auto session = open(name, options);
+  EXPECT_TRUE(session.ok()) << session.status().text();
+  return session.ok() ? std::move(*session) : nullptr;
+}
+
+void expect_equal(const Tensors& a, const Tensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t k = 0; k < a.size(); ++k) {
+    ASSERT_EQ(spec_text(spec_of(*a[k])), spec_text(spec_of(*b[k])));
+    ASSERT_TRUE(std::equal(a[k]->strides(), a[k]->strides() + a[k]->rank(), b[k]->strides()));
+    const auto *x = static_cast<const float*>(a[k]->data()), *y = static_cast<const float*>(b[k]->data());
+    int64_t n = 1;
+    for (int64_t d = 0; d < a[k]->rank(); ++d) n *= a[k]->sizes()[d];
+    float largest = 0;
+    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(y[i]));
+    for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(x[i], y[i], 1e-5 * largest) << "output " << k << ", element " << i;
+  }
+}
+
+// One call answered by eager while the plan of its bucket is looked at, then by the plan.
+void expect_padded(Session& session, const Sizes& sizes) {
+  SCOPED_TRACE(::testing::PrintToString(sizes));
+  const auto inputs = session.example_inputs(3, sizes);
+  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+  const auto eager = session.call_eager(*inputs);
+  for (int i = 0; i < 3; ++i) {
+    const auto got = session.call(*inputs);
+    ASSERT_TRUE(got.ok()) << got.status().text();
+    expect_equal(*got, *eager);
+    (void)session.reports();  // waits for what is checked beside calls
+  }
+}
+
+TEST(BucketPolicy, SaysTheNextSizeUpToWhatTheExportAllows) {
+  const auto next = [](const char* word, int64_t size, int64_t most = 0) { return BucketPolicy::parse(word)->next(size, most); };
+  EXPECT_EQ(next("exact", 5), 5);
+  EXPECT_EQ(next("multiple:8", 5), 8);
+  EXPECT_EQ(next("multiple:8", 16), 16);
+  EXPECT_EQ(next("multiple:8", 17, 20), 20) << "the last bucket ends where the export does";
+  EXPECT_EQ(next("pow2", 5), 8);
+  EXPECT_EQ(next("pow2", 8), 8);
+  EXPECT_EQ(next("pow2", 33, 48), 48);
+  EXPECT_EQ(next("list:12,4,8", 5), 8);
+  EXPECT_EQ(next("list:12,4,8", 13), 13) << "beyond the last one calls are answered as they come";
+  for (const char* word : {"", "pow", "pow2:3", "multiple", "multiple:0", "multiple:x", "list:", "list:4,,8", "list:0", "exact:1"})
+    EXPECT_FALSE(BucketPolicy::parse(word).ok()) << word;
+}
+
+TEST(Buckets, ABatchIsPaddedAndCutBack) {
+  const uint64_t compiled = compiles_on_requests();
+  auto session = opened("ranges_convnet", options_of({"x[0]=multiple:8"}));
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {5})).ok());
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {9})).ok());
+  for (int64_t n : {5, 3, 1, 8, 7, 12, 16}) expect_padded(*session, {n});
+  const BucketsReport buckets = session->reports().back().buckets;
+  ASSERT_EQ(buckets.sizes.size(), 1u);
+  EXPECT_EQ(buckets.sizes[0].name, "x[0]");
+  EXPECT_EQ(buckets.closed, "");
+  // 5 and 12 were looked at first: 2, 3, 3, 3 and 2 calls of 5, 3, 1, 7 and 12.
+  EXPECT_EQ(buckets.calls, 13u);
+  EXPECT_EQ(buckets.sizes[0].asked, 2 * 5 + 3 * (3 + 1 + 7) + 2 * 12);
+  EXPECT_EQ(buckets.sizes[0].ran, 11 * 8 + 2 * 16);
+  EXPECT_NE(explain_text(session->reports().back()).find("x[0] to multiple:8: 44.2 % of what ran was padding"), std::string::npos)
+      << explain_text(session->reports().back());
+  EXPECT_EQ(session->reports().size(), 2u);
+  EXPECT_EQ(compiles_on_requests(), compiled);
+}
+
+// Nodes and edges of any number: padded edges go from and to a padded node.
+TEST(Buckets, ARaggedGraphRunsThroughThem) {
+  auto session = opened("ranges_graph", options_of({"x[0]=multiple:32", "edges[1]=pow2"}, {"edges=x[0]"}));
+  for (const Sizes& sizes : {Sizes{20, 60}, Sizes{60, 100}, Sizes{40, 256}})
+    ASSERT_TRUE(session->compile(*session->example_inputs(1, sizes)).ok());
+  // The last: as many nodes as a bucket has, so that a padded one is in the next bucket.
+  for (const Sizes& sizes : {Sizes{20, 60}, Sizes{25, 33}, Sizes{60, 100}, Sizes{31, 64}, Sizes{32, 128}, Sizes{32, 100}})
+    expect_padded(*session, sizes);
+  const auto before = session->activity();
+  std::mt19937 random(5);
+  for (int i = 0; i < 200; ++i) {
+    const Sizes sizes{20 + static_cast<int64_t>(random() % 12), 33 + static_cast<int64_t>(random() % 32)};
+    const auto inputs = session->example_inputs(random(), sizes);
+    const auto got = session->call(*inputs), eager = session->call_eager(*inputs);
+    ASSERT_TRUE(got.ok() && eager.ok());
+    expect_equal(*got, *eager);
+  }
+  EXPECT_EQ(session->activity().by_plan, before.by_plan + 200);
+}
+
+// An index below 0 counts from the end, and of one beyond it eager says so: in padding both would find something else.
+TEST(Buckets, IndicesThatPaddingWouldAnswerOtherwiseAreEagers) {
+  auto session = opened("ranges_graph", options_of({"x[0]=multiple:32", "edges[1]=pow2"}, {"edges=x[0]"}));
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {20, 60})).ok());
+  expect_padded(*session, {20, 60});
+  const auto inputs = session->example_inputs(1, {20, 60});
+  auto* edges = static_cast<int64_t*>((*inputs)[1]->data());
+  edges[3] = -2;
+  const auto got = session->call(*inputs), eager = session->call_eager(*inputs);
+  ASSERT_TRUE(got.ok() && eager.ok());
+  expect_equal(*got, *eager);
+  edges[3] = 21;  // there is such a row in the padded call
+  EXPECT_FALSE(session->call_eager(*inputs).ok());
+  EXPECT_FALSE(session->call(*inputs).ok());
+}
+
+TEST(Buckets, WhatForbidsPaddingIsNamed) {
+  struct Case {
+    const char* model;
+    Options options;
+    std::vector<std::string> words;
+  };
+  const Case cases[] = {
+      {"ranges_encoder", options_of({"tokens[1]=pow2"}), {"tokens[1] cannot be padded", "output 0", "attention", "padded keys"}},
+      {"mixes_rows", options_of({"x[0]=pow2"}), {"x[0] cannot be padded", "output 0"}},
+      {"ranges_graph", options_of({"edges[1]=pow2"}), {"edges[1] cannot be padded", "output 0", "index_reduce"}},
+      {"ranges_graph", options_of({"edges[1]=pow2"}, {"edges=7"}), {"edges[1] cannot be padded"}},
+      {"ranges_graph", options_of({"x[0]=pow2", "edges[1]=pow2"}, {"edges=edges[1]"}), {"cannot be padded"}},
+      {"ranges_convnet", options_of({"y[0]=pow2"}), {"no input \"y\"", "x"}},
+      {"ranges_convnet", options_of({"x[1]=pow2"}), {"\"x[1]\" is not a free size", "x[0]"}},
+      {"ranges_convnet", options_of({"x[0]=squares"}), {"squares", "multiple:K"}},
+      {"ranges_convnet", options_of({"x=pow2"}), {"not a size of an input"}},
+      {"ranges_convnet", options_of({"x[0]=pow2", "x[0]=exact"}), {"two buckets"}},
+      {"ranges_convnet", options_of({}, {"x=1"}), {"nothing is padded"}},
+      {"ranges_graph", options_of({"x[0]=pow2"}, {"edges=0.5"}), {"0.5", "edges"}},
+      {"counter", options_of({"x[0]=pow2"}), {"cannot be padded"}},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(std::string(each.model) + " " + ::testing::PrintToString(each.options.buckets));
+    const auto session = open(each.model, each.options);
+    ASSERT_FALSE(session.ok());
+    for (const std::string& word : each.words) EXPECT_NE(session.status().text().find(word), std::string::npos) << session.status().text();
+    EXPECT_NE(session.status().text().find("nothing was loaded"), std::string::npos) << session.status().text();
+  }
+}
+
+// The batch of the same encoder may be padded, and so may both where the size that may not is exact.
+TEST(Buckets, ASizeThatMayBePaddedBesideOneThatMayNot) {
+  auto session = opened("ranges_encoder", options_of({"tokens[0]=pow2", "tokens[1]=exact"}));
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {3, 6})).ok());
+  expect_padded(*session, {3, 6});
+  EXPECT_GT(session->reports().back().buckets.calls, 0u);
+}
+
+TEST(Buckets, AreMetAndDecidedBesideCalls) {
+  Options options = options_of({"x[0]=list:4,16"});
+  options.compile = When::kBackground;
+  auto session = opened("ranges_convnet", options);
+  const auto call = [&](int64_t n) {
+    const auto inputs = session->example_inputs(1, {n});
+    ASSERT_TRUE(session->call(*inputs).ok());
+    ASSERT_TRUE(session->settle(300s));
+    (void)session->reports();
+  };
+  call(3), call(3), call(2);
+  const auto before = session->activity().by_plan;
+  EXPECT_EQ(before, 1u) << "the first was met, the second looked at, the third is the plan's";
+  EXPECT_EQ(session->activity().kinds, 1u);
+  expect_padded(*session, {2});
+  EXPECT_EQ(session->activity().by_plan, before + 3);
+}
+
+// The proof is not trusted alone: a plan that answers otherwise closes them all.
+TEST(Buckets, ADifferenceClosesThemAndIsTold) {
+  Options options = options_of({"x[0]=multiple:8"});
+  std::mutex mutex;
+  std::string told;
+  options.on_event = [&](const Event& event) {
+    const std::lock_guard lock(mutex);
+    if (event.kind == Event::Kind::kChanged) told += event.text + "\n";
+  };
+  auto session = opened("ranges_convnet", options);
+  const auto inputs = session->example_inputs(1, {5});
+  ASSERT_TRUE(session->compile(*inputs).ok());
+  // What the plan has folded away changes under it.
+  for (const auto& [name, weight] : session->weights())
+    if (name == "norm_a.weight")
+      for (int64_t i = 0; i < weight->sizes()[0]; ++i) static_cast<float*>(weight->data())[i] += 1;
+  const auto eager = session->call_eager(*inputs);
+  for (int i = 0; i < 3; ++i) {
+    const auto got = session->call(*inputs);
+    ASSERT_TRUE(got.ok());
+    expect_equal(*got, *eager);
+    (void)session->reports();
+  }
+  EXPECT_EQ(session->activity().by_plan, 0u);
+  EXPECT_EQ(session->activity().eager_instead, 2u);
+  const ModelReport report = session->reports().back();
+  EXPECT_NE(report.buckets.closed, "");
+  EXPECT_NE(explain_text(report).find("sizes are not padded any more"), std::string::npos) << explain_text(report);
+  const std::lock_guard lock(mutex);
+  EXPECT_NE(told.find("sizes are not padded any more"), std::string::npos) << told;
+}
+
+TEST(Buckets, EagerAnswersWhereNothingIsDecided) {
+  auto session = opened("ranges_convnet", options_of({"x[0]=multiple:8"}));
+  expect_padded(*session, {5});
+  EXPECT_EQ(session->activity().by_plan, 0u);
+  EXPECT_EQ(session->activity().eager_undecided, 3u);
+}
+
+}  // namespace
+}  // namespace keirin
