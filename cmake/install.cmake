@@ -13,6 +13,16 @@ install(DIRECTORY plugins/kit/ DESTINATION ${_inc}/plugins/kit COMPONENT sdk FIL
 install(DIRECTORY plugins/skeleton/ DESTINATION ${CMAKE_INSTALL_DATADIR}/keirin/skeleton COMPONENT sdk)
 set(KEIRIN_HAS_LIBRARY OFF)
 
+# What our own plugins are built of, for plugins that generate code through it: static libraries, linked hidden.
+foreach(_part codegen shell codegen_llvm processor interpreter gpu)
+  if(TARGET keirin_${_part})
+    install(TARGETS keirin_${_part} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/keirin/sdk COMPONENT sdk)
+  endif()
+endforeach()
+foreach(_folder codegen shell processor gpu)
+  install(DIRECTORY plugins/${_folder}/ DESTINATION ${_inc}/plugins/${_folder} COMPONENT sdk FILES_MATCHING PATTERN "*.h")
+endforeach()
+
 if(TARGET keirin)
   set(KEIRIN_HAS_LIBRARY ON)
   install(FILES core/api/keirin.h core/eager/torch.h core/capture/record/capture.h DESTINATION ${_inc})

@@ -4,9 +4,18 @@
 // verdict that names it, while the good plugin beside it is used. The good one compiles chains of relu and linear over dense f32.
 #include <fcntl.h>
 #include <locale.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -383,6 +392,138 @@ void run_linear(const Step& s, const float* x, const float* w, const float* b, f
     }
 }
 
+// ---- what a plugin may do to its own process and to others; each is a word of `switched`
+
+[[maybe_unused]] void spin() {
+  for (volatile bool end = false; !end;) {
+  }
+}
+
+[[maybe_unused]] int overflow_stack(int depth) {
+  volatile char page[4096];
+  page[0] = static_cast<char>(depth);
+  return depth < 0 ? 0 : overflow_stack(depth + 1) + page[0];
+}
+
+// A helper that is to outlive its plugin. Its number goes beside the switch's file.
+[[maybe_unused]] void leave_orphan() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setsid();
+    ::close(3);
+    hang();
+  }
+  if (const char* const path = getenv("KEIRIN_FAULT_SWITCH"))
+    if (FILE* const file = ::fopen((std::string(path) + ".pid").c_str(), "we")) {
+      ::fprintf(file, "%d", static_cast<int>(child));
+      ::fclose(file);
+    }
+}
+
+[[maybe_unused]] void fork_and_go() {
+  if (::fork() == 0) hang();  // and holds the channel
+  ::_exit(0);
+}
+
+// Whether another process was reached: the host, which started this one.
+[[maybe_unused]] bool reached_parent() {
+  const pid_t host = ::getppid();
+  uint64_t zero = 0;
+  const iovec mine{&zero, sizeof(zero)}, its{&g_role, sizeof(g_role)};
+  if (switched("parent")) return ::kill(host, SIGTERM) == 0;
+  if (switched("queue")) return ::sigqueue(host, SIGTERM, sigval{}) == 0;
+  if (switched("trace")) return ::ptrace(PTRACE_ATTACH, host, nullptr, nullptr) == 0;
+  if (switched("memory_of")) return ::syscall(SYS_process_vm_writev, host, &mine, 1ul, &its, 1ul, 0ul) >= 0 || errno != EPERM;
+  return false;
+}
+
+// Takes bytes of the shared memory away under its other side.
+[[maybe_unused]] bool shrunk_arguments() {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/map_files", none)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), none).string();
+    if (target.find("memfd:keirin") == std::string::npos) continue;
+    const int fd = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+    const bool shrunk = fd >= 0 && ::ftruncate(fd, 0) == 0;
+    ::close(fd);
+    if (shrunk) return true;
+  }
+  return false;
+}
+
+[[maybe_unused]] void* sleep_for_good(void*) {
+  hang();
+  return nullptr;
+}
+[[maybe_unused]] void* end_soon(void*) {
+  ::usleep(50000);
+  ::_exit(9);
+}
+[[maybe_unused]] void start_threads(int count, void* (*body)(void*)) {
+  for (int i = 0; i < count; ++i) {
+    pthread_t thread;
+    if (::pthread_create(&thread, nullptr, body, nullptr) != 0) return;
+    ::pthread_detach(thread);
+  }
+}
+
+[[maybe_unused]] void flood_errors() {
+  const std::vector<char> block(1 << 20, 'e');
+  for (int i = 0; i < 300; ++i) (void)!::write(2, block.data(), block.size());
+}
+
+[[maybe_unused]] void be_slow() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(0, &one);
+  ::sched_setaffinity(0, sizeof(one), &one);
+  (void)!::nice(19);
+}
+
+// After the right answer was written.
+krn_code misbehave(const krn_run* run, krn_err* err) {
+  if (switched("spin")) spin();
+  if (switched("stop")) ::raise(SIGSTOP);
+  if (switched("closes")) ::close_range(3, ~0u, 0);
+  if (switched("fork")) fork_and_go();
+  if (switched("exec")) ::execl("/bin/sleep", "sleep", "1000", nullptr);
+  if (switched("stack")) overflow_stack(0);
+  if (switched("fpe")) ::raise(SIGFPE);
+  if (switched("ill")) ::raise(SIGILL);
+  if (switched("orphan")) leave_orphan();
+  if (switched("folder")) {
+    (void)!::chdir("/");
+    ::umask(0777);
+    ::clearenv();
+  }
+  if (switched("locale")) ::setlocale(LC_ALL, "C.UTF-8");
+  if (switched("mask")) {
+    sigset_t all;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  }
+  if (switched("flush")) flush_to_zero();
+  if (switched("threads")) start_threads(200, sleep_for_good);
+  if (switched("files"))
+    while (::open("/dev/null", O_RDONLY) >= 0) {
+    }
+  if (switched("flood")) flood_errors();
+  if (switched("slow")) be_slow();
+  if (switched("leak")) memset(::malloc(64 << 20), 1, 64 << 20);
+  if (switched("alarm")) {
+    const itimerval soon{{0, 0}, {0, 50000}};
+    ::setitimer(ITIMER_REAL, &soon, nullptr);
+  }
+  if (switched("idle")) start_threads(1, end_soon);
+  if (switched("unmap")) {
+    const uintptr_t page = reinterpret_cast<uintptr_t>(run->outputs[0].data) & ~uintptr_t{4095};
+    ::munmap(reinterpret_cast<void*>(page), 4096);
+  }
+  if (switched("shrink") && shrunk_arguments()) return fail(err, KRN_STATUS_internal, "it took the host's memory away");
+  if (reached_parent()) return fail(err, KRN_STATUS_internal, "it reached another process");
+  return KRN_STATUS_ok;
+}
+
 // After the right answer was written.
 krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
   auto* const output = static_cast<float*>(run->outputs[0].data);
@@ -403,7 +544,7 @@ krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (switched("code")) return fail(err, 4711, "strange");
   if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
   if (switched("wrong") && exec->num_elements > 0) output[exec->num_elements - 1] += 1;
-  return KRN_STATUS_ok;
+  return misbehave(run, err);
 }
 
 krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "core/host/call/host_tables.h"
@@ -139,6 +140,82 @@ INSTANTIATE_TEST_SUITE_P(
                     RunFault{"code", Code::k_internal, "4711", RunFault::kNotJudged},
                     RunFault{"error", Code::k_internal, "as it was told to", RunFault::kNotJudged}),
     [](const auto& info) { return std::string(info.param.word); });
+
+// What a plugin does to its own process, or tries to do to others. `first`: how that run ends; `second`: how the next one of the same
+// region does, when what was done had its time. Whatever it is, other regions run and the host is as it was.
+struct Hostile {
+  const char* word;
+  std::optional<Code> first;  // nothing: the answer is right
+  const char* reason = "";
+  std::optional<Code> second = {};
+  bool starves = false;  // the worker has nothing left for the next region, which is not accused of it
+};
+
+class HostilePlugins : public RunWorkerFaults, public testing::WithParamInterface<Hostile> {};
+
+TEST_P(HostilePlugins, EndInAStatusAndNotInTheHost) {
+  const Hostile hostile = GetParam();
+  ++new_behaviours_;
+  pid_t orphan = 0;
+  {
+    HostOptions o = worker_options({"switched_run"});
+    o.run_deadline = milliseconds(hostile.first == Code::k_timeout ? 500 : 20000);
+    const auto host = open(o);
+    PluginDevice& device = *host->devices()[0];
+    const auto first = make(device, 8), second = make(device, 100);
+    ASSERT_TRUE(first.ok() && second.ok());
+    ASSERT_TRUE(run(**first, 8).ok());
+    turn(hostile.word);
+    const Status status = run(**first, 8);
+    std::printf("run %-10s %s\n", hostile.word, status.text().c_str());
+    EXPECT_EQ(status.ok() ? std::nullopt : std::optional(status.code()), hostile.first) << status.text();
+    EXPECT_TRUE(has(status.text(), hostile.reason)) << status.text();
+    turn("");
+    std::this_thread::sleep_for(milliseconds(hostile.second ? 200 : 0));
+    const Status again = run(**first, 8);
+    const std::optional<Code> lasting = hostile.first ? hostile.first : hostile.second;
+    EXPECT_EQ(again.ok() ? std::nullopt : std::optional(again.code()), lasting) << again.text();
+    const Status other = run(**second, 100);
+    EXPECT_TRUE(other.ok() || (hostile.starves && other.code() == Code::k_exhausted)) << "another region: " << other.text();
+    const auto third = make(device, 101);
+    ASSERT_TRUE(third.ok()) << third.status().text();
+    EXPECT_TRUE(run(**third, 101).ok());
+    std::ifstream(switch_ + ".pid") >> orphan;
+  }
+  for (int i = 0; orphan > 0 && ::kill(orphan, 0) == 0 && i < 100; ++i) std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(orphan > 0 && ::kill(orphan, 0) == 0) << "what it started outlived it";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, HostilePlugins,
+    testing::Values(Hostile{"spin", Code::k_timeout, "hung in run"}, Hostile{"stop", Code::k_timeout, "hung in run"},
+                    Hostile{"fork", Code::k_timeout, "hung in run"}, Hostile{"exec", Code::k_timeout, "hung in run"},
+                    Hostile{"closes", Code::k_crashed, "ended the process in run"},
+                    Hostile{"stack", Code::k_crashed, "crashed in run (signal 11"},
+                    Hostile{"fpe", Code::k_crashed, "crashed in run (signal 8"},
+                    Hostile{"ill", Code::k_crashed, "crashed in run (signal 4"}, Hostile{"orphan", {}}, Hostile{"folder", {}},
+                    Hostile{"locale", {}}, Hostile{"mask", {}}, Hostile{"flush", {}}, Hostile{"threads", {}, "", {}, true},
+                    Hostile{"files", {}},
+                    Hostile{"flood", {}}, Hostile{"slow", {}}, Hostile{"shrink", {}}, Hostile{"parent", {}}, Hostile{"queue", {}},
+                    Hostile{"trace", {}}, Hostile{"memory_of", {}}, Hostile{"alarm", {}, "", Code::k_crashed},
+                    Hostile{"idle", {}, "", Code::k_crashed}, Hostile{"unmap", {}, "", Code::k_crashed}),
+    [](const auto& info) { return std::string(info.param.word); });
+
+TEST_F(RunWorkerFaults, ALeakEndsAtTheWorkersLimit) {
+  if (sanitizer_kind() != 0) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
+  ++new_behaviours_;
+  const auto host = open(worker_options({"switched_run"}));
+  const auto made = make(*host->devices()[0], 8), other = make(*host->devices()[0], 100);
+  ASSERT_TRUE(made.ok() && other.ok());
+  turn("leak");
+  Status status;
+  int runs = 0;
+  while (status.ok() && ++runs < 20) status = run(**made, 8);  // 64 MiB each, of 512
+  EXPECT_EQ(status.code(), Code::k_crashed) << status.text();
+  EXPECT_LT(runs, 10);
+  turn("");
+  EXPECT_TRUE(run(**other, 100).ok());
+}
 
 TEST_F(RunWorkerFaults, ALostDeviceStaysLost) {
   const auto host = open(worker_options({"switched_run"}));

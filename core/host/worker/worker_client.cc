@@ -107,8 +107,9 @@ Status WorkerClient::ended(Status status, const char* stage, milliseconds deadli
   ChildEnd end = told ? child_->finish(Clock::now() + kLastGasp) : child_->kill();
   forget();
   if (status.code() == Code::k_cancelled) return status;
-  // The allocator's own last words: the limit did what it is for.
-  const bool machine = told && (killed_from_outside(end) || end.last_words.find("bad_alloc") != std::string::npos);
+  // The allocator's own last words, or OpenMP's: the limit did what it is for, and another region may have used it up.
+  const auto said = [&](const char* words) { return end.last_words.find(words) != std::string::npos; };
+  const bool machine = told && (killed_from_outside(end) || said("bad_alloc") || said("Thread creation failed"));
   if (!told) end.timed_out = hung;
   std::string what = status.message().what;
   if (hung || told) what = describe(end, stage, deadline);

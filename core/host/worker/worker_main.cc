@@ -12,6 +12,7 @@
 
 #include "core/host/find/probe.h"
 #include "core/host/worker/compile_server.h"
+#include "core/host/worker/confine.h"
 #include "core/host/worker/run_server.h"
 
 int main(int argc, char** argv) {
@@ -23,6 +24,8 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan if the host dies
     return keirin::serve_probe(0, kChannel);
   }
+  // No device is opened in the other roles, so no driver of one needs what is taken away here.
+  (void)keirin::confine_to_this_process();
   // These outlive the thread that started them, so the signal above would come too early: they watch their channel.
   if (role == "compile") return keirin::serve_compile(kChannel);
   if (role == "run") return keirin::serve_run(kChannel);

@@ -32,7 +32,7 @@ void limit(uint64_t memory_bytes) {
 void end_with_host(int channel) {
   std::thread([channel] {
     pollfd item{channel, POLLRDHUP, 0};
-    while (::poll(&item, 1, -1) < 0 || !(item.revents & (POLLRDHUP | POLLHUP | POLLERR))) {
+    while (::poll(&item, 1, -1) < 0 || !(item.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))) {
     }
     ::_exit(0);
   }).detach();
