@@ -3,11 +3,16 @@
 // What sizes that change cost: a session that decides beside its calls meets sizes drawn so that one of size n is as likely as 1 / n, in
 // each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns.
 //
-//   keirin_sizes [--sizes 1000] [--most 64,512] [--seed 1] [--race-limit 2] [--choice cpu/all] [--json FILE] MODEL.pt2
+//   keirin_sizes [--sizes 1000] [--most 64,512] [--seed 1] [--race-limit 2] [--choice cpu/all] [--bucket x[0]=pow2] [--pad edges=x[0]]
+//                [--cache FOLDER] [--json FILE] MODEL.pt2
 //
-// It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; what the first call of a
-// size took beyond eager's own (the median; nothing is made while it waits) and how long after it the plan of that size stood ready, on
-// an idle machine, stage by stage; and kernels generated for one size and for all.
+// It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; how many answers were
+// verified, each against eager's; what the first call of a size took beyond eager's own (the median; nothing is made while it waits) and
+// how long after it the plan of that size stood ready, on an idle machine, stage by stage; and kernels generated for one size and for all.
+//
+// With --bucket each bucket of the traffic is decided before it begins, and there are no ranges. With --cache the decisions are kept
+// in that folder: a second run says how long a new process takes to its first plan. The sizes that were drawn are in the JSON file, for
+// bench/dynamic/peers.py, which sends the same traffic through other compilers.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,6 +35,7 @@ using Tensors = std::vector<TensorRef>;
 using Sizes = std::vector<int64_t>;
 
 constexpr auto kLong = std::chrono::minutes(30);
+constexpr double kFarOff = 1e-3;  // of an output's largest element: more is another answer
 constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
@@ -42,32 +48,64 @@ double quantile(std::vector<double> values, double q) {
   return *at;
 }
 
+// Of f32 outputs, as a share of eager's largest element; infinite where anything else differs.
+double difference(const Tensors& ours, const Tensors& eager) {
+  if (ours.size() != eager.size()) return INFINITY;
+  double worst = 0;
+  for (size_t k = 0; k < ours.size(); ++k) {
+    if (spec_text(spec_of(*ours[k])) != spec_text(spec_of(*eager[k])) || ours[k]->dtype() != DType::k_f32) return INFINITY;
+    const auto dense = [](const Tensor& t) {
+      const std::vector<int64_t> want = contiguous_strides({t.sizes(), t.sizes() + t.rank()});
+      return std::equal(want.begin(), want.end(), t.strides());
+    };
+    if (!dense(*ours[k]) || !dense(*eager[k])) return INFINITY;
+    const auto *x = static_cast<const float*>(ours[k]->data()), *y = static_cast<const float*>(eager[k]->data());
+    int64_t n = 1;
+    for (int64_t d = 0; d < ours[k]->rank(); ++d) n *= ours[k]->sizes()[d];
+    double off = 0, largest = 1e-30;
+    for (int64_t i = 0; i < n; ++i) {
+      if (!(std::fabs(static_cast<double>(x[i]) - y[i]) < INFINITY)) return INFINITY;
+      off = std::max(off, std::fabs(static_cast<double>(x[i]) - y[i]));
+      largest = std::max(largest, std::fabs(static_cast<double>(y[i])));
+    }
+    worst = std::max(worst, off / largest);
+  }
+  return worst;
+}
+
+// What there is to draw from; a volume of 0 is no bound.
+struct Field {
+  std::vector<SizeReport> sizes;
+  int64_t least = 0, most = 0;
+};
+
 class Drawn {
  public:
-  Drawn(RangesReport ranges, Sizes most, uint32_t seed) : ranges_(std::move(ranges)), most_(std::move(most)), random_(seed) {}
+  Drawn(Field field, Sizes most, uint32_t seed) : field_(std::move(field)), most_(std::move(most)), random_(seed) {}
   Sizes next() {
     for (;;) {
       Sizes out;
       int64_t volume = 1;
-      for (size_t k = 0; k < ranges_.sizes.size(); ++k) {
-        const SizeReport& size = ranges_.sizes[k];
+      for (size_t k = 0; k < field_.sizes.size(); ++k) {
+        const SizeReport& size = field_.sizes[k];
         const auto high = static_cast<double>(k < most_.size() ? std::min(size.max, most_[k]) : size.max);
         const double at = std::uniform_real_distribution<double>(std::log(static_cast<double>(size.min)), std::log(high + 1))(random_);
         out.push_back(std::clamp(static_cast<int64_t>(std::exp(at)), size.min, static_cast<int64_t>(high)));
         volume *= out.back();
       }
-      if (volume >= ranges_.ranges.front().least && volume <= ranges_.ranges.back().most) return out;
+      if (volume >= field_.least && (field_.most == 0 || volume <= field_.most)) return out;
     }
   }
 
  private:
-  const RangesReport ranges_;
+  const Field field_;
   const Sizes most_;
   std::mt19937 random_;
 };
 
 struct Arguments {
-  std::string model, json, choice;
+  std::string model, json, choice, cache;
+  std::vector<std::string> buckets, pads;
   int sizes = 1000;
   uint32_t seed = 1;
   Sizes most;
@@ -87,6 +125,9 @@ bool parse(int argc, char** argv, Arguments& a) {
     else if (word == "--race-limit") a.race_seconds = std::atof(argv[i]);
     else if (word == "--choice") a.choice = argv[i];
     else if (word == "--json") a.json = argv[i];
+    else if (word == "--cache") a.cache = argv[i];
+    else if (word == "--bucket") a.buckets.emplace_back(argv[i]);
+    else if (word == "--pad") a.pads.emplace_back(argv[i]);
     else if (word == "--most") {
       std::istringstream list(argv[i]);
       for (std::string each; std::getline(list, each, ',');) a.most.push_back(std::atoll(each.c_str()));
@@ -95,41 +136,86 @@ bool parse(int argc, char** argv, Arguments& a) {
   return !a.model.empty() && a.sizes > 0;
 }
 
-Status answer(Session& session, const Tensors& inputs, double& plan_ms, double& eager_ms) {
-  auto start = Clock::now();
-  KRN_TRY(session.call(inputs).status());
-  plan_ms = ms_since(start);
-  start = Clock::now();
+// In turns, `eager_first` or not: who comes second finds the inputs in the caches. The difference of the two answers.
+Result<double> answer(Session& session, const Tensors& inputs, bool eager_first, double& plan_ms, double& eager_ms) {
+  Tensors ours, eager;
+  for (const bool own : {!eager_first, eager_first}) {
+    const auto start = Clock::now();
+    KRN_TRY_LET(own ? ours : eager, own ? session.call(inputs) : session.call_eager(inputs));
+    (own ? plan_ms : eager_ms) = ms_since(start);
+  }
+  return difference(ours, eager);
+}
+
+// Every bucket of the traffic is decided, one after the other.
+Status decide_buckets(Session& session, const std::vector<Sizes>& traffic) {
+  for (const Sizes& sizes : traffic) {
+    KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, sizes));
+    if (!session.is_decided(inputs)) KRN_TRY(session.compile(inputs).status());
+  }
+  return {};
+}
+
+// What the ranges hold, or with buckets all that the export allows.
+Result<Field> bring_about(Session& session, const Arguments& a) {
+  if (!a.buckets.empty()) {
+    KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, Sizes()));
+    KRN_TRY_LET(const ModelReport report, session.compile(inputs));
+    std::printf("%s\n", explain_text(report).c_str());
+    return Field{report.sizes, 0, 0};
+  }
+  Sizes second;
+  for (const Dimension& size : session.signature().inputs.at(0).sizes)
+    if (size.free) second.push_back(std::min(size.size + 2, size.max > 0 ? size.max : size.size + 2));
+  for (const Sizes& sizes : {Sizes(), second}) {
+    KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, sizes));
+    KRN_TRY(session.call(inputs).status());
+    if (!session.settle(kLong)) return Status(Code::k_timeout, "nothing was decided within half an hour");
+  }
+  const std::vector<ModelReport> reports = session.reports();
+  if (reports.empty()) return Status(Code::k_unsupported, "nothing was decided");
+  std::printf("%s\n", explain_text(reports.back()).c_str());
+  const RangesReport& ranges = reports.back().ranges;
+  if (ranges.ranges.empty()) return Status(Code::k_unsupported, "no ranges came about");
+  return Field{ranges.sizes, ranges.ranges.front().least, ranges.ranges.back().most};
+}
+
+// How long after its opening a session of a process that finds everything in the cache answers by a plan: eager answers until then.
+Status time_to_first_plan(Session& session, Clock::time_point opened) {
+  KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, Sizes()));
   KRN_TRY(session.call_eager(inputs).status());
-  eager_ms = ms_since(start);
+  const auto start = Clock::now();
+  KRN_TRY(session.call(inputs).status());
+  const double first = ms_since(start);
+  while (session.activity().by_plan == 0 && session.activity().eager_chosen == 0 && ms_since(start) < 60e3) {
+    KRN_TRY(session.call(inputs).status());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::printf("new process: opened in %.1f ms; its first call took %.1f ms, and the first that a decision answered came %.1f ms after it "
+              "began\n",
+              std::chrono::duration<double, std::milli>(start - opened).count(), first, ms_since(start));
   return {};
 }
 
 Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
+  const auto opened = Clock::now();
   KRN_TRY_LET(auto session, Session::open(runtime, a.model, options));
-  Sizes second;
-  for (const Dimension& size : session->signature().inputs.at(0).sizes)
-    if (size.free) second.push_back(std::min(size.size + 2, size.max > 0 ? size.max : size.size + 2));
-  for (const Sizes& sizes : {Sizes(), second}) {
-    KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, sizes));
-    KRN_TRY(session->call(inputs).status());
-    if (!session->settle(kLong)) return Status(Code::k_timeout, "nothing was decided within half an hour");
-  }
-  const std::vector<ModelReport> reports = session->reports();
-  if (reports.empty() || reports.back().ranges.ranges.empty())
-    return Status(Code::k_unsupported, "no ranges: " + (reports.empty() ? "nothing was decided" : explain_text(reports.back())));
-  const ModelReport known = reports.back();
-  std::printf("%s\n", explain_text(known).c_str());
-  Drawn drawn(known.ranges, a.most, a.seed);
+  if (!a.cache.empty()) KRN_TRY(time_to_first_plan(*session, opened));
+  KRN_TRY_LET(const Field field, bring_about(*session, a));
+  const ModelReport known = session->reports().back();
+  Drawn drawn(field, a.most, a.seed);
+  std::vector<Sizes> traffic;
+  for (int i = 0; i < a.sizes; ++i) traffic.push_back(drawn.next());
+  if (!a.buckets.empty()) KRN_TRY(decide_buckets(*session, traffic));
 
   // One new size at a time, the machine idle.
   std::vector<double> beyond, ready;
-  for (int i = 0; i < kTimedSizes; ++i) {
+  for (int i = 0; i < kTimedSizes && a.buckets.empty(); ++i) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
     if (session->is_decided(inputs)) continue;
     double first = 0, eager = 0;
     KRN_TRY(session->call_eager(inputs).status());  // so that neither of the two is the first one of its sizes
-    KRN_TRY(answer(*session, inputs, first, eager));
+    KRN_TRY(answer(*session, inputs, false, first, eager).status());
     const auto start = Clock::now();
     beyond.push_back(first - eager);
     while (!session->is_decided(inputs) && ms_since(start) < 60e3) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -141,10 +227,14 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   double plan_total = 0, eager_total = 0;
   std::vector<double> ratios;
   const Session::Activity before = session->activity();
+  double worst = 0;
+  int wrong = 0;
   for (int i = 0; i < a.sizes; ++i) {
-    KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
+    KRN_TRY_LET(const Tensors inputs, session->example_inputs(1 + static_cast<uint64_t>(i), traffic[static_cast<size_t>(i)]));
     double plan = 0, eager = 0;
-    KRN_TRY(answer(*session, inputs, plan, eager));
+    KRN_TRY_LET(const double off, answer(*session, inputs, i % 2 == 1, plan, eager));
+    worst = std::max(worst, off);
+    wrong += off > kFarOff;
     plan_total += plan, eager_total += eager;
     ratios.push_back(plan / eager);
   }
@@ -156,11 +246,18 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
               quantile(ratios, 0.5), quantile(ratios, 0.99));
   std::printf("entering a size (%zu): its first call %.3f ms beyond eager's (median), its plan ready %.2f ms later (median), %.2f (p99)\n",
               beyond.size(), quantile(beyond, 0.5), quantile(ready, 0.5), quantile(ready, 0.99));
+  std::printf("answers: %d of %d like eager's, the largest difference %.2g of an output's largest element; kinds decided: %zu, "
+              "plans: %zu\n",
+              a.sizes - wrong, a.sizes, worst, after.kinds, after.plans);
+  for (const BucketSizeReport& size : session->reports().back().buckets.sizes)
+    std::printf("  %s to %s: %.1f %% of what ran was padding\n", size.name.c_str(), size.policy.c_str(),
+                size.ran > 0 ? 100 * static_cast<double>(size.ran - size.asked) / static_cast<double>(size.ran) : 0);
   for (const auto& [stage, seconds] : entered.enter_seconds)
     std::printf("  %s %.3f ms a size\n", stage.c_str(), entered.entered ? seconds * 1e3 / static_cast<double>(entered.entered) : 0);
   std::printf(
       "sizes entered %llu, plans let go %llu; kernels generated: %d for the first size, %llu for all others; compiles on requests: %llu\n",
-      static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go), reports.front().kernels_generated,
+      static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go),
+      session->reports().front().kernels_generated,
       static_cast<unsigned long long>(last.kernels_generated), static_cast<unsigned long long>(compiles_on_requests()));
   if (!a.json.empty())
     std::ofstream(a.json) << nlohmann::json{{"schema", "keirin/sizes/1"},
@@ -172,10 +269,14 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
                                             {"p99_over_eager", quantile(ratios, 0.99)},
                                             {"first_call_beyond_eager_ms", quantile(beyond, 0.5)},
                                             {"ready_ms", quantile(ready, 0.5)},
+                                            {"wrong", wrong},
+                                            {"difference", worst},
+                                            {"traffic", traffic},
                                             {"compiles_on_requests", compiles_on_requests()},
                                             {"row", to_json(session->reports().back())}}
                                  .dump(1)
                           << "\n";
+  if (wrong > 0) return Status(Code::k_wrong_result, std::to_string(wrong) + " answers are not eager's");
   return {};
 }
 
@@ -183,12 +284,17 @@ int run(int argc, char** argv) {
   Arguments a;
   if (!parse(argc, argv, a))
     return std::fprintf(stderr,
-                        "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--json FILE] MODEL.pt2\n",
+                        "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--bucket SIZE=POLICY] "
+                        "[--pad INPUT=VALUE] [--cache FOLDER] [--json FILE] MODEL.pt2\n",
                         argv[0]),
            2;
   Options options;
   options.compile = When::kBackground;
-  options.use_cache = false;
+  options.use_cache = !a.cache.empty();
+  options.cache_dir = a.cache;
+  options.buckets = a.buckets;
+  options.pads = a.pads;
+  if (!a.buckets.empty()) options.max_shapes = 256, options.compile = When::kNow;
   options.race_seconds = a.race_seconds;
   options.only_candidate = a.choice;  // without a race: for what entering costs
   auto runtime = Runtime::open(options);

@@ -435,12 +435,19 @@ Result<TensorRef> Buckets::padded(const Input& input, const TensorRef& tensor, c
 Result<std::optional<PaddedCall>> Buckets::pad(const Tensors& inputs) const {
   const std::optional<Sizes> sizes = sizes_of(inputs);
   if (!sizes) return std::optional<PaddedCall>();
-  PaddedCall call{{}, *sizes, bucket_of(*sizes)};
+  PaddedCall call{{}, *sizes, bucket_of(*sizes), 1};
   if (call.to == call.from || !in_bounds(inputs, *sizes)) return std::optional<PaddedCall>();
   for (size_t i = 0; i < inputs.size(); ++i) {
     KRN_TRY_LET(TensorRef padded_input, padded(inputs_[i], inputs[i], call.from, call.to));
     call.inputs.push_back(std::move(padded_input));
   }
+  const auto elements = [](const Tensors& tensors) {
+    double sum = 0;
+    for (const TensorRef& t : tensors)
+      sum += std::accumulate(t->sizes(), t->sizes() + t->rank(), 1.0, [](double n, int64_t size) { return n * static_cast<double>(size); });
+    return sum;
+  };
+  call.share = elements(inputs) / elements(call.inputs);
   return std::optional(std::move(call));
 }
 
@@ -507,9 +514,14 @@ void Buckets::count(const PaddedCall& call) {
   for (size_t k = 0; k < call.from.size(); ++k) asked_[k] += call.from[k], ran_[k] += call.to[k];
 }
 
+void Buckets::count_left() {
+  const std::lock_guard lock(mutex_);
+  ++left_;
+}
+
 BucketsReport Buckets::report() const {
   const std::lock_guard lock(mutex_);
-  BucketsReport out{calls_, closed_, {}};
+  BucketsReport out{calls_, left_, closed_, {}};
   for (size_t k = 0; k < sizes_.size(); ++k)
     if (sizes_[k].policy.pads()) out.sizes.push_back({sizes_[k].name, sizes_[k].policy.word(), asked_[k], ran_[k]});
   return out;

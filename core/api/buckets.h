@@ -42,7 +42,12 @@ class BucketPolicy {
 struct PaddedCall {
   std::vector<TensorRef> inputs;
   Sizes from, to;  // the call's free sizes, and the bucket's
+  double share = 1;  // of the padded inputs' elements, that are the call's
 };
+
+// Whether the plan of a bucket, so many times faster than eager there (0: not known), is the faster one for a call that fills this share of
+// it: eager, which is not given the padding, takes no less than its share of the time.
+inline bool padding_pays(double gain, double share) { return gain <= 0 || gain * share >= 1; }
 
 // Of one session. Any thread.
 class Buckets {
@@ -66,6 +71,7 @@ class Buckets {
   bool judged(const Sizes& to, const std::optional<std::string>& wrong);
 
   void count(const PaddedCall& call);  // one that a plan answered
+  void count_left();                   // one that eager answered, because padding does not pay
   BucketsReport report() const;
 
  private:
@@ -116,7 +122,7 @@ class Buckets {
   mutable std::mutex mutex_;  // guards what follows
   std::map<Sizes, Trust> trust_;
   std::string closed_;        // why; empty: they are not
-  uint64_t calls_ = 0;
+  uint64_t calls_ = 0, left_ = 0;
   std::vector<int64_t> asked_, ran_;  // sums over calls, by free size
 };
 

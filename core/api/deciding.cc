@@ -142,6 +142,7 @@ void Deciding::make_calls(Candidate& candidate) {
 void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard, const std::shared_ptr<Plan>& plan) {
   Decision decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)};
   decision.range = range;
+  if (decision.call && report.disturbed.empty() && report.speedup != 1) decision.gain = report.speedup;
   if (for_range) decision.bytes = kBytesOfCounters + (decision.call && prepared ? bytes_between_calls(*prepared, plan.get()) : 0);
   if (plan && forms.views.empty() && !strides_may_differ(*plan))  // else what the caller gets is not what the plan makes
     decision.into = [plan, prepared = prepared](const Tensors& inputs, const Tensors& given) { return plan->run_into(inputs, given); };

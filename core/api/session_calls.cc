@@ -159,6 +159,11 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
     if (outputs.ok()) shadow(decision, asked);
     return outputs;
   }
+  if (padded && !padding_pays(decision->gain, padded->share)) {
+    count(eager_chosen);
+    buckets->count_left();
+    return eager->run(inputs);
+  }
   if (padded) return answer_padded(decision, *padded, inputs);
   const uint64_t number = count(by_plan) + 1;
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);

@@ -40,6 +40,7 @@ struct Decision {
   CallIntoFn into = {};            // empty: `call` has no use for memory of the caller's
   bool is_chain = false;           // an error of `call` is eager's own, and what came before it was written
   std::shared_ptr<const SizeRange> range = nullptr;  // whose choice it is; null: it was decided by itself
+  double gain = 0;                 // of `call` over eager at its sizes, as it was raced; 0: not known
   int64_t bytes = 0;               // of a size that ranges hold, what it keeps; 0: it counts by number (max_shapes)
 
   uint64_t key() const { return admits.key(); }

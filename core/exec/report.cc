@@ -147,7 +147,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
                       {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
-          {"buckets", {{"calls", r.buckets.calls}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
+          {"buckets", {{"calls", r.buckets.calls}, {"left", r.buckets.left}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
 }
 
@@ -284,7 +284,8 @@ std::string explain_text(const ModelReport& r, size_t width) {
       out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : ""));
   }
   if (!r.buckets.sizes.empty()) {
-    out += fmt::format("buckets ({} padded calls{}):\n", r.buckets.calls, r.buckets.closed.empty() ? "" : "; closed: " + r.buckets.closed);
+    out += fmt::format("buckets ({} padded calls, {} left to eager, to which too much would have been padding{}):\n", r.buckets.calls,
+                       r.buckets.left, r.buckets.closed.empty() ? "" : "; closed: " + r.buckets.closed);
     for (const BucketSizeReport& size : r.buckets.sizes)
       out += fmt::format("  {} to {}: {:.1f} % of what ran was padding\n", size.name, size.policy,
                          size.ran > 0 ? 100 * static_cast<double>(size.ran - size.asked) / static_cast<double>(size.ran) : 0);

@@ -93,6 +93,7 @@ struct BucketSizeReport {
 
 struct BucketsReport {
   uint64_t calls = 0;           // padded ones that plans answered
+  uint64_t left = 0;            // that eager answered as they came, because so much would have been padding that the gain was lost
   std::string closed;           // why none is any more; empty: they are
   std::vector<BucketSizeReport> sizes;  // empty: nothing is padded
 };

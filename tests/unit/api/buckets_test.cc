@@ -243,6 +243,29 @@ TEST(Buckets, ADifferenceClosesThemAndIsTold) {
   EXPECT_NE(told.find("sizes are not padded any more"), std::string::npos) << told;
 }
 
+// Raced: what the gain is hangs on the machine, who answers hangs on the gain.
+TEST(Buckets, ACallThatIsMostlyPaddingIsEagers) {
+  EXPECT_TRUE(padding_pays(0, 0.1)) << "a gain that nobody measured";
+  EXPECT_TRUE(padding_pays(2, 0.5));
+  EXPECT_FALSE(padding_pays(2, 0.4));
+  Options options = options_of({"x[0]=multiple:16"});
+  options.only_candidate.clear();
+  options.race_seconds = 0.5;
+  auto session = opened("ranges_convnet", options);
+  const auto report = session->compile(*session->example_inputs(1, {16}));
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  uint64_t left = 0;
+  for (int64_t n = 1; n < 16; ++n) {
+    expect_padded(*session, {n});
+    const bool by_plan = report->chosen != "eager" && padding_pays(report->speedup, static_cast<double>(n) / 16);
+    left += report->chosen != "eager" && !by_plan ? 3 : 0;
+    EXPECT_EQ(session->reports().back().buckets.left, left) << explain_text(session->reports().back());
+  }
+  if (report->chosen != "eager") {
+    EXPECT_GT(left, 0u) << "a sixteenth is too little";
+  }
+}
+
 TEST(Buckets, EagerAnswersWhereNothingIsDecided) {
   auto session = opened("ranges_convnet", options_of({"x[0]=multiple:8"}));
   expect_padded(*session, {5});

@@ -282,6 +282,27 @@ def ready_when_warm(keirin, folder):
     server.end()
 
 
+def buckets_are_served(keirin, folder):
+    words = ["--bucket", "x[0]=multiple:8", "--only-candidate", "cpu/all", "--threads", "1"]
+    server = Server(keirin, f"m={kData}/mlp.pt2", *words, folder=folder)
+
+    def value(text, name):
+        return [int(line.split()[-1]) for line in text.splitlines() if line.startswith(f'{name}{{model="m",size="x[0]"}}')]
+
+    answers, asked, end = [], [0], time.monotonic() + 200
+    while asked == [0] and time.monotonic() < end:  # eager answers until the bucket's plan is there and was looked at
+        status, _, body = server.ask("POST", "/v2/models/m/infer", mlp_body(3))
+        check(status == 200, "an answer")
+        answers.append(json.loads(body)["outputs"][0])
+        text = server.ask("GET", "/metrics")[2].decode()
+        asked = value(text, "keirin_bucket_asked_total") or [0]
+        time.sleep(0.05)
+    check(asked == [3] and value(text, "keirin_bucket_ran_total") == [8], f"the metrics say what was padded: {asked}")
+    check(answers[-1]["shape"] == answers[0]["shape"], "of the rows that were asked for")
+    check(all(abs(a - b) < 1e-4 for a, b in zip(answers[-1]["data"], answers[0]["data"])), "and as eager answered")
+    server.end()
+
+
 def bundle_is_served(keirin, folder):
     words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
     sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
@@ -394,6 +415,7 @@ def main():
         slow_clients(keirin, folder)
         queue_and_deadline(keirin, folder)
         ready_when_warm(keirin, folder)
+        buckets_are_served(keirin, folder)
         bundle_is_served(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traffic of keirin_sizes through other compilers, each call beside Python's eager module on the same inputs, in turns.
+
+    build/keirin_sizes --sizes 100 --most 8,128 --json sizes.json bench/zoo/models/small/bert_dynamic.pt2
+    python bench/dynamic/peers.py --traffic sizes.json bench/zoo/models/small/bert_dynamic.pt2
+
+Sizes come from the JSON file, weights and values from the model's own rules. A peer is built once, for any size: torch.compile with
+dynamic=True, which compiles within calls when a guard fails; ONNX Runtime (of torch.onnx.export, which needs onnxscript) and OpenVINO, of
+the exported program. What is not installed, or refuses the model, is a row that says so. Printed for each: seconds to build, time of all
+calls and of eager's, the p99 of a call over eager's at its size, calls that took more than ten times eager's (as those that compile do)
+and answers that are not eager's.
+"""
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
+import archive  # noqa: E402
+from check import draw  # noqa: E402
+
+FAR_OFF = 1e-3  # of an output's largest element, as keirin_sizes has it
+STALL = 10
+
+
+def needs(*packages):
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise RuntimeError(f"the Python package {package} is not installed")
+
+
+def with_torch_compile(program, inputs):
+    return torch.compile(program.module(), dynamic=True)
+
+
+def with_onnxruntime(program, inputs):
+    needs("onnxruntime", "onnxscript")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.onnx"
+        torch.onnx.export(program, inputs, path, dynamo=True, external_data=True, optimize=True, verbose=False)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    return lambda *given: [torch.from_numpy(y) for y in session.run(None, {n: x.numpy() for n, x in zip(names, given, strict=True)})]
+
+
+def with_openvino(program, inputs):
+    needs("openvino")
+    import openvino
+
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(openvino.convert_model(program), "CPU", hints).create_infer_request()
+    return lambda *given: [torch.from_numpy(y) for y in request.infer([x.numpy() for x in given], share_inputs=True).to_tuple()]
+
+
+PEERS = {"torch.compile dynamic": with_torch_compile, "onnxruntime": with_onnxruntime, "openvino": with_openvino}
+
+
+class Traffic:
+    """Inputs of drawn sizes: free sizes in the order in which the exported inputs have them first."""
+
+    def __init__(self, program, rules: list, sizes: list):
+        self.sizes, self.rules = sizes, rules
+        names = set(program.graph_signature.user_inputs)
+        self.metas = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+        self.symbols = list(dict.fromkeys(str(s) for meta in self.metas for s in meta.shape if not isinstance(s, int)))
+
+    def inputs(self, i: int):
+        value = dict(zip(self.symbols, self.sizes[i], strict=True))
+        generator = torch.Generator().manual_seed(i)
+        shapes = [[s if isinstance(s, int) else value[str(s)] for s in meta.shape] for meta in self.metas]
+        return tuple(draw(rule, shape, meta.dtype, generator) for rule, shape, meta in zip(self.rules, shapes, self.metas, strict=True))
+
+
+def tensors(outputs) -> list:
+    return [t for t in torch.utils._pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
+
+
+def off(ours, eager) -> float:
+    a, b = tensors(ours), tensors(eager)
+    if [t.shape for t in a] != [t.shape for t in b]:
+        return float("inf")
+    worst = [((x.double() - y.double()).abs().max() / y.double().abs().max().clamp_min(1e-30)).item() for x, y in zip(a, b) if y.numel()]
+    return max((w if w == w else float("inf") for w in worst), default=0.0)
+
+
+def timed(call, inputs):
+    start = time.perf_counter()
+    outputs = call(*inputs)
+    return outputs, time.perf_counter() - start
+
+
+def measure(name: str, build, program, eager, traffic: Traffic) -> dict:
+    start = time.perf_counter()
+    try:
+        peer = build(program, traffic.inputs(0))
+        peer(*traffic.inputs(0))
+    except Exception as error:  # a row of the table
+        return {"peer": name, "refused": str(error).strip().splitlines()[0][:200]}
+    built, ours, theirs, wrong = time.perf_counter() - start, [], [], 0
+    for i in range(len(traffic.sizes)):
+        inputs, answers, seconds = traffic.inputs(i), {}, {}
+        for who, call in [("peer", peer), ("eager", eager)][:: -1 if i % 2 else 1]:
+            answers[who], seconds[who] = timed(call, inputs)
+        ours.append(seconds["peer"])
+        theirs.append(seconds["eager"])
+        wrong += off(answers["peer"], answers["eager"]) > FAR_OFF
+    over = sorted(a / b for a, b in zip(ours, theirs))
+    return {"peer": name, "build_s": built, "s": sum(ours), "eager_s": sum(theirs), "ratio": sum(theirs) / sum(ours),
+            "p99_over_eager": over[min(len(over) - 1, int(0.99 * len(over)))], "stalls": sum(r > STALL for r in over), "wrong": wrong}
+
+
+def text_of(row: dict) -> str:
+    if "refused" in row:
+        return f"{row['peer']}: {row['refused']}"
+    return (f"{row['peer']}: built in {row['build_s']:.1f} s; {row['s']:.2f} s, eager {row['eager_s']:.2f} s ({row['ratio']:.3f}x); p99 "
+            f"over eager's {row['p99_over_eager']:.2f}; {row['stalls']} calls of more than {STALL} times eager's; {row['wrong']} answers "
+            "not eager's")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path, help="the .pt2 file that keirin_sizes was given")
+    parser.add_argument("--traffic", type=Path, required=True, help="what keirin_sizes --json wrote")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--json", type=Path)
+    words = parser.parse_args()
+    kept = json.loads(words.traffic.read_text())
+    init = archive.read_init(words.model)
+    generator = torch.Generator().manual_seed(init["seed"])
+    program, _ = archive.read(words.model, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
+    traffic = Traffic(program, init["inputs"], kept["traffic"])
+    print(f"{words.model.stem}: {len(traffic.sizes)} calls of {' x '.join(traffic.symbols)}, {torch.get_num_threads()} threads")
+    print(f"keirin: {kept['ms'] / 1e3:.2f} s, eager {kept['eager_ms'] / 1e3:.2f} s ({kept['eager_ms'] / kept['ms']:.3f}x); p99 over "
+          f"eager's {kept['p99_over_eager']:.2f}; {kept['compiles_on_requests']} compiles on calls; {kept['wrong']} answers not eager's")
+    rows = []
+    with torch.no_grad():
+        eager = program.module()
+        for name in words.peers:
+            rows.append(measure(name, PEERS[name], program, eager, traffic))
+            print(text_of(rows[-1]), flush=True)
+    if words.json:
+        there = [name for name in ("torch", "onnxruntime", "openvino") if importlib.util.find_spec(name)]
+        versions = {name: importlib.metadata.version(name) for name in there}
+        words.json.write_text(json.dumps({"schema": "keirin/sizes-peers/1", "model": words.model.stem, "versions": versions, "rows": rows,
+                                          "keirin": {k: v for k, v in kept.items() if k not in ("row", "traffic")}}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
