@@ -250,7 +250,8 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   std::printf("answers: %d of %d like eager's, the largest difference %.2g of an output's largest element; kinds decided: %zu, "
               "plans: %zu\n",
               a.sizes - wrong, a.sizes, worst, after.kinds, after.plans);
-  for (const BucketSizeReport& size : session->reports().back().buckets.sizes)
+  const BucketsReport buckets = session->reports().back().buckets;
+  for (const BucketSizeReport& size : buckets.sizes)
     std::printf("  %s to %s: %.1f %% of what ran was padding\n", size.name.c_str(), size.policy.c_str(),
                 size.ran > 0 ? 100 * static_cast<double>(size.ran - size.asked) / static_cast<double>(size.ran) : 0);
   for (const auto& [stage, seconds] : entered.enter_seconds)
