@@ -54,19 +54,19 @@ double difference(const Tensors& ours, const Tensors& eager) {
   double worst = 0;
   for (size_t k = 0; k < ours.size(); ++k) {
     if (spec_text(spec_of(*ours[k])) != spec_text(spec_of(*eager[k])) || ours[k]->dtype() != DType::k_f32) return INFINITY;
-    const auto dense = [](const Tensor& t) {
-      const std::vector<int64_t> want = contiguous_strides({t.sizes(), t.sizes() + t.rank()});
-      return std::equal(want.begin(), want.end(), t.strides());
-    };
-    if (!dense(*ours[k]) || !dense(*eager[k])) return INFINITY;
-    const auto *x = static_cast<const float*>(ours[k]->data()), *y = static_cast<const float*>(eager[k]->data());
     int64_t n = 1;
     for (int64_t d = 0; d < ours[k]->rank(); ++d) n *= ours[k]->sizes()[d];
+    const auto at = [](const Tensor& t, int64_t i) {  // of the i-th element in row-major order
+      int64_t offset = 0;
+      for (int64_t d = t.rank(); d-- > 0; i /= t.sizes()[d]) offset += i % t.sizes()[d] * t.strides()[d];
+      return static_cast<double>(static_cast<const float*>(t.data())[offset]);
+    };
     double off = 0, largest = 1e-30;
     for (int64_t i = 0; i < n; ++i) {
-      if (!(std::fabs(static_cast<double>(x[i]) - y[i]) < INFINITY)) return INFINITY;
-      off = std::max(off, std::fabs(static_cast<double>(x[i]) - y[i]));
-      largest = std::max(largest, std::fabs(static_cast<double>(y[i])));
+      const double x = at(*ours[k], i), y = at(*eager[k], i);
+      if (!(std::fabs(x - y) < INFINITY)) return INFINITY;
+      off = std::max(off, std::fabs(x - y));
+      largest = std::max(largest, std::fabs(y));
     }
     worst = std::max(worst, off / largest);
   }
@@ -141,8 +141,9 @@ Result<double> answer(Session& session, const Tensors& inputs, bool eager_first,
   Tensors ours, eager;
   for (const bool own : {!eager_first, eager_first}) {
     const auto start = Clock::now();
-    KRN_TRY_LET(own ? ours : eager, own ? session.call(inputs) : session.call_eager(inputs));
+    KRN_TRY_LET(Tensors outputs, own ? session.call(inputs) : session.call_eager(inputs));
     (own ? plan_ms : eager_ms) = ms_since(start);
+    (own ? ours : eager) = std::move(outputs);
   }
   return difference(ours, eager);
 }
@@ -249,7 +250,8 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   std::printf("answers: %d of %d like eager's, the largest difference %.2g of an output's largest element; kinds decided: %zu, "
               "plans: %zu\n",
               a.sizes - wrong, a.sizes, worst, after.kinds, after.plans);
-  for (const BucketSizeReport& size : session->reports().back().buckets.sizes)
+  const BucketsReport buckets = session->reports().back().buckets;
+  for (const BucketSizeReport& size : buckets.sizes)
     std::printf("  %s to %s: %.1f %% of what ran was padding\n", size.name.c_str(), size.policy.c_str(),
                 size.ran > 0 ? 100 * static_cast<double>(size.ran - size.asked) / static_cast<double>(size.ran) : 0);
   for (const auto& [stage, seconds] : entered.enter_seconds)
