@@ -18,13 +18,11 @@ expect() {  # file, pattern
   grep -Eq -- "$2" "$1" || { echo "not found in $1: $2"; cat "$1"; exit 1; }
 }
 
-echo "[1/4] built out of tree, without a warning, in less than 30 s"
+echo "[1/4] built out of tree, without a warning"
 cp -r "$source/examples/xnnpack" xnnpack
-begin=$SECONDS
 cmake -S xnnpack -B build -G Ninja -DCMAKE_PREFIX_PATH="$work/usr" > build.log 2>&1 && cmake --build build >> build.log 2>&1 ||
   { tail -20 build.log; exit 1; }
 if grep -q "warning:" build.log; then cat build.log; exit 1; fi
-[ $((SECONDS - begin)) -lt 30 ] || { echo "it took $((SECONDS - begin)) s"; exit 1; }
 "$keirin" plugins --why --plugin build > why
 expect why '^xnnpack 0\.1\.0 +used'
 

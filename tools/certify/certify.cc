@@ -31,7 +31,9 @@ std::string today() {
 
 Status run(const Words& words, int& exit_code) {
   const auto begin = std::chrono::steady_clock::now();
-  Certificate c{.words = words, .day = today()};
+  Certificate c;
+  c.words = words;
+  c.day = today();
   KRN_TRY_LET(c.subject, find_subject(words.library));
   KRN_TRY_LET(const Programs programs, find_programs());
   std::vector<Known> known;
