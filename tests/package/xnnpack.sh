@@ -44,7 +44,7 @@ for model in mlp unet; do
   "$keirin" explain $model --plugin build --only-plugin xnnpack --force compiled --race-limit 0.2 --quiet > $model.said ||
     { cat $model.said; exit 1; }
   expect $model.said "^$model on cpu, .* threads: xnnpack/"
-  expect $model.said '^\| r0 +\| xnnpack +\| +[3-9] '
+  expect $model.said '^\| r0 +\| xnnpack +\| +[1-9]'  # of how many operators, the race of its two plans says
 done
 
 echo "[4/4] in a worker, without LibTorch, too"

@@ -24,7 +24,8 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no orphan if the host dies
     return keirin::serve_probe(0, kChannel);
   }
-  // No device is opened in the other roles, so no driver of one needs what is taken away here.
+  // The probe opens each device first, unconfined: a driver may start a helper of its own with another user's rights for that, which a
+  // confined process could not give it.
   (void)keirin::confine_to_this_process();
   // These outlive the thread that started them, so the signal above would come too early: they watch their channel.
   if (role == "compile") return keirin::serve_compile(kChannel);

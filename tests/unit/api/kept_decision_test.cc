@@ -40,6 +40,7 @@ class KeptDecision : public testing::Test {
   static bool taken(Runtime& runtime, const Options& options) {
     auto session = Session::open(runtime, std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2", options);
     EXPECT_TRUE(session.ok()) << session.status().text();
+    if (!session.ok()) return false;
     auto inputs = (*session)->example_inputs(1);
     EXPECT_TRUE(inputs.ok()) << inputs.status().text();
     auto report = (*session)->compile(*inputs);
@@ -75,7 +76,8 @@ TEST_F(KeptDecision, IsThatOfTheSameOptionsOnly) {
   EXPECT_TRUE(taken(plain_));
   ASSERT_EQ(kept(), 1u);
   for (const OptionRow& row : option_rows()) {
-    if (row.name == "device") continue;  // there may be one only
+    if (row.name == "device") continue;                          // there may be one only
+    if (row.name == "buckets" || row.name == "pads") continue;  // the model has no free sizes
     Options other = plain_;
     ASSERT_TRUE(set_option(row, other, test::other_word(row, plain_, folder_.path())).ok()) << row.name;
     const bool is_elsewhere = std::find(elsewhere.begin(), elsewhere.end(), row.name) != elsewhere.end();
