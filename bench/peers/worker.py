@@ -121,6 +121,21 @@ def as_double(value):
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+def in_double(module):
+    """The exported module with its weights, and the operators that name a narrower float, in 64 bits."""
+    import torch
+
+    def wide(value):
+        return torch.float64 if isinstance(value, torch.dtype) and value in (torch.float32, torch.float16, torch.bfloat16) else value
+
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                node.args, node.kwargs = (torch.fx.node.map_aggregate(words, wide) for words in (node.args, node.kwargs))
+            part.recompile()
+    return module.double()
+
+
 def error_of(outputs, referee, least: float = 1e-30) -> float:
     """The largest distance, relative to the referee's largest element, which counts as `least` at least; infinite where shapes differ or a
     value is not finite."""
@@ -261,7 +276,7 @@ class Worker:
     def verify(self, program, module, outputs, inputs) -> None:
         import copy
 
-        exact = copy.deepcopy(program).module().double()(*[as_double(x) for x in inputs])
+        exact = in_double(copy.deepcopy(program).module())(*[as_double(x) for x in inputs])
         kinds = [t.dtype for t in leaves(outputs) if t.is_floating_point()]
         check_error("the answer", error_of(outputs, exact), error_of(module(*inputs), exact), kinds)
 

@@ -67,6 +67,22 @@ def test_what_is_not_there_is_refused(asked, tmp_path):
     assert asked.ask(ask="sing")["error"]["code"] == "invalid_input"
 
 
+def test_the_reference_is_in_double_where_operators_name_a_float():
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(torch.arange(4, dtype=torch.float32) / 3 + x.to(torch.float32))
+
+    x = torch.rand(4)
+    exact = worker.in_double(torch.export.export(Net(), (x,)).module())(x.double())
+    assert exact.dtype == torch.float64 and not torch.equal(exact, exact.float().double())
+
+
 def test_wrong_numbers_are_noticed():
     import torch
 
