@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / name) for name in ("zoo", "peers")]
 import archive  # noqa: E402
 from check import draw  # noqa: E402
+from worker import error_of  # noqa: E402
 
 FAR_OFF = 1e-3  # of an output's largest element, as keirin_sizes has it
 STALL = 10
@@ -81,18 +82,6 @@ class Traffic:
         return tuple(draw(rule, shape, meta.dtype, generator) for rule, shape, meta in zip(self.rules, shapes, self.metas, strict=True))
 
 
-def tensors(outputs) -> list:
-    return [t for t in torch.utils._pytree.tree_leaves(outputs) if isinstance(t, torch.Tensor)]
-
-
-def off(ours, eager) -> float:
-    a, b = tensors(ours), tensors(eager)
-    if [t.shape for t in a] != [t.shape for t in b]:
-        return float("inf")
-    worst = [((x.double() - y.double()).abs().max() / y.double().abs().max().clamp_min(1e-30)).item() for x, y in zip(a, b) if y.numel()]
-    return max((w if w == w else float("inf") for w in worst), default=0.0)
-
-
 def timed(call, inputs):
     start = time.perf_counter()
     outputs = call(*inputs)
@@ -113,7 +102,7 @@ def measure(name: str, build, program, eager, traffic: Traffic) -> dict:
             answers[who], seconds[who] = timed(call, inputs)
         ours.append(seconds["peer"])
         theirs.append(seconds["eager"])
-        wrong += off(answers["peer"], answers["eager"]) > FAR_OFF
+        wrong += error_of(answers["peer"], answers["eager"]) > FAR_OFF
     over = sorted(a / b for a, b in zip(ours, theirs))
     return {"peer": name, "build_s": built, "s": sum(ours), "eager_s": sum(theirs), "ratio": sum(theirs) / sum(ours),
             "p99_over_eager": over[min(len(over) - 1, int(0.99 * len(over)))], "stalls": sum(r > STALL for r in over), "wrong": wrong}

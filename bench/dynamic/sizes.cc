@@ -73,7 +73,7 @@ double difference(const Tensors& ours, const Tensors& eager) {
   return worst;
 }
 
-// What there is to draw from; a volume of 0 is no bound.
+// The free sizes to draw, and the bounds of their product. most = 0: it has no upper one.
 struct Field {
   std::vector<SizeReport> sizes;
   int64_t least = 0, most = 0;

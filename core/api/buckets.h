@@ -52,7 +52,7 @@ inline bool padding_pays(double gain, double share) { return gain <= 0 || gain *
 // Of one session. Any thread.
 class Buckets {
  public:
-  // What the session's options ask for; null if that is nothing. invalid_input for what they name and the model does not have;
+  // As the session's options say; null where no bucket is asked for. invalid_input for what they name and the model does not have;
   // `unsupported` with the operator and the output that forbid it where padding is not proved safe. The session outlives them.
   static Result<std::unique_ptr<Buckets>> make(const Session::Impl& session);
 

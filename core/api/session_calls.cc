@@ -124,9 +124,13 @@ Result<std::vector<TensorRef>> Session::Impl::answer_padded(const std::shared_pt
   }
   const uint64_t number = by_plan.fetch_add(1, std::memory_order_relaxed) + 1;
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
-  KRN_TRY_LET(const std::vector<TensorRef> outputs, answer(*decision, padded.inputs));
-  buckets->count(padded);
-  return buckets->cut(outputs, padded.from);
+  Result<std::vector<TensorRef>> outputs = answer(*decision, padded.inputs);
+  if (outputs.ok()) {
+    buckets->count(padded);
+    outputs = buckets->cut(*outputs, padded.from);
+  }
+  if (outputs.ok() || outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
+  return eager->run(inputs);  // the padded sizes may want memory that the call itself does not
 }
 
 Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>* given) {

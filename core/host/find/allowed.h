@@ -19,7 +19,7 @@ struct AllowedPlugin {
 
 class AllowedPlugins {
  public:
-  // What `path` holds; none where there is no such file. `invalid_input` or `corrupt` with what is wrong about it and what to do.
+  // The list at `path`; without such a file it is empty. A list that is refused is an error, which says why and what to do.
   static Result<AllowedPlugins> read(const std::string& path);
 
   const std::vector<AllowedPlugin>& all() const { return all_; }

@@ -15,6 +15,7 @@
 #include "core/api/session.h"
 #include "core/base/request.h"
 #include "tests/support/others.h"
+#include "tests/support/shared_runtime.h"
 
 namespace keirin {
 namespace {
@@ -24,17 +25,7 @@ using Tensors = std::vector<TensorRef>;
 
 test::Others nobody;
 
-Runtime& runtime() {
-  static const std::unique_ptr<Runtime> instance = [] {
-    Options options;
-    options.use_cache = false;
-    options.threads = 1;
-    auto opened = Runtime::open(options);
-    EXPECT_TRUE(opened.ok()) << opened.status().text();
-    return std::move(*opened);
-  }();
-  return *instance;
-}
+Runtime& runtime() { return test::shared_runtime(1); }
 
 Options options_of(std::vector<std::string> buckets, std::vector<std::string> pads = {}) {
   Options options;

@@ -17,6 +17,7 @@
 #include "core/api/session.h"
 #include "core/base/request.h"
 #include "tests/support/others.h"
+#include "tests/support/shared_runtime.h"
 
 namespace keirin {
 namespace {
@@ -29,17 +30,7 @@ constexpr auto kLong = 300s;
 test::Others nobody;
 
 // On one thread: a busy machine's second one would be waited for at each end of a loop.
-Runtime& runtime() {
-  static const std::unique_ptr<Runtime> instance = [] {
-    Options options;
-    options.use_cache = false;
-    options.threads = 1;
-    auto opened = Runtime::open(options);
-    EXPECT_TRUE(opened.ok()) << opened.status().text();
-    return std::move(*opened);
-  }();
-  return *instance;
-}
+Runtime& runtime() { return test::shared_runtime(1); }
 
 // With a choice that no race makes, so that the tests ask what they ask on any machine.
 Options options_of(const std::string& candidate = "cpu/all") {
