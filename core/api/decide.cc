@@ -82,8 +82,15 @@ void add_replay(Deciding& d) {
   d.candidates.push_back(std::move(candidate));
 }
 
+// Whether eager, its recording or the replay was asked for by name: then no plan is built, judged and dropped.
+bool wants_no_plan(const Session::Impl& session) {
+  const std::string& name = session.options.only_candidate;
+  return name.rfind("eager", 0) == 0 || name.rfind("replay", 0) == 0;
+}
+
 void build_candidates(Deciding& d) {
   add_replay(d);
+  if (wants_no_plan(d.session)) return;
   d.progress("compile", 0.2);
   build_plans(d.session, *d.prepared, [&d](Result<BuiltPlan> built, const std::string& name) { add_plan(d, std::move(built), name); });
 }

@@ -142,20 +142,24 @@ std::string snapshot_markdown(const json& report) {
   };
   for (const json& row : rows) {
     const std::string item = row["case"].get<std::string>();
-    out += fmt::format("| {} | {} | {} | {} | {:.2f}x | {:.2f}x [{:.2f}, {:.2f}] | {} | {} | {} |\n",
+    const std::string over_baseline =
+        row.contains("over_baseline")
+            ? fmt::format("{:.2f}x [{:.2f}, {:.2f}]", row["over_baseline"].get<double>(), row["over_baseline_ci"][0].get<double>(),
+                          row["over_baseline_ci"][1].get<double>())
+            : std::string("-");
+    out += fmt::format("| {} | {} | {} | {} | {:.2f}x | {} | {} | {} | {} |\n",
                        markdown_of(item.substr(0, item.size() - conditions.size())), number(row["eager_ms"], 1, 3),
-                       number(row["replay_ms"], 1, 3), number(row["ms"], 1, 3), row["over_eager"].get<double>(),
-                       row["over_baseline"].get<double>(), row["over_baseline_ci"][0].get<double>(),
-                       row["over_baseline_ci"][1].get<double>(), markdown_of(row["answers"]),
-                       number(row["cold_ms"], 1e-3, 1), error_text(row["errors"]));
+                       number(row["replay_ms"], 1, 3), number(row["ms"], 1, 3), row["over_eager"].get<double>(), over_baseline,
+                       markdown_of(row["answers"]), number(row["cold_ms"], 1e-3, 1), error_text(row["errors"]));
     if (!peers) continue;
     out.pop_back();
     out += row.contains("best_peer") ? fmt::format(" {} | {} | {:.2f}x |\n", markdown_of(row["best_peer"]),
                                                    number(row["best_peer_ms"], 1, 3), row["over_best_peer"].get<double>())
                                      : std::string(" - | - | - |\n");
   }
-  out += fmt::format("| geometric mean of {} | | | | {:.2f}x | {:.2f}x | | | |", rows.size(), mean_of(rows, "over_eager").value,
-                     mean_of(rows, "over_baseline").value);
+  const auto mean_text = [](const Mean& mean) { return mean.rows > 0 ? fmt::format("{:.2f}x", mean.value) : std::string("-"); };
+  out += fmt::format("| geometric mean of {} | | | | {} | {} | | | |", rows.size(), mean_text(mean_of(rows, "over_eager")),
+                     mean_text(mean_of(rows, "over_baseline")));
   if (peers) out += fmt::format(" of {} | | {:.2f}x |", over_peers.rows, over_peers.value);
   return out + "\n\n";
 }
@@ -185,6 +189,7 @@ std::string report_text(const json& report) {
       if (mean.rows > 0) out += fmt::format("  auto over the {}, {} cases: {:.2f}x\n", over, mean.rows, mean.value);
     };
     say("better of eager and replay", "over_baseline");
+    if (mean_of(report["snapshot"], "over_baseline").rows < report["snapshot"].size()) say("time of eager", "over_eager");
     say("best peer", "over_best_peer");
   }
   for (const json& change : report["changed"]) out += "  changed: " + change.get<std::string>() + "\n";

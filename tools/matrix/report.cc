@@ -142,6 +142,14 @@ const Verdict* best_peer(const Cells& cells, const std::string& item) {
   return best;
 }
 
+// Whether what `auto` was timed against is the better of eager and replay: replay was timed, too, or could not be made. On a GPU that is
+// eager's recording; some builds timed the graph without one there, which says nothing of the baseline.
+bool baseline_was_tried(const Verdict* replay) {
+  if (!replay || (replay->label == "not_run" && replay->head_run.empty())) return false;
+  const bool on_gpu = replay->device.starts_with("cuda") || replay->device.starts_with("rocm");
+  return !on_gpu || replay->candidate != "replay";
+}
+
 // A `run` as people know tables of compilers: a row a case, what answers beside eager, the better of eager and replay, and the best peer.
 // Only cases whose `auto` was measured; over eager through replay's own cell where replay was the baseline, over a peer
 // (whose cells are against eager) through eager.
@@ -160,12 +168,13 @@ json snapshot_of(const Store& store, const Cells& cells) {
                     {"replay_ms", replay ? json(replay->head_ns / 1e6) : json()},
                     {"ms", v->head_ns / 1e6},
                     {"over_eager", over_eager},
-                    {"over_baseline", std::exp(-v->shift.estimate)},
-                    {"over_baseline_ci", {std::exp(-v->shift.high), std::exp(-v->shift.low)}},
                     {"answers", clean(v->candidate)},
                     {"cold_ms", times.contains("cold_ms") ? times["cold_ms"] : json()},
                     {"errors", errors_of(store, v->head_run)},
                     {"label", v->label}});
+    if (baseline_was_tried(at != cells.end() ? at->second : nullptr))
+      rows.back().update({{"over_baseline", std::exp(-v->shift.estimate)},
+                          {"over_baseline_ci", {std::exp(-v->shift.high), std::exp(-v->shift.low)}}});
     if (const Verdict* const peer = best_peer(cells, v->item))
       rows.back().update({{"best_peer", clean(peer->variant.substr(peer->variant.find(':') + 1))},
                           {"best_peer_ms", peer->head_ns / 1e6},
@@ -219,10 +228,13 @@ std::vector<Group> groups_of(const Store& store) {
   return groups;
 }
 
-Status no_sitting(const std::string& sitting) {
-  if (!sitting.empty())
+Status no_sitting(const std::string& sitting, const std::string& machine_class) {
+  if (!sitting.empty() || !machine_class.empty())
     return Status(Code::k_invalid_input,
-                  {"the store holds no sitting \"" + sitting + "\"", {}, "nothing was reported", {}});
+                  {"the store holds no sitting " + (sitting.empty() ? "of the class \"" + machine_class : "\"" + sitting) + "\"",
+                   {},
+                   "nothing was reported",
+                   {}});
   return Status(
       Code::k_invalid_input,
       {"the store holds no sitting", {}, "nothing was reported", "keirin matrix run, compare or selfcheck writes one"});
@@ -302,16 +314,18 @@ std::vector<Verdict> verdicts_by_time(const Store& store) {
   return verdicts;
 }
 
-// Those that a report is about: the named sitting alone, or every group.
-Result<std::vector<Group>> chosen_groups(const Store& store, const std::string& sitting) {
+// Those that a report is about: the named sitting alone, or every group (of that class).
+Result<std::vector<Group>> chosen_groups(const Store& store, const std::string& sitting, const std::string& machine_class) {
   std::vector<Group> groups = groups_of(store);
+  if (!machine_class.empty())
+    std::erase_if(groups, [&](const Group& group) { return group.last->text("class") != machine_class; });
   if (!sitting.empty()) {
     groups.clear();
     for (const auto& [id, record] : store.records())
       if (groups.empty() && record.is("sitting") && record.text("sitting") == sitting)
         groups.push_back({&record, {sitting}});
   }
-  if (groups.empty()) return no_sitting(sitting);
+  if (groups.empty()) return no_sitting(sitting, machine_class);
   return groups;
 }
 
@@ -340,8 +354,8 @@ int rank_of(const json& cell) {
   return static_cast<int>(at - kLabels.begin());
 }
 
-Result<json> report_json(const Store& store, const std::string& sitting) {
-  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
+Result<json> report_json(const Store& store, const std::string& sitting, const std::string& machine_class) {
+  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting, machine_class));
   return report_of(store, verdicts_by_time(store), groups[0]);
 }
 
@@ -360,8 +374,8 @@ Result<std::set<std::pair<std::string, std::string>>> changed_cells(const json& 
   return out;
 }
 
-Result<json> page_json(const Store& store, const std::string& sitting) {
-  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting));
+Result<json> page_json(const Store& store, const std::string& sitting, const std::string& machine_class) {
+  KRN_TRY_LET(const std::vector<Group> groups, chosen_groups(store, sitting, machine_class));
   const std::vector<Verdict> verdicts = verdicts_by_time(store);
   json page = {{"schema", "keirin/matrix-page/1"},
                {"reports", json::array()},

@@ -17,15 +17,15 @@ namespace keirin::tools::matrix {
 inline constexpr std::array kLabels = {"regressed", "invalid",   "inconclusive",
                                        "improved",  "unchanged", "not_run"};  // worst first
 
-// Of the sitting of that name, or of the latest one together with those that ask the same (purpose, class, threads,
-// both stacks), as shards do: each cell as it was measured last. What a second host was asked about (`--confirm`) is
-// changed only where both hosts say so. `invalid_input` if there is no such sitting. Fields: docs/matrix.md.
-Result<nlohmann::json> report_json(const Store& store, const std::string& sitting);
+// Of the sitting of that name, or of the latest one (of that class of machines, unless it is empty) together with those that ask
+// the same (purpose, class, threads, both stacks), as shards do: each cell as it was measured last. What a second host was asked
+// about (`--confirm`) is changed only where both hosts say so. `invalid_input` if there is no such sitting. Fields: docs/matrix.md.
+Result<nlohmann::json> report_json(const Store& store, const std::string& sitting, const std::string& machine_class = "");
 // The cells that a report of another host calls changed, which `--confirm` asks a second host about. `corrupt` if it is
 // no report.
 Result<std::set<std::pair<std::string, std::string>>> changed_cells(const nlohmann::json& report);
 // What the HTML page shows: such a report for each purpose and class, and all series. With a sitting named, that one's.
-Result<nlohmann::json> page_json(const Store& store, const std::string& sitting);
+Result<nlohmann::json> page_json(const Store& store, const std::string& sitting, const std::string& machine_class = "");
 // Series of ratios to eager, sitting by sitting, with their change points and marks; `cases` is a shell pattern, "" is
 // all. `verdicts` are those of the store.
 nlohmann::json history_json(const Store& store, const std::vector<Verdict>& verdicts, const std::string& cases,

@@ -77,7 +77,7 @@ Result<std::vector<std::string>> compiled_variants(const std::string& device) {
 
 Status report(const Words& words, const std::string& sitting, int* exit) {
   KRN_TRY_LET(const Store store, Store::read(words.store));
-  KRN_TRY_LET(const nlohmann::json report, report_json(store, sitting));
+  KRN_TRY_LET(const nlohmann::json report, report_json(store, sitting, words.machine_class));
   // What reads JSON or JUnit on standard output reads nothing else.
   const std::string* const files[] = {&words.json, &words.markdown, &words.junit,
                                       &words.html, &words.google,   &words.google_base};
@@ -93,7 +93,7 @@ Status report(const Words& words, const std::string& sitting, int* exit) {
   if (!words.google.empty()) KRN_TRY(write_text(words.google, report_google_benchmark(report, true)));
   if (!words.google_base.empty()) KRN_TRY(write_text(words.google_base, report_google_benchmark(report, false)));
   if (!words.html.empty()) {
-    KRN_TRY_LET(const nlohmann::json page, page_json(store, words.sitting));
+    KRN_TRY_LET(const nlohmann::json page, page_json(store, words.sitting, words.machine_class));
     KRN_TRY(write_text(words.html, page_html("Keirin: regression matrix", View::kMatrix, page)));
   }
   *exit = matrix::exit_code(report);
@@ -344,7 +344,8 @@ void add_matrix(CLI::App& app, int& exit_code) {
   merged->add_option("sources", words->sources, "stores")->required();
   CLI::App* reported = add("report", "say again what a store holds: its latest sitting, with the shards beside it",
                            [](Words& w, int* exit) { return report(w, w.sitting, exit); });
-  reported->add_option("--sitting", words->sitting, "this one alone");
+  CLI::Option* const alone = reported->add_option("--sitting", words->sitting, "this one alone");
+  reported->add_option("--class", words->machine_class, "the latest of this class of machines")->excludes(alone);
   add_reports(*reported, *words);
   CLI::App* history =
       add("history", "series over sittings of `run`, with steps and marks", [](Words& w, int*) -> Status {

@@ -121,9 +121,7 @@ class Worker {
     if (variant.starts_with(kCompiled)) {
       options.plugins = {variant.substr(kCompiled.size())};
       if (candidate.empty()) options.force = "compiled";
-    } else if (variant == "replay") {
-      options.only_candidate = "replay";
-    } else if (variant != "auto" && variant != "eager") {
+    } else if (variant != "auto" && variant != "eager" && variant != "replay") {
       return Status(Code::k_invalid_input, "no variant is called \"" + variant + "\"");
     }
     const Clock::time_point begin = Clock::now();
@@ -135,6 +133,10 @@ class Worker {
       if (std::none_of(found.begin(), found.end(),
                        [&](const PluginReport& report) { return report.used && report.name == plugin; }))
         return Status(Code::k_unsupported, "the plugin " + plugin + " is not here, or not usable");
+    }
+    if (variant == "replay") {  // what the race's own baseline is: on a GPU eager, its launches recorded
+      KRN_TRY_LET(const NamedDevice named, find_device(options.device, runtime_->plugins()));
+      options.only_candidate = named.device.kind == Device::kCpu ? "replay" : "eager+launch_replay";
     }
     KRN_TRY_LET(const std::string path, find_model(item.model, item.zoo()));
     KRN_TRY_LET(session_, Session::open(*runtime_, path, options));

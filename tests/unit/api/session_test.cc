@@ -205,6 +205,19 @@ TEST(Session, AForcedPlanIsMeasured) {
   EXPECT_NEAR(std::log(ratio / report->speedup), 0, 0.16) << explain_text(*report);
 }
 
+// No plan is built to be dropped where eager or its replay is asked for by name.
+TEST(Session, AReplayAskedForByNameBuildsNoPlan) {
+  Options options;
+  options.only_candidate = "replay";
+  auto session = open("mlp", options);
+  auto inputs = session->example_inputs(1);
+  auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_EQ(report->chosen, "replay");
+  EXPECT_TRUE(report->verified) << explain_text(*report);
+  for (const CandidateReport& c : report->candidates) EXPECT_EQ(c.plugin, "") << c.name;
+}
+
 TEST(Session, SizesAreNamedAndCheckedAgainstTheExport) {
   Options options;
   options.force = "eager";

@@ -432,6 +432,28 @@ TEST(MatrixJudge, AKilledSittingShowsWhatItDidNotReach) {
   EXPECT_EQ((*report_json(store_of(records), ""))["totals"], (json{{"unchanged", 2}}));
   EXPECT_EQ((*report_json(store_of(records), "s0"))["cells"].size(), 1u);
   EXPECT_EQ(report_json(store_of(records), "s9").status().code(), Code::k_invalid_input);
+  EXPECT_EQ((*report_json(store_of(records), "", "x86"))["totals"], (json{{"unchanged", 2}}));
+  EXPECT_EQ(report_json(store_of(records), "", "arm").status().code(), Code::k_invalid_input);
+}
+
+// A ratio over "the better of eager and replay" is there where replay was tried: on a GPU as eager's recording.
+TEST(MatrixJudge, OverTheBaselineOnlyWhereReplayWasTried) {
+  const auto rows = [](const Cell& replay, const std::string& device) {
+    std::vector<Record> records = sitting_of({replay, {.variant = "auto", .ratio = 0.5}}, "run");
+    json sitting = records[0].fields;
+    sitting["device"] = device;
+    records[0] = make_record("sitting", sitting);
+    return (*report_json(store_of(records), ""))["snapshot"];
+  };
+  const auto replay = [](const std::string& answers) { return Cell{.variant = "replay", .head_candidate = answers}; };
+  EXPECT_NEAR(rows(replay("replay"), "cpu")[0]["over_baseline"].get<double>(), 2, 0.01);
+  EXPECT_NEAR(rows(replay("eager+launch_replay"), "cuda")[0]["over_baseline"].get<double>(), 2, 0.01);
+  EXPECT_FALSE(rows(replay("replay"), "cuda:1")[0].contains("over_baseline")) << "launches that nobody recorded are no baseline of a GPU";
+  EXPECT_TRUE(rows({.variant = "replay", .status = "not_run", .head_candidate = ""}, "cuda")[0].contains("over_baseline"))
+      << "what cannot be recorded is no baseline";
+  const json alone = rows({.variant = "compiled:cpu"}, "cpu");
+  EXPECT_FALSE(alone[0].contains("over_baseline")) << "nobody asked for replay";
+  EXPECT_NEAR(alone[0]["over_eager"].get<double>(), 2, 0.01);
 }
 
 TEST(MatrixJudge, GatesComeFromSelfchecksOfThisMachine) {
