@@ -154,8 +154,9 @@ nlohmann::json to_json(const ModelReport& r) {
 nlohmann::json machine_json() {
   utsname system{};
   uname(&system);
+  const std::string flags = first_value("/proc/cpuinfo", "flags");
   return {{"cpu", first_value("/proc/cpuinfo", "model name")},
-          {"flags", first_value("/proc/cpuinfo", "flags")},
+          {"flags", flags.empty() ? first_value("/proc/cpuinfo", "Features") : flags},  // as x86 and as ARM calls them
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE)},
           {"kernel", std::string(system.release)},

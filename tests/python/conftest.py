@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the Python package share. They run the installed wheel (ci/python_tests); none needs a GPU."""
+import atexit
 import os
+import shutil
 import tempfile
 
 # A cache of this run alone, set before anything is imported: what an earlier run kept would be answered without compiling.
 os.environ["KEIRIN_CACHE"] = tempfile.mkdtemp(prefix="keirin-tests-")
+atexit.register(shutil.rmtree, os.environ["KEIRIN_CACHE"], ignore_errors=True)
 
 import pytest
 import torch

@@ -10,12 +10,16 @@ what answers.
 """
 
 import argparse
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 import time
 
-os.environ.setdefault("KEIRIN_CACHE", tempfile.mkdtemp(prefix="keirin-ddp-"))  # before keirin is imported; children have it too
+if "KEIRIN_CACHE" not in os.environ:  # before keirin is imported; children have it too
+    os.environ["KEIRIN_CACHE"] = tempfile.mkdtemp(prefix="keirin-ddp-")
+    atexit.register(shutil.rmtree, os.environ["KEIRIN_CACHE"], ignore_errors=True)
 
 import torch
 import torch.distributed as dist

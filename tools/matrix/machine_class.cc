@@ -8,6 +8,16 @@
 
 namespace keirin::tools::matrix {
 
+namespace {
+
+bool has(const nlohmann::json& machine, const char* flag) {
+  return (" " + machine.value("flags", "") + " ").find(std::string(" ") + flag + " ") != std::string::npos;
+}
+
+}  // namespace
+
+bool is_emulated(const nlohmann::json& machine) { return machine.value("arch", "unknown") != "x86_64" && has(machine, "sse2"); }
+
 std::string class_of(const nlohmann::json& machine) {
   if (const auto device = machine.find("device"); device != machine.end() && device->is_object()) {
     const std::string name = device->value("name", "");
@@ -21,11 +31,11 @@ std::string class_of(const nlohmann::json& machine) {
       if (model.starts_with(vendor)) model.erase(0, vendor.size());
     return fmt::format("{}-{}{}{}", name.substr(0, name.find(':')), device->value("arch", "unknown"), model.empty() ? "" : "-", model);
   }
-  const std::string flags = " " + machine.value("flags", "") + " ", arch = machine.value("arch", "unknown");
-  const auto has = [&](const char* flag) { return flags.find(std::string(" ") + flag + " ") != std::string::npos; };
+  const std::string arch = machine.value("arch", "unknown");
   std::string out = arch == "x86_64" ? "x86" : arch;
-  if (arch == "x86_64") out += has("avx512f") ? "-avx512" : has("avx2") ? "-avx2" : "-sse";
-  return out + fmt::format("-{}c{}", machine.value("cores", 0), has("hypervisor") ? "-vm" : "");
+  if (arch == "x86_64") out += has(machine, "avx512f") ? "-avx512" : has(machine, "avx2") ? "-avx2" : "-sse";
+  out += fmt::format("-{}c", machine.value("cores", 0));
+  return out + (is_emulated(machine) ? "-emulated" : has(machine, "hypervisor") ? "-vm" : "");
 }
 
 }  // namespace keirin::tools::matrix

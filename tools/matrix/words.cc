@@ -13,10 +13,12 @@
 #include <set>
 
 #include "core/api/devices.h"
+#include "core/exec/report.h"
 #include "core/host/plugins.h"
 #include "core/tune/instructions.h"
 #include "tools/matrix/bisect.h"
 #include "tools/matrix/imagined.h"
+#include "tools/matrix/machine_class.h"
 #include "tools/matrix/report.h"
 #include "tools/matrix/sitting.h"
 #include "tools/matrix/worker.h"
@@ -139,7 +141,8 @@ Status measure(Words& words, Purpose purpose, int* exit) {
   plan.purpose = purpose;
   plan.store = words.store;
   plan.gate = words.gate_percent / 100;
-  plan.counts_only |= InstructionCount::of_environment().has_value();  // an emulator's times mean nothing
+  // An emulator's times mean nothing.
+  plan.counts_only |= InstructionCount::of_environment().has_value() || is_emulated(machine_json());
   KRN_TRY_LET(std::vector<Case> set, read_case_set(words.set));
   // The name of a case, as a report's command to measure it once more gives, needs no set that holds it.
   if (const Result<Case> named = parse_case(words.pattern);

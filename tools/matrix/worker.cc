@@ -180,14 +180,18 @@ class Worker {
     return out;
   }
 
-  // Of a call after one that warms up, under an emulator that counts.
+  // Of the call that takes the least, among as many as there are sets of inputs, after as many that warm up: under an emulator that counts.
   Status count_instructions(json* counts) {
     const std::optional<InstructionCount> count = InstructionCount::of_environment();
     if (!count || !count->address()) return {};
     KRN_TRY(call(kInputSets));
-    const uint64_t before = count->now();
-    KRN_TRY(call(1));
-    (*counts)["instructions"] = count->now() - before;
+    uint64_t least = UINT64_MAX;
+    for (uint64_t i = 0; i < kInputSets; ++i) {
+      const uint64_t before = count->now();
+      KRN_TRY(call(1));
+      least = std::min(least, count->now() - before);
+    }
+    (*counts)["instructions"] = least;
     return {};
   }
 

@@ -678,6 +678,9 @@ TEST(MatrixClass, OfProcessorsAndOfDevices) {
   json machine = {{"arch", "x86_64"}, {"flags", "fpu avx2 avx512f hypervisor"}, {"cores", 2}};
   EXPECT_EQ(class_of(machine), "x86-avx512-2c-vm");
   EXPECT_EQ(class_of({{"arch", "aarch64"}, {"flags", ""}, {"cores", 16}}), "aarch64-16c");
+  EXPECT_EQ(class_of({{"arch", "aarch64"}, {"flags", "fp asimd sve"}, {"cores", 16}}), "aarch64-16c");
+  EXPECT_EQ(class_of({{"arch", "aarch64"}, {"flags", "fpu sse2 avx2 hypervisor"}, {"cores", 2}}), "aarch64-2c-emulated")
+      << "the flags are those of the machine below";
   machine["device"] = {{"name", "cuda:1"}, {"model", "NVIDIA H100 80GB HBM3"}, {"arch", "sm_90"}};
   EXPECT_EQ(class_of(machine), "cuda-sm_90-h100-80gb-hbm3") << "whatever its number and the processor beside it";
   machine["device"] = {{"name", "rocm:0"}, {"model", "AMD Instinct MI300X"}, {"arch", "gfx942"}};
