@@ -31,7 +31,7 @@ def main() -> None:
     words.add_argument("models", nargs="*", default=[str(small / f"{name}.pt2") for name in ("mlp", "decoder_decode", "dlrm", "unet")])
     words.add_argument("--callers", type=int, default=4)
     words.add_argument("--rounds", type=int, default=5)
-    args = words.parse_args()
+    args = words.parse_intermixed_args()
     print("| model | regions | KiB | here us | worker us | more us | beyond copies us | calls/s here | calls/s worker |")
     print("|---|---|---|---|---|---|---|---|---|")
     for model in args.models:

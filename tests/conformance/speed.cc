@@ -176,6 +176,20 @@ class Timing {
     return services_.allocate({DType::k_u8, {1}, {1}, device_}).status();
   }
 
+  // What LibTorch answers, in the strides that the case asks for: it may answer with a view. `wide`: in fp64.
+  Result<std::vector<TensorRef>> answer(const Case& c, const Operands& operands, bool wide) {
+    CallOptions call{device_, std::nullopt};
+    if (wide) call.float_dtype = DType::k_f64;
+    KRN_TRY_LET(std::vector<TensorRef> out, evaluate(c.graph, nullptr, operands.inputs, operands.constants, call));
+    for (size_t o = 0; o < out.size(); ++o) {
+      const Type& type = c.graph.type(c.graph.outputs[o].value);
+      KRN_TRY_LET(TensorRef laid, services_.allocate({out[o]->dtype(), type.sizes, type.strides, device_}));
+      KRN_TRY(services_.copy(laid, out[o]));
+      out[o] = std::move(laid);
+    }
+    return out;
+  }
+
   // Empty, or what is wrong with the answer.
   std::string judged(const Case& c, const std::vector<TensorRef>& referee, const std::vector<TensorRef>& eager,
                      const std::vector<TensorRef>& own) {
@@ -200,9 +214,8 @@ class Timing {
       if (compiled.ok()) {
         calls.push_back(std::make_unique<PluginCall>(c, std::move(*compiled), operands, services_, device_));
         if (referee.empty()) {
-          const CallOptions here{device_, std::nullopt}, wide{device_, DType::k_f64};
-          KRN_TRY_LET(eager, evaluate(c.graph, nullptr, operands.inputs, operands.constants, here));
-          KRN_TRY_LET(referee, evaluate(c.graph, nullptr, operands.inputs, operands.constants, wide));
+          KRN_TRY_LET(eager, answer(c, operands, false));
+          KRN_TRY_LET(referee, answer(c, operands, true));
         }
         Status status = calls.back()->make_workspace();
         if (status.ok()) status = calls.back()->run();
