@@ -3,8 +3,7 @@
 // The loops of XNNPACK on the host's threads. XNNPACK runs each operator as a loop over up to six axes, the last ones in tiles, and calls a
 // function of its thread pool for it. This library has functions of those names, which hand the loop to `krn.host.threads`. It needs
 // XNNPACK and is opened with RTLD_DEEPBIND: what it brings looks for names here first, so that XNNPACK, and nobody else in the process,
-// gets these. A pool of XNNPACK's own would be a second set of threads beside those of the host, which still spin when XNNPACK begins:
-// on two cores a U-Net of fifty small regions took eight times as long for it.
+// gets these. A pool of XNNPACK's own would be a second set of threads beside those of the host, which still spin when XNNPACK begins.
 #include "threads.h"
 
 #include <algorithm>
