@@ -48,8 +48,6 @@ Result<nlohmann::json> measure(const std::string& where, const std::string& mode
   int64_t bytes = 0;
   for (const auto* tensors : {&inputs, &outputs})
     for (const TensorRef& tensor : *tensors) bytes += tensor->storage_bytes();
-  int regions = 0;
-  for (const StepReport& step : report.steps) regions += step.choice != "eager";
   Status failed;
   const auto call = [&] { return session->call(inputs).status(); };
   (void)median_us(0.5, call, failed);
@@ -81,8 +79,8 @@ Result<nlohmann::json> measure(const std::string& where, const std::string& mode
   (void)several(1.0);
   const double calls_per_s = several(2.0);
   KRN_TRY(failed);
-  return nlohmann::json{{"regions", regions}, {"bytes", bytes},         {"chosen", report.chosen},
-                        {"call_us", call_us}, {"copy_us", copy_us}, {"calls_per_s", calls_per_s}};
+  return nlohmann::json{
+      {"bytes", bytes}, {"chosen", report.chosen}, {"call_us", call_us}, {"copy_us", copy_us}, {"calls_per_s", calls_per_s}};
 }
 
 }  // namespace

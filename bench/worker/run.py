@@ -32,8 +32,8 @@ def main() -> None:
     words.add_argument("--callers", type=int, default=4)
     words.add_argument("--rounds", type=int, default=5)
     args = words.parse_intermixed_args()
-    print("| model | regions | KiB | here us | worker us | more us | beyond copies us | calls/s here | calls/s worker |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| model | KiB | here us | worker us | more us | beyond copies us | calls/s here | calls/s worker |")
+    print("|---|---|---|---|---|---|---|---|")
     for model in args.models:
         found = {"process": [], "worker": []}
         for turn in range(args.rounds):
@@ -43,7 +43,7 @@ def main() -> None:
                   for where, rows in found.items()}
         one, here, there = found["worker"][0], middle["process"], middle["worker"]
         more = there["call_us"] - here["call_us"]
-        print(f"| {Path(model).stem} | {one['regions']} | {one['bytes'] / 1024:.1f} | {here['call_us']:.1f} | {there['call_us']:.1f} | "
+        print(f"| {Path(model).stem} | {one['bytes'] / 1024:.1f} | {here['call_us']:.1f} | {there['call_us']:.1f} | "
               f"{more:.1f} | {more - there['copy_us']:.1f} | {here['calls_per_s']:.0f} | {there['calls_per_s']:.0f} |", flush=True)
 
 

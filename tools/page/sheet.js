@@ -68,7 +68,7 @@ function speedPart(speed, name) {
                                    note(each).startsWith("disturbed") ? "disturbed" : note(each) || "–")
             },
             {
-              name: "",
+              name: "interval",
               value: (each) => own(each).ratio,
               show: (each) => smallInterval(
                   x, own(each).ratio, range(each), each.operator + " of " + each.dtype + ": eager's time over " + name + "'s")

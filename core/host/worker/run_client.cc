@@ -31,11 +31,11 @@ RunProcesses::RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono
 
 RunProcesses::Held::~Held() {
   if (!all_) return;
-  {
-    const std::lock_guard guard(all_->mutex_);
-    all_->held_ &= ~bit(number_);
-  }
-  all_->freed_.notify_all();  // those who wait want different ones
+  const std::lock_guard guard(all_->mutex_);
+  all_->held_ &= ~bit(number_);
+  const auto can_use = [this](const Waiter* waiter) { return (waiter->usable & bit(number_)) != 0; };
+  const auto first = std::find_if(all_->waiting_.begin(), all_->waiting_.end(), can_use);
+  if (first != all_->waiting_.end()) (*first)->freed.notify_one();
 }
 
 std::optional<size_t> RunProcesses::free_one(uint32_t among) const {
@@ -54,7 +54,10 @@ RunProcesses::Held RunProcesses::hold(uint32_t usable, bool may_spread) {
   }
   if (!found) {
     const Clock::time_point begin = Clock::now();
-    freed_.wait(guard, [&] { return (found = free_one(usable)).has_value(); });
+    Waiter waiter{usable, {}};
+    const auto place = waiting_.insert(waiting_.end(), &waiter);
+    waiter.freed.wait(guard, [&] { return (found = free_one(usable)).has_value(); });
+    waiting_.erase(place);
     waited_ += Clock::now() - begin;
   }
   held_ |= bit(*found);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,15 +65,19 @@ class RunProcesses {
   const std::chrono::milliseconds run_deadline;
 
  private:
+  struct Waiter {
+    uint32_t usable;
+    std::condition_variable freed;
+  };
   std::optional<size_t> free_one(uint32_t among) const;
 
   const WorkerPlugin plugin_;
   const WorkerLimits limits_;
   const size_t most_;
   std::mutex mutex_;  // guards what follows
-  std::condition_variable freed_;
   std::array<std::unique_ptr<RunProcess>, kMost> processes_;  // the first is there, others when they are needed; then for good
   uint32_t held_ = 0;                                         // bits by number
+  std::list<Waiter*> waiting_;                                // in the order in which they came
   std::chrono::nanoseconds waited_{0};
 };
 
