@@ -71,15 +71,20 @@ struct PlanGuard {
   std::function<std::string(const Tensors& inputs, const Tensors& outputs)> check;
   std::function<void(const std::string& what)> revoke;
 
-  // Whether this call is one of the first three or one in sample_rate.
-  bool takes_sample() {
-    const uint64_t n = record->calls.fetch_add(1, std::memory_order_relaxed);
-    return sample_rate > 0 && (n < 3 || n % sample_rate == 0);
-  }
+  // Whether this call is one of the first three, or the one that is taken of each sample_rate in a row.
+  bool takes_sample() { return is_taken(record->calls.fetch_add(1, std::memory_order_relaxed), sample_rate); }
   // The same of calls that eager answered in the plan's place.
-  bool takes_shadow() {
-    const uint64_t n = record->shadowed.fetch_add(1, std::memory_order_relaxed);
-    return shadow_rate > 0 && (n < 3 || n % shadow_rate == 0);
+  bool takes_shadow() { return is_taken(record->shadowed.fetch_add(1, std::memory_order_relaxed), shadow_rate); }
+
+ private:
+  // Which one of a row is taken is as good as drawn: a plan that is wrong in every k-th call would never meet one at a fixed place.
+  static bool is_taken(uint64_t n, uint64_t rate) {
+    if (rate == 0 || n < 3) return rate > 0;
+    const uint64_t row = n / rate;
+    uint64_t x = row * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+    x ^= x >> 32;
+    return n - row * rate == x % rate;
   }
 };
 

@@ -52,6 +52,21 @@ std::string verdict(const ModelReport& r) {
   return "compiled (" + r.chosen + ")" + (counts_instructions(r) ? ", by counts" : "");
 }
 
+// Who has the regions of what was chosen: "xnnpack 2". Empty where eager answers or steps are not known.
+std::map<std::string, int> regions_by_plugin(const ModelReport& r) {
+  std::map<std::string, int> out;
+  if (r.steps_of != r.chosen) return out;
+  for (const StepReport& step : r.steps)
+    if (step.choice != "eager") ++out[step.choice];
+  return out;
+}
+
+std::string text_of(const std::map<std::string, int>& counts) {
+  std::string out;
+  for (const auto& [name, count] : counts) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, count);
+  return out.empty() ? "-" : out;
+}
+
 nlohmann::json size_json(const SizeReport& size) {
   nlohmann::json range = {size.min, nullptr};
   if (size.max > 0) range[1] = size.max;
@@ -173,8 +188,10 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   const std::string unit = reports.empty() ? "ms" : keirin::unit(reports.front());
   std::vector<std::vector<std::string>> rows = {{"model", "device", "eager " + unit, "replay " + unit, "compiled " + unit, "speedup [95 %]",
                                                  "of limit", "compile s", "peak MB (eager)", "max error (eager)", "nodes compiled",
-                                                 "generated", "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s", "verdict"}};
+                                                 "regions", "generated", "pays back", "p50 ms", "p90 ms", "p99 ms", "samples/s",
+                                                 "verdict"}};
   double log_sum = 0;
+  std::map<std::string, int> regions;
   int64_t nodes = 0, compiled = 0, opaque = 0, verified = 0, slower = 0, generated = 0, generating = 0, faster = 0, disturbed = 0;
   for (const ModelReport& r : reports) {
     if (r.disturbed.empty()) log_sum += std::log(r.speedup);
@@ -182,20 +199,21 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
     nodes += r.nodes, compiled += r.nodes_compiled, opaque += r.nodes_opaque;
     verified += r.verified, slower += r.disturbed.empty() && r.speedup < 1, faster += r.pays_back_after_calls > 0;
     generated += r.kernels_generated, generating += r.kernels_generated > 0;
+    for (const auto& [plugin, count] : regions_by_plugin(r)) regions[plugin] += count;
     rows.push_back({model_at_sizes(r), r.device, cost(r, r.eager_ms), cost(r, r.eager_replay_ms),
                     cost(r, r.compiled_ms), ratio(r), share_of_limit(r) > 0 ? fmt::format("{:.0f} %", share_of_limit(r) * 100) : "-",
                     fmt::format("{:.2f}", r.compile_seconds),
                     fmt::format("{:.0f} ({:.0f})", static_cast<double>(r.peak_bytes) / 1e6, static_cast<double>(r.eager_peak_bytes) / 1e6),
                     fmt::format("{:.1e} ({:.1e})", r.max_error, r.eager_error),
                     fmt::format("{}/{}", r.nodes_compiled, r.nodes) + (r.nodes_opaque ? fmt::format(" ({} opaque)", r.nodes_opaque) : ""),
-                    std::to_string(r.kernels_generated),
+                    text_of(regions_by_plugin(r)), std::to_string(r.kernels_generated),
                     r.pays_back_after_calls ? fmt::format("{} calls", r.pays_back_after_calls) : "-", milliseconds(r.latency.p50_ms),
                     milliseconds(r.latency.p90_ms), milliseconds(r.latency.p99_ms),
                     r.latency.calls ? fmt::format("{:.0f}", r.latency.samples_per_s) : "-", verdict(r)});
   }
   static const std::vector<std::string> kFirstOut = {
       "generated", "p90 ms",         "peak MB (eager)",   "device",    "samples/s",     "p99 ms", "p50 ms", "compile s",
-      "of limit",  "nodes compiled", "max error (eager)", "pays back", "replay " + unit};
+      "of limit",  "nodes compiled", "max error (eager)", "pays back", "replay " + unit, "regions"};
   std::string out = render_table(rows, kFirstOut, width);
   if (reports.size() < 2) return out;
   const auto told = static_cast<int64_t>(reports.size()) - disturbed;
@@ -206,6 +224,7 @@ std::string bench_table(const std::vector<ModelReport>& reports, size_t width) {
   if (disturbed > 0)
     out += fmt::format("disturbed: {} of {} rows have no figures, because other programs used the machine; run it again when it is quiet\n",
                        disturbed, reports.size());
+  if (!regions.empty()) out += fmt::format("regions that were chosen, by plugin: {}\n", text_of(regions));
   out +=
       fmt::format("nodes: {}, compiled {:.1f} %, opaque {:.1f} %; kernels for which code was generated: {}, in {} of {} rows\n", nodes,
                   static_cast<double>(compiled) * per_node, static_cast<double>(opaque) * per_node, generated, generating, reports.size());

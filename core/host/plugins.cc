@@ -270,13 +270,13 @@ class Host final : public PluginHost {
         worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, options_.background});
   }
 
-  std::shared_ptr<RunClient> run_worker_for(const Candidate& c, const UsedDevice& device) {
+  std::shared_ptr<RunProcesses> run_worker_for(const Candidate& c, const UsedDevice& device) {
     if (options_.run_in == RunIn::kProcess) return nullptr;
     if (device.torch_device().kind != Device::kCpu) {
       tell(c.manifest.name + ": " + device.name() + " runs in this process: workers take CPU tensors only");
       return nullptr;
     }
-    return std::make_shared<RunClient>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
+    return std::make_shared<RunProcesses>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
                                        options_.run_deadline);
   }
 

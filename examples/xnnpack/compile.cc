@@ -3,6 +3,7 @@
 // From a region to a subgraph of XNNPACK and its runtime. First what crosses the border is found and numbered, then values and nodes are
 // defined in the region's order. XNNPACK itself fuses a clamp into what is before it.
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 
@@ -63,7 +64,7 @@ class Compiler {
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
-  void compile(pthreadpool_t pool) {
+  void compile() {
     const std::vector<std::string> reasons = why_not(graph_);
     for (const std::string& why : reasons)
       if (!why.empty()) throw Error(KRN_STATUS_unsupported, why);
@@ -75,15 +76,17 @@ class Compiler {
     check(engine().xnn_create_subgraph(static_cast<uint32_t>(program_.borders.size()), 0, &subgraph_), "making a subgraph");
     for (const auto& [key, id] : ids_) define(key.first, key.second, id, nullptr);
     for (uint32_t n = 0; n < top_.num_nodes; ++n) add_node(*krn_graph_node(&graph_, top_.first_node + n));
-    // Its threads go to sleep when a region is done, for what comes next is other people's.
-    check(engine().xnn_create_runtime_v2(subgraph_, pool, XNN_FLAG_YIELD_WORKERS, &program_.runtime), "making a runtime");
+    program_.threads = host_threads();
+    check(engine().xnn_create_runtime_v2(subgraph_, program_.threads.get(), 0, &program_.runtime), "making a runtime");
   }
 
  private:
   using Key = std::pair<uint32_t, Form>;  // a value, and how XNNPACK sees it
 
+  // What is read of the operand: it, or what is broadcast to it.
+  uint32_t read(const krn_gnode& node, uint32_t operand) const { return source_of(graph_, krn_graph_operand(&graph_, &node, operand)); }
   Form wanted(const krn_gnode& node, uint32_t operand) const {
-    return is_window(node.op) ? Form::kImage : form_of(graph_, krn_graph_operand(&graph_, &node, operand));
+    return is_window(node.op) || node.op == kOp_relayout ? Form::kImage : form_of(graph_, read(node, operand));
   }
   // A window's result is an image in XNNPACK, whatever it is outside.
   Form made_as(const krn_gnode& node) const { return is_window(node.op) ? Form::kImage : form_of(graph_, node.first_result); }
@@ -103,7 +106,7 @@ class Compiler {
     b.reorder = form != form_of(graph_, value);
     b.bytes = static_cast<uint64_t>(elements_of(graph_, value)) * sizeof(float);
     b.offset = reserve(b.bytes);
-    if (b.reorder) std::copy_n(krn_graph_sizes(&graph_, krn_graph_value_type(&graph_, value)), 4, b.sizes.begin());
+    if (b.reorder) std::copy_n(sizes_in_memory(graph_, value).begin(), 4, b.sizes.begin());
     ids_[{value, form}] = b.id;
     program_.borders.push_back(b);
   }
@@ -113,8 +116,9 @@ class Compiler {
       const krn_gnode& node = *krn_graph_node(&graph_, top_.first_node + n);
       made_by_[node.first_result] = &node;
       for (uint32_t k = 0; k < node.num_operands; ++k) {
-        const uint32_t value = krn_graph_operand(&graph_, &node, k);
-        if (is_packed(node.op, k) || krn_graph_value(&graph_, value)->producer != KRN_NONE) continue;
+        if (is_packed(node.op, k)) continue;
+        const uint32_t value = read(node, k);
+        if (krn_graph_value(&graph_, value)->producer != KRN_NONE) continue;
         if (ids_.count({value, wanted(node, k)})) continue;
         add_border(value, wanted(node, k), krn_graph_value(&graph_, value)->result, false, false);
       }
@@ -127,13 +131,16 @@ class Compiler {
       for (uint32_t o = 0; o < top_.num_outputs; ++o) {
         const krn_goutput& output = *krn_graph_output(&graph_, top_.first_output + o);
         if ((output.alias_input != KRN_NONE) != updates) continue;
+        const krn_gnode* const maker = made_by(graph_, output.value);
+        if (maker && (maker->op == kOp_expand || maker->op == kOp_full || maker->op == kOp_relayout))
+          throw Error(KRN_STATUS_unsupported, "a value leaves the region that is nowhere in memory");
         const auto made = made_by_.find(output.value);
         if (made != made_by_.end() && written.emplace(output.value, o).second) {
           add_border(output.value, made_as(*made->second), o, true, updates);
           continue;
         }
         const krn_gtype& type = *krn_graph_value_type(&graph_, output.value);
-        if (type.dtype != kDType_f32 || form_of(graph_, output.value) == Form::kOther)
+        if (type.dtype != kDType_f32 || form_of(graph_, output.value) == Form::kOther || repeats(graph_, output.value))
           throw Error(KRN_STATUS_unsupported, "an input that is an output, and no dense f32");
         Copy copy;
         copy.from_input = made == made_by_.end();
@@ -147,9 +154,8 @@ class Compiler {
   }
 
   uint32_t define(uint32_t value, Form form, uint32_t external, const float* data) {
-    const krn_gtype& type = *krn_graph_value_type(&graph_, value);
-    const int64_t* const sizes = krn_graph_sizes(&graph_, &type);
-    std::vector<size_t> dims(sizes, sizes + type.rank);
+    const std::vector<int64_t> sizes = sizes_in_memory(graph_, value);
+    std::vector<size_t> dims(sizes.begin(), sizes.end());
     if (form == Form::kImage) dims = {dims[0], dims[2], dims[3], dims[1]};
     if (dims.empty()) dims.push_back(1);
     const bool border = external != XNN_INVALID_VALUE_ID;
@@ -189,9 +195,51 @@ class Compiler {
     return to.data();
   }
 
-  void add_node(const krn_gnode& node) {
+  uint32_t number(float value) {
+    const std::vector<float>& held = program_.filters.emplace_back(XNN_EXTRA_BYTES / sizeof(float) + 1, value);
+    const size_t one = 1;
+    uint32_t id = 0;
+    check(engine().xnn_define_tensor_value(subgraph_, xnn_datatype_fp32, 1, &one, held.data(), XNN_INVALID_VALUE_ID, 0, &id),
+          "defining a number");
+    return id;
+  }
+
+  // A value between two nodes of XNNPACK that the region knows as one.
+  uint32_t between(const krn_gnode& node) { return define(node.first_result, made_as(node), XNN_INVALID_VALUE_ID, nullptr); }
+
+  // x clamp(x + 3, 0, 6) / 6, or the same without x. XNNPACK's own hardswish is off by more than eager's.
+  void add_hard(const krn_gnode& node, uint32_t x, uint32_t out) {
     const Engine& e = engine();
-    const auto in = [&](uint32_t k) { return id_of(krn_graph_operand(&graph_, &node, k), wanted(node, k)); };
+    const uint32_t clamped = between(node);
+    check(e.xnn_define_add2(subgraph_, 0, 6, x, number(3), clamped, 0), "defining a node");
+    uint32_t whole = clamped;
+    if (node.op == kOp_hardswish) {
+      whole = between(node);
+      check(e.xnn_define_multiply2(subgraph_, -kInfinity, kInfinity, x, clamped, whole, 0), "defining a node");
+    }
+    check(e.xnn_define_multiply2(subgraph_, -kInfinity, kInfinity, whole, number(1.0f / 6), out, 0), "defining a node");
+  }
+
+  void add_silu(const krn_gnode& node, uint32_t x, uint32_t out) {
+    const uint32_t sigmoid = between(node);
+    check(engine().xnn_define_sigmoid(subgraph_, x, sigmoid, 0), "defining a node");
+    check(engine().xnn_define_multiply2(subgraph_, -kInfinity, kInfinity, x, sigmoid, out, 0), "defining a node");
+  }
+
+  void add_node(const krn_gnode& node) {
+    if (node.op == kOp_expand || node.op == kOp_full) return;  // who reads them reads what is broadcast
+    if (node.op == kOp_relayout) {                              // the border has done it
+      ids_[{node.first_result, Form::kImage}] = ids_.at({krn_graph_operand(&graph_, &node, 0), Form::kImage});
+      return;
+    }
+    const Engine& e = engine();
+    const auto in = [&](uint32_t k) {
+      const uint32_t value = read(node, k);
+      if (!is_number(graph_, value)) return id_of(value, wanted(node, k));
+      const krn_gattr* const attr = krn_graph_find_attr(&graph_, made_by(graph_, value), kAttr_value_d);
+      if (!attr) throw Error(KRN_STATUS_invalid_input, "a number of the region has no value");
+      return number(static_cast<float>(std::bit_cast<double>(attr->bits)));
+    };
     const uint32_t x = in(0), out = id_of(node.first_result, made_as(node));
     const auto done = [](xnn_status status) { check(status, "defining a node"); };
     switch (node.op) {
@@ -216,6 +264,9 @@ class Compiler {
       case kOp_neg: return done(e.xnn_define_negate(subgraph_, x, out, 0));
       case kOp_sigmoid: return done(e.xnn_define_sigmoid(subgraph_, x, out, 0));
       case kOp_sqrt: return done(e.xnn_define_square_root(subgraph_, x, out, 0));
+      case kOp_silu: return add_silu(node, x, out);
+      case kOp_hardsigmoid:
+      case kOp_hardswish: return add_hard(node, x, out);
       case kOp_floor: return done(e.xnn_define_floor(subgraph_, x, out, 0));
       case kOp_ceil: return done(e.xnn_define_ceiling(subgraph_, x, out, 0));
       case kOp_round: return done(e.xnn_define_bankers_rounding(subgraph_, x, out, 0));
@@ -281,28 +332,10 @@ Program::~Program() {
   if (runtime) engine().xnn_delete_runtime(runtime);
 }
 
-pthreadpool_t Pool::get() {
-  const Host& h = host();
-  if (h.role != KRN_ROLE_RUN || !h.threads || !h.threads->num_threads) return nullptr;
-  const std::lock_guard guard(mutex_);
-  if (!made_) {
-    const int32_t threads = h.threads->num_threads(h.host);
-    if (threads > 1) pool_ = engine().pthreadpool_create(static_cast<size_t>(threads));
-    made_ = true;
-  }
-  return pool_;
-}
-
-void Pool::close() {
-  const std::lock_guard guard(mutex_);
-  if (pool_) engine().pthreadpool_destroy(pool_);
-  pool_ = nullptr;
-}
-
-std::unique_ptr<Program> compile(const Region& region, pthreadpool_t pool) {
+std::unique_ptr<Program> compile(const Region& region) {
   auto program = std::make_unique<Program>();
   program->region.assign(reinterpret_cast<const char*>(region.hash), 32);
-  Compiler(region, *program).compile(pool);
+  Compiler(region, *program).compile();
   return program;
 }
 

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,30 +16,26 @@
 
 namespace xnnpack_plugin {
 
-// The threads of XNNPACK, as many as the host computes with, the caller's being one of them. Made at the first compile in a process that
-// runs what it compiles; null where one thread is all.
-class Pool {
- public:
-  ~Pool() { close(); }
-  pthreadpool_t get();
-  void close();
-
- private:
-  std::mutex mutex_;
-  pthreadpool_t pool_ = nullptr;
-  bool made_ = false;
-};
-
 enum class Form : uint8_t { kRows, kImage, kOther };
 
 // support.cc
-std::unique_ptr<keirin::kit::Device> make_device(std::shared_ptr<Pool> pool);
-int64_t elements_of(const krn_graph& graph, uint32_t value);
+std::unique_ptr<keirin::kit::Device> make_device();
+// Of an input that repeats itself along an axis (a stride of 0) there is 1 on that axis; else the value's sizes.
+std::vector<int64_t> sizes_in_memory(const krn_graph& graph, uint32_t value);
+bool repeats(const krn_graph& graph, uint32_t value);
+int64_t elements_of(const krn_graph& graph, uint32_t value);  // in memory
 bool is_rows(const krn_graph& graph, uint32_t value);
 // An image where both orders are the same memory.
 Form form_of(const krn_graph& graph, uint32_t value);
 // For each node of the region, in order: empty if the plugin runs it, else the reason it cannot.
 std::vector<std::string> why_not(const krn_graph& graph);
+
+// The node that makes the value; null for an input.
+const krn_gnode* made_by(const krn_graph& graph, uint32_t value);
+// What is broadcast to the value, which may be itself.
+uint32_t source_of(const krn_graph& graph, uint32_t value);
+// Whether the region says what the value is: one number.
+bool is_number(const krn_graph& graph, uint32_t value);
 
 const int64_t* list_of(const krn_graph& graph, const krn_gnode& node, uint32_t key);
 int64_t number_of(const krn_graph& graph, const krn_gnode& node, uint32_t key);
@@ -79,12 +74,13 @@ struct Program {
   std::vector<Copy> copies;
   uint64_t workspace_bytes = 0;
   std::vector<std::vector<float>> filters;  // in XNNPACK's order; it may read them as long as the runtime lives
+  std::unique_ptr<pthreadpool> threads;     // of the runtime
   xnn_runtime_t runtime = nullptr;
   std::string region;  // its hash, 32 bytes
 };
 
 // Packs the weights. In the compile child, which has none, zeros stand for them: what XNNPACK refuses, it refuses there.
-std::unique_ptr<Program> compile(const keirin::kit::Region& region, pthreadpool_t pool);
+std::unique_ptr<Program> compile(const keirin::kit::Region& region);
 
 // artifact.cc
 std::string artifact_token();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LibTorch carries an XNNPACK of its own and exports it, as it does its thread pool. A plugin that is linked with -lXNNPACK would have its
-// calls bound to LibTorch's functions, which are of another year and take other arguments. So both libraries are opened with
-// RTLD_DEEPBIND: they look for a name in themselves first. The pool comes before XNNPACK, so that it is a root of its own and its own
-// calls stay in it, too.
+// calls bound to LibTorch's functions, which are of another year and take other arguments. So libxnnpack_threads.so, which needs XNNPACK,
+// is opened with RTLD_DEEPBIND: it and what it brings look for a name among themselves first.
 #include "engine.h"
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <string>
 
 namespace xnnpack_plugin {
@@ -15,11 +15,30 @@ namespace {
 
 using keirin::kit::Error;
 
-void* open_library(const char* name) {
-  void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+// Beside the plugin's own library.
+std::string threads_library() {
+  Dl_info self{};
+  ::dladdr(reinterpret_cast<const void*>(&engine), &self);
+  const std::string path = self.dli_fname ? self.dli_fname : "";
+  return path.substr(0, path.rfind('/') + 1) + "libxnnpack_threads.so";
+}
+
+bool somebody_elses() {
+  static const bool kIs = [] {
+    void* const already = ::dlopen(XNNPACK_SONAME, RTLD_NOW | RTLD_NOLOAD);
+    if (already) ::dlclose(already);
+    return already != nullptr;
+  }();
+  return kIs;
+}
+
+void* open_library() {
+  (void)somebody_elses();  // asked before it is ours
+  const std::string path = threads_library();
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
   if (!library) {
     const char* const why = ::dlerror();
-    throw Error(KRN_STATUS_unsupported, std::string(name) + " cannot be opened (" + (why ? why : "no reason given") +
+    throw Error(KRN_STATUS_unsupported, path + " cannot be opened (" + (why ? why : "no reason given") +
                                             "): install Debian's libxnnpack0 or build the plugin for the one that is here");
   }
   return library;
@@ -35,13 +54,9 @@ void find(void* library, const char* name, F& to) {
 
 Engine open_engine() {
   Engine out;
-  void* const pool = open_library(PTHREADPOOL_SONAME);
-  void* const library = open_library(XNNPACK_SONAME);
+  void* const library = open_library();
 #define FIND(name) find(library, #name, out.name);
   XNNPACK_FUNCTIONS(FIND)
-#undef FIND
-#define FIND(name) find(pool, #name, out.name);
-  PTHREADPOOL_FUNCTIONS(FIND)
 #undef FIND
   const xnn_status status = out.xnn_initialize(nullptr);
   if (status != xnn_status_success)
@@ -54,6 +69,12 @@ Engine open_engine() {
 const Engine& engine() {
   static const Engine kEngine = open_engine();
   return kEngine;
+}
+
+std::unique_ptr<pthreadpool> host_threads() {
+  const keirin::kit::Host& h = keirin::kit::host();
+  if (somebody_elses() || h.role != KRN_ROLE_RUN || !h.threads || !h.threads->parallel_for || !h.threads->num_threads) return nullptr;
+  return std::make_unique<pthreadpool>(pthreadpool{h.threads, h.host, std::max(1, h.threads->num_threads(h.host))});
 }
 
 krn_code code_of(xnn_status status) noexcept {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XNNPACK and its thread pool, opened at run time: a table of the functions that are used, found by name. Any thread.
+// XNNPACK, opened at run time: a table of the functions that are used, found by name. Any thread.
 #pragma once
 
-#include <pthreadpool.h>
 #include <xnnpack.h>
 
+#include <memory>
+
 #include "plugins/kit/plugin.h"
+#include "threads.h"
 
 namespace xnnpack_plugin {
 
@@ -17,17 +19,19 @@ namespace xnnpack_plugin {
   F(xnn_define_static_reshape) F(xnn_define_add2) F(xnn_define_subtract) F(xnn_define_multiply2) F(xnn_define_divide)            \
   F(xnn_define_maximum2) F(xnn_define_minimum2) F(xnn_define_clamp) F(xnn_define_abs) F(xnn_define_negate) F(xnn_define_sigmoid) \
   F(xnn_define_square_root) F(xnn_define_floor) F(xnn_define_ceiling) F(xnn_define_bankers_rounding)
-#define PTHREADPOOL_FUNCTIONS(F) F(pthreadpool_create) F(pthreadpool_destroy)
 
 struct Engine {
 #define DECLARE(name) decltype(&::name) name = nullptr;
   XNNPACK_FUNCTIONS(DECLARE)
-  PTHREADPOOL_FUNCTIONS(DECLARE)
 #undef DECLARE
 };
 
 // Opened and initialised once per process, never closed. Throws kit::Error(unsupported) with the reason.
 const Engine& engine();
+
+// The host's threads as XNNPACK takes them; null where it computes on the caller's thread: in a process that compiles and does not run, and
+// where somebody else brought this XNNPACK into the process, bound to a pool of theirs. It has to outlive a runtime that was given it.
+std::unique_ptr<pthreadpool> host_threads();
 
 // Throws what XNNPACK refused; `what` says what was tried.
 void check(xnn_status status, const char* what);

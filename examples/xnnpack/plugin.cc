@@ -7,20 +7,14 @@ namespace xnnpack_plugin {
 
 class Plugin final : public keirin::kit::Plugin {
  public:
-  // Executables that outlive the plugin run no more; so the threads end here.
-  ~Plugin() override { pool_->close(); }
-
   std::unique_ptr<keirin::kit::Device> enumerate(const krn_hw& hardware, std::string& why_not) override {
     constexpr int32_t kDlpackCpu = 1;
     if (hardware.torch_type != kDlpackCpu) {
       why_not = "XNNPACK runs on the CPU only";
       return nullptr;
     }
-    return make_device(pool_);
+    return make_device();
   }
-
- private:
-  const std::shared_ptr<Pool> pool_ = std::make_shared<Pool>();
 };
 
 static std::unique_ptr<keirin::kit::Plugin> make(const keirin::kit::Host&, const krn_config&) {

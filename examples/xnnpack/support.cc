@@ -13,8 +13,6 @@ using keirin::kit::Error;
 
 class Device final : public keirin::kit::Device {
  public:
-  explicit Device(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
-
   void describe(krn_device_desc& out) const override {
     out.name = keirin::kit::str("XNNPACK on the host CPU");
     out.arch = keirin::kit::str("host");
@@ -40,7 +38,7 @@ class Device final : public keirin::kit::Device {
                                                    const krn_options& options) override {
     if (options.candidate > 0) throw Error(KRN_STATUS_unsupported, "xnnpack has one way only");
     stop_if_cancelled(options);
-    return make_executable(xnnpack_plugin::compile(region, pool_->get()));
+    return make_executable(xnnpack_plugin::compile(region));
   }
 
   uint32_t check(std::string_view token) const override { return token == artifact_token() ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT; }
@@ -48,7 +46,7 @@ class Device final : public keirin::kit::Device {
   std::unique_ptr<keirin::kit::Executable> load(const keirin::kit::Region& region, std::string_view token, std::string_view body) override {
     if (token != artifact_token()) throw Error(KRN_STATUS_version, "the artifact is of another form, or of another XNNPACK");
     check_artifact(body, {reinterpret_cast<const char*>(region.hash), 32});
-    return make_executable(xnnpack_plugin::compile(region, pool_->get()));
+    return make_executable(xnnpack_plugin::compile(region));
   }
 
  private:
@@ -57,29 +55,36 @@ class Device final : public keirin::kit::Device {
     if (core && core->cancelled && options.cancel_token && core->cancelled(keirin::kit::host().host, options.cancel_token))
       throw Error(KRN_STATUS_cancelled, "stopped on request");
   }
-
-  const std::shared_ptr<Pool> pool_;
 };
 
-bool has_order(const krn_graph& graph, uint32_t value, std::initializer_list<int> axes_from_the_last) {
-  const krn_gtype& type = *krn_graph_value_type(&graph, value);
-  const int64_t* sizes = krn_graph_sizes(&graph, &type);
-  const int64_t* strides = krn_graph_strides(&graph, &type);
+bool has_order(const krn_graph& graph, uint32_t value, std::initializer_list<size_t> axes_from_the_last) {
+  const std::vector<int64_t> sizes = sizes_in_memory(graph, value);
+  const int64_t* strides = krn_graph_strides(&graph, krn_graph_value_type(&graph, value));
   int64_t step = 1;
-  for (int axis : axes_from_the_last) {
+  for (size_t axis : axes_from_the_last) {
     if (sizes[axis] != 1 && strides[axis] != step) return false;
     step *= sizes[axis];
   }
   return true;
 }
 
+bool is_broadcast(const krn_gnode& node) { return node.op == keirin::kit::kOp_expand || node.op == keirin::kit::kOp_full; }
+
+bool is_nowhere(const krn_gnode& node) { return is_broadcast(node) || node.op == keirin::kit::kOp_relayout; }
+
+bool takes_broadcast(uint32_t op) {
+  using namespace keirin::kit;
+  return op == kOp_add || op == kOp_sub || op == kOp_mul || op == kOp_div || op == kOp_maximum || op == kOp_minimum || op == kOp_expand;
+}
+
 class Judge {
  public:
-  explicit Judge(const krn_graph& graph) : graph_(graph) {}
+  // `refused`: nodes that cannot run because of nodes that follow.
+  Judge(const krn_graph& graph, const std::set<uint32_t>& refused) : graph_(graph), refused_(refused) {}
 
   // After it said that a node can run, the node counts as claimed.
   std::string judge(const krn_gnode& node) {
-    std::string why = judge_node(node);
+    std::string why = refused_.count(node.first_result) ? "not all that read it are XNNPACK's" : judge_node(node);
     if (why.empty())
       for (uint32_t r = 0; r < node.num_results; ++r) claimed_.insert(node.first_result + r);
     return why;
@@ -89,9 +94,11 @@ class Judge {
   std::string judge_node(const krn_gnode& node) {
     using namespace keirin::kit;
     if (node.num_results != 1) return "one result only";
+    if (is_broadcast(node)) return judge_broadcast(node);
+    if (node.op == kOp_relayout) return judge_relayout(node);
     for (uint32_t k = 0; k < node.num_operands; ++k)
       if (krn_graph_operand(&graph_, &node, k) != KRN_NONE)
-        if (std::string why = judge_value(krn_graph_operand(&graph_, &node, k)); !why.empty()) return why;
+        if (std::string why = judge_operand(node, krn_graph_operand(&graph_, &node, k)); !why.empty()) return why;
     if (std::string why = judge_value(node.first_result); !why.empty()) return why;
     switch (node.op) {
       case kOp_conv: return judge_conv(node);
@@ -102,7 +109,7 @@ class Judge {
       case kOp_softmax: return judge_softmax(node);
       case kOp_reshape: return judge_reshape(node);
       case kOp_add: case kOp_sub: case kOp_mul: case kOp_div: case kOp_maximum: case kOp_minimum:
-      case kOp_relu: case kOp_abs: case kOp_neg: case kOp_sigmoid: case kOp_sqrt:
+      case kOp_relu: case kOp_abs: case kOp_neg: case kOp_sigmoid: case kOp_sqrt: case kOp_silu: case kOp_hardsigmoid: case kOp_hardswish:
       case kOp_floor: case kOp_ceil: case kOp_round: return judge_elements(node);
       default: return "not an operator that XNNPACK has";
     }
@@ -116,6 +123,40 @@ class Judge {
     if (form_of(graph_, value) == Form::kOther) return "only values that lie densely, row by row or channels-last";
     if (scattered_.count(value)) return "the window before it writes rows, which are made at the end of a region";
     return "";
+  }
+
+  // XNNPACK has no such node: whoever reads it reads what is broadcast.
+  std::string judge_broadcast(const krn_gnode& node) {
+    const krn_gtype& type = *krn_graph_value_type(&graph_, node.first_result);
+    if (type.dtype != keirin::kit::kDType_f32) return "f32 only";
+    if (type.rank > XNN_MAX_TENSOR_DIMS) return "at most six axes";
+    if (elements_of(graph_, node.first_result) == 0) return "no empty tensors";
+    if (node.op == keirin::kit::kOp_expand) {
+      const uint32_t x = krn_graph_operand(&graph_, &node, 0), source = source_of(graph_, x);
+      if (made_by(graph_, x) && is_broadcast(*made_by(graph_, x)) && !claimed_.count(x)) return "of a broadcast value that is not claimed";
+      if (!is_number(graph_, source))
+        if (std::string why = judge_value(source); !why.empty()) return why;
+    } else if (elements_of(graph_, node.first_result) != 1) {
+      return "a constant of one element only";
+    }
+    return "";
+  }
+
+  // Where an image enters the region its order is changed anyway.
+  std::string judge_relayout(const krn_gnode& node) const {
+    const uint32_t x = krn_graph_operand(&graph_, &node, 0);
+    if (std::string why = judge_value(x); !why.empty()) return why;
+    if (made_by(graph_, x)) return "no change of order inside of a region";
+    if (form_of(graph_, x) != Form::kRows || form_of(graph_, node.first_result) != Form::kImage) return "from rows to channels-last only";
+    return "";
+  }
+
+  std::string judge_operand(const krn_gnode& node, uint32_t value) const {
+    const uint32_t source = source_of(graph_, value);
+    if (source == value && !is_number(graph_, value) && !repeats(graph_, value)) return judge_value(value);
+    if (!takes_broadcast(node.op)) return "no broadcast values";
+    if (source != value && !claimed_.count(value)) return "of a broadcast value that is not claimed";
+    return is_number(graph_, source) ? "" : judge_value(source);
   }
 
   // XNNPACK's windows want images. What lies in rows is reordered where it enters or leaves a region, so it may be no value inside of one.
@@ -198,30 +239,53 @@ class Judge {
   }
 
   std::string judge_elements(const krn_gnode& node) const {
-    for (uint32_t k = 0; k < node.num_operands; ++k)
-      if (form_of(graph_, krn_graph_operand(&graph_, &node, k)) != form_of(graph_, node.first_result)) return "no change of order";
+    const krn_gtype& type = *krn_graph_value_type(&graph_, node.first_result);
+    std::vector<int64_t> largest(static_cast<size_t>(type.rank), 1);
+    for (uint32_t k = 0; k < node.num_operands; ++k) {
+      const uint32_t source = source_of(graph_, krn_graph_operand(&graph_, &node, k));
+      if (is_number(graph_, source)) continue;
+      if (form_of(graph_, source) != form_of(graph_, node.first_result)) return "no change of order";
+      const std::vector<int64_t> sizes = sizes_in_memory(graph_, source);
+      for (size_t d = 0; d < largest.size(); ++d) largest[d] = std::max(largest[d], sizes[d]);
+    }
+    if (!std::equal(largest.begin(), largest.end(), krn_graph_sizes(&graph_, &type))) return "no operand is as large as the result";
     return "";
   }
 
   const krn_graph& graph_;
+  const std::set<uint32_t>& refused_;
   std::set<uint32_t> claimed_, scattered_;  // values
 };
 
 }  // namespace
 
-int64_t elements_of(const krn_graph& graph, uint32_t value) {
+std::vector<int64_t> sizes_in_memory(const krn_graph& graph, uint32_t value) {
   const krn_gtype& type = *krn_graph_value_type(&graph, value);
+  const int64_t* const sizes = krn_graph_sizes(&graph, &type);
+  std::vector<int64_t> out(sizes, sizes + type.rank);
+  for (size_t d = 0; d < out.size(); ++d)
+    if (krn_graph_value(&graph, value)->producer == KRN_NONE && out[d] > 1 && krn_graph_strides(&graph, &type)[d] == 0) out[d] = 1;
+  return out;
+}
+
+bool repeats(const krn_graph& graph, uint32_t value) {
+  const std::vector<int64_t> sizes = sizes_in_memory(graph, value);
+  return !std::equal(sizes.begin(), sizes.end(), krn_graph_sizes(&graph, krn_graph_value_type(&graph, value)));
+}
+
+int64_t elements_of(const krn_graph& graph, uint32_t value) {
   int64_t elements = 1;
-  for (int d = 0; d < type.rank; ++d) elements *= krn_graph_sizes(&graph, &type)[d];
+  for (const int64_t size : sizes_in_memory(graph, value)) elements *= size;
   return elements;
 }
 
 bool is_rows(const krn_graph& graph, uint32_t value) {
-  const krn_gtype& type = *krn_graph_value_type(&graph, value);
+  const std::vector<int64_t> sizes = sizes_in_memory(graph, value);
+  const int64_t* const strides = krn_graph_strides(&graph, krn_graph_value_type(&graph, value));
   int64_t step = 1;
-  for (int d = type.rank; d-- > 0;) {
-    if (krn_graph_sizes(&graph, &type)[d] != 1 && krn_graph_strides(&graph, &type)[d] != step) return false;
-    step *= krn_graph_sizes(&graph, &type)[d];
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != step) return false;
+    step *= sizes[d];
   }
   return true;
 }
@@ -250,14 +314,48 @@ uint32_t weight_of(const krn_graph& graph, uint32_t value) {
   return input.flags & KRN_INPUT_WEIGHT ? input.weight : KRN_NONE;
 }
 
-std::vector<std::string> why_not(const krn_graph& graph) {
-  const krn_gfunction& top = *krn_graph_function(&graph, 0);
-  Judge judge(graph);
-  std::vector<std::string> reasons;
-  for (uint32_t n = top.first_node; n < top.first_node + top.num_nodes; ++n) reasons.push_back(judge.judge(*krn_graph_node(&graph, n)));
-  return reasons;
+const krn_gnode* made_by(const krn_graph& graph, uint32_t value) {
+  const uint32_t producer = krn_graph_value(&graph, value)->producer;
+  return producer == KRN_NONE ? nullptr : krn_graph_node(&graph, producer);
 }
 
-std::unique_ptr<keirin::kit::Device> make_device(std::shared_ptr<Pool> pool) { return std::make_unique<Device>(std::move(pool)); }
+uint32_t source_of(const krn_graph& graph, uint32_t value) {
+  for (const krn_gnode* node = made_by(graph, value); node && node->op == keirin::kit::kOp_expand; node = made_by(graph, value))
+    value = krn_graph_operand(&graph, node, 0);
+  return value;
+}
+
+bool is_number(const krn_graph& graph, uint32_t value) {
+  const krn_gnode* const node = made_by(graph, value);
+  return node && node->op == keirin::kit::kOp_full;
+}
+
+std::vector<std::string> why_not(const krn_graph& graph) {
+  const krn_gfunction& top = *krn_graph_function(&graph, 0);
+  // A broadcast value, or an input in another order, is nowhere in memory: all who read it have to be XNNPACK's as well, and with each that
+  // is refused the next may be.
+  std::set<uint32_t> refused;
+  for (;;) {
+    Judge judge(graph, refused);
+    std::vector<std::string> reasons;
+    std::set<uint32_t> needed;
+    for (uint32_t o = 0; o < top.num_outputs; ++o) needed.insert(krn_graph_output(&graph, top.first_output + o)->value);
+    for (uint32_t n = top.first_node; n < top.first_node + top.num_nodes; ++n) {
+      const krn_gnode& node = *krn_graph_node(&graph, n);
+      reasons.push_back(judge.judge(node));
+      if (reasons.back().empty()) continue;
+      for (uint32_t k = 0; k < node.num_operands; ++k) needed.insert(krn_graph_operand(&graph, &node, k));
+    }
+    bool again = false;
+    for (uint32_t n = 0; n < top.num_nodes; ++n) {
+      const krn_gnode& node = *krn_graph_node(&graph, top.first_node + n);
+      if (reasons[n].empty() && is_nowhere(node) && needed.count(node.first_result))
+        again = refused.insert(node.first_result).second || again;
+    }
+    if (!again) return reasons;
+  }
+}
+
+std::unique_ptr<keirin::kit::Device> make_device() { return std::make_unique<Device>(); }
 
 }  // namespace xnnpack_plugin

@@ -46,7 +46,7 @@ class Borders : public ::testing::TestWithParam<const char*> {
     }
     for (size_t i = 0; i < tensors.size(); ++i) inputs[c.graph.inputs[i]] = {&tensors[i], &lent[i]};
     for (const Output& o : c.graph.outputs) outputs.emplace_back(c.graph.type(o.value), false);
-    KRN_TRY_LET(const Subject::Compiled compiled, subject_->compile(c, {}));
+    KRN_TRY_LET(const Compiled compiled, subject_->compile(c, {}));
     if (!compiled.claimed) return Status(Code::k_unsupported, compiled.why);
     KRN_TRY_LET(const std::string damage, subject_->run(compiled, inputs, outputs));
     EXPECT_EQ(damage, "");
@@ -134,7 +134,7 @@ TEST_P(Borders, StridesPastTwoToThe31AreWalked) {
     ASSERT_TRUE(twice.ok()) << twice.status().text();
     c.graph.values[twice.value()].type.strides = contiguous_strides(far.sizes);
     c.graph.outputs.push_back({twice.value(), kNone, kNone});
-    const Result<Subject::Compiled> compiled = subject_->compile(c, {});
+    const Result<Compiled> compiled = subject_->compile(c, {});
     ASSERT_TRUE(compiled.ok()) << compiled.status().text();
     if (!compiled->claimed) continue;
     const GuardedTensor output(c.graph.type(twice.value()), false);

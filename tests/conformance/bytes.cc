@@ -70,7 +70,7 @@ class Damage {
   }
 
   Result<Outputs> answer(std::shared_ptr<Executable> executable) {
-    Subject::Compiled with = *compiled_;
+    Compiled with = *compiled_;
     with.executable = std::move(executable);
     Outputs out;
     for (const Output& o : c_.graph.outputs) out.emplace_back(c_.graph.type(o.value), c_.shifted);
@@ -148,7 +148,7 @@ class Damage {
   std::vector<GuardedTensor> tensors_;
   std::vector<Lent> lent_;
   std::vector<Subject::Fed> inputs_;
-  std::optional<Subject::Compiled> compiled_;
+  std::optional<Compiled> compiled_;
   PluginRegion region_;
   Outputs expected_;
 };

@@ -4,6 +4,7 @@
 // generated from the table; a row for which none can be generated is itself a failure, so that a new row brings its cases.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,10 @@ struct Case {
 
 // All cases of a row, in a fixed order. Empty if the row has no generator.
 std::vector<Case> cases_of(OpCode row);
+
+// The case of a row that is timed, with `rows` rows of 1,024 elements or as much work (speed_cases.cc); nothing where the row has none of
+// that dtype. `rows`: a multiple of 256.
+std::optional<Case> speed_case(OpCode row, DType dtype, int64_t rows);
 
 std::vector<Case> scalar_cases(OpCode row);
 std::vector<Case> reduce_cases(OpCode row);

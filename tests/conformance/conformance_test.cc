@@ -4,7 +4,8 @@
 // prints the command that repeats it. What may fail is in skips.txt and nowhere else; what is skipped and passes fails. What the
 // plugin does not claim is counted by itself and never as passed.
 //
-// With --suite=bytes it damages regions and artifacts instead (bytes.h).
+// With --suite=bytes it damages regions and artifacts instead (bytes.h). With --suite=speed it times the rows (speed.h) and judges
+// nothing else: --json, --beside=<folder of another plugin>, once for each, --seconds, --case=<pattern of row/dtype>.
 //
 //   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>] [--json=<file>]
 //               [--skips=<file>] [--worker=<program>] [--run-in=worker] [--suite=bytes] [--bad-index=answered]
@@ -20,11 +21,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "core/eager/tensor_services.h"
 #include "core/host/find/discovery.h"
 #include "core/ir/rows.h"
 #include "tests/conformance/bytes.h"
+#include "tests/conformance/speed.h"
 #include "tests/conformance/trial.h"
 #include "tests/support/trust_count.h"
 
@@ -36,6 +39,8 @@ struct Options {
   std::string every = "1", first = "0";  // of each row's cases, one in so many, from this one on
   std::string skips = std::filesystem::read_symlink("/proc/self/exe").replace_filename("skips.txt");
   std::string worker = find_worker(), run_in = "process";
+  std::string beside, seconds = "240";
+  std::vector<std::string> others;    // all that `beside` was
   std::string bad_index = "refused";  // "answered": by kernels of a GPU, which can say nothing (emulated ones; on a GPU none is tried)
 };
 
@@ -251,6 +256,20 @@ void register_rows() {
   testing::RegisterTest("Conformance", "Total", nullptr, nullptr, __FILE__, __LINE__, []() -> Fixture* { return new ZEnd; });
 }
 
+int run_speed(const Options& o) {
+  const std::unique_ptr<TensorServices> services = make_tensor_services();
+  const Result<nlohmann::json> timed =
+      time_operators({o.name, o.plugin, o.others, o.worker, o.pattern, std::strtod(o.seconds.c_str(), nullptr)}, *services);
+  if (!timed.ok()) {
+    std::fprintf(stderr, "conformance: the plugin in '%s' cannot be timed: %s\n", o.plugin.c_str(), timed.status().text().c_str());
+    return 2;
+  }
+  const std::string text = timed->dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (o.json.empty()) std::fputs(text.c_str(), stdout);
+  else std::ofstream(o.json) << text;
+  return 0;
+}
+
 bool read_option(const std::string& arg, const std::string& key, std::string& to) {
   if (arg.rfind("--" + key + "=", 0) != 0) return false;
   to = arg.substr(key.size() + 3);
@@ -266,11 +285,14 @@ int run(int argc, char** argv) {
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
              !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
              !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
-             !read_option(arg, "json", o.json) && !read_option(arg, "bad-index", o.bad_index) && !read_option(arg, "suite", o.suite)) {
+             !read_option(arg, "json", o.json) && !read_option(arg, "seconds", o.seconds) && !read_option(arg, "beside", o.beside) &&
+              !read_option(arg, "bad-index", o.bad_index) && !read_option(arg, "suite", o.suite)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
     }
+    if (!o.beside.empty()) o.others.push_back(std::exchange(o.beside, {}));
   }
+  if (o.suite == "speed") return run_speed(o);
   if (std::string why = suite.open(); !why.empty()) {
     std::fprintf(stderr, "conformance: the plugin in '%s' cannot be tested: %s\n", o.plugin.c_str(), why.c_str());
     return 2;

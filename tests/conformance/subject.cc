@@ -32,23 +32,40 @@ Result<std::unique_ptr<Subject>> Subject::open(const std::string& folder, const 
   return Status(Code::k_unsupported, why);
 }
 
-Result<Subject::Compiled> Subject::compile(const Case& c, const std::vector<Lent>& constants) {
+namespace {
+
+PluginRegion region_of(const Case& c, const Compiled& compiled, const std::vector<TensorRef>& constants) {
+  PluginRegion region{compiled.bytes.bytes, compiled.bytes.hash, {}};
+  for (ValueId v : compiled.bytes.weights) region.weights.push_back(constants[c.graph.values[v].index]);
+  return region;
+}
+
+}  // namespace
+
+Result<Compiled> claim_case(PluginDevice& device, const Case& c, const std::vector<TensorRef>& constants) {
   Compiled out;
   KRN_TRY_LET(out.bytes, write_region(c.graph));
-  PluginRegion region{out.bytes.bytes, out.bytes.hash, {}};
-  for (ValueId v : out.bytes.weights) region.weights.push_back(constants[c.graph.values[v].index].view);
-  KRN_TRY_LET(const ClaimResult claims, device_->claim(region, {}));
+  KRN_TRY_LET(const ClaimResult claims, device.claim(region_of(c, out, constants), {}));
   std::vector<bool> taken(out.bytes.nodes.size(), false);
   for (const NodeClaim& claim : claims.claims)
     for (uint32_t n : claim.nodes)
       if (n < taken.size()) taken[n] = true;
   out.claimed = std::find(taken.begin(), taken.end(), false) == taken.end();
-  if (!out.claimed) {
-    out.why = claims.refusals.empty() ? "no reason given" : claims.refusals[0].why;
-    return out;
-  }
-  KRN_TRY_LET(out.executable, device_->compile(region, {}, {}));
+  if (!out.claimed) out.why = claims.refusals.empty() ? "no reason given" : claims.refusals[0].why;
   return out;
+}
+
+Result<Compiled> compile_case(PluginDevice& device, const Case& c, const std::vector<TensorRef>& constants) {
+  KRN_TRY_LET(Compiled out, claim_case(device, c, constants));
+  if (!out.claimed) return out;
+  KRN_TRY_LET(out.executable, device.compile(region_of(c, out, constants), {}, {}));
+  return out;
+}
+
+Result<Compiled> Subject::compile(const Case& c, const std::vector<Lent>& constants) {
+  std::vector<TensorRef> views;
+  for (const Lent& each : constants) views.push_back(each.view);
+  return compile_case(*device_, c, views);
 }
 
 Result<std::string> Subject::run(const Compiled& compiled, const std::vector<Fed>& inputs, const std::vector<GuardedTensor>& outputs) {

@@ -14,19 +14,23 @@
 
 namespace keirin::conformance {
 
+// Compiled for one case.
+struct Compiled {
+  RegionBytes bytes;
+  std::shared_ptr<Executable> executable;
+  bool claimed = false;
+  std::string why;  // not claimed
+};
+// Without an executable. `constants` in the order of the graph's constants, where the device reads them.
+Result<Compiled> claim_case(PluginDevice& device, const Case& c, const std::vector<TensorRef>& constants);
+Result<Compiled> compile_case(PluginDevice& device, const Case& c, const std::vector<TensorRef>& constants);
+
 class Subject {
  public:
   // `folder` holds one plugin; `worker` is the program of the children. With kWorker nothing of it compiles or runs here.
   static Result<std::unique_ptr<Subject>> open(const std::string& folder, const std::string& worker, TensorServices& services,
                                                RunIn run_in = RunIn::kProcess);
 
-  // Compiled for one case. `constants` in the order of the graph's constants.
-  struct Compiled {
-    RegionBytes bytes;
-    std::shared_ptr<Executable> executable;
-    bool claimed = false;
-    std::string why;  // not claimed
-  };
   Result<Compiled> compile(const Case& c, const std::vector<Lent>& constants);
   // An input and what lend() made of it. A constant keeps its address from compile to run.
   struct Fed {

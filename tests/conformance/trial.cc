@@ -283,7 +283,7 @@ class Trial {
   const Case& c_;
   Subject& subject_;
   TensorServices& services_;
-  std::optional<Subject::Compiled> compiled_;
+  std::optional<Compiled> compiled_;
   std::vector<std::vector<uint8_t>> logical_;  // by feed: elements in row-major order
   std::vector<GuardedTensor> tensors_;         // by feed
   std::vector<Lent> lent_, lent_constants_;    // by feed, by constant

@@ -510,6 +510,7 @@ krn_code misbehave(const krn_run* run, krn_err* err) {
   if (switched("flood")) flood_errors();
   if (switched("slow")) be_slow();
   if (switched("leak")) memset(::malloc(64 << 20), 1, 64 << 20);
+  if (switched("hoard")) *static_cast<volatile char*>(::malloc(size_t{1} << 30)) = 1;  // counts for its limit, and costs a page
   if (switched("alarm")) {
     const itimerval soon{{0, 0}, {0, 50000}};
     ::setitimer(ITIMER_REAL, &soon, nullptr);
@@ -532,6 +533,7 @@ krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (switched("exit")) exit(0);
   if (switched("hang")) hang();
   while (switched("stall")) ::usleep(1000);
+  if (switched("nap")) ::usleep(10000);
   if (switched("bomb")) bomb();
   if (switched("babble")) babble();
   if (switched("throw")) throw std::runtime_error("thrown across the boundary");
@@ -544,6 +546,8 @@ krn_code run_as_told(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (switched("code")) return fail(err, 4711, "strange");
   if (switched("error")) return fail(err, KRN_STATUS_internal, "the run failed as it was told to");
   if (switched("wrong") && exec->num_elements > 0) output[exec->num_elements - 1] += 1;
+  static int sometimes = 0;  // runs since it was told to
+  if (switched("sometimes") && exec->num_elements > 0 && ++sometimes % 10 == 0) output[exec->num_elements - 1] += 1;
   return misbehave(run, err);
 }
 

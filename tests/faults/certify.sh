@@ -71,10 +71,35 @@ expect 2 'not one plugin: there is no such file' nothing.so
 expect 2 'not one plugin: several' "$faults"
 expect 2 'begins with a group, A to K, or with operators, bytes or graphs' "$reference" --case nothing
 
-# What a plugin computes, as a table: relu on f32 in most layouts, the rest is eager's.
-"$keirin" plugins --sheet good --plugin "$bad/good" --only-plugin good > out 2>&1
-grep -Eq '^\| relu \| [1-9][0-9]*, [1-9][0-9]* eager \| eager \|' out && grep -Eq '^3 of [1-9][0-9]+ operators .* 0 wrong' out ||
-  { echo "keirin plugins --sheet good:"; cat out; failed=1; }
+# What a plugin computes, as a table: relu on f32 in most layouts, the rest is eager's. And how fast, beside eager and a plugin whose relu
+# is wrong, of which there is no figure.
+sheet() {  # pattern of a line that is said, words
+  local said=$1
+  shift
+  "$keirin" plugins --sheet good --plugin "$bad/good" --plugin "$faults/wrong_relu" --cache "$folder/sheets" "$@" > out 2>&1 &&
+    grep -Eq -- "$said" out && return
+  echo "keirin plugins --sheet good $*: not said: $said"
+  cat out
+  failed=1
+}
+sheet '^\| relu \| [1-9][0-9]*, [1-9][0-9]* eager \| eager \|' --json s.json --html s.html
+grep -Eq '^3 of [1-9][0-9]+ operators .* 0 wrong' out || { echo "not three operators:"; cat out; failed=1; }
+grep -Eq '^\| relu \| f32 \| 256x1024 \| *[0-9.]* \| *[0-9.]* \| (disturbed|[0-9.]+ \[.*\]) \|' out && grep -q '| wrong |' out ||
+  { echo "relu was not timed beside the others:"; cat out; failed=1; }
+grep -q '^| sin |' out && { echo "what is not claimed was timed"; failed=1; }
+python3 - <<'END' || failed=1
+import json
+sheet = json.load(open("s.json"))
+assert sheet["schema"] == "keirin/sheet/1" and sheet["sha256"] in open("s.html").read()
+relu = next(c for c in sheet["speed"]["cases"] if c["operator"] == "relu" and c["dtype"] == "f32")
+assert relu["plugins"]["wrong_relu"]["note"].startswith("wrong: ") and "ns" not in relu["plugins"]["wrong_relu"], relu
+own = relu["plugins"]["good"]
+assert own["note"].startswith("disturbed") or own["low"] <= own["ratio"] <= own["high"], own
+assert not [c for c in sheet["speed"]["cases"] if "good" not in c["plugins"]]
+END
+sheet '^There was no time for [1-9][0-9]+ more cases' --speed-limit 0
+sheet '^3 of [1-9]' --no-speed
+grep -q '^## Speed' out && { echo "timed in spite of --no-speed"; failed=1; }
 "$keirin" plugins --sheet nobody --plugin "$bad/good" --only-plugin good > out 2>&1
 [[ $? == 2 ]] && grep -q 'no plugin is called "nobody"' out || { echo "keirin plugins --sheet nobody:"; cat out; failed=1; }
 exit $failed

@@ -350,6 +350,66 @@ TEST_F(RunWorkerFaults, ThreadsShareTheWorkerWhileRegionsCrash) {
   EXPECT_EQ(failed, 0);
 }
 
+// One process runs one region at a time. Where calls wait for each other long enough, there is a second one, and they no longer do; what
+// it dies of is as exactly known as before, and costs the same.
+TEST_F(RunWorkerFaults, CallsThatWaitForEachOtherGetAnotherProcess) {
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one processor has one process";
+  const auto host = open(worker_options({"switched_run"}));
+  const auto made = make(*host->devices()[0], 64), bad = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok() && bad.ok());
+  const auto seconds_for = [&](int runs) {
+    std::atomic<int> failed{0};
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&] {
+        for (int i = 0; i < runs; ++i) failed += !run(**made, 64).ok();
+      });
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(failed, 0);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(run(**made, 64).ok());
+  EXPECT_EQ(workers("run").size(), 1u) << "nobody waited";
+  turn("nap");  // 10 ms a run, of which one process does not do 160 in less than 1.6 s
+  seconds_for(15);
+  EXPECT_GT(workers("run").size(), 1u);
+  const double apart = seconds_for(40);
+  std::printf("160 runs of 10 ms by 4 threads: %.2f s\n", apart);
+  EXPECT_LT(apart, 1.3);
+  turn("crash");
+  EXPECT_EQ(run(**bad, 8).code(), Code::k_crashed);
+  turn("");
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(run(**made, 64).ok()) << "in whichever process";
+  EXPECT_EQ(host->take_incidents().size(), 1u);
+}
+
+// All of them die of one region at once: it is said once, and nobody waits for ever.
+TEST_F(RunWorkerFaults, OneRegionThatTakesAllProcessesDownIsNamedOnce) {
+  const auto host = open(worker_options({"switched_run"}));
+  const auto made = make(*host->devices()[0], 64), other = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok() && other.ok());
+  std::atomic<int> crashed{0}, wrong{0};
+  turn("nap");
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200 && crashed < 4; ++i) {
+        const Status status = run(**made, 64);
+        crashed += status.code() == Code::k_crashed;
+        wrong += !status.ok() && status.code() != Code::k_crashed;
+        if (t == 0 && i == 20) turn("crash");
+        if (!status.ok()) return;
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  turn("");
+  EXPECT_EQ(crashed, 4);
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(host->take_incidents().size(), 1u);
+  EXPECT_TRUE(run(**other, 8).ok());
+}
+
 TEST_F(RunWorkerFaults, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
   const auto host = open(worker_options({"good"}));
   const auto made = make(*host->devices()[0], 8);

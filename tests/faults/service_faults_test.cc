@@ -11,12 +11,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "core/api/guard.h"
 #include "core/api/repro.h"
 #include "core/api/session.h"
 #include "core/cache/cache.h"
+#include "core/host/call/host_tables.h"
 #include "core/host/plugins.h"
 #include "tests/support/others.h"
 #include "tests/support/temp_folder.h"
@@ -189,6 +191,49 @@ TEST_P(WrongPlan, IsRevokedAndNotBuiltAgain) {
     EXPECT_TRUE(has(text, revoked + " answered wrong in service")) << text;
     EXPECT_EQ(text.find("revoked"), text.rfind("revoked")) << "said once";
     for (int i = 0; i < 25; ++i) EXPECT_TRUE(right(*s.session->call(s.inputs), s.expected)) << "eager answers now";
+  }
+  fs::remove(switch_);
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined: switched_run: answered wrong in service")) << explain_text(*report);
+  EXPECT_FALSE(has(report->chosen, "switched_run"));
+}
+
+// Right in the judge's runs and in the race, right in the samples that every plan begins with, and then wrong in each tenth call only: a
+// sample meets one before long, and the plan ends as one that is always wrong does.
+TEST_P(WrongPlan, IsFoundThoughItIsRightMostOfTheTime) {
+  Options o = options("switched_run");
+  o.run_in = GetParam();
+  o.force = "compiled";
+  o.sample_rate = 10;
+  std::mutex mutex;
+  std::vector<Event> events;
+  o.on_event = [&](const Event& event) {
+    const std::lock_guard lock(mutex);
+    events.push_back(event);
+  };
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    for (int i = 0; i < 25; ++i) ASSERT_TRUE(right(*s.session->call(s.inputs), s.expected));
+    turn("sometimes");
+    int calls = 0, wrong = 0;
+    const auto revoked = [&] { return has(explain_text(s.session->reports().back()), "revoked"); };  // waits for the checks
+    while (calls < 5000 && !revoked()) {
+      wrong += !right(*s.session->call(s.inputs), s.expected);
+      ++calls;
+    }
+    const std::string text = explain_text(s.session->reports().back());
+    std::printf("%d of %d answers were wrong before the check\n", wrong, calls);
+    EXPECT_GT(wrong, 0) << "the fault was not injected";
+    EXPECT_TRUE(has(text, "revoked: " + report->chosen + " answered wrong in service")) << text;
+    for (int i = 0; i < 50; ++i) EXPECT_TRUE(right(*s.session->call(s.inputs), s.expected)) << "eager answers now";
+    const std::lock_guard lock(mutex);
+    const auto told = [](const Event& e) { return e.kind == Event::Kind::kChanged && has(e.text, "answered wrong in service"); };
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), told), 1);
   }
   fs::remove(switch_);
   Service s = serve(o);
@@ -552,6 +597,62 @@ TEST_F(ServiceFaults, AWrongPlanInShadowIsRevokedUnseen) {
   s.session->set_plans(Plans::kOn);
   shadowed();
   EXPECT_EQ(s.session->activity().by_plan, 0u);
+}
+
+// Also where it is wrong now and then only.
+TEST_F(ServiceFaults, APlanInShadowThatIsWrongNowAndThenIsRevokedUnseen) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.plans = Plans::kShadow;
+  o.shadow_rate = 2;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->compile(s.inputs).ok());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(right(*s.session->call(s.inputs), s.expected));
+  (void)s.session->reports();  // waits for the comparisons
+  turn("sometimes");
+  for (int i = 0; i < 1000 && s.session->activity().shadow_wrong == 0; ++i) {
+    const auto outputs = s.session->call(s.inputs);
+    ASSERT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    (void)s.session->reports();
+  }
+  EXPECT_EQ(s.session->activity().shadow_wrong, 1u);
+  EXPECT_EQ(s.session->activity().plans, 0u) << explain_text(s.session->reports().back());
+}
+
+// What a plugin keeps of each run is its worker's: at the worker's limit it ends, and eager answers.
+TEST_F(ServiceFaults, ALeakInTheWorkerEndsAtItsLimitAndCostsNoCall) {
+  if (sanitizer_kind() != 0) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_in = "worker";
+  o.sample_rate = 0;
+  {
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    ASSERT_TRUE(has(report->chosen, "switched_run")) << explain_text(*report);
+    turn("hoard");  // 1 GiB a run, of which half as many as the machine has are the limit
+    int calls = 0;
+    for (; calls < 2000 && s.session->activity().eager_instead == 0; ++calls) {
+      const auto outputs = s.session->call(s.inputs);
+      ASSERT_TRUE(outputs.ok() && right(*outputs, s.expected)) << calls;
+    }
+    EXPECT_GT(calls, 1) << "the first runs are within the limit";
+    for (int i = 0; i < 10; ++i) {
+      const auto outputs = s.session->call(s.inputs);
+      EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+    }
+    const std::string text = explain_text(s.session->reports().back());
+    std::printf("leak: %s\n", s.session->reports().back().reasons.back().c_str());
+    EXPECT_TRUE(has(text, "revoked: a call of the plan failed")) << text;
+    EXPECT_EQ(text.find("revoked"), text.rfind("revoked")) << "said once";
+    EXPECT_EQ(s.session->activity().eager_instead, 1u) << "in the place of the run that failed; later ones are not the plan's";
+  }
+  turn("");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(has(explain_text(*report), "quarantined")) << explain_text(*report);
 }
 
 // One that fails in shadow costs no call and has its breaker open.

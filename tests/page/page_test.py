@@ -218,9 +218,13 @@ def main() -> int:
         paths["certificate"] = pictures / "certificate.html"
         bad = Path(keirin).parent / "known_bad" / "leaks_runs"
         subprocess.run([keirin, "certify", bad, "--case", "G", "--html", paths["certificate"]], check=False, stdout=subprocess.DEVNULL)
+        paths["sheet"] = pictures / "sheet.html"
+        good = Path(keirin).parent / "known_bad" / "good"
+        words = ["plugins", "--sheet", "good", "--plugin", good, "--html", paths["sheet"]]
+        subprocess.run([keirin, *words], check=True, stdout=subprocess.DEVNULL)
     page = chromium.Page(program)
     try:
-        for name in ("matrix", "model", "certificate"):
+        for name in ("matrix", "model", "certificate", "sheet"):
             looks_right(page, paths[name], name, pictures)
         for dark in (False, True):
             page.open(paths["matrix"], 1280, 900, dark)

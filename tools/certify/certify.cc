@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <ctime>
 #include <memory>
 
 #include "tools/certify/group.h"
@@ -19,15 +18,6 @@ namespace keirin::tools {
 namespace {
 
 using namespace certify;
-
-std::string today() {
-  char text[16];
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
-  return text;
-}
 
 Status run(const Words& words, int& exit_code) {
   const auto begin = std::chrono::steady_clock::now();

@@ -22,6 +22,8 @@ struct Certificate {
   double seconds = 0;
 };
 
+// YYYY-MM-DD, in UTC.
+std::string today();
 // A line for the group, and below it what failed with the command that repeats it.
 void print(std::FILE* out, const Group& group, const Words& words);
 // keirin/certify/2 (docs/certify.md).

@@ -47,7 +47,10 @@ std::string markup_of(const std::string& text) {
 std::string page_html(std::string_view title, View view, const nlohmann::json& data) {
   std::string script(page_text::pieces);
   if (view == View::kMatrix) script += page_text::cell;
-  script += view == View::kMatrix ? page_text::matrix : view == View::kModels ? page_text::model : page_text::certificate;
+  script += view == View::kMatrix   ? page_text::matrix
+            : view == View::kModels ? page_text::model
+            : view == View::kSheet  ? page_text::sheet
+                                    : page_text::certificate;
   const std::map<std::string_view, std::string> parts = {
       {"title", markup_of(std::string(title))}, {"style", std::string(page_text::style)}, {"style_hash", hash_of(page_text::style)},
       {"script", script},          {"script_hash", hash_of(script)},         {"data", json_in_script(data)}};

@@ -13,9 +13,10 @@
 namespace keirin::tools {
 
 enum class View {
-  kMatrix,      // data: page_json of tools/matrix/report.h
-  kModels,      // data: bench_json of core/exec/report.h
-  kCertificate  // data: to_json of tools/certify/report.h
+  kMatrix,       // data: page_json of tools/matrix/report.h
+  kModels,       // data: bench_json of core/exec/report.h
+  kCertificate,  // data: to_json of tools/certify/report.h
+  kSheet         // data: sheet_of of tools/certify/sheet.h
 };
 
 // Text as HTML and XML write it, also between double quotes.
@@ -26,7 +27,7 @@ std::string page_html(std::string_view title, View view, const nlohmann::json& d
 
 // The files of this folder, as cmake/embed_text.cmake names them.
 namespace page_text {
-extern const std::string_view frame, style, pieces, cell, matrix, model, certificate;
+extern const std::string_view frame, style, pieces, cell, matrix, model, certificate, sheet;
 }
 
 }  // namespace keirin::tools

@@ -17,7 +17,7 @@ constexpr char kAdvice[] = "update the plugin; `keirin cache forgive` lets it tr
 }  // namespace
 
 ContainedDevice::ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileClient> child,
-                                 std::shared_ptr<RunClient> worker, std::shared_ptr<Quarantine> quarantine,
+                                 std::shared_ptr<RunProcesses> worker, std::shared_ptr<Quarantine> quarantine,
                                  std::chrono::milliseconds run_deadline, Tell tell)
     : plugin_(std::move(plugin)),
       inner_(inner),

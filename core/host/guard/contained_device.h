@@ -11,7 +11,7 @@
 
 namespace keirin {
 
-class RunClient;
+class RunProcesses;
 
 class ContainedDevice final : public PluginDevice {
  public:
@@ -20,7 +20,7 @@ class ContainedDevice final : public PluginDevice {
 
   // Without a child it compiles in this process, without a worker it runs there.
   ContainedDevice(std::shared_ptr<UsedPlugin> plugin, UsedDevice& inner, std::shared_ptr<CompileClient> child,
-                  std::shared_ptr<RunClient> worker, std::shared_ptr<Quarantine> quarantine, std::chrono::milliseconds run_deadline,
+                  std::shared_ptr<RunProcesses> worker, std::shared_ptr<Quarantine> quarantine, std::chrono::milliseconds run_deadline,
                   Tell tell);
 
   const std::string& plugin_name() const override { return inner_.plugin_name(); }
@@ -71,7 +71,7 @@ class ContainedDevice final : public PluginDevice {
   const std::shared_ptr<UsedPlugin> plugin_;
   UsedDevice& inner_;
   const std::shared_ptr<CompileClient> child_;
-  const std::shared_ptr<RunClient> worker_;
+  const std::shared_ptr<RunProcesses> worker_;
   const std::shared_ptr<Quarantine> quarantine_;
   const std::chrono::milliseconds run_deadline_;
   const Tell tell_;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/worker/run_client.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "core/host/guard/fork_count.h"
 #include "core/base/request.h"
 #include "core/host/worker/compile_words.h"
@@ -14,12 +17,57 @@ bool for_good(Code code) {
          code == Code::k_exhausted;
 }
 
+uint32_t bit(size_t number) { return 1u << number; }
+
 }  // namespace
 
-RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunClient> worker, const PluginRegion& region,
+RunProcesses::RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline)
+    : run_deadline(run_deadline),
+      plugin_(std::move(plugin)),
+      limits_(limits),
+      most_(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMost)) {
+  processes_[0] = std::make_unique<RunProcess>(plugin_, limits_);
+}
+
+RunProcesses::Held::~Held() {
+  if (!all_) return;
+  const std::lock_guard guard(all_->mutex_);
+  all_->held_ &= ~bit(number_);
+  const auto can_use = [this](const Waiter* waiter) { return (waiter->usable & bit(number_)) != 0; };
+  const auto first = std::find_if(all_->waiting_.begin(), all_->waiting_.end(), can_use);
+  if (first != all_->waiting_.end()) (*first)->freed.notify_one();
+}
+
+std::optional<size_t> RunProcesses::free_one(uint32_t among) const {
+  for (size_t i = 0; i < most_; ++i)
+    if (among & ~held_ & bit(i)) return i;
+  return {};
+}
+
+RunProcesses::Held RunProcesses::hold(uint32_t usable, bool may_spread) {
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock guard(mutex_);
+  std::optional<size_t> found = free_one(usable);
+  if (!found && may_spread && waited_ >= kWorthAnother && (found = free_one(~usable))) {
+    waited_ = {};
+    if (!processes_[*found]) processes_[*found] = std::make_unique<RunProcess>(plugin_, limits_);
+  }
+  if (!found) {
+    const Clock::time_point begin = Clock::now();
+    Waiter waiter{usable, {}};
+    const auto place = waiting_.insert(waiting_.end(), &waiter);
+    waiter.freed.wait(guard, [&] { return (found = free_one(usable)).has_value(); });
+    waiting_.erase(place);
+    waited_ += Clock::now() - begin;
+  }
+  held_ |= bit(*found);
+  return {*this, *found};
+}
+
+RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers, const PluginRegion& region,
                                    std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options)
     : contained_(contained),
-      worker_(std::move(worker)),
+      workers_(std::move(workers)),
       bytes_(region.bytes.begin(), region.bytes.end()),
       region_{bytes_, region.hash, region.weights},
       artifact_(std::move(artifact)),
@@ -30,58 +78,78 @@ RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<R
   options_.dump = nullptr;
 }
 
-Result<std::shared_ptr<RemoteExecutable>> RemoteExecutable::make(ContainedDevice& contained, std::shared_ptr<RunClient> worker,
+Result<std::shared_ptr<RemoteExecutable>> RemoteExecutable::make(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers,
                                                                  const PluginRegion& region, std::optional<Artifact> artifact,
                                                                  const PolicyOptions& policy, const CompileOptions& options) {
   std::shared_ptr<RemoteExecutable> made(
-      new RemoteExecutable(contained, std::move(worker), region, std::move(artifact), policy, options));
-  KRN_TRY(made->judged([&](const char** function) { return made->load(function); }));
+      new RemoteExecutable(contained, std::move(workers), region, std::move(artifact), policy, options));
+  KRN_TRY(made->judged([&](RunProcess& process, Place& place, const char** function) { return made->load(process, place, function); }));
+  made->spreads_ = made->artifact_.has_value();  // without one, another process would compile in the middle of a call
   return made;
 }
 
 RemoteExecutable::~RemoteExecutable() {
   if (fork_count() != forks_) return;
-  const std::lock_guard guard(worker_->mutex);
-  if (!worker_->process.running() || worker_->process.num_started() != loaded_in_) return;
-  Packet drop;
-  drop.head = {{"op", "drop"}, {"id", id_}};
-  (void)worker_->process.ask("release", drop, worker_->process.limits().deadline);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (!(usable_ & bit(i))) continue;
+    const RunProcesses::Held process = workers_->hold(bit(i), false);
+    WorkerClient& client = process->client;
+    if (!client.running() || client.num_started() != places_[i].loaded_in) continue;
+    Packet drop;
+    drop.head = {{"op", "drop"}, {"id", places_[i].id}};
+    (void)client.ask("release", drop, client.limits().deadline);
+  }
 }
 
-// Does it with the worker to itself. What went wrong is judged after that, because judging may call the user's log.
-Status RemoteExecutable::judged(const std::function<Status(const char** function)>& work) {
+// Does it with a process to itself. What went wrong is judged after that, because judging may call the user's log.
+Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, Place& place, const char** function)>& work) {
   const char* function = "krn.exec.run";
   Status status;
-  {
-    const std::lock_guard guard(worker_->mutex);
-    if (!lost_.ok()) return lost_;
-    status = work(&function);
+  for (bool done = false; !done;) {
+    const RunProcesses::Held process = workers_->hold(usable_, spreads_);
+    {
+      const std::lock_guard guard(lost_mutex_);
+      if (!lost_.ok()) return lost_;
+    }
+    Place& place = places_[process.number()];
+    if (!(usable_ & bit(process.number()))) {
+      // Where it cannot have another process (a device that only one may open, no memory for weights once more), it does with those it has.
+      if (!load(*process, place, &function).ok()) {
+        spreads_ = false;
+        continue;
+      }
+      usable_ |= bit(process.number());
+    }
+    status = work(*process, place, &function);
     if (!for_good(status.code())) return status;
+    const std::lock_guard guard(lost_mutex_);
+    if (!lost_.ok()) return lost_;  // another call met the same, and said so
     lost_ = status;
+    done = true;
   }
   return contained_.judge(function, region_.hash, std::move(status));
 }
 
 // Into the process that runs, or into a fresh one.
-Status RemoteExecutable::load(const char** function) {
-  WorkerClient& process = worker_->process;
+Status RemoteExecutable::load(RunProcess& process, Place& place, const char** function) {
+  WorkerClient& client = process.client;
   KRN_TRY(contained_.allowed(region_.hash));
-  if (!process.running() && process.num_started() >= RunClient::kMostStarts)
-    return Status(Code::k_exhausted, "its worker was started " + std::to_string(process.num_started()) + " times, which is enough");
+  if (!client.running() && client.num_started() >= RunProcess::kMostStarts)
+    return Status(Code::k_exhausted, "its worker was started " + std::to_string(client.num_started()) + " times, which is enough");
   KRN_TRY_LET(SharedArguments arguments, SharedArguments::of_region(region_.bytes));
   for (const SharedArguments::Argument& input : arguments.inputs())
     if (input.weight != kNone && input.weight >= region_.weights.size())
       return Status(Code::k_unsupported, "the values of the weights are not at hand, which a worker needs");
-  const uint32_t id = worker_->next_id++;
+  const uint32_t id = process.next_id++;
   KRN_TRY_LET(const Packet question, load_question(id, contained_.hardware().uid, region_, artifact_ ? &*artifact_ : nullptr, policy_,
                                                    options_, arguments.total_bytes()));
   KRN_TRY(arguments.map(question.file.get(), room_at(question)));
   arguments.mark_zones();
   *function = artifact_ ? "krn.artifact.load" : "krn.compile.compile";
   if (!artifact_) note_compile();
-  KRN_TRY_LET(const Packet answer, process.ask(artifact_ ? "load" : "compile", question, process.limits().deadline));
+  KRN_TRY_LET(const Packet answer, client.ask(artifact_ ? "load" : "compile", question, client.limits().deadline));
   *function = "krn.exec.run";
-  if (loaded_in_ == 0) {  // later nothing of it changes, and others may be reading it
+  if (!info_.in_worker) {  // the first load, before anybody else has this; later nothing of it changes, and others may be reading it
     try {
       info_ = info_from_json(answer.head.at("info"));
     } catch (const nlohmann::json::exception&) {
@@ -89,32 +157,31 @@ Status RemoteExecutable::load(const char** function) {
     }
     info_.inputs_intact = info_.in_worker = true;
   }
-  arguments_ = std::move(arguments);
-  id_ = id;
-  loaded_in_ = process.num_started();
+  place = {std::move(arguments), id, client.num_started()};
   return {};
 }
 
 Status RemoteExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs, void*,
                              uint64_t, bool) {
   if (fork_count() != forks_) return forked_copy();
-  return judged([&](const char** function) -> Status {
-    if (num_inputs != arguments_.inputs().size() || num_outputs != arguments_.outputs().size())
+  return judged([&](RunProcess& process, Place& place, const char** function) -> Status {
+    if (!process.client.running() || process.client.num_started() != place.loaded_in) KRN_TRY(load(process, place, function));
+    if (num_inputs != place.arguments.inputs().size() || num_outputs != place.arguments.outputs().size())
       return Status(Code::k_invalid_input, "the call gives another number of inputs or outputs than the region has");
-    return run_once(inputs, outputs, function);
+    return run_once(process, place, inputs, outputs, function);
   });
 }
 
-Status RemoteExecutable::run_once(const krn_tensor* inputs, const krn_tensor* outputs, const char** function) {
-  WorkerClient& process = worker_->process;
-  if (!process.running() || process.num_started() != loaded_in_) KRN_TRY(load(function));
-  arguments_.put(inputs);
+Status RemoteExecutable::run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs,
+                                  const char** function) {
+  *function = "krn.exec.run";
+  place.arguments.put(inputs);
   Packet question;
-  question.number = id_;
-  KRN_TRY_LET(const Packet answer, process.ask("run", question, worker_->run_deadline));
+  question.number = place.id;
+  KRN_TRY_LET(const Packet answer, process.client.ask("run", question, workers_->run_deadline));
   (void)answer;  // that it came is what it says
-  if (const std::string what = arguments_.overrun(); !what.empty()) return Status(Code::k_wrong_result, what);
-  arguments_.take(outputs);
+  if (const std::string what = place.arguments.overrun(); !what.empty()) return Status(Code::k_wrong_result, what);
+  place.arguments.take(outputs);
   return {};
 }
 

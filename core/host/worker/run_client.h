@@ -5,9 +5,16 @@
 // worker died, what it held is loaded again into the next one, region by region as they are called.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/host/guard/contained_device.h"
@@ -16,24 +23,68 @@
 
 namespace keirin {
 
-// The process in which the regions of one plugin run. One run at a time.
-class RunClient {
+// One process in which regions of a plugin run, one at a time, so that it is known whose fault its end is.
+class RunProcess {
  public:
-  RunClient(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline)
-      : process(std::move(plugin), limits, "run", "in its worker"), run_deadline(run_deadline) {}
+  RunProcess(WorkerPlugin plugin, WorkerLimits limits) : client(std::move(plugin), limits, "run", "in its worker") {}
 
-  std::mutex mutex;  // held from the look at which process runs to its answer
-  WorkerClient process;
-  const std::chrono::milliseconds run_deadline;
+  // Who holds the process (RunProcesses) has all of it.
+  WorkerClient client;
   uint32_t next_id = 1;
   // It is not started more often: a worker that keeps dying of something else than a region helps nobody.
   static constexpr uint64_t kMostStarts = 8;
 };
 
+// The processes in which the regions of one plugin run. There is one, and where calls have waited for each other long enough to have paid
+// for it another: each has the weights of what runs in it. Any thread.
+class RunProcesses {
+ public:
+  static constexpr size_t kMost = 4;  // and no more than there are processors
+  static constexpr std::chrono::milliseconds kWorthAnother{250};  // of waiting, by all calls together, since the last one was added
+
+  RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline);
+
+  // A process that nobody else holds, until this is destroyed.
+  class Held {
+   public:
+    Held(RunProcesses& all, size_t number) : all_(&all), number_(number) {}
+    Held(Held&& other) noexcept : all_(std::exchange(other.all_, nullptr)), number_(other.number_) {}
+    Held& operator=(Held&&) = delete;
+    ~Held();
+    RunProcess& operator*() const { return *all_->processes_[number_]; }
+    RunProcess* operator->() const { return all_->processes_[number_].get(); }
+    size_t number() const { return number_; }
+
+   private:
+    RunProcesses* all_;
+    size_t number_;
+  };
+  // One of those that are `usable`, bits by number, as soon as one is free; with `may_spread` another one instead, if that is worth it.
+  Held hold(uint32_t usable, bool may_spread);
+
+  const std::chrono::milliseconds run_deadline;
+
+ private:
+  struct Waiter {
+    uint32_t usable;
+    std::condition_variable freed;
+  };
+  std::optional<size_t> free_one(uint32_t among) const;
+
+  const WorkerPlugin plugin_;
+  const WorkerLimits limits_;
+  const size_t most_;
+  std::mutex mutex_;  // guards what follows
+  std::array<std::unique_ptr<RunProcess>, kMost> processes_;  // the first is there, others when they are needed; then for good
+  uint32_t held_ = 0;                                         // bits by number
+  std::list<Waiter*> waiting_;                                // in the order in which they came
+  std::chrono::nanoseconds waited_{0};
+};
+
 class RemoteExecutable final : public Executable {
  public:
   // Loaded from the artifact, or compiled in the worker where there is none. `contained` judges what goes wrong and outlives this.
-  static Result<std::shared_ptr<RemoteExecutable>> make(ContainedDevice& contained, std::shared_ptr<RunClient> worker,
+  static Result<std::shared_ptr<RemoteExecutable>> make(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers,
                                                         const PluginRegion& region, std::optional<Artifact> artifact,
                                                         const PolicyOptions& policy, const CompileOptions& options);
   ~RemoteExecutable() override;
@@ -49,15 +100,21 @@ class RemoteExecutable final : public Executable {
   PluginDevice& device() const override { return contained_; }
 
  private:
-  RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunClient> worker, const PluginRegion& region,
+  RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers, const PluginRegion& region,
                    std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options);
-  Status judged(const std::function<Status(const char** function)>& work);
+  // What one process has of it. Under the hold of that process.
+  struct Place {
+    SharedArguments arguments;
+    uint32_t id = 0;
+    uint64_t loaded_in = 0;  // which of the process's lives; 0: none
+  };
+  Status judged(const std::function<Status(RunProcess& process, Place& place, const char** function)>& work);
   // Both set `function` to what the plugin is asked for last.
-  Status load(const char** function);
-  Status run_once(const krn_tensor* inputs, const krn_tensor* outputs, const char** function);
+  Status load(RunProcess& process, Place& place, const char** function);
+  Status run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs, const char** function);
 
   ContainedDevice& contained_;
-  const std::shared_ptr<RunClient> worker_;
+  const std::shared_ptr<RunProcesses> workers_;
   // What another worker is given after the first one died.
   const std::vector<uint8_t> bytes_;
   const PluginRegion region_;
@@ -67,11 +124,11 @@ class RemoteExecutable final : public Executable {
 
   ExecutableInfo info_;
   const uint64_t forks_;
-  // Under the worker's mutex.
-  SharedArguments arguments_;
-  uint32_t id_ = 0;
-  uint64_t loaded_in_ = 0;  // which of the worker's processes; 0: none
-  Status lost_;             // why it runs no more
+  std::array<Place, RunProcesses::kMost> places_;
+  std::atomic<uint32_t> usable_{1};    // bits by number: processes that have had it
+  std::atomic<bool> spreads_{false};   // whether it may be loaded into others
+  std::mutex lost_mutex_;            // guards what follows
+  Status lost_;                      // why it runs no more
 };
 
 }  // namespace keirin

@@ -60,12 +60,28 @@ TEST(CircuitBreaker, LetsOneCallTryAndWaitsTwiceAsLongEachTime) {
 TEST(PlanGuard, TakesTheFirstThreeAndOneInSoMany) {
   PlanGuard guard;
   guard.sample_rate = 10;
-  std::vector<int> taken;
-  for (int i = 0; i < 31; ++i)
-    if (guard.takes_sample()) taken.push_back(i);
-  EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 10, 20, 30}));
+  std::vector<int> taken(100);
+  for (int i = 0; i < 1000; ++i) taken[static_cast<size_t>(i / 10)] += guard.takes_sample();
+  EXPECT_GE(taken[0], 3);
+  EXPECT_LE(taken[0], 4);
+  for (size_t row = 1; row < taken.size(); ++row) EXPECT_EQ(taken[row], 1) << "calls from " << row * 10;
+  guard.sample_rate = 1;
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(guard.takes_sample());
   guard.sample_rate = 0;
   EXPECT_FALSE(guard.takes_sample());
+}
+
+// A plan that is wrong in every k-th call, whichever those are, meets a sample before long: some k times the rate on average.
+TEST(PlanGuard, MeetsWhateverComesBackInStep) {
+  for (const uint64_t rate : {2, 10, 100})
+    for (const uint64_t step : {2, 3, 5, 10, 20, 100}) {
+      std::vector<bool> met(step);
+      PlanGuard guard;
+      guard.sample_rate = rate;
+      for (uint64_t n = 0; n < 20 * rate * step; ++n)
+        if (guard.takes_sample() && n >= 3) met[n % step] = true;
+      for (uint64_t k = 0; k < step; ++k) EXPECT_TRUE(met[k]) << "each " << step << "th call from the " << k << "th, at rate " << rate;
+    }
 }
 
 TEST(CallChecker, ChecksCopiesAndRevokesOnce) {

@@ -33,6 +33,40 @@ TEST(Report, ColumnsStandBelowEachOther) {
   }
 }
 
+// Which plugin has the regions of what answers; steps of a candidate that lost are nobody's.
+TEST(Report, TheTableSaysWhoHasTheRegions) {
+  std::vector<ModelReport> reports(3);
+  const auto region = [](const std::string& plugin) {
+    StepReport step;
+    step.choice = plugin;
+    return step;
+  };
+  reports[0].chosen = reports[0].steps_of = "acme/all";
+  reports[0].steps = {region("acme"), region("eager"), region("acme")};
+  reports[1].chosen = reports[1].steps_of = "cpu/all";
+  reports[1].steps = {region("cpu")};
+  reports[2].chosen = "eager";
+  reports[2].steps_of = "cpu/all";
+  reports[2].steps = {region("cpu")};
+  const std::string table = bench_table(reports);
+  std::istringstream lines(table);
+  std::vector<std::string> cells;  // of the column
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> row;
+    for (std::string word; std::getline(words, word, '|');) row.push_back(word);
+    static size_t column = 0;
+    for (size_t i = 0; i < row.size(); ++i)
+      if (row[i].find(" regions ") != std::string::npos) column = i;
+    if (column && row.size() > column) cells.push_back(row[column].substr(row[column].find_first_not_of(' ')));
+  }
+  ASSERT_EQ(cells.size(), 5u) << table;
+  EXPECT_EQ(cells[2], "acme 2 ") << table;
+  EXPECT_EQ(cells[3], "cpu 1 ") << table;
+  EXPECT_EQ(cells[4], "- ") << table;
+  EXPECT_NE(table.find("regions that were chosen, by plugin: acme 2, cpu 1\n"), std::string::npos) << table;
+}
+
 TEST(Report, CountsAreNoTimes) {
   ModelReport report;
   report.chosen_ms = report.eager_ms = 11.106796;
