@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/worker/run_client.h"
 
-#include "core/host/guard/fork_count.h"
+#include <utility>
+
+#include "core/base/background.h"
 #include "core/base/request.h"
+#include "core/host/guard/fork_count.h"
 #include "core/host/worker/compile_words.h"
 
 namespace keirin {
 namespace {
 
-// Who asks again gets the same answer: the region is quarantined, or the machine has too little for it.
-bool for_good(Code code) {
+// Who asks again gets the same answer: the region is quarantined or rests.
+bool is_judged(Code code) {
   return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result ||
          code == Code::k_exhausted;
 }
@@ -41,24 +44,29 @@ Result<std::shared_ptr<RemoteExecutable>> RemoteExecutable::make(ContainedDevice
 
 RemoteExecutable::~RemoteExecutable() {
   if (fork_count() != forks_) return;
-  const std::lock_guard guard(worker_->mutex);
-  if (!worker_->process.running() || worker_->process.num_started() != loaded_in_) return;
-  Packet drop;
-  drop.head = {{"op", "drop"}, {"id", id_}};
-  (void)worker_->process.ask("release", drop, worker_->process.limits().deadline);
+  run_in_foreground([this] {
+    const std::lock_guard guard(worker_->mutex);
+    if (!worker_->process.running() || worker_->process.num_started() != loaded_in_) return;
+    Packet drop;
+    drop.head = {{"op", "drop"}, {"id", id_}};
+    (void)worker_->process.ask("release", drop, worker_->process.limits().deadline);
+  });
 }
 
-// Does it with the worker to itself. What went wrong is judged after that, because judging may call the user's log.
+// Does it with the worker to itself. Who gives way does it on the thread that waits for him: held by a thread that gets no processor, the
+// worker would be kept from calls for as long as others are busy. What went wrong is judged after that, because judging may call the
+// user's log.
 Status RemoteExecutable::judged(const std::function<Status(const char** function)>& work) {
   const char* function = "krn.exec.run";
-  Status status;
-  {
+  bool judges = false;
+  Status status = in_foreground([&]() -> Status {
     const std::lock_guard guard(worker_->mutex);
-    if (!lost_.ok()) return lost_;
-    status = work(&function);
-    if (!for_good(status.code())) return status;
-    lost_ = status;
-  }
+    if (!lost_.ok() && (lost_.code() != Code::k_exhausted || !contained_.allowed(region_.hash).ok())) return lost_;
+    lost_ = work(&function);
+    judges = is_judged(lost_.code());
+    return judges ? lost_ : std::exchange(lost_, Status());
+  });
+  if (!judges) return status;
   return contained_.judge(function, region_.hash, std::move(status));
 }
 
@@ -66,8 +74,6 @@ Status RemoteExecutable::judged(const std::function<Status(const char** function
 Status RemoteExecutable::load(const char** function) {
   WorkerClient& process = worker_->process;
   KRN_TRY(contained_.allowed(region_.hash));
-  if (!process.running() && process.num_started() >= RunClient::kMostStarts)
-    return Status(Code::k_exhausted, "its worker was started " + std::to_string(process.num_started()) + " times, which is enough");
   KRN_TRY_LET(SharedArguments arguments, SharedArguments::of_region(region_.bytes));
   for (const SharedArguments::Argument& input : arguments.inputs())
     if (input.weight != kNone && input.weight >= region_.weights.size())

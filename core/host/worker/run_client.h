@@ -26,8 +26,6 @@ class RunClient {
   WorkerClient process;
   const std::chrono::milliseconds run_deadline;
   uint32_t next_id = 1;
-  // It is not started more often: a worker that keeps dying of something else than a region helps nobody.
-  static constexpr uint64_t kMostStarts = 8;
 };
 
 class RemoteExecutable final : public Executable {
@@ -71,7 +69,7 @@ class RemoteExecutable final : public Executable {
   SharedArguments arguments_;
   uint32_t id_ = 0;
   uint64_t loaded_in_ = 0;  // which of the worker's processes; 0: none
-  Status lost_;             // why it runs no more
+  Status lost_;             // why it runs no more, or, where that was the machine's fault, not while it rests
 };
 
 }  // namespace keirin
