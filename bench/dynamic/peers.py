@@ -79,7 +79,7 @@ class Traffic:
         value = dict(zip(self.symbols, self.sizes[i], strict=True))
         generator = torch.Generator().manual_seed(i)
         shapes = [[s if isinstance(s, int) else value[str(s)] for s in meta.shape] for meta in self.metas]
-        return tuple(draw(rule, shape, meta.dtype, generator) for rule, shape, meta in zip(self.rules, shapes, self.metas, strict=True))
+        return tuple(draw(archive.rule_at(self.rules, k, shapes), shapes[k], meta.dtype, generator) for k, meta in enumerate(self.metas))
 
 
 def timed(call, inputs):

@@ -3,8 +3,17 @@
 // What sizes that change cost: a session that decides beside its calls meets sizes drawn so that one of size n is as likely as 1 / n, in
 // each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns.
 //
-//   keirin_sizes [--sizes 1000] [--most 64,512] [--seed 1] [--race-limit 2] [--choice cpu/all] [--bucket x[0]=pow2] [--pad edges=x[0]]
+//   keirin_sizes [--sizes 1000] [--most 64,512] [--longest 100] [--budget 240] [--seed 1] [--race-limit 2] [--choice cpu/all]
+//                [--traffic decode|neighbours|values | --at 16,16 --at 24,24 ..] [--bucket x[0]=pow2] [--pad edges=x[0]]
 //                [--cache FOLDER] [--json FILE] MODEL.pt2
+//
+// Other traffic: `--at 16,16 --at 24,24` repeats these sizes in turn. `--traffic decode`, for a model whose free sizes are tokens and what
+// is in its cache: prompts of any length, each followed by 24 tokens, one by one. `--traffic neighbours`, for one whose sizes are nodes and
+// edges: batches of 8 to 64 seeds, their neighbours (10 each at most) and theirs (5), in a graph of 20,000 nodes with few hubs and many of
+// few edges; edges of a batch are drawn among its nodes. `--traffic values`, for sizes that are fixed or follow from values: other values.
+//
+// Sizes are left out at which eager's call would last longer than `--longest` milliseconds, as the first decision's does per element of
+// the product of the sizes; and after `--budget` seconds no further size is begun. Both are said, and what was left out is not in the JSON.
 //
 // It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; how many answers were
 // verified, each against eager's; what the first call of a size took beyond eager's own (the median; nothing is made while it waits) and
@@ -19,6 +28,7 @@
 #include <cstdio>
 #include <fstream>
 #include <random>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -36,7 +46,8 @@ using Sizes = std::vector<int64_t>;
 
 constexpr auto kLong = std::chrono::minutes(30);
 constexpr double kFarOff = 1e-3;  // of an output's largest element: more is another answer
-constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time
+constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time,
+constexpr double kTimedShare = 0.25;  // in so much of the budget
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -103,14 +114,66 @@ class Drawn {
   std::mt19937 random_;
 };
 
+// Of a batch of seeds: how many nodes are sampled, and how many edges lead to those that were before. Like torch_geometric's sampler, which
+// takes all neighbours of a node that has no more than asked for, and each node once.
+class Neighbours {
+ public:
+  explicit Neighbours(uint32_t seed) : random_(seed), of_(kNodes) {
+    std::vector<int32_t> ends;  // each node as often as it has edges: who has many gets more
+    for (int32_t node = 0; node < kNodes; ++node)
+      for (int k = 0; k < 8; ++k) {
+        const int32_t to = ends.empty() ? 0 : ends[random_() % ends.size()];
+        of_[static_cast<size_t>(node)].push_back(to);
+        of_[static_cast<size_t>(to)].push_back(node);
+        ends.push_back(node), ends.push_back(to);
+      }
+  }
+  Sizes next() {
+    std::set<int32_t> all;
+    std::vector<int32_t> last;
+    const size_t seeds = 8 + random_() % 57;
+    while (all.size() < seeds)
+      if (const auto node = static_cast<int32_t>(random_() % kNodes); all.insert(node).second) last.push_back(node);
+    int64_t edges = 0;
+    for (const size_t most : {10, 5}) {
+      std::vector<int32_t> found;
+      for (const int32_t node : last) {
+        std::vector<int32_t> there = of_[static_cast<size_t>(node)];
+        std::shuffle(there.begin(), there.end(), random_);
+        there.resize(std::min(there.size(), most));
+        edges += static_cast<int64_t>(there.size());
+        for (const int32_t each : there)
+          if (all.insert(each).second) found.push_back(each);
+      }
+      last = std::move(found);
+    }
+    return {static_cast<int64_t>(all.size()), edges};
+  }
+
+ private:
+  static constexpr int32_t kNodes = 20000;
+  std::mt19937 random_;
+  std::vector<std::vector<int32_t>> of_;
+};
+
+constexpr int kTokens = 24;  // after each prompt
+
 struct Arguments {
-  std::string model, json, choice, cache;
+  std::string model, json, choice, cache, traffic = "drawn";
+  std::vector<Sizes> at;
   std::vector<std::string> buckets, pads;
   int sizes = 1000;
   uint32_t seed = 1;
   Sizes most;
-  double race_seconds = 2;
+  double race_seconds = 2, longest_ms = 100, budget_seconds = 240;
 };
+
+Sizes numbers_of(const char* text) {
+  Sizes out;
+  std::istringstream list(text);
+  for (std::string each; std::getline(list, each, ',');) out.push_back(std::atoll(each.c_str()));
+  return out;
+}
 
 bool parse(int argc, char** argv, Arguments& a) {
   for (int i = 1; i < argc; ++i) {
@@ -123,17 +186,20 @@ bool parse(int argc, char** argv, Arguments& a) {
     if (word == "--sizes") a.sizes = std::atoi(argv[i]);
     else if (word == "--seed") a.seed = static_cast<uint32_t>(std::atoi(argv[i]));
     else if (word == "--race-limit") a.race_seconds = std::atof(argv[i]);
+    else if (word == "--longest") a.longest_ms = std::atof(argv[i]);
+    else if (word == "--budget") a.budget_seconds = std::atof(argv[i]);
     else if (word == "--choice") a.choice = argv[i];
     else if (word == "--json") a.json = argv[i];
     else if (word == "--cache") a.cache = argv[i];
+    else if (word == "--traffic") a.traffic = argv[i];
+    else if (word == "--at") a.at.push_back(numbers_of(argv[i]));
     else if (word == "--bucket") a.buckets.emplace_back(argv[i]);
     else if (word == "--pad") a.pads.emplace_back(argv[i]);
-    else if (word == "--most") {
-      std::istringstream list(argv[i]);
-      for (std::string each; std::getline(list, each, ',');) a.most.push_back(std::atoll(each.c_str()));
-    } else return false;
+    else if (word == "--most") a.most = numbers_of(argv[i]);
+    else return false;
   }
-  return !a.model.empty() && a.sizes > 0;
+  const bool known = a.traffic == "drawn" || a.traffic == "decode" || a.traffic == "neighbours" || a.traffic == "values";
+  return !a.model.empty() && a.sizes > 0 && known;
 }
 
 // In turns, `eager_first` or not: who comes second finds the inputs in the caches. The difference of the two answers.
@@ -148,6 +214,31 @@ Result<double> answer(Session& session, const Tensors& inputs, bool eager_first,
   return difference(ours, eager);
 }
 
+// As asked for; `drawn` where it says nothing else.
+std::vector<Sizes> traffic_of(const Arguments& a, const Field& field, Drawn& drawn) {
+  std::vector<Sizes> out;
+  const auto size = static_cast<size_t>(a.sizes);
+  if (!a.at.empty()) {
+    while (out.size() < size) out.push_back(a.at[out.size() % a.at.size()]);
+  } else if (a.traffic == "values") {
+    out.resize(size);
+  } else if (a.traffic == "neighbours") {
+    Neighbours neighbours(a.seed);
+    while (out.size() < size) out.push_back(neighbours.next());
+  } else if (a.traffic == "decode") {
+    std::mt19937 random(a.seed);
+    while (out.size() < size) {
+      const auto longest = static_cast<uint32_t>(std::max<int64_t>(2, std::min(field.sizes[0].max, field.sizes[1].max - kTokens)));
+      const int64_t prompt = 1 + random() % (longest - 1);
+      out.push_back({prompt, 1});  // the cache begins with one place that belongs to no token
+      for (int64_t token = 0; token < kTokens && out.size() < size; ++token) out.push_back({1, 1 + prompt + token});
+    }
+  } else {
+    while (out.size() < size) out.push_back(drawn.next());
+  }
+  return out;
+}
+
 // Every bucket of the traffic is decided, one after the other.
 Status decide_buckets(Session& session, const std::vector<Sizes>& traffic) {
   for (const Sizes& sizes : traffic) {
@@ -157,17 +248,29 @@ Status decide_buckets(Session& session, const std::vector<Sizes>& traffic) {
   return {};
 }
 
+// In the order of their appearance, each once.
+Result<std::vector<Dimension>> free_sizes_of(const Session& session) {
+  std::vector<Dimension> out;
+  for (const Port& port : session.signature().inputs)
+    for (const Dimension& size : port.sizes)
+      if (size.free && std::none_of(out.begin(), out.end(), [&](const Dimension& d) { return d.symbol == size.symbol; }))
+        out.push_back(size);
+  if (out.empty()) return Status(Code::k_unsupported, "the model's sizes are fixed: `--traffic values` changes its values alone");
+  return out;
+}
+
 // What the ranges hold, or with buckets all that the export allows.
 Result<Field> bring_about(Session& session, const Arguments& a) {
-  if (!a.buckets.empty()) {
+  if (!a.buckets.empty() || a.traffic == "values") {
     KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, Sizes()));
     KRN_TRY_LET(const ModelReport report, session.compile(inputs));
     std::printf("%s\n", explain_text(report).c_str());
     return Field{report.sizes, 0, 0};
   }
   Sizes second;
-  for (const Dimension& size : session.signature().inputs.at(0).sizes)
-    if (size.free) second.push_back(std::min(size.size + 2, size.max > 0 ? size.max : size.size + 2));
+  KRN_TRY_LET(const std::vector<Dimension> free, free_sizes_of(session));
+  for (const Dimension& size : free)
+    second.push_back(std::min(size.size + 2, size.max > 0 ? size.max : size.size + 2));
   for (const Sizes& sizes : {Sizes(), second}) {
     KRN_TRY_LET(const Tensors inputs, session.example_inputs(1, sizes));
     KRN_TRY(session.call(inputs).status());
@@ -179,6 +282,18 @@ Result<Field> bring_about(Session& session, const Arguments& a) {
   const RangesReport& ranges = reports.back().ranges;
   if (ranges.ranges.empty()) return Status(Code::k_unsupported, "no ranges came about");
   return Field{ranges.sizes, ranges.ranges.front().least, ranges.ranges.back().most};
+}
+
+// The largest product of sizes whose call lasts no longer than `--longest`, by what eager took at the sizes decided first.
+void leave_out_long_calls(Field& field, const ModelReport& first, double longest_ms) {
+  double volume = 1;
+  for (const SizeReport& size : first.sizes) volume *= static_cast<double>(size.value);
+  if (first.eager_ms <= 0 || volume <= 0) return;
+  const auto most = std::max(static_cast<int64_t>(longest_ms / first.eager_ms * volume), field.least);
+  if (field.most > 0 && field.most <= most) return;
+  std::printf("sizes whose product is above %lld are left out: a call of eager would last longer than %.0f ms\n",
+              static_cast<long long>(most), longest_ms);
+  field.most = most;
 }
 
 // How long after its opening a session of a process that finds everything in the cache answers by a plan: eager answers until then.
@@ -202,16 +317,22 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   const auto opened = Clock::now();
   KRN_TRY_LET(auto session, Session::open(runtime, a.model, options));
   if (!a.cache.empty()) KRN_TRY(time_to_first_plan(*session, opened));
-  KRN_TRY_LET(const Field field, bring_about(*session, a));
+  KRN_TRY_LET(Field field, bring_about(*session, a));
+  std::printf("what was decided before the traffic took %.1f s\n", ms_since(opened) / 1e3);
+  leave_out_long_calls(field, session->reports().front(), a.longest_ms);
   const ModelReport known = session->reports().back();
   Drawn drawn(field, a.most, a.seed);
-  std::vector<Sizes> traffic;
-  for (int i = 0; i < a.sizes; ++i) traffic.push_back(drawn.next());
+  std::vector<Sizes> traffic = traffic_of(a, field, drawn);
   if (!a.buckets.empty()) KRN_TRY(decide_buckets(*session, traffic));
 
+  const bool draws = a.buckets.empty() && a.traffic == "drawn" && a.at.empty();
+
   // One new size at a time, the machine idle.
+  const double since_opened = ms_since(opened) / 1e3;
   std::vector<double> beyond, ready;
-  for (int i = 0; i < kTimedSizes && a.buckets.empty(); ++i) {
+  const auto began = Clock::now();
+  const auto time_left = [&](double share) { return ms_since(began) < 1e3 * share * (a.budget_seconds - since_opened); };
+  for (int i = 0; i < kTimedSizes && draws && time_left(kTimedShare); ++i) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
     if (session->is_decided(inputs)) continue;
     double first = 0, eager = 0;
@@ -231,6 +352,11 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   double worst = 0;
   int wrong = 0;
   for (int i = 0; i < a.sizes; ++i) {
+    if (!time_left(1)) {
+      std::printf("the budget of %.0f s is spent: the last %d of %d sizes are left out\n", a.budget_seconds, a.sizes - i, a.sizes);
+      traffic.resize(static_cast<size_t>(i));
+      break;
+    }
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1 + static_cast<uint64_t>(i), traffic[static_cast<size_t>(i)]));
     double plan = 0, eager = 0;
     KRN_TRY_LET(const double off, answer(*session, inputs, i % 2 == 1, plan, eager));
@@ -240,16 +366,17 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     ratios.push_back(plan / eager);
   }
   const Session::Activity after = session->activity();
+  const int calls = static_cast<int>(traffic.size());
   if (!session->settle(kLong)) return Status(Code::k_timeout, "sizes still wait for their plans");
   const RangesReport last = session->reports().back().ranges;
-  std::printf("calls %d: %.1f ms, eager %.1f ms (%.3fx); by a plan %llu; a call over eager's at its size: median %.3f, p99 %.3f\n", a.sizes,
+  std::printf("calls %d: %.1f ms, eager %.1f ms (%.3fx); by a plan %llu; a call over eager's at its size: median %.3f, p99 %.3f\n", calls,
               plan_total, eager_total, eager_total / plan_total, static_cast<unsigned long long>(after.by_plan - before.by_plan),
               quantile(ratios, 0.5), quantile(ratios, 0.99));
   std::printf("entering a size (%zu): its first call %.3f ms beyond eager's (median), its plan ready %.2f ms later (median), %.2f (p99)\n",
               beyond.size(), quantile(beyond, 0.5), quantile(ready, 0.5), quantile(ready, 0.99));
   std::printf("answers: %d of %d like eager's, the largest difference %.2g of an output's largest element; kinds decided: %zu, "
               "plans: %zu\n",
-              a.sizes - wrong, a.sizes, worst, after.kinds, after.plans);
+              calls - wrong, calls, worst, after.kinds, after.plans);
   const BucketsReport buckets = session->reports().back().buckets;
   for (const BucketSizeReport& size : buckets.sizes)
     std::printf("  %s to %s: %.1f %% of what ran was padding\n", size.name.c_str(), size.policy.c_str(),
@@ -265,7 +392,10 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     std::ofstream(a.json) << nlohmann::json{{"schema", "keirin/sizes/1"},
                                             {"machine", machine_json()},
                                             {"model", known.model},
-                                            {"calls", a.sizes},
+                                            {"calls", calls},
+                                            {"asked", a.sizes},
+                                            {"left_out_above", field.most},
+                                            {"decided_s", since_opened},
                                             {"ms", plan_total},
                                             {"eager_ms", eager_total},
                                             {"p99_over_eager", quantile(ratios, 0.99)},
@@ -286,7 +416,8 @@ int run(int argc, char** argv) {
   Arguments a;
   if (!parse(argc, argv, a))
     return std::fprintf(stderr,
-                        "usage: %s [--sizes N] [--most 64,512] [--seed S] [--race-limit S] [--choice NAME] [--bucket SIZE=POLICY] "
+                        "usage: %s [--sizes N] [--most 64,512] [--longest MS] [--budget S] [--seed S] [--race-limit S] [--choice NAME] "
+                        "[--traffic decode|neighbours|values] [--at SIZES] [--bucket SIZE=POLICY] "
                         "[--pad INPUT=VALUE] [--cache FOLDER] [--json FILE] MODEL.pt2\n",
                         argv[0]),
            2;
@@ -296,7 +427,7 @@ int run(int argc, char** argv) {
   options.cache_dir = a.cache;
   options.buckets = a.buckets;
   options.pads = a.pads;
-  if (!a.buckets.empty()) options.max_shapes = 256, options.compile = When::kNow;
+  if (!a.buckets.empty() || a.traffic == "values") options.max_shapes = 256, options.compile = When::kNow;
   options.race_seconds = a.race_seconds;
   options.only_candidate = a.choice;  // without a race: for what entering costs
   auto runtime = Runtime::open(options);

@@ -130,6 +130,12 @@ def read_init(path: Path) -> dict[str, Any]:
     return Reader(path).json(kInitRecord)
 
 
+def rule_at(rules: list[dict], i: int, shapes: list) -> dict:
+    """The rule of input i among inputs of these shapes: of edges between the rows of another input, how many there are."""
+    rule = rules[i]
+    return rule | {"nodes": int(shapes[rule["rows_of"]][0])} if "rows_of" in rule else rule
+
+
 def read(path: Path, draw: Callable) -> tuple[torch.export.ExportedProgram, list[torch.Tensor]]:
     """The program with every empty tensor drawn, and inputs for it; `draw(rule, shape, dtype)` makes one tensor."""
     reader, init = Reader(path), read_init(path)
@@ -152,4 +158,4 @@ def read(path: Path, draw: Callable) -> tuple[torch.export.ExportedProgram, list
     nodes = {n.name: n.meta["val"] for n in loaded.graph.nodes if n.op == "placeholder"}
     values = [nodes[name] for name in loaded.graph_signature.user_inputs]
     hints = [[s if isinstance(s, int) else s.node.hint for s in value.shape] for value in values]
-    return loaded, [draw(rule, shape, value.dtype) for rule, shape, value in zip(init["inputs"], hints, values, strict=True)]
+    return loaded, [draw(rule_at(init["inputs"], i, hints), hints[i], value.dtype) for i, value in enumerate(values)]

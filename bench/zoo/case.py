@@ -44,6 +44,11 @@ def edges(nodes: int, count: int, self_loops: bool = False) -> Input:
     return Input((2, total), torch.int64, {"kind": "edges", "nodes": nodes, "self_loops": self_loops})
 
 
+def edges_of(input: int, count: int) -> Input:
+    """[2, count] numbers of rows of the input at that position, however many it has."""
+    return Input((2, count), torch.int64, {"kind": "edges", "rows_of": input, "self_loops": False})
+
+
 @dataclass(frozen=True)
 class Case:
     build: Callable[[], torch.nn.Module]  # reads torch's default dtype for its weights

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from case import Case, edges, integers, normal, uniform
+from case import Case, edges, edges_of, integers, normal, uniform
 
 kCora = {"nodes": 2708, "count": 10556, "features": 1433, "classes": 7}
 kFewNodes = {"nodes": 200, "count": 800, "features": 64, "classes": 7}
@@ -62,6 +62,13 @@ class Sage(nn.Module):
 def sage(nodes: int, count: int) -> Case:
     """The sampled neighbourhood of one mini-batch of Reddit."""
     return Case(lambda: Sage(602, 256, 41), [normal(nodes, 602), edges(nodes, count)])
+
+
+def sage_dynamic(nodes: int, count: int) -> Case:
+    """Any such neighbourhood."""
+    dims = {"nodes": torch.export.Dim("nodes", min=8, max=16384), "edges": torch.export.Dim("edges", min=8, max=65536)}
+    shapes = ({0: dims["nodes"]}, {1: dims["edges"]})
+    return Case(lambda: Sage(602, 256, 41), [normal(nodes, 602), edges_of(0, count)], dynamic_shapes=shapes)
 
 
 class GraphDiffusion(nn.Module):

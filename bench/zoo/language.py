@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from case import Case, arange, constant, integers
+from case import Case, arange, constant, integers, normal
 
 
 class Bert(nn.Module):
@@ -149,3 +149,40 @@ def decoder_generate(cache: int, prompt: int, dtype: torch.dtype, **shape) -> Ca
     length = torch.export.Dim("length", min=1, max=cache)
     inputs = [integers(1, prompt, high=shape["vocabulary"]), arange(prompt)]
     return Case(lambda: Generator(cache=cache, **shape), inputs, dtype, ({1: length}, {0: length}))
+
+
+class Growing(nn.Module):
+    """A decoder whose cache is as long as its text: each layer's keys and values go in, and come out with those of the new tokens behind.
+
+    The first place of a cache belongs to no token. It is there so that a prompt is a call like the others.
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, inner: int, vocabulary: int) -> None:
+        super().__init__()
+        self.whole = Decoder(layers, width, heads, inner, vocabulary, cache=0)
+
+    def forward(self, tokens: torch.Tensor, *cache: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, length, known = self.whole.embed(tokens), tokens.shape[1], cache[0].shape[2]
+        at = torch.arange(known, known + length, device=tokens.device)
+        angle = torch.outer(at.float(), self.whole.frequency).repeat(1, 2)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        visible = torch.arange(known + length, device=tokens.device) <= at[:, None]
+        grown = []
+        for layer, k_cache, v_cache in zip(self.whole.layers, cache[::2], cache[1::2], strict=True):
+            of = layer.attention
+            y = layer.norm1(x)
+            q, k, v = (f(y).view(1, length, of.heads, -1).transpose(1, 2) for f in (of.q, of.k, of.v))
+            k, v = torch.cat([k_cache, rotate(k, cos, sin)], dim=2), torch.cat([v_cache, v], dim=2)
+            mixed = F.scaled_dot_product_attention(rotate(q, cos, sin), k, v, attn_mask=visible)
+            x = x + of.o(mixed.transpose(1, 2).reshape(1, length, -1))
+            y = layer.norm2(x)
+            x = x + layer.down(F.silu(layer.gate(y)) * layer.up(y))
+            grown += [k, v]
+        return self.whole.head(self.whole.norm(x[:, -1:])), *grown
+
+
+def decoder_growing(length: int, known: int, most: int, dtype: torch.dtype, **shape) -> Case:
+    tokens, cache = torch.export.Dim("tokens", min=1, max=most), torch.export.Dim("cache", min=1, max=most)
+    heads, size, count = shape["heads"], shape["width"] // shape["heads"], 2 * shape["layers"]
+    inputs = [integers(1, length, high=shape["vocabulary"]), *(normal(1, heads, known, size, dtype=dtype) for _ in range(count))]
+    return Case(lambda: Growing(**shape), inputs, dtype, ({1: tokens}, tuple({2: cache} for _ in range(count))))

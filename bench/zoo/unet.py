@@ -101,5 +101,10 @@ class Unet(nn.Module):
         return self.leave(F.silu(self.norm(x)))
 
 
-def unet(batch: int, size: int, dtype: torch.dtype, **shape) -> Case:
-    return Case(lambda: Unet(**shape), [normal(batch, 4, size, size, dtype=dtype), integers(batch, high=1000)], dtype)
+def unet(batch: int, size: int, dtype: torch.dtype, dynamic: bool = False, **shape) -> Case:
+    shapes = None
+    if dynamic:  # what is halved between levels comes back whole
+        step = 2 ** (len(shape["scales"]) - 1)
+        height, width = (step * torch.export.Dim(name, min=2, max=64) for name in ("height", "width"))
+        shapes = ({2: height, 3: width}, None)
+    return Case(lambda: Unet(**shape), [normal(batch, 4, size, size, dtype=dtype), integers(batch, high=1000)], dtype, shapes)

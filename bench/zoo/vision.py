@@ -23,6 +23,41 @@ def vit(batch: int, size: int, dtype: torch.dtype, **shape) -> Case:
     return Case(build, [normal(batch, 3, size, size, dtype=dtype)], dtype)
 
 
+class Detector(nn.Module):
+    """A detector of two stages: of all places and anchors those whose score is high go on, as many as there are, and are classified."""
+
+    kStride, kAnchors, kWidth, kClasses = 16, 3, 256, 20
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        whole = torchvision.models.resnet18()
+        self.backbone = nn.Sequential(whole.conv1, whole.bn1, whole.relu, whole.maxpool, whole.layer1, whole.layer2, whole.layer3)
+        self.score, self.delta = (nn.Conv2d(self.kWidth, k * self.kAnchors, 1) for k in (1, 4))
+        widths = (self.kWidth, 1024, 1024)
+        hidden = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+        self.classify = nn.Sequential(*hidden, nn.Linear(widths[-1], self.kClasses))
+        steps = torch.arange(size // self.kStride) * float(self.kStride) + self.kStride / 2
+        y, x = torch.meshgrid(steps, steps, indexing="ij")
+        sizes = torch.tensor([32.0, 64.0, 128.0])
+        anchors = [torch.stack([x, y, s.expand_as(x), s.expand_as(x)], dim=-1) for s in sizes]
+        self.register_buffer("anchors", torch.stack(anchors, dim=-2).reshape(-1, 4))
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        features = self.backbone(image)
+        scores = self.score(features).permute(0, 2, 3, 1).reshape(-1)
+        deltas = self.delta(features).permute(0, 2, 3, 1).reshape(-1, 4)
+        kept = (scores > scores.mean() + scores.std()).nonzero().squeeze(1)
+        place, delta = self.anchors[kept], deltas[kept]
+        centre, half = place[:, :2] + delta[:, :2] * place[:, 2:], place[:, 2:] * delta[:, 2:].clamp(max=4.0).exp() / 2
+        boxes = torch.cat([centre - half, centre + half], dim=1)
+        rows = features.permute(0, 2, 3, 1).reshape(-1, self.kWidth)[kept // self.kAnchors]
+        return boxes, scores[kept], self.classify(rows)
+
+
+def detector(size: int, dtype: torch.dtype) -> Case:
+    return Case(lambda: Detector(size), [normal(1, 3, size, size, dtype=dtype)], dtype)
+
+
 class Block(nn.Module):
     """A pre-norm transformer encoder block."""
 

@@ -12,6 +12,7 @@
 #include "core/api/limits.h"
 #include "core/api/region_trial.h"
 #include "core/api/verification.h"
+#include "core/host/guard/quarantine.h"
 
 namespace keirin {
 namespace {
@@ -322,7 +323,17 @@ const char* why_only_eager(const Deciding& d) {
   return nullptr;
 }
 
+// What was decided while the machine let plugins down, by killing what compiles say, is no answer for others, and asked again later.
+void note_rests(Deciding& d, uint64_t before) {
+  if (d.session.runtime.quarantine().times_rested() == before) return;
+  d.keeps_decision = false;
+  if (!d.report.disturbed.empty()) return;
+  d.report.disturbed = "a worker was killed, or memory or disk ran out, so that regions were left to eager";
+  d.report.reasons.push_back(d.report.disturbed);
+}
+
 Result<ModelReport> run(Deciding& d) {
+  const uint64_t rested = d.session.runtime.quarantine().times_rested();
   Candidate eager;
   eager.report.name = "eager";
   eager.report.verified = true;
@@ -401,6 +412,7 @@ Result<ModelReport> run(Deciding& d) {
   d.step([&] {
     choose(d, winner);
     finish(d);
+    note_rests(d, rested);
     keep_decision(d);
   });
   if (!std::exchange(d.session.wrote_other_sizes, true) && d.prepared) {
@@ -487,8 +499,11 @@ Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& ran
   Deciding d(session, inputs);
   d.range = range;
   d.for_range = true;
+  const uint64_t rested = session.runtime.quarantine().times_rested();
   Result<Candidate> candidate = d.step([&] { return candidate_of_range(d); });
   KRN_TRY(d.go_on());
+  if (session.runtime.quarantine().times_rested() != rested)
+    return Status(Code::k_exhausted, "a worker was killed, or memory or disk ran out; the size is entered when it is met later");
   std::shared_ptr<PlanGuard> guard;
   if (candidate.ok() && candidate->call) {
     guard = service_guard(d, candidate->report.name, candidate->report.plugin);

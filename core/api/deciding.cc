@@ -91,8 +91,8 @@ Result<Tensors> Deciding::input_set(int set) {
   for (size_t i = 0; i < specs.size(); ++i) {
     TensorSpec spec = specs[i];
     spec.device = {};
-    KRN_TRY_LET(TensorRef tensor,
-                draw(services, spec, session.rules->inputs[i], session.rules->seed + 1000 + set, "input" + std::to_string(i)));
+    KRN_TRY_LET(const InitRule rule, rule_at(session.rules->inputs, i, specs));
+    KRN_TRY_LET(TensorRef tensor, draw(services, spec, rule, session.rules->seed + 1000 + set, "input" + std::to_string(i)));
     KRN_TRY_LET(tensor, services.to_device(tensor, session.device));
     drawn.push_back(std::move(tensor));
   }

@@ -229,7 +229,9 @@ bool DecisionThread::decide(Task& task) {
     }
     if (!task.sizes.empty()) {
       take_over_ranges(task.call);
-      if (enter(task) || (!task.counted && !counts(task))) return false;
+      bool again = false;
+      if (enter(task, &again)) return again;
+      if (!task.counted && !counts(task)) return false;
       done_with(task);
       task.sizes.clear();  // it counts once, however often it is tried
     }
@@ -262,7 +264,8 @@ void DecisionThread::take_over_kept() {
     if (!call.ok()) continue;  // no memory: as if nothing had been kept
     task.call = std::move(*call);
     take_over_ranges(task.call);
-    (void)enter(task);
+    bool again = false;  // by the calls that meet it
+    (void)enter(task, &again);
   }
 }
 
@@ -283,14 +286,15 @@ void DecisionThread::take_over_ranges(const MetCall& call) {
   session_.note(call.specs, range ? range->piece.choice : "eager", what);
 }
 
-bool DecisionThread::enter(const Task& task) {
+bool DecisionThread::enter(const Task& task, bool* again) {
   const std::shared_ptr<const SizeRange> range = session_.ranges.find(task.sizes);
   if (!range) return false;
   (void)session_.runtime.tensors().synchronize(session_.device);
   Result<Tensors> inputs = inputs_of(task.call);
   if (inputs.ok() && session_.find(*inputs)) return true;  // it was checked there
   const Status status = inputs.ok() ? session_.enter(range, *inputs) : inputs.status();
-  if (!status.ok() && !queue_->stop)
+  *again = status.code() == Code::k_exhausted && task.attempts + 1 < kAttempts && !queue_->stop;
+  if (!status.ok() && !*again && !queue_->stop)
     session_.tell(Event::Kind::kChanged, kNote, "eager answers sizes of a range, whose plan could not be made: " + status.message().what);
   return true;
 }

@@ -176,8 +176,8 @@ Result<std::vector<TensorRef>> Session::Impl::draw(uint64_t seed, const std::vec
       return Status(Code::k_corrupt, "the file has rules for " + std::to_string(rules->inputs.size()) + " inputs, the model takes " +
                                          std::to_string(shapes.specs.size()));
     for (size_t i = 0; i < shapes.specs.size(); ++i) {
-      KRN_TRY_LET(TensorRef drawn,
-                  keirin::draw(services, shapes.specs[i], rules->inputs[i], rules->seed + seed, "input" + std::to_string(i)));
+      KRN_TRY_LET(const InitRule rule, rule_at(rules->inputs, i, shapes.specs));
+      KRN_TRY_LET(TensorRef drawn, keirin::draw(services, shapes.specs[i], rule, rules->seed + seed, "input" + std::to_string(i)));
       KRN_TRY_LET(drawn, services.to_device(drawn, device));
       inputs.push_back(std::move(drawn));
     }

@@ -86,7 +86,7 @@ struct RunFault {
   const char* word;
   Code code;
   const char* reason;
-  enum After { kKept, kThisProcess, kNotJudged } after;  // the region: on the list for good, until the process ends, not at all
+  enum After { kKept, kAWhile, kNotJudged } after;  // the region: on the list for good, at rest for a second, not at all
 };
 
 class RunFaults : public RunWorkerFaults, public testing::WithParamInterface<RunFault> {};
@@ -134,8 +134,8 @@ INSTANTIATE_TEST_SUITE_P(
                     RunFault{"babble", Code::k_corrupt, "not a message", RunFault::kKept},
                     RunFault{"overrun", Code::k_wrong_result, "wrote past the end of output 0", RunFault::kKept},
                     RunFault{"far", Code::k_crashed, "crashed in run (signal 11", RunFault::kKept},
-                    RunFault{"bomb", Code::k_exhausted, "", RunFault::kThisProcess},
-                    RunFault{"memory", Code::k_exhausted, "no memory left", RunFault::kThisProcess},
+                    RunFault{"bomb", Code::k_exhausted, "", RunFault::kAWhile},
+                    RunFault{"memory", Code::k_exhausted, "no memory left", RunFault::kAWhile},
                     RunFault{"throw", Code::k_internal, "threw an exception", RunFault::kNotJudged},
                     RunFault{"code", Code::k_internal, "4711", RunFault::kNotJudged},
                     RunFault{"error", Code::k_internal, "as it was told to", RunFault::kNotJudged}),
@@ -268,6 +268,29 @@ TEST_F(RunWorkerFaults, AWorkerThatSomebodyKilledAccusesNobodyForGood) {
   EXPECT_EQ(status.code(), Code::k_exhausted) << status.text();
   EXPECT_TRUE(run(**second, 9).ok()) << "in a fresh worker";
   EXPECT_TRUE(read_bad_records(*cache_).empty());
+  std::this_thread::sleep_for(milliseconds(1100));
+  EXPECT_TRUE(run(**first, 8).ok()) << "after a rest";
+}
+
+// However many regions it hits, and however often.
+TEST_F(RunWorkerFaults, KilledWorkersCostNoPluginItsPlace) {
+  const auto host = open(worker_options({"good"}));
+  std::vector<std::shared_ptr<Executable>> made;
+  for (int64_t n = 8; n < 18; ++n) {
+    auto one = make(*host->devices()[0], n);
+    ASSERT_TRUE(one.ok()) << one.status().text();
+    made.push_back(*one);
+  }
+  for (int64_t n = 8; n < 18; ++n) {
+    const auto& executable = made[static_cast<size_t>(n - 8)];
+    ASSERT_TRUE(run(*executable, n).ok());
+    ASSERT_EQ(workers("run").size(), 1u);
+    ::kill(workers("run")[0], SIGKILL);
+    EXPECT_EQ(run(*executable, n).code(), Code::k_exhausted);
+  }
+  std::this_thread::sleep_for(milliseconds(1100));
+  for (int64_t n = 8; n < 18; ++n) EXPECT_TRUE(run(*made[static_cast<size_t>(n - 8)], n).ok()) << n;
+  EXPECT_TRUE(make(*host->devices()[0], 30).ok());
 }
 
 TEST_F(RunWorkerFaults, WeightsAreTakenAlongIntoTheNextWorker) {

@@ -2,7 +2,9 @@
 //
 // keirin load: what a model's callers notice under a load that does not wait for them, over HTTP or in process.
 #include <fmt/format.h>
+#include <signal.h>
 
+#include <atomic>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -29,7 +31,7 @@ struct Load {
   LoadPlan plan;
   std::string model, size = "small", url, name, json, label;
   std::vector<std::string> at;
-  bool compile = false;
+  bool compile = false, each = false;
 };
 
 struct Target {
@@ -143,6 +145,12 @@ void print(const Load& load, const LoadResult& result) {
       {"began_late", result.late},
       {"answered_per_s", rate},
       {"ms", {{"p50", ms(0.5)}, {"p90", ms(0.9)}, {"p99", ms(0.99)}, {"p99.9", ms(0.999)}, {"max", ms(1)}}}};
+  if (load.each) {
+    j["began"] = result.began;
+    j["each"] = nlohmann::json::array();
+    for (const LoadResult::Request& request : result.requests)
+      j["each"].push_back({request.at, request.seconds * 1e3, request.kind, request.failed});
+  }
   std::FILE* out = text_out(load.json);
   fmt::print(out, "{} answered, {} failed, {:.1f} answered a second ({:.1f} asked); {} began more than 1 ms late\n",
              result.seconds.size(), failed, rate, load.plan.rate, result.late);
@@ -153,7 +161,14 @@ void print(const Load& load, const LoadResult& result) {
     if (const Status status = write_text(load.json, j.dump(2) + "\n"); !status.ok()) (void)fail(status);
 }
 
+std::atomic<bool> g_stopped{false};  // by SIGINT: what was asked until then is told
+
 Status run(Load& load, bool* failed) {
+  load.plan.stop = &g_stopped;
+  struct sigaction action {};
+  action.sa_handler = [](int) { g_stopped = true; };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
   KRN_TRY_LET(const auto runtime, Runtime::open(load.runtime));
   KRN_TRY_LET(const std::string path, find_model(load.model, load.size));
   KRN_TRY_LET(const auto session, Session::open(*runtime, path, load.runtime));
@@ -222,6 +237,8 @@ void add_load(CLI::App& app, int& exit_code) {
                    "often as it is given");
   word->add_option("--seed", state->plan.seed, "of times and sizes")->capture_default_str();
   word->add_flag("--compiled", state->compile, "in process: decide for the sizes before the first request");
+  word->add_flag("--each", state->each,
+                 "in the JSON each request too: [seconds from `began` (Unix time) to its intended begin, ms, number of its --at, failed]");
   add_json(*word, state->json);
   add_size(*word, state->size);
   add_options(*word, state->runtime);

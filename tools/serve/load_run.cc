@@ -27,10 +27,28 @@ std::vector<Arrival> draw_arrivals(const LoadPlan& plan) {
   return arrivals;
 }
 
+namespace {
+
+constexpr double kNotAsked = -1;
+
+// False if it was stopped before.
+bool sleep_until(Clock::time_point when, const std::atomic<bool>* stop) {
+  constexpr auto kMost = std::chrono::milliseconds(50);
+  while (!(stop && *stop)) {
+    const Clock::time_point now = Clock::now();
+    if (now >= when) return true;
+    std::this_thread::sleep_until(std::min<Clock::time_point>(when, stop ? now + kMost : when));
+  }
+  return false;
+}
+
+}  // namespace
+
 LoadResult run_load(const LoadPlan& plan, const std::function<Caller()>& make_caller) {
   const std::vector<Arrival> arrivals = draw_arrivals(plan);
   LoadResult result;
-  std::mutex mutex;  // guards result
+  result.requests.resize(arrivals.size(), {0, kNotAsked, 0, false});
+  std::mutex mutex;  // guards result, but for its requests
   std::atomic<size_t> next{0}, ready{0};
   std::atomic<bool> go{false};
   Clock::time_point begin;
@@ -44,11 +62,13 @@ LoadResult run_load(const LoadPlan& plan, const std::function<Caller()>& make_ca
     for (size_t i = next++; i < arrivals.size(); i = next++) {
       const Clock::time_point intended =
           begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(arrivals[i].at));
-      std::this_thread::sleep_until(intended);
+      if (!sleep_until(intended, plan.stop)) break;
       late += Clock::now() - intended > std::chrono::milliseconds(1);
       const std::string failed = call(arrivals[i].kind);
+      const double took = std::chrono::duration<double>(Clock::now() - intended).count();
+      result.requests[i] = {arrivals[i].at, took, arrivals[i].kind, !failed.empty()};  // nobody else writes this one
       if (failed.empty())
-        seconds.push_back(std::chrono::duration<double>(Clock::now() - intended).count());
+        seconds.push_back(took);
       else
         ++failures[failed];
     }
@@ -61,10 +81,12 @@ LoadResult run_load(const LoadPlan& plan, const std::function<Caller()>& make_ca
   for (int i = 0; i < std::max(1, plan.callers); ++i) threads.emplace_back(work);
   while (ready < threads.size()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   begin = Clock::now() + std::chrono::milliseconds(5);
+  result.began = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() + 5e-3;
   go = true;
   for (std::thread& thread : threads) thread.join();
   result.lasted = std::chrono::duration<double>(Clock::now() - begin).count();
   std::sort(result.seconds.begin(), result.seconds.end());
+  std::erase_if(result.requests, [](const LoadResult::Request& request) { return request.seconds == kNotAsked; });
   return result;
 }
 

@@ -5,6 +5,7 @@
 // all that would have come meanwhile.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -21,9 +22,18 @@ struct LoadPlan {
       16;  // requests that may be under way at once; one that finds all busy begins late, and is charged for it
   uint64_t seed = 1;
   size_t kinds = 1;  // of requests, drawn alike
+  const std::atomic<bool>* stop = nullptr;  // once it is true nothing more is asked; null: never
 };
 
 struct LoadResult {
+  struct Request {
+    double at = 0;       // its intended begin, in seconds from the first one's
+    double seconds = 0;  // from there to its end
+    size_t kind = 0;
+    bool failed = false;
+  };
+  std::vector<Request> requests;             // that were asked, in the order of their intended begin
+  double began = 0;                          // the intended begin of the first one, in seconds of Unix time
   std::vector<double> seconds;               // of those that were answered, from their intended begin, ascending
   std::map<std::string, uint64_t> failures;  // by what went wrong
   uint64_t late = 0;                         // began more than a millisecond late: no caller was free, or no processor

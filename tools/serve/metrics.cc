@@ -45,14 +45,14 @@ std::string label(const char* name, const std::string& value) {
 
 std::string Router::metrics() const {
   struct Row {
-    const ServedModel* model;
+    std::shared_ptr<ServedModel> model;
     std::string labels;
     Session::Activity activity;
     ServedModel::Counts counts;
     std::vector<ModelReport> reports;
   };
   std::vector<Row> rows;
-  for (ServedModel* model : models_)
+  for (const auto& model : table_.all())
     rows.push_back({model, label("model", model->name()), model->session().activity(), model->counts(),
                     model->session().reports_so_far()});
   Text text;

@@ -375,8 +375,10 @@ Result<InferAnswer> write_infer(const InferRequest& request, const std::string& 
   return answer;
 }
 
-json server_metadata() {
-  return {{"name", "keirin"}, {"version", KEIRIN_VERSION}, {"extensions", {"binary_tensor_data", "plans"}}};
+json server_metadata(bool has_repository) {
+  json extensions = {"binary_tensor_data", "plans"};
+  if (has_repository) extensions.push_back("model_repository");
+  return {{"name", "keirin"}, {"version", KEIRIN_VERSION}, {"extensions", extensions}};
 }
 
 json model_metadata(const std::string& model, const Signature& signature) {

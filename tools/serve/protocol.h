@@ -48,7 +48,7 @@ Result<InferRequest> parse_infer(std::string_view body, std::optional<size_t> js
 Result<InferAnswer> write_infer(const InferRequest& request, const std::string& model, const Signature& signature,
                                 const std::vector<TensorRef>& outputs, TensorServices& services);
 
-nlohmann::json server_metadata();
+nlohmann::json server_metadata(bool has_repository);
 nlohmann::json model_metadata(const std::string& model, const Signature& signature);
 
 }  // namespace keirin::tools

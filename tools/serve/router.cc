@@ -53,12 +53,6 @@ HttpAnswer setting_of(const ServedModel& model) {
 
 }  // namespace
 
-ServedModel* Router::find(const std::string& name) const {
-  const auto found =
-      std::find_if(models_.begin(), models_.end(), [&](const ServedModel* model) { return model->name() == name; });
-  return found == models_.end() ? nullptr : *found;
-}
-
 void Router::count(const std::string& model, unsigned status) {
   const std::lock_guard lock(mutex_);
   ++answers_[{model, status}];
@@ -75,15 +69,15 @@ HttpAnswer Router::get(const std::string& path) const {
   const auto is = [&](std::initializer_list<const char*> words) {
     return std::equal(parts.begin(), parts.end(), words.begin(), words.end());
   };
-  if (is({"v2"})) return answer_of(server_metadata());
+  if (is({"v2"})) return answer_of(server_metadata(repository_ != nullptr));
   if (is({"v2", "health", "live"})) return answer_of({{"live", true}});
   if (is({"v2", "health", "ready"})) {
-    const bool ready = !ending_ && std::all_of(models_.begin(), models_.end(),
-                                               [](const ServedModel* model) { return model->ready(); });
+    const auto models = table_.all();
+    const bool ready = !ending_ && std::all_of(models.begin(), models.end(), [](const auto& model) { return model->ready(); });
     return answer_of({{"ready", ready}}, ready ? 200 : 503);
   }
   if (parts.size() < 3 || parts[0] != "v2" || parts[1] != "models") return error_of(404, "there is no such path");
-  const ServedModel* model = find(parts[2]);
+  const auto model = table_.find(parts[2]);
   if (!model) return error_of(404, "no model is called \"" + parts[2] + "\"");
   if (parts.size() >= 5 && parts[3] == "versions") {
     if (parts[4] != "1") return error_of(404, "the model has version 1 alone");
@@ -116,16 +110,38 @@ void Router::handle(HttpRequest&& request, const HttpServer::Respond& respond) {
   if (parts.size() > 5 && parts[3] == "versions" && parts[4] == "1") parts.erase(parts.begin() + 3, parts.begin() + 5);
   const bool sets_plans = parts.size() == 5 && parts[3] == "plans" && parts[4] == "setting";
   const bool infers = parts.size() == 4 && parts[3] == "infer";
+  if (repository_ && parts.size() > 2 && parts[0] == "v2" && parts[1] == "repository") return ask_repository(parts, respond);
   if (!(infers || sets_plans) || parts[0] != "v2" || parts[1] != "models")
     return respond(error_of(404, "there is no such path to post to"));
-  ServedModel* model = find(parts[2]);
+  const auto model = table_.find(parts[2]);
   if (!model) return respond(error_of(404, "no model is called \"" + parts[2] + "\""));
   if (sets_plans) return respond(set_plans(*model, request.body));
-  infer(*model, std::move(request), respond);
+  infer(model, std::move(request), respond);
 }
 
-void Router::infer(ServedModel& model, HttpRequest&& request, const HttpServer::Respond& respond) {
-  const auto finish = [this, &model, respond, arrived = request.arrived](HttpAnswer answer) {
+// POST /v2/repository/index, /v2/repository/models/NAME/load and .../unload. The latter are answered when it is done.
+void Router::ask_repository(const std::vector<std::string>& parts, const HttpServer::Respond& respond) {
+  if (parts.size() == 3 && parts[2] == "index") {
+    json list = json::array();
+    std::vector<std::string> names = repository_->names();
+    for (const auto& model : table_.all())
+      if (std::find(names.begin(), names.end(), model->name()) == names.end()) names.push_back(model->name());
+    for (const std::string& name : names) {
+      const auto model = table_.find(name);
+      list.push_back({{"name", name}, {"version", "1"}, {"state", !model ? "UNAVAILABLE" : model->ready() ? "READY" : "LOADING"},
+                      {"reason", model ? "" : "it is not loaded"}});
+    }
+    return respond(answer_of(list));
+  }
+  const bool known = parts.size() == 5 && parts[2] == "models" && (parts[4] == "load" || parts[4] == "unload");
+  if (!known) return respond(error_of(404, "there is no such path to post to"));
+  const auto done = [respond](const Status& status) { respond(status.ok() ? answer_of(json::object()) : error_of(status)); };
+  parts[4] == "load" ? repository_->load(parts[3], done) : repository_->unload(parts[3], done);
+}
+
+void Router::infer(const std::shared_ptr<ServedModel>& held, HttpRequest&& request, const HttpServer::Respond& respond) {
+  ServedModel& model = *held;
+  const auto finish = [this, held, &model, respond, arrived = request.arrived](HttpAnswer answer) {
     count(model.name(), answer.status);
     Histogram* seconds = nullptr;
     {

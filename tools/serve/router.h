@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the paths of `keirin serve` mean: the Open Inference Protocol over the served models, and /metrics.
+// What the paths of `keirin serve` mean: the Open Inference Protocol over the served models, its extension for repositories, and /metrics.
 #pragma once
 
 #include <array>
@@ -14,15 +14,16 @@
 
 #include "tools/serve/histogram.h"
 #include "tools/serve/http_server.h"
-#include "tools/serve/served_model.h"
+#include "tools/serve/model_table.h"
+#include "tools/serve/repository.h"
 
 namespace keirin::tools {
 
 class Router {
  public:
-  // The models outlive it, and every answer that was promised.
-  Router(std::vector<ServedModel*> models, Runtime& runtime, std::chrono::duration<double> deadline)
-      : models_(std::move(models)), runtime_(runtime), deadline_(deadline) {}
+  // What it is given outlives it, and every answer that was promised. `repository` null: models stay as they are.
+  Router(const ModelTable& table, Repository* repository, Runtime& runtime, std::chrono::duration<double> deadline)
+      : table_(table), repository_(repository), runtime_(runtime), deadline_(deadline) {}
 
   // A HttpServer's handler.
   void handle(HttpRequest&& request, const HttpServer::Respond& respond);
@@ -34,11 +35,12 @@ class Router {
  private:
   HttpAnswer get(const std::string& path) const;
   HttpAnswer set_plans(ServedModel& model, const std::string& body) const;
-  void infer(ServedModel& model, HttpRequest&& request, const HttpServer::Respond& respond);
-  ServedModel* find(const std::string& name) const;
+  void infer(const std::shared_ptr<ServedModel>& model, HttpRequest&& request, const HttpServer::Respond& respond);
+  void ask_repository(const std::vector<std::string>& parts, const HttpServer::Respond& respond);
   void count(const std::string& model, unsigned status);
 
-  const std::vector<ServedModel*> models_;
+  const ModelTable& table_;
+  Repository* const repository_;
   Runtime& runtime_;
   const std::chrono::duration<double> deadline_;
   std::atomic<bool> ending_{false};

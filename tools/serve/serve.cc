@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "core/api/bundle.h"
@@ -22,7 +23,7 @@ namespace {
 
 struct Serve {
   Options runtime;
-  std::string size = "small", warm, port_file;
+  std::string size = "small", warm, port_file, repository;
   std::vector<std::string> models;
   HttpOptions http;
   ServingOptions serving;
@@ -49,61 +50,49 @@ std::pair<std::string, std::string> named(const std::string& word) {
   return {std::filesystem::path(word).stem().string(), word};
 }
 
-Status check_name(const std::string& name, const std::vector<std::unique_ptr<ServedModel>>& models) {
-  const bool plain =
-      !name.empty() &&
-      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == std::string::npos;
-  if (!plain)
+Status check_name(const std::string& name, const ModelTable& table) {
+  if (!is_model_name(name))
     return Status(Code::k_invalid_input, {"\"" + name + "\" cannot be a model's name in a path",
                                           {},
                                           "nothing is served",
-                                          "give NAME=PATH with a name of letters, digits, _ - and ."});
-  for (const auto& model : models)
-    if (model->name() == name)
-      return Status(
-          Code::k_invalid_input,
-          {"two models are called \"" + name + "\"", {}, "nothing is served", "give one of them as NAME=PATH"});
+                                          "give NAME=PATH with a name of letters, digits, _ - and . that begins with no ."});
+  if (table.find(name))
+    return Status(
+        Code::k_invalid_input,
+        {"two models are called \"" + name + "\"", {}, "nothing is served", "give one of them as NAME=PATH"});
   return {};
 }
 
 Status serve(Serve& serve) {
   allow_descriptors();
-  KRN_TRY_LET(WarmShapes shapes,
+  KRN_TRY_LET(const WarmShapes shapes,
               serve.warm.empty() ? Result<WarmShapes>(WarmShapes()) : read_warm_shapes(serve.warm));
   KRN_TRY_LET(auto runtime, Runtime::open(serve.runtime));
-  std::vector<std::unique_ptr<ServedModel>> models;
+  ModelTable table;
+  std::string names;
   for (const std::string& word : serve.models) {
     const auto [name, file] = named(word);
-    KRN_TRY(check_name(name, models));
+    KRN_TRY(check_name(name, table));
     KRN_TRY_LET(const std::string path, find_model(file, serve.size));
     KRN_TRY_LET(auto session, Session::open(*runtime, path, serve.runtime));
-    models.push_back(std::make_unique<ServedModel>(name, *runtime, std::move(session), serve.serving));
-    const ServedModel& model = *models.back();
-    if (serve.serving.max_batch > 1 && !model.batches())
-      fmt::print("{}: requests share no calls: {}\n", name, model.why_no_batches());
+    const auto model = std::make_shared<ServedModel>(name, *runtime, std::move(session), serve.serving);
+    if (serve.serving.max_batch > 1 && !model->batches())
+      fmt::print("{}: requests share no calls: {}\n", name, model->why_no_batches());
+    // What a bundle was made for is declared as --warm declares it; where its decisions could be taken over that is done already.
+    if (const OpenedBundle* bundle = model->session().bundle(); bundle && !bundle->why_not.empty())
+      fmt::print("{}: {} of {} kinds of the bundle are taken over: {}\n", name, bundle->taken, bundle->list.kinds.size(), bundle->why_not);
+    if (!sizes_to_warm(*model, shapes).empty()) model->set_ready(false);
+    names += (names.empty() ? "" : ", ") + name;
+    table.put(model);
   }
-  for (const auto& [name, sizes] : shapes) {
-    const auto model = std::find_if(models.begin(), models.end(),
-                                    [&, &called = name](const auto& each) { return each->name() == called; });
-    if (model == models.end())
+  std::optional<Repository> repository;
+  if (!serve.repository.empty()) repository.emplace(serve.repository, table, *runtime, serve.runtime, serve.serving, shapes);
+  const std::vector<std::string> more = repository ? repository->names() : std::vector<std::string>();
+  for (const auto& [name, sizes] : shapes)
+    if (!table.find(name) && std::find(more.begin(), more.end(), name) == more.end())
       return Status(Code::k_invalid_input, {"\"" + name + "\" is not a model that is served", serve.warm,
                                             "nothing is served", "name models as they are served"});
-    (*model)->set_ready(false);
-  }
-  // What a bundle was made for is declared as --warm declares it; where its decisions could be taken over that is done already.
-  for (const auto& model : models) {
-    const OpenedBundle* bundle = model->session().bundle();
-    if (!bundle) continue;
-    if (!bundle->why_not.empty())
-      fmt::print("{}: {} of {} kinds of the bundle are taken over: {}\n", model->name(), bundle->taken, bundle->list.kinds.size(),
-                 bundle->why_not);
-    auto& sizes = shapes[model->name()];
-    for (const BundledKind& kind : bundle->list.kinds) sizes.push_back(kind.sizes);
-    model->set_ready(false);
-  }
-  std::vector<ServedModel*> served;
-  for (const auto& model : models) served.push_back(model.get());
-  Router router(served, *runtime, std::chrono::duration<double>(serve.deadline_seconds));
+  Router router(table, repository ? &*repository : nullptr, *runtime, std::chrono::duration<double>(serve.deadline_seconds));
   sem_init(&g_ended, 0, 0);
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -113,8 +102,6 @@ Status serve(Serve& serve) {
               HttpServer::open(serve.http, [&router](HttpRequest&& request, const HttpServer::Respond& respond) {
                 router.handle(std::move(request), respond);
               }));
-  std::string names;
-  for (const auto& model : models) names += (names.empty() ? "" : ", ") + model->name();
   fmt::print("serving {} on http://{}:{}\n", names, serve.http.address, server->port());
   std::fflush(stdout);
   if (!serve.port_file.empty()) KRN_TRY(write_text(serve.port_file, std::to_string(server->port()) + "\n"));
@@ -122,15 +109,17 @@ Status serve(Serve& serve) {
   std::atomic<bool> stop{false};
   std::thread warming([&] {
     end_when(&stop);
-    for (const auto& [name, sizes] : shapes)
-      for (const auto& model : models) {
-        if (model->name() != name || stop) continue;
-        if (const Status status = model->warm(sizes); status.ok())
-          model->set_ready(true);
-        else if (!stop)
-          fmt::print(stderr, "keirin: {} is not ready: {}\n", name, status.text());
-      }
-    if (!stop && !shapes.empty()) fmt::print("warmed\n"), std::fflush(stdout);
+    bool any = false;
+    for (const std::string& word : serve.models) {
+      const auto model = table.find(named(word).first);
+      if (!model || model->ready() || stop) continue;
+      any = true;
+      if (const Status status = model->warm(sizes_to_warm(*model, shapes)); status.ok())
+        model->set_ready(true);
+      else if (!stop)
+        fmt::print(stderr, "keirin: {} is not ready: {}\n", model->name(), status.text());
+    }
+    if (!stop && any) fmt::print("warmed\n"), std::fflush(stdout);
   });
   while (sem_wait(&g_ended) != 0) {
   }
@@ -138,16 +127,13 @@ Status serve(Serve& serve) {
   std::fflush(stdout);
   stop = true;
   router.set_ending();
+  if (repository) repository->end();
   server->end(std::chrono::milliseconds(static_cast<int64_t>(serve.end_seconds * 1e3)));
-  for (const auto& model : models) model->close();
+  std::vector<std::string> last;
+  for (const auto& model : table.all()) model->close(), last.push_back(model->name());
   warming.join();
-  ServedModel::Counts all;
-  for (const auto& model : models) {
-    const ServedModel::Counts counts = model->counts();
-    all.answered += counts.answered, all.failed += counts.failed, all.refused += counts.refused,
-        all.expired += counts.expired;
-  }
-  models.clear();  // before the server, to whose connections they answer
+  const ServedModel::Counts all = table.counts();
+  for (const std::string& name : last) table.remove(name, std::chrono::hours(24));  // before the server, to whose connections they answer
   fmt::print("ended: {} requests answered, {} failed, {} refused, {} too late; {} connections cut off\n", all.answered,
              all.failed, all.refused, all.expired, server->num_connections());
   return {};
@@ -167,6 +153,9 @@ void add_serve(CLI::App& app, int& exit_code) {
   word->add_option("--port-file", state->port_file, "write the port to this file once it is listened on");
   word->add_option("--warm", state->warm, "a JSON file of sizes that are decided first; ready when all are")
       ->check(CLI::ExistingFile);
+  word->add_option("--repository", state->repository,
+                   "a folder whose models, NAME.pt2 or NAME.krn, may be loaded by name while it serves: new ones, and new versions")
+      ->check(CLI::ExistingDirectory);
   word->add_option("--workers", state->serving.workers, "threads that call each model")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

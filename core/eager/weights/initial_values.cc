@@ -43,7 +43,12 @@ Result<InitRule> parse_rule(const Json& object) {
   for (const KindRow& row : kKinds) {
     if (kind != row.name) continue;
     InitRule rule{row.kind, 0, 0};
-    KRN_TRY_LET(rule.a, read_number(object, row.a));
+    if (row.kind == InitRule::Kind::kEdges && object.contains("rows_of")) {
+      if (!object["rows_of"].is_number_unsigned()) return corrupt("rows_of is not the position of an input");
+      rule.rows_of = object["rows_of"].get<int>();
+    } else {
+      KRN_TRY_LET(rule.a, read_number(object, row.a));
+    }
     if (row.b != nullptr) {
       KRN_TRY_LET(rule.b, read_number(object, row.b));
     }
@@ -163,6 +168,16 @@ Status fill_any(TensorServices& services, Tensor& tensor, int64_t n, const Gener
 }
 
 }  // namespace
+
+Result<InitRule> rule_at(const std::vector<InitRule>& rules, size_t i, const std::vector<TensorSpec>& inputs) {
+  InitRule rule = rules.at(i);
+  if (rule.rows_of < 0) return rule;
+  const auto of = static_cast<size_t>(rule.rows_of);
+  if (of >= inputs.size() || inputs[of].sizes.empty())
+    return corrupt("input " + std::to_string(of) + ", whose rows a rule names, has none");
+  rule.a = static_cast<double>(inputs[of].sizes[0]);
+  return rule;
+}
 
 Result<InitialValues> parse_initial_values(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -29,7 +29,12 @@ struct InitRule {
   };
   Kind kind = Kind::kConstant;
   double a = 0, b = 0;
+  int rows_of = -1;  // kEdges: a is the first size of that input, by flat position; -1: it is stated
 };
+
+// The rule of input `i` among inputs of these sizes, of which those behind it may be missing; `corrupt` where it names the rows of one that
+// is not there or has none.
+Result<InitRule> rule_at(const std::vector<InitRule>& rules, size_t i, const std::vector<TensorSpec>& inputs);
 
 struct InitialValues {
   uint64_t seed = 0;

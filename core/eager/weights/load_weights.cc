@@ -119,6 +119,7 @@ Result<WeightTable> load_weights(const pt2::Model& model, const std::optional<In
 Result<std::vector<TensorRef>> draw_inputs(const pt2::Program& program, const std::optional<InitialValues>& rules,
                                            TensorServices& services) {
   std::vector<TensorRef> inputs;
+  std::vector<TensorSpec> specs;
   for (const pt2::InputSpec& input : program.inputs) {
     if (input.kind != pt2::InputSpec::Kind::kUserInput) continue;
     const std::vector<std::string> names = input.arg.names();
@@ -136,7 +137,10 @@ Result<std::vector<TensorRef>> draw_inputs(const pt2::Program& program, const st
         rule = {InitRule::Kind::kConstant, static_cast<double>(export_size(number->second)), 0};
       }
     }
-    if (rules && inputs.size() < rules->inputs.size()) rule = rules->inputs[inputs.size()];
+    specs.push_back(spec);
+    if (rules && inputs.size() < rules->inputs.size()) {
+      KRN_TRY_LET(rule, rule_at(rules->inputs, inputs.size(), specs));
+    }
     KRN_TRY_LET(TensorRef tensor, draw(services, spec, rule, rules ? rules->seed : 0, names[0]));
     inputs.push_back(std::move(tensor));
   }

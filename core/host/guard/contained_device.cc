@@ -12,6 +12,7 @@ namespace {
 // A plugin that leaves threads changed so often is not asked for more.
 constexpr uint32_t kMaxStrayed = 3;
 
+constexpr char kRests[] = "the region runs eagerly for a while";
 constexpr char kAdvice[] = "update the plugin; `keirin cache forgive` lets it try again";
 
 }  // namespace
@@ -52,7 +53,14 @@ Status ContainedDevice::allowed(const Hash& region) {
                                                     std::to_string(strayed) + " times", {}, {}, "update the plugin"});
   const std::optional<std::string> why = quarantine_->why_not(plugin_guid(), plugin_build_id(), region);
   if (!why) return {};
+  if (why->starts_with("at rest")) return Status(Code::k_exhausted, Message{*why, {}, kRests, {}});
   return Status(Code::k_crashed, Message{*why, {}, {}, kAdvice});
+}
+
+Status ContainedDevice::may_begin(const Hash& region) {
+  Status status = allowed(region);
+  if (status.code() == Code::k_exhausted) quarantine_->note_refusal();
+  return status;
 }
 
 void ContainedDevice::quarantine(const Hash& region, const std::string& what) {
@@ -65,20 +73,26 @@ void ContainedDevice::judged_wrong(const Hash& region, const std::string& what) 
 }
 
 Status ContainedDevice::judge(const char* function, const Hash& region, Status status) {
-  // The machine's fault and not the plugin's, so for this process only: the disk or the memory was full.
+  // The machine's fault and not the plugin's: the disk or the memory was full, or somebody killed the process.
   const bool machine = status.code() == Code::k_exhausted;
   const bool plugin = status.code() == Code::k_crashed || status.code() == Code::k_timeout || status.code() == Code::k_corrupt ||
                       status.code() == Code::k_wrong_result;
   if (!machine && !plugin) return status;
   const std::string& what = status.message().what;
-  quarantine_->add({plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what,
-                    status.code() == Code::k_timeout ? boot_id() : std::string()}, plugin);
+  const BadRecord record{plugin_name(), plugin_guid(), plugin_build_id(), hex(region), function, what,
+                         status.code() == Code::k_timeout ? boot_id() : std::string()};
+  if (machine) {
+    quarantine_->rest(record);
+    tell_(plugin_name() + ": " + what + "; its region runs eagerly for a while");
+    return std::move(status).instead(kRests);
+  }
+  quarantine_->add(record);
   tell_(plugin_name() + ": " + what + "; its region runs eagerly and is not tried again");
   return std::move(status).instead("the region runs eagerly and is not tried again").advise(kAdvice);
 }
 
 Result<ClaimResult> ContainedDevice::claim(const PluginRegion& region, const PolicyOptions& policy) {
-  KRN_TRY(allowed(region.hash));
+  KRN_TRY(may_begin(region.hash));
   if (!in_child()) return inner_.claim(region, policy);
   Result<ClaimResult> claims = child_->claim(hardware().uid, region, policy);
   if (claims.ok()) {
@@ -145,7 +159,7 @@ Result<Artifact> ContainedDevice::save(const Executable& executable) {
 
 Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion& region, const PolicyOptions& policy,
                                                              const CompileOptions& options) {
-  KRN_TRY(allowed(region.hash));
+  KRN_TRY(may_begin(region.hash));
   if (in_child()) {
     Result<std::shared_ptr<Executable>> made = compile_in_child(region, policy, options);
     if (made.ok()) return made;
@@ -158,7 +172,7 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion&
 }
 
 Result<std::shared_ptr<Executable>> ContainedDevice::load(const PluginRegion& region, const Artifact& artifact) {
-  KRN_TRY(allowed(region.hash));
+  KRN_TRY(may_begin(region.hash));
   if (worker_) return load_in_worker(region, artifact, {}, {}, 0);
   return watched(inner_.load(region, artifact), region.hash);
 }

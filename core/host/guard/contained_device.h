@@ -65,6 +65,8 @@ class ContainedDevice final : public PluginDevice {
                                                      const PolicyOptions& policy, const CompileOptions& options, uint32_t num_codegen);
   // An executable of this process: what hangs there is judged as what hung elsewhere.
   Result<std::shared_ptr<Executable>> watched(Result<std::shared_ptr<Executable>> made, const Hash& region);
+  // allowed(), of who decides: a refusal for a while is noted.
+  Status may_begin(const Hash& region);
   bool in_child();  // whether it is asked there; says so once if not
   void leave_child(const std::string& why);
 

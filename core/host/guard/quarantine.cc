@@ -7,7 +7,6 @@
 #include "abi/planted.h"
 
 namespace keirin {
-
 void Quarantine::add(const BadRecord& record, bool durable) {
   {
     const std::lock_guard guard(mutex_);
@@ -19,6 +18,19 @@ void Quarantine::add(const BadRecord& record, bool durable) {
     records_.push_back(record);
   }
   if (durable && keep_ && !KRN_PLANTED(quarantine_forgotten)) keep_(record);
+}
+
+void Quarantine::rest(const BadRecord& record) {
+  constexpr Clock::duration kFirst = std::chrono::seconds(1), kLongest = std::chrono::hours(1);
+  const Clock::time_point now = now_();
+  const std::lock_guard guard(mutex_);
+  Rest& rest = rests_[{record.guid, record.build, record.region}];
+  ++times_rested_;
+  if (now < rest.end) return;  // what fails beside it, or because it rests
+  const bool again = rest.length.count() > 0 && now < rest.end + rest.length;
+  rest.length = again ? std::min<Clock::duration>(2 * rest.length, kLongest) : kFirst;
+  rest.end = now + rest.length;
+  rest.what = record.plugin + ": " + record.what;
 }
 
 std::vector<BadRecord> Quarantine::of_plugin(const std::string& guid, const std::string& build) const {
@@ -42,6 +54,12 @@ std::optional<std::string> Quarantine::why_not(const std::string& guid, const st
   for (const BadRecord& r : of_plugin(guid, build))
     if (r.region == name && r.function != kJudgedWrong)
       return "quarantined: " + r.plugin + ": " + r.what + " on this region (" + name.substr(0, 12) + ") before";
+  {
+    const std::lock_guard guard(mutex_);
+    const auto found = rests_.find({guid, build, name});
+    if (found != rests_.end() && now_() < found->second.end)
+      return "at rest: " + found->second.what + " on this region (" + name.substr(0, 12) + ") a moment ago";
+  }
   return why_not(guid, build);
 }
 

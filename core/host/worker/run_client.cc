@@ -4,15 +4,16 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/host/guard/fork_count.h"
+#include "core/base/background.h"
 #include "core/base/request.h"
+#include "core/host/guard/fork_count.h"
 #include "core/host/worker/compile_words.h"
 
 namespace keirin {
 namespace {
 
-// Who asks again gets the same answer: the region is quarantined, or the machine has too little for it.
-bool for_good(Code code) {
+// Who asks again gets the same answer: the region is quarantined or rests.
+bool is_judged(Code code) {
   return code == Code::k_crashed || code == Code::k_timeout || code == Code::k_corrupt || code == Code::k_wrong_result ||
          code == Code::k_exhausted;
 }
@@ -90,43 +91,50 @@ Result<std::shared_ptr<RemoteExecutable>> RemoteExecutable::make(ContainedDevice
 
 RemoteExecutable::~RemoteExecutable() {
   if (fork_count() != forks_) return;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (!(usable_ & bit(i))) continue;
-    const RunProcesses::Held process = workers_->hold(bit(i), false);
-    WorkerClient& client = process->client;
-    if (!client.running() || client.num_started() != places_[i].loaded_in) continue;
-    Packet drop;
-    drop.head = {{"op", "drop"}, {"id", places_[i].id}};
-    (void)client.ask("release", drop, client.limits().deadline);
-  }
+  run_in_foreground([this] {
+    for (size_t i = 0; i < places_.size(); ++i) {
+      if (!(usable_ & bit(i))) continue;
+      const RunProcesses::Held process = workers_->hold(bit(i), false);
+      WorkerClient& client = process->client;
+      if (!client.running() || client.num_started() != places_[i].loaded_in) continue;
+      Packet drop;
+      drop.head = {{"op", "drop"}, {"id", places_[i].id}};
+      (void)client.ask("release", drop, client.limits().deadline);
+    }
+  });
 }
 
-// Does it with a process to itself. What went wrong is judged after that, because judging may call the user's log.
+// Does it with a process to itself. Who gives way does it on the thread that waits for him: held by a thread that gets no processor, the
+// process would be kept from calls for as long as others are busy. What went wrong is judged after that, because judging may call the
+// user's log.
 Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, Place& place, const char** function)>& work) {
   const char* function = "krn.exec.run";
-  Status status;
-  for (bool done = false; !done;) {
-    const RunProcesses::Held process = workers_->hold(usable_, spreads_);
-    {
-      const std::lock_guard guard(lost_mutex_);
-      if (!lost_.ok()) return lost_;
-    }
-    Place& place = places_[process.number()];
-    if (!(usable_ & bit(process.number()))) {
-      // Where it cannot have another process (a device that only one may open, no memory for weights once more), it does with those it has.
-      if (!load(*process, place, &function).ok()) {
-        spreads_ = false;
-        continue;
+  bool judges = false;
+  Status status = in_foreground([&]() -> Status {
+    for (;;) {
+      const RunProcesses::Held process = workers_->hold(usable_, spreads_);
+      {
+        const std::lock_guard guard(lost_mutex_);
+        if (!lost_.ok() && (lost_.code() != Code::k_exhausted || !contained_.allowed(region_.hash).ok())) return lost_;
       }
-      usable_ |= bit(process.number());
+      Place& place = places_[process.number()];
+      if (!(usable_ & bit(process.number()))) {
+        // Where it cannot have another process (a device that only one may open, no memory for weights once more), it does with those it has.
+        if (!load(*process, place, &function).ok()) {
+          spreads_ = false;
+          continue;
+        }
+        usable_ |= bit(process.number());
+      }
+      Status done = work(*process, place, &function);
+      const std::lock_guard guard(lost_mutex_);
+      if (!lost_.ok() && lost_.code() != Code::k_exhausted) return lost_;  // another call met it, and said so
+      judges = is_judged(done.code());
+      lost_ = judges ? done : Status();
+      return done;
     }
-    status = work(*process, place, &function);
-    if (!for_good(status.code())) return status;
-    const std::lock_guard guard(lost_mutex_);
-    if (!lost_.ok()) return lost_;  // another call met the same, and said so
-    lost_ = status;
-    done = true;
-  }
+  });
+  if (!judges) return status;
   return contained_.judge(function, region_.hash, std::move(status));
 }
 
@@ -134,8 +142,6 @@ Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, 
 Status RemoteExecutable::load(RunProcess& process, Place& place, const char** function) {
   WorkerClient& client = process.client;
   KRN_TRY(contained_.allowed(region_.hash));
-  if (!client.running() && client.num_started() >= RunProcess::kMostStarts)
-    return Status(Code::k_exhausted, "its worker was started " + std::to_string(client.num_started()) + " times, which is enough");
   KRN_TRY_LET(SharedArguments arguments, SharedArguments::of_region(region_.bytes));
   for (const SharedArguments::Argument& input : arguments.inputs())
     if (input.weight != kNone && input.weight >= region_.weights.size())

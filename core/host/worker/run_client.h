@@ -31,8 +31,6 @@ class RunProcess {
   // Who holds the process (RunProcesses) has all of it.
   WorkerClient client;
   uint32_t next_id = 1;
-  // It is not started more often: a worker that keeps dying of something else than a region helps nobody.
-  static constexpr uint64_t kMostStarts = 8;
 };
 
 // The processes in which the regions of one plugin run. There is one, and where calls have waited for each other long enough to have paid
@@ -125,10 +123,10 @@ class RemoteExecutable final : public Executable {
   ExecutableInfo info_;
   const uint64_t forks_;
   std::array<Place, RunProcesses::kMost> places_;
-  std::atomic<uint32_t> usable_{1};    // bits by number: processes that have had it
-  std::atomic<bool> spreads_{false};   // whether it may be loaded into others
-  std::mutex lost_mutex_;            // guards what follows
-  Status lost_;                      // why it runs no more
+  std::atomic<uint32_t> usable_{1};   // bits by number: processes that have had it
+  std::atomic<bool> spreads_{false};  // whether it may be loaded into others
+  std::mutex lost_mutex_;             // guards what follows
+  Status lost_;                       // why it runs no more, or, where that was the machine's fault, not while it rests
 };
 
 }  // namespace keirin

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -25,11 +26,33 @@ TEST(InitialValues, ParsesTheDocumentedForm) {
   EXPECT_EQ(rules->inputs[1].b, 1);
 }
 
+// However many rows there are in a call whose sizes are free.
+TEST(InitialValues, EdgesMayLieBetweenTheRowsOfAnInput) {
+  const auto services = make_tensor_services();
+  const auto rules = parse_initial_values(R"({"version":1,"seed":7,"inputs":[{"kind":"normal","mean":0,"std":1},
+      {"kind":"edges","rows_of":0,"self_loops":false},{"kind":"edges","rows_of":3,"self_loops":false}]})");
+  ASSERT_TRUE(rules.ok()) << rules.status().text();
+  for (const int64_t rows : {3, 500}) {
+    const TensorSpec nodes{DType::k_f32, {rows, 2}, {}, {}}, edges{DType::k_i64, {2, 1000}, {}, {}};
+    const std::vector<TensorSpec> specs = {nodes, edges, edges};
+    const auto rule = rule_at(rules->inputs, 1, specs);
+    ASSERT_TRUE(rule.ok());
+    const TensorRef tensor = *draw(*services, specs[1], *rule, 1, "input1");
+    const auto* at = static_cast<const int64_t*>(tensor->data());
+    EXPECT_GE(*std::min_element(at, at + 2000), 0);
+    EXPECT_LT(*std::max_element(at, at + 2000), rows);
+    EXPECT_GE(*std::max_element(at, at + 2000), rows * 9 / 10) << "all of them are met";
+    EXPECT_EQ(rule_at(rules->inputs, 2, specs).status().code(), Code::k_corrupt) << "there is no input 3";
+    EXPECT_EQ(rule_at(rules->inputs, 0, specs)->b, 1);
+  }
+}
+
 TEST(InitialValues, RefusesOthers) {
   for (const char* text :
        {"", "[]", "{}", R"({"version":1})", R"({"version":1,"seed":0,"tensors":{"w":{"kind":"magic"}}})",
         R"({"version":1,"seed":0,"tensors":{"w":{"kind":"normal","mean":0}}})",
-        R"({"version":1,"seed":0,"inputs":[3]})"}) {
+        R"({"version":1,"seed":0,"inputs":[3]})",
+        R"({"version":1,"seed":0,"inputs":[{"kind":"edges","rows_of":-1,"self_loops":false}]})"}) {
     EXPECT_EQ(parse_initial_values(text).status().code(), Code::k_corrupt) << text;
   }
   EXPECT_EQ(parse_initial_values(R"({"version":2,"seed":0})").status().code(), Code::k_version);

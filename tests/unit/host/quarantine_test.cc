@@ -52,6 +52,46 @@ TEST(Quarantine, ThreeRegionsAreThePlugin) {
   EXPECT_FALSE(quarantine.why_not("guid", "2"));
 }
 
+// What the machine did: it is over after a while, and nothing to hold against the plugin.
+TEST(Quarantine, ARestEndsAndGrowsWithWhatGoesWrongAgain) {
+  using namespace std::chrono_literals;
+  Quarantine::Clock::time_point now{};
+  int kept = 0;
+  Quarantine quarantine({}, [&](const BadRecord&) { ++kept; }, [&now] { return now; });
+  const auto rests = [&] { return quarantine.why_not("guid", "1", region(1)).has_value(); };
+  for (uint8_t n = 1; n < 6; ++n) quarantine.rest(record("1", n));
+  EXPECT_EQ(quarantine.times_rested(), 5u);
+  EXPECT_FALSE(quarantine.why_not("guid", "1")) << "the plugin is not to blame, for however many";
+  EXPECT_EQ(*quarantine.why_not("guid", "1", region(1)), "at rest: acme: crashed on this region (010000000000) a moment ago");
+  EXPECT_EQ(quarantine.times_rested(), 5u) << "to ask is not to be refused a decision";
+  quarantine.note_refusal();
+  EXPECT_EQ(quarantine.times_rested(), 6u);
+  EXPECT_FALSE(quarantine.why_not("guid", "2", region(1)));
+  quarantine.rest(record("1", 1));
+  now += 999ms;
+  EXPECT_TRUE(rests());
+  now += 1ms;
+  EXPECT_FALSE(rests()) << "two that fail at once are one failure";
+  for (const auto length : {2s, 4s, 8s}) {
+    quarantine.rest(record("1", 1));
+    now += length - 1s;
+    EXPECT_TRUE(rests());
+    now += 1s;
+    EXPECT_FALSE(rests());
+  }
+  for (int i = 0; i < 20; ++i) {
+    quarantine.rest(record("1", 1));
+    const auto begin = now;
+    while (rests() && now - begin <= 1h) now += 1s;
+    EXPECT_LE(now - begin, 1h) << "never for good";
+  }
+  now += 1h;
+  quarantine.rest(record("1", 1));
+  now += 1s;
+  EXPECT_FALSE(rests()) << "it went well for as long as it had rested";
+  EXPECT_EQ(kept, 0);
+}
+
 TEST(Quarantine, ADeathBeforeAnyRegionIsThePlugin) {
   Quarantine quarantine({{"acme", "guid", "1", "", "krn.plugin.initialize", "took its process down", {}}});
   EXPECT_TRUE(quarantine.why_not("guid", "1"));

@@ -303,6 +303,54 @@ def buckets_are_served(keirin, folder):
     server.end()
 
 
+def models_are_loaded(keirin, folder):
+    """A new model, and new versions of one that is asked all the time."""
+    store = Path(folder) / "repository"
+    store.mkdir()
+    server = Server(keirin, f"m={kData}/mlp.pt2", "--repository", str(store), "--race-limit", "0.1", "--threads", "1", folder=folder)
+    check("model_repository" in server.get("/v2")[1]["extensions"], "the extension is named")
+    check(server.ask("POST", "/v2/repository/models/more/load")[0] == 400, "a model that is not there")
+    check(server.ask("POST", "/v2/repository/models/..%2Fmore/load")[0] in (400, 404), "nothing outside of the folder")
+    for name in ("m", "more"):
+        (store / f"{name}.pt2").write_bytes((kData / "mlp.pt2").read_bytes())
+    states = {each["name"]: each["state"] for each in json.loads(server.ask("POST", "/v2/repository/index")[2])}
+    check(states == {"m": "READY", "more": "UNAVAILABLE"}, f"the index: {states}")
+    expected = json.loads(server.ask("POST", "/v2/models/m/infer", mlp_body(3))[2])["outputs"][0]["data"]
+    stop, bad, asked = threading.Event(), [], [0]
+
+    def client():
+        while not stop.is_set():
+            status, _, body = server.ask("POST", "/v2/models/m/infer", mlp_body(3))
+            asked[0] += 1
+            if status != 200 or not close_to(json.loads(body)["outputs"][0]["data"], expected):
+                bad.append((status, body[:100]))
+
+    threads = [threading.Thread(target=client) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    status, _, body = server.ask("POST", "/v2/repository/models/more/load")
+    check(status == 200, f"a third model is loaded: {body}")
+    for _ in range(5):
+        check(server.ask("POST", "/v2/repository/models/m/load")[0] == 200, "a new version is loaded")
+    status, _, body = server.ask("POST", "/v2/models/more/infer", mlp_body(3))
+    check(status == 200 and close_to(json.loads(body)["outputs"][0]["data"], expected), f"it answers: {body[:100]}")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    check(asked[0] > 10 and not bad, f"{len(bad)} of {asked[0]} went wrong while versions changed: {bad[:2]}")
+    (store / "m.pt2").write_text("no model")
+    check(server.ask("POST", "/v2/repository/models/m/load")[0] >= 400, "a broken file is refused")
+    check(server.ask("POST", "/v2/models/m/infer", mlp_body(3))[0] == 200, "and what is served stays")
+    check(server.ask("POST", "/v2/repository/models/more/unload")[0] == 200, "it is taken out")
+    check(server.ask("POST", "/v2/models/more/infer", mlp_body(3))[0] == 404, "and is gone")
+    check("\nkeirin_request_compiles_total 0\n" in server.ask("GET", "/metrics")[2].decode(), "no request compiled")
+    code, out = server.end()
+    check(code == 0 and "0 failed" in out, f"it ended with {code}: {out}")
+    fixed = Server(keirin, f"m={kData}/mlp.pt2", folder=folder)
+    check(fixed.ask("POST", "/v2/repository/models/m/load")[0] == 404, "nothing is loaded without --repository")
+    fixed.end()
+
+
 def bundle_is_served(keirin, folder):
     words = ["--race-limit", "0.2", "--threads", "1", "--cache", str(Path(folder) / "cache")]
     sizes, bundle = Path(folder) / "sizes.json", Path(folder) / "m.krn"
@@ -416,6 +464,7 @@ def main():
         queue_and_deadline(keirin, folder)
         ready_when_warm(keirin, folder)
         buckets_are_served(keirin, folder)
+        models_are_loaded(keirin, folder)
         bundle_is_served(keirin, folder)
         ends_with_nothing_lost(keirin, folder, [])
         ends_with_nothing_lost(keirin, folder, ["--max-batch", "16", "--workers", "2"])

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <limits>
 #include <random>
@@ -14,9 +15,12 @@
 #include "core/api/session.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
+#include "tests/support/temp_folder.h"
 #include "tools/serve/histogram.h"
 #include "tools/serve/load_run.h"
+#include "tools/serve/model_table.h"
 #include "tools/serve/protocol.h"
+#include "tools/serve/repository.h"
 #include "tools/serve/served_model.h"
 #include "tools/serve/warm.h"
 
@@ -185,7 +189,8 @@ TEST(Protocol, NamesAndSizesOfAModel) {
   EXPECT_EQ(j.at("name"), "m");
   EXPECT_EQ(j.at("inputs").at(0), (json{{"name", "x"}, {"datatype", "FP32"}, {"shape", {-1, 3}}}));
   EXPECT_EQ(j.at("outputs").size(), 2u);
-  EXPECT_EQ(server_metadata().at("extensions"), (json{"binary_tensor_data", "plans"}));
+  EXPECT_EQ(server_metadata(false).at("extensions"), (json{"binary_tensor_data", "plans"}));
+  EXPECT_EQ(server_metadata(true).at("extensions"), (json{"binary_tensor_data", "plans", "model_repository"}));
 }
 
 TEST(WarmShapes, AreListsByModel) {
@@ -362,6 +367,92 @@ TEST(ServedModel, IsWarmedForTheSizesThatWereDeclared) {
   EXPECT_EQ(model.warm({{5, 9}}).code(), Code::k_invalid_input);
 }
 
+std::shared_ptr<ServedModel> served(const std::string& name, const std::string& file) {
+  return std::make_shared<ServedModel>(name, shared_runtime(), open(file), ServingOptions());
+}
+
+// Whoever asks while the name changes its model is answered by one of the two, and the replaced one is gone when that returns.
+TEST(ModelTable, AReplacedModelLosesNoRequest) {
+  ModelTable table;
+  table.put(served("m", "mlp"));
+  const Tensors inputs = rows(table.find("m")->session(), 2, 1);
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> asked{0}, failed{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i)
+    clients.emplace_back([&] {
+      while (!stop) {
+        const auto model = table.find("m");
+        failed += !ask(*model, inputs).get().ok();
+        ++asked;
+      }
+    });
+  for (int i = 0; i < 30; ++i) {
+    const std::weak_ptr<ServedModel> old = table.find("m");
+    for (const uint64_t before = asked; asked < before + 4;) std::this_thread::yield();
+    table.put(served("m", "mlp"));
+    EXPECT_TRUE(old.expired());
+  }
+  stop = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(failed, 0u);
+  EXPECT_EQ(table.counts().answered, asked) << "of all that there were";
+  EXPECT_TRUE(table.remove("m"));
+  EXPECT_FALSE(table.remove("m"));
+  EXPECT_EQ(table.find("m"), nullptr);
+  EXPECT_EQ(table.counts().answered, asked);
+}
+
+// A client that holds a model for ever does not hold up whoever replaces it for ever.
+TEST(ModelTable, WaitsForAHeldModelNoLongerThanAllowed) {
+  ModelTable table;
+  table.put(served("m", "mlp"));
+  auto held = table.find("m");
+  table.put(served("m", "mlp"), 10ms);
+  EXPECT_NE(table.find("m"), held);
+  const std::weak_ptr<ServedModel> old = held;
+  EXPECT_TRUE(ask(*held, rows(held->session(), 2, 1)).get().ok()) << "it answers whoever holds it";
+  held.reset();
+  EXPECT_FALSE(old.expired()) << "its threads are joined by whoever changes the table next";
+  table.put(served("other", "mlp"));
+  table.put(served("other", "mlp"));
+  EXPECT_TRUE(old.expired());
+}
+
+TEST(Repository, LoadsWhatItsFolderHoldsAndNothingElse) {
+  const test::TempFolder folder;
+  std::filesystem::copy_file(data("mlp"), folder.path() + "/m.pt2");
+  std::ofstream(folder.path() + "/broken.pt2") << "nothing";
+  std::ofstream(folder.path() + "/notes.txt") << "nothing";
+  ModelTable table;
+  const WarmShapes shapes = {{"m", {{2}}}};
+  test::Others nobody;
+  Options options;
+  options.interference = &nobody;
+  options.race_seconds = 0.1;
+  Repository repository(folder.path(), table, shared_runtime(), options, {}, shapes);
+  const auto load = [&](const std::string& name) {
+    std::promise<Status> promise;
+    repository.load(name, [&](const Status& status) { promise.set_value(status); });
+    return promise.get_future().get();
+  };
+  EXPECT_EQ(repository.names(), (std::vector<std::string>{"broken", "m"}));
+  ASSERT_TRUE(load("m").ok());
+  const auto first = table.find("m");
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(first->session().is_decided(rows(first->session(), 2, 1))) << "for the declared sizes";
+  for (const std::string& name : {std::string("broken"), std::string("notes"), std::string("../m"), std::string(), std::string(".")}) {
+    EXPECT_FALSE(load(name).ok()) << name;
+    EXPECT_EQ(table.all().size(), 1u);
+  }
+  const std::string fixed = std::string(KEIRIN_SOURCE_DIR) + "/bench/zoo/models/small/mlp.pt2";
+  std::filesystem::copy_file(fixed, folder.path() + "/m.pt2", std::filesystem::copy_options::overwrite_existing);
+  EXPECT_FALSE(load("m").ok()) << "it has no free size, and one is declared";
+  EXPECT_EQ(table.find("m"), first) << "what is served stays";
+  repository.end();
+  EXPECT_EQ(load("m").code(), Code::k_exhausted);
+}
+
 TEST(Load, ArrivalsArePoisson) {
   LoadPlan plan;
   plan.rate = 1000;
@@ -382,6 +473,27 @@ TEST(Load, ArrivalsArePoisson) {
   EXPECT_EQ(draw_arrivals(plan)[77].at, arrivals[77].at) << "the same seed, the same times";
 }
 
+TEST(Load, EndsEarlyAndTellsOfWhatItAsked) {
+  LoadPlan plan;
+  plan.rate = 200;
+  plan.seconds = 3600;
+  plan.callers = 2;
+  std::atomic<bool> stop{false};
+  plan.stop = &stop;
+  std::atomic<size_t> calls{0};
+  const LoadResult result = run_load(plan, [&] {
+    return [&](size_t) {
+      if (++calls == 20) stop = true;
+      return std::string();
+    };
+  });
+  EXPECT_GE(calls, 20u);
+  EXPECT_LE(calls, 22u);
+  EXPECT_EQ(result.requests.size(), calls);
+  EXPECT_EQ(result.seconds.size(), calls);
+  EXPECT_LT(result.lasted, 60);
+}
+
 // A stall is charged to all requests that would have come meanwhile, not to one.
 TEST(Load, CountsFromTheIntendedBegin) {
   LoadPlan plan;
@@ -399,6 +511,14 @@ TEST(Load, CountsFromTheIntendedBegin) {
   EXPECT_GT(result.quantile(0.75), 0.02) << "a closed loop would show one slow call";
   EXPECT_GT(result.failures.at("no"), 2u);
   EXPECT_EQ(result.seconds.size() + result.failures.at("no"), draw_arrivals(plan).size());
+  ASSERT_EQ(result.requests.size(), draw_arrivals(plan).size());
+  uint64_t failed = 0;
+  for (size_t i = 0; i < result.requests.size(); ++i) {
+    EXPECT_EQ(result.requests[i].at, draw_arrivals(plan)[i].at);
+    failed += result.requests[i].failed;
+  }
+  EXPECT_EQ(failed, result.failures.at("no"));
+  EXPECT_GT(result.requests[60].seconds, 0.1) << "it was meant to begin while the 50th stalled";
   EXPECT_EQ(LoadResult().quantile(0.5), 0);
   LoadResult three;
   three.seconds = {1, 2, 3};
