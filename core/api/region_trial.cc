@@ -19,6 +19,10 @@ constexpr int kMostRounds = 6;        // of building again: each finds what the 
 constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
+// A worker that somebody killed, memory that ran out, an end that was asked for: nothing is shown by it, least of all a wrong answer, which
+// would be remembered for good.
+bool is_machines_fault(const Status& status) { return status.code() == Code::k_exhausted || status.code() == Code::k_cancelled; }
+
 // One graph's code alone on tensors of its inputs: a value for every output, and nothing of the caller's is written. State is put back.
 Result<Tensors> run_alone(Deciding& d, const Graph& graph, const std::shared_ptr<Executable>& executable,
                           const std::vector<ValueId>& operands, const Tensors& inputs) {
@@ -165,6 +169,7 @@ class Search {
     for (const Output& output : part.graph.outputs) answers.eager.push_back(values_[part.values[output.value]]);
     KRN_TRY_LET(answers.referee, in_fp64(d_, part.graph, inputs));
     Result<Tensors> ours = run_alone(d_, part.graph, built->executable, built->inputs, inputs);
+    if (!ours.ok() && is_machines_fault(ours.status())) return ours.status();
     if (!ours.ok()) return std::string(ours.status().message().what);
     answers.ours = std::move(*ours);
     KRN_TRY(cut_to_written(d_, part.graph, inputs, &answers));
@@ -256,6 +261,7 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
       for (size_t k = 0; k < part.outputs.size(); ++k) values[region->cut.values[part.outputs[k].value]] = answers.eager[k];
       KRN_TRY_LET(answers.referee, in_fp64(d, part, border));
       Result<Tensors> ours = run_alone(d, part, step.executable, region->inputs, border);
+      if (!ours.ok() && is_machines_fault(ours.status())) return ours.status();
       if (!ours.ok()) {
         verdict.wrong = ours.status().message().what;
       } else {

@@ -28,7 +28,8 @@ Result<std::vector<Known>> read_known(const std::string& path) {
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t") == std::string::npos || line[0] == '#') continue;
-    Known known{.line = number};
+    Known known;
+    known.line = number;
     std::istringstream words(line);
     words >> known.pattern >> known.until;
     std::getline(words >> std::ws, known.reason);

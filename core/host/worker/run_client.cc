@@ -119,7 +119,8 @@ Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, 
       }
       Place& place = places_[process.number()];
       if (!(usable_ & bit(process.number()))) {
-        // Where it cannot have another process (a device that only one may open, no memory for weights once more), it does with those it has.
+        // Where it cannot have another process (a device that only one may open, no memory for weights once more), it does with those that
+        // it has.
         if (!load(*process, place, &function).ok()) {
           spreads_ = false;
           continue;
