@@ -11,8 +11,8 @@ namespace keirin {
 Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vector<int64_t>& symbol_sizes) {
   ExampleShapes out;
   pt2::SymbolValues values;
-  // Two rounds: bare symbols bind, derived sizes follow.
-  for (int round = 0; round < 2; ++round)
+  // Bare symbols bind; then those that only stand in sizes such as 4 * s, which the export's own size gives; then derived sizes follow.
+  for (int round = 0; round < 3; ++round)
     for (const pt2::InputSpec& input : program.inputs) {
       const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
       if (!tensor) continue;
@@ -28,12 +28,14 @@ Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vec
           values[*symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : size.hint.value_or(2);
           out.symbols.push_back(*symbol);
         }
-        if (round == 1) {
+        if (round == 1 && size.expr->symbols.size() == 1 && size.hint)
+          if (const std::optional<int64_t> value = symbol_of_size(*size.expr, *size.hint)) values.emplace(size.expr->symbols[0], *value);
+        if (round == 2) {
           KRN_TRY_LET(int64_t value, pt2::evaluate_int(*size.expr, values));
           spec.sizes.push_back(value);
         }
       }
-      if (round == 1) out.specs.push_back(std::move(spec));
+      if (round == 2) out.specs.push_back(std::move(spec));
     }
   return out;
 }

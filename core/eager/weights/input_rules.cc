@@ -56,6 +56,18 @@ std::optional<size_t> leaf_position(const pt2::Program& program, const pt2::Size
 
 }  // namespace
 
+std::optional<int64_t> symbol_of_size(const pt2::Expr& expr, int64_t size) {
+  if (expr.symbols.size() != 1) return std::nullopt;
+  const auto at = [&](int64_t s) { return pt2::evaluate_int(expr, {{expr.symbols[0], s}}); };
+  const Result<int64_t> one = at(1), two = at(2);
+  int64_t step = 0, off = 0;
+  if (!one.ok() || !two.ok() || __builtin_sub_overflow(*two, *one, &step) || step == 0 || __builtin_sub_overflow(size, *one, &off) ||
+      off % step != 0)
+    return std::nullopt;
+  const Result<int64_t> there = at(1 + off / step);
+  return there.ok() && *there == size ? std::optional(1 + off / step) : std::nullopt;
+}
+
 InputRules::InputRules(const pt2::Program& program) : model_(program.name), ranges_(program.range_constraints) {
   std::vector<std::optional<size_t>> leaves;
   for (const pt2::InputSpec& spec : program.inputs) {
@@ -194,16 +206,31 @@ Result<pt2::SymbolValues> InputRules::bind(const std::vector<InputView>& inputs)
     }
     return {};
   };
+  const auto check_pinned = [&](size_t input, int64_t dim, const pt2::SymInt& wanted, int64_t got, const std::string& symbol) -> Status {
+    if (pinned_by_.empty() || !wanted.hint || got == *wanted.hint) return {};
+    return wrong_size(input, dim, got, std::to_string(*wanted.hint) + ", and a guard that cannot be read pins it: " + pinned_by_, symbol,
+                      "re-export without the guard, or resize the input");
+  };
   KRN_TRY(each([&](size_t input, int64_t dim, const pt2::SymInt& wanted, int64_t got) -> Status {
     const std::string* symbol = wanted.expr->bare_symbol();
     if (symbol == nullptr || symbols.contains(*symbol)) return {};
     KRN_TRY(check_symbol(input, dim, *symbol, got));
-    if (!pinned_by_.empty() && wanted.hint && got != *wanted.hint) {
-      return wrong_size(input, dim, got,
-                        std::to_string(*wanted.hint) + ", and a guard that cannot be read pins it: " + pinned_by_,
-                        *symbol, "re-export without the guard, or resize the input");
-    }
+    KRN_TRY(check_pinned(input, dim, wanted, got, *symbol));
     symbols[*symbol] = got;
+    return {};
+  }));
+  KRN_TRY(each([&](size_t input, int64_t dim, const pt2::SymInt& wanted, int64_t got) -> Status {
+    if (wanted.expr->symbols.size() != 1 || symbols.contains(wanted.expr->symbols[0])) return {};
+    const std::string& symbol = wanted.expr->symbols[0];
+    const std::optional<int64_t> value = symbol_of_size(*wanted.expr, got);
+    const auto range = ranges_.find(symbol);
+    const bool known = range != ranges_.end();
+    const auto inside = [&](const pt2::RangeConstraint& r) { return (!r.min || *value >= *r.min) && (!r.max || *value <= *r.max); };
+    if (!value || (known && !inside(range->second)))
+      return wrong_size(input, dim, got, wanted.expr->text + (known ? " of " + range_text(range->second) : std::string()), symbol,
+                        "give another size, or pad");
+    KRN_TRY(check_pinned(input, dim, wanted, got, symbol));
+    symbols[symbol] = *value;
     return {};
   }));
   KRN_TRY(each([&](size_t input, int64_t dim, const pt2::SymInt& wanted, int64_t got) -> Status {

@@ -25,6 +25,10 @@ struct InputView {
   int64_t number = 0;  // the value, where the program takes a number (given as a 0-d i64 tensor)
 };
 
+// What the only symbol of a size has to be for the size to be that, where it grows evenly with it, as 4 * s and 8 * s + 1 do: an export
+// names such sizes where a model halves and joins them again. Nothing where the size is none of its values, or does not grow so.
+std::optional<int64_t> symbol_of_size(const pt2::Expr& expr, int64_t size);
+
 class InputRules {
  public:
   explicit InputRules(const pt2::Program& program);

@@ -128,10 +128,11 @@ Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, 
         usable_ |= bit(process.number());
       }
       Status done = work(*process, place, &function);
-      const std::lock_guard guard(lost_mutex_);
-      if (!lost_.ok() && lost_.code() != Code::k_exhausted) return lost_;  // another call met it, and said so
       judges = is_judged(done.code());
-      lost_ = judges ? done : Status();
+      const std::lock_guard guard(lost_mutex_);
+      const bool for_good = !lost_.ok() && lost_.code() != Code::k_exhausted;
+      if (for_good && std::exchange(judges, false)) return lost_;  // another call met the same, and said so
+      if (!for_good) lost_ = judges ? done : Status();
       return done;
     }
   });

@@ -86,6 +86,30 @@ TEST(InputRules, ANumberThatIsASizeMustBeThatSize) {
       ASSERT_EQ(Exported::takes(rules, rows, number), rows == number && rows >= 1 && rows <= 8) << rows << ", " << number;
 }
 
+// A size that is a symbol's multiple, and some, where no input has the symbol itself.
+TEST(InputRules, AMultipleOfASymbolBindsIt) {
+  for (const int64_t more : {0, 3}) {
+    const std::string text = "Add(Mul(Integer(4), Symbol('s0', integer=True)), Integer(" + std::to_string(more) + "))";
+    Exported e({0, *pt2::parse_srepr(text), 4 * 4 + more}, sym("s1", 4));
+    e.program.range_constraints["s0"] = {1, 8};
+    e.program.range_constraints["s1"] = {1, 64};
+    const InputRules rules(e.program);
+    for (int64_t rows = 0; rows < 64; ++rows) {
+      const bool fits = (rows - more) % 4 == 0 && rows - more >= 4 && rows - more <= 32;
+      ASSERT_EQ(Exported::takes(rules, rows, 5), fits) << rows;
+      const int64_t sizes[] = {rows, 3};
+      if (fits) EXPECT_EQ((*rules.bind({{DType::k_f32, sizes, 2, 0}, {DType::k_i64, sizes, 0, 5}})).at("s0"), (rows - more) / 4);
+    }
+  }
+  // The number that stands there as well decides; a size that does not grow evenly binds nothing.
+  Exported both({0, *pt2::parse_srepr("Mul(Integer(2), Symbol('s0', integer=True))"), 8}, sym("s0", 4));
+  const InputRules rules(both.program);
+  for (int64_t rows = 0; rows < 12; ++rows)
+    for (int64_t number = 0; number < 8; ++number) ASSERT_EQ(Exported::takes(rules, rows, number), rows == 2 * number);
+  Exported square({0, *pt2::parse_srepr("Pow(Symbol('s0', integer=True), Integer(2))"), 16}, sym("s1", 4));
+  EXPECT_FALSE(Exported::takes(InputRules(square.program), 10, 4));
+}
+
 TEST(InputRules, AFixedNumberIsTheOnlyOne) {
   Exported e(literal(4), literal(5));
   const InputRules rules(e.program);
