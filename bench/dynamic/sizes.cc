@@ -13,7 +13,8 @@
 // few edges; edges of a batch are drawn among its nodes. `--traffic values`, for sizes that are fixed or follow from values: other values.
 //
 // Sizes are left out at which eager's call would last longer than `--longest` milliseconds, as the first decision's does per element of
-// the product of the sizes; and after `--budget` seconds no further size is begun. Both are said, and what was left out is not in the JSON.
+// the product of the sizes; and `--budget` seconds after what is decided before it, no further size is begun. Both are
+// said, and what was left out is not in the JSON.
 //
 // It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; how many answers were
 // verified, each against eager's; what the first call of a size took beyond eager's own (the median; nothing is made while it waits) and
@@ -318,7 +319,8 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   KRN_TRY_LET(auto session, Session::open(runtime, a.model, options));
   if (!a.cache.empty()) KRN_TRY(time_to_first_plan(*session, opened));
   KRN_TRY_LET(Field field, bring_about(*session, a));
-  std::printf("what was decided before the traffic took %.1f s\n", ms_since(opened) / 1e3);
+  const double decided_seconds = ms_since(opened) / 1e3;
+  std::printf("what was decided before the traffic took %.1f s\n", decided_seconds);
   leave_out_long_calls(field, session->reports().front(), a.longest_ms);
   const ModelReport known = session->reports().back();
   Drawn drawn(field, a.most, a.seed);
@@ -328,10 +330,9 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   const bool draws = a.buckets.empty() && a.traffic == "drawn" && a.at.empty();
 
   // One new size at a time, the machine idle.
-  const double since_opened = ms_since(opened) / 1e3;
   std::vector<double> beyond, ready;
   const auto began = Clock::now();
-  const auto time_left = [&](double share) { return ms_since(began) < 1e3 * share * (a.budget_seconds - since_opened); };
+  const auto time_left = [&](double share) { return ms_since(began) < 1e3 * share * a.budget_seconds; };
   for (int i = 0; i < kTimedSizes && draws && time_left(kTimedShare); ++i) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
     if (session->is_decided(inputs)) continue;
@@ -365,6 +366,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     plan_total += plan, eager_total += eager;
     ratios.push_back(plan / eager);
   }
+  if (ratios.empty()) return Status(Code::k_timeout, "no call was made in the budget: give --budget more");
   const Session::Activity after = session->activity();
   const int calls = static_cast<int>(traffic.size());
   if (!session->settle(kLong)) return Status(Code::k_timeout, "sizes still wait for their plans");
@@ -395,7 +397,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
                                             {"calls", calls},
                                             {"asked", a.sizes},
                                             {"left_out_above", field.most},
-                                            {"decided_s", since_opened},
+                                            {"decided_s", decided_seconds},
                                             {"ms", plan_total},
                                             {"eager_ms", eager_total},
                                             {"p99_over_eager", quantile(ratios, 0.99)},

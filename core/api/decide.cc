@@ -323,7 +323,7 @@ const char* why_only_eager(const Deciding& d) {
   return nullptr;
 }
 
-// What was decided while the machine let plugins down, by killing what compiles say, is no answer for others, and asked again later.
+// Where a worker was killed or memory ran out meanwhile, the decision holds for now only: it is not kept, and made again later.
 void note_rests(Deciding& d, uint64_t before) {
   if (d.session.runtime.quarantine().times_rested() == before) return;
   d.keeps_decision = false;

@@ -229,8 +229,7 @@ bool DecisionThread::decide(Task& task) {
     }
     if (!task.sizes.empty()) {
       take_over_ranges(task.call);
-      bool again = false;
-      if (enter(task, &again)) return again;
+      if (const Entered entered = enter(task); entered != Entered::kInNoRange) return entered == Entered::kToTryAgain;
       if (!task.counted && !counts(task)) return false;
       done_with(task);
       task.sizes.clear();  // it counts once, however often it is tried
@@ -264,8 +263,7 @@ void DecisionThread::take_over_kept() {
     if (!call.ok()) continue;  // no memory: as if nothing had been kept
     task.call = std::move(*call);
     take_over_ranges(task.call);
-    bool again = false;  // by the calls that meet it
-    (void)enter(task, &again);
+    (void)enter(task);  // what has to be tried again is, by the calls that meet it
   }
 }
 
@@ -286,17 +284,17 @@ void DecisionThread::take_over_ranges(const MetCall& call) {
   session_.note(call.specs, range ? range->piece.choice : "eager", what);
 }
 
-bool DecisionThread::enter(const Task& task, bool* again) {
+DecisionThread::Entered DecisionThread::enter(const Task& task) {
   const std::shared_ptr<const SizeRange> range = session_.ranges.find(task.sizes);
-  if (!range) return false;
+  if (!range) return Entered::kInNoRange;
   (void)session_.runtime.tensors().synchronize(session_.device);
   Result<Tensors> inputs = inputs_of(task.call);
-  if (inputs.ok() && session_.find(*inputs)) return true;  // it was checked there
+  if (inputs.ok() && session_.find(*inputs)) return Entered::kDone;  // it was checked there
   const Status status = inputs.ok() ? session_.enter(range, *inputs) : inputs.status();
-  *again = status.code() == Code::k_exhausted && task.attempts + 1 < kAttempts && !queue_->stop;
-  if (!status.ok() && !*again && !queue_->stop)
+  if (status.code() == Code::k_exhausted && task.attempts + 1 < kAttempts && !queue_->stop) return Entered::kToTryAgain;
+  if (!status.ok() && !queue_->stop)
     session_.tell(Event::Kind::kChanged, kNote, "eager answers sizes of a range, whose plan could not be made: " + status.message().what);
-  return true;
+  return Entered::kDone;
 }
 
 std::optional<ModelReport> DecisionThread::report_at(const Sizes& sizes) const {

@@ -87,8 +87,9 @@ class DecisionThread {
   void take_over_kept();
   // Looks once for ranges that an earlier process kept; `call`: one of those that they are for.
   void take_over_ranges(const MetCall& call);
-  // Whether its sizes lie in a range, which then answers them; `again`: it has to be tried again for that.
-  bool enter(const Task& task, bool* again);
+  enum class Entered { kInNoRange, kDone, kToTryAgain };
+  // Has the range in which its sizes lie, if there is one, answer them.
+  Entered enter(const Task& task);
   // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
   bool counts(const Task& task);
   void done_with(const Task& task);

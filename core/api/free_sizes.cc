@@ -28,7 +28,7 @@ Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vec
           values[*symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : size.hint.value_or(2);
           out.symbols.push_back(*symbol);
         }
-        if (round == 1 && size.expr->symbols.size() == 1 && size.hint)
+        if (round == 1 && size.hint)
           if (const std::optional<int64_t> value = symbol_of_size(*size.expr, *size.hint)) values.emplace(size.expr->symbols[0], *value);
         if (round == 2) {
           KRN_TRY_LET(int64_t value, pt2::evaluate_int(*size.expr, values));

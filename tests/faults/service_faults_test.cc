@@ -655,6 +655,27 @@ TEST_F(ServiceFaults, ALeakInTheWorkerEndsAtItsLimitAndCostsNoCall) {
   EXPECT_TRUE(has(explain_text(*report), "quarantined")) << explain_text(*report);
 }
 
+// Workers that somebody kills while a plan is judged and its regions are tried show nothing wrong about the plugin.
+TEST_F(ServiceFaults, AWorkerKilledWhileAPlanIsJudgedIsNoWrongAnswer) {
+  Options o = options("switched_run");
+  o.force = "compiled";
+  o.run_in = "worker";
+  for (int most = 0; most < 8; ++most) {  // in its first run, its second and so on
+    turn("killed" + std::to_string(most));
+    Service s = serve(o);
+    const auto report = s.session->compile(s.inputs);
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    EXPECT_FALSE(has(explain_text(*report), "wrong for")) << most << ": " << explain_text(*report);
+    const auto outputs = s.session->call(s.inputs);
+    EXPECT_TRUE(outputs.ok() && right(*outputs, s.expected));
+  }
+  turn("");
+  Service s = serve(o);
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_TRUE(has(report->chosen, "switched_run")) << "nothing is remembered of it: " << explain_text(*report);
+}
+
 // One that fails in shadow costs no call and has its breaker open.
 TEST_F(ServiceFaults, APlanThatFailsInShadowIsCounted) {
   Options o = options("switched_run");

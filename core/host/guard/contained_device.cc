@@ -51,10 +51,11 @@ Status ContainedDevice::allowed(const Hash& region) {
   if (strayed >= kMaxStrayed)
     return Status(Code::k_wrong_result, Message{"quarantined: " + plugin_name() + " left threads changed " +
                                                     std::to_string(strayed) + " times", {}, {}, "update the plugin"});
-  const std::optional<std::string> why = quarantine_->why_not(plugin_guid(), plugin_build_id(), region);
-  if (!why) return {};
-  if (why->starts_with("at rest")) return Status(Code::k_exhausted, Message{*why, {}, kRests, {}});
-  return Status(Code::k_crashed, Message{*why, {}, {}, kAdvice});
+  if (const auto why = quarantine_->why_not(plugin_guid(), plugin_build_id(), region))
+    return Status(Code::k_crashed, Message{*why, {}, {}, kAdvice});
+  if (const auto why = quarantine_->why_rests(plugin_guid(), plugin_build_id(), region))
+    return Status(Code::k_exhausted, Message{*why, {}, kRests, {}});
+  return {};
 }
 
 Status ContainedDevice::may_begin(const Hash& region) {

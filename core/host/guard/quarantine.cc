@@ -7,6 +7,7 @@
 #include "abi/planted.h"
 
 namespace keirin {
+
 void Quarantine::add(const BadRecord& record, bool durable) {
   {
     const std::lock_guard guard(mutex_);
@@ -54,13 +55,15 @@ std::optional<std::string> Quarantine::why_not(const std::string& guid, const st
   for (const BadRecord& r : of_plugin(guid, build))
     if (r.region == name && r.function != kJudgedWrong)
       return "quarantined: " + r.plugin + ": " + r.what + " on this region (" + name.substr(0, 12) + ") before";
-  {
-    const std::lock_guard guard(mutex_);
-    const auto found = rests_.find({guid, build, name});
-    if (found != rests_.end() && now_() < found->second.end)
-      return "at rest: " + found->second.what + " on this region (" + name.substr(0, 12) + ") a moment ago";
-  }
   return why_not(guid, build);
+}
+
+std::optional<std::string> Quarantine::why_rests(const std::string& guid, const std::string& build, const Hash& region) const {
+  const std::string name = hex(region);
+  const std::lock_guard guard(mutex_);
+  const auto found = rests_.find({guid, build, name});
+  if (found == rests_.end() || now_() >= found->second.end) return std::nullopt;
+  return "at rest: " + found->second.what + " on this region (" + name.substr(0, 12) + ") a moment ago";
 }
 
 std::optional<std::string> Quarantine::why_not(const std::string& guid, const std::string& build) const {

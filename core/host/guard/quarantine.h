@@ -54,7 +54,9 @@ class Quarantine {
   // How many times something was sent to rest, or such a refusal was noted. What was decided while that grew is not what would be decided
   // on a machine that lets nobody down.
   uint64_t times_rested() const { return times_rested_; }
-  // Why the plugin may not touch the region, as a sentence; nothing if it may.
+  // What sent the region to rest, as a sentence; nothing where it does not rest now.
+  std::optional<std::string> why_rests(const std::string& guid, const std::string& build, const Hash& region) const;
+  // Why the plugin may not touch the region, now or later, as a sentence; nothing if it may.
   std::optional<std::string> why_not(const std::string& guid, const std::string& build, const Hash& region) const;
   // Why the plugin may not be used at all.
   std::optional<std::string> why_not(const std::string& guid, const std::string& build) const;
