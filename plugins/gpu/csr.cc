@@ -32,7 +32,7 @@ class Slot {
   // Null with the driver's code in `result` if there is no memory.
   static std::unique_ptr<Slot> make(const Driver& driver, int64_t rows, int64_t edges, int64_t index_bytes, Result& result) {
     std::unique_ptr<Slot> slot(new Slot(driver));
-    const int64_t parts[] = {16, edges * index_bytes, 4 * (rows + 1), 4 * edges, 4 * rows, 4 * edges};
+    const int64_t parts[] = {32, edges * index_bytes, 4 * (rows + 1), 4 * edges, 4 * rows, 4 * edges};
     int64_t total = 0, at[6];
     for (int i = 0; i < 6; ++i) at[i] = total, total += (parts[i] + 255) / 256 * 256;
     const AllocateWhileRecording allowed(driver);
@@ -40,7 +40,7 @@ class Slot {
     result = driver.allocate(static_cast<size_t>(total), slot->memory_);
     if (result != 0) return nullptr;
     result = driver.make_stream(stream);
-    if (result == 0) result = driver.fill(stream, slot->memory_, 0, 256);
+    if (result == 0) result = driver.fill(stream, slot->memory_, 0, total);
     if (result == 0) result = driver.wait(stream);
     if (stream) driver.end_stream(stream);
     if (result != 0) return nullptr;
@@ -144,7 +144,7 @@ class CsrStep final : public codegen::Step {
 
 }  // namespace
 
-std::string csr_code_name(const CodeTarget& target) { return "csr 3 " + target.identity(); }
+std::string csr_code_name(const CodeTarget& target) { return "csr 4 " + target.identity(); }
 
 std::string csr_text(const Driver& driver) {
   return codegen::print_prelude(driver.words().dialect) + std::string(driver.words().rows) + std::string(text::rows);

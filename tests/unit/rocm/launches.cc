@@ -175,30 +175,34 @@ void add_tail(Writer& out, uint8_t dtype) {
                        {"tol", 0}}};
 }
 
-// Two launches: the second finds the rows that the first made.
+// Three launches: the second finds the rows that the first made, the third sorts other edges with what the first left behind.
 void add_scatter(Writer& out, int rows, int edges, bool wide) {
   std::mt19937 random(11);
-  std::vector<int64_t> index(edges);
-  std::vector<int32_t> narrow, start(rows + 1), order;
-  for (int64_t& r : index) r = random() % 3 == 0 ? 7 : static_cast<int64_t>(random() % (rows + 6)) - 3;
-  for (int r = 0; r < rows; ++r) {
-    for (int e = 0; e < edges; ++e)
-      if (index[e] == r) order.push_back(e);
-    start[r + 1] = static_cast<int32_t>(order.size());
-  }
-  narrow.assign(index.begin(), index.end());
-  std::vector<char> zeros(64), other(8 * edges, 1);
   const std::string name = "scatter" + std::to_string(wide) + " ";
   const std::string code = out.code(gpu::csr_text(rocm::gpu_driver(rocm::wave_of(out.arch()))));
-  const std::string from = wide ? out.file(index.data(), 8 * index.size()) : out.file(narrow.data(), 4 * narrow.size());
+  const std::vector<char> zeros(4 * rows), other(8 * edges, 1);
   const json arrays = {{"struct",
-                        {{{"buffer", out.file(zeros.data(), 16)}},
-                         {{"buffer", out.file(other.data(), (wide ? 8 : 4) * index.size())}},
+                        {{{"buffer", out.file(zeros.data(), 32)}},
+                         {{"buffer", out.file(other.data(), (wide ? 8 : 4) * static_cast<size_t>(edges))}},
                          {{"buffer", name + "rows"}, {"bytes", 4 * rows + 4}},
                          {{"buffer", name + "order"}, {"bytes", 4 * edges}},
-                         {{"buffer", name + "next"}, {"bytes", 4 * rows}},
+                         {{"buffer", out.file(zeros.data(), zeros.size())}},
                          {{"buffer", name + "unordered"}, {"bytes", 4 * edges}}}}};
-  for (int turn = 0; turn < 2; ++turn) {
+  std::string from;
+  std::vector<int32_t> start(rows + 1), order;
+  for (int turn = 0; turn < 3; ++turn) {
+    if (turn != 1) {
+      std::vector<int64_t> index(edges);
+      for (int64_t& r : index) r = random() % 3 == 0 ? 7 + turn : static_cast<int64_t>(random() % (rows + 6)) - 3;
+      order.clear();
+      for (int r = 0; r < rows; ++r) {
+        for (int e = 0; e < edges; ++e)
+          if (index[e] == r) order.push_back(e);
+        start[r + 1] = static_cast<int32_t>(order.size());
+      }
+      const std::vector<int32_t> narrow(index.begin(), index.end());
+      from = wide ? out.file(index.data(), 8 * index.size()) : out.file(narrow.data(), 4 * narrow.size());
+    }
     json& launch = out.launch(code, "csr_rows", name + std::to_string(turn), 5, 1024);
     launch["args"] = {{{"buffer", from}}, {{"i32", wide}}, {{"i32", edges}}, {{"i32", rows}}, arrays};
     launch["args"][1]["i32"] = wide ? 1 : 0;
