@@ -171,6 +171,7 @@ Result<MergeResult> merge(const std::string& into, const std::vector<std::string
         path = log / (file.name.substr(0, file.name.size() - kEnding.size()) + "-" +
                       hex(sha256(bytes.data(), bytes.size())).substr(0, 16) + std::string(kEnding));
       KRN_TRY(publish_file(path.string(), bytes));
+      fs::permissions(path, fs::perms(0644), error);  // as a sitting's own: a store is there to be read
     }
   }
   return result;

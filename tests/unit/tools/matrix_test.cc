@@ -174,6 +174,8 @@ TEST(MatrixStore, S11UnionWhateverTheOrder) {
       ASSERT_TRUE(merged.ok()) << merged.status().text();
       EXPECT_EQ(merged->problems.size(), each == "a" ? 0u : 1u);
     }
+    for (const fs::directory_entry& file : fs::directory_iterator(into / "log"))
+      EXPECT_EQ(file.status().permissions(), fs::perms(0644)) << file.path() << " is there to be read";
     const Store store = read(into);
     EXPECT_TRUE(store.problems().empty()) << "what is not a record is not taken over";
     if (expected.empty()) expected = ids(store);
