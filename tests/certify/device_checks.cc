@@ -137,6 +137,7 @@ void walk(Trial& t) {
   Arguments arguments(region, t.needs(exec));
   arguments.feed(region.row, 1);
   t.run(exec, arguments.ready());
+  if (Gpu* const gpu = Gpu::here()) gpu->wait("after a run");  // the executable is released below
   try {
     const krn_artifact_table& table = t.artifact();
     std::string token, body;

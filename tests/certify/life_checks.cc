@@ -114,7 +114,6 @@ void joins_threads(Trial& t) {
   if (Gpu::here()) {  // the threads of libraries that it opens stay with the process: only what a second life adds is its own
     t.opened();
     t.shut_down();
-    t.initialize_again();
   }
   const size_t before = entries_of("/proc/self/task");
   t.opened();

@@ -42,7 +42,8 @@ enum : int {
   kNotFound = 500,
   kNotReady = 600,
   kLaunchFailure = 719,
-  kCaptureUnsupported = 900
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901
 };
 enum : int { kNotCapturing = 0, kCapturing = 1, kRelaxed = 2 };
 constexpr int kUnits = 4;  // few, so that blocks go round
@@ -97,7 +98,7 @@ class Stream {
   }
   int wait() {
     std::unique_lock lock(mutex_);
-    if (recording_) return kCaptureUnsupported;
+    if (recording_) return broken_ = true, static_cast<int>(kCaptureUnsupported);
     changed_.wait(lock, [this] { return given_ == done_; });
     return g_lost;
   }
@@ -108,12 +109,12 @@ class Stream {
   int begin() {
     const std::lock_guard lock(mutex_);
     if (recording_) return kInvalidValue;
-    return recording_ = new Graph, ++recorded, kOk;
+    return recording_ = new Graph, broken_ = false, ++recorded, kOk;
   }
   int end(Graph** graph) {
     const std::lock_guard lock(mutex_);
     if (!recording_) return kInvalidValue;
-    return *graph = std::exchange(recording_, nullptr), --recorded, kOk;
+    return *graph = std::exchange(recording_, nullptr), --recorded, broken_ ? kCaptureInvalidated : kOk;
   }
 
   static inline std::atomic<int> recorded{0};  // streams that are
@@ -138,6 +139,7 @@ class Stream {
   std::unique_ptr<Task[]> tasks_{new Task[kMost]};
   size_t given_ = 0, done_ = 0;
   Graph* recording_ = nullptr;
+  bool broken_ = false;  // somebody did what cannot be recorded
 };
 
 class Event {
