@@ -34,7 +34,7 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string library, guid, version, check = "*", json, deadline = "60", jobs = "2";
+  std::string library, guid, version, check = "*", json, deadline = "60", jobs;
   std::string device;  // the plugin's, once it is known
   bool quick = false, list = false;
 };
@@ -172,7 +172,10 @@ int run(Options& o) {
     for (size_t k; (k = next++) < together.size();) results[together[k]] = ask(o, checks[together[k]]);
   };
   std::vector<std::thread> threads;
-  for (int t = 1; t < std::stoi(o.jobs); ++t) threads.emplace_back(work);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  // A GPU's checks wait for its driver and its compiler more than they compute.
+  const int jobs = !o.jobs.empty() ? std::stoi(o.jobs) : o.device.starts_with("pci:") ? std::clamp(cores, 2, 4) : 2;
+  for (int t = 1; t < jobs; ++t) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
   for (const size_t i : alone) results[i] = ask(o, checks[i]);
@@ -186,7 +189,7 @@ int run(Options& o) {
                    {"seconds", results[i].seconds}});
     printf("%-12s %s%s%s\n", results[i].outcome.c_str(), checks[i].name, results[i].reason.empty() ? "" : ": ", results[i].reason.c_str());
   }
-  if (!o.json.empty()) std::ofstream(o.json) << json{{"checks", all}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!o.json.empty()) std::ofstream(o.json) << json{{"checks", all}, {"device", o.device}}.dump(-1, ' ', false, json::error_handler_t::replace);
   return all.empty() ? 2 : failed ? 1 : 0;
 }
 

@@ -26,7 +26,7 @@ struct Certificate {
 std::string today();
 // A line for the group, and below it what failed with the command that repeats it.
 void print(std::FILE* out, const Group& group, const Words& words);
-// keirin/certify/2 (docs/certify.md).
+// keirin/certify/3 (docs/certify.md).
 nlohmann::json to_json(const Certificate& certificate);
 
 }  // namespace keirin::tools::certify
