@@ -16,7 +16,7 @@
 namespace keirin::tools::certify {
 
 struct Words {
-  std::string library, only, json, html, known;
+  std::string library{}, only{}, json{}, html{}, known{};
   double deadline = 60;  // of one check, and of a case of what runs on a GPU, in seconds
   int jobs = 0;          // processes of a GPU's cases at once; 0: as many as processors, and no more than 16
   bool quick = false;
