@@ -32,7 +32,7 @@
   NEEDED(make_event, int(void**, unsigned), "cuEventCreate", "hipEventCreateWithFlags")                                               \
   NEEDED(record, int(void*, void*), "cuEventRecord", "hipEventRecord")                                                                \
   NEEDED(query, int(void*), "cuEventQuery", "hipEventQuery")                                                                          \
-  NEEDED(wait_event, int(void*, void*, unsigned), "cuStreamWaitEvent", "hipStreamWaitEvent")                                          \
+  WANTED(memory_info, int(size_t*, size_t*), "cuMemGetInfo_v2", "hipMemGetInfo")                                                       \
   WANTED(begin_capture, int(void*, int), "cuStreamBeginCapture_v2", "hipStreamBeginCapture")                                          \
   WANTED(end_capture, int(void*, void**), "cuStreamEndCapture", "hipStreamEndCapture")                                                \
   WANTED(instantiate, int(void**, void*, unsigned long long), "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags")          \
@@ -151,6 +151,12 @@ void* Gpu::current_context() const {
   return now;
 }
 
+uint64_t Gpu::free_bytes() const {
+  make_current();
+  size_t free = 0, all = 0;
+  return driver_->memory_info && driver_->memory_info(&free, &all) == kSuccess ? free : 0;
+}
+
 Gpu::Block Gpu::allocate(size_t bytes) {
   make_current();
   void* data = nullptr;
@@ -218,14 +224,6 @@ void Gpu::call_on(Stream stream, void (*then)(void*), void* context) {
 void Gpu::copy_on(Stream stream, void* to, const void* from, size_t bytes) {
   make_current();
   check(driver_->copy_on(to, from, bytes, stream), "giving a stream a copy");
-}
-
-void Gpu::wait_on(Stream stream, Stream for_what_is_on_now) {
-  make_current();
-  void* event = nullptr;  // for the life of the process
-  check(driver_->make_event(&event, kUntimed), "making an event");
-  check(driver_->record(event, for_what_is_on_now), "recording an event");
-  check(driver_->wait_event(stream, event, 0), "letting a stream wait");
 }
 
 bool Gpu::is_done(Stream stream, int milliseconds) {

@@ -58,13 +58,13 @@ class Gpu {
   // Of these none waits. `then` runs in the stream's order, on a thread of the driver's, and may not call the driver.
   void call_on(Stream stream, void (*then)(void*), void* context);
   void copy_on(Stream stream, void* to, const void* from, size_t bytes);
-  void wait_on(Stream stream, Stream for_what_is_on_now);
   bool is_done(Stream stream, int milliseconds);  // whether it is, at the latest after so long
   // What `work` puts on the own stream, recorded. Launched as often as asked for; for the life of the process. Throws NotRun where the
   // driver records nothing.
   std::function<void()> record(const std::function<void()>& work);
-  // The calling thread's current context, and whether it is the device's.
-  void* current_context() const;
+  void* current_context() const;  // the calling thread's
+  // Bytes of the device that nobody has, in this process or another; 0 where the driver does not tell.
+  uint64_t free_bytes() const;
 
   void label(krn_tensor& tensor) const;  // as memory of this device
   int32_t type() const { return type_; }

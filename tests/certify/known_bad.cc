@@ -94,6 +94,7 @@ struct Hip {
   int (*call_on)(void* stream, void (*function)(void*), void* context) = nullptr;
   int (*wait)(void* stream) = nullptr;
   int (*set_context)(void* context) = nullptr;
+  int (*allocate)(void** memory, size_t bytes) = nullptr;
 };
 
 const Hip& hip() {
@@ -104,6 +105,7 @@ const Hip& hip() {
     out.call_on = reinterpret_cast<decltype(out.call_on)>(::dlsym(library, "hipLaunchHostFunc"));
     out.wait = reinterpret_cast<decltype(out.wait)>(::dlsym(library, "hipStreamSynchronize"));
     out.set_context = reinterpret_cast<decltype(out.set_context)>(::dlsym(library, "hipCtxSetCurrent"));
+    out.allocate = reinterpret_cast<decltype(out.allocate)>(::dlsym(library, "hipMalloc"));
     return out;
   }();
   return found;
@@ -401,6 +403,8 @@ krn_code make(const krn_region& region, krn_exec** out, krn_err* err) {
   exec->weights = pack_weights(program, region.consts);
   exec->region = region.graph.data;
   if (on_gpu()) exec->launches.resize(1024);
+  void* lost = nullptr;
+  if (IS(leaks_on_device)) (void)hip().allocate(&lost, 256 << 10);
   *out = exec;
   return KRN_STATUS_ok;
 }

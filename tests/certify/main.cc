@@ -141,6 +141,9 @@ bool is_asked_for(const Options& o, const std::string& name) {
   return o.check == name.substr(0, 1) || fnmatch(o.check.c_str(), name.c_str(), 0) == 0;
 }
 
+// What others on the machine or the device would spoil.
+bool measures(std::string_view check) { return check.starts_with("K/") || check == "G/keeps_no_device_memory"; }
+
 int run(Options& o) {
   const std::vector<Check> checks = all_checks();
   std::map<Rung, size_t> giver;  // of a rung: the check
@@ -161,11 +164,11 @@ int run(Options& o) {
     if (it.outcome == "failed") results[i] = {"not tried", std::string("it stands on ") + first.name + ", which failed", 0};
     else results[i] = {it.outcome, it.reason, 0};  // "not offered" or "not run", for the same reason
   };
-  std::vector<size_t> together, alone;  // costs are measured alone
+  std::vector<size_t> together, alone;
   for (size_t i = 0; i < checks.size(); ++i) {
     if (!is_asked_for(o, checks[i].name)) continue;
     if (const Check* first = in_the_way(checks[i].needs)) hinder(i, *first);
-    else if (!tried[i]) (checks[i].name[0] == 'K' ? alone : together).push_back(i);
+    else if (!tried[i]) (measures(checks[i].name) ? alone : together).push_back(i);
   }
   std::atomic<size_t> next{0};
   const auto work = [&] {

@@ -185,6 +185,32 @@ void running_keeps_nothing(Trial& t) {
   expect(grown < 16384, "{} bytes of memory are kept by {} runs", grown, t.request().quick ? 20000 : 100000);
 }
 
+// Others may have the device as well, and drivers give memory out in pieces of megabytes: the least of three growths, of many calls each.
+void keeps_no_device_memory(Trial& t) {
+  const Region& region = t.base();
+  Gpu* const gpu = Gpu::here();
+  if (!gpu) throw NotOffered{"its device is the host, whose memory two other checks watch"};
+  if (gpu->free_bytes() == 0) throw NotRun{"the driver does not tell how much of the device's memory is free"};
+  krn_exec* const exec = t.make(region);
+  Arguments arguments(region, t.needs(exec));
+  arguments.feed(region.row, 1);
+  const krn_run& run = arguments.ready();
+  const int n = t.request().quick ? 60 : 300, m = t.request().quick ? 5000 : 20000;
+  const auto calls = [&] {
+    for (int i = 0; i < n; ++i) t.release(t.make(region));
+    for (int i = 0; i < m; ++i) expect(t.exec().run(exec, &run, nullptr) == KRN_STATUS_ok, "run {} fails", i);
+    gpu->wait("after many runs");
+  };
+  calls();
+  int64_t least = INT64_MAX;
+  for (int k = 0; k < 3; ++k) {
+    const uint64_t before = gpu->free_bytes();
+    calls();
+    least = std::min(least, static_cast<int64_t>(before) - static_cast<int64_t>(gpu->free_bytes()));
+  }
+  expect(least < 4 << 20, "{} compiles and {} runs keep {} bytes of the device's memory", n, m, least);
+}
+
 constexpr Check kChecks[] = {
     {"G/output_ends", "writes nothing behind an output", Rung::kRan, output_ends},
     {"G/output_begins", "writes nothing before an output", Rung::kRan, output_begins},
@@ -202,6 +228,7 @@ constexpr Check kChecks[] = {
     {"G/allocates_not_while_running", "asks for no device memory in run", Rung::kRan, allocates_not_while_running},
     {"G/compiling_keeps_nothing", "keeps no memory of what was released", Rung::kRan, compiling_keeps_nothing},
     {"G/running_keeps_nothing", "keeps no memory of runs", Rung::kRan, running_keeps_nothing},
+    {"G/keeps_no_device_memory", "keeps no memory of the device", Rung::kRan, keeps_no_device_memory},
 };
 
 }  // namespace

@@ -254,17 +254,32 @@ int drain() {
   return result;
 }
 
+// A device's memory is none of the host's allocator's.
+std::mutex g_memory_mutex;
+std::map<void*, size_t> g_memory;  // its pieces, with their bytes
+std::atomic<size_t> g_memory_bytes{0};
+
 int allocate(void** memory, size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-  if (!*memory) return kOutOfMemory;
+  const size_t whole = (bytes + 4096) / 4096 * 4096;
+  *memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*memory == MAP_FAILED) return kOutOfMemory;
   std::memset(*memory, 0xff, bytes);  // NaN, as of nobody's memory nothing is known
-  World::get().add(static_cast<char*>(*memory));
-  return kOk;
+  const std::lock_guard lock(g_memory_mutex);
+  g_memory.emplace(*memory, whole);
+  return g_memory_bytes += whole, kOk;
 }
 int give_back(void* memory) {
   if (!memory) return kOk;
-  if (!World::get().take(memory)) return kInvalidValue;
-  return std::free(memory), kOk;
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(g_memory_mutex);
+    const auto at = g_memory.find(memory);
+    if (at == g_memory.end()) return kInvalidValue;
+    bytes = at->second;
+    g_memory.erase(at);
+  }
+  g_memory_bytes -= bytes;
+  return ::munmap(memory, bytes), kOk;
 }
 
 // A launch's arguments, which are the caller's only until it returns.
@@ -429,6 +444,10 @@ STANDIN int hipMemcpyDtoDAsync(void* to, void* from, size_t bytes, Stream* strea
 STANDIN int hipMemcpyDtoHAsync(void* to, void* from, size_t bytes, Stream* stream) {
   if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
   return stream ? stream->wait() : kOk;
+}
+STANDIN int hipMemGetInfo(size_t* free, size_t* all) {
+  *all = size_t{1} << 34;
+  return *free = *all - g_memory_bytes, kOk;
 }
 STANDIN int hipMemcpyHtoD(void* to, const void* from, size_t bytes) { return std::memcpy(to, from, bytes), kOk; }
 STANDIN int hipMemcpyDtoH(void* to, const void* from, size_t bytes) { return std::memcpy(to, from, bytes), kOk; }
