@@ -81,7 +81,8 @@ def main() -> int:
             elsewhere = row["outcome"] == "not offered" and (args.gpu or name in of_gpus)
             if row["outcome"] != "passed" and not elsewhere:
                 wrong.append(f"the good plugin on {name}: {row['outcome']}: {row['reason']}")
-        told = pool.map(lambda fault: try_plugin(args.checks, library_of(fault[0]), "*" if args.whole else fault[1][0], environment), faults)
+        asked = [(library_of(name), "*" if args.whole else meant[0]) for name, meant in faults]
+        told = pool.map(lambda task: try_plugin(args.checks, *task, environment), asked)
         caught: dict[str, list[str]] = {}
         for (name, meant), answers in zip(faults, told):
             failed = {row["name"]: row["reason"] for row in answers if row["outcome"] == "failed"}

@@ -17,8 +17,10 @@ echo emulated > world/sys/module/amdgpu/version
 touch world/dev/kfd
 cp /proc/cpuinfo world/proc/
 failed=0
-json() { python3 -c "import json, sys; c = json.load(open('c.json')); g = {g['name']: g for g in c['groups']}; sys.exit(0 if ($1) else 1)" || {
-  echo "not so in the JSON: $1"; cat out; failed=1; }; }
+json() {
+  python3 -c "import json, sys; c = json.load(open('c.json')); g = {g['name']: g for g in c['groups']}; sys.exit(0 if ($1) else 1)" ||
+    { echo "not so in the JSON: $1"; cat out; failed=1; }
+}
 ends() { [ "$1" -eq 1 ] && grep -Eq "$2" out || { echo "exit code $1, and not said: $2"; cat out; failed=1; }; }
 
 KEIRIN_HARDWARE_ROOT=$folder/world LD_LIBRARY_PATH=$emulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \

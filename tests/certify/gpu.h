@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the host does on a GPU, in place of LibTorch, which no check needs: its context, memory, copies, streams. It calls the driver's
-// functions by name, found at run time; a vendor whose devices are to be certified adds a column to `KRN_CERTIFY_DRIVER` (gpu.cc). A process
-// has one of these, of the device under certification. Any thread; every function may wait for the device unless it says otherwise.
+// functions by name, found at run time; a vendor whose devices are to be certified adds a column to `KRN_CERTIFY_DRIVER` (gpu.cc). A
+// process has one of these, of the device under certification. Any thread; every function may wait for the device unless it says otherwise,
+// and throws Failed where the driver answers an error.
 #pragma once
 
 #include <cstddef>

@@ -4,8 +4,8 @@
 // one build gives them all. Undamaged it computes relu, add and linear on f32 in all strides, has artifacts and replay, and passes every
 // check; each fault is one that a real plugin could have, and shows only where the check that is meant for it looks.
 //
-// Called libNAME_on_gpu.so it is the same on the GPU of the emulated HIP (tests/standin/emulated), whose memory the host reaches: its work is
-// a call on the run's stream.
+// Called libNAME_on_gpu.so it is the same on the GPU of the emulated HIP (tests/standin/emulated), whose memory the host reaches: its work
+// is a call on the run's stream.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fenv.h>

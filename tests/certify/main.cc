@@ -192,7 +192,8 @@ int run(Options& o) {
                    {"seconds", results[i].seconds}});
     printf("%-12s %s%s%s\n", results[i].outcome.c_str(), checks[i].name, results[i].reason.empty() ? "" : ": ", results[i].reason.c_str());
   }
-  if (!o.json.empty()) std::ofstream(o.json) << json{{"checks", all}, {"device", o.device}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  const json told{{"checks", all}, {"device", o.device}};
+  if (!o.json.empty()) std::ofstream(o.json) << told.dump(-1, ' ', false, json::error_handler_t::replace);
   return all.empty() ? 2 : failed ? 1 : 0;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// H: when work is done. On host memory a run is inline; on a GPU it is given to a stream, and everything that goes wrong there shows only on
-// a stream that does not move, so these checks hold one.
+// H: when work is done. On host memory a run is inline; on a GPU it is given to a stream, and what goes wrong there shows only on a stream
+// that does not move, so these checks hold one.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>

@@ -180,7 +180,7 @@ krn_dev* Trial::device() {
   std::string why;
   for (const Found& f : enumerate()) {
     const HardwareItem& item = hardware[f.item];
-    why += fmt::format("; {}: {}", item.uid, f.device ? "a device, and LibTorch, which would give it memory, drives none there" : f.why_not);
+    why += fmt::format("; {}: {}", item.uid, f.device ? "a device, where LibTorch, which would give it memory, drives none" : f.why_not);
     if (!f.device || !item.torch_device) continue;
     if (item.torch_device->kind != Device::kCpu) Gpu::use(item);
     uid = item.uid;

@@ -189,7 +189,8 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
         break;
       }
       if (end.code != kDeviceLost) {
-        group.failures.push_back({name + "/" + at + "/any", fmt::format("the process that ran it {}: {}", end.how, last_line(what_it_wrote(log)))});
+        const std::string words_of_it = last_line(what_it_wrote(log));
+        group.failures.push_back({name + "/" + at + "/any", fmt::format("the process that ran it {}: {}", end.how, words_of_it)});
         ++group.failed, ++operators[at.substr(0, at.find('/'))].failed;
       }
       last = at;
@@ -206,8 +207,8 @@ Group run_conformance(const std::string& name, const Subject& subject, const Pro
   });
 }
 
-// Random graphs. A case is `seed` or `seed/other-sizes`. Where the plugin ends the program, which a GPU's can, it begins again with the next
-// seed; what it had found right before is not counted.
+// Random graphs. A case is `seed` or `seed/other-sizes`. Where the plugin ends the program, which a GPU's can, it begins again with the
+// next seed; what it had found right before is not counted.
 Group run_graphs(const Subject& subject, const Programs& programs, const Words& words, const std::string& which, const Place& place,
                  const fs::path& scratch) {
   std::vector<std::string> run{programs.graphs, (place.on_gpu() ? "--cuda=" : "--cpu=") + subject.folder,

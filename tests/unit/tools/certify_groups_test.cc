@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `keirin certify` makes of the programs that try a plugin on a GPU: their shares add up, a program that the plugin ended goes on behind
-// the case that ended it, one that stands still is killed, and what a machine cannot ask is not run. The programs are scripts here, in place
-// of a GPU.
+// What `keirin certify` makes of the programs that try a plugin on a GPU: their shares add up, a program that the plugin ended goes on
+// behind the case that ended it, one that stands still is killed, and what a machine cannot ask is not run. The programs are scripts here,
+// in place of a GPU.
 #include <gtest/gtest.h>
 
 #include <filesystem>
