@@ -26,6 +26,7 @@ ends() { [ "$1" -eq 1 ] && grep -Eq "$2" out || { echo "exit code $1, and not sa
 KEIRIN_HARDWARE_ROOT=$folder/world LD_LIBRARY_PATH=$emulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
   "$keirin" certify "$plugin" --json c.json > out 2>&1
 ends $? '^H streams +5 passed, 0 failed'
+json "c['device']['uid'] == 'pci:0000:03:00.0' and c['device']['driver'] == 'amdgpu emulated'"
 json "not c['passed'] and c['verdict'].startswith('incomplete')"
 json "all(g[n]['failed'] == g[n]['not_run'] == g[n]['not_tried'] == 0 and g[n]['passed'] > 0 for n in 'ABCDEFGHIJK')"
 json "[k['outcome'] for k in g['H']['checks'] if k['name'] == 'H/does_not_wait'] == ['passed'] and g['H']['passed'] == 5"

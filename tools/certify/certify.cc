@@ -49,7 +49,10 @@ Status run(const Words& words, int& exit_code) {
   std::FILE* out = text_out(words.json);
   fmt::print(out, "{} {}  sha256 {}{}\n", m.name, m.version, c.subject.sha256, words.quick ? "  (quick: a part of the cases)" : "");
   std::fflush(out);
-  c.groups = run_groups(c.subject, programs, words, scratch.path());
+  std::string uid;
+  c.groups = run_groups(c.subject, programs, words, scratch.path(), uid);
+  for (const HardwareItem& item : find_hardware())
+    if (item.uid == uid) c.device = item;
   if (words.only.empty()) c.list_faults = apply_known(c.groups, known, c.day, !words.quick);
   else (void)apply_known(c.groups, known, c.day, false);
   int64_t passed = 0, not_run = 0;
@@ -68,6 +71,7 @@ Status run(const Words& words, int& exit_code) {
               : words.only.empty() ? "passed" : "passed, of what was asked for";
   c.passed = right && same && passed > 0 && not_run == 0;
   c.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (c.device.uid.starts_with("pci:")) fmt::print(out, "on {}, {}, {}\n", c.device.uid, c.device.description, c.device.driver);
   fmt::print(out, "{}: {}\n", m.name, c.verdict);
   exit_code = c.passed ? kOk : kFailed;
   const nlohmann::json all = to_json(c);

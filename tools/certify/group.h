@@ -70,8 +70,10 @@ Result<std::string> hash_of(const std::string& path);
 Result<Subject> find_subject(const std::string& typed);
 Result<Programs> find_programs();
 
-// All groups, in order, or what `words.only` names. Files go into `scratch`.
-std::vector<Group> run_groups(const Subject& subject, const Programs& programs, const Words& words, const std::filesystem::path& scratch);
+// All groups, in order, or what `words.only` names. Files go into `scratch`. `device` becomes the uid of the hardware that the plugin was
+// tried on; empty: none was met.
+std::vector<Group> run_groups(const Subject& subject, const Programs& programs, const Words& words, const std::filesystem::path& scratch,
+                              std::string& device);
 // "A", "A/one_export", "operators", "operators/...": what --case takes. Empty, or what is wrong with it.
 std::string check_only(const std::string& text);
 // The command that repeats it.

@@ -276,14 +276,17 @@ std::string repeat_of(const Words& words, const Failure& failure) {
   return fmt::format("keirin certify {} --case '{}'", words.library, failure.which);
 }
 
-std::vector<Group> run_groups(const Subject& subject, const Programs& programs, const Words& words, const fs::path& scratch) {
+std::vector<Group> run_groups(const Subject& subject, const Programs& programs, const Words& words, const fs::path& scratch,
+                              std::string& device) {
   const size_t slash = words.only.find('/');
   const std::string only = words.only.substr(0, slash), which = slash == std::string::npos ? "" : words.only.substr(slash + 1);
   Place place;
   std::vector<Group> groups;
   if (!is_sheet(only)) groups = run_checks(subject, programs, words, words.only, scratch, place);
   else (void)run_checks(subject, programs, words, kDevice, scratch, place);
-  if (place.not_run.empty() && place.on_gpu() && subject.why_no_memory) place.not_run = subject.why_no_memory(place.device);
+  device = place.device;
+  const bool sheets = only.empty() || is_sheet(only);
+  if (sheets && place.not_run.empty() && place.on_gpu() && subject.why_no_memory) place.not_run = subject.why_no_memory(place.device);
   for (const char* name : kSheets) {
     if (!only.empty() && only != name) continue;
     if (!place.not_run.empty()) {

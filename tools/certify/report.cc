@@ -88,13 +88,16 @@ void print(std::FILE* out, const Group& group, const Words& words) {
 }
 
 nlohmann::json to_json(const Certificate& c) {
-  nlohmann::json all = nlohmann::json::array();
+  nlohmann::json all = nlohmann::json::array(), device;
   for (const Group& group : c.groups) all.push_back(group_json(group, c.words));
+  if (!c.device.uid.empty())
+    device = {{"uid", c.device.uid}, {"description", c.device.description}, {"driver", c.device.driver}};
   return {{"schema", "keirin/certify/3"},
           {"keirin", KEIRIN_VERSION},
           {"abi", fmt::format("{}.{}", KRN_ABI_MAJOR, KRN_ABI_MINOR)},
           {"day", c.day},
           {"machine", machine_json()},
+          {"device", device},
           {"os_arch", std::string(host_os_arch())},
           {"plugin", c.subject.manifest.name},
           {"publisher", c.subject.manifest.publisher},

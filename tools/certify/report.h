@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/host/find/hardware.h"
 #include "tools/certify/group.h"
 
 namespace keirin::tools::certify {
@@ -16,6 +17,7 @@ struct Certificate {
   Subject subject;
   Words words;
   std::vector<Group> groups;
+  HardwareItem device{};                 // that it was tried on; without a uid: none was met
   std::vector<std::string> list_faults;  // of the file of known failures
   std::string verdict, day;              // "passed", "failed", ...; YYYY-MM-DD
   bool passed = false;

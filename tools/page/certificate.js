@@ -86,6 +86,7 @@ function certificatePage(data) {
       pairs([
         ["library", data.library],
         ["SHA-256", el("code", {}, data.sha256)],
+        data.device ? ["device", [data.device.uid, data.device.description, data.device.driver].filter((each) => each).join(", ")] : null,
         ["guid", data.guid],
         ["publisher", data.publisher || "–"],
         ["Keirin", data.keirin + ", ABI " + data.abi + ", " + data.os_arch],

@@ -36,10 +36,10 @@ for word; do case $word in --first=*) first=${word#--first=};; --count=*) count=
     Subject subject;
     subject.manifest.name = "acme";
     subject.why_no_memory = [this](const std::string&) { return why_no_memory_; };
-    return run_groups(subject, programs, words, scratch_.path());
+    return run_groups(subject, programs, words, scratch_.path(), device_);
   }
 
-  std::string why_no_memory_;
+  std::string why_no_memory_, device_;
 
  private:
   std::string script(const std::string& name, const std::string& text) {
@@ -60,6 +60,7 @@ TEST_F(CertifyGroups, SharesOfAGpuAddUp) {
                           "echo end >> $log",
                           "", {.only = "operators", .jobs = 3});
   ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(device_, "pci:0000:03:00.0");
   EXPECT_EQ(groups[0].passed, 1 + 2 + 3);
   EXPECT_TRUE(groups[0].right()) << groups[0].ended;
   ASSERT_EQ(groups[0].operators.size(), 1u);
