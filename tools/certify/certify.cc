@@ -94,7 +94,7 @@ void add_certify(CLI::App& app, int& exit_code) {
       ->check(certify::check_only);
   word->add_option("--known", words->known, "a file of failures that are known: a line each, CASE YYYY-MM-DD REASON")
       ->check(CLI::ExistingFile);
-  word->add_option("--deadline", words->deadline, "seconds that one check of A to K, or half of what a case on a GPU, may take")
+  word->add_option("--deadline", words->deadline, "seconds that one check of A to K may take; a case on a GPU has twice that")
       ->capture_default_str();
   word->add_option("--jobs", words->jobs, "processes at once for a GPU's cases; 0: as many as processors, 16 at most")
       ->capture_default_str();
