@@ -4,12 +4,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 
 extern char** environ;
@@ -47,8 +50,21 @@ ProgramEnd run_program(const ProgramRun& run) {
   posix_spawn_file_actions_destroy(&files);
   if (failed) return {-1, fmt::format("could not be started: {}", strerror(failed))};
   int status = 0;
-  while (waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return {-1, fmt::format("could not be waited for: {}", strerror(errno))};
+  bool killed = false;
+  off_t size = -1;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  for (auto moved = now();;) {
+    const pid_t ended = waitpid(child, &status, run.patience > 0 && !killed ? WNOHANG : 0);
+    if (ended == child) break;
+    if (ended < 0 && errno != EINTR) return {-1, fmt::format("could not be waited for: {}", strerror(errno))};
+    if (ended != 0) continue;
+    struct stat diary {};
+    if (::stat(run.diary.c_str(), &diary) == 0 && diary.st_size != size) size = diary.st_size, moved = now();
+    killed = now() - moved > std::chrono::duration<double>(run.patience);
+    if (killed) ::kill(child, SIGKILL);
+    else ::usleep(20000);
+  }
+  if (killed) return {-1, fmt::format("was killed, because it did nothing more for {:.0f} s", run.patience)};
   if (WIFSIGNALED(status)) return {-1, fmt::format("was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)))};
   return {WEXITSTATUS(status), fmt::format("ended with exit code {}", WEXITSTATUS(status))};
 }

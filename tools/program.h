@@ -14,6 +14,8 @@ struct ProgramRun {
   std::vector<std::string> words;           // its arguments, the first is its name
   std::vector<std::string> settings{};      // NAME=value: in its environment, in place of what this process has under the name
   std::string out = "/dev/null", errors{};  // files for what it prints; errors empty: into `out` as well
+  std::string diary{};  // a file that it adds to while it gets on,
+  double patience = 0;  // and after how many seconds without that it is killed; 0: never
 };
 
 // How it ended.
@@ -22,7 +24,7 @@ struct ProgramEnd {
   std::string how{};  // "ended with exit code 3", "was ended by signal 11 (Segmentation fault)", "could not be started: ..."
 };
 
-// Waits for its end, however long that takes. It reads nothing from standard input.
+// Waits for its end, however long that takes but for `patience`. It reads nothing from standard input. Any thread.
 ProgramEnd run_program(const ProgramRun& run);
 
 }  // namespace keirin::tools

@@ -133,7 +133,7 @@ void long_arguments(Trial& t) {
   krn_exec* const exec = t.make(*view.get(), *policy.get(), *options.get());
   Arguments arguments(region, t.needs(exec));
   arguments.feed(region.row, 1);
-  Longer<krn_run> run(arguments.run);
+  Longer<krn_run> run(arguments.ready());
   t.run(exec, *run.get());
   arguments.expect_right();
 }
@@ -153,7 +153,7 @@ void unknown_entries(Trial& t) {
   Arguments arguments(region, t.needs(exec));
   arguments.feed(region.row, 1);
   arguments.run.hdr.next = &unknown;
-  t.run(exec, arguments.run);
+  t.run(exec, arguments.ready());
   arguments.expect_right();
 }
 

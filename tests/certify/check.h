@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a conformance check is: a name, what it asks, what it stands on, and a function that tries one plugin in a process of its own.
-// A check throws Failed where the plugin is wrong and NotOffered where there is nothing to try; a crash or a hang fails it, too.
+// A check throws Failed where the plugin is wrong, NotOffered where there is nothing to try and NotRun where it cannot be tried here; a
+// crash or a hang fails it, too.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,6 +19,10 @@ struct Failed {
   std::string what;
 };
 struct NotOffered {
+  std::string why;
+};
+// The machine, and not the plugin, is why the check could not be asked. Never a pass.
+struct NotRun {
   std::string why;
 };
 

@@ -136,7 +136,8 @@ void walk(Trial& t) {
   (void)t.info(exec);
   Arguments arguments(region, t.needs(exec));
   arguments.feed(region.row, 1);
-  t.run(exec, arguments.run);
+  t.run(exec, arguments.ready());
+  if (Gpu* const gpu = Gpu::here()) gpu->wait("after a run");  // the executable is released below
   try {
     const krn_artifact_table& table = t.artifact();
     std::string token, body;
@@ -200,6 +201,13 @@ void keeps_signal_handlers(Trial& t) {
   const std::vector<void*> before = handlers();
   unchanged(t, "a signal's handler", [&] { return handlers() == before; });
 }
+void keeps_context(Trial& t) {
+  (void)t.device();
+  Gpu* const gpu = Gpu::here();
+  if (!gpu) throw NotOffered{"its device is the host, which has no context"};
+  void* const before = gpu->current_context();
+  unchanged(t, "the thread's current device", [&] { return gpu->current_context() == before; });
+}
 void keeps_folder(Trial& t) {
   const auto folder = [] {
     char text[4096] = {};
@@ -244,6 +252,7 @@ constexpr Check kChecks[] = {
     {"D/keeps_locale", "leaves the locale", Rung::kRan, keeps_locale},
     {"D/keeps_signal_mask", "leaves the signal mask", Rung::kRan, keeps_signal_mask},
     {"D/keeps_signal_handlers", "leaves the signals' handlers", Rung::kRan, keeps_signal_handlers},
+    {"D/keeps_context", "leaves the thread's current device", Rung::kRan, keeps_context},
     {"D/keeps_folder", "leaves the current folder", Rung::kRan, keeps_folder},
     {"D/keeps_environment", "leaves the environment", Rung::kRan, keeps_environment},
     {"D/prints_nothing", "writes nothing to standard output", Rung::kRan, prints_nothing},

@@ -174,7 +174,7 @@ void copies_what_it_needs(Trial& t) {
   *view = {}, *options = {}, *policy = {};
   Arguments arguments(region, t.needs(exec));
   arguments.feed(region.row, 1);
-  t.run(exec, arguments.run);
+  t.run(exec, arguments.ready());
   arguments.expect_right();
 }
 

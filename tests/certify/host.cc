@@ -5,6 +5,11 @@
 #include <string.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "tests/certify/check.h"
+#include "tests/certify/gpu.h"
 
 namespace keirin::certify {
 namespace {
@@ -51,17 +56,43 @@ krn_code KRN_CALL open_weight(krn_host* host, uint64_t, uint32_t id, krn_tensor*
 }
 void KRN_CALL close_weight(krn_host* host, uint64_t, uint32_t) { --of(host).weights_open; }
 
-krn_code KRN_CALL alloc_device(krn_host* host, const krn_stream*, int32_t, int32_t, uint64_t size, uint64_t align, void** out,
+// A GPU's, by address; of the host's there is no list.
+std::mutex g_mutex;
+std::map<void*, Gpu::Block> g_blocks;
+
+void* allocate_on_gpu(TrialHost& host, uint64_t size) {
+  const int64_t number = host.allocations++;
+  if (host.fails_at >= 0 && number >= host.fails_at) return nullptr;
+  try {
+    Gpu::Block block = Gpu::here()->allocate(size);
+    const std::lock_guard lock(g_mutex);
+    ++host.live;
+    void* const data = block.data();
+    g_blocks.emplace(data, std::move(block));
+    return data;
+  } catch (const Failed&) {
+    return nullptr;
+  }
+}
+
+krn_code KRN_CALL alloc_device(krn_host* host, const krn_stream*, int32_t type, int32_t, uint64_t size, uint64_t align, void** out,
                                krn_err* err) {
   ++of(host).device_allocations;
-  if (void* const p = allocate(of(host), size, std::max<uint64_t>(align, 64))) {
+  const bool on_gpu = Gpu::here() && type == Gpu::here()->type();  // aligned to 256
+  if (void* const p = on_gpu ? allocate_on_gpu(of(host), size) : allocate(of(host), size, std::max<uint64_t>(align, 64))) {
     *out = p;
     return KRN_STATUS_ok;
   }
   err_set(err, KRN_STATUS_exhausted, str_of("no memory left"));
   return KRN_STATUS_exhausted;
 }
-void KRN_CALL free_device(krn_host* host, const krn_stream*, void* p) { release(host, p); }
+void KRN_CALL free_device(krn_host* host, const krn_stream*, void* p) {
+  {
+    const std::lock_guard lock(g_mutex);
+    if (const auto at = g_blocks.find(p); at != g_blocks.end()) return --of(host).live, static_cast<void>(g_blocks.erase(at));
+  }
+  release(host, p);
+}
 
 void KRN_CALL parallel_for(krn_host* host, int64_t n, int64_t grain, TrialHost::Slice fn, void* ctx) {
   if (n <= 0) return;

@@ -3,6 +3,9 @@
 // A plugin with one fault, or none: the test of the tests. It reads its fault from its own file's name (libNAME.so, faults.def), so that
 // one build gives them all. Undamaged it computes relu, add and linear on f32 in all strides, has artifacts and replay, and passes every
 // check; each fault is one that a real plugin could have, and shows only where the check that is meant for it looks.
+//
+// Called libNAME_on_gpu.so it is the same on the GPU of the emulated HIP (tests/standin/emulated), whose memory the host reaches: its work
+// is a call on the run's stream.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fenv.h>
@@ -33,11 +36,21 @@ enum Fault {
 #include "tests/certify/faults.def"
 };
 
-Fault find_fault() {
+std::string own_name() {
   Dl_info info{};
-  ::dladdr(reinterpret_cast<void*>(&find_fault), &info);
-  std::string name = info.dli_fname ? info.dli_fname : "";
-  name = name.substr(name.rfind('/') + 1);
+  ::dladdr(reinterpret_cast<void*>(&own_name), &info);
+  const std::string name = info.dli_fname ? info.dli_fname : "";
+  return name.substr(name.rfind('/') + 1);
+}
+
+bool on_gpu() {
+  static const bool is = own_name().find("_on_gpu.so") != std::string::npos;
+  return is;
+}
+
+Fault find_fault() {
+  std::string name = own_name();
+  if (const size_t at = name.find("_on_gpu"); at != std::string::npos) name.erase(at, 7);
 #define KRN_FAULT(fault, check) \
   if (name == "lib" #fault ".so") return kFault_##fault;
 #include "tests/certify/faults.def"
@@ -76,6 +89,35 @@ int g_entries = 0, g_lives = 0, g_enumerated = 0, g_opened = 0, g_described = 0,
 bool g_alive = false, g_first_copy = false;
 krn_replay* g_recording = nullptr;
 
+// HIP's functions that it needs.
+struct Hip {
+  int (*call_on)(void* stream, void (*function)(void*), void* context) = nullptr;
+  int (*wait)(void* stream) = nullptr;
+  int (*set_context)(void* context) = nullptr;
+  int (*allocate)(void** memory, size_t bytes) = nullptr;
+};
+
+const Hip& hip() {
+  static const Hip found = [] {
+    void* const library = ::dlopen("libamdhip64.so.7", RTLD_NOW | RTLD_LOCAL);
+    Hip out;
+    if (!library) return out;
+    out.call_on = reinterpret_cast<decltype(out.call_on)>(::dlsym(library, "hipLaunchHostFunc"));
+    out.wait = reinterpret_cast<decltype(out.wait)>(::dlsym(library, "hipStreamSynchronize"));
+    out.set_context = reinterpret_cast<decltype(out.set_context)>(::dlsym(library, "hipCtxSetCurrent"));
+    out.allocate = reinterpret_cast<decltype(out.allocate)>(::dlsym(library, "hipMalloc"));
+    return out;
+  }();
+  return found;
+}
+
+// A run that a stream will come to.
+struct Launch {
+  krn_exec* exec;
+  krn_run run;
+  krn_tensor inputs[3], output;
+};
+
 }  // namespace
 
 struct krn_exec {
@@ -91,6 +133,9 @@ struct krn_exec {
   std::atomic<std::thread::id> last_run_by{made_by};
   const void *first_inputs = nullptr, *region = nullptr;
   float* first_output = nullptr;
+  std::vector<Launch> launches;  // those that streams may still have to come to: more than they hold
+  std::atomic<size_t> launched{0};
+  std::atomic<void*> first_stream{nullptr};
 };
 
 struct krn_replay {
@@ -184,10 +229,11 @@ krn_code KRN_CALL enumerate(krn_plugin*, const krn_array* hw, krn_emit_device em
   for (uint32_t i = 0; i < hw->count; ++i) {
     const auto item = read(reinterpret_cast<const krn_hw*>(static_cast<const char*>(hw->data) + i * stride));
     bool mine = item.uid.size == 5 && memcmp(item.uid.data, "cpu:0", 5) == 0;
+    if (on_gpu()) mine = item.vendor_id == 0x1002 && item.torch_type == 10;
     if (IS(takes_anything) && item.torch_type == -1) mine = true;
     if (IS(changes_its_mind) && g_enumerated > 2) mine = false;
     if (IS(skips_items) && !mine) continue;
-    emit(ctx, i, mine ? reinterpret_cast<krn_dev*>(1) : nullptr, str(mine || IS(no_reason) ? "" : "only processors"));
+    emit(ctx, i, mine ? reinterpret_cast<krn_dev*>(1) : nullptr, str(mine || IS(no_reason) ? "" : "of another kind"));
     if (IS(emit_twice)) emit(ctx, i, nullptr, str("again"));
   }
   return KRN_STATUS_ok;
@@ -331,6 +377,7 @@ void be_rude() {
   if (IS(changes_folder)) (void)!::chdir("/");
   if (IS(sets_environment)) ::setenv("ACME_COMPILED", "1", 1);
   if (IS(prints)) ::printf("compiled\n"), ::fflush(stdout);
+  if (IS(leaves_no_context)) (void)hip().set_context(nullptr);
 }
 
 krn_code make(const krn_region& region, krn_exec** out, krn_err* err) {
@@ -355,6 +402,9 @@ krn_code make(const krn_region& region, krn_exec** out, krn_err* err) {
   exec->block = block;
   exec->weights = pack_weights(program, region.consts);
   exec->region = region.graph.data;
+  if (on_gpu()) exec->launches.resize(1024);
+  void* lost = nullptr;
+  if (IS(leaks_on_device)) (void)hip().allocate(&lost, 256 << 10);
   *out = exec;
   return KRN_STATUS_ok;
 }
@@ -487,10 +537,10 @@ void spoil(krn_exec& exec, const krn_run& run, float* y) {
   if (IS(finishes_later) && p.n > 60000 && p.n < 70000) std::thread([y] { ::usleep(20000), y[0] += 1; }).detach();
 }
 
-krn_code run_now(krn_exec* exec, const krn_run& run, krn_err* err) {
+// What is done in the call: whatever it does with the device is behind it.
+krn_code begin_run(krn_exec* exec, const krn_run& run, krn_err* err) {
   const Program& p = exec->program;
-  auto* y = static_cast<float*>(run.outputs[0].data);
-  auto* const scratch = static_cast<float*>(run.workspace);
+  const auto* const y = static_cast<const float*>(run.outputs[0].data);
   ++exec->runs;
   if (IS(run_fails) || exec->dead) return fail(err, KRN_STATUS_internal, "the run failed");
   if (IS(crash_run)) crash();
@@ -513,26 +563,66 @@ krn_code run_now(krn_exec* exec, const krn_run& run, krn_err* err) {
   }
   if (IS(leaks_runs) && exec->runs % 500 == 0) leak(4096);
   if (IS(own_threads) && p.n >= 16384) std::thread([] {}).join();
+  return KRN_STATUS_ok;
+}
+
+void work(krn_exec* exec, const krn_run& run) {
+  const Program& p = exec->program;
+  auto* y = static_cast<float*>(run.outputs[0].data);
+  auto* const scratch = static_cast<float*>(run.workspace);
   if (IS(keeps_the_answer) && p.n == 24 && p.sizes[0] == 6) {
-    if (exec->first_inputs == run.inputs[0].data) return KRN_STATUS_ok;
+    if (exec->first_inputs == run.inputs[0].data) return;
     exec->first_inputs = run.inputs[0].data;
   }
   if (IS(keeps_the_address) && p.n == 24 && p.sizes[0] == 4) y = exec->first_output = exec->first_output ? exec->first_output : y;
   const float trusted = IS(trusts_workspace) ? scratch[0] : 0;
   memset(scratch, 0, IS(overruns_workspace) ? 65 : 64);
-  if (p.op == kLinear) return run_linear(*exec, run, y), KRN_STATUS_ok;
+  if (p.op == kLinear) return run_linear(*exec, run, y);
   Slice s{&p, static_cast<const float*>(run.inputs[0].data), p.op == kAdd ? static_cast<const float*>(run.inputs[1].data) : nullptr, y,
           exec->scale, 0};
-  if (g_threads || IS(needs_threads)) g_threads->parallel_for(g_host, p.n, 16, slice, &s);
+  if (!on_gpu() && (g_threads || IS(needs_threads))) g_threads->parallel_for(g_host, p.n, 16, slice, &s);
   else slice(&s, 0, p.n, 0);
   if (p.n > 0 && IS(trusts_workspace)) y[0] += trusted;
   if (p.n > 0) spoil(*exec, run, y);
-  return KRN_STATUS_ok;
+}
+
+krn_code run_now(krn_exec* exec, const krn_run& run, krn_err* err) {
+  if (const krn_code code = begin_run(exec, run, err); code != KRN_STATUS_ok) return code;
+  return work(exec, run), KRN_STATUS_ok;
+}
+
+krn_code run_on_stream(krn_exec* exec, const krn_run& run, krn_err* err) {
+  if (const krn_code code = begin_run(exec, run, err); code != KRN_STATUS_ok) return code;
+  const bool recording = run.stream.flags & KRN_STREAM_RECORDING;
+  void* stream = reinterpret_cast<void*>(static_cast<uintptr_t>(run.stream.native));
+  if (!(run.stream.flags & KRN_STREAM_HAS_NATIVE) || run.stream.native_kind != KRN_STREAM_KIND_HIP)
+    return fail(err, KRN_STATUS_invalid_input, "not on a stream of the device");
+  if (IS(refuses_stream_0) && !stream) return fail(err, KRN_STATUS_invalid_input, "no stream");
+  if (IS(keeps_first_stream)) {
+    void* none = nullptr;
+    if (!exec->first_stream.compare_exchange_strong(none, stream)) stream = none;
+  }
+  if (IS(works_at_once) && !recording) return work(exec, run), KRN_STATUS_ok;
+  if (IS(waits_while_recorded) && recording) (void)hip().wait(stream);
+  Launch& launch = recording ? *new Launch : exec->launches[exec->launched++ % exec->launches.size()];
+  launch.exec = exec;
+  launch.run = run;
+  for (uint32_t i = 0; i < run.num_inputs && i < 3; ++i) launch.inputs[i] = run.inputs[i];
+  launch.output = run.outputs[0];
+  launch.run.inputs = launch.inputs;
+  launch.run.outputs = &launch.output;
+  const int result = hip().call_on(stream, [](void* context) {
+    const auto& it = *static_cast<const Launch*>(context);
+    work(it.exec, it.run);
+  }, &launch);
+  if (IS(waits_for_stream) && !recording) (void)hip().wait(stream);
+  return result == 0 ? KRN_STATUS_ok : fail(err, KRN_STATUS_internal, "the stream takes nothing");
 }
 
 krn_code KRN_CALL run(krn_exec* exec, const krn_run* run_in, krn_err* err) {
   if (must_understand(run_in->hdr)) return fail(err, KRN_STATUS_version, "an entry that it does not know");
   const auto run = read(run_in);
+  if (on_gpu()) return run_on_stream(exec, run, err);
   if (run.stream.flags & KRN_STREAM_RECORDING) {
     if (!g_recording) return fail(err, KRN_STATUS_invalid_input, "nothing is being recorded");
     krn_replay::Launch launch{exec, run, {run.inputs, run.inputs + run.num_inputs}, {run.outputs, run.outputs + run.num_outputs}, {}};
@@ -665,7 +755,7 @@ const krn_table* KRN_CALL get_table(const char* name, uint32_t major) {
   if (!strcmp(name, "krn.compile")) return &kCompile.table;
   if (!strcmp(name, "krn.exec")) return IS(no_exec_table) ? nullptr : IS(no_run) ? &kExecWithoutRun.table : &kExec.table;
   if (!strcmp(name, "krn.artifact")) return &kArtifact.table;
-  if (!strcmp(name, "krn.replay")) return &kReplay.table;
+  if (!strcmp(name, "krn.replay")) return on_gpu() ? nullptr : &kReplay.table;
   return IS(any_table) ? &kPlugin.table : nullptr;
 }
 

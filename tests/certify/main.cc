@@ -10,7 +10,6 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/host/worker/child_process.h"
+#include "tests/certify/child.h"
 #include "tests/certify/trial.h"
 
 namespace keirin::certify {
@@ -35,7 +34,8 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string library, guid, version, check = "*", json, deadline = "60", jobs = "2";
+  std::string library, guid, version, check = "*", json, deadline = "60", jobs;
+  std::string device;  // the plugin's, once it is known
   bool quick = false, list = false;
 };
 
@@ -69,26 +69,30 @@ int try_one() {
   const auto machine = static_cast<rlim_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(::sysconf(_SC_PAGE_SIZE));
   limit(RLIMIT_DATA, std::max<rlim_t>(machine / 2, rlim_t{4} << 30));
   std::string at;
-  Trial trial({request.at("library"), request.at("guid"), request.at("version"), request.at("quick")}, [&](const char* name) {
+  const std::string asked = request.at("check");
+  Trial trial({request.at("library"), request.at("guid"), request.at("version"), request.at("device"), request.at("quick")},
+              [&](const char* name) {
     if (at == name) return;
     at = name;
     tell("at " + at);
   });
   std::string outcome = "passed", reason;
-  for (const Check& check : all_checks()) {
-    if (request.at("check") != check.name) continue;
-    try {
-      check.run(trial);
-    } catch (const Failed& failed) {
-      outcome = "failed", reason = failed.what;
-    } catch (const NotOffered& nothing) {
-      outcome = "not offered", reason = nothing.why;
-    } catch (const std::exception& error) {
-      outcome = "failed", reason = std::string("the check itself ended in an error: ") + error.what();
-    }
+  try {
+    trial.start_driver();
+    for (const Check& check : all_checks())
+      if (asked == check.name) check.run(trial);
+    if (asked == kSavesArtifact) tell("saved " + saved_artifact(trial));
+  } catch (const Failed& failed) {
+    outcome = "failed", reason = failed.what;
+  } catch (const NotOffered& nothing) {
+    outcome = "not offered", reason = nothing.why;
+  } catch (const NotRun& missing) {
+    outcome = "not run", reason = missing.why;
+  } catch (const std::exception& error) {
+    outcome = "failed", reason = std::string("the check itself ended in an error: ") + error.what();
   }
-  tell("end " + json{{"outcome", outcome}, {"reason", reason}, {"ends_by_exit", trial.ends_by_exit}}.dump(
-                    -1, ' ', false, json::error_handler_t::replace));
+  tell("end " + json{{"outcome", outcome}, {"reason", reason}, {"device", trial.uid}}.dump(-1, ' ', false,
+                                                                                           json::error_handler_t::replace));
   if (trial.ends_by_exit) ::exit(0);
   ::_exit(0);
 }
@@ -100,35 +104,22 @@ struct Outcome {
   double seconds = 0;
 };
 
-Descriptor memory_file(const char* name, const std::string& text) {
-  Descriptor file = above_standard(Descriptor(::memfd_create(name, MFD_CLOEXEC)));
-  (void)!::write(file.get(), text.data(), text.size());
-  ::lseek(file.get(), 0, SEEK_SET);
-  return file;
-}
-
-std::string all_of(const Descriptor& file) {
-  std::string out;
-  char part[4096];
-  for (ssize_t n; (n = ::pread(file.get(), part, sizeof part, static_cast<off_t>(out.size()))) > 0;)
-    out.append(part, static_cast<size_t>(n));
-  return out;
-}
-
-Outcome ask(const Options& o, const Check& check) {
+Outcome ask(Options& o, const Check& check) {
   const auto begin = Clock::now();
-  const Descriptor request = memory_file(
-      "request", json{{"library", o.library}, {"guid", o.guid}, {"version", o.version}, {"check", check.name}, {"quick", o.quick}}.dump());
-  const Descriptor told = memory_file("told", "");
   const std::chrono::milliseconds deadline(static_cast<int64_t>(std::stod(o.deadline) * 1000));
-  static const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  Result<ChildProcess> child = ChildProcess::start(self, "--try-one", request.get(), told.get());
+  const bool wants_device = check.needs > Rung::kDescribed;  // what stands lower starts none
+  Result<ChildAnswer> answer = ask_child(json{{"library", o.library},
+                                              {"guid", o.guid},
+                                              {"version", o.version},
+                                              {"check", check.name},
+                                              {"device", wants_device ? o.device : ""},
+                                              {"quick", o.quick}}.dump(),
+                                         deadline);
   Outcome out;
-  if (!child.ok()) return out.outcome = "failed", out.reason = child.status().text(), out;
-  const ChildEnd end = child->finish(begin + deadline);
+  if (!answer.ok()) return out.outcome = "failed", out.reason = answer.status().text(), out;
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   std::string at = "the check";
-  const std::string text = all_of(told);
+  const std::string& text = answer->told;
   json ended;
   for (size_t from = 0; from < text.size();) {
     const std::string line = text.substr(from, text.find('\n', from) - from);
@@ -137,7 +128,9 @@ Outcome ask(const Options& o, const Check& check) {
     if (line.starts_with("end ")) ended = json::parse(line.substr(4), nullptr, false);
   }
   const bool whole = ended.is_object();
+  const ChildEnd& end = answer->end;
   if (whole) out.outcome = ended.at("outcome"), out.reason = ended.at("reason");
+  if (check.gives == Rung::kDescribed && out.outcome == "passed") o.device = ended.at("device");
   const bool ended_badly = end.timed_out || (end.status_known && end.status != 0);
   if (!whole || (out.outcome == "passed" && ended_badly))
     out.outcome = "failed", out.reason = "the plugin " + describe(end, whole ? "the end of the process" : at, deadline);
@@ -148,7 +141,10 @@ bool is_asked_for(const Options& o, const std::string& name) {
   return o.check == name.substr(0, 1) || fnmatch(o.check.c_str(), name.c_str(), 0) == 0;
 }
 
-int run(const Options& o) {
+// What others on the machine or the device would spoil.
+bool measures(std::string_view check) { return check.starts_with("K/") || check == "G/keeps_no_device_memory"; }
+
+int run(Options& o) {
   const std::vector<Check> checks = all_checks();
   std::map<Rung, size_t> giver;  // of a rung: the check
   for (size_t i = 0; i < checks.size(); ++i)
@@ -166,20 +162,23 @@ int run(const Options& o) {
   const auto hinder = [&](size_t i, const Check& first) {
     const Outcome& it = results[static_cast<size_t>(&first - checks.data())];
     if (it.outcome == "failed") results[i] = {"not tried", std::string("it stands on ") + first.name + ", which failed", 0};
-    else results[i] = {"not offered", it.reason, 0};
+    else results[i] = {it.outcome, it.reason, 0};  // "not offered" or "not run", for the same reason
   };
-  std::vector<size_t> together, alone;  // costs are measured alone
+  std::vector<size_t> together, alone;
   for (size_t i = 0; i < checks.size(); ++i) {
     if (!is_asked_for(o, checks[i].name)) continue;
     if (const Check* first = in_the_way(checks[i].needs)) hinder(i, *first);
-    else if (!tried[i]) (checks[i].name[0] == 'K' ? alone : together).push_back(i);
+    else if (!tried[i]) (measures(checks[i].name) ? alone : together).push_back(i);
   }
   std::atomic<size_t> next{0};
   const auto work = [&] {
     for (size_t k; (k = next++) < together.size();) results[together[k]] = ask(o, checks[together[k]]);
   };
   std::vector<std::thread> threads;
-  for (int t = 1; t < std::stoi(o.jobs); ++t) threads.emplace_back(work);
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  // A GPU's checks wait for its driver and its compiler more than they compute.
+  const int jobs = !o.jobs.empty() ? std::stoi(o.jobs) : o.device.starts_with("pci:") ? std::clamp(cores, 2, 4) : 2;
+  for (int t = 1; t < jobs; ++t) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
   for (const size_t i : alone) results[i] = ask(o, checks[i]);
@@ -193,7 +192,8 @@ int run(const Options& o) {
                    {"seconds", results[i].seconds}});
     printf("%-12s %s%s%s\n", results[i].outcome.c_str(), checks[i].name, results[i].reason.empty() ? "" : ": ", results[i].reason.c_str());
   }
-  if (!o.json.empty()) std::ofstream(o.json) << json{{"checks", all}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  const json told{{"checks", all}, {"device", o.device}};
+  if (!o.json.empty()) std::ofstream(o.json) << told.dump(-1, ' ', false, json::error_handler_t::replace);
   return all.empty() ? 2 : failed ? 1 : 0;
 }
 

@@ -48,11 +48,36 @@ Memory::Memory(Type type, Place place) : type_(std::move(type)) {
                : place == Place::kEndOfPage ? first_ + usable_ - span_ : first_;
   memset(first_, kRed, usable_);
   fill(0);
+  Gpu* const gpu = Gpu::here();
+  if (!gpu) return;
+  if (red) {
+    device_first_ = on_device_.emplace(gpu->allocate(usable_)).data();
+  } else {
+    size_t bytes = 0;
+    char* const first = on_device_.emplace(gpu->allocate_between(span_, bytes)).data();
+    device_first_ = place == Place::kEndOfPage ? first + bytes - usable_ : first;  // pages there are not smaller than here
+  }
+  put();
+}
+
+char* Memory::data() const { return on_device_ ? device_first_ + (start_ - first_) : start_; }
+
+void Memory::put() {
+  if (!on_device_) return;
+  Gpu::here()->wait("before memory is written");
+  Gpu::here()->write(device_first_, first_, usable_);
+}
+
+void Memory::fetch(bool waits) {
+  if (!on_device_) return;
+  if (waits) Gpu::here()->wait("after the plugin's work");
+  Gpu::here()->read(first_, device_first_, usable_);
 }
 
 Memory::Memory(Memory&& other) noexcept
     : type_(std::move(other.type_)), offsets_(std::move(other.offsets_)), pages_(std::exchange(other.pages_, nullptr)),
-      first_(other.first_), start_(other.start_), mapped_(other.mapped_), usable_(other.usable_), span_(other.span_) {}
+      first_(other.first_), start_(other.start_), mapped_(other.mapped_), usable_(other.usable_), span_(other.span_),
+      on_device_(std::move(other.on_device_)), device_first_(other.device_first_) {}
 
 Memory::~Memory() {
   if (pages_) ::munmap(pages_, mapped_);
@@ -74,7 +99,7 @@ void Memory::fill(uint8_t byte) {
 
 krn_tensor Memory::view(uint32_t flags) const {
   krn_tensor out{};
-  out.data = start_;
+  out.data = data();
   out.device_type = 1;  // the host's, in DLPack
   out.ndim = static_cast<int32_t>(type_.sizes.size());
   out.dtype_code = 2;  // a float
@@ -85,10 +110,12 @@ krn_tensor Memory::view(uint32_t flags) const {
   out.flags = flags;
   out.memory = KRN_MEM_HOST;
   out.storage_bytes = span_;
+  if (on_device_) Gpu::here()->label(out);
   return out;
 }
 
-std::string Memory::damage() const {
+std::string Memory::damage() {
+  fetch();
   if (!all_red(first_, start_)) return "before the first element";
   if (!all_red(start_ + span_, first_ + usable_)) return "behind the last element";
   std::vector<bool> own(span_, false);

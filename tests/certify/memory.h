@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of one f32 tensor that tells what was done to it: known bytes around the elements, and pages that end a read outside of them.
+// Memory of one f32 tensor that tells what was done to it: known bytes around the elements, and pages that end a read outside of them. On a
+// GPU the same bytes lie there too: what the host writes goes there in `put`, and comes back in `fetch`.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "abi/plugin.h"
 #include "core/ir/graph.h"
+#include "tests/certify/gpu.h"
 
 namespace keirin::certify {
 
@@ -33,16 +36,21 @@ class Memory {
   void set(int64_t i, float value);
   void fill(uint8_t byte);  // every byte of the elements
   krn_tensor view(uint32_t flags) const;
+  // Both do nothing on the host's memory. They wait for the device's work first, unless told not to.
+  void put();
+  void fetch(bool waits = true);
   // "behind the last element", "before the first element", "between the elements": where a byte that is nobody's has changed; empty if
   // nowhere.
-  std::string damage() const;
-  char* data() const { return start_; }
+  std::string damage();
+  char* data() const;  // where the plugin finds it
 
  private:
   Type type_;
   std::vector<int64_t> offsets_;  // in elements
   char *pages_ = nullptr, *first_ = nullptr, *start_ = nullptr;  // first_: of what may be touched
   size_t mapped_ = 0, usable_ = 0, span_ = 0;
+  std::optional<Gpu::Block> on_device_{};
+  char* device_first_ = nullptr;  // where first_ is there
 };
 
 // `bytes` copied to where the last one is the last of its page.

@@ -38,7 +38,7 @@ void specials(Trial& t) {
   using L = std::numeric_limits<float>;
   const float values[] = {L::quiet_NaN(), L::infinity(), -L::infinity(), -0.0f, 0.0f, L::max(), -L::max(), 1, -1};
   arguments.feed(region.row, [&](int64_t i) { return values[static_cast<size_t>(i) % std::size(values)]; });
-  t.run(exec, arguments.run);
+  t.run(exec, arguments.ready());
   arguments.expect_right();
 }
 
@@ -48,7 +48,7 @@ void repeats(Trial& t) {
   Arguments arguments(region, t.needs(exec));
   for (int i = 0; i < 100; ++i) {
     arguments.feed(region.row, 1);
-    t.run(exec, arguments.run);
+    t.run(exec, arguments.ready());
     try {
       arguments.expect_right();
     } catch (const Failed& failed) {
@@ -63,7 +63,7 @@ void other_values(Trial& t) {
   Arguments arguments(region, t.needs(exec));
   for (const int seed : {1, 2}) {
     arguments.feed(region.row, seed);
-    t.run(exec, arguments.run);
+    t.run(exec, arguments.ready());
     arguments.expect_right();
   }
 }
@@ -75,9 +75,9 @@ void other_addresses(Trial& t) {
   Arguments first(region, needs), second(region, needs);
   first.feed(region.row, 1);
   second.feed(region.row, 2);
-  t.run(exec, first.run);
+  t.run(exec, first.ready());
   first.expect_right();
-  t.run(exec, second.run);
+  t.run(exec, second.ready());
   second.expect_right();
   first.expect_right();
 }
@@ -102,18 +102,15 @@ struct Weighted {
     // Weights lie where they are while compiling and at every run.
     arguments = std::make_unique<Arguments>(region, krn_needs{});
     arguments->feed(region.row, seed);
+    (void)arguments->ready();
     t.host.weights = {{0, arguments->in[1]}, {1, arguments->in[2]}};
     exec = t.make(region);
-    const krn_needs needs = t.needs(exec);
-    scratch.assign(needs.workspace_bytes + 64, 0);
-    arguments->run.workspace = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
-    arguments->run.workspace_bytes = needs.workspace_bytes;
+    arguments->give_workspace(t.needs(exec));
   }
   void check(Trial& t) {
-    t.run(exec, arguments->run);
+    t.run(exec, arguments->ready());
     arguments->expect_right();
   }
-  std::vector<char> scratch;
 };
 
 void weights(Trial& t) {

@@ -82,8 +82,7 @@ bool Said::all_of(size_t num_nodes) const {
   return std::find(taken.begin(), taken.end(), false) == taken.end();
 }
 
-Arguments::Arguments(const Region& region, const krn_needs& needs, Place inputs_at, Place outputs_at)
-    : workspace(f32({static_cast<int64_t>((needs.workspace_bytes + 3) / 4)}), Place::kRed) {
+Arguments::Arguments(const Region& region, const krn_needs& needs, Place inputs_at, Place outputs_at) {
   inputs.reserve(region.inputs.size());
   outputs.reserve(region.outputs.size());
   for (const Type& type : region.inputs) in.push_back(inputs.emplace_back(type, inputs_at).view(KRN_TENSOR_READ_ONLY));
@@ -93,15 +92,32 @@ Arguments::Arguments(const Region& region, const krn_needs& needs, Place inputs_
   run.outputs = out.data();
   run.num_inputs = static_cast<uint32_t>(in.size());
   run.num_outputs = static_cast<uint32_t>(out.size());
-  run.workspace = workspace.data();
-  run.workspace_bytes = needs.workspace_bytes;
   run.run_id = 1;
+  if (const Gpu* gpu = Gpu::here()) run.stream = gpu->stream();
+  give_workspace(needs);
+}
+
+void Arguments::give_workspace(const krn_needs& needs) {
+  workspace.emplace(f32({static_cast<int64_t>((needs.workspace_bytes + 3) / 4)}), Place::kRed);
+  run.workspace = workspace->data();
+  run.workspace_bytes = needs.workspace_bytes;
+}
+
+const krn_run& Arguments::ready() {
+  for (Memory& input : inputs) input.put();
+  for (Memory& output : outputs) output.put();
+  workspace->put();
+  return run;
 }
 
 void Arguments::feed(OpCode row, const std::function<float(int64_t)>& value) {
   for (size_t k = 0; k < inputs.size(); ++k)
     for (int64_t i = 0; i < inputs[k].size(); ++i) inputs[k].set(i, value(i + static_cast<int64_t>(k) * 1000));
   for (Memory& output : outputs) output.fill(0);
+  work_out(row);
+}
+
+void Arguments::work_out(OpCode row) {
   expected.resize(static_cast<size_t>(outputs[0].size()));
   if (row == OpCode::k_linear) {
     const int64_t depth = inputs[1].type().sizes[1], columns = inputs[1].type().sizes[0];
@@ -123,7 +139,12 @@ void Arguments::feed(OpCode row, int seed) {
   feed(row, [seed](int64_t i) { return number(seed, i); });
 }
 
-void Arguments::expect_right() const {
+void Arguments::expect_right() {
+  outputs[0].fetch();
+  compare();
+}
+
+void Arguments::compare() const {
   for (size_t i = 0; i < expected.size(); ++i) {
     const float got = outputs[0].get(static_cast<int64_t>(i)), want = expected[i];
     if ((std::isnan(got) && std::isnan(want)) || got == want) continue;

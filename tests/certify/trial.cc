@@ -47,6 +47,8 @@ krn_code Trial::call(const char* name, const std::function<krn_code(krn_err*)>& 
     throw;
   } catch (const NotOffered&) {
     throw;
+  } catch (const NotRun&) {
+    throw;
   } catch (...) {
     fail("{} threw an exception across the boundary", name);
   }
@@ -128,7 +130,7 @@ krn_plugin* Trial::initialize_again() {
   const auto config = make_struct<krn_config>();
   handle_ = nullptr, dev_ = nullptr, opened_ = false;
   const krn_code code = call("krn.plugin.initialize", [&](krn_err* err) { return plugin().initialize(&config, &handle_, err); });
-  if (code == KRN_STATUS_unsupported && !text.empty()) throw NotOffered{"it does not work on this machine: " + text};
+  if (code == KRN_STATUS_unsupported && !text.empty()) throw NotRun{"it does not work on this machine: " + text};
   expect(code == KRN_STATUS_ok, "krn.plugin.initialize answers {}: {}", code_name(code), text);
   expect(handle_ != nullptr, "krn.plugin.initialize answers ok and gives no plugin");
   return handle_;
@@ -168,15 +170,23 @@ krn_device_desc Trial::describe(krn_dev* dev) {
   return desc;
 }
 
+void Trial::start_driver() {
+  for (const HardwareItem& item : hardware)
+    if (item.uid == request_.device && item.torch_device && item.torch_device->kind != Device::kCpu) Gpu::use(item);
+}
+
 krn_dev* Trial::device() {
   if (dev_) return dev_;
   std::string why;
   for (const Found& f : enumerate()) {
     const HardwareItem& item = hardware[f.item];
-    if (f.device && item.torch_device && item.torch_device->kind == Device::kCpu) return dev_ = f.device;
-    why += fmt::format("; {}: {}", item.uid, f.device ? "a device, whose memory these checks do not reach" : f.why_not);
+    why += fmt::format("; {}: {}", item.uid, f.device ? "a device, where LibTorch, which would give it memory, drives none" : f.why_not);
+    if (!f.device || !item.torch_device) continue;
+    if (item.torch_device->kind != Device::kCpu) Gpu::use(item);
+    uid = item.uid;
+    return dev_ = f.device;
   }
-  throw NotOffered{"no device on host memory" + why};
+  throw NotRun{"it drives no device of this machine" + why};
 }
 
 krn_dev* Trial::opened() {
@@ -264,7 +274,7 @@ void Trial::try_once(const Region& region, Place inputs_at, Place outputs_at) {
   krn_exec* const made = make(region);
   Arguments arguments(region, needs(made), inputs_at, outputs_at);
   arguments.feed(region.row, 1);
-  run(made, arguments.run);
+  run(made, arguments.ready());
   arguments.expect_right();
   release(made);
 }

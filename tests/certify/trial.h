@@ -66,7 +66,7 @@ struct Found {
 // Arguments of one run, in memory that is watched.
 struct Arguments {
   std::vector<Memory> inputs, outputs;
-  Memory workspace;
+  std::optional<Memory> workspace;
   std::vector<krn_tensor> in, out;
   krn_run run{};
   std::vector<float> expected;  // of the one output
@@ -76,13 +76,19 @@ struct Arguments {
   // Inputs of that number, what the operator makes of them, and outputs of 0.
   void feed(OpCode row, int seed);
   void feed(OpCode row, const std::function<float(int64_t)>& value);
-  void expect_right() const;  // throws Failed
+  void work_out(OpCode row);  // what is expected, from the inputs as they are
+  void give_workspace(const krn_needs& needs);
+  // The run, all that was set lying where the plugin finds it.
+  const krn_run& ready();
+  void expect_right();   // throws Failed
+  void compare() const;  // the same with what was fetched
 };
 
 class Trial {
  public:
   struct Request {
     std::string library, guid, version;  // as the manifest says
+    std::string device{};  // the hardware whose driver is started before the plugin, as in a host that has used it; empty: none
     bool quick = false;
   };
   using Entry = krn_code(KRN_CALL*)(const krn_offer*, krn_answer*, krn_err*);
@@ -92,6 +98,7 @@ class Trial {
   const Request& request() const { return request_; }
   TrialHost host;
   std::vector<HardwareItem> hardware;
+  std::string uid;            // of device()'s hardware, once it was asked for
   bool ends_by_exit = false;  // the process is to end as programs do, destructors and all, after the check
   std::function<void(const char* name)> after_call;  // of whatever function of the plugin
 
@@ -99,6 +106,9 @@ class Trial {
   krn_code call(const char* name, const std::function<krn_code(krn_err*)>& f);
   void must(const char* name, const std::function<krn_code(krn_err*)>& f);  // anything but ok is a failure
   std::string text;
+
+  // The driver of the device that was asked for, before anything of the plugin.
+  void start_driver();
 
   // The steps up.
   void* load();
@@ -113,7 +123,7 @@ class Trial {
   const krn_replay_table& replay();      // the same
   krn_plugin* handle();                  // initialised
   krn_plugin* initialize_again();        // another one, which becomes handle()
-  krn_dev* device();                     // described: the first on hardware that LibTorch drives as a CPU
+  krn_dev* device();                     // the first whose memory is reached: the host's, or a GPU's (gpu.h)
   krn_dev* opened();
   OpCode row();                          // an operator of the probe list that the plugin claims
 
@@ -159,5 +169,9 @@ class Trial {
   std::vector<std::unique_ptr<Region>> regions_;
   const Region* base_ = nullptr;
 };
+
+// What a second process does for a check of J: it saves an executable, as hexadecimal digits of its token, ".", and those of its body.
+constexpr const char* kSavesArtifact = "J/saves";
+std::string saved_artifact(Trial& trial);
 
 }  // namespace keirin::certify

@@ -9,6 +9,11 @@
 //
 //   conformance --name=cpu --plugin=<folder> [--case=<pattern>] [--every=<n> [--first=<i>]] [--failures=<file>] [--json=<file>]
 //               [--skips=<file>] [--worker=<program>] [--run-in=worker] [--suite=bytes] [--bad-index=answered]
+//               [--log=<file> [--after=<case>]]
+//
+// --log is for who goes on where this ends: before a case a line "try CASE", after it, of each of its sets of values, "passed", "failed",
+// "unclaimed" or "skipped" with operator and dtype. --after leaves out all cases up to that one. A plugin that a crash in a run takes this
+// process with is the one on a GPU; where a run of it costs the process the device, it ends with code 17 after that case.
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +46,7 @@ struct Options {
   std::string worker = find_worker(), run_in = "process";
   std::string beside, seconds = "240";
   std::vector<std::string> others;    // all that `beside` was
+  std::string log, after;
   std::string bad_index = "refused";  // "answered": by kernels of a GPU, which can say nothing (emulated ones; on a GPU none is tried)
 };
 
@@ -92,10 +98,20 @@ class Suite {
     for (size_t i = std::strtoul(options.first.c_str(), nullptr, 10); i < cases.size(); i += step) {
       const Case& c = cases[i];
       if (!options.pattern.empty() && fnmatch(options.pattern.c_str(), c.name.c_str(), 0) != 0) continue;
+      if (!options.after.empty()) {
+        if (options.after == c.name) options.after.clear();
+        continue;
+      }
+      log("try " + c.name);
       bool died = false;
       for (const Outcome& outcome : options.suite == "bytes" ? damage_case(c, *subject_) : try_case(c, *subject_, *services_)) {
         take(c, outcome, shown);
         died = died || outcome.died;
+        if (outcome.verdict == Outcome::kFailed && subject_->on_gpu() && !services_->synchronize(subject_->device().torch_device()).ok()) {
+          std::printf("%s: the device is lost to this process\n", c.name.c_str());
+          std::fflush(nullptr);
+          std::_Exit(kDeviceLost);
+        }
       }
       if (!died) continue;
       // What the host holds against the plugin is not to decide about other cases.
@@ -130,12 +146,15 @@ class Suite {
     test::trust_count("conformance", counts_.passed + counts_.failed, counts_.failed);  // what is unclaimed or skipped proves nothing
   }
 
+  void log(const std::string& line) const {
+    if (!options.log.empty()) std::ofstream(options.log, std::ios::app) << line << "\n";
+  }
   void set_full_run(bool full) { full_run_ = full; }
   void close() { subject_.reset(); }
   const Counts& counts() const { return counts_; }
 
  private:
-  static constexpr int kShown = 3, kMostDeaths = 3;
+  static constexpr int kShown = 3, kMostDeaths = 3, kDeviceLost = 17;
 
   std::string open_subject() {
     subject_.reset();  // of one library a process has one host at a time
@@ -164,28 +183,29 @@ class Suite {
 
   void take(const Case& c, const Outcome& outcome, int& shown) {
     Counts& row = by_row_[std::string(op_name(c.row))];
-    const auto count = [&](int64_t Counts::* what) {
+    const auto count = [&](int64_t Counts::* what, const char* name) {
       for (Counts* n : {&counts_, &row, &row.by_dtype[std::string(dtype_name(c.dtype))]}) ++(n->*what);
+      if (name) log(std::string(name) + " " + std::string(op_name(c.row)) + " " + std::string(dtype_name(c.dtype)));
     };
-    count(&Counts::cases);
+    count(&Counts::cases, nullptr);
     if (outcome.eager_differs) ++eager_differs_[std::string(op_name(c.row))];
     if (outcome.verdict == Outcome::kUnclaimed) {
-      count(&Counts::unclaimed);
+      count(&Counts::unclaimed, "unclaimed");
       unclaimed_[outcome.reason].insert(std::string(op_name(c.row)));
       return;
     }
     const bool passed = outcome.verdict == Outcome::kPassed;
     if (const Skip* skip = skip_of(c, outcome)) {
-      count(&Counts::skipped);
+      count(&Counts::skipped, "skipped");
       if (passed && !skip->reason.starts_with("either way:"))
         show(outcome, "passes, but " + options.skips + ":" + std::to_string(skip->line) + " skips it: narrow or remove the line", shown);
       return;
     }
     if (passed) {
-      count(&Counts::passed);
+      count(&Counts::passed, "passed");
       return;
     }
-    count(&Counts::failed);
+    count(&Counts::failed, "failed");
     if (row.failures.size() < kShown) row.failures.emplace_back(outcome.name, outcome.reason);
     show(outcome, outcome.reason, shown);
   }
@@ -285,7 +305,8 @@ int run(int argc, char** argv) {
     if (!read_option(arg, "name", o.name) && !read_option(arg, "plugin", o.plugin) && !read_option(arg, "case", o.pattern) &&
              !read_option(arg, "failures", o.failures) && !read_option(arg, "every", o.every) && !read_option(arg, "first", o.first) &&
              !read_option(arg, "skips", o.skips) && !read_option(arg, "worker", o.worker) && !read_option(arg, "run-in", o.run_in) &&
-             !read_option(arg, "json", o.json) && !read_option(arg, "seconds", o.seconds) && !read_option(arg, "beside", o.beside) &&
+             !read_option(arg, "json", o.json) && !read_option(arg, "log", o.log) && !read_option(arg, "after", o.after) &&
+             !read_option(arg, "seconds", o.seconds) && !read_option(arg, "beside", o.beside) &&
               !read_option(arg, "bad-index", o.bad_index) && !read_option(arg, "suite", o.suite)) {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
@@ -297,9 +318,10 @@ int run(int argc, char** argv) {
     std::fprintf(stderr, "conformance: the plugin in '%s' cannot be tested: %s\n", o.plugin.c_str(), why.c_str());
     return 2;
   }
-  suite.set_full_run(testing::GTEST_FLAG(filter) == "*" && o.every == "1" && o.suite == "operators");
+  suite.set_full_run(testing::GTEST_FLAG(filter) == "*" && o.every == "1" && o.suite == "operators" && o.after.empty());
   register_rows();
   const int code = RUN_ALL_TESTS();
+  suite.log("end");
   suite.close();
   return code;
 }

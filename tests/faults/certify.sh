@@ -27,7 +27,7 @@ json "c['passed'] and c['sha256'] == '$(sha256sum "$reference" | cut -d' ' -f1)'
 json "[g['name'] for g in c['groups']] == list('ABCDEFGHIJK') + ['operators', 'bytes', 'graphs']"
 json "all(g['failed'] == 0 and not g['ended'] for g in c['groups'])"
 json "all(g['passed'] > 0 for g in c['groups'] if g['name'] not in 'HJ')"
-json "c['machine']['cores'] > 0 and c['schema'] == 'keirin/certify/2' and len(c['day']) == 10"
+json "c['machine']['cores'] > 0 and c['schema'] == 'keirin/certify/3' and len(c['day']) == 10"
 grep -q "$(sha256sum "$reference" | cut -d' ' -f1)" c.html || { echo "the page does not name the library"; failed=1; }
 
 # What a check says, how it is repeated, and what stands on it. The plugins' own table is certify_diagonal_test.

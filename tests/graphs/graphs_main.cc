@@ -6,7 +6,7 @@
 // Each seed gives two graphs: the second makes the same choices with other sizes.
 //
 //   graphs --cpu=FOLDER --reference=FOLDER | --cuda=FOLDER [--first=N] [--count=N] [--seed=N [--other-sizes]] [--print] [--no-shrink]
-//          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM] [--run-in=worker]
+//          [--most-failures=N] [--ir=FILE --cut=cpu|reference|cuda|mixed [--specials]] [--worker=PROGRAM] [--run-in=worker] [--tell-seeds]
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ namespace {
 struct Options {
   std::string cpu, reference, cuda, first = "0", count = "300", seed, ir, cut, most_failures = "5", worker = find_worker(),
                                     run_in = "process";
-  bool specials = false, shrink = true, print = false, other_sizes = false;
+  bool specials = false, shrink = true, print = false, other_sizes = false, tells_seeds = false;
 };
 
 char now_running[80] = "";
@@ -89,6 +89,7 @@ class Runner {
     const Setting setting = setting_of(seed, sources_);
     std::snprintf(now_running, sizeof now_running, "--seed=%llu%s (%s)\n", static_cast<unsigned long long>(seed),
                   other ? " --other-sizes" : "", cut_name(setting.cut));
+    if (options_.tells_seeds) std::printf("at seed %llu\n", static_cast<unsigned long long>(seed)), std::fflush(stdout);
     const Graph graph = draw_graph(seed, setting.finite, sizes);
     if (graph.outputs.empty()) return true;
     ++tried_;
@@ -155,6 +156,7 @@ int run(int argc, char** argv) {
     else if (arg == "--other-sizes") o.other_sizes = true;
     else if (arg == "--no-shrink") o.shrink = false;
     else if (arg == "--print") o.print = true;
+    else if (arg == "--tell-seeds") o.tells_seeds = true;
     else if (!read_option(arg, "cpu", o.cpu) && !read_option(arg, "reference", o.reference) && !read_option(arg, "cuda", o.cuda) &&
              !read_option(arg, "first", o.first) && !read_option(arg, "count", o.count) && !read_option(arg, "seed", o.seed) &&
              !read_option(arg, "ir", o.ir) && !read_option(arg, "cut", o.cut) && !read_option(arg, "worker", o.worker) &&

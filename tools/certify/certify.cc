@@ -7,6 +7,8 @@
 #include <chrono>
 #include <memory>
 
+#include "core/eager/tensor_services.h"
+#include "core/host/find/hardware.h"
 #include "tools/certify/group.h"
 #include "tools/certify/known.h"
 #include "tools/certify/report.h"
@@ -19,12 +21,24 @@ namespace {
 
 using namespace certify;
 
+// Sheets work on LibTorch's tensors.
+std::string why_no_memory(const std::string& uid) {
+  for (const HardwareItem& item : find_hardware()) {
+    if (item.uid != uid) continue;
+    if (!item.torch_device) return uid + " is no device of LibTorch's";
+    const Result<TensorRef> one = make_tensor_services()->allocate({DType::k_u8, {1}, {1}, *item.torch_device});
+    return one.ok() ? "" : one.status().text();
+  }
+  return uid + " is not here";
+}
+
 Status run(const Words& words, int& exit_code) {
   const auto begin = std::chrono::steady_clock::now();
   Certificate c;
   c.words = words;
   c.day = today();
   KRN_TRY_LET(c.subject, find_subject(words.library));
+  c.subject.why_no_memory = why_no_memory;
   KRN_TRY_LET(const Programs programs, find_programs());
   std::vector<Known> known;
   if (!words.known.empty()) {
@@ -35,24 +49,29 @@ Status run(const Words& words, int& exit_code) {
   std::FILE* out = text_out(words.json);
   fmt::print(out, "{} {}  sha256 {}{}\n", m.name, m.version, c.subject.sha256, words.quick ? "  (quick: a part of the cases)" : "");
   std::fflush(out);
-  c.groups = run_groups(c.subject, programs, words, scratch.path());
+  std::string uid;
+  c.groups = run_groups(c.subject, programs, words, scratch.path(), uid);
+  for (const HardwareItem& item : find_hardware())
+    if (item.uid == uid) c.device = item;
   if (words.only.empty()) c.list_faults = apply_known(c.groups, known, c.day, !words.quick);
   else (void)apply_known(c.groups, known, c.day, false);
-  int64_t passed = 0;
+  int64_t passed = 0, not_run = 0;
   bool right = c.list_faults.empty();
   for (const Group& group : c.groups) {
     print(out, group, words);
-    passed += group.passed, right = right && group.right();
+    passed += group.passed, not_run += group.not_run, right = right && group.right();
   }
   for (const std::string& fault : c.list_faults) fmt::print(out, "  FAIL {}: {}\n", words.known, fault);
   const Result<std::string> after = hash_of(c.subject.library);
   const bool same = after.ok() && *after == c.subject.sha256;
   c.verdict = !same           ? "nothing: the library was exchanged meanwhile; run it again"
               : !right        ? "failed"
+              : not_run > 0   ? "incomplete: this machine cannot ask all of it, so that nothing is certified"
               : passed == 0   ? "nothing: no case of what was tried is claimed"
               : words.only.empty() ? "passed" : "passed, of what was asked for";
-  c.passed = right && same && passed > 0;
+  c.passed = right && same && passed > 0 && not_run == 0;
   c.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (c.device.uid.starts_with("pci:")) fmt::print(out, "on {}, {}, {}\n", c.device.uid, c.device.description, c.device.driver);
   fmt::print(out, "{}: {}\n", m.name, c.verdict);
   exit_code = c.passed ? kOk : kFailed;
   const nlohmann::json all = to_json(c);
@@ -75,7 +94,10 @@ void add_certify(CLI::App& app, int& exit_code) {
       ->check(certify::check_only);
   word->add_option("--known", words->known, "a file of failures that are known: a line each, CASE YYYY-MM-DD REASON")
       ->check(CLI::ExistingFile);
-  word->add_option("--deadline", words->deadline, "seconds that one check of A to K may take")->capture_default_str();
+  word->add_option("--deadline", words->deadline, "seconds that one check of A to K may take; a case on a GPU has twice that")
+      ->capture_default_str();
+  word->add_option("--jobs", words->jobs, "processes at once for a GPU's cases; 0: as many as processors, 16 at most")
+      ->capture_default_str();
   word->add_option("--html", words->html, "also write the certificate as a page to this file");
   word->add_option("--json", words->json,
                    "also write the result as JSON to this file; - is standard output, which then holds nothing else");

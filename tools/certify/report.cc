@@ -37,7 +37,8 @@ nlohmann::json group_json(const Group& group, const Words& words) {
                       {"seconds", check.seconds}});
   return {{"name", group.name},           {"title", group.title},   {"passed", group.passed},
           {"failed", group.failed},       {"unclaimed", group.unclaimed}, {"known", group.known},
-          {"not_tried", group.not_tried}, {"ended", group.ended},   {"checks", checks},
+          {"not_tried", group.not_tried}, {"not_run", group.not_run}, {"not_run_because", group.not_run_because},
+          {"ended", group.ended},         {"checks", checks},
           {"operators", operators},       {"failures", failures_json(group.failures, words)},
           {"known_failures", failures_json(group.known_failures, words)}};
 }
@@ -56,6 +57,7 @@ std::string today() {
 void print(std::FILE* out, const Group& group, const Words& words) {
   fmt::print(out, "{:<12} {} passed, {} failed, {} unclaimed", group.title, group.passed, group.failed, group.unclaimed);
   if (group.not_tried) fmt::print(out, ", {} not tried", group.not_tried);
+  if (group.not_run) fmt::print(out, ", {}not run", group.checks.empty() ? "" : fmt::format("{} ", group.not_run));
   fmt::print(out, "{}\n", group.known ? fmt::format(", {} known to fail", group.known) : "");
   if (!group.ended.empty()) fmt::print(out, "  FAIL {}\n", group.ended);
   std::string claimed;
@@ -67,10 +69,13 @@ void print(std::FILE* out, const Group& group, const Words& words) {
   }
   if (!group.operators.empty())
     fmt::print(out, "{}{}\n", claimed, others ? fmt::format("{}  {} operators unclaimed", claimed.empty() ? "" : ";", others) : "");
-  std::map<std::string, std::string> nothing;  // by reason: the checks
-  for (const Checked& check : group.checks)
-    if (check.outcome == "not offered") nothing[first_line(check.reason)] += " " + check.name.substr(2);
-  for (const auto& [reason, checks] : nothing) fmt::print(out, "  unclaimed:{}: {}\n", checks, reason);
+  for (const auto& [outcome, word] : {std::pair{"not offered", "unclaimed"}, std::pair{"not run", "not run"}}) {
+    std::map<std::string, std::string> nothing;  // by reason: the checks
+    for (const Checked& check : group.checks)
+      if (check.outcome == outcome) nothing[first_line(check.reason)] += " " + check.name.substr(2);
+    for (const auto& [reason, checks] : nothing) fmt::print(out, "  {}:{}: {}\n", word, checks, reason);
+  }
+  if (!group.not_run_because.empty()) fmt::print(out, "  not run: {}\n", first_line(group.not_run_because));
   for (const Failure& failure : group.known_failures) fmt::print(out, "  known: {}: {}\n", failure.which, first_line(failure.reason));
   std::map<std::string, size_t> shown;
   for (const Failure& failure : group.failures) {
@@ -83,13 +88,16 @@ void print(std::FILE* out, const Group& group, const Words& words) {
 }
 
 nlohmann::json to_json(const Certificate& c) {
-  nlohmann::json all = nlohmann::json::array();
+  nlohmann::json all = nlohmann::json::array(), device;
   for (const Group& group : c.groups) all.push_back(group_json(group, c.words));
-  return {{"schema", "keirin/certify/2"},
+  if (!c.device.uid.empty())
+    device = {{"uid", c.device.uid}, {"description", c.device.description}, {"driver", c.device.driver}};
+  return {{"schema", "keirin/certify/3"},
           {"keirin", KEIRIN_VERSION},
           {"abi", fmt::format("{}.{}", KRN_ABI_MAJOR, KRN_ABI_MINOR)},
           {"day", c.day},
           {"machine", machine_json()},
+          {"device", device},
           {"os_arch", std::string(host_os_arch())},
           {"plugin", c.subject.manifest.name},
           {"publisher", c.subject.manifest.publisher},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `keirin certify`: what was certified, where, and of each group what passed, failed, is not claimed and is known to fail.
+// The page of `keirin certify`: what was certified, where, and of each group what passed, failed, is not claimed, could
+// not be run and is known to fail.
 // Data: docs/certify.md.
 
-const kOutcomes = ["passed", "failed", "known", "unclaimed", "not_tried"];  // and the classes of their colours
+const kOutcomes = ["passed", "failed", "known", "unclaimed", "not_run", "not_tried"];  // and the classes of their colours
 const outcomeWords = (name) => name.replace("_", " ");
 
 function groupRow(group) {
@@ -18,7 +19,7 @@ function groupRow(group) {
       }));
   return el(
       "tr", {}, el("th", {scope: "row"}, group.title), ...counts.map((count) => el("td", {class: "figure"}, count ? String(count) : "–")),
-      el("td", {}, bar), el("td", {class: "note"}, group.ended || ""));
+      el("td", {}, bar), el("td", {class: "note"}, group.ended || group.not_run_because || ""));
 }
 
 function failuresPart(group) {
@@ -77,6 +78,7 @@ function certificatePage(data) {
         [String(sum("failed")), "failed", sum("failed") ? "bad" : null],
         [String(sum("known")), "known to fail"],
         [String(sum("unclaimed")), "not claimed"],
+        [String(sum("not_run")), "not run here", sum("not_run") ? "bad" : null],
       ]),
       data.quick ? el("p", {class: "warning"}, "Quick: a part of the cases was tried.") : "",
       data.only ? el("p", {class: "warning"}, "Only " + data.only + " was tried.") : "",
@@ -84,6 +86,7 @@ function certificatePage(data) {
       pairs([
         ["library", data.library],
         ["SHA-256", el("code", {}, data.sha256)],
+        data.device ? ["device", [data.device.uid, data.device.description, data.device.driver].filter((each) => each).join(", ")] : null,
         ["guid", data.guid],
         ["publisher", data.publisher || "–"],
         ["Keirin", data.keirin + ", ABI " + data.abi + ", " + data.os_arch],

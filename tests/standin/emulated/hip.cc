@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HIP's functions that the AMD plugin calls, on the host: memory is the host's, a stream does everything at once, and a launch runs on
-// emulated blocks (tests/emulator). The device is a gfx942 with waves of 64, or what $STANDIN_ARCH says: gfx1100, with waves of 32. What
-// is given back twice or was never made is refused. Numbers are stated here from HIP's documentation, not taken from the plugin.
+// HIP's functions that the AMD plugin and `certify_checks` call, on the host: memory is the host's, and a launch runs on emulated blocks
+// (tests/emulator). A stream that somebody made is a thread, which does what it is given in order and later; stream 0 does everything at
+// once, and neither waits for the other, as with streams that do not block. The device is a gfx942 with waves of 64, or what $STANDIN_ARCH
+// says: gfx1100, with waves of 32. What is given back twice or was never made is refused. Numbers are stated here from HIP's documentation,
+// not taken from the plugin.
+#include <sys/mman.h>
+
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +18,9 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/emulator/blocks.h"
@@ -32,21 +41,137 @@ enum : int {
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,
-  kLaunchFailure = 719
+  kLaunchFailure = 719,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901
 };
+enum : int { kNotCapturing = 0, kCapturing = 1, kRelaxed = 2 };
 constexpr int kUnits = 4;  // few, so that blocks go round
 constexpr unsigned kMostThreads = 1024;
 
 struct Context {
   int unused = 0;
 };
-struct Stream {
-  int unused = 0;
+
+// Something to do later. What it needs lies in it, so that giving a stream work asks nobody for memory.
+class Task {
+ public:
+  template <class F>
+  void set(const F& f) {
+    static_assert(sizeof(F) <= kBytes && std::is_trivially_destructible_v<F> && std::is_trivially_copyable_v<F>);
+    std::memcpy(bytes_, &f, sizeof f);
+    run_ = [](const char* bytes) -> int { return (*reinterpret_cast<const F*>(bytes))(); };
+  }
+  int run() const { return run_(bytes_); }
+
+ private:
+  static constexpr size_t kBytes = 6144;
+  int (*run_)(const char*) = nullptr;
+  alignas(16) char bytes_[kBytes];
 };
-struct Event {
-  bool recorded = false;
-  std::chrono::steady_clock::time_point at;
+
+using Graph = std::vector<Task>;  // what was given to a stream while it was recorded
+
+// The first error of work that was done later: as on a device, nothing more comes of its context.
+std::atomic<int> g_lost{kOk};
+
+// In order, on a thread of its own, which is never joined: a process ends with its streams.
+class Stream {
+ public:
+  Stream() {
+    std::thread([this] { work(); }).detach();
+  }
+
+  template <class F>
+  int give(const F& f) {
+    std::unique_lock lock(mutex_);
+    if (recording_) return recording_->emplace_back().set(f), static_cast<int>(kOk);
+    changed_.wait(lock, [this] { return given_ - done_ < kMost; });
+    tasks_[given_++ % kMost].set(f);
+    changed_.notify_all();
+    return g_lost;
+  }
+  int give(const Graph& graph) {
+    for (const Task& task : graph)
+      if (const int result = give([at = &task] { return at->run(); })) return result;
+    return kOk;
+  }
+  int wait() {
+    std::unique_lock lock(mutex_);
+    if (recording_) return broken_ = true, static_cast<int>(kCaptureUnsupported);
+    changed_.wait(lock, [this] { return given_ == done_; });
+    return g_lost;
+  }
+  bool recording() {
+    const std::lock_guard lock(mutex_);
+    return recording_ != nullptr;
+  }
+  int begin() {
+    const std::lock_guard lock(mutex_);
+    if (recording_) return kInvalidValue;
+    return recording_ = new Graph, broken_ = false, ++recorded, kOk;
+  }
+  int end(Graph** graph) {
+    const std::lock_guard lock(mutex_);
+    if (!recording_) return kInvalidValue;
+    return *graph = std::exchange(recording_, nullptr), --recorded, broken_ ? kCaptureInvalidated : kOk;
+  }
+
+  static inline std::atomic<int> recorded{0};  // streams that are
+
+ private:
+  static constexpr size_t kMost = 256;  // then who gives more waits, as with a device
+
+  void work() {
+    for (std::unique_lock lock(mutex_);;) {
+      changed_.wait(lock, [this] { return given_ != done_; });
+      const Task& task = tasks_[done_ % kMost];
+      lock.unlock();
+      if (const int result = g_lost == kOk ? task.run() : kOk) g_lost = result;
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;  // guards what follows, but for tasks between done_ and given_
+  std::condition_variable changed_;
+  std::unique_ptr<Task[]> tasks_{new Task[kMost]};
+  size_t given_ = 0, done_ = 0;
+  Graph* recording_ = nullptr;
+  bool broken_ = false;  // somebody did what cannot be recorded
 };
+
+class Event {
+ public:
+  uint64_t promise() { return ++promised_; }
+  void reach(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    reached_ = number, at_ = std::chrono::steady_clock::now();
+    changed_.notify_all();
+  }
+  uint64_t promised() const { return promised_; }
+  bool reached() {
+    const std::lock_guard lock(mutex_);
+    return reached_ >= promised_;
+  }
+  void wait(uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reached_ >= number; });
+  }
+  std::chrono::steady_clock::time_point at() {
+    const std::lock_guard lock(mutex_);
+    return at_;
+  }
+
+ private:
+  std::atomic<uint64_t> promised_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t reached_ = 0;
+  std::chrono::steady_clock::time_point at_;
+};
+
 struct Function;
 struct Module {
   explicit Module(std::unique_ptr<HostCode> c) : code(std::move(c)) {}
@@ -57,6 +182,7 @@ struct Function {
   Module* module = nullptr;
   void (*call)(void** arguments) = nullptr;
   unsigned threads = 0;
+  const int* sizes = nullptr;  // of its parameters, in bytes; then 0
 };
 
 // What was made and not given back. Any thread.
@@ -81,6 +207,17 @@ class World {
     return made_.erase(p) != 0;
   }
 
+  std::vector<Stream*> streams() {
+    const std::lock_guard lock(mutex_);
+    return streams_;
+  }
+  Stream* add_stream() {
+    auto* const stream = new Stream;
+    const std::lock_guard lock(mutex_);
+    made_.insert(stream);
+    return streams_.emplace_back(stream);
+  }
+
   const bool wide = [] {
     const char* arch = std::getenv("STANDIN_ARCH");
     return !arch || std::strcmp(arch, "gfx1100") != 0;
@@ -90,34 +227,83 @@ class World {
  private:
   std::mutex mutex_;
   std::set<const void*> made_;
+  std::vector<Stream*> streams_;  // ended ones, too: their threads have nothing to do
 
  public:
   Context* const context = add(new Context);  // the one that LibTorch would share
 };
 
 thread_local Context* current = nullptr;
+thread_local int capture_mode = 0;
+
+// What nobody may ask for while a stream is recorded, but who said that it knows what it does.
+bool forbidden() { return Stream::recorded > 0 && capture_mode != kRelaxed; }
+
+// Null is stream 0.
+template <class F>
+int on(Stream* stream, const F& f) {
+  if (!stream) return f();
+  return World::get().knows(stream) ? stream->give(f) : static_cast<int>(kInvalidHandle);
+}
+
+// Waits for every stream.
+int drain() {
+  int result = kOk;
+  for (Stream* stream : World::get().streams())
+    if (!stream->recording()) result = stream->wait();
+  return result;
+}
+
+// A device's memory is none of the host's allocator's.
+std::mutex g_memory_mutex;
+std::map<void*, size_t> g_memory;  // its pieces, with their bytes
+std::atomic<size_t> g_memory_bytes{0};
 
 int allocate(void** memory, size_t bytes) {
-  *memory = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
-  if (!*memory) return kOutOfMemory;
+  const size_t whole = (bytes + 4096) / 4096 * 4096;
+  *memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*memory == MAP_FAILED) return kOutOfMemory;
   std::memset(*memory, 0xff, bytes);  // NaN, as of nobody's memory nothing is known
-  World::get().add(static_cast<char*>(*memory));
-  return kOk;
+  const std::lock_guard lock(g_memory_mutex);
+  g_memory.emplace(*memory, whole);
+  return g_memory_bytes += whole, kOk;
 }
 int give_back(void* memory) {
   if (!memory) return kOk;
-  if (!World::get().take(memory)) return kInvalidValue;
-  return std::free(memory), kOk;
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(g_memory_mutex);
+    const auto at = g_memory.find(memory);
+    if (at == g_memory.end()) return kInvalidValue;
+    bytes = at->second;
+    g_memory.erase(at);
+  }
+  g_memory_bytes -= bytes;
+  return ::munmap(memory, bytes), kOk;
 }
 
-int launch(Function* f, unsigned blocks, unsigned by, unsigned bz, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
-           void** arguments, bool together) {
-  if (!current) return kInvalidContext;
-  if (!f || !arguments || by * bz * ty * tz != 1 || blocks == 0 || threads != f->threads || threads > kMostThreads)
-    return kInvalidValue;
-  if (together && blocks > kUnits) return kInvalidValue;
+// A launch's arguments, which are the caller's only until it returns.
+struct Packed {
+  static constexpr int kMost = 64;
+  int count = 0;
+  uint16_t offsets[kMost];
+  alignas(16) char bytes[5120];
+
+  bool pack(const Function& f, void** arguments) {
+    size_t at = 0;
+    for (; f.sizes[count] != 0; ++count) {
+      const auto size = static_cast<size_t>(f.sizes[count]);
+      if (count == kMost || at + size > sizeof bytes) return false;
+      std::memcpy(bytes + at, arguments[count], size);
+      offsets[count] = static_cast<uint16_t>(at);
+      at = (at + size + 15) / 16 * 16;
+    }
+    return true;
+  }
+};
+
+int run_blocks(Function* f, unsigned blocks, unsigned threads, bool together, void** arguments) {
   const HostCode& code = *f->module->code;
-  if (shared > code.shared().size()) return kInvalidValue;  // what the text takes of it is static here, for the most that it may ask for
   const keirin::test::Grid grid{.blocks = blocks,
                                 .threads = static_cast<int>(threads),
                                 .wave = code.wave(),
@@ -128,6 +314,23 @@ int launch(Function* f, unsigned blocks, unsigned by, unsigned bz, unsigned thre
   if (wrong.empty()) return kOk;
   std::fprintf(stderr, "emulated blocks: %s\n", wrong.c_str());
   return kLaunchFailure;
+}
+
+int launch(Function* f, unsigned blocks, unsigned by, unsigned bz, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
+           Stream* stream, void** arguments, bool together) {
+  if (!current) return kInvalidContext;
+  if (!f || !arguments || by * bz * ty * tz != 1 || blocks == 0 || threads != f->threads || threads > kMostThreads)
+    return kInvalidValue;
+  if (together && blocks > kUnits) return kInvalidValue;
+  if (shared > f->module->code->shared().size()) return kInvalidValue;  // what the text takes of it is static here, for the most
+  if (!stream) return run_blocks(f, blocks, threads, together, arguments);
+  Packed packed;
+  if (!packed.pack(*f, arguments)) return std::fprintf(stderr, "emulated: a launch of too many arguments\n"), kInvalidValue;
+  return on(stream, [=] {
+    void* at[Packed::kMost];
+    for (int i = 0; i < packed.count; ++i) at[i] = const_cast<char*>(packed.bytes + packed.offsets[i]);
+    return run_blocks(f, blocks, threads, together, at);
+  });
 }
 
 }  // namespace
@@ -142,6 +345,9 @@ STANDIN int hipDeviceGetName(char* name, int bytes, int) {
   return kOk;
 }
 STANDIN int hipDeviceTotalMem(size_t* bytes, int) { return *bytes = size_t{1} << 34, kOk; }
+STANDIN int hipDeviceGetByPCIBusId(int* device, const char* text) {
+  return *device = 0, std::strcmp(text, "0000:03:00.0") == 0 ? kOk : kInvalidValue;
+}
 STANDIN int hipDeviceGetPCIBusId(char* text, int bytes, int) {
   return std::snprintf(text, static_cast<size_t>(bytes), "0000:03:00.0"), kOk;
 }
@@ -197,62 +403,131 @@ STANDIN int hipModuleGetFunction(Function** function, Module* module, const char
   if (!World::get().knows(module)) return kInvalidHandle;
   void* call = module->code->symbol(std::string("standin_call_") + name);
   const auto* threads = static_cast<const int*>(module->code->symbol(std::string("standin_threads_") + name));
-  if (!call || !threads) return kNotFound;
+  const auto* sizes = static_cast<const int*>(module->code->symbol(std::string("standin_sizes_") + name));
+  if (!call || !threads || !sizes) return kNotFound;
   const std::lock_guard lock(World::get().modules);
-  *function = &(module->functions[name] = {module, reinterpret_cast<void (*)(void**)>(call), static_cast<unsigned>(*threads)});
+  *function = &(module->functions[name] = {module, reinterpret_cast<void (*)(void**)>(call), static_cast<unsigned>(*threads), sizes});
   return kOk;
 }
 STANDIN int hipModuleLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                  unsigned shared, Stream*, void** arguments, void** extra) {
-  return extra ? kInvalidValue : launch(f, gx, gy, gz, bx, by, bz, shared, arguments, false);
+                                  unsigned shared, Stream* stream, void** arguments, void** extra) {
+  return extra ? kInvalidValue : launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, false);
 }
 STANDIN int hipModuleLaunchCooperativeKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                             unsigned shared, Stream*, void** arguments) {
-  return launch(f, gx, gy, gz, bx, by, bz, shared, arguments, true);
+                                             unsigned shared, Stream* stream, void** arguments) {
+  return launch(f, gx, gy, gz, bx, by, bz, shared, stream, arguments, true);
 }
 
-STANDIN int hipMalloc(void** memory, size_t bytes) { return allocate(memory, bytes); }
-STANDIN int hipFree(void* memory) { return give_back(memory); }
-STANDIN int hipMallocAsync(void** memory, size_t bytes, Stream*) { return allocate(memory, bytes); }
-STANDIN int hipFreeAsync(void* memory, Stream*) { return give_back(memory); }
-STANDIN int hipMemsetD8Async(void* memory, unsigned char value, size_t bytes, Stream*) { return std::memset(memory, value, bytes), kOk; }
-STANDIN int hipMemsetD32Async(void* memory, int value, size_t words, Stream*) {
-  for (size_t i = 0; i < words; ++i) std::memcpy(static_cast<char*>(memory) + 4 * i, &value, 4);
-  return kOk;
+STANDIN int hipMalloc(void** memory, size_t bytes) { return forbidden() ? kCaptureUnsupported : allocate(memory, bytes); }
+STANDIN int hipFree(void* memory) {
+  if (forbidden()) return kCaptureUnsupported;
+  if (const int result = drain()) return result;
+  return give_back(memory);
 }
-STANDIN int hipMemcpyDtoDAsync(void* to, void* from, size_t bytes, Stream*) { return std::memcpy(to, from, bytes), kOk; }
-STANDIN int hipMemcpyDtoHAsync(void* to, void* from, size_t bytes, Stream*) { return std::memcpy(to, from, bytes), kOk; }
+STANDIN int hipMallocAsync(void** memory, size_t bytes, Stream*) { return allocate(memory, bytes); }
+STANDIN int hipFreeAsync(void* memory, Stream* stream) {
+  return on(stream, [=] { return give_back(memory); });
+}
+STANDIN int hipMemsetD8Async(void* memory, unsigned char value, size_t bytes, Stream* stream) {
+  return on(stream, [=] { return std::memset(memory, value, bytes), kOk; });
+}
+STANDIN int hipMemsetD32Async(void* memory, int value, size_t words, Stream* stream) {
+  return on(stream, [=] {
+    for (size_t i = 0; i < words; ++i) std::memcpy(static_cast<char*>(memory) + 4 * i, &value, 4);
+    return kOk;
+  });
+}
+STANDIN int hipMemcpyDtoDAsync(void* to, void* from, size_t bytes, Stream* stream) {
+  return on(stream, [=] { return std::memmove(to, from, bytes), kOk; });
+}
+// To memory that is not pinned: done when it returns.
+STANDIN int hipMemcpyDtoHAsync(void* to, void* from, size_t bytes, Stream* stream) {
+  if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
+  return stream ? stream->wait() : kOk;
+}
+STANDIN int hipMemGetInfo(size_t* free, size_t* all) {
+  *all = size_t{1} << 34;
+  return *free = *all - g_memory_bytes, kOk;
+}
+STANDIN int hipMemcpyHtoD(void* to, const void* from, size_t bytes) { return std::memcpy(to, from, bytes), kOk; }
+STANDIN int hipMemcpyDtoH(void* to, const void* from, size_t bytes) { return std::memcpy(to, from, bytes), kOk; }
+
+// Memory whose end is known: addresses that are reserved, of which some are given memory. Of one size of page, and all of it.
+struct Pages {
+  size_t bytes = 0;
+};
+STANDIN int hipMemGetAllocationGranularity(size_t* bytes, const void*, int) { return *bytes = 1 << 16, kOk; }
+STANDIN int hipMemAddressReserve(void** at, size_t bytes, size_t, void*, unsigned long long) {
+  *at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return *at == MAP_FAILED ? kOutOfMemory : kOk;
+}
+STANDIN int hipMemAddressFree(void* at, size_t bytes) { return ::munmap(at, bytes) == 0 ? kOk : kInvalidValue; }
+STANDIN int hipMemCreate(Pages** pages, size_t bytes, const void*, unsigned long long) {
+  return *pages = World::get().add(new Pages{bytes}), kOk;
+}
+STANDIN int hipMemMap(void*, size_t bytes, size_t offset, Pages* pages, unsigned long long) {
+  return World::get().knows(pages) && offset == 0 && bytes == pages->bytes ? kOk : kInvalidValue;
+}
+STANDIN int hipMemSetAccess(void* at, size_t bytes, const void*, size_t) {
+  return ::mprotect(at, bytes, PROT_READ | PROT_WRITE) == 0 ? kOk : kInvalidValue;
+}
+STANDIN int hipMemUnmap(void* at, size_t bytes) { return ::mprotect(at, bytes, PROT_NONE) == 0 ? kOk : kInvalidValue; }
+STANDIN int hipMemRelease(Pages* pages) {
+  if (!World::get().take(pages)) return kInvalidValue;
+  return delete pages, kOk;
+}
 
 STANDIN int hipStreamCreateWithFlags(Stream** stream, unsigned flags) {
   if (!current || flags > 1) return kInvalidValue;
-  return *stream = World::get().add(new Stream), kOk;
+  return *stream = World::get().add_stream(), kOk;
 }
-STANDIN int hipStreamDestroy(Stream* stream) {
-  if (!World::get().take(stream)) return kInvalidHandle;
-  return delete stream, kOk;
+STANDIN int hipStreamDestroy(Stream* stream) { return World::get().take(stream) ? kOk : kInvalidHandle; }
+STANDIN int hipStreamSynchronize(Stream* stream) {
+  if (!stream) return g_lost;
+  return World::get().knows(stream) ? stream->wait() : static_cast<int>(kInvalidHandle);
 }
-STANDIN int hipStreamSynchronize(Stream* stream) { return !stream || World::get().knows(stream) ? kOk : kInvalidHandle; }
-STANDIN int hipStreamIsCapturing(Stream*, int* status) { return *status = 0, kOk; }
-STANDIN int hipThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int now = 0;
-  return std::swap(*mode, now), kOk;
+STANDIN int hipDeviceSynchronize() { return drain(); }
+STANDIN int hipStreamIsCapturing(Stream* stream, int* status) {
+  return *status = stream && stream->recording() ? kCapturing : kNotCapturing, kOk;
 }
+STANDIN int hipThreadExchangeStreamCaptureMode(int* mode) { return std::swap(*mode, capture_mode), kOk; }
+STANDIN int hipLaunchHostFunc(Stream* stream, void (*function)(void*), void* context) {
+  return on(stream, [=] { return function(context), kOk; });
+}
+STANDIN int hipStreamWaitEvent(Stream* stream, Event* event, unsigned) {
+  if (!World::get().knows(event)) return kInvalidHandle;
+  return on(stream, [event, number = event->promised()] { return event->wait(number), kOk; });
+}
+
+STANDIN int hipStreamBeginCapture(Stream* stream, int) { return World::get().knows(stream) ? stream->begin() : kInvalidHandle; }
+STANDIN int hipStreamEndCapture(Stream* stream, Graph** graph) { return World::get().knows(stream) ? stream->end(graph) : kInvalidHandle; }
+STANDIN int hipGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned long long) { return *ready = graph, kOk; }
+STANDIN int hipGraphLaunch(Graph* graph, Stream* stream) { return World::get().knows(stream) ? stream->give(*graph) : kInvalidHandle; }
+
 STANDIN int hipEventCreateWithFlags(Event** event, unsigned flags) {
   if (!current || (flags & ~2u) != 0) return kInvalidValue;
   return *event = World::get().add(new Event), kOk;
 }
 STANDIN int hipEventDestroy(Event* event) {
   if (!World::get().take(event)) return kInvalidHandle;
-  return delete event, kOk;
+  if (event->reached()) delete event;  // else a stream will still come to it
+  return kOk;
 }
-STANDIN int hipEventRecord(Event* event, Stream*) {
+STANDIN int hipEventRecord(Event* event, Stream* stream) {
   if (!World::get().knows(event)) return kInvalidHandle;
-  return event->recorded = true, event->at = std::chrono::steady_clock::now(), kOk;
+  return on(stream, [event, number = event->promise()] { return event->reach(number), kOk; });
 }
-STANDIN int hipEventQuery(Event* event) { return World::get().knows(event) ? kOk : kInvalidHandle; }
-STANDIN int hipEventSynchronize(Event* event) { return World::get().knows(event) ? kOk : kInvalidHandle; }
+STANDIN int hipEventQuery(Event* event) {
+  if (!World::get().knows(event)) return kInvalidHandle;
+  return g_lost != kOk ? g_lost.load() : event->reached() ? kOk : kNotReady;
+}
+STANDIN int hipEventSynchronize(Event* event) {
+  if (!World::get().knows(event)) return kInvalidHandle;
+  return event->wait(event->promised()), g_lost;
+}
 STANDIN int hipEventElapsedTime(float* ms, Event* start, Event* stop) {
-  if (!World::get().knows(start) || !World::get().knows(stop) || !start->recorded || !stop->recorded) return kInvalidHandle;
-  *ms = std::chrono::duration<float, std::milli>(stop->at - start->at).count();
+  if (!World::get().knows(start) || !World::get().knows(stop) || start->promised() == 0 || stop->promised() == 0) return kInvalidHandle;
+  if (!start->reached() || !stop->reached()) return kNotReady;
+  *ms = std::chrono::duration<float, std::milli>(stop->at() - start->at()).count();
   return kOk;
 }

@@ -43,7 +43,8 @@ std::string entries(const std::string& text) {
     const std::string name = text.substr(close + 2, end - close - 2),
                       threads = text.substr(open + 1, text.find_first_of(",)", open) - open - 1);
     out += "extern \"C\" { void standin_call_" + name + "(void** arguments) { standin_call(&" + name +
-           ", arguments); }\n  extern const int standin_threads_" + name + " = (" + threads + "); }\n";
+           ", arguments); }\n  extern const int standin_threads_" + name + " = (" + threads +
+           ");\n  extern const StandinSizes<decltype(&" + name + ")> standin_sizes_" + name + " = {}; }\n";
   }
   return out;
 }

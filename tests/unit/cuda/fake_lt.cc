@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "plugins/kit/tables.h"
+#include "tests/standin/emulated/streams.h"
 #include "tests/unit/cpu/kernel_interpreter.h"
 
 #define FAKE extern "C" __attribute__((visibility("default")))
@@ -153,6 +154,7 @@ FAKE int FAKE_LT(Matmul)(void*, Desc* desc, const void* alpha, const void* a, La
   for (const void* p : {a, b, c, static_cast<const void*>(d)})
     if (reinterpret_cast<uintptr_t>(p) % std::min<uint32_t>(algo->alignment, 16) != 0) return 2;
   if (workspace_bytes < static_cast<size_t>(64 * algo->place) || (algo->place > 0 && !workspace)) return 3;
+  keirin::standin::wait_for_streams();
   multiply(*desc, alpha, a, *la, b, *lb, beta, c, *lc, d, *ld);
   return 0;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plugins/kit/tables.h"
+#include "tests/standin/emulated/streams.h"
 #include "tests/unit/cpu/kernel_interpreter.h"
 
 #define FAKE extern "C" __attribute__((visibility("default")))
@@ -129,6 +130,7 @@ FAKE int miopenConvolutionForwardImmediate(Handle* handle, Tensor* tw, const voi
     return wrong();
   for (const void* p : {w, x, static_cast<const void*>(y)})
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) return wrong();
+  keirin::standin::wait_for_streams();
   if (s->workspace_bytes > 0) std::memset(workspace, 0x5a, s->workspace_bytes);
   ++fake_miopen_ran;
   fake_miopen_last = static_cast<int>(id);
@@ -150,6 +152,7 @@ FAKE int miopenExecuteFusionPlan(Handle* handle, Fusion* plan, Tensor* tx, const
       (plan->bias != nullptr) != (a->bias != nullptr))
     return wrong();
   ++fake_miopen_fused;
+  keirin::standin::wait_for_streams();
   convolve(*plan->w, a->w, *tx, x, *plan->conv, *ty, y, a->bias, plan->activation, false);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include "tests/support/temp_folder.h"
 #include "tools/files.h"
 
 namespace keirin::tools {
@@ -24,6 +25,17 @@ TEST(Program, EndedByASignalHasNoCode) {
   const ProgramEnd end = run_program(shell("kill -SEGV $$"));
   EXPECT_EQ(end.code, -1);
   EXPECT_EQ(end.how, "was ended by signal 11 (Segmentation fault)");
+}
+
+TEST(Program, IsKilledWhenItsDiaryStandsStill) {
+  test::TempFolder folder;
+  ProgramRun run = shell("for i in 1 2 3 4 5 6; do echo $i >> '" + folder.path() + "/diary'; sleep 0.3; done; exec sleep 60");
+  run.diary = folder.path() + "/diary";
+  run.patience = 1;
+  const ProgramEnd end = run_program(run);
+  EXPECT_EQ(end.how, "was killed, because it did nothing more for 1 s");
+  EXPECT_EQ(end.code, -1);
+  EXPECT_EQ(test::slurp(run.diary), "1\n2\n3\n4\n5\n6\n");  // as long as it got on, it was let
 }
 
 TEST(Program, ThatIsNotThereHasNoCode) {
