@@ -32,6 +32,7 @@ constexpr int kNiceOfAShare = 8;
 
 constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
 constexpr int64_t kSpare = 20;  // percent of one processor
+constexpr int64_t kIdle = 90;   // percent of all
 
 // How long each processor that this process may use was idle since the system started, in USER_HZ. Empty where nobody says.
 std::vector<int64_t> idle_ticks() {
@@ -50,6 +51,16 @@ std::vector<int64_t> idle_ticks() {
   return out;
 }
 
+// Processors that were idle during a look, in percent of one; nothing where nobody says.
+std::optional<int64_t> idle_percent() {
+  const std::vector<int64_t> before = idle_ticks();
+  std::this_thread::sleep_for(kLook);
+  const std::vector<int64_t> after = idle_ticks();
+  if (after.empty() || after.size() != before.size()) return {};
+  const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
+  return idle * 100 * 1000 / (::sysconf(_SC_CLK_TCK) * kLook.count());
+}
+
 // Whether calls leave so much that work which gives way to all would end. Not a trial: a new thread of the idle policy gets its first 70 ms
 // beside whatever else there is. Pieces that follow each other soon share an answer: looking takes longer than many of them.
 bool processor_to_spare() {
@@ -58,13 +69,9 @@ bool processor_to_spare() {
   static bool spare = true;
   const std::lock_guard lock(mutex);
   if (looked != std::chrono::steady_clock::time_point() && std::chrono::steady_clock::now() - looked < kLookHolds) return spare;
-  const std::vector<int64_t> before = idle_ticks();
-  std::this_thread::sleep_for(kLook);
-  const std::vector<int64_t> after = idle_ticks();
+  const std::optional<int64_t> idle = idle_percent();
   looked = std::chrono::steady_clock::now();
-  if (after.empty() || after.size() != before.size()) return spare = true;
-  const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
-  return spare = idle * 100 * 1000 >= kSpare * ::sysconf(_SC_CLK_TCK) * kLook.count();
+  return spare = !idle || *idle >= kSpare;
 }
 
 void add_nice(int by) {
@@ -157,6 +164,11 @@ void run_in_background(const std::function<void()>& work) {
   }
   desk.serve();
   thread.join();
+}
+
+bool processors_are_idle() {
+  const std::optional<int64_t> idle = idle_percent();
+  return !idle || *idle >= kIdle * static_cast<int64_t>(idle_ticks().size());
 }
 
 void pass_gate() {

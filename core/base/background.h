@@ -33,6 +33,9 @@ void run_in_background(const std::function<void()>& work);
 // would inherit how this thread gives way.
 void run_in_foreground(const std::function<void()>& work);
 
+// Whether hardly anything has wanted a processor for the last tenth of a second, which it takes to look: nine tenths were idle.
+bool processors_are_idle();
+
 // Background work passes here between two runs of a model. While it is held, threads that give way stop here: those that give way to all
 // spin, those with a share sleep. For measurements of what calls notice of such work.
 void pass_gate();

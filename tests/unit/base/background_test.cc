@@ -57,6 +57,7 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
       }
     });
   std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // an answer holds for a second
+  EXPECT_FALSE(processors_are_idle());
   const auto [how, there] = in_background([] { return std::pair(giving_way(), standing()); });
   stop = true;
   for (std::thread& call : calls) call.join();
