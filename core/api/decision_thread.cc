@@ -219,6 +219,8 @@ void DecisionThread::work() {
     queue_->busy = false;
     queue_->idle.notify_all();
   }
+  lock.unlock();
+  leave_memory();
 }
 
 Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {

@@ -30,6 +30,13 @@ namespace {
 // The kernel's weights: 172 of 1024 + 172.
 constexpr int kNiceOfAShare = 8;
 
+constexpr int kKeptAtTheEnd = 64 << 20;   // of a thread's memory, or the process's: bytes
+constexpr size_t kLargePiece = 256 << 10;
+
+std::mutex g_left_mutex;     // guards what follows
+bool g_kept = false;         // freed memory is
+std::vector<void*> g_left;   // by threads that ended, each in its memory
+
 constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
 constexpr int64_t kSpare = 20;  // percent of one processor
 constexpr int64_t kIdle = 90;   // percent of all
@@ -134,14 +141,38 @@ GiveWay giving_way() { return t_giving_way; }
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  const std::lock_guard lock(g_left_mutex);
+  g_kept = true;
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
-  ::mallopt(M_TOP_PAD, 64 << 20);
+  ::mallopt(M_TOP_PAD, kKeptAtTheEnd);
+#endif
+}
+
+// glibc looks whether the end of a thread's memory can go when a large piece of it is freed, whoever frees it. By then the thread is gone,
+// and with it the small pieces that it kept at hand, which may have held that end.
+void leave_memory() {
+#if defined(__GLIBC__)
+  void* const piece = ::malloc(kLargePiece);
+  const std::lock_guard lock(g_left_mutex);
+  if (g_kept) g_left.push_back(piece);
+  else ::free(piece);
 #endif
 }
 
 void give_back_memory() {
 #if defined(__GLIBC__)
+  {
+    const std::lock_guard lock(g_left_mutex);
+    if (!g_left.empty()) {
+      ::mallopt(M_TRIM_THRESHOLD, 0);
+      ::mallopt(M_TOP_PAD, 0);
+      for (void* const piece : g_left) ::free(piece);
+      ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
+      ::mallopt(M_TOP_PAD, kKeptAtTheEnd);
+      g_left.clear();
+    }
+  }
   ::malloc_trim(0);
 #endif
 }
@@ -157,6 +188,7 @@ void run_in_background(const std::function<void()>& work) {
       end_when(flag);
       give_way(how);
       work();
+      leave_memory();
       desk.close();
     });
   } catch (const std::system_error&) {  // no thread to be had

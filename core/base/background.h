@@ -25,6 +25,9 @@ GiveWay giving_way();
 // with this. For the whole process, and for good.
 void keep_freed_memory();
 void give_back_memory();
+// For a thread that ends: what then lies unused at the end of the memory that it allocated from, 64 MB and more, goes with the next
+// give_back_memory(), too, which alone reaches the process's own. run_in_background's threads do it by themselves.
+void leave_memory();
 
 // Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, or was within the last second, else but
 // for a share. Waits for it.

@@ -11,6 +11,7 @@
 // nothing was killed or replaced, where plans have stopped answering, and where the last third of the time holds more memory, threads or
 // descriptors than the one before. Without minutes and models: small ones, for a test.
 #include <dirent.h>
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -52,7 +53,7 @@ constexpr int kMoreThings = 4;           // threads, descriptors: a process that
 constexpr auto kSample = std::chrono::milliseconds(200);
 
 struct Settings {
-  double minutes = 30, swap_seconds = 20, kill_seconds = 7, load = 0.4, race_seconds = 0.5;
+  double minutes = 30, swap_seconds = 20, kill_seconds = 7, load = 0.4, race_seconds = 0.5, tell_seconds = 0;
   int compare_every = 5, kinds = 12, callers = 8;
   uint64_t seed = 1;
   std::string most, folder;
@@ -291,6 +292,7 @@ class Soak {
   }
 
   void watch() {
+    auto told = Clock::now();
     while (sleep(std::chrono::duration<double>(kSample).count())) {
       Usage usage{resident_bytes("self"), 0, entries_of("/proc/self/task"), entries_of("/proc/self/fd"), 0};
       for (const Child& child : children()) usage.workers_bytes += resident_bytes(std::to_string(child.pid));
@@ -299,7 +301,22 @@ class Soak {
       for (const auto& model : table_.all()) usage.by_plan += model->session().activity().by_plan;
       if (!usage_.empty()) usage.by_plan = std::max(usage.by_plan, usage_.back().by_plan);  // while one is being replaced
       usage_.push_back(usage);
+      if (settings_.tell_seconds > 0 && seconds_since(told) > settings_.tell_seconds) told = Clock::now(), tell(usage);
     }
+  }
+
+  // How it stands, for whoever looks for what grows.
+  void tell(const Usage& usage) const {
+    constexpr double kMb = 1 << 20;
+    std::printf("%d versions: rss %.0f MB, workers %.0f MB, %d threads, %d descriptors", swaps_.load(), usage.bytes / kMb,
+                usage.workers_bytes / kMb, usage.threads, usage.descriptors);
+#if defined(__GLIBC__)
+    const struct mallinfo2 heap = ::mallinfo2();
+    std::printf("; of the allocator %.0f MB in use, %.0f MB free", static_cast<double>(heap.uordblks + heap.hblkhd) / kMb,
+                static_cast<double>(heap.fordblks) / kMb);
+#endif
+    std::printf("\n");
+    std::fflush(stdout);
   }
 
   // False once it is over.
@@ -357,7 +374,7 @@ class Soak {
         "request_compiles=%llu rss=%.0f->%.0fMB workers_rss=%.0f->%.0fMB threads=%.0f->%.0f fds=%.0f->%.0f p50=%.1fms p99=%.1fms "
         "seconds=%.0f\n",
         static_cast<unsigned long long>(calls_), static_cast<unsigned long long>(compared_), static_cast<unsigned long long>(wrong_),
-        static_cast<unsigned long long>(lost), swaps_, kills_[0] + kills_[1], kills_[0], kills_[1],
+        static_cast<unsigned long long>(lost), swaps_.load(), kills_[0] + kills_[1], kills_[0], kills_[1],
         static_cast<unsigned long long>(third > 0 ? by_plan[0] : 0), static_cast<unsigned long long>(third > 0 ? by_plan[1] : 0),
         static_cast<unsigned long long>(third > 0 ? by_plan[2] : 0), static_cast<unsigned long long>(compiles_on_requests()), middle / kMb,
         last / kMb, median(of(1, workers)) / kMb, median(of(2, workers)) / kMb, most(of(1, threads)), most(of(2, threads)),
@@ -386,7 +403,8 @@ class Soak {
   LoadPlan plan_;
   std::atomic<bool> over_{false};
   std::atomic<uint64_t> calls_{0}, compared_{0}, wrong_{0};
-  int swaps_ = 0, kills_[2] = {0, 0};  // each written by one thread, and read when it ended
+  std::atomic<int> swaps_{0};
+  int kills_[2] = {0, 0};              // written by one thread, and read when it ended
   std::mutex mutex_;                   // guards what follows
   std::map<const ServedModel*, std::shared_ptr<std::vector<Tensors>>> expected_;
   uint64_t by_plan_before_ = 0;
@@ -408,6 +426,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--most", settings.most, "the largest of each free size (2,32); else what the export allows");
   app.add_option("--race-limit", settings.race_seconds, "seconds of a race")->capture_default_str();
+  app.add_option("--tell-every", settings.tell_seconds, "seconds between two lines of what it holds; 0: none")->capture_default_str();
   app.add_option("--seed", settings.seed, "of sizes, times and kills")->capture_default_str();
   app.add_flag("--brief", brief, "20 seconds with small models");
   CLI11_PARSE(app, argc, argv);
