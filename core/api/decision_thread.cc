@@ -152,7 +152,7 @@ void DecisionThread::add(Task task) {
   queue_->tasks.push_back(std::move(task));
   if (!thread_.joinable()) {
     try {
-      thread_ = std::thread([this] { work(); });
+      run_in_foreground([this] { thread_ = std::thread([this] { work(); }); });  // the model may be opened beside calls
     } catch (const std::system_error&) {  // no thread to be had: eager goes on answering
       queue_->tasks.clear();
       return;

@@ -69,10 +69,10 @@ class HeldWeights {
       TensorRef& weight = (*weights)[i];
       const auto [first, last] = held_.equal_range(weight->storage_bytes());
       TensorRef known;
+      const auto bytes = static_cast<size_t>(weight->storage_bytes());
       for (auto at = first; at != last && !known; ++at)
-        if (const TensorRef other = at->second.lock(); other && same_form(*other, *weight) &&
-                                                       ::memcmp(other->data(), weight->data(), static_cast<size_t>(weight->storage_bytes())) == 0)
-          known = other;
+        if (const TensorRef other = at->second.lock())
+          if (same_form(*other, *weight) && ::memcmp(other->data(), weight->data(), bytes) == 0) known = other;
       if (!known) {
         held_.emplace(weight->storage_bytes(), weight);
         continue;

@@ -4,6 +4,9 @@
 // session closes in the midst of that, what earlier processes decided is used soon and without compiling, and a model
 // that writes or draws is left alone.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -237,6 +240,23 @@ TEST(TimeLine, WhatOthersDisturbedIsDecidedAgainWhenTheProcessorsAreIdle) {
   if (session->reports().size() < 2 && !processors_are_idle()) GTEST_SKIP() << "the machine is not idle";
   ASSERT_EQ(session->reports().size(), 2u);
   EXPECT_TRUE(session->reports().back().disturbed.empty()) << explain_text(session->reports().back());
+}
+
+// A model that is opened beside calls serves as any other: no thread of its own gives way for good.
+TEST(TimeLine, AModelThatIsOpenedInTheBackgroundDoesNotStayThere) {
+  auto session = in_background([] { return open(shared_runtime(), data("mlp"), options_of(When::kBackground)); });
+  const Tensors inputs = inputs_of(*session);
+  in_background([&] {
+    EXPECT_TRUE(session->call(inputs).ok());  // it starts the session's thread
+    return 0;
+  });
+  ASSERT_TRUE(session->settle(kLong));
+  const int own = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::getpid()));
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const int id = std::atoi(task.path().filename().c_str());
+    EXPECT_NE(::sched_getscheduler(id), SCHED_IDLE);
+    EXPECT_LE(::getpriority(PRIO_PROCESS, static_cast<id_t>(id)), own);
+  }
 }
 
 // Calls meet what compile() decides meanwhile: it is decided once.

@@ -122,7 +122,7 @@ TEST(WorkerModeMemory, HoldsWeightsOnceForAllSizes) {
   const double one = workers_resident_mb();
   ASSERT_GT(one, there.weights_mb());
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 5}, {4, 6}, {1, 7}}) (void)there.answer(sizes, &chosen, &text);
-  EXPECT_LT(workers_resident_mb() - one, there.weights_mb()) << "three more sizes, which would be three more copies, as they are and packed";
+  EXPECT_LT(workers_resident_mb() - one, there.weights_mb()) << "three more sizes, each with a copy and a packed one";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WorkerMode,
