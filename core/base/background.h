@@ -29,7 +29,7 @@ void give_back_memory();
 // give_back_memory(), too, which alone reaches the process's own. run_in_background's threads do it by themselves.
 void leave_memory();
 
-// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, or was within the last second, else but
+// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle while it looks, for up to a second, else but
 // for a share. Waits for it.
 void run_in_background(const std::function<void()>& work);
 // Runs `work` on the thread that waits for this one's background work, else here: for what outlives that work and serves calls, and
