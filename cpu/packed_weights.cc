@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu/packed_weights.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -23,6 +24,14 @@ struct Packs {
     std::weak_ptr<const PackedWeight> pack;
   };
   std::multimap<const void*, Known> by_address;
+  size_t sweep_at = 256;
+
+  // Addresses that nobody asks about again would stay.
+  void sweep() {
+    if (by_address.size() < sweep_at) return;
+    std::erase_if(by_address, [](const auto& each) { return each.second.pack.expired(); });
+    sweep_at = std::max<size_t>(256, 2 * by_address.size());
+  }
 };
 
 Packs& packs() {
@@ -93,6 +102,7 @@ std::shared_ptr<const PackedWeight> pack_weight(const codegen::TensorDesc& weigh
   dnnl::stream stream(vendor_engine());
   dnnl::reorder(from, to).execute(stream, from, to);
   stream.wait();
+  packs().sweep();
   packs().by_address.emplace(start, Packs::Known{plain, pack});
   return pack;
 }

@@ -11,6 +11,7 @@
 
 #include "core/api/events.h"
 #include "core/api/kept_ranges.h"
+#include "core/base/background.h"
 #include "core/base/end_flag.h"
 #include "core/host/guard/fork_count.h"
 #include "core/ir/graph.h"
@@ -24,6 +25,7 @@ using Tensors = std::vector<TensorRef>;
 
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
+constexpr auto kRestUntilIdle = 10s;       // between looks whether the processors are
 constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
 constexpr size_t kMetFirst = 2;            // of the sizes checked, those that brought a range about (sizes_to_check)
 constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
@@ -140,13 +142,17 @@ void DecisionThread::decide_again(const MetCall& call) {
   add({.call = call, .counted = true});
 }
 
+void DecisionThread::decide_when_idle(const MetCall& call) {
+  if (refused_.empty() && fork_count() == forks_) add({.call = call, .attempts = 1, .when_idle = true, .counted = true});
+}
+
 void DecisionThread::add(Task task) {
   const std::lock_guard lock(queue_->mutex);  // held for moments only
-  task.due = Clock::now();
+  task.due = Clock::now() + (task.when_idle ? kRestUntilIdle : 0s);
   queue_->tasks.push_back(std::move(task));
   if (!thread_.joinable()) {
     try {
-      thread_ = std::thread([this] { work(); });
+      run_in_foreground([this] { thread_ = std::thread([this] { work(); }); });  // the model may be opened beside calls
     } catch (const std::system_error&) {  // no thread to be had: eager goes on answering
       queue_->tasks.clear();
       return;
@@ -182,22 +188,39 @@ std::unique_ptr<DecisionThread::Task> DecisionThread::next(std::unique_lock<std:
   }
 }
 
+// Under the queue's mutex.
+void DecisionThread::put_back(std::unique_ptr<Task> task, Clock::time_point due) {
+  task->due = due;
+  queue_->tasks.push_back(std::move(*task));
+}
+
 void DecisionThread::work() {
   end_when(&queue_->stop);
   std::unique_lock lock(queue_->mutex);
-  while (const std::unique_ptr<Task> task = next(lock)) {
+  while (std::unique_ptr<Task> task = next(lock)) {
+    if (task->when_idle) {
+      lock.unlock();
+      const bool idle = processors_are_idle();
+      lock.lock();
+      if (!idle) {
+        put_back(std::move(task), Clock::now() + kRestUntilIdle);
+        continue;
+      }
+    }
     queue_->busy = true;
     lock.unlock();
     const bool again = decide(*task);
     if (!again) done_with(*task);
     lock.lock();
     if (again) {
-      task->due = Clock::now() + kFirstRest * (1 << task->attempts++);
-      queue_->tasks.push_back(std::move(*task));
+      const auto rest = kFirstRest * (1 << task->attempts++);
+      put_back(std::move(task), Clock::now() + rest);
     }
     queue_->busy = false;
     queue_->idle.notify_all();
   }
+  lock.unlock();
+  leave_memory();
 }
 
 Result<Tensors> DecisionThread::inputs_of(const MetCall& call) {
@@ -243,8 +266,10 @@ bool DecisionThread::decide(Task& task) {
     // The copies were enqueued on their callers' streams.
     (void)session_.runtime.tensors().synchronize(session_.device);
     Result<Tensors> inputs = inputs_of(task.call);
+    if (task.attempts == 0 && inputs.ok() && session_.find(*inputs)) return false;  // somebody had them compiled meanwhile
     const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs, true) : inputs.status();
     if (queue_->stop) return false;
+    task.when_idle = report.ok() && report->chosen != "eager";  // of what others disturbed: what is chosen serves until then
     if (may_be_tried_again(report) && task.attempts + 1 < kAttempts) return true;
     if (!report.ok()) failed = report.status().message().what;
   } catch (const std::exception& error) {  // memory that ran out; there is nobody to tell but the report

@@ -49,6 +49,8 @@ class DecisionThread {
   void meet(const std::vector<TensorRef>& inputs);
   // Decides about a kind of call once more, after something that its decision was made with has changed. Before any call meets it.
   void decide_again(const MetCall& call);
+  // The same after a decision that others disturbed, once the processors are idle. Any thread but this one.
+  void decide_when_idle(const MetCall& call);
   // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
   // but this one.
   bool settle(std::chrono::nanoseconds most);
@@ -62,6 +64,7 @@ class DecisionThread {
     Sizes sizes = {};       // where they may lie in a range; of a call that is decided by itself: empty
     bool check = false;     // find out what answers which sizes
     bool kept = false;      // of no call: take over what is kept
+    bool when_idle = false;  // another try under load would tell as little
     bool counted = false;   // among those that are decided, should no range hold it
   };
   // The thread's and the callers', who may be a forked copy of the process: then nobody touches it any more.
@@ -79,6 +82,8 @@ class DecisionThread {
   void work();
   // The task that is due and waits longest. Not before one is; nothing where the thread is to end.
   std::unique_ptr<Task> next(std::unique_lock<std::mutex>& lock);
+  // Has it wait for its next try.
+  void put_back(std::unique_ptr<Task> task, Clock::time_point due);
   // Whether it has to be tried again, because others had the machine.
   bool decide(Task& task);
   // The same of the ranges.

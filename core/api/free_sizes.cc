@@ -2,64 +2,103 @@
 #include "core/api/free_sizes.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 #include <set>
 
 #include "core/api/session_impl.h"
 
 namespace keirin {
 
+namespace {
+
+// Where the value of a symbol is seen: in a size that is the symbol, or, of a symbol that nowhere stands by itself, in one such as 4 * s.
+struct FreeSize {
+  std::string symbol;
+  size_t input = 0, dim = 0;  // of the tensors that the caller gives
+  const pt2::Expr* expr = nullptr;
+
+  std::optional<int64_t> value_of(int64_t size) const { return expr->bare_symbol() ? std::optional(size) : symbol_of_size(*expr, size); }
+  // x[2], or x[2]/4.
+  std::string name_in(const std::string& tensor) const {
+    std::string name = tensor + "[" + std::to_string(dim) + "]";
+    if (expr->bare_symbol()) return name;
+    const int64_t one = pt2::evaluate_int(*expr, {{symbol, 1}}).value(), step = pt2::evaluate_int(*expr, {{symbol, 2}}).value() - one;
+    if (one != step) name = "(" + name + (one > step ? "-" : "+") + std::to_string(std::abs(one - step)) + ")";
+    return step == 1 ? name : name + "/" + std::to_string(step);
+  }
+};
+
+std::vector<const pt2::TensorArg*> given_tensors(const pt2::Program& program) {
+  std::vector<const pt2::TensorArg*> out;
+  for (const pt2::InputSpec& input : program.inputs)
+    if (const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr)
+      out.push_back(tensor);
+  return out;
+}
+
+const pt2::TensorMeta& meta_of(const pt2::Program& program, const pt2::TensorArg& tensor) {
+  return program.graph.tensor_values.find(tensor.name)->second;
+}
+
+// In order of appearance: first those that stand by themselves somewhere.
+std::vector<FreeSize> free_sizes_of(const pt2::Program& program) {
+  const std::vector<const pt2::TensorArg*> tensors = given_tensors(program);
+  std::vector<FreeSize> out;
+  std::set<std::string> seen;
+  for (const bool bare : {true, false})
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const std::vector<pt2::SymInt>& sizes = meta_of(program, *tensors[i]).sizes;
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        const pt2::SymInt& size = sizes[d];
+        if (size.is_literal() || (size.expr->bare_symbol() != nullptr) != bare) continue;
+        if (!bare && !(size.hint && symbol_of_size(*size.expr, *size.hint))) continue;
+        if (seen.insert(size.expr->symbols[0]).second) out.push_back({size.expr->symbols[0], i, d, &*size.expr});
+      }
+    }
+  return out;
+}
+
+}  // namespace
+
 Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vector<int64_t>& symbol_sizes) {
   ExampleShapes out;
   pt2::SymbolValues values;
-  // Bare symbols bind; then those that only stand in sizes such as 4 * s, which the export's own size gives; then derived sizes follow.
-  for (int round = 0; round < 3; ++round)
-    for (const pt2::InputSpec& input : program.inputs) {
-      const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
-      if (!tensor) continue;
-      const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
-      TensorSpec spec{meta.dtype, {}, {}, {}};
-      for (const pt2::SymInt& size : meta.sizes) {
-        if (size.is_literal()) {
-          spec.sizes.push_back(size.value);
-          continue;
-        }
-        if (const std::string* symbol = size.expr->bare_symbol(); symbol && round == 0 && !values.count(*symbol)) {
-          size_t k = out.symbols.size();
-          values[*symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : size.hint.value_or(2);
-          out.symbols.push_back(*symbol);
-        }
-        if (round == 1 && size.hint)
-          if (const std::optional<int64_t> value = symbol_of_size(*size.expr, *size.hint)) values.emplace(size.expr->symbols[0], *value);
-        if (round == 2) {
-          KRN_TRY_LET(int64_t value, pt2::evaluate_int(*size.expr, values));
-          spec.sizes.push_back(value);
-        }
+  const std::vector<const pt2::TensorArg*> tensors = given_tensors(program);
+  for (const FreeSize& free : free_sizes_of(program)) {
+    const size_t k = out.symbols.size();
+    const pt2::SymInt& size = meta_of(program, *tensors[free.input]).sizes[free.dim];
+    values[free.symbol] = k < symbol_sizes.size() ? symbol_sizes[k] : free.value_of(size.hint.value_or(2)).value_or(2);
+    out.symbols.push_back(free.symbol);
+  }
+  for (const pt2::TensorArg* tensor : tensors) {
+    const pt2::TensorMeta& meta = meta_of(program, *tensor);
+    TensorSpec spec{meta.dtype, {}, {}, {}};
+    for (const pt2::SymInt& size : meta.sizes) {
+      if (size.is_literal()) {
+        spec.sizes.push_back(size.value);
+        continue;
       }
-      if (round == 2) out.specs.push_back(std::move(spec));
+      KRN_TRY_LET(const int64_t value, pt2::evaluate_int(*size.expr, values));
+      spec.sizes.push_back(value);
     }
+    out.specs.push_back(std::move(spec));
+  }
   return out;
 }
 
 std::vector<SizeReport> Session::Impl::free_sizes(const std::vector<TensorSpec>& specs) const {
   const pt2::Program& program = model->program;
+  const std::vector<const pt2::TensorArg*> tensors = given_tensors(program);
   std::vector<SizeReport> out;
-  std::set<std::string> seen;
-  size_t at = 0;
-  for (const pt2::InputSpec& input : program.inputs) {
-    const auto* tensor = input.kind == pt2::InputSpec::Kind::kUserInput ? input.arg.get<pt2::TensorArg>() : nullptr;
-    if (!tensor || at == specs.size()) continue;
-    const TensorSpec& spec = specs[at++];
-    const pt2::TensorMeta& meta = program.graph.tensor_values.find(tensor->name)->second;
-    for (size_t d = 0; d < meta.sizes.size() && d < spec.sizes.size(); ++d) {
-      const std::string* symbol = meta.sizes[d].is_literal() ? nullptr : meta.sizes[d].expr->bare_symbol();
-      if (!symbol || !seen.insert(*symbol).second) continue;
-      SizeReport size{tensor->name + "[" + std::to_string(d) + "]", spec.sizes[d], 1, 0};
-      if (auto range = program.range_constraints.find(*symbol); range != program.range_constraints.end()) {
-        size.min = std::max(size.min, range->second.min.value_or(1));
-        size.max = range->second.max.value_or(0);
-      }
-      out.push_back(std::move(size));
+  for (const FreeSize& free : free_sizes_of(program)) {
+    if (free.input >= specs.size() || free.dim >= specs[free.input].sizes.size()) continue;
+    SizeReport size{free.name_in(tensors[free.input]->name), free.value_of(specs[free.input].sizes[free.dim]).value_or(0), 1, 0};
+    if (auto range = program.range_constraints.find(free.symbol); range != program.range_constraints.end()) {
+      size.min = std::max(size.min, range->second.min.value_or(1));
+      size.max = range->second.max.value_or(0);
     }
+    out.push_back(std::move(size));
   }
   return out;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "abi/planted.h"
+#include "core/base/background.h"
 
 namespace keirin {
 namespace {
@@ -136,7 +137,7 @@ void CallChecker::work(Queue& queue, TensorServices& services) {
   std::unique_lock lock(queue.mutex);
   for (;;) {
     queue.more.wait(lock, [&] { return queue.stop || !queue.samples.empty(); });
-    if (queue.stop) return;
+    if (queue.stop) break;
     Sample sample = std::move(queue.samples.front());
     queue.samples.pop_front();
     queue.busy = true;
@@ -147,6 +148,8 @@ void CallChecker::work(Queue& queue, TensorServices& services) {
     queue.busy = false;
     if (queue.samples.empty()) queue.idle.notify_all();
   }
+  lock.unlock();
+  leave_memory();
 }
 
 }  // namespace keirin

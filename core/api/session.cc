@@ -440,7 +440,12 @@ const OpenedBundle* Session::bundle() const { return impl_->bundle ? &*impl_->bu
 
 Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   KRN_TRY_LET(const std::optional<PaddedCall> padded, impl_->pad(inputs));
-  return impl_->compile(padded ? padded->inputs : inputs, impl_->options.compile == When::kBackground);
+  const std::vector<TensorRef>& asked = padded ? padded->inputs : inputs;
+  const bool beside_calls = impl_->options.compile == When::kBackground;
+  Result<ModelReport> report = impl_->compile(asked, beside_calls);
+  if (beside_calls && report.ok() && !report->disturbed.empty())
+    if (const Result<MetCall> call = keep_call(asked, impl_->runtime.tensors()); call.ok()) impl_->decisions->decide_when_idle(*call);
+  return report;
 }
 
 bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decisions || impl_->decisions->settle(most); }

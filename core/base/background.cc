@@ -30,8 +30,20 @@ namespace {
 // The kernel's weights: 172 of 1024 + 172.
 constexpr int kNiceOfAShare = 8;
 
+constexpr int kKeptAtTheEnd = 64 << 20;   // of a thread's memory, or the process's: bytes
+constexpr size_t kLargePiece = 256 << 10;
+// Threads that allocate from the same memory wait for each other, and a call must not wait for who gives way: glibc has eight memories a
+// processor, which are few where processors are.
+constexpr int kMostMemories = 256;
+
+std::mutex g_left_mutex;     // guards what follows
+bool g_kept = false;         // freed memory is
+std::vector<void*> g_left;   // by threads that ended, each in its memory
+
 constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
+constexpr int kMostLooks = 10;  // calls as long as a look may have all processors at once, and leave them again
 constexpr int64_t kSpare = 20;  // percent of one processor
+constexpr int64_t kIdle = 90;   // percent of all
 
 // How long each processor that this process may use was idle since the system started, in USER_HZ. Empty where nobody says.
 std::vector<int64_t> idle_ticks() {
@@ -50,6 +62,21 @@ std::vector<int64_t> idle_ticks() {
   return out;
 }
 
+// Processors that were idle, in percent of one, during a look, or during `looks` of them where it was less than `enough`; nothing where
+// nobody says.
+std::optional<int64_t> idle_percent(int64_t enough, int looks) {
+  const std::vector<int64_t> before = idle_ticks();
+  int64_t percent = 0;
+  for (int look = 1; look <= looks && percent < enough; ++look) {
+    std::this_thread::sleep_for(kLook);
+    const std::vector<int64_t> after = idle_ticks();
+    if (after.empty() || after.size() != before.size()) return {};
+    const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
+    percent = idle * 100 * 1000 / (::sysconf(_SC_CLK_TCK) * kLook.count() * look);
+  }
+  return percent;
+}
+
 // Whether calls leave so much that work which gives way to all would end. Not a trial: a new thread of the idle policy gets its first 70 ms
 // beside whatever else there is. Pieces that follow each other soon share an answer: looking takes longer than many of them.
 bool processor_to_spare() {
@@ -58,13 +85,9 @@ bool processor_to_spare() {
   static bool spare = true;
   const std::lock_guard lock(mutex);
   if (looked != std::chrono::steady_clock::time_point() && std::chrono::steady_clock::now() - looked < kLookHolds) return spare;
-  const std::vector<int64_t> before = idle_ticks();
-  std::this_thread::sleep_for(kLook);
-  const std::vector<int64_t> after = idle_ticks();
+  const std::optional<int64_t> idle = idle_percent(kSpare, kMostLooks);
   looked = std::chrono::steady_clock::now();
-  if (after.empty() || after.size() != before.size()) return spare = true;
-  const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
-  return spare = idle * 100 * 1000 >= kSpare * ::sysconf(_SC_CLK_TCK) * kLook.count();
+  return spare = !idle || *idle >= kSpare;
 }
 
 void add_nice(int by) {
@@ -127,14 +150,39 @@ GiveWay giving_way() { return t_giving_way; }
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  const std::lock_guard lock(g_left_mutex);
+  g_kept = true;
+  ::mallopt(M_ARENA_MAX, kMostMemories);
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
-  ::mallopt(M_TOP_PAD, 64 << 20);
+  ::mallopt(M_TOP_PAD, kKeptAtTheEnd);
+#endif
+}
+
+// glibc looks whether the end of a thread's memory can go when a large piece of it is freed, whoever frees it. By then the thread is gone,
+// and with it the small pieces that it kept at hand, which may have held that end.
+void leave_memory() {
+#if defined(__GLIBC__)
+  void* const piece = ::malloc(kLargePiece);
+  const std::lock_guard lock(g_left_mutex);
+  if (g_kept) g_left.push_back(piece);
+  else ::free(piece);
 #endif
 }
 
 void give_back_memory() {
 #if defined(__GLIBC__)
+  {
+    const std::lock_guard lock(g_left_mutex);
+    if (!g_left.empty()) {
+      ::mallopt(M_TRIM_THRESHOLD, 0);
+      ::mallopt(M_TOP_PAD, 0);
+      for (void* const piece : g_left) ::free(piece);
+      ::mallopt(M_TRIM_THRESHOLD, INT_MAX);
+      ::mallopt(M_TOP_PAD, kKeptAtTheEnd);
+      g_left.clear();
+    }
+  }
   ::malloc_trim(0);
 #endif
 }
@@ -150,6 +198,7 @@ void run_in_background(const std::function<void()>& work) {
       end_when(flag);
       give_way(how);
       work();
+      leave_memory();
       desk.close();
     });
   } catch (const std::system_error&) {  // no thread to be had
@@ -157,6 +206,12 @@ void run_in_background(const std::function<void()>& work) {
   }
   desk.serve();
   thread.join();
+}
+
+bool processors_are_idle() {
+  const int64_t enough = kIdle * static_cast<int64_t>(idle_ticks().size());
+  const std::optional<int64_t> idle = idle_percent(enough, 1);
+  return !idle || *idle >= enough;
 }
 
 void pass_gate() {

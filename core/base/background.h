@@ -25,13 +25,19 @@ GiveWay giving_way();
 // with this. For the whole process, and for good.
 void keep_freed_memory();
 void give_back_memory();
+// For a thread that ends: what then lies unused at the end of the memory that it allocated from, 64 MB and more, goes with the next
+// give_back_memory(), too, which alone reaches the process's own. run_in_background's threads do it by themselves.
+void leave_memory();
 
-// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle now, or was within the last second, else but
+// Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle while it looks, for up to a second, else but
 // for a share. Waits for it.
 void run_in_background(const std::function<void()>& work);
 // Runs `work` on the thread that waits for this one's background work, else here: for what outlives that work and serves calls, and
 // would inherit how this thread gives way.
 void run_in_foreground(const std::function<void()>& work);
+
+// Whether hardly anything has wanted a processor for the last tenth of a second, which it takes to look: nine tenths were idle.
+bool processors_are_idle();
 
 // Background work passes here between two runs of a model. While it is held, threads that give way stop here: those that give way to all
 // spin, those with a share sleep. For measurements of what calls notice of such work.

@@ -537,6 +537,23 @@ TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
 }
 
 // A plan that is faster without one of its regions loses it.
+// A race that others disturb from end to end chooses nothing slower than eager.
+TEST_F(ServiceFaults, ASlowPlanIsNotChosenBesideOthers) {
+  nobody_.each_time = 1e12;
+  Options o = options("slow_region");
+  o.compile = When::kBackground;
+  o.threads = 1;
+  Service s = serve(o);
+  ASSERT_TRUE(s.session->call(s.inputs).ok());
+  ASSERT_TRUE(s.session->settle(std::chrono::seconds(120)));
+  const ModelReport report = s.session->reports().back();
+  EXPECT_FALSE(report.disturbed.empty());
+  bool raced = false;
+  for (const CandidateReport& c : report.candidates) raced |= c.plugin == "slow_region" && c.reason == "disturbed";
+  EXPECT_TRUE(raced) << explain_text(report);
+  EXPECT_TRUE(report.chosen == "eager" || report.chosen == "replay") << explain_text(report);
+}
+
 TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   const ModelReport report = decide_for("slow_region", kMlp, true);
   const std::string text = explain_text(report);

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/api/bundle.h"
+#include "core/base/background.h"
 #include "core/base/end_flag.h"
 
 namespace keirin::tools {
@@ -116,7 +117,8 @@ Status Repository::load_now(const std::string& name) {
   if (path.empty())
     return Status(Code::k_invalid_input, {"the repository holds no model \"" + name + "\"", folder_, "nothing was changed",
                                           "put NAME.pt2 or NAME.krn there; POST /v2/repository/index lists the names"});
-  KRN_TRY_LET(auto session, Session::open(runtime_, path, options_));
+  // Reading and drawing weights takes a processor for as long as a hundred calls.
+  KRN_TRY_LET(auto session, in_background([&] { return Session::open(runtime_, path, options_); }));
   auto model = std::make_shared<ServedModel>(name, runtime_, std::move(session), serving_);
   KRN_TRY(model->warm(sizes_to_warm(*model, shapes_)));
   if (ends_) return given_up(name);

@@ -63,10 +63,18 @@ Status check_name(const std::string& name, const ModelTable& table) {
   return {};
 }
 
+// What answers from now on, and why: a line for each decision and change.
+void say(const Event& event) {
+  if (event.kind != Event::Kind::kDecided && event.kind != Event::Kind::kChanged) return;
+  fmt::print("{}: {}\n", event.model, event.text);
+  std::fflush(stdout);
+}
+
 Status serve(Serve& serve) {
   allow_descriptors();
   KRN_TRY_LET(const WarmShapes shapes,
               serve.warm.empty() ? Result<WarmShapes>(WarmShapes()) : read_warm_shapes(serve.warm));
+  serve.runtime.on_event = say;
   KRN_TRY_LET(auto runtime, Runtime::open(serve.runtime));
   ModelTable table;
   std::string names;

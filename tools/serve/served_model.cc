@@ -9,6 +9,8 @@
 #include <exception>
 #include <limits>
 
+#include "core/base/background.h"
+
 namespace keirin::tools {
 namespace {
 
@@ -186,8 +188,9 @@ void ServedModel::work() {
       continue;
     }
     const std::lock_guard lock(mutex_);
-    if (closed_ && queue_.empty()) return;
+    if (closed_ && queue_.empty()) break;
   }
+  leave_memory();
 }
 
 Result<Tensors> ServedModel::call(const Tensors& inputs) {

@@ -8,6 +8,10 @@
 #include <omp.h>
 #endif
 
+#include <fcntl.h>
+#include <string.h>
+
+#include <algorithm>
 #include <map>
 
 #include "core/host/call/executable.h"
@@ -48,6 +52,41 @@ struct Loaded {
   std::unique_ptr<void, void (*)(void*)> workspace{nullptr, ::free};
 };
 
+bool same_form(const Tensor& a, const Tensor& b) {
+  const auto n = static_cast<size_t>(a.rank());
+  return a.dtype() == b.dtype() && a.rank() == b.rank() && a.storage_bytes() == b.storage_bytes() && a.data() && b.data() &&
+         std::equal(a.sizes(), a.sizes() + n, b.sizes()) && std::equal(a.strides(), a.strides() + n, b.strides());
+}
+
+// The weights that loaded regions have. Each region comes with its own copy of them in its memory file: the plans of one model's sizes have
+// the same ones, which are held once, and packed once by whoever goes by their address.
+class HeldWeights {
+ public:
+  // Has those that are held already, by value, in place of the copies, and gives the copies' memory back.
+  void share(std::vector<TensorRef>* weights, const Packet& packet) {
+    std::erase_if(held_, [](const auto& each) { return each.second.expired(); });
+    for (size_t i = 0; i < weights->size(); ++i) {
+      TensorRef& weight = (*weights)[i];
+      const auto [first, last] = held_.equal_range(weight->storage_bytes());
+      TensorRef known;
+      const auto bytes = static_cast<size_t>(weight->storage_bytes());
+      for (auto at = first; at != last && !known; ++at)
+        if (const TensorRef other = at->second.lock())
+          if (same_form(*other, *weight) && ::memcmp(other->data(), weight->data(), bytes) == 0) known = other;
+      if (!known) {
+        held_.emplace(weight->storage_bytes(), weight);
+        continue;
+      }
+      const off_t from = packet.head.at("weights").at(i).at("offset");
+      (void)::fallocate(packet.file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, weight->storage_bytes());
+      weight = known;
+    }
+  }
+
+ private:
+  std::multimap<int64_t, std::weak_ptr<Tensor>> held_;  // by bytes
+};
+
 class Runs {
  public:
   Packet answer(UsedPlugin& plugin, const Packet& packet) {
@@ -81,11 +120,13 @@ class Runs {
     Loaded l;
     KRN_TRY_LET(l.arguments, SharedArguments::of_region(q.region.bytes));
     KRN_TRY(l.arguments.map(packet.file.get(), room_at(packet)));
-    l.weights = q.region.weights;
+    PluginRegion region = q.region;
+    held_.share(&region.weights, packet);
+    l.weights = region.weights;
     if (q.artifact) {
-      KRN_TRY_LET(l.executable, device->load(q.region, *q.artifact));
+      KRN_TRY_LET(l.executable, device->load(region, *q.artifact));
     } else {
-      KRN_TRY_LET(l.executable, device->compile(q.region, q.policy, q.options));
+      KRN_TRY_LET(l.executable, device->compile(region, q.policy, q.options));
     }
     for (const SharedArguments::Argument& input : l.arguments.inputs())
       l.inputs.push_back(input.weight == kNone ? l.arguments.view(input, KRN_TENSOR_READ_ONLY)
@@ -101,6 +142,7 @@ class Runs {
     return info;
   }
 
+  HeldWeights held_;
   std::map<uint32_t, Loaded> loaded_;
 };
 

@@ -250,6 +250,26 @@ TEST(Session, SizesAreNamedAndCheckedAgainstTheExport) {
   EXPECT_NE(fixed->example_inputs(1, {4}).status().text().find("the export left 0 free"), std::string::npos);
 }
 
+// Of a file in which a size stands only as a multiple of a symbol, what it is a multiple of is free.
+TEST(Session, WhatASizeIsAMultipleOfIsFree) {
+  Options options;
+  options.force = "eager";
+  options.race_seconds = 0.1;
+  auto session = open("unet_dynamic", options);
+  auto inputs = session->example_inputs(1, {6, 4});
+  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+  EXPECT_EQ(spec_text(spec_of(*(*inputs)[0])), "f32[1,4,24,16]");
+  auto report = session->compile(*inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  ASSERT_EQ(report->sizes.size(), 2u);
+  EXPECT_EQ(report->sizes[0].name, "x[2]/4");
+  EXPECT_EQ(report->sizes[0].value, 6);
+  EXPECT_EQ(report->sizes[1].name, "x[3]/4");
+  EXPECT_EQ(report->sizes[1].value, 4);
+  EXPECT_EQ(spec_text(spec_of(*(*session->example_inputs(1))[0])), "f32[1,4,32,32]") << "the export's own";
+  EXPECT_FALSE(session->example_inputs(1, {6, 4, 2}).ok());
+}
+
 TEST(Session, TheOldestDecisionGoesAndItsReportSaysSo) {
   SKIP_WITHOUT_A_PLUGIN_OF_GPUS();
   Options options;

@@ -4,6 +4,9 @@
 // session closes in the midst of that, what earlier processes decided is used soon and without compiling, and a model
 // that writes or draws is left alone.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +19,9 @@
 #include "core/api/known_run.h"
 #include "core/api/met_sizes.h"
 #include "core/api/session.h"
+#include "core/base/background.h"
 #include "core/base/request.h"
+#include "core/tune/beside_others.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
 #include "tests/support/temp_folder.h"
@@ -165,6 +170,106 @@ TEST(TimeLine, EagerAnswersFirstAndThePlanComesLater) {
   EXPECT_LT(difference((*later)[0], (*eager)[0]), 1e-4);
   EXPECT_EQ(compiles_on_requests(), compiled);
   EXPECT_EQ(to_json(session->reports().back()).at("compiles_on_requests"), compiled);
+}
+
+// A service whose calls never leave a quiet moment: every stretch of a race is disturbed, and what is clearly faster answers all the same.
+// No figure of it is shown or kept.
+TEST(TimeLine, WhatIsClearlyFasterAnswersBesideOthers) {
+  if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  test::Others busy;
+  busy.each_time = 1e12;
+  const test::TempFolder folder;
+  Options options = options_of(When::kBackground);
+  options.interference = &busy;
+  options.threads = 1;
+  options.memory_limit = 10;
+  options.race_seconds = 1;
+  options.cache_dir = folder.path() + "/cache";
+  auto runtime = Runtime::open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status().text();
+  auto session = open(**runtime, zoo("mlp"), options);
+  const Tensors inputs = inputs_of(*session);
+  const auto eager = session->call_eager(inputs);
+  const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < threads; ++i)
+    others.emplace_back([&] {
+      while (!stop) {
+      }
+    });
+  ASSERT_TRUE(session->call(inputs).ok());
+  const bool settled = session->settle(kLong);
+  stop = true;
+  for (std::thread& other : others) other.join();
+  ASSERT_TRUE(settled);
+  const ModelReport report = session->reports().back();
+  EXPECT_EQ(report.chosen.rfind("cpu/", 0), 0u) << explain_text(report);
+  EXPECT_FALSE(report.disturbed.empty());
+  EXPECT_EQ(report.speedup, 1);
+  EXPECT_EQ(report.chosen_ms, 0);
+  EXPECT_NE(report.reasons.at(0).find(report.chosen + " answers, which is faster by more than a tenth"), std::string::npos)
+      << report.reasons.at(0);
+  const uint64_t by_plan = session->activity().by_plan;
+  const auto outputs = session->call(inputs);
+  ASSERT_TRUE(outputs.ok());
+  EXPECT_LT(difference((*outputs)[0], (*eager)[0]), 1e-4);
+  EXPECT_EQ(session->activity().by_plan, by_plan + 1);
+  // The next process decides itself.
+  options.compile = When::kNever;
+  auto next = open(**runtime, zoo("mlp"), options);
+  ASSERT_TRUE(next->call(inputs).ok());
+  ASSERT_TRUE(next->settle(kLong));
+  EXPECT_EQ(next->reports().back().chosen, "eager") << "nothing was kept";
+}
+
+// What compile() decided for a service while others had the machine is decided again when they have it no more.
+TEST(TimeLine, WhatOthersDisturbedIsDecidedAgainWhenTheProcessorsAreIdle) {
+  test::Others busy;
+  busy.each_time = 1e12;
+  Options options = options_of(When::kBackground);
+  options.interference = &busy;
+  auto session = open(shared_runtime(), data("mlp"), options);
+  const Tensors inputs = inputs_of(*session);
+  const auto report = session->compile(inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_FALSE(report->disturbed.empty());
+  busy.each_time = 0;
+  for (const Clock::time_point begin = Clock::now(); session->reports().size() < 2 && Clock::now() - begin < 60s;)
+    std::this_thread::sleep_for(100ms);
+  if (session->reports().size() < 2 && !processors_are_idle()) GTEST_SKIP() << "the machine is not idle";
+  ASSERT_EQ(session->reports().size(), 2u);
+  EXPECT_TRUE(session->reports().back().disturbed.empty()) << explain_text(session->reports().back());
+}
+
+// A model that is opened beside calls serves as any other: no thread of its own gives way for good.
+TEST(TimeLine, AModelThatIsOpenedInTheBackgroundDoesNotStayThere) {
+  auto session = in_background([] { return open(shared_runtime(), data("mlp"), options_of(When::kBackground)); });
+  const Tensors inputs = inputs_of(*session);
+  in_background([&] {
+    EXPECT_TRUE(session->call(inputs).ok());  // it starts the session's thread
+    return 0;
+  });
+  ASSERT_TRUE(session->settle(kLong));
+  const int own = ::getpriority(PRIO_PROCESS, static_cast<id_t>(::getpid()));
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    const int id = std::atoi(task.path().filename().c_str());
+    EXPECT_NE(::sched_getscheduler(id), SCHED_IDLE);
+    EXPECT_LE(::getpriority(PRIO_PROCESS, static_cast<id_t>(id)), own);
+  }
+}
+
+// Calls meet what compile() decides meanwhile: it is decided once.
+TEST(TimeLine, WhatIsDecidedMeanwhileIsNotDecidedTwice) {
+  auto session = open(shared_runtime(), data("mlp"), options_of(When::kBackground));
+  const Tensors inputs = inputs_of(*session);
+  {
+    const std::lock_guard turn(shared_runtime().decision_turn());
+    ASSERT_TRUE(session->call(inputs).ok());  // its thread waits for the turn
+    ASSERT_TRUE(session->compile(inputs).ok());
+  }
+  ASSERT_TRUE(session->settle(kLong));
+  EXPECT_EQ(session->reports().size(), 1u);
 }
 
 // What eager refuses is not met, and costs no other call its decision.

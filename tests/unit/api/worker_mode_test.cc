@@ -3,8 +3,11 @@
 // Whole models in worker mode: what they answer is what they answer in process, for fixed and free sizes and for a model that updates
 // its state, and the report says where the regions run.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "core/api/session.h"
 #include "tests/support/temp_folder.h"
@@ -34,6 +37,11 @@ class Served {
     session_ = std::move(*session);
   }
 
+  double weights_mb() const {
+    double bytes = 0;
+    for (const auto& [name, tensor] : session_->weights()) bytes += static_cast<double>(tensor->storage_bytes());
+    return bytes / (1 << 20);
+  }
   // The outputs of two calls, compiled; `chosen` gets the plan's name, or nothing if no plan was verified.
   std::vector<TensorRef> answer(const std::vector<int64_t>& sizes, std::string* chosen, std::string* text) {
     auto inputs = sizes.empty() ? session_->example_inputs(1) : session_->example_inputs(1, sizes);
@@ -83,6 +91,38 @@ TEST_P(WorkerMode, AnswersWhatTheProcessAnswers) {
     const double allowed = chosen_here == chosen_there ? 0 : 1e-4;
     for (size_t i = 0; i < outputs.size(); ++i) EXPECT_LE(largest_difference(*outputs[i], *expected[i]), allowed) << chosen_there;
   }
+}
+
+// Of the processes of ours in which regions run.
+double workers_resident_mb() {
+  double bytes = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream list(task.path() / "children");
+    for (int pid; list >> pid;) {
+      const std::string folder = "/proc/" + std::to_string(pid);
+      std::ifstream words(folder + "/cmdline");
+      std::string program, role;
+      double pages = 0, resident = 0;
+      if (std::getline(std::getline(words, program, '\0'), role, '\0') && role == "run") {
+        std::ifstream(folder + "/statm") >> pages >> resident;
+        bytes += resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+      }
+    }
+  }
+  return bytes / (1 << 20);
+}
+
+// The plans of a model's sizes have the same weights: another size costs the worker its own memory, and not theirs once more.
+TEST(WorkerModeMemory, HoldsWeightsOnceForAllSizes) {
+  const test::TempFolder cache;
+  Served there("bert_dynamic", "worker", cache.path());
+  std::string chosen, text;
+  (void)there.answer({2, 8}, &chosen, &text);
+  ASSERT_NE(text.find("in the worker"), std::string::npos) << text;
+  const double one = workers_resident_mb();
+  ASSERT_GT(one, there.weights_mb());
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 5}, {4, 6}, {1, 7}}) (void)there.answer(sizes, &chosen, &text);
+  EXPECT_LT(workers_resident_mb() - one, there.weights_mb()) << "three more sizes, each with a copy and a packed one";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WorkerMode,

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -57,12 +59,42 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
       }
     });
   std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // an answer holds for a second
+  EXPECT_FALSE(processors_are_idle());
   const auto [how, there] = in_background([] { return std::pair(giving_way(), standing()); });
   stop = true;
   for (std::thread& call : calls) call.join();
   EXPECT_EQ(how, GiveWay::kButForAShare);
   EXPECT_EQ(there.policy, SCHED_OTHER);
   EXPECT_GT(there.nice, standing().nice);
+}
+
+double resident_mb() {
+  double pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+// Threads that are there at the same time allocate apart, and each leaves something behind: not what its work has freed.
+TEST(Background, WhatWorkHasFreedIsGivenBackByEachThread) {
+  keep_freed_memory();
+  const double before = resident_mb();
+  constexpr int kThreads = 6, kPieces = 56;
+  std::atomic<int> there{0};
+  std::vector<void*> left(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      run_in_background([&] {
+        std::vector<std::vector<char>> pieces;
+        for (++there; there < kThreads;) std::this_thread::yield();
+        left[static_cast<size_t>(t)] = ::malloc(100);
+        for (int i = 0; i < kPieces; ++i) pieces.emplace_back(1 << 20, 'x');
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+  give_back_memory();
+  EXPECT_LT(resident_mb() - before, 0.1 * kThreads * kPieces);
+  for (void* piece : left) ::free(piece);
 }
 
 void expect_held(GiveWay how) {

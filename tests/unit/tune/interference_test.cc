@@ -5,61 +5,25 @@
 #include "core/tune/interference.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
 
+#include "tests/support/crowd.h"
+
 namespace keirin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using test::BusyProcess;
+using test::OnOneProcessor;
 
 void spin(std::chrono::milliseconds how_long) {
   for (const auto end = Clock::now() + how_long; Clock::now() < end;) {
   }
 }
-
-// This process on one processor, for as long as the object lives.
-class OnOneProcessor {
- public:
-  OnOneProcessor() {
-    ::sched_getaffinity(0, sizeof(all_), &all_);
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &all_)) {
-        CPU_SET(cpu, &one);
-        break;
-      }
-    ::sched_setaffinity(0, sizeof(one), &one);
-  }
-  ~OnOneProcessor() { ::sched_setaffinity(0, sizeof(all_), &all_); }
-
- private:
-  cpu_set_t all_;
-};
-
-// A process that does nothing but run.
-class BusyProcess {
- public:
-  BusyProcess() : id_(::fork()) {
-    for (volatile uint64_t turns = 0; id_ == 0;) turns = turns + 1;
-  }
-  ~BusyProcess() {
-    ::kill(id_, SIGKILL);
-    ::waitpid(id_, nullptr, 0);
-  }
-
- private:
-  pid_t id_;
-};
 
 TEST(Interference, ABusyProcessOnTheSameProcessorIsNoticed) {
   const OnOneProcessor here;

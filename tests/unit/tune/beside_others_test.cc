@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who is faster while somebody else has the processor half of the time, for good: on the machine that the test runs on.
+#include "core/tune/beside_others.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "core/base/background.h"
+#include "tests/support/crowd.h"
+
+namespace keirin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using test::BusyProcess;
+using test::OnOneProcessor;
+
+constexpr uint64_t kTurns = 2'000'000;  // a few milliseconds
+
+void work(uint64_t turns) {
+  volatile uint64_t i = 0;
+  for (uint64_t n = 0; n < turns; ++n) {
+    i = n;
+  }
+}
+
+Runner runner(std::string name, double share) {
+  return {std::move(name), [turns = static_cast<uint64_t>(share * kTurns)] {
+            work(turns);
+            return Status();
+          }};
+}
+
+RaceOptions in_a_second() {
+  RaceOptions options;
+  options.limit_ns = 1'000'000'000;
+  options.patience_ns = 0;
+  return options;
+}
+
+double ns(Clock::duration d) { return static_cast<double>(std::chrono::nanoseconds(d).count()); }
+
+TEST(OwnClock, StandsStillWhileOthersHaveTheProcessor) {
+  const OnOneProcessor here;
+  const BusyProcess other;
+  OwnClock clock;
+  if (!clock.ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const auto begin = Clock::now();
+  const uint64_t own = clock.now_ns();
+  while (Clock::now() - begin < std::chrono::milliseconds(400)) work(1000);
+  const double wall = ns(Clock::now() - begin), ours = static_cast<double>(clock.now_ns() - own);
+  EXPECT_LT(ours, 0.8 * wall) << "about half of it";
+  EXPECT_GT(ours, 0.05 * wall);
+}
+
+TEST(OwnClock, CountsSleepAndNeverGoesBack) {
+  const OnOneProcessor here;
+  const BusyProcess other;
+  OwnClock clock;
+  if (!clock.ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const uint64_t before = clock.now_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_GE(clock.now_ns() - before, 50'000'000u) << "who sleeps waits for somebody, and not for a processor";
+  uint64_t last = clock.now_ns();
+  for (const auto end = Clock::now() + std::chrono::milliseconds(300); Clock::now() < end;) {
+    const uint64_t now = clock.now_ns();
+    ASSERT_GE(now, last);
+    last = now;
+  }
+}
+
+// In the background and in front of it, and held against the race by the wall's clock, which may conclude nothing.
+TEST(BesideOthers, WhatIsClearlyFasterIsChosen) {
+  if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const OnOneProcessor here;
+  const BusyProcess other;
+  const std::vector<Runner> runners = {runner("eager", 1.5), runner("cpu/all", 1), runner("slow", 2)};
+  const auto by_the_wall = race(runners, 0, in_a_second());
+  ASSERT_TRUE(by_the_wall.ok());
+  EXPECT_FALSE(by_the_wall->disturbed.empty());
+  EXPECT_EQ(by_the_wall->winner, 0u);
+  const auto chosen = [&] {
+    const auto sheet = race_beside_others(runners, in_a_second());
+    EXPECT_TRUE(sheet.ok());
+    return sheet.ok() ? sheet->winner : 0;
+  };
+  EXPECT_EQ(chosen(), 1u);
+  EXPECT_EQ(in_background(chosen), 1u) << "which has a share, or what is left";
+}
+
+TEST(BesideOthers, WhatIsSlowerEqualOrHardlyFasterIsNot) {
+  if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const OnOneProcessor here;
+  const BusyProcess other;
+  for (const double share : {1.3, 1.05, 1.0, 0.96}) {
+    const auto sheet = race_beside_others({runner("eager", 1), runner("planted", share)}, in_a_second());
+    ASSERT_TRUE(sheet.ok());
+    EXPECT_EQ(sheet->winner, 0u) << share;
+  }
+}
+
+// What a thread of its own does for a call is not free: the caller sleeps meanwhile.
+TEST(BesideOthers, WhatAnotherThreadDoesCounts) {
+  if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const OnOneProcessor here;
+  const BusyProcess other;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool asked = false, ends = false;
+  std::thread helper([&] {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return asked || ends; });
+      if (ends) return;
+      work(kTurns);
+      asked = false;
+      changed.notify_all();
+    }
+  });
+  const Runner elsewhere{"elsewhere", [&] {
+                           std::unique_lock lock(mutex);
+                           asked = true;
+                           changed.notify_all();
+                           changed.wait(lock, [&] { return !asked; });
+                           return Status();
+                         }};
+  const auto sheet = race_beside_others({runner("eager", 1), elsewhere}, in_a_second());
+  {
+    const std::lock_guard lock(mutex);
+    ends = true;
+  }
+  changed.notify_all();
+  helper.join();
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 0u);
+}
+
+}  // namespace
+}  // namespace keirin
