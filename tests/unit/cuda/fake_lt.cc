@@ -52,7 +52,7 @@ struct Algo {
   int32_t place;
   uint32_t alignment;
 #ifdef FAKE_HIPBLASLT
-  int32_t unused[4];
+  int32_t unused[4] = {};
 #endif
 };
 struct Heuristic {
@@ -144,7 +144,7 @@ FAKE int FAKE_LT(MatmulAlgoGetHeuristic)(void*, Desc*, Layout* a, Layout*, Layou
   *count = a->type == fake_lt_refused_type ? 0 : std::min<int>(most, fake_lt_proposals);
   // Who cannot say where operands begin may let them begin anywhere.
   const uint32_t least = kNumbers.least_alignment < 0 ? 1 : *std::min_element(preference->alignment, preference->alignment + 4);
-  for (int i = 0; i < *count; ++i) found[i] = {{.place = i, .alignment = least, .unused = {}}, static_cast<size_t>(64 * i), 0, 1, {}};
+  for (int i = 0; i < *count; ++i) found[i] = {{.place = i, .alignment = least}, static_cast<size_t>(64 * i), 0, 1, {}};
   return 0;
 }
 FAKE int FAKE_LT(Matmul)(void*, Desc* desc, const void* alpha, const void* a, Layout* la, const void* b, Layout* lb, const void* beta,

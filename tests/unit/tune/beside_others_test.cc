@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 using test::BusyProcess;
 using test::OnOneProcessor;
 
-constexpr uint64_t kTurns = 2'000'000;  // a few milliseconds
+constexpr uint64_t kTurns = 8'000'000;  // a few milliseconds
 
 void work(uint64_t turns) {
   for (uint64_t i = 0; i < turns; ++i) asm volatile("" : : "r"(i));  // not left out
