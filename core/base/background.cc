@@ -40,7 +40,7 @@ std::mutex g_left_mutex;     // guards what follows
 bool g_kept = false;         // freed memory is
 std::vector<void*> g_left;   // by threads that ended, each in its memory
 
-constexpr std::chrono::milliseconds kLook{100}, kLookHolds{1000};
+constexpr std::chrono::milliseconds kLook{100}, kLookHolds{5000};
 constexpr int kMostLooks = 10;  // calls as long as a look may have all processors at once, and leave them again
 constexpr int64_t kSpare = 20;  // percent of one processor
 constexpr int64_t kIdle = 90;   // percent of all

@@ -253,8 +253,7 @@ TEST(Session, SizesAreNamedAndCheckedAgainstTheExport) {
 // Of a file in which a size stands only as a multiple of a symbol, what it is a multiple of is free.
 TEST(Session, WhatASizeIsAMultipleOfIsFree) {
   Options options;
-  options.force = "eager";
-  options.race_seconds = 0.1;
+  options.only_candidate = "eager";
   auto session = open("unet_dynamic", options);
   auto inputs = session->example_inputs(1, {6, 4});
   ASSERT_TRUE(inputs.ok()) << inputs.status().text();

@@ -58,7 +58,7 @@ TEST(Background, HasAShareWhereCallsLeaveNothing) {
       while (!stop) {
       }
     });
-  std::this_thread::sleep_for(std::chrono::milliseconds(1200));  // an answer holds for a second
+  std::this_thread::sleep_for(std::chrono::milliseconds(5200));  // an answer holds for five seconds
   EXPECT_FALSE(processors_are_idle());
   const auto [how, there] = in_background([] { return std::pair(giving_way(), standing()); });
   stop = true;
