@@ -18,7 +18,8 @@ struct ExampleShapes {
   std::vector<TensorSpec> specs;
   std::vector<std::string> symbols;  // free ones: in order of appearance, first those that are a size somewhere, then others
 };
-// symbol_sizes[k] is the value of the k-th of `symbols`: the size itself, or what a size such as 4 * s is a multiple of; those that are not given are as exported.
+// symbol_sizes[k] is the value of the k-th of `symbols`: the size itself, or what a size such as 4 * s is a multiple of. Those that are not
+// given are as exported.
 Result<ExampleShapes> example_shapes(const pt2::Program& program, const std::vector<int64_t>& symbol_sizes);
 
 }  // namespace keirin

@@ -65,14 +65,14 @@ std::vector<int64_t> idle_ticks() {
 // Processors that were idle, in percent of one, during a look, or during `looks` of them where it was less than `enough`; nothing where
 // nobody says.
 std::optional<int64_t> idle_percent(int64_t enough, int looks) {
+  const auto sum = [](const std::vector<int64_t>& ticks) { return std::accumulate(ticks.begin(), ticks.end(), int64_t{0}); };
   const std::vector<int64_t> before = idle_ticks();
   int64_t percent = 0;
   for (int look = 1; look <= looks && percent < enough; ++look) {
     std::this_thread::sleep_for(kLook);
     const std::vector<int64_t> after = idle_ticks();
     if (after.empty() || after.size() != before.size()) return {};
-    const int64_t idle = std::accumulate(after.begin(), after.end(), int64_t{0}) - std::accumulate(before.begin(), before.end(), int64_t{0});
-    percent = idle * 100 * 1000 / (::sysconf(_SC_CLK_TCK) * kLook.count() * look);
+    percent = (sum(after) - sum(before)) * 100 * 1000 / (::sysconf(_SC_CLK_TCK) * kLook.count() * look);
   }
   return percent;
 }
