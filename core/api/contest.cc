@@ -87,8 +87,8 @@ struct Winner {
   std::string why;  // not by this race: a line for the report
 };
 
-// The one that is clearly faster although others have the processor, which in a service may never be otherwise; eager where none is shown
-// to be. Asked for calls that the thread which makes them does all the work of: of others nobody knows what they waited.
+// The candidate that is clearly faster while others have the processor, as in a service they always may; eager where none is shown to be.
+// Only for calls whose work is all done by the calling thread: what other threads waited is not known.
 size_t faster_beside_others(const Deciding& d, const std::vector<Runner>& runners, const RaceOptions& options,
                             const std::vector<size_t>& of_runner) {
   const bool alone = d.session.device.kind == Device::kCpu && !runs_in_worker(d) && d.services.num_threads() == 1;

@@ -2,36 +2,18 @@
 #include "core/tune/beside_others.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+#include <chrono>
 #include <optional>
 
+#include "core/tune/interference.h"
+
 namespace keirin {
-namespace {
-
-uint64_t wall_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
-// The second number of schedstat: time spent ready and not running.
-std::optional<uint64_t> waited_ns(int file) {
-  std::array<char, 96> text{};
-  const ssize_t size = ::pread(file, text.data(), text.size() - 1, 0);
-  unsigned long long used = 0, waited = 0;
-  if (size <= 0 || std::sscanf(text.data(), "%llu %llu", &used, &waited) != 2) return {};
-  return waited;
-}
-
-}  // namespace
 
 OwnClock::OwnClock() : file_(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {
-  if (file_ < 0 || waited_ns(file_)) return;
+  if (file_ < 0 || delay_ns(file_)) return;
   ::close(file_);
   file_ = -1;
 }
@@ -42,9 +24,10 @@ OwnClock::~OwnClock() {
 
 uint64_t OwnClock::now_ns() {
   // A wait between the two readings would be in one of them only.
-  for (std::optional<uint64_t> before = waited_ns(file_);;) {
-    const uint64_t wall = wall_ns();
-    const std::optional<uint64_t> after = waited_ns(file_);
+  for (std::optional<uint64_t> before = delay_ns(file_);;) {
+    const auto wall = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    const std::optional<uint64_t> after = delay_ns(file_);
     // The kernel's clock for waits is another one, by a microsecond or so.
     if (before == after) return last_ns_ = std::max(last_ns_, wall - before.value_or(0));
     before = after;

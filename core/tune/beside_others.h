@@ -33,7 +33,8 @@ class OwnClock {
 // A gain below this, as a share of the candidate's time, is not clear.
 inline constexpr double kClearlyFaster = 0.1;
 
-// `race`, by the clock of this thread, for what is clearly faster. `unsupported` where there is no such clock.
+// Races as race.h does, timed by this thread's OwnClock, and accepts a gain of kClearlyFaster or more. Error: `unsupported`, where the
+// kernel does not count what threads wait.
 Result<RaceSheet> race_beside_others(const std::vector<Runner>& runners, RaceOptions options);
 
 }  // namespace keirin

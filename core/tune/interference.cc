@@ -36,15 +36,6 @@ uint64_t clock_ns(clockid_t clock) {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// The second number of schedstat: time spent ready and not running. Nothing for a thread that is gone.
-std::optional<uint64_t> read_delay(int file) {
-  std::array<char, 96> text{};
-  const ssize_t size = ::pread(file, text.data(), text.size() - 1, 0);
-  unsigned long long used = 0, delay = 0;
-  if (size <= 0 || std::sscanf(text.data(), "%llu %llu", &used, &delay) != 2) return {};
-  return delay;
-}
-
 uint64_t involuntary_switches(int who) {
   rusage usage{};
   ::getrusage(who, &usage);
@@ -52,6 +43,14 @@ uint64_t involuntary_switches(int who) {
 }
 
 }  // namespace
+
+std::optional<uint64_t> delay_ns(int schedstat) {
+  std::array<char, 96> text{};
+  const ssize_t size = ::pread(schedstat, text.data(), text.size() - 1, 0);
+  unsigned long long used = 0, delay = 0;
+  if (size <= 0 || std::sscanf(text.data(), "%llu %llu", &used, &delay) != 2) return {};
+  return delay;
+}
 
 std::string what_disturbed(const DeviceCondition& before, const DeviceCondition& after) {
   const uint32_t others = std::max(before.others_percent, after.others_percent);
@@ -95,7 +94,7 @@ void ProcessInterference::find_threads(bool first) {
     if (threads_.count(id)) continue;
     const int file = ::open(("/proc/self/task/" + std::to_string(id) + "/schedstat").c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) continue;
-    threads_[id] = {file, first ? read_delay(file).value_or(0) : 0};
+    threads_[id] = {file, first ? delay_ns(file).value_or(0) : 0};
   }
 }
 
@@ -109,7 +108,7 @@ uint64_t ProcessInterference::delay_of_threads() {
   bool gone = false;
   const auto read = [&] {
     for (auto at = threads_.begin(); at != threads_.end();) {
-      if (const std::optional<uint64_t> now = read_delay(at->second.file)) {
+      if (const std::optional<uint64_t> now = delay_ns(at->second.file)) {
         sum += *now - std::min(*now, at->second.delay_ns);
         at->second.delay_ns = *now;
         ++at;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "core/host/find/hardware.h"
@@ -18,6 +19,10 @@ inline constexpr double kDisturbedShare = 0.05;
 
 // What disturbed a device between two readings of its condition, in words; empty: nothing that its driver tells.
 std::string what_disturbed(const DeviceCondition& before, const DeviceCondition& after);
+
+// Nanoseconds for which the thread of an open /proc/.../schedstat stood ready and did not run; nothing where it is gone, or the kernel does
+// not count them.
+std::optional<uint64_t> delay_ns(int schedstat);
 
 // Totals that only grow; the difference of two readings is what happened between them. One thread at a time.
 class Interference {

@@ -25,16 +25,9 @@ kDeadline = 4  # seconds, which a plugin that hangs takes
 kOnlyInline = {"shares_scratch", "runs_one_at_a_time", "needs_threads"}
 
 
-def emulated_world(folder: Path, libraries: Path) -> dict[str, str]:
+def emulated_machine(folder: Path, libraries: Path) -> dict[str, str]:
     """A machine with an AMD GPU whose driver is the emulated one, as the environment of who is to see it."""
-    pci = folder / "sys/bus/pci/devices/0000:03:00.0"
-    for made in (pci, folder / "dev", folder / "proc", folder / "sys/module/amdgpu"):
-        made.mkdir(parents=True)
-    for name, text in (("class", "0x030000"), ("vendor", "0x1002"), ("device", "0x744c")):
-        (pci / name).write_text(text + "\n")
-    (folder / "sys/module/amdgpu/version").write_text("emulated\n")
-    (folder / "dev/kfd").touch()
-    shutil.copy("/proc/cpuinfo", folder / "proc/cpuinfo")
+    subprocess.run([kHere.parent / "standin/machine", folder], check=True)
     path = f"{libraries}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
     return {"KEIRIN_HARDWARE_ROOT": str(folder), "LD_LIBRARY_PATH": path, "STANDIN_ARCH": "gfx1100"}
 
@@ -61,7 +54,7 @@ def main() -> int:
     wrong = [f"no known-bad plugin is meant for {check}" for check in every if check not in {check for _, _, check in rows}]
     wrong += [f"{name} is meant for {check}, which is not a check" for _, name, check in rows if check not in every]
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        environment = emulated_world(Path(scratch, "world"), args.gpu.resolve()) if args.gpu else {}
+        environment = emulated_machine(Path(scratch, "machine"), args.gpu.resolve()) if args.gpu else {}
 
         def library_of(name: str) -> Path:
             if not args.gpu:

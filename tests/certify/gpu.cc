@@ -32,7 +32,7 @@
   NEEDED(make_event, int(void**, unsigned), "cuEventCreate", "hipEventCreateWithFlags")                                               \
   NEEDED(record, int(void*, void*), "cuEventRecord", "hipEventRecord")                                                                \
   NEEDED(query, int(void*), "cuEventQuery", "hipEventQuery")                                                                          \
-  WANTED(memory_info, int(size_t*, size_t*), "cuMemGetInfo_v2", "hipMemGetInfo")                                                       \
+  WANTED(memory_info, int(size_t*, size_t*), "cuMemGetInfo_v2", "hipMemGetInfo")                                                      \
   WANTED(begin_capture, int(void*, int), "cuStreamBeginCapture_v2", "hipStreamBeginCapture")                                          \
   WANTED(end_capture, int(void*, void**), "cuStreamEndCapture", "hipStreamEndCapture")                                                \
   WANTED(instantiate, int(void**, void*, unsigned long long), "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags")          \
@@ -118,7 +118,7 @@ void Gpu::use(const HardwareItem& item) {
   constexpr const char* kAmd[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
   for (const char* name : nvidia ? std::span<const char* const>(kNvidia) : std::span<const char* const>(kAmd))
     if ((library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL))) break;
-  if (!library) throw NotRun{item.uid + ": there is no driver here: " + ::dlerror()};
+  if (!library) throw NotRun{item.uid + ": its driver was not found: " + ::dlerror()};
   Driver& driver = *gpu->driver_;
   if (const std::string lacks = driver.take(library, nvidia); !lacks.empty())
     throw NotRun{item.uid + ": this driver is too old for the checks: it lacks " + lacks};

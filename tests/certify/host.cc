@@ -56,7 +56,7 @@ krn_code KRN_CALL open_weight(krn_host* host, uint64_t, uint32_t id, krn_tensor*
 }
 void KRN_CALL close_weight(krn_host* host, uint64_t, uint32_t) { --of(host).weights_open; }
 
-// A GPU's, by address; of the host's there is no list.
+// What was allocated on the GPU and not given back, by address. Memory of the host is not kept here.
 std::mutex g_mutex;
 std::map<void*, Gpu::Block> g_blocks;
 

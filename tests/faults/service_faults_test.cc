@@ -536,7 +536,6 @@ TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
       << "who rounds where it may not is left out: " << explain_text(*report);
 }
 
-// A plan that is faster without one of its regions loses it.
 // A race that others disturb from end to end chooses nothing slower than eager.
 TEST_F(ServiceFaults, ASlowPlanIsNotChosenBesideOthers) {
   nobody_.each_time = 1e12;
@@ -554,6 +553,7 @@ TEST_F(ServiceFaults, ASlowPlanIsNotChosenBesideOthers) {
   EXPECT_TRUE(report.chosen == "eager" || report.chosen == "replay") << explain_text(report);
 }
 
+// A plan that is faster without one of its regions loses it.
 TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   const ModelReport report = decide_for("slow_region", kMlp, true);
   const std::string text = explain_text(report);

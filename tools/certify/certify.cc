@@ -25,7 +25,7 @@ using namespace certify;
 std::string why_no_memory(const std::string& uid) {
   for (const HardwareItem& item : find_hardware()) {
     if (item.uid != uid) continue;
-    if (!item.torch_device) return uid + " is no device of LibTorch's";
+    if (!item.torch_device) return "LibTorch does not drive " + uid;
     const Result<TensorRef> one = make_tensor_services()->allocate({DType::k_u8, {1}, {1}, *item.torch_device});
     return one.ok() ? "" : one.status().text();
   }

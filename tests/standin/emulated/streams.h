@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For stand-ins of libraries, which work in the call: what was given to streams before comes first. Nothing where there is no emulated HIP
-// in this process.
+// For stand-ins of libraries, which do their work within the call: they wait first for what streams were given before. Does nothing in a
+// process without the emulated HIP.
 #pragma once
 
 #include <dlfcn.h>
