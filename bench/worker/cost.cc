@@ -3,7 +3,9 @@
 // Calls of the plan cpu/all of one model, where it is told: by one caller, their median time; by several at once, calls per second. What
 // copying a call's inputs and outputs takes is measured beside it. bench/worker/run.py asks this in turns.
 //
-//   keirin_worker_cost process|worker MODEL.pt2 CALLERS
+//   keirin_worker_cost process|worker MODEL.pt2 CALLERS [cpu|cuda|rocm]
+//
+// On a GPU the plan is that of the device's plugin, a call is waited for, and copies are the device's.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -34,10 +36,11 @@ double median_us(double seconds, const std::function<Status()>& call, Status& fa
   return us[us.size() / 2];
 }
 
-Result<nlohmann::json> measure(const std::string& where, const std::string& model, int callers) {
+Result<nlohmann::json> measure(const std::string& where, const std::string& model, int callers, const std::string& device) {
   Options options;
   options.run_in = where;
-  options.only_candidate = "cpu/all";
+  options.device = device;
+  options.only_candidate = device.substr(0, device.find(':')) + "/all";
   options.sample_rate = 0;
   options.use_cache = false;
   KRN_TRY_LET(const auto runtime, Runtime::open(options));
@@ -49,14 +52,25 @@ Result<nlohmann::json> measure(const std::string& where, const std::string& mode
   for (const auto* tensors : {&inputs, &outputs})
     for (const TensorRef& tensor : *tensors) bytes += tensor->storage_bytes();
   Status failed;
-  const auto call = [&] { return session->call(inputs).status(); };
+  TensorServices& tensors = runtime->tensors();
+  const Device where_it_is = inputs.front()->device();
+  const auto call = [&]() -> Status {
+    KRN_TRY(session->call(inputs).status());
+    return tensors.synchronize(where_it_is);
+  };
   (void)median_us(0.5, call, failed);
   const double call_us = median_us(1.5, call, failed);
-  std::vector<char> from(static_cast<size_t>(bytes), 1), to(from.size());
+  const TensorSpec spec{DType::k_u8, {bytes}, {}, where_it_is};
+  KRN_TRY_LET(const TensorRef from, tensors.allocate(spec));
+  KRN_TRY_LET(const TensorRef to, tensors.allocate(spec));
   const auto copy = [&]() -> Status {
-    std::memcpy(to.data(), from.data(), from.size());
-    asm volatile("" : : "r"(to.data()) : "memory");
-    return {};
+    if (where_it_is.kind == Device::kCpu) {
+      std::memcpy(to->data(), from->data(), static_cast<size_t>(bytes));
+      asm volatile("" : : "r"(to->data()) : "memory");
+      return {};
+    }
+    KRN_TRY(tensors.copy(to, from));
+    return tensors.synchronize(where_it_is);
   };
   const double copy_us = median_us(0.2, copy, failed);
   std::atomic<bool> stop{false};
@@ -66,7 +80,7 @@ Result<nlohmann::json> measure(const std::string& where, const std::string& mode
     std::vector<std::thread> threads;
     for (int t = 0; t < callers; ++t)
       threads.emplace_back([&] {
-        while (!stop) calls += session->call(inputs).ok();
+        while (!stop) calls += call().ok();
       });
     const Clock::time_point begin = Clock::now();
     calls = 0;
@@ -87,11 +101,11 @@ Result<nlohmann::json> measure(const std::string& where, const std::string& mode
 }  // namespace keirin
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s process|worker MODEL CALLERS\n", argv[0]);
+  if (argc != 4 && argc != 5) {
+    std::fprintf(stderr, "usage: %s process|worker MODEL CALLERS [DEVICE]\n", argv[0]);
     return 2;
   }
-  const auto measured = keirin::measure(argv[1], argv[2], std::stoi(argv[3]));
+  const auto measured = keirin::measure(argv[1], argv[2], std::stoi(argv[3]), argc == 5 ? argv[4] : "cpu");
   if (!measured.ok()) {
     std::fprintf(stderr, "%s\n", measured.status().text().c_str());
     return 1;

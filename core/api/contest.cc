@@ -25,7 +25,7 @@ using Tensors = Deciding::Tensors;
 constexpr double kLeastGain = 0.02;
 constexpr uint64_t kConfirmNs = 4'000'000'000;  // what `bench` publishes was true for so long
 
-bool runs_in_worker(const Deciding& d) { return d.session.options.run_in == "worker" && d.session.device.kind == Device::kCpu; }
+bool runs_in_worker(const Deciding& d) { return d.session.options.run_in == "worker"; }
 
 // Why a recording is not to be trusted with inputs that it was not made with; empty if it answers them as the call it was made of does.
 // The candidate was verified: what is asked is that each call's inputs and outputs are bound, and the beginning of an output shows that.

@@ -272,12 +272,8 @@ class Host final : public PluginHost {
 
   std::shared_ptr<RunProcesses> run_worker_for(const Candidate& c, const UsedDevice& device) {
     if (options_.run_in == RunIn::kProcess) return nullptr;
-    if (device.torch_device().kind != Device::kCpu) {
-      tell(c.manifest.name + ": " + device.name() + " runs in this process: workers take CPU tensors only");
-      return nullptr;
-    }
     return std::make_shared<RunProcesses>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
-                                       options_.run_deadline);
+                                          options_.run_deadline, device.torch_device().kind == Device::kCpu ? nullptr : &device.hardware());
   }
 
   Status load(const Candidate& c) {

@@ -32,8 +32,8 @@ class Quarantine;
 // Where plugins claim and compile: in this process, or in a keirin-worker, whose death costs an attempt.
 enum class CompileIn { kProcess, kChild };
 
-// Where what they compiled runs. kWorker: regions on CPU tensors in a keirin-worker, whose death costs one call's time; their arguments
-// are copied. Other devices run in this process.
+// Where what they compiled runs. kWorker: in a keirin-worker, whose death costs one call's time; its arguments are copied, on a GPU by the
+// device. Where a driver shares no memory between processes nothing of it runs, and eager answers.
 enum class RunIn { kProcess, kWorker };
 
 struct HostOptions {

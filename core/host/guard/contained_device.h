@@ -42,7 +42,7 @@ class ContainedDevice final : public PluginDevice {
   Result<Artifact> save(const Executable& executable) override;
   Result<ArtifactVerdict> check(std::string_view token) override { return inner_.check(token); }
   Result<std::shared_ptr<Executable>> load(const PluginRegion& region, const Artifact& artifact) override;
-  bool can_record() const override { return inner_.can_record(); }
+  bool can_record() const override { return !worker_ && inner_.can_record(); }  // what another process launches is not recorded here
   Status begin_recording(uint64_t stream) override { return inner_.begin_recording(stream); }
   Result<std::shared_ptr<Recording>> end_recording(uint64_t stream) override { return inner_.end_recording(stream); }
   Status health() override { return inner_.health(); }

@@ -144,6 +144,27 @@ Result<Packet> load_question(uint64_t id, const std::string& device, const Plugi
   return packet;
 }
 
+void put_lent(const LentRegion& lent, Packet* packet) {
+  const auto memory = [](const LentMemory& m) { return json{m.handle, m.bytes}; };
+  json blocks = json::array(), weights = json::array();
+  for (const LentMemory& block : lent.blocks) blocks.push_back(memory(block));
+  for (const LentRegion::Weight& w : lent.weights)
+    weights.push_back({static_cast<int>(w.dtype), w.sizes, w.strides, w.block, w.offset, w.bytes});
+  packet->head["lent"] = {{"arguments", memory(lent.arguments)}, {"blocks", std::move(blocks)}, {"weights", std::move(weights)}};
+}
+
+std::optional<LentRegion> lent_of(const Packet& packet) {
+  const auto at = packet.head.find("lent");
+  if (at == packet.head.end()) return {};
+  const auto memory = [](const json& m) { return LentMemory{m.at(0), m.at(1)}; };
+  LentRegion lent;
+  lent.arguments = memory(at->at("arguments"));
+  for (const json& block : at->at("blocks")) lent.blocks.push_back(memory(block));
+  for (const json& w : at->at("weights"))
+    lent.weights.push_back({static_cast<DType>(w.at(0).get<int>()), w.at(1), w.at(2), w.at(3), w.at(4), w.at(5)});
+  return lent;
+}
+
 uint64_t room_at(const Packet& packet) { return packet.head.at("room_at"); }
 
 Question read_question(const Packet& packet) {

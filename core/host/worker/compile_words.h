@@ -8,6 +8,7 @@
 
 #include "core/host/plugins.h"
 #include "core/host/worker/channel.h"
+#include "core/host/worker/device_driver.h"
 
 namespace keirin {
 
@@ -20,6 +21,25 @@ Result<Packet> compile_question(const std::string& device, const PluginRegion& r
 // file that goes with it holds the weights' values and, behind them, `room` bytes at `room_at`.
 Result<Packet> load_question(uint64_t id, const std::string& device, const PluginRegion& region, const Artifact* artifact,
                              const PolicyOptions& policy, const CompileOptions& options, uint64_t room);
+
+// On a GPU the worker is lent memory of the device instead: for the arguments, and the blocks in which the weights' copies lie.
+struct LentMemory {
+  DeviceDriver::Handle handle{};
+  uint64_t bytes = 0;
+};
+struct LentRegion {
+  struct Weight {
+    DType dtype;
+    std::vector<int64_t> sizes, strides;
+    uint32_t block;
+    uint64_t offset, bytes;
+  };
+  LentMemory arguments;
+  std::vector<LentMemory> blocks;
+  std::vector<Weight> weights;  // by weight id
+};
+void put_lent(const LentRegion& lent, Packet* packet);
+std::optional<LentRegion> lent_of(const Packet& packet);  // nothing: the memory file has it all
 
 // A question as the child reads it; the region points into what it owns.
 struct Question {

@@ -7,7 +7,6 @@
 #include "core/base/background.h"
 #include "core/base/request.h"
 #include "core/host/guard/fork_count.h"
-#include "core/host/worker/compile_words.h"
 
 namespace keirin {
 namespace {
@@ -22,11 +21,13 @@ uint32_t bit(size_t number) { return 1u << number; }
 
 }  // namespace
 
-RunProcesses::RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline)
+RunProcesses::RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline,
+                           const HardwareItem* gpu)
     : run_deadline(run_deadline),
       plugin_(std::move(plugin)),
       limits_(limits),
-      most_(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMost)) {
+      gpu_(gpu ? std::optional(*gpu) : std::nullopt),
+      most_(gpu ? 1 : std::clamp<size_t>(std::thread::hardware_concurrency(), 1, kMost)) {
   processes_[0] = std::make_unique<RunProcess>(plugin_, limits_);
 }
 
@@ -66,7 +67,8 @@ RunProcesses::Held RunProcesses::hold(uint32_t usable, bool may_spread) {
 }
 
 RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers, const PluginRegion& region,
-                                   std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options)
+                                   std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options,
+                                   std::shared_ptr<DeviceDriver> driver)
     : contained_(contained),
       workers_(std::move(workers)),
       bytes_(region.bytes.begin(), region.bytes.end()),
@@ -74,6 +76,7 @@ RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<R
       artifact_(std::move(artifact)),
       policy_(policy),
       options_(options),
+      driver_(std::move(driver)),
       forks_(fork_count()) {
   options_.cancel = nullptr;  // the caller's, who is gone when another worker is given this
   options_.dump = nullptr;
@@ -82,8 +85,9 @@ RemoteExecutable::RemoteExecutable(ContainedDevice& contained, std::shared_ptr<R
 Result<std::shared_ptr<RemoteExecutable>> RemoteExecutable::make(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers,
                                                                  const PluginRegion& region, std::optional<Artifact> artifact,
                                                                  const PolicyOptions& policy, const CompileOptions& options) {
+  KRN_TRY_LET(std::shared_ptr<DeviceDriver> driver, workers->driver());
   std::shared_ptr<RemoteExecutable> made(
-      new RemoteExecutable(contained, std::move(workers), region, std::move(artifact), policy, options));
+      new RemoteExecutable(contained, std::move(workers), region, std::move(artifact), policy, options, std::move(driver)));
   KRN_TRY(made->judged([&](RunProcess& process, Place& place, const char** function) { return made->load(process, place, function); }));
   made->spreads_ = made->artifact_.has_value();  // without one, another process would compile in the middle of a call
   return made;
@@ -144,15 +148,24 @@ Status RemoteExecutable::judged(const std::function<Status(RunProcess& process, 
 Status RemoteExecutable::load(RunProcess& process, Place& place, const char** function) {
   WorkerClient& client = process.client;
   KRN_TRY(contained_.allowed(region_.hash));
-  KRN_TRY_LET(SharedArguments arguments, SharedArguments::of_region(region_.bytes));
-  for (const SharedArguments::Argument& input : arguments.inputs())
+  Place loaded;
+  KRN_TRY_LET(loaded.arguments, SharedArguments::of_region(region_.bytes, driver_ ? driver_->device() : Device{}));
+  for (const SharedArguments::Argument& input : loaded.arguments.inputs())
     if (input.weight != kNone && input.weight >= region_.weights.size())
       return Status(Code::k_unsupported, "the values of the weights are not at hand, which a worker needs");
-  const uint32_t id = process.next_id++;
-  KRN_TRY_LET(const Packet question, load_question(id, contained_.hardware().uid, region_, artifact_ ? &*artifact_ : nullptr, policy_,
-                                                   options_, arguments.total_bytes()));
-  KRN_TRY(arguments.map(question.file.get(), room_at(question)));
-  arguments.mark_zones();
+  loaded.id = process.next_id++;
+  PluginRegion region = region_;
+  if (driver_) region.weights.clear();  // not in the memory file
+  KRN_TRY_LET(Packet question, load_question(loaded.id, contained_.hardware().uid, region, artifact_ ? &*artifact_ : nullptr, policy_,
+                                             options_, driver_ ? 0 : loaded.arguments.total_bytes()));
+  if (driver_) {
+    KRN_TRY(client.begin());  // which life of the process it is for
+    KRN_TRY_LET(const LentRegion lent, lend(process, &loaded));
+    put_lent(lent, &question);
+  } else {
+    KRN_TRY(loaded.arguments.map(question.file.get(), room_at(question)));
+    loaded.arguments.mark_zones();
+  }
   *function = artifact_ ? "krn.artifact.load" : "krn.compile.compile";
   if (!artifact_) note_compile();
   KRN_TRY_LET(const Packet answer, client.ask(artifact_ ? "load" : "compile", question, client.limits().deadline));
@@ -165,24 +178,50 @@ Status RemoteExecutable::load(RunProcess& process, Place& place, const char** fu
     }
     info_.inputs_intact = info_.in_worker = true;
   }
-  place = {std::move(arguments), id, client.num_started()};
+  loaded.loaded_in = client.num_started();
+  place = std::move(loaded);
   return {};
 }
 
+Result<LentRegion> RemoteExecutable::lend(RunProcess& process, Place* place) {
+  KRN_TRY_LET(place->on_device, DeviceArguments::make(driver_, place->arguments));
+  KRN_TRY_LET(place->weights, process.weights.lend(driver_, region_.weights, process.client.num_started()));
+  LentRegion lent;
+  const DeviceMemory& block = place->on_device->block();
+  KRN_TRY_LET(lent.arguments.handle, driver_->lend(block));
+  lent.arguments.bytes = block.bytes();
+  std::vector<const DeviceMemory*> blocks;
+  for (size_t i = 0; i < place->weights.size(); ++i) {
+    const LentWeight& copy = *place->weights[i];
+    const Tensor& weight = *region_.weights[i];
+    const auto at = std::find(blocks.begin(), blocks.end(), copy.block.get());
+    lent.weights.push_back({weight.dtype(), {weight.sizes(), weight.sizes() + weight.rank()},
+                            {weight.strides(), weight.strides() + weight.rank()}, static_cast<uint32_t>(at - blocks.begin()), copy.offset,
+                            copy.bytes});
+    if (at != blocks.end()) continue;
+    blocks.push_back(copy.block.get());
+    lent.blocks.emplace_back();
+    KRN_TRY_LET(lent.blocks.back().handle, driver_->lend(*copy.block));
+    lent.blocks.back().bytes = copy.block->bytes();
+  }
+  return lent;
+}
+
 Status RemoteExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const krn_tensor* outputs, uint32_t num_outputs, void*,
-                             uint64_t, bool) {
+                             uint64_t stream, bool recording) {
   if (fork_count() != forks_) return forked_copy();
+  if (driver_ && (recording || driver_->is_recorded(stream)))
+    return Status(Code::k_unsupported, "what runs in a worker cannot be recorded: another process launches it");
   return judged([&](RunProcess& process, Place& place, const char** function) -> Status {
     if (!process.client.running() || process.client.num_started() != place.loaded_in) KRN_TRY(load(process, place, function));
     if (num_inputs != place.arguments.inputs().size() || num_outputs != place.arguments.outputs().size())
       return Status(Code::k_invalid_input, "the call gives another number of inputs or outputs than the region has");
-    return run_once(process, place, inputs, outputs, function);
+    *function = "krn.exec.run";
+    return driver_ ? run_on_device(process, place, inputs, outputs, stream) : run_once(process, place, inputs, outputs);
   });
 }
 
-Status RemoteExecutable::run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs,
-                                  const char** function) {
-  *function = "krn.exec.run";
+Status RemoteExecutable::run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs) {
   place.arguments.put(inputs);
   Packet question;
   question.number = place.id;
@@ -191,6 +230,22 @@ Status RemoteExecutable::run_once(RunProcess& process, Place& place, const krn_t
   if (const std::string what = place.arguments.overrun(); !what.empty()) return Status(Code::k_wrong_result, what);
   place.arguments.take(outputs);
   return {};
+}
+
+// The stream waits for nothing of the worker's: it is asked when the inputs are there, and has waited for its own work when it answers. So
+// whatever becomes of it, nothing that this process's device was given waits for it.
+Status RemoteExecutable::run_on_device(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs,
+                                       uint64_t stream) {
+  KRN_TRY(place.on_device->put(inputs, stream));
+  Packet question;
+  question.number = place.id;
+  Result<Packet> answer = process.client.ask("run", question, workers_->run_deadline);
+  // What it has of the device's memory beyond its share goes back with it.
+  if (answer.status().code() == Code::k_exhausted) process.client.end();
+  KRN_TRY(std::move(answer).status());
+  KRN_TRY_LET(const std::string what, place.on_device->overrun(stream));
+  if (!what.empty()) return Status(Code::k_wrong_result, what);
+  return place.on_device->take(outputs, stream);
 }
 
 }  // namespace keirin

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worker mode: regions on CPU tensors run in a keirin-worker, whose death costs the call and not the service. The arguments are
-// copied through shared memory, so that a run that failed has touched nothing of the caller's; the weights are copied once. After a
+// Worker mode: regions run in a keirin-worker, whose death costs the call and not the service. The arguments are copied through shared
+// memory, of the host or of the GPU, so that a run that failed has touched nothing of the caller's; the weights are copied once. After a
 // worker died, what it held is loaded again into the next one, region by region as they are called.
 #pragma once
 
@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "core/host/guard/contained_device.h"
+#include "core/host/worker/compile_words.h"
+#include "core/host/worker/device_arguments.h"
 #include "core/host/worker/shared_arguments.h"
 #include "core/host/worker/worker_client.h"
 
@@ -31,16 +33,19 @@ class RunProcess {
   // Who holds the process (RunProcesses) has all of it.
   WorkerClient client;
   uint32_t next_id = 1;
+  DeviceWeights weights;  // of a GPU
 };
 
 // The processes in which the regions of one plugin run. There is one, and where calls have waited for each other long enough to have paid
-// for it another: each has the weights of what runs in it. Any thread.
+// for it another: each has the weights of what runs in it. A GPU has one: its work would take turns there, and a process takes half a GB
+// of it. Any thread.
 class RunProcesses {
  public:
   static constexpr size_t kMost = 4;  // and no more than there are processors
   static constexpr std::chrono::milliseconds kWorthAnother{250};  // of waiting, by all calls together, since the last one was added
 
-  RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline);
+  // For regions on `hardware`; null: of the processor.
+  RunProcesses(WorkerPlugin plugin, WorkerLimits limits, std::chrono::milliseconds run_deadline, const HardwareItem* gpu);
 
   // A process that nobody else holds, until this is destroyed.
   class Held {
@@ -61,6 +66,11 @@ class RunProcesses {
   Held hold(uint32_t usable, bool may_spread);
 
   const std::chrono::milliseconds run_deadline;
+  // Null on the processor. A GPU's driver is first asked for here: a plugin that nobody asks for a region starts none.
+  Result<std::shared_ptr<DeviceDriver>> driver() const {
+    if (!gpu_) return std::shared_ptr<DeviceDriver>();
+    return DeviceDriver::of(*gpu_);
+  }
 
  private:
   struct Waiter {
@@ -71,6 +81,7 @@ class RunProcesses {
 
   const WorkerPlugin plugin_;
   const WorkerLimits limits_;
+  const std::optional<HardwareItem> gpu_;
   const size_t most_;
   std::mutex mutex_;  // guards what follows
   std::array<std::unique_ptr<RunProcess>, kMost> processes_;  // the first is there, others when they are needed; then for good
@@ -99,17 +110,22 @@ class RemoteExecutable final : public Executable {
 
  private:
   RemoteExecutable(ContainedDevice& contained, std::shared_ptr<RunProcesses> workers, const PluginRegion& region,
-                   std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options);
+                   std::optional<Artifact> artifact, const PolicyOptions& policy, const CompileOptions& options,
+                   std::shared_ptr<DeviceDriver> driver);
   // What one process has of it. Under the hold of that process.
   struct Place {
-    SharedArguments arguments;
+    SharedArguments arguments;                         // on a GPU their layout
+    std::unique_ptr<DeviceArguments> on_device;        // null: on the processor
+    std::vector<std::shared_ptr<LentWeight>> weights;  // of a GPU
     uint32_t id = 0;
     uint64_t loaded_in = 0;  // which of the process's lives; 0: none
   };
   Status judged(const std::function<Status(RunProcess& process, Place& place, const char** function)>& work);
   // Both set `function` to what the plugin is asked for last.
   Status load(RunProcess& process, Place& place, const char** function);
-  Status run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs, const char** function);
+  Result<LentRegion> lend(RunProcess& process, Place* place);
+  Status run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs);
+  Status run_on_device(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs, uint64_t stream);
 
   ContainedDevice& contained_;
   const std::shared_ptr<RunProcesses> workers_;
@@ -119,6 +135,7 @@ class RemoteExecutable final : public Executable {
   const std::optional<Artifact> artifact_;
   const PolicyOptions policy_;
   CompileOptions options_;
+  const std::shared_ptr<DeviceDriver> driver_;  // null: on the processor
 
   ExecutableInfo info_;
   const uint64_t forks_;

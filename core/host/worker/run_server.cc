@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The worker's side of worker mode: executables by number, each with its arguments in shared memory. A run is a number, and its answer
-// an empty packet or what the plugin said.
+// The worker's side of worker mode: executables by number, each with its arguments in shared memory, the host's or a GPU's. A run is a
+// number, and its answer an empty packet or what the plugin said. A GPU's work is waited for before the answer.
 #include "core/host/worker/run_server.h"
 
 #ifdef _OPENMP
@@ -9,14 +9,18 @@
 #endif
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/host/call/executable.h"
 #include "core/host/call/tensor_view.h"
 #include "core/host/worker/compile_words.h"
+#include "core/host/worker/device_driver.h"
 #include "core/host/worker/shared_arguments.h"
 #include "core/host/worker/worker_server.h"
 #include "core/host/worker/worker_words.h"
@@ -44,7 +48,70 @@ class RunServices final : public WorkerServices {
   }
 };
 
+// A tensor in memory of a GPU that somebody keeps.
+class DeviceTensor final : public Tensor {
+ public:
+  DeviceTensor(DType dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides, Device device, DeviceMemoryRef memory, uint64_t offset,
+               uint64_t bytes)
+      : dtype_(dtype),
+        sizes_(std::move(sizes)),
+        strides_(std::move(strides)),
+        device_(device),
+        memory_(std::move(memory)),
+        offset_(offset),
+        bytes_(bytes) {}
+  DType dtype() const override { return dtype_; }
+  Device device() const override { return device_; }
+  const int64_t* sizes() const override { return sizes_.data(); }
+  const int64_t* strides() const override { return strides_.data(); }
+  int64_t rank() const override { return static_cast<int64_t>(sizes_.size()); }
+  void* data() const override { return memory_->data() + offset_; }
+  int64_t storage_bytes() const override { return static_cast<int64_t>(bytes_); }
+
+ private:
+  const DType dtype_;
+  const std::vector<int64_t> sizes_, strides_;
+  const Device device_;
+  const DeviceMemoryRef memory_;
+  const uint64_t offset_, bytes_;
+};
+
+// What runs take of the device's memory and do not give back. The device is shared, so only what goes while a run lasts is held against
+// it. Looking takes as long as a short run: one run in kEvery is picked at random, and after one that took something the next kWatchful
+// are all looked at. So who takes something in each run is found at the limit, and who does it seldom, on the average, at kEvery times that.
+class TakenMemory {
+ public:
+  void before(const DeviceDriver& driver) {
+    looks_ = --until_look_ == 0;
+    if (looks_) before_ = driver.bytes();
+  }
+  // How much it is by now, if that is more than a plugin may.
+  std::optional<uint64_t> after(const DeviceDriver& driver) {
+    if (!looks_) return {};
+    const DeviceDriver::Bytes now = driver.bytes();
+    if (now.free < before_.free) {
+      taken_ += before_.free - now.free;
+      watchful_ = kWatchful;
+    } else {
+      taken_ -= std::min(taken_, now.free - before_.free);
+    }
+    random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;
+    until_look_ = watchful_ > 0 ? 1 : 1 + (random_ >> 33) % (2 * kEvery - 1);
+    watchful_ -= watchful_ > 0;
+    if (taken_ > std::max(now.all / kShare, kLeast)) return taken_;
+    return {};
+  }
+
+ private:
+  static constexpr uint64_t kEvery = 16, kWatchful = 32, kShare = 64, kLeast = 256 << 20;
+  bool looks_ = false;
+  uint64_t until_look_ = 1, watchful_ = kWatchful, taken_ = 0, random_ = 1;
+  DeviceDriver::Bytes before_;
+};
+
 struct Loaded {
+  std::shared_ptr<DeviceDriver> driver;  // null: on the processor
+  DeviceMemoryRef device_workspace;
   std::shared_ptr<Executable> executable;
   SharedArguments arguments;
   std::vector<TensorRef> weights;
@@ -108,20 +175,68 @@ class Runs {
     const auto at = loaded_.find(id);
     if (at == loaded_.end()) return failure(Status(Code::k_internal, "the worker has no executable of that number"));
     Loaded& l = at->second;
-    const Status status = l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
-                                            static_cast<uint32_t>(l.outputs.size()), l.workspace.get(), 0);
+    if (l.driver) taken_.before(*l.driver);
+    void* const workspace = l.driver && l.device_workspace ? l.device_workspace->data() : l.workspace.get();
+    Status status = l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
+                                      static_cast<uint32_t>(l.outputs.size()), workspace, l.driver ? l.driver->own_stream() : 0);
+    if (l.driver) status = finish(*l.driver, std::move(status));
     Packet nothing;
     return status.ok() ? std::move(nothing) : failure(status);
+  }
+
+  // Its work is done, or the process is: with a device's context that is lost nothing else of it would run either, and the host starts
+  // another.
+  Status finish(const DeviceDriver& driver, Status status) {
+    const Status waited = driver.wait(driver.own_stream());
+    for (const Status* each : {&waited, static_cast<const Status*>(&status)})
+      if (each->code() == Code::k_device_lost) {
+        ::fprintf(stderr, "%s\n", each->message().what.c_str());
+        ::_exit(1);
+      }
+    if (status.ok()) status = waited;
+    const std::optional<uint64_t> taken = taken_.after(driver);
+    if (!taken || !status.ok()) return status;
+    return Status(Code::k_exhausted, "took " + std::to_string(*taken >> 20) + " MiB of the device's memory in its runs and did not give it back");
+  }
+
+  // Memory that the host lends, once however often it is lent.
+  Result<DeviceMemoryRef> open(const DeviceDriver& driver, const LentMemory& lent) {
+    std::weak_ptr<DeviceMemory>& known = opened_[lent.handle];
+    if (DeviceMemoryRef memory = known.lock()) return memory;
+    KRN_TRY_LET(DeviceMemoryRef memory, driver.open(lent.handle, lent.bytes));
+    known = memory;
+    return memory;
+  }
+
+  Status take_lent(const LentRegion& lent, const DeviceDriver& driver, SharedArguments* arguments, std::vector<TensorRef>* weights) {
+    std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
+    KRN_TRY_LET(DeviceMemoryRef block, open(driver, lent.arguments));
+    char* const at = block->data();
+    arguments->lie_in({std::move(block), at});
+    std::vector<DeviceMemoryRef> blocks;
+    for (const LentMemory& each : lent.blocks) {
+      KRN_TRY_LET(DeviceMemoryRef opened, open(driver, each));
+      blocks.push_back(std::move(opened));
+    }
+    for (const LentRegion::Weight& w : lent.weights)
+      weights->push_back(std::make_shared<DeviceTensor>(w.dtype, w.sizes, w.strides, driver.device(), blocks.at(w.block), w.offset, w.bytes));
+    return {};
   }
 
   Result<ExecutableInfo> load(UsedPlugin& plugin, const Question& q, const Packet& packet) {
     UsedDevice* const device = device_of(plugin, q.device);
     if (!device) return Status(Code::k_unsupported, "the plugin does not drive " + q.device + " in its worker");
     Loaded l;
-    KRN_TRY_LET(l.arguments, SharedArguments::of_region(q.region.bytes));
-    KRN_TRY(l.arguments.map(packet.file.get(), room_at(packet)));
     PluginRegion region = q.region;
-    held_.share(&region.weights, packet);
+    const std::optional<LentRegion> lent = lent_of(packet);
+    KRN_TRY_LET(l.arguments, SharedArguments::of_region(q.region.bytes, lent ? device->torch_device() : Device{}));
+    if (lent) {
+      KRN_TRY_LET(l.driver, DeviceDriver::of(device->hardware()));
+      KRN_TRY(take_lent(*lent, *l.driver, &l.arguments, &region.weights));
+    } else {
+      KRN_TRY(l.arguments.map(packet.file.get(), room_at(packet)));
+      held_.share(&region.weights, packet);
+    }
     l.weights = region.weights;
     if (q.artifact) {
       KRN_TRY_LET(l.executable, device->load(region, *q.artifact));
@@ -132,17 +247,23 @@ class Runs {
       l.inputs.push_back(input.weight == kNone ? l.arguments.view(input, KRN_TENSOR_READ_ONLY)
                                                : view_of(*l.weights.at(input.weight), KRN_TENSOR_READ_ONLY));
     for (const SharedArguments::Argument& output : l.arguments.outputs()) l.outputs.push_back(l.arguments.view(output, 0));
-    if (const uint64_t bytes = l.executable->workspace_bytes()) {
+    if (const uint64_t bytes = l.executable->workspace_bytes(); bytes > 0 && l.driver) {
+      KRN_TRY_LET(l.device_workspace, l.driver->allocate(bytes));
+    } else if (bytes > 0) {
       const uint64_t align = std::max<uint64_t>(l.executable->workspace_align(), 64);
       l.workspace.reset(::aligned_alloc(align, (bytes + align - 1) / align * align));
       if (!l.workspace) return Status(Code::k_exhausted, "the worker has no memory for the region's workspace");
     }
-    const ExecutableInfo info = l.executable->info();
+    ExecutableInfo info = l.executable->info();
+    // What a call needs beside the plan's own arrays counts as the region's, here where nobody else sees it.
+    if (l.driver) info.constant_bytes += l.arguments.total_bytes() + l.executable->workspace_bytes();
     loaded_.insert_or_assign(static_cast<uint32_t>(q.id), std::move(l));
     return info;
   }
 
   HeldWeights held_;
+  std::map<DeviceDriver::Handle, std::weak_ptr<DeviceMemory>> opened_;
+  TakenMemory taken_;
   std::map<uint32_t, Loaded> loaded_;
 };
 

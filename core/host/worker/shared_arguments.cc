@@ -13,10 +13,7 @@
 namespace keirin {
 namespace {
 
-constexpr uint64_t kAlign = 64, kLeastZone = 64;
-constexpr unsigned char kPattern = 0xA7;
-
-uint64_t zone_end(uint64_t end) { return (end + kLeastZone + kAlign - 1) / kAlign * kAlign; }
+constexpr uint64_t kDeviceAlign = 512;
 
 Type type_of(const krn_graph& graph, uint32_t value) {
   const krn_gtype* type = krn_graph_value_type(&graph, value);
@@ -32,11 +29,13 @@ uint64_t SharedArguments::place(uint64_t bytes) {
   return offset;
 }
 
-Result<SharedArguments> SharedArguments::of_region(std::span<const uint8_t> region) {
+Result<SharedArguments> SharedArguments::of_region(std::span<const uint8_t> region, Device device) {
   krn_graph graph;
   if (krn_graph_open(region.data(), region.size(), &graph) != 0) return Status(Code::k_corrupt, "the region's bytes do not open");
   const krn_gfunction* function = krn_graph_function(&graph, 0);
   SharedArguments made;
+  made.device_ = device;
+  if (device.kind != Device::kCpu) made.align_ = kDeviceAlign;
   for (uint32_t i = 0; i < function->num_inputs; ++i) {
     const krn_ginput* input = krn_graph_input(&graph, function->first_input + i);
     Argument argument{type_of(graph, input->value)};
@@ -75,19 +74,24 @@ Status SharedArguments::map(int file, uint64_t offset) {
 void SharedArguments::mark_zones() {
   const auto mark = [this](const Argument& a) {
     const uint64_t end = a.offset + a.bytes;
-    if (a.weight == kNone && a.alias == kNone) ::memset(memory() + end, kPattern, zone_end(end) - end);
+    if (a.own()) ::memset(memory() + end, kPattern, zone_end(end) - end);
   };
   std::for_each(inputs_.begin(), inputs_.end(), mark);
   std::for_each(outputs_.begin(), outputs_.end(), mark);
 }
 
 std::string SharedArguments::overrun() const {
-  const auto find = [this](const std::vector<Argument>& arguments, const char* kind) -> std::string {
+  return overrun([this](uint64_t begin, uint64_t) { return memory() + begin; });
+}
+
+std::string SharedArguments::overrun(const std::function<const char*(uint64_t begin, uint64_t end)>& zone) const {
+  const auto find = [&](const std::vector<Argument>& arguments, const char* kind) -> std::string {
     for (size_t i = 0; i < arguments.size(); ++i) {
       const uint64_t end = arguments[i].offset + arguments[i].bytes;
-      const bool own = arguments[i].weight == kNone && arguments[i].alias == kNone;
+      if (!arguments[i].own()) continue;
       const auto spoilt = [](char c) { return static_cast<unsigned char>(c) != kPattern; };
-      if (own && std::any_of(memory() + end, memory() + zone_end(end), spoilt))
+      const char* const at = zone(end, zone_end(end));
+      if (std::any_of(at, at + (zone_end(end) - end), spoilt))
         return std::string("wrote past the end of ") + kind + " " + std::to_string(i);
     }
     return {};
@@ -107,7 +111,7 @@ void SharedArguments::take(const krn_tensor* outputs) const {
 }
 
 krn_tensor SharedArguments::view(const Argument& a, uint32_t flags) const {
-  krn_tensor view = view_of(a.type, {}, flags);
+  krn_tensor view = view_of(a.type, device_, flags);
   view.data = memory() + a.offset;
   view.storage_bytes = a.bytes;
   return view;

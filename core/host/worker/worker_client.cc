@@ -91,6 +91,13 @@ void WorkerClient::forget() {
   running_ = false;
 }
 
+Status WorkerClient::begin() {
+  const std::lock_guard guard(mutex_);
+  Status status = start({Clock::now() + limits_.deadline, nullptr});
+  if (status.ok() || impossible_) return status;
+  return ended(std::move(status), "start", limits_.deadline);
+}
+
 void WorkerClient::end() {
   const std::lock_guard guard(mutex_);
   if (!child_ || owner_ != ::getpid()) return;

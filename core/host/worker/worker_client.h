@@ -42,6 +42,8 @@ class WorkerClient {
   // `impossible` set if there can be none at all; else what the plugin said. One question at a time.
   Result<Packet> ask(const char* stage, const Packet& question, std::chrono::milliseconds deadline,
                      const std::atomic<bool>* cancel = nullptr);
+  // Starts the process, if there is none, for who has to know num_started() before it asks.
+  Status begin();
   // Ends the process, if there is one, after the question that it has. The next question starts another.
   void end();
   bool impossible() const { return impossible_; }

@@ -3,9 +3,11 @@
 // HIP's functions that the AMD plugin and `certify_checks` call, on the host: memory is the host's, and a launch runs on emulated blocks
 // (tests/emulator). A stream that somebody made is a thread, which does what it is given in order and later; stream 0 does everything at
 // once, and neither waits for the other, as with streams that do not block. The device is a gfx942 with waves of 64, or what $STANDIN_ARCH
-// says: gfx1100, with waves of 32. What is given back twice or was never made is refused. Numbers are stated here from HIP's documentation,
-// not taken from the plugin.
+// says: gfx1100, with waves of 32. What is given back twice or was never made is refused. Memory that another process is lent becomes a
+// memory file, which that one finds in /proc. Numbers are stated here from HIP's documentation, not taken from the plugin.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -41,6 +43,7 @@ enum : int {
   kInvalidHandle = 400,
   kNotFound = 500,
   kNotReady = 600,
+  kIllegalAddress = 700,
   kLaunchFailure = 719,
   kCaptureUnsupported = 900,
   kCaptureInvalidated = 901
@@ -256,7 +259,12 @@ int drain() {
 
 // A device's memory is none of the host's allocator's.
 std::mutex g_memory_mutex;
-std::map<void*, size_t> g_memory;  // its pieces, with their bytes
+struct Piece {
+  size_t bytes = 0;
+  int file = -1;        // of one that is lent
+  bool opened = false;  // another process's
+};
+std::map<void*, Piece> g_memory;
 std::atomic<size_t> g_memory_bytes{0};
 
 int allocate(void** memory, size_t bytes) {
@@ -265,22 +273,75 @@ int allocate(void** memory, size_t bytes) {
   if (*memory == MAP_FAILED) return kOutOfMemory;
   std::memset(*memory, 0xff, bytes);  // NaN, as of nobody's memory nothing is known
   const std::lock_guard lock(g_memory_mutex);
-  g_memory.emplace(*memory, whole);
+  g_memory.emplace(*memory, Piece{whole});
   return g_memory_bytes += whole, kOk;
 }
 int give_back(void* memory) {
   if (!memory) return kOk;
-  size_t bytes = 0;
+  Piece piece;
   {
     const std::lock_guard lock(g_memory_mutex);
     const auto at = g_memory.find(memory);
-    if (at == g_memory.end()) return kInvalidValue;
-    bytes = at->second;
+    if (at == g_memory.end() || at->second.opened) return kInvalidValue;
+    piece = at->second;
     g_memory.erase(at);
   }
-  g_memory_bytes -= bytes;
-  return ::munmap(memory, bytes), kOk;
+  g_memory_bytes -= piece.bytes;
+  if (piece.file >= 0) ::close(piece.file);
+  return ::munmap(memory, piece.bytes), kOk;
 }
+
+// What another process opens memory by.
+struct Handle {
+  static constexpr char kMagic[8] = "memory";
+  char magic[8];
+  int process, file;
+  size_t bytes;
+  char rest[40];
+};
+static_assert(sizeof(Handle) == 64);
+
+// Of a whole piece, which becomes a memory file where it lies.
+int lend(Handle* handle, void* memory) {
+  const std::lock_guard lock(g_memory_mutex);
+  const auto at = g_memory.find(memory);
+  if (at == g_memory.end() || at->second.opened) return kInvalidValue;
+  Piece& piece = at->second;
+  if (piece.file < 0) {
+    const int file = ::memfd_create("emulated device", MFD_CLOEXEC);
+    if (file < 0 || ::ftruncate(file, static_cast<off_t>(piece.bytes)) != 0 ||
+        ::pwrite(file, memory, piece.bytes, 0) != static_cast<ssize_t>(piece.bytes) ||
+        ::mmap(memory, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+      return kOutOfMemory;
+    piece.file = file;
+  }
+  *handle = {};
+  std::memcpy(handle->magic, Handle::kMagic, sizeof handle->magic);
+  handle->process = ::getpid();
+  handle->file = piece.file;
+  handle->bytes = piece.bytes;
+  return kOk;
+}
+int open_lent(void** memory, const Handle& handle) {
+  if (std::memcmp(handle.magic, Handle::kMagic, sizeof handle.magic) != 0 || handle.process == ::getpid()) return kInvalidValue;
+  const int file = ::open(("/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file)).c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return kInvalidValue;
+  *memory = ::mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  if (*memory == MAP_FAILED) return kOutOfMemory;
+  const std::lock_guard lock(g_memory_mutex);
+  return g_memory.emplace(*memory, Piece{.bytes = handle.bytes, .opened = true}), kOk;
+}
+int close_lent(void* memory) {
+  const std::lock_guard lock(g_memory_mutex);
+  const auto at = g_memory.find(memory);
+  if (at == g_memory.end() || !at->second.opened) return kInvalidValue;
+  ::munmap(memory, at->second.bytes);
+  return g_memory.erase(at), kOk;
+}
+
+// Where no device has memory.
+bool illegal(const void* memory) { return reinterpret_cast<uintptr_t>(memory) < 4096; }
 
 // A launch's arguments, which are the caller's only until it returns.
 struct Packed {
@@ -383,6 +444,7 @@ STANDIN int hipCtxSetCurrent(Context* context) {
   return current = context, kOk;
 }
 STANDIN const char* hipGetErrorString(int result) {
+  if (result == kIllegalAddress) return "an illegal address";
   return result == kLaunchFailure ? "the emulated blocks did not end" : "refused by the stand-in";
 }
 
@@ -429,7 +491,7 @@ STANDIN int hipFreeAsync(void* memory, Stream* stream) {
   return on(stream, [=] { return give_back(memory); });
 }
 STANDIN int hipMemsetD8Async(void* memory, unsigned char value, size_t bytes, Stream* stream) {
-  return on(stream, [=] { return std::memset(memory, value, bytes), kOk; });
+  return on(stream, [=] { return illegal(memory) ? kIllegalAddress : (std::memset(memory, value, bytes), kOk); });
 }
 STANDIN int hipMemsetD32Async(void* memory, int value, size_t words, Stream* stream) {
   return on(stream, [=] {
@@ -444,6 +506,14 @@ STANDIN int hipMemcpyDtoDAsync(void* to, void* from, size_t bytes, Stream* strea
 STANDIN int hipMemcpyDtoHAsync(void* to, void* from, size_t bytes, Stream* stream) {
   if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
   return stream ? stream->wait() : kOk;
+}
+STANDIN int hipIpcGetMemHandle(Handle* handle, void* memory) { return lend(handle, memory); }
+STANDIN int hipIpcOpenMemHandle(void** memory, Handle handle, unsigned flags) {
+  return flags != 1 ? static_cast<int>(kInvalidValue) : open_lent(memory, handle);
+}
+STANDIN int hipIpcCloseMemHandle(void* memory) {
+  if (const int result = drain()) return result;
+  return close_lent(memory);
 }
 STANDIN int hipMemGetInfo(size_t* free, size_t* all) {
   *all = size_t{1} << 34;
