@@ -111,6 +111,7 @@ std::string g_bus;
 krn_host* g_host = nullptr;
 const krn_host_core* g_core = nullptr;
 const krn_host_consts* g_consts = nullptr;
+const krn_host_memory* g_memory = nullptr;
 
 krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 krn_code fail(krn_err* err, krn_code code, const char* text) {
@@ -349,6 +350,14 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run_in, krn_err* err) {
   }
   if (does == "wild" && g_driver.nvidia) put(stream, reinterpret_cast<void*>(16), 1);
   if (does == "wild" && !g_driver.nvidia) (void)g_driver.fill(reinterpret_cast<void*>(16), 1, 4, stream);
+  if (does == "asks") {  // the host for memory of the device, and writes to it
+    void* block = nullptr;
+    const krn_tensor& x = run.inputs[0];
+    if (g_memory->alloc(g_host, &run.stream, x.device_type, x.device_id, 4096, 64, &block, err) != KRN_STATUS_ok)
+      return fail(err, KRN_STATUS_internal, "the host has no memory of the device");
+    if (g_driver.fill(block, 1, 4096, stream) != 0 || g_driver.wait(stream) != 0) return fail(err, KRN_STATUS_internal, "it is none");
+    g_memory->free(g_host, &run.stream, block);
+  }
   if (does == "leak") {
     size_t free = 0, all = 0;
     void* lost = nullptr;
@@ -396,6 +405,7 @@ const krn_table* KRN_CALL get_table(const char* name, uint32_t major) {
 extern "C" KRN_EXPORT krn_code KRN_CALL krn_plugin_entry(const krn_offer* offer, krn_answer* answer, krn_err*) {
   g_host = offer->host;
   g_core = reinterpret_cast<const krn_host_core*>(offer->get_table(offer->host, "krn.host.core", 1));
+  g_memory = reinterpret_cast<const krn_host_memory*>(offer->get_table(offer->host, "krn.host.memory", 1));
   g_consts = reinterpret_cast<const krn_host_consts*>(offer->get_table(offer->host, "krn.host.consts", 1));
   krn_answer out{};
   out.abi_major = KRN_ABI_MAJOR;

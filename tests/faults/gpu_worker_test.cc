@@ -269,6 +269,14 @@ TEST_F(GpuWorker, ALargeRegionIsLookedAtToo) {
   EXPECT_TRUE(has(status.text(), "wrote past the end of output 0")) << status.text();
 }
 
+TEST_F(GpuWorker, APluginThatAsksForMemoryOfTheDeviceGetsTheWorkers) {
+  const auto host = open(options());
+  const auto made = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok());
+  turn("asks");
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(run(**made, 8).ok());
+}
+
 TEST_F(GpuWorker, WhatAPluginDoesToItsInputsStaysThere) {
   const auto host = open(options());
   const auto made = make(*host->devices()[0], 8);

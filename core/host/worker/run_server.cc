@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "core/host/call/executable.h"
@@ -27,26 +28,6 @@
 
 namespace keirin {
 namespace {
-
-// Slices as LibTorch cuts them, on OpenMP's threads: a plugin's libraries use those, too.
-class RunServices final : public WorkerServices {
- public:
-  void set_num_threads(int threads) override {
-    WorkerServices::set_num_threads(threads);
-#ifdef _OPENMP
-    ::omp_set_num_threads(threads);
-#endif
-  }
-  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
-    const int64_t most = (n + grain - 1) / grain;
-    const int64_t slices = std::min<int64_t>(num_threads(), most);
-    if (slices <= 1) return fn(0, n);
-    const int64_t slice = (n + slices - 1) / slices;
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slices))
-    for (int64_t i = 0; i < slices; ++i)
-      if (i * slice < n) fn(i * slice, std::min(n, (i + 1) * slice));
-  }
-};
 
 // A tensor in memory of a GPU that somebody keeps.
 class DeviceTensor final : public Tensor {
@@ -75,6 +56,51 @@ class DeviceTensor final : public Tensor {
   const DeviceMemoryRef memory_;
   const uint64_t offset_, bytes_;
 };
+
+// Slices as LibTorch cuts them, on OpenMP's threads: a plugin's libraries use those, too. Memory of the GPU whose regions run here.
+class RunServices final : public WorkerServices {
+ public:
+  void serve(std::shared_ptr<DeviceDriver> driver) {
+    const std::lock_guard guard(mutex_);
+    driver_ = std::move(driver);
+  }
+  Result<TensorRef> allocate(const TensorSpec& spec) override {
+    std::shared_ptr<DeviceDriver> driver;
+    {
+      const std::lock_guard guard(mutex_);
+      driver = driver_;
+    }
+    if (!driver || driver->device() != spec.device || spec.dtype != DType::k_u8 || spec.sizes.size() != 1)
+      return WorkerServices::allocate(spec);
+    const auto bytes = static_cast<uint64_t>(spec.sizes[0]);
+    KRN_TRY_LET(DeviceMemoryRef memory, driver->allocate(bytes));
+    return TensorRef(std::make_shared<DeviceTensor>(spec.dtype, spec.sizes, std::vector<int64_t>{1}, spec.device, std::move(memory), 0, bytes));
+  }
+  void set_num_threads(int threads) override {
+    WorkerServices::set_num_threads(threads);
+#ifdef _OPENMP
+    ::omp_set_num_threads(threads);
+#endif
+  }
+  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
+    const int64_t most = (n + grain - 1) / grain;
+    const int64_t slices = std::min<int64_t>(num_threads(), most);
+    if (slices <= 1) return fn(0, n);
+    const int64_t slice = (n + slices - 1) / slices;
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(slices))
+    for (int64_t i = 0; i < slices; ++i)
+      if (i * slice < n) fn(i * slice, std::min(n, (i + 1) * slice));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<DeviceDriver> driver_;
+};
+
+RunServices& services() {
+  static auto* const all = new RunServices;  // never freed: a plugin's thread may still hold it when the process ends
+  return *all;
+}
 
 // What runs take of the device's memory and do not give back. The device is shared, so only what goes while a run lasts is held against
 // it. Looking takes as long as a short run: one run in kEvery is picked at random, and after one that took something the next kWatchful
@@ -232,6 +258,7 @@ class Runs {
     KRN_TRY_LET(l.arguments, SharedArguments::of_region(q.region.bytes, lent ? device->torch_device() : Device{}));
     if (lent) {
       KRN_TRY_LET(l.driver, DeviceDriver::of(device->hardware()));
+      services().serve(l.driver);
       KRN_TRY(take_lent(*lent, *l.driver, &l.arguments, &region.weights));
     } else {
       KRN_TRY(l.arguments.map(packet.file.get(), room_at(packet)));
@@ -270,9 +297,8 @@ class Runs {
 }  // namespace
 
 int serve_run(int channel) {
-  static RunServices services;
   static Runs* const runs = new Runs;  // never freed: nothing of a plugin's is released when the process ends
-  return serve_plugin(channel, KRN_ROLE_RUN, services,
+  return serve_plugin(channel, KRN_ROLE_RUN, services(),
                       [](UsedPlugin& plugin, const Packet& packet) { return runs->answer(plugin, packet); });
 }
 
