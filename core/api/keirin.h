@@ -64,7 +64,7 @@ struct LoadOptions {
   // draws random numbers, which only compile() decides. never: what earlier processes decided is used, and nothing is compiled.
   std::string compile = "now";
   std::string plans = "on";      // what plans are for at first: Model::set_plans
-  std::string run_in;            // process or worker: one process away, where a crash costs a call's time (CPU); empty: $KEIRIN_RUN_IN
+  std::string run_in;            // process or worker: one process away, where a crash costs a call's time; empty: $KEIRIN_RUN_IN
   std::string cache_dir;         // empty: $KEIRIN_CACHE or the user's cache folder
   std::string trust = "own";     // of a bundle (keirin build): native: its code may be used whoever made it; own: this user with this cache
   std::vector<std::string> plugin_paths;  // absolute, of libraries or folders that are there
