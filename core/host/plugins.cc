@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <map>
+#include <thread>
 
 #include "core/base/files.h"
 #include "core/host/call/device.h"
@@ -272,8 +273,12 @@ class Host final : public PluginHost {
 
   std::shared_ptr<RunProcesses> run_worker_for(const Candidate& c, const UsedDevice& device) {
     if (options_.run_in == RunIn::kProcess) return nullptr;
-    return std::make_shared<RunProcesses>(worker_plugin(c), WorkerLimits{options_.compile_deadline, options_.compile_memory_bytes, false},
-                                          options_.run_deadline, device.torch_device().kind == Device::kCpu ? nullptr : &device.hardware());
+    WorkerLimits limits{options_.compile_deadline, options_.compile_memory_bytes, false};
+    const HardwareItem* const gpu = device.torch_device().kind == Device::kCpu ? nullptr : &device.hardware();
+    // Waking a thread can take as long as ten short runs. On the processor the threads that look would stand in the way of those that
+    // compute, and so they do where there are few.
+    if (gpu) limits.looks = std::chrono::microseconds(std::thread::hardware_concurrency() >= 4 ? 200 : 20);
+    return std::make_shared<RunProcesses>(worker_plugin(c), limits, options_.run_deadline, gpu);
   }
 
   Status load(const Candidate& c) {

@@ -150,7 +150,8 @@ void put_lent(const LentRegion& lent, Packet* packet) {
   for (const LentMemory& block : lent.blocks) blocks.push_back(memory(block));
   for (const LentRegion::Weight& w : lent.weights)
     weights.push_back({static_cast<int>(w.dtype), w.sizes, w.strides, w.block, w.offset, w.bytes});
-  packet->head["lent"] = {{"arguments", memory(lent.arguments)}, {"blocks", std::move(blocks)}, {"weights", std::move(weights)}};
+  const json event = lent.event ? json(*lent.event) : json();
+  packet->head["lent"] = {{"arguments", memory(lent.arguments)}, {"event", event}, {"blocks", std::move(blocks)}, {"weights", std::move(weights)}};
 }
 
 std::optional<LentRegion> lent_of(const Packet& packet) {
@@ -159,6 +160,7 @@ std::optional<LentRegion> lent_of(const Packet& packet) {
   const auto memory = [](const json& m) { return LentMemory{m.at(0), m.at(1)}; };
   LentRegion lent;
   lent.arguments = memory(at->at("arguments"));
+  if (const json& event = at->at("event"); !event.is_null()) lent.event = event.get<DeviceDriver::Handle>();
   for (const json& block : at->at("blocks")) lent.blocks.push_back(memory(block));
   for (const json& w : at->at("weights"))
     lent.weights.push_back({static_cast<DType>(w.at(0).get<int>()), w.at(1), w.at(2), w.at(3), w.at(4), w.at(5)});

@@ -35,6 +35,7 @@ struct LentRegion {
     uint64_t offset, bytes;
   };
   LentMemory arguments;
+  std::optional<DeviceDriver::Handle> event;  // when a run's inputs are there; none: they are when it is asked for
   std::vector<LentMemory> blocks;
   std::vector<Weight> weights;  // by weight id
 };

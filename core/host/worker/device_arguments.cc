@@ -25,7 +25,9 @@ Result<std::unique_ptr<DeviceArguments>> DeviceArguments::make(std::shared_ptr<c
   KRN_TRY(driver->fill(block->data(), SharedArguments::kPattern, block->bytes(), driver->own_stream()));
   KRN_TRY(driver->wait(driver->own_stream()));
   layout.lie_in({block, block->data()});
-  return std::unique_ptr<DeviceArguments>(new DeviceArguments(std::move(driver), std::move(layout), std::move(block)));
+  std::unique_ptr<DeviceArguments> made(new DeviceArguments(std::move(driver), std::move(layout), std::move(block)));
+  if (Result<DeviceDriver::Handle> event = made->there_.lend(); event.ok()) made->event_ = *event;
+  return made;
 }
 
 Status DeviceArguments::put(const krn_tensor* inputs, uint64_t stream) {
@@ -34,7 +36,7 @@ Status DeviceArguments::put(const krn_tensor* inputs, uint64_t stream) {
     const SharedArguments::Argument& a = layout_.inputs()[i];
     KRN_TRY(driver_->copy(layout_.memory() + a.offset, inputs[i].data, a.bytes, stream));
   }
-  return driver_->wait(stream);
+  return event_ ? there_.reached_by(stream) : driver_->wait(stream);
 }
 
 Status DeviceArguments::take(const krn_tensor* outputs, uint64_t stream) {

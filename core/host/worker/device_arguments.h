@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +24,11 @@ class DeviceArguments {
   const SharedArguments& layout() const { return layout_; }
   const DeviceMemory& block() const { return *block_; }
 
-  // Copies inputs in, when what an earlier run left was copied out, and waits for them.
+  // Copies inputs in, when what an earlier run left was copied out. The worker's stream waits for them by inputs_are_there(), or, where
+  // the driver shares no events, this call does.
   Status put(const krn_tensor* inputs, uint64_t stream);
+  const std::optional<DeviceDriver::Handle>& inputs_are_there() const { return event_; }
+  bool device_is_busy() const { return !there_.is_reached(); }  // the inputs of the last run are not there yet
   // Copies outputs out; not before the worker has answered.
   Status take(const krn_tensor* outputs, uint64_t stream);
   // What was written past its end, in words; empty if nothing was, or if it is not this run's turn to be looked at: the first runs are, and
@@ -34,12 +38,13 @@ class DeviceArguments {
 
  private:
   DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block)
-      : driver_(std::move(driver)), layout_(std::move(layout)), block_(std::move(block)), taken_(driver_) {}
+      : driver_(std::move(driver)), layout_(std::move(layout)), block_(std::move(block)), there_(driver_), taken_(driver_) {}
 
   const std::shared_ptr<const DeviceDriver> driver_;
   const SharedArguments layout_;
   const DeviceMemoryRef block_;
-  DeviceDriver::Point taken_;
+  DeviceDriver::Point there_, taken_;
+  std::optional<DeviceDriver::Handle> event_;
   uint64_t runs_ = 0;
   std::vector<char> seen_;
 };

@@ -30,6 +30,9 @@
   X(wait, int(void*), "cuStreamSynchronize", "hipStreamSynchronize")                                                \
   X(recorded, int(void*, int*), "cuStreamIsCapturing", "hipStreamIsCapturing")                                      \
   X(make_event, int(void**, unsigned), "cuEventCreate", "hipEventCreateWithFlags")                                  \
+  X(lend_event, int(DeviceDriver::Handle*, void*), "cuIpcGetEventHandle", "hipIpcGetEventHandle")                   \
+  X(open_event, int(void**, DeviceDriver::Handle), "cuIpcOpenEventHandle", "hipIpcOpenEventHandle")                 \
+  X(query, int(void*), "cuEventQuery", "hipEventQuery")                                                             \
   X(end_event, int(void*), "cuEventDestroy_v2", "hipEventDestroy")                                                  \
   X(record, int(void*, void*), "cuEventRecord", "hipEventRecord")                                                   \
   X(await, int(void*, void*, unsigned), "cuStreamWaitEvent", "hipStreamWaitEvent")                                  \
@@ -40,8 +43,8 @@ namespace keirin {
 namespace {
 
 // Numbers that both drivers have alike.
-enum : int { kSuccess = 0, kNoMemory = 2, kRelaxed = 2 };
-enum : unsigned { kLazyPeerAccess = 1, kUntimed = 2, kBlocking = 0 };
+enum : int { kSuccess = 0, kNoMemory = 2, kRelaxed = 2, kNotReady = 600 };
+enum : unsigned { kLazyPeerAccess = 1, kUntimed = 2, kInterprocess = 4, kBlocking = 0 };
 // After these nothing more comes of the context: errors of memory, illegal addresses and instructions, a launch that timed out or failed.
 constexpr int kLosing[] = {214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
 
@@ -207,17 +210,42 @@ DeviceDriver::Point::~Point() {
   (void)driver_->functions_->end_event(event_);
 }
 
+Status DeviceDriver::Point::make(unsigned flags) {
+  if (event_) return {};
+  return driver_->failed(driver_->functions_->make_event(&event_, kUntimed | flags), "making an event");
+}
+
 Status DeviceDriver::Point::reached_by(uint64_t stream) {
   const Use use(*driver_);
-  if (!event_) KRN_TRY(driver_->failed(driver_->functions_->make_event(&event_, kUntimed), "making an event"));
+  KRN_TRY(make(0));
   stream_ = stream;
   return driver_->failed(driver_->functions_->record(event_, pointer(stream)), "recording an event");
 }
 
 Status DeviceDriver::Point::awaited_by(uint64_t stream) const {
-  if (!event_ || stream_ == stream) return {};
+  if (!event_ || (!opened_ && stream_ == stream)) return {};
   const Use use(*driver_);
   return driver_->failed(driver_->functions_->await(pointer(stream), event_, 0), "waiting for an event");
+}
+
+bool DeviceDriver::Point::is_reached() const {
+  if (!event_) return true;
+  const Use use(*driver_);
+  return driver_->functions_->query(event_) != kNotReady;
+}
+
+Result<DeviceDriver::Handle> DeviceDriver::Point::lend() {
+  const Use use(*driver_);
+  Handle handle{};
+  KRN_TRY(make(kInterprocess));
+  KRN_TRY(driver_->failed(driver_->functions_->lend_event(&handle, event_), "sharing an event with another process"));
+  return handle;
+}
+
+Status DeviceDriver::Point::open(const Handle& handle) {
+  const Use use(*driver_);
+  opened_ = true;
+  return driver_->failed(driver_->functions_->open_event(&event_, handle), "opening another process's event");
 }
 
 }  // namespace keirin

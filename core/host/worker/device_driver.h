@@ -69,11 +69,17 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
     Point(const Point&) = delete;
     Status reached_by(uint64_t stream);       // where that stream stands now
     Status awaited_by(uint64_t stream) const;  // nothing, if no stream is to reach it or that one itself is
+    bool is_reached() const;
+    // Another process's streams wait for it, too, where it opens it. Before it is first reached.
+    Result<Handle> lend();
+    Status open(const Handle& handle);
 
    private:
     const std::shared_ptr<const DeviceDriver> driver_;
+    Status make(unsigned flags);
     void* event_ = nullptr;
     uint64_t stream_ = 0;
+    bool opened_ = false;  // another process's
   };
 
   // Of the device, which others use too; 0 where the driver does not tell.

@@ -190,6 +190,7 @@ Result<LentRegion> RemoteExecutable::lend(RunProcess& process, Place* place) {
   const DeviceMemory& block = place->on_device->block();
   KRN_TRY_LET(lent.arguments.handle, driver_->lend(block));
   lent.arguments.bytes = block.bytes();
+  lent.event = place->on_device->inputs_are_there();
   std::vector<const DeviceMemory*> blocks;
   for (size_t i = 0; i < place->weights.size(); ++i) {
     const LentWeight& copy = *place->weights[i];
@@ -232,14 +233,14 @@ Status RemoteExecutable::run_once(RunProcess& process, Place& place, const krn_t
   return {};
 }
 
-// The stream waits for nothing of the worker's: it is asked when the inputs are there, and has waited for its own work when it answers. So
-// whatever becomes of it, nothing that this process's device was given waits for it.
+// The stream waits for nothing of the worker's, which has waited for its own work when it answers. So whatever becomes of it, nothing that
+// this process's device was given waits for it.
 Status RemoteExecutable::run_on_device(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs,
                                        uint64_t stream) {
   KRN_TRY(place.on_device->put(inputs, stream));
-  Packet question;
-  question.number = place.id;
-  Result<Packet> answer = process.client.ask("run", question, workers_->run_deadline);
+  Result<Packet> answer = process.client.ask("run", place.id, workers_->run_deadline);
+  if (answer.status().code() == Code::k_timeout && place.on_device->device_is_busy())
+    return Status(Code::k_exhausted, "the device was busy with other work for as long as a run may take, so that none began");
   // What it has of the device's memory beyond its share goes back with it.
   if (answer.status().code() == Code::k_exhausted) process.client.end();
   KRN_TRY(std::move(answer).status());

@@ -137,6 +137,7 @@ class TakenMemory {
 
 struct Loaded {
   std::shared_ptr<DeviceDriver> driver;  // null: on the processor
+  std::unique_ptr<DeviceDriver::Point> inputs_are_there;  // null: they are when a run is asked for
   DeviceMemoryRef device_workspace;
   std::shared_ptr<Executable> executable;
   SharedArguments arguments;
@@ -203,6 +204,8 @@ class Runs {
     Loaded& l = at->second;
     if (l.driver) taken_.before(*l.driver);
     void* const workspace = l.driver && l.device_workspace ? l.device_workspace->data() : l.workspace.get();
+    if (l.inputs_are_there)
+      if (Status status = l.inputs_are_there->awaited_by(l.driver->own_stream()); !status.ok()) return failure(status);
     Status status = l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
                                       static_cast<uint32_t>(l.outputs.size()), workspace, l.driver ? l.driver->own_stream() : 0);
     if (l.driver) status = finish(*l.driver, std::move(status));
@@ -260,6 +263,10 @@ class Runs {
       KRN_TRY_LET(l.driver, DeviceDriver::of(device->hardware()));
       services().serve(l.driver);
       KRN_TRY(take_lent(*lent, *l.driver, &l.arguments, &region.weights));
+      if (lent->event) {
+        l.inputs_are_there = std::make_unique<DeviceDriver::Point>(l.driver);
+        KRN_TRY(l.inputs_are_there->open(*lent->event));
+      }
     } else {
       KRN_TRY(l.arguments.map(packet.file.get(), room_at(packet)));
       held_.share(&region.weights, packet);

@@ -81,12 +81,17 @@ Status WorkerClient::start(const Patience& patience) {
   hello.head = {{"library", plugin_.identity.library}, {"guid", plugin_.identity.guid_text},
                 {"version", plugin_.identity.version}, {"plugin", plugin_.name},
                 {"hardware", hardware_json(plugin_.hardware)}, {"memory_bytes", memory_limit()},
-                {"threads", plugin_.num_threads},      {"gives_way", static_cast<int>(how)}};
+                {"threads", plugin_.num_threads},      {"gives_way", static_cast<int>(how)},
+                {"looks_us", limits_.looks.count()}};
+  if (limits_.looks.count() > 0) {
+    KRN_TRY_LET(bell_, Bell::make(limits_.looks, &hello.file));
+  }
   return send_packet(channel_.get(), hello, patience);
 }
 
 void WorkerClient::forget() {
   child_.reset();
+  bell_.reset();
   channel_ = Descriptor();
   running_ = false;
 }
@@ -132,10 +137,45 @@ Result<Packet> WorkerClient::ask(const char* stage, const Packet& question, mill
   if (!status.ok() && impossible_) return status;
   if (status.ok()) status = send_packet(channel_.get(), question, patience);
   if (!status.ok()) return ended(std::move(status), stage, deadline);
-  Result<Packet> answer = receive_packet(channel_.get(), kMaxAnswerBytes, patience);
-  if (!answer.ok()) return ended(std::move(answer).status(), stage, deadline);
+  return receive(stage, deadline, patience);
+}
+
+Result<Packet> WorkerClient::ask(const char* stage, uint32_t number, milliseconds deadline) {
+  Packet question;
+  question.number = number;
+  {
+    const std::lock_guard guard(mutex_);
+    if (bell_ && child_ && owner_ == ::getpid()) {
+      const Patience patience{Clock::now() + deadline, nullptr};
+      Packet ring;
+      ring.number = Bell::kRings;
+      if (bell_->ask(number)) {
+        if (Status status = send_packet(channel_.get(), ring, patience); !status.ok()) return ended(std::move(status), stage, deadline);
+      }
+      for (std::optional<Bell::Answered> how = bell_->look_for_answer();; how = bell_->answer()) {
+        if (how == Bell::Answered::kDone) return Packet();
+        Result<Packet> packet = receive_packet(channel_.get(), kMaxAnswerBytes, patience);
+        if (!packet.ok()) return ended(std::move(packet).status(), stage, deadline);
+        if (packet->number == Bell::kRings) continue;
+        return answer_of(std::move(*packet), stage, deadline);
+      }
+    }
+  }
+  return ask(stage, question, deadline);
+}
+
+// What comes through the channel; who rings about an answer that was seen is not meant.
+Result<Packet> WorkerClient::receive(const char* stage, milliseconds deadline, const Patience& patience) {
+  for (;;) {
+    Result<Packet> answer = receive_packet(channel_.get(), kMaxAnswerBytes, patience);
+    if (!answer.ok()) return ended(std::move(answer).status(), stage, deadline);
+    if (answer->number != Bell::kRings) return answer_of(std::move(*answer), stage, deadline);
+  }
+}
+
+Result<Packet> WorkerClient::answer_of(Packet answer, const char* stage, milliseconds deadline) {
   try {
-    if (answer->head.contains("status")) return status_from_json(answer->head.at("status"));
+    if (answer.head.contains("status")) return status_from_json(answer.head.at("status"));
   } catch (const nlohmann::json::exception&) {
     return ended(Status(Code::k_corrupt, "answered what could not be read"), stage, deadline);
   }

@@ -12,6 +12,7 @@
 #include "core/base/background.h"
 #include "core/host/call/session.h"
 #include "core/host/find/hardware.h"
+#include "core/host/worker/bell.h"
 #include "core/host/worker/channel.h"
 #include "core/host/worker/child_process.h"
 
@@ -30,6 +31,7 @@ struct WorkerLimits {
   std::chrono::milliseconds deadline{120000};  // of one question
   uint64_t memory_bytes = 0;                   // private memory of the process; 0: half of the machine's
   bool background = false;                     // it gives way to whatever else wants the processor
+  std::chrono::microseconds looks{0};          // that host and worker look for each other's word before they sleep (bell.h); 0: never
 };
 
 class WorkerClient {
@@ -44,6 +46,8 @@ class WorkerClient {
                      const std::atomic<bool>* cancel = nullptr);
   // Starts the process, if there is none, for who has to know num_started() before it asks.
   Status begin();
+  // The same for a question that is a number alone, by the bell where there is one.
+  Result<Packet> ask(const char* stage, uint32_t number, std::chrono::milliseconds deadline);
   // Ends the process, if there is one, after the question that it has. The next question starts another.
   void end();
   bool impossible() const { return impossible_; }
@@ -55,7 +59,9 @@ class WorkerClient {
 
  private:
   Status start(const Patience& patience);
+  Result<Packet> receive(const char* stage, std::chrono::milliseconds deadline, const Patience& patience);
   void forget();  // what is left of a process that was ended
+  Result<Packet> answer_of(Packet answer, const char* stage, std::chrono::milliseconds deadline);
   Status ended(Status status, const char* stage, std::chrono::milliseconds deadline);
   uint64_t memory_limit() const;
 
@@ -66,6 +72,7 @@ class WorkerClient {
   std::mutex mutex_;  // guards what follows
   std::optional<ChildProcess> child_;
   Descriptor channel_;
+  std::unique_ptr<Bell> bell_;  // null: none
   GiveWay gives_way_ = GiveWay::kNot;  // the process there is
   pid_t owner_ = 0;  // the process that started it: a forked copy of the host starts its own
   std::atomic<uint64_t> num_started_{0};

@@ -7,9 +7,11 @@
 
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "core/base/background.h"
+#include "core/host/worker/bell.h"
 #include "core/host/worker/worker_words.h"
 
 namespace keirin {
@@ -55,6 +57,19 @@ Result<std::shared_ptr<UsedPlugin>> open_plugin(const json& hello, uint32_t role
   return std::make_shared<UsedPlugin>(manifest, std::move(session), host, std::move(hardware));
 }
 
+Packet numbered(uint32_t number) {
+  Packet packet;
+  packet.number = number;
+  return packet;
+}
+
+// An empty reply is a word; any other one a packet, which wakes the host by itself.
+bool answer_by_bell(Bell& bell, int channel, const Packet& reply) {
+  if (reply.head.is_null()) return !bell.answer(Bell::Answered::kDone) || send_packet(channel, numbered(Bell::kRings), {}).ok();
+  (void)bell.answer(Bell::Answered::kPacket);
+  return send_packet(channel, reply, {}).ok();
+}
+
 }  // namespace
 
 UsedDevice* device_of(UsedPlugin& plugin, const std::string& uid) {
@@ -78,10 +93,21 @@ int serve_plugin(int channel, uint32_t role, TensorServices& services, const Ans
   try {
     limit(hello->head.at("memory_bytes"));
     give_way(static_cast<GiveWay>(hello->head.at("gives_way").get<int>()));
+    std::unique_ptr<Bell> bell;
+    if (const std::chrono::microseconds looks(hello->head.at("looks_us").get<int64_t>()); looks.count() > 0) {
+      Result<std::unique_ptr<Bell>> opened = Bell::open(looks, hello->file.get());
+      if (!opened.ok()) return 2;
+      bell = std::move(*opened);
+    }
     plugin = open_plugin(hello->head, role, services);
     for (;;) {
+      if (const std::optional<uint32_t> number = bell ? bell->look_for_question() : std::nullopt) {
+        if (!answer_by_bell(*bell, channel, plugin.ok() ? answer(**plugin, numbered(*number)) : failure(plugin.status()))) break;
+        continue;
+      }
       Result<Packet> question = receive_packet(channel, kMaxQuestionBytes, forever);
       if (!question.ok()) break;
+      if (question->number == Bell::kRings) continue;
       const Packet reply = plugin.ok() ? answer(**plugin, *question) : failure(plugin.status());
       if (!send_packet(channel, reply, forever).ok()) break;
     }

@@ -145,22 +145,68 @@ class Stream {
   bool broken_ = false;  // somebody did what cannot be recorded
 };
 
+// What another process opens memory, or an event, by: a memory file that it finds in /proc.
+struct Handle {
+  char kind[8];
+  int process, file;
+  size_t bytes;
+  char rest[40];
+};
+static_assert(sizeof(Handle) == 64);
+
+Handle handle_of(const char (&kind)[8], int file, size_t bytes) {
+  Handle handle{};
+  std::memcpy(handle.kind, kind, sizeof handle.kind);
+  handle.process = ::getpid(), handle.file = file, handle.bytes = bytes;
+  return handle;
+}
+// Another process's, mapped here; null if it is none.
+void* map_lent(const char (&kind)[8], const Handle& handle) {
+  if (std::memcmp(handle.kind, kind, sizeof handle.kind) != 0 || handle.process == ::getpid()) return nullptr;
+  const int file = ::open(("/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file)).c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  void* const at = ::mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ::close(file);
+  return at == MAP_FAILED ? nullptr : at;
+}
+
+// How often a stream was asked to reach an event, and which of these it has reached. Of one that two processes have it lies in a memory
+// file, at which who waits has to look again and again.
 class Event {
  public:
-  uint64_t promise() { return ++promised_; }
+  explicit Event(bool for_processes) {
+    if (!for_processes) return;
+    file_ = ::memfd_create("emulated event", MFD_CLOEXEC);
+    if (file_ < 0 || ::ftruncate(file_, sizeof(Counts)) != 0) std::abort();
+    shared_ = static_cast<Counts*>(::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
+  }
+  explicit Event(void* lent) : shared_(static_cast<Counts*>(lent)) {}
+  ~Event() {
+    if (shared_) ::munmap(shared_, sizeof(Counts));
+    if (file_ >= 0) ::close(file_);
+  }
+  static Event* open(const Handle& handle) {
+    void* const at = map_lent(kKind, handle);
+    return at ? new Event(at) : nullptr;
+  }
+  bool lend(Handle* handle) const {
+    if (file_ < 0) return false;
+    return *handle = handle_of(kKind, file_, sizeof(Counts)), true;
+  }
+
+  uint64_t promise() { return ++counts().promised; }
   void reach(uint64_t number) {
     const std::lock_guard lock(mutex_);
-    reached_ = number, at_ = std::chrono::steady_clock::now();
+    counts().reached = number, at_ = std::chrono::steady_clock::now();
     changed_.notify_all();
   }
-  uint64_t promised() const { return promised_; }
-  bool reached() {
-    const std::lock_guard lock(mutex_);
-    return reached_ >= promised_;
-  }
+  uint64_t promised() { return counts().promised; }
+  bool reached() { return counts().reached >= counts().promised; }
   void wait(uint64_t number) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_ >= number; });
+    const auto is_there = [&] { return counts().reached >= number; };
+    if (!shared_) return changed_.wait(lock, is_there);
+    while (!is_there()) changed_.wait_for(lock, std::chrono::microseconds(20));
   }
   std::chrono::steady_clock::time_point at() {
     const std::lock_guard lock(mutex_);
@@ -168,10 +214,17 @@ class Event {
   }
 
  private:
-  std::atomic<uint64_t> promised_{0};
-  std::mutex mutex_;
+  static constexpr char kKind[8] = "event";
+  struct Counts {
+    std::atomic<uint64_t> promised{0}, reached{0};
+  };
+  Counts& counts() { return shared_ ? *shared_ : own_; }
+
+  Counts own_;
+  Counts* shared_ = nullptr;
+  int file_ = -1;
+  std::mutex mutex_;  // guards at_, and what is waited for
   std::condition_variable changed_;
-  uint64_t reached_ = 0;
   std::chrono::steady_clock::time_point at_;
 };
 
@@ -291,15 +344,7 @@ int give_back(void* memory) {
   return ::munmap(memory, piece.bytes), kOk;
 }
 
-// What another process opens memory by.
-struct Handle {
-  static constexpr char kMagic[8] = "memory";
-  char magic[8];
-  int process, file;
-  size_t bytes;
-  char rest[40];
-};
-static_assert(sizeof(Handle) == 64);
+constexpr char kMemory[8] = "memory";
 
 // Of a whole piece, which becomes a memory file where it lies.
 int lend(Handle* handle, void* memory) {
@@ -315,20 +360,10 @@ int lend(Handle* handle, void* memory) {
       return kOutOfMemory;
     piece.file = file;
   }
-  *handle = {};
-  std::memcpy(handle->magic, Handle::kMagic, sizeof handle->magic);
-  handle->process = ::getpid();
-  handle->file = piece.file;
-  handle->bytes = piece.bytes;
-  return kOk;
+  return *handle = handle_of(kMemory, piece.file, piece.bytes), kOk;
 }
 int open_lent(void** memory, const Handle& handle) {
-  if (std::memcmp(handle.magic, Handle::kMagic, sizeof handle.magic) != 0 || handle.process == ::getpid()) return kInvalidValue;
-  const int file = ::open(("/proc/" + std::to_string(handle.process) + "/fd/" + std::to_string(handle.file)).c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return kInvalidValue;
-  *memory = ::mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  ::close(file);
-  if (*memory == MAP_FAILED) return kOutOfMemory;
+  if (!(*memory = map_lent(kMemory, handle))) return kInvalidValue;
   const std::lock_guard lock(g_memory_mutex);
   return g_memory.emplace(*memory, Piece{.bytes = handle.bytes, .opened = true}), kOk;
 }
@@ -575,8 +610,15 @@ STANDIN int hipGraphInstantiateWithFlags(Graph** ready, Graph* graph, unsigned l
 STANDIN int hipGraphLaunch(Graph* graph, Stream* stream) { return World::get().knows(stream) ? stream->give(*graph) : kInvalidHandle; }
 
 STANDIN int hipEventCreateWithFlags(Event** event, unsigned flags) {
-  if (!current || (flags & ~2u) != 0) return kInvalidValue;
-  return *event = World::get().add(new Event), kOk;
+  if (!current || (flags & ~6u) != 0 || flags == 4) return kInvalidValue;
+  return *event = World::get().add(new Event((flags & 4) != 0)), kOk;
+}
+STANDIN int hipIpcGetEventHandle(Handle* handle, Event* event) {
+  return World::get().knows(event) && event->lend(handle) ? kOk : kInvalidValue;
+}
+STANDIN int hipIpcOpenEventHandle(Event** event, Handle handle) {
+  Event* const opened = Event::open(handle);
+  return opened ? (*event = World::get().add(opened), kOk) : static_cast<int>(kInvalidValue);
 }
 STANDIN int hipEventDestroy(Event* event) {
   if (!World::get().take(event)) return kInvalidHandle;
