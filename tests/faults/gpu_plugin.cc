@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin on a GPU that does in a run what the word in the file $KEIRIN_FAULT_SWITCH says, or else what it should: relu and add of dense f32.
-// On NVIDIA's driver its work is kernels, written in PTX; on the emulated HIP (tests/standin/emulated), whose memory the host reaches, it is
-// calls on the stream.
+// A plugin on a GPU that does in a run what the word in the file $KEIRIN_FAULT_SWITCH says, or else what it should: relu and add of dense
+// f32. On NVIDIA's driver its work is kernels, written in PTX; on the emulated HIP (tests/standin/emulated), whose memory the host reaches,
+// it is calls on the stream.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -170,7 +170,9 @@ namespace {
 
 // ---- krn.plugin, krn.device
 
-krn_code KRN_CALL initialize(const krn_config*, krn_plugin** out, krn_err*) { return *out = reinterpret_cast<krn_plugin*>(1), KRN_STATUS_ok; }
+krn_code KRN_CALL initialize(const krn_config*, krn_plugin** out, krn_err*) {
+  return *out = reinterpret_cast<krn_plugin*>(1), KRN_STATUS_ok;
+}
 krn_code KRN_CALL shutdown(krn_plugin*, krn_err*) { return KRN_STATUS_ok; }
 krn_code KRN_CALL describe_plugin(const krn_sink* sink, krn_err*) { return sink->write(sink->ctx, "licence=Apache-2.0\n", 19); }
 
@@ -224,7 +226,8 @@ bool takes(const krn_graph& graph, const krn_gnode& node) {
   if ((node.op != kRelu && node.op != kAdd) || type->dtype != kF32) return false;
   for (uint32_t k = 0; k < node.num_operands; ++k) {
     const krn_gtype* const other = krn_graph_value_type(&graph, krn_graph_operand(&graph, &node, k));
-    if (other->rank != type->rank || memcmp(krn_graph_sizes(&graph, other), krn_graph_sizes(&graph, type), 8u * type->rank) != 0) return false;
+    const size_t bytes = sizeof(int64_t) * static_cast<size_t>(type->rank);
+    if (other->rank != type->rank || memcmp(krn_graph_sizes(&graph, other), krn_graph_sizes(&graph, type), bytes) != 0) return false;
   }
   return true;
 }
@@ -274,8 +277,8 @@ krn_code make(const krn_region* region_in, krn_exec** out, krn_err* err) {
   return *out = made, KRN_STATUS_ok;
 }
 
-krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*, const krn_options* options_in, krn_exec** out, krn_err* err) {
-  if (read(options_in).candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
+krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*, const krn_options* options, krn_exec** out, krn_err* err) {
+  if (read(options).candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
   return make(region, out, err);
 }
 void KRN_CALL retain(krn_exec*) {}
@@ -382,7 +385,9 @@ krn_code KRN_CALL check(krn_dev*, krn_span token, uint32_t* out, krn_err*) {
   *out = token.size == strlen(kToken) && memcmp(token.data, kToken, token.size) == 0 ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
   return KRN_STATUS_ok;
 }
-krn_code KRN_CALL load(krn_dev*, const krn_region* region, krn_span, krn_span, krn_exec** out, krn_err* err) { return make(region, out, err); }
+krn_code KRN_CALL load(krn_dev*, const krn_region* region, krn_span, krn_span, krn_exec** out, krn_err* err) {
+  return make(region, out, err);
+}
 
 constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, describe_plugin};
 constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, close_device, health, nullptr};

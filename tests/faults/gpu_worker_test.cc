@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -329,6 +331,23 @@ TEST_F(GpuWorker, AWorkerThatSomebodyKilledAccusesNobodyForGood) {
   EXPECT_TRUE(read_bad_records(*cache_).empty());
   std::this_thread::sleep_for(milliseconds(1100));
   EXPECT_TRUE(run(**first, 8).ok()) << "after a rest";
+}
+
+TEST_F(GpuWorker, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
+  const auto host = open(options());
+  auto made = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(run(**made, 8).ok());
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const Status status = (*made)->run(nullptr, 0, nullptr, 0, nullptr, 0);
+    *made = nullptr;
+    ::_exit(status.ok() ? 3 : 0);
+  }
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(run(**made, 8).ok());
 }
 
 TEST_F(GpuWorker, CallsOfManyThreadsAndStreamsAreRight) {

@@ -2,8 +2,8 @@
 //
 // Two words that host and worker share beside their channel, so that a run which takes microseconds is asked for and answered without
 // either going to sleep: each looks at the other's word for a moment before it waits at the channel, and rings there for one that has
-// stopped looking. For workers of GPUs, whose host would look at the device meanwhile anyway. Neither trusts what the other wrote: a word is
-// compared and nothing else.
+// stopped looking. For workers of GPUs, whose host would look at the device meanwhile anyway. Neither trusts what the other wrote: a word
+// is compared and nothing else.
 #pragma once
 
 #include <atomic>

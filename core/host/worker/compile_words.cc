@@ -151,7 +151,10 @@ void put_lent(const LentRegion& lent, Packet* packet) {
   for (const LentRegion::Weight& w : lent.weights)
     weights.push_back({static_cast<int>(w.dtype), w.sizes, w.strides, w.block, w.offset, w.bytes});
   const json event = lent.event ? json(*lent.event) : json();
-  packet->head["lent"] = {{"arguments", memory(lent.arguments)}, {"event", event}, {"blocks", std::move(blocks)}, {"weights", std::move(weights)}};
+  packet->head["lent"] = {{"arguments", memory(lent.arguments)},
+                          {"event", event},
+                          {"blocks", std::move(blocks)},
+                          {"weights", std::move(weights)}};
 }
 
 std::optional<LentRegion> lent_of(const Packet& packet) {

@@ -96,7 +96,10 @@ Result<std::shared_ptr<DeviceDriver>> DeviceDriver::of(const HardwareItem& item)
   static auto* const known = new std::map<std::string, std::shared_ptr<DeviceDriver>>;  // for the life of the process
   const std::lock_guard guard(mutex);
   if (const auto at = known->find(item.uid); at != known->end()) return at->second;
-  const auto cannot = [&](const std::string& why) { return Status(Code::k_unsupported, Message{why, item.uid, {}, {}}); };
+  const auto cannot = [&](const std::string& why) {
+    return Status(Code::k_unsupported,
+                  Message{why, item.uid, "nothing of the plugin runs there", "for a plugin that you trust: --run-in process"});
+  };
   if (!item.torch_device || item.torch_device->kind == Device::kCpu || !item.uid.starts_with("pci:"))
     return cannot("nobody here shares memory of this device");
   const bool nvidia = item.torch_device->kind == Device::kCuda;
@@ -111,7 +114,8 @@ Result<std::shared_ptr<DeviceDriver>> DeviceDriver::of(const HardwareItem& item)
   const std::shared_ptr<DeviceDriver> driver(new DeviceDriver);
   driver->functions_ = std::make_unique<Functions>();
   Functions& f = *driver->functions_;
-  if (const std::string lacks = f.take(library, nvidia); !lacks.empty()) return cannot("its driver is too old to share memory: it lacks " + lacks);
+  if (const std::string lacks = f.take(library, nvidia); !lacks.empty())
+    return cannot("its driver is too old to share memory: it lacks " + lacks);
   driver->uid_ = item.uid;
   driver->device_ = *item.torch_device;
   int number = 0;
@@ -164,6 +168,7 @@ Result<DeviceMemoryRef> DeviceDriver::open(const Handle& handle, uint64_t bytes)
 }
 
 DeviceMemory::~DeviceMemory() {
+  if (fork_count() != driver_->forks_) return;
   const DeviceDriver::Use use(*driver_);
   (void)(opened_ ? driver_->functions_->close : driver_->functions_->free)(data_);
 }
@@ -205,7 +210,7 @@ DeviceDriver::Bytes DeviceDriver::bytes() const {
 }
 
 DeviceDriver::Point::~Point() {
-  if (!event_) return;
+  if (!event_ || fork_count() != driver_->forks_) return;
   const Use use(*driver_);
   (void)driver_->functions_->end_event(event_);
 }

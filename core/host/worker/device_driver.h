@@ -13,6 +13,7 @@
 
 #include "core/base/status.h"
 #include "core/host/find/hardware.h"
+#include "core/host/guard/fork_count.h"
 
 namespace keirin {
 
@@ -95,6 +96,7 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
   DeviceDriver() = default;
   Status failed(int result, const char* what) const;
 
+  const uint64_t forks_ = fork_count();  // a forked copy of the process gives nothing back: the driver knows it not
   std::unique_ptr<Functions> functions_;
   std::string uid_;
   Device device_;

@@ -32,8 +32,8 @@ namespace {
 // A tensor in memory of a GPU that somebody keeps.
 class DeviceTensor final : public Tensor {
  public:
-  DeviceTensor(DType dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides, Device device, DeviceMemoryRef memory, uint64_t offset,
-               uint64_t bytes)
+  DeviceTensor(DType dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides, Device device, DeviceMemoryRef memory,
+               uint64_t offset, uint64_t bytes)
       : dtype_(dtype),
         sizes_(std::move(sizes)),
         strides_(std::move(strides)),
@@ -74,7 +74,8 @@ class RunServices final : public WorkerServices {
       return WorkerServices::allocate(spec);
     const auto bytes = static_cast<uint64_t>(spec.sizes[0]);
     KRN_TRY_LET(DeviceMemoryRef memory, driver->allocate(bytes));
-    return TensorRef(std::make_shared<DeviceTensor>(spec.dtype, spec.sizes, std::vector<int64_t>{1}, spec.device, std::move(memory), 0, bytes));
+    return TensorRef(std::make_shared<DeviceTensor>(spec.dtype, spec.sizes, std::vector<int64_t>{1}, spec.device, std::move(memory), 0,
+                                                    bytes));
   }
   void set_num_threads(int threads) override {
     WorkerServices::set_num_threads(threads);
@@ -104,7 +105,7 @@ RunServices& services() {
 
 // What runs take of the device's memory and do not give back. The device is shared, so only what goes while a run lasts is held against
 // it. Looking takes as long as a short run: one run in kEvery is picked at random, and after one that took something the next kWatchful
-// are all looked at. So who takes something in each run is found at the limit, and who does it seldom, on the average, at kEvery times that.
+// are all looked at. So who takes something in each run is found at the limit, and who seldom does, on the average, at kEvery times that.
 class TakenMemory {
  public:
   void before(const DeviceDriver& driver) {
@@ -225,7 +226,8 @@ class Runs {
     if (status.ok()) status = waited;
     const std::optional<uint64_t> taken = taken_.after(driver);
     if (!taken || !status.ok()) return status;
-    return Status(Code::k_exhausted, "took " + std::to_string(*taken >> 20) + " MiB of the device's memory in its runs and did not give it back");
+    return Status(Code::k_exhausted,
+                  "took " + std::to_string(*taken >> 20) + " MiB of the device's memory in its runs and did not give it back");
   }
 
   // Memory that the host lends, once however often it is lent.
@@ -248,7 +250,8 @@ class Runs {
       blocks.push_back(std::move(opened));
     }
     for (const LentRegion::Weight& w : lent.weights)
-      weights->push_back(std::make_shared<DeviceTensor>(w.dtype, w.sizes, w.strides, driver.device(), blocks.at(w.block), w.offset, w.bytes));
+      weights->push_back(
+          std::make_shared<DeviceTensor>(w.dtype, w.sizes, w.strides, driver.device(), blocks.at(w.block), w.offset, w.bytes));
     return {};
   }
 
