@@ -3,12 +3,14 @@
 // Worker mode on a GPU: whatever a plugin does in a run, in its process or on the device, costs that run. The caller gets a status and
 // outputs that nobody wrote, the region is not run again, other regions run in a fresh worker, and the device goes on working for this
 // process. Runs on the first GPU there is: a real one, or the emulated HIP's (tests/standin/emulated).
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +20,7 @@
 #include "core/cache/cache.h"
 #include "core/host/call/tensor_view.h"
 #include "core/host/plugins.h"
+#include "core/host/worker/device_arguments.h"
 #include "core/host/worker/device_driver.h"
 #include "core/ir/bytes.h"
 #include "tests/support/relu_region.h"
@@ -331,6 +334,52 @@ TEST_F(GpuWorker, AWorkerThatSomebodyKilledAccusesNobodyForGood) {
   EXPECT_TRUE(read_bad_records(*cache_).empty());
   std::this_thread::sleep_for(milliseconds(1100));
   EXPECT_TRUE(run(**first, 8).ok()) << "after a rest";
+}
+
+// What the memory held before, when it was this process's own, is not for a worker to read.
+TEST_F(GpuWorker, WhatIsLentIsWrittenOverAndWhole) {
+  for (int turn = 0; turn < 2; ++turn) {  // the second time in memory that was in use
+    const RegionBytes region = test::relu_region(1000);
+    Result<SharedArguments> layout = SharedArguments::of_region(region.bytes, driver->device());
+    ASSERT_TRUE(layout.ok());
+    const auto made = DeviceArguments::make(driver, std::move(*layout));
+    ASSERT_TRUE(made.ok()) << made.status().text();
+    const DeviceMemory& block = (*made)->block();
+    EXPECT_EQ(block.bytes() % DeviceDriver::kLentUnit, 0u);
+    std::vector<uint8_t> bytes(block.bytes());
+    EXPECT_TRUE(driver->read(bytes.data(), block.data(), bytes.size(), driver->own_stream()).ok());
+    EXPECT_TRUE(driver->wait(driver->own_stream()).ok());
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), SharedArguments::kPattern), static_cast<ptrdiff_t>(bytes.size()));
+    EXPECT_TRUE(driver->fill(block.data(), 0, block.bytes(), driver->own_stream()).ok());
+    EXPECT_TRUE(driver->wait(driver->own_stream()).ok());
+  }
+}
+
+// A run that waits for the caller's own work for longer than a run may take is not a plugin that hangs.
+TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
+  const bool nvidia = driver->device().kind == Device::kCuda;
+  void* const library = ::dlopen(nvidia ? "libcuda.so.1" : "libamdhip64.so.7", RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr);
+  const auto call_on = reinterpret_cast<int (*)(void*, void (*)(void*), void*)>(
+      ::dlsym(library, nvidia ? "cuLaunchHostFunc" : "hipLaunchHostFunc"));
+  ASSERT_NE(call_on, nullptr);
+  HostOptions o = options();
+  o.run_deadline = milliseconds(500);
+  const auto host = open(o);
+  const auto made = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok());
+  ASSERT_TRUE(run(**made, 8).ok());
+  const TensorRef in = on_device(std::vector<float>(8, 1)), out = on_device(std::vector<float>(8, kUntouched));
+  const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
+  void* const stream = reinterpret_cast<void*>(static_cast<uintptr_t>(driver->own_stream()));
+  ASSERT_EQ(call_on(stream, [](void*) { std::this_thread::sleep_for(milliseconds(2000)); }, nullptr), 0);
+  const Status status = (*made)->run(&input, 1, &output, 1, nullptr, driver->own_stream());
+  EXPECT_EQ(status.code(), Code::k_exhausted) << status.text();
+  EXPECT_TRUE(has(status.text(), "the device was busy")) << status.text();
+  EXPECT_TRUE(read_bad_records(*cache_).empty());
+  EXPECT_TRUE(driver->wait(driver->own_stream()).ok());
+  std::this_thread::sleep_for(milliseconds(1100));
+  EXPECT_TRUE(run(**made, 8).ok()) << "after a rest";
 }
 
 TEST_F(GpuWorker, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
