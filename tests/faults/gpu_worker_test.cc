@@ -135,6 +135,18 @@ class GpuWorker : public testing::Test {
     return status;
   }
 
+  // The stream does nothing for so long.
+  template <int kMilliseconds>
+  static void hold_up() {
+    const bool nvidia = driver->device().kind == Device::kCuda;
+    void* const library = ::dlopen(nvidia ? "libcuda.so.1" : "libamdhip64.so.7", RTLD_NOW | RTLD_NOLOAD);
+    const auto call_on = reinterpret_cast<int (*)(void*, void (*)(void*), void*)>(
+        library ? ::dlsym(library, nvidia ? "cuLaunchHostFunc" : "hipLaunchHostFunc") : nullptr);
+    ASSERT_NE(call_on, nullptr);
+    void* const stream = reinterpret_cast<void*>(static_cast<uintptr_t>(driver->own_stream()));
+    ASSERT_EQ(call_on(stream, [](void*) { std::this_thread::sleep_for(milliseconds(kMilliseconds)); }, nullptr), 0);
+  }
+
   static std::vector<pid_t> workers() {
     std::vector<pid_t> found;
     for (const auto& task : fs::directory_iterator("/proc/self/task")) {
@@ -357,12 +369,6 @@ TEST_F(GpuWorker, WhatIsLentIsWrittenOverAndWhole) {
 
 // A run that waits for the caller's own work for longer than a run may take is not a plugin that hangs.
 TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
-  const bool nvidia = driver->device().kind == Device::kCuda;
-  void* const library = ::dlopen(nvidia ? "libcuda.so.1" : "libamdhip64.so.7", RTLD_NOW | RTLD_NOLOAD);
-  ASSERT_NE(library, nullptr);
-  const auto call_on = reinterpret_cast<int (*)(void*, void (*)(void*), void*)>(
-      ::dlsym(library, nvidia ? "cuLaunchHostFunc" : "hipLaunchHostFunc"));
-  ASSERT_NE(call_on, nullptr);
   HostOptions o = options();
   o.run_deadline = milliseconds(500);
   const auto host = open(o);
@@ -371,8 +377,7 @@ TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
   ASSERT_TRUE(run(**made, 8).ok());
   const TensorRef in = on_device(std::vector<float>(8, 1)), out = on_device(std::vector<float>(8, kUntouched));
   const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
-  void* const stream = reinterpret_cast<void*>(static_cast<uintptr_t>(driver->own_stream()));
-  ASSERT_EQ(call_on(stream, [](void*) { std::this_thread::sleep_for(milliseconds(2000)); }, nullptr), 0);
+  hold_up<2000>();
   const Status status = (*made)->run(&input, 1, &output, 1, nullptr, driver->own_stream());
   EXPECT_EQ(status.code(), Code::k_exhausted) << status.text();
   EXPECT_TRUE(has(status.text(), "the device was busy")) << status.text();
@@ -380,6 +385,38 @@ TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
   EXPECT_TRUE(driver->wait(driver->own_stream()).ok());
   std::this_thread::sleep_for(milliseconds(1100));
   EXPECT_TRUE(run(**made, 8).ok()) << "after a rest";
+}
+
+TEST_F(GpuWorker, InputsThatComeLateAreWaitedFor) {
+  const auto host = open(options());
+  const auto made = make(*host->devices()[0], 8);
+  ASSERT_TRUE(made.ok());
+  const uint64_t stream = driver->own_stream();
+  for (const float value : {1.f, 2.f, 3.f}) {
+    const std::vector<float> values(8, value);
+    const TensorRef in = on_device(values), out = on_device(std::vector<float>(8, kUntouched));
+    const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
+    hold_up<50>();
+    const Status status = (*made)->run(&input, 1, &output, 1, nullptr, stream);
+    EXPECT_TRUE(status.ok()) << status.text();
+    EXPECT_EQ(from_device(*out), values);
+  }
+}
+
+// The next call may come on another stream while the device still copies this one's outputs out.
+TEST_F(GpuWorker, OutputsAreCopiedOutBeforeTheNextRun) {
+  const RegionBytes region = test::relu_region(8);
+  const auto made = DeviceArguments::make(driver, *SharedArguments::of_region(region.bytes, driver->device()));
+  ASSERT_TRUE(made.ok()) << made.status().text();
+  const TensorRef in = on_device(std::vector<float>(8, 1)), out = on_device(std::vector<float>(8, 1));
+  const krn_tensor input = view_of(*in), output = view_of(*out);
+  ASSERT_TRUE((*made)->put(&input, driver->own_stream()).ok());
+  const auto begin = std::chrono::steady_clock::now();
+  hold_up<200>();
+  ASSERT_TRUE((*made)->take(&output, driver->own_stream()).ok());
+  ASSERT_TRUE((*made)->put(&input, 0).ok());
+  ASSERT_TRUE(driver->wait(0).ok());
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(150));
 }
 
 TEST_F(GpuWorker, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
