@@ -34,6 +34,8 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr float kUntouched = -7;
+constexpr int64_t kLarge = 40000;  // of elements: the arguments lie in memory of the device, and not of the host
+static_assert(kLarge * 8 > static_cast<int64_t>(DeviceArguments::kMostThroughHost));
 
 // y = x + w, w a weight.
 RegionBytes add_region(int64_t n) {
@@ -104,9 +106,7 @@ class GpuWorker : public testing::Test {
     const uint64_t bytes = values.size() * sizeof(float);
     Result<DeviceMemoryRef> memory = driver->allocate(bytes);
     EXPECT_TRUE(memory.ok()) << memory.status().text();
-    // There is no copy from the host in what worker mode needs of a driver: bytes are filled in one by one.
-    const auto* const from = reinterpret_cast<const uint8_t*>(values.data());
-    for (uint64_t i = 0; i < bytes; ++i) EXPECT_TRUE(driver->fill((*memory)->data() + i, from[i], 1, driver->own_stream()).ok());
+    EXPECT_TRUE(driver->write((*memory)->data(), values.data(), bytes, driver->own_stream()).ok());
     EXPECT_TRUE(driver->wait(driver->own_stream()).ok());
     const TensorSpec spec{DType::k_f32, {static_cast<int64_t>(values.size())}, {}, driver->device()};
     char* const data = (*memory)->data();
@@ -278,11 +278,11 @@ TEST_F(GpuWorker, WritingPastTheEndIsFoundInServiceToo) {
 
 TEST_F(GpuWorker, ALargeRegionIsLookedAtToo) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 20000);
+  const auto made = make(*host->devices()[0], kLarge);
   ASSERT_TRUE(made.ok());
-  ASSERT_TRUE(run(**made, 20000).ok());
+  ASSERT_TRUE(run(**made, kLarge).ok());
   turn("overrun");
-  const Status status = run(**made, 20000);
+  const Status status = run(**made, kLarge);
   EXPECT_TRUE(has(status.text(), "wrote past the end of output 0")) << status.text();
 }
 
@@ -356,7 +356,7 @@ TEST_F(GpuWorker, WhatIsLentIsWrittenOverAndWhole) {
     ASSERT_TRUE(layout.ok());
     const auto made = DeviceArguments::make(driver, std::move(*layout));
     ASSERT_TRUE(made.ok()) << made.status().text();
-    const DeviceMemory& block = (*made)->block();
+    const DeviceMemory& block = *(*made)->block();
     EXPECT_EQ(block.bytes() % DeviceDriver::kLentUnit, 0u);
     std::vector<uint8_t> bytes(block.bytes());
     EXPECT_TRUE(driver->read(bytes.data(), block.data(), bytes.size(), driver->own_stream()).ok());

@@ -151,7 +151,7 @@ void put_lent(const LentRegion& lent, Packet* packet) {
   for (const LentRegion::Weight& w : lent.weights)
     weights.push_back({static_cast<int>(w.dtype), w.sizes, w.strides, w.block, w.offset, w.bytes});
   const json event = lent.event ? json(*lent.event) : json();
-  packet->head["lent"] = {{"arguments", memory(lent.arguments)},
+  packet->head["lent"] = {{"arguments", lent.arguments ? memory(*lent.arguments) : json()},
                           {"event", event},
                           {"blocks", std::move(blocks)},
                           {"weights", std::move(weights)}};
@@ -162,7 +162,7 @@ std::optional<LentRegion> lent_of(const Packet& packet) {
   if (at == packet.head.end()) return {};
   const auto memory = [](const json& m) { return LentMemory{m.at(0), m.at(1)}; };
   LentRegion lent;
-  lent.arguments = memory(at->at("arguments"));
+  if (const json& arguments = at->at("arguments"); !arguments.is_null()) lent.arguments = memory(arguments);
   if (const json& event = at->at("event"); !event.is_null()) lent.event = event.get<DeviceDriver::Handle>();
   for (const json& block : at->at("blocks")) lent.blocks.push_back(memory(block));
   for (const json& w : at->at("weights"))

@@ -34,7 +34,7 @@ struct LentRegion {
     uint32_t block;
     uint64_t offset, bytes;
   };
-  LentMemory arguments;
+  std::optional<LentMemory> arguments;        // none: they lie in the memory file, and go to the device and back for each run
   std::optional<DeviceDriver::Handle> event;  // when a run's inputs are there; none: they are when it is asked for
   std::vector<LentMemory> blocks;
   std::vector<Weight> weights;  // by weight id

@@ -25,16 +25,33 @@ Result<std::unique_ptr<DeviceArguments>> DeviceArguments::make(std::shared_ptr<c
   KRN_TRY(driver->fill(block->data(), SharedArguments::kPattern, block->bytes(), driver->own_stream()));
   KRN_TRY(driver->wait(driver->own_stream()));
   layout.lie_in({block, block->data()});
-  std::unique_ptr<DeviceArguments> made(new DeviceArguments(std::move(driver), std::move(layout), std::move(block)));
-  if (Result<DeviceDriver::Handle> event = made->there_.lend(); event.ok()) made->event_ = *event;
-  return made;
+  return std::unique_ptr<DeviceArguments>(new DeviceArguments(std::move(driver), std::move(layout), std::move(block), nullptr));
+}
+
+Result<std::unique_ptr<DeviceArguments>> DeviceArguments::make_through_host(std::shared_ptr<const DeviceDriver> driver,
+                                                                            SharedArguments layout) {
+  layout.mark_zones();
+  KRN_TRY_LET(std::shared_ptr<void> pinned, driver->pin(layout.held(), layout.total_bytes()));
+  return std::unique_ptr<DeviceArguments>(new DeviceArguments(std::move(driver), std::move(layout), nullptr, std::move(pinned)));
+}
+
+DeviceArguments::DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block,
+                                 std::shared_ptr<void> pinned)
+    : driver_(std::move(driver)),
+      layout_(std::move(layout)),
+      block_(std::move(block)),
+      pinned_(std::move(pinned)),
+      there_(driver_),
+      taken_(driver_) {
+  if (Result<DeviceDriver::Handle> event = there_.lend(); event.ok()) event_ = *event;
 }
 
 Status DeviceArguments::put(const krn_tensor* inputs, uint64_t stream) {
   KRN_TRY(taken_.awaited_by(stream));
   for (size_t i = 0; i < layout_.inputs().size(); ++i) {
     const SharedArguments::Argument& a = layout_.inputs()[i];
-    KRN_TRY(driver_->copy(layout_.memory() + a.offset, inputs[i].data, a.bytes, stream));
+    char* const to = layout_.memory() + a.offset;
+    KRN_TRY(block_ ? driver_->copy(to, inputs[i].data, a.bytes, stream) : driver_->read(to, inputs[i].data, a.bytes, stream));
   }
   return event_ ? there_.reached_by(stream) : driver_->wait(stream);
 }
@@ -42,12 +59,14 @@ Status DeviceArguments::put(const krn_tensor* inputs, uint64_t stream) {
 Status DeviceArguments::take(const krn_tensor* outputs, uint64_t stream) {
   for (size_t i = 0; i < layout_.outputs().size(); ++i) {
     const SharedArguments::Argument& a = layout_.outputs()[i];
-    KRN_TRY(driver_->copy(outputs[i].data, layout_.memory() + a.offset, a.bytes, stream));
+    const char* const from = layout_.memory() + a.offset;
+    KRN_TRY(block_ ? driver_->copy(outputs[i].data, from, a.bytes, stream) : driver_->write(outputs[i].data, from, a.bytes, stream));
   }
   return taken_.reached_by(stream);
 }
 
 Result<std::string> DeviceArguments::overrun(uint64_t stream) {
+  if (!block_) return layout_.overrun();
   if (++runs_ > kFirstLooks && runs_ % kLookEvery != 0) return std::string();
   if (layout_.total_bytes() <= kReadWhole) {
     seen_.resize(layout_.total_bytes());

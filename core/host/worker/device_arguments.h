@@ -17,12 +17,17 @@
 
 namespace keirin {
 
-// Arguments in a block of their own, every byte of which was the pattern before the first run.
+// Arguments in a block of their own, every byte of which was the pattern before the first run; or, where they are few, in memory of the
+// host that both share. Two processes' work takes turns on the device, which takes longer than a short run; copies between host and device
+// are made beside it by other units.
 class DeviceArguments {
  public:
+  static constexpr uint64_t kMostThroughHost = 256 << 10;
   static Result<std::unique_ptr<DeviceArguments>> make(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout);
+  // In the room of a memory file, mapped.
+  static Result<std::unique_ptr<DeviceArguments>> make_through_host(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout);
   const SharedArguments& layout() const { return layout_; }
-  const DeviceMemory& block() const { return *block_; }
+  const DeviceMemory* block() const { return block_.get(); }  // null: through the host
 
   // Copies inputs in, when what an earlier run left was copied out. The worker's stream waits for them by inputs_are_there(), or, where
   // the driver shares no events, this call does.
@@ -37,12 +42,12 @@ class DeviceArguments {
   Result<std::string> overrun(uint64_t stream);
 
  private:
-  DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block)
-      : driver_(std::move(driver)), layout_(std::move(layout)), block_(std::move(block)), there_(driver_), taken_(driver_) {}
+  DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block, std::shared_ptr<void> pinned);
 
   const std::shared_ptr<const DeviceDriver> driver_;
   const SharedArguments layout_;
   const DeviceMemoryRef block_;
+  const std::shared_ptr<void> pinned_;
   DeviceDriver::Point there_, taken_;
   std::optional<DeviceDriver::Handle> event_;
   uint64_t runs_ = 0;

@@ -25,6 +25,9 @@
   X(close, int(void*), "cuIpcCloseMemHandle", "hipIpcCloseMemHandle")                                               \
   X(copy, int(void*, const void*, size_t, void*), "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync")                     \
   X(read, int(void*, const void*, size_t, void*), "cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync")                     \
+  X(write, int(void*, const void*, size_t, void*), "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync")                    \
+  X(pin, int(void*, size_t, unsigned), "cuMemHostRegister_v2", "hipHostRegister")                                   \
+  X(unpin, int(void*), "cuMemHostUnregister", "hipHostUnregister")                                                  \
   X(fill, int(void*, unsigned char, size_t, void*), "cuMemsetD8Async", "hipMemsetD8Async")                          \
   X(make_stream, int(void**, unsigned), "cuStreamCreate", "hipStreamCreateWithFlags")                               \
   X(wait, int(void*), "cuStreamSynchronize", "hipStreamSynchronize")                                                \
@@ -183,6 +186,23 @@ Status DeviceDriver::read(void* to_host, const void* from, uint64_t bytes, uint6
   if (bytes == 0) return {};
   const Use use(*this);
   return failed(functions_->read(to_host, from, bytes, pointer(stream)), "copying from it");
+}
+
+Status DeviceDriver::write(void* to, const void* from_host, uint64_t bytes, uint64_t stream) const {
+  if (bytes == 0) return {};
+  const Use use(*this);
+  return failed(functions_->write(to, from_host, bytes, pointer(stream)), "copying to it");
+}
+
+Result<std::shared_ptr<void>> DeviceDriver::pin(std::shared_ptr<void> memory, uint64_t bytes) const {
+  const Use use(*this);
+  void* const at = memory.get();
+  KRN_TRY(failed(functions_->pin(at, bytes, 0), "making memory of the host known to it"));
+  return std::shared_ptr<void>(at, [driver = shared_from_this(), memory = std::move(memory)](void* p) {
+    if (fork_count() != driver->forks_) return;
+    const Use use(*driver);
+    (void)driver->functions_->unpin(p);
+  });
 }
 
 Status DeviceDriver::fill(void* at, uint8_t value, uint64_t bytes, uint64_t stream) const {

@@ -53,11 +53,16 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
   Result<Handle> lend(const DeviceMemory& memory) const;
   Result<DeviceMemoryRef> open(const Handle& handle, uint64_t bytes) const;
 
+  // Memory of the host that the device reads and writes by itself, so that `read` and `write` of it wait for nothing. What is returned holds
+  // it, and gives it back, when no copy needs it any more.
+  Result<std::shared_ptr<void>> pin(std::shared_ptr<void> memory, uint64_t bytes) const;
+
   // A stream of this process, for its life; what LibTorch's default stream was given before comes first.
   uint64_t own_stream() const { return own_stream_; }
   // On a stream, in its order; none waits. `read` is done at the next wait().
   Status copy(void* to, const void* from, uint64_t bytes, uint64_t stream) const;
   Status read(void* to_host, const void* from, uint64_t bytes, uint64_t stream) const;
+  Status write(void* to, const void* from_host, uint64_t bytes, uint64_t stream) const;
   Status fill(void* at, uint8_t value, uint64_t bytes, uint64_t stream) const;
   Status wait(uint64_t stream) const;
   bool is_recorded(uint64_t stream) const;  // what it is given is written down and not done

@@ -156,14 +156,15 @@ Status RemoteExecutable::load(RunProcess& process, Place& place, const char** fu
   loaded.id = process.next_id++;
   PluginRegion region = region_;
   if (driver_) region.weights.clear();  // not in the memory file
+  const bool in_file = !driver_ || loaded.arguments.total_bytes() <= DeviceArguments::kMostThroughHost;
   KRN_TRY_LET(Packet question, load_question(loaded.id, contained_.hardware().uid, region, artifact_ ? &*artifact_ : nullptr, policy_,
-                                             options_, driver_ ? 0 : loaded.arguments.total_bytes()));
+                                             options_, in_file ? loaded.arguments.total_bytes() : 0));
+  if (in_file) KRN_TRY(loaded.arguments.map(question.file.get(), room_at(question)));
   if (driver_) {
     KRN_TRY(client.begin());  // which life of the process it is for
     KRN_TRY_LET(const LentRegion lent, lend(process, &loaded));
     put_lent(lent, &question);
   } else {
-    KRN_TRY(loaded.arguments.map(question.file.get(), room_at(question)));
     loaded.arguments.mark_zones();
   }
   *function = artifact_ ? "krn.artifact.load" : "krn.compile.compile";
@@ -184,12 +185,14 @@ Status RemoteExecutable::load(RunProcess& process, Place& place, const char** fu
 }
 
 Result<LentRegion> RemoteExecutable::lend(RunProcess& process, Place* place) {
-  KRN_TRY_LET(place->on_device, DeviceArguments::make(driver_, place->arguments));
+  KRN_TRY_LET(place->on_device, place->arguments.held() ? DeviceArguments::make_through_host(driver_, place->arguments)
+                                                        : DeviceArguments::make(driver_, place->arguments));
   KRN_TRY_LET(place->weights, process.weights.lend(driver_, region_.weights, process.client.num_started()));
   LentRegion lent;
-  const DeviceMemory& block = place->on_device->block();
-  KRN_TRY_LET(lent.arguments.handle, driver_->lend(block));
-  lent.arguments.bytes = block.bytes();
+  if (const DeviceMemory* const block = place->on_device->block()) {
+    lent.arguments.emplace().bytes = block->bytes();
+    KRN_TRY_LET(lent.arguments->handle, driver_->lend(*block));
+  }
   lent.event = place->on_device->inputs_are_there();
   std::vector<const DeviceMemory*> blocks;
   for (size_t i = 0; i < place->weights.size(); ++i) {

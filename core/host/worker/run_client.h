@@ -123,7 +123,7 @@ class RemoteExecutable final : public Executable {
   Status judged(const std::function<Status(RunProcess& process, Place& place, const char** function)>& work);
   // Both set `function` to what the plugin is asked for last.
   Status load(RunProcess& process, Place& place, const char** function);
-  Result<LentRegion> lend(RunProcess& process, Place* place);
+  Result<LentRegion> lend(RunProcess& process, Place* place);  // the arguments' room is mapped, or there is none
   Status run_once(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs);
   Status run_on_device(RunProcess& process, Place& place, const krn_tensor* inputs, const krn_tensor* outputs, uint64_t stream);
 

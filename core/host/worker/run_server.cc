@@ -138,6 +138,7 @@ class TakenMemory {
 
 struct Loaded {
   std::shared_ptr<DeviceDriver> driver;  // null: on the processor
+  std::shared_ptr<void> pinned;          // of a GPU: the arguments in memory of the host; null: in lent memory of the device
   std::unique_ptr<DeviceDriver::Point> inputs_are_there;  // null: they are when a run is asked for
   DeviceMemoryRef device_workspace;
   std::shared_ptr<Executable> executable;
@@ -207,8 +208,12 @@ class Runs {
     void* const workspace = l.driver && l.device_workspace ? l.device_workspace->data() : l.workspace.get();
     if (l.inputs_are_there)
       if (Status status = l.inputs_are_there->awaited_by(l.driver->own_stream()); !status.ok()) return failure(status);
+    const uint64_t stream = l.driver ? l.driver->own_stream() : 0, bytes = l.arguments.total_bytes();
+    if (l.pinned)
+      if (Status status = l.driver->write(l.arguments.memory(), l.pinned.get(), bytes, stream); !status.ok()) return failure(status);
     Status status = l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
-                                      static_cast<uint32_t>(l.outputs.size()), workspace, l.driver ? l.driver->own_stream() : 0);
+                                      static_cast<uint32_t>(l.outputs.size()), workspace, stream);
+    if (l.pinned && status.ok()) status = l.driver->read(l.pinned.get(), l.arguments.memory(), bytes, stream);
     if (l.driver) status = finish(*l.driver, std::move(status));
     Packet nothing;
     return status.ok() ? std::move(nothing) : failure(status);
@@ -241,7 +246,8 @@ class Runs {
 
   Status take_lent(const LentRegion& lent, const DeviceDriver& driver, SharedArguments* arguments, std::vector<TensorRef>* weights) {
     std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
-    KRN_TRY_LET(DeviceMemoryRef block, open(driver, lent.arguments));
+    Result<DeviceMemoryRef> opened = lent.arguments ? open(driver, *lent.arguments) : driver.allocate(arguments->total_bytes());
+    KRN_TRY_LET(DeviceMemoryRef block, std::move(opened));
     char* const at = block->data();
     arguments->lie_in({std::move(block), at});
     std::vector<DeviceMemoryRef> blocks;
@@ -266,6 +272,11 @@ class Runs {
       KRN_TRY_LET(l.driver, DeviceDriver::of(device->hardware()));
       services().serve(l.driver);
       KRN_TRY(take_lent(*lent, *l.driver, &l.arguments, &region.weights));
+      if (!lent->arguments) {
+        KRN_TRY_LET(SharedArguments in_file, SharedArguments::of_region(q.region.bytes, device->torch_device()));
+        KRN_TRY(in_file.map(packet.file.get(), room_at(packet)));
+        KRN_TRY_LET(l.pinned, l.driver->pin(in_file.held(), in_file.total_bytes()));
+      }
       if (lent->event) {
         l.inputs_are_there = std::make_unique<DeviceDriver::Point>(l.driver);
         KRN_TRY(l.inputs_are_there->open(*lent->event));

@@ -35,6 +35,7 @@ class SharedArguments {
   // Maps `total_bytes` of the file from `offset` on, for reading and writing; `exhausted` if that cannot be done.
   Status map(int file, uint64_t offset);
   void lie_in(std::shared_ptr<void> memory) { memory_ = std::move(memory); }  // the same, of memory that is there already
+  const std::shared_ptr<void>& held() const { return memory_; }
   char* memory() const { return static_cast<char*>(memory_.get()); }
 
   // The host's side: puts the pattern into the red zones; copies inputs in and outputs out.

@@ -319,6 +319,15 @@ struct Piece {
 };
 std::map<void*, Piece> g_memory;
 std::atomic<size_t> g_memory_bytes{0};
+std::map<const void*, size_t> g_pinned;  // memory of the host that was made known, with its bytes
+
+bool is_pinned(const void* memory, size_t bytes) {
+  const std::lock_guard lock(g_memory_mutex);
+  auto at = g_pinned.upper_bound(memory);
+  if (at == g_pinned.begin()) return false;
+  --at;
+  return static_cast<const char*>(memory) + bytes <= static_cast<const char*>(at->first) + at->second;
+}
 
 int allocate(void** memory, size_t bytes) {
   const size_t whole = (bytes + 4096) / 4096 * 4096;
@@ -537,10 +546,23 @@ STANDIN int hipMemsetD32Async(void* memory, int value, size_t words, Stream* str
 STANDIN int hipMemcpyDtoDAsync(void* to, void* from, size_t bytes, Stream* stream) {
   return on(stream, [=] { return std::memmove(to, from, bytes), kOk; });
 }
-// To memory that is not pinned: done when it returns.
+// To or from memory that is not pinned: done when it returns.
 STANDIN int hipMemcpyDtoHAsync(void* to, void* from, size_t bytes, Stream* stream) {
   if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
-  return stream ? stream->wait() : kOk;
+  return stream && !is_pinned(to, bytes) ? stream->wait() : kOk;
+}
+STANDIN int hipMemcpyHtoDAsync(void* to, const void* from, size_t bytes, Stream* stream) {
+  if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
+  return stream && !is_pinned(from, bytes) ? stream->wait() : kOk;
+}
+STANDIN int hipHostRegister(void* memory, size_t bytes, unsigned flags) {
+  const std::lock_guard lock(g_memory_mutex);
+  return flags == 0 && g_pinned.emplace(memory, bytes).second ? kOk : kInvalidValue;
+}
+STANDIN int hipHostUnregister(void* memory) {
+  if (const int result = drain()) return result;
+  const std::lock_guard lock(g_memory_mutex);
+  return g_pinned.erase(memory) != 0 ? kOk : kInvalidValue;
 }
 STANDIN int hipIpcGetMemHandle(Handle* handle, void* memory) { return lend(handle, memory); }
 STANDIN int hipIpcOpenMemHandle(void** memory, Handle handle, unsigned flags) {
