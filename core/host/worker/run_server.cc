@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -204,19 +205,26 @@ class Runs {
     const auto at = loaded_.find(id);
     if (at == loaded_.end()) return failure(Status(Code::k_internal, "the worker has no executable of that number"));
     Loaded& l = at->second;
-    if (l.driver) taken_.before(*l.driver);
-    void* const workspace = l.driver && l.device_workspace ? l.device_workspace->data() : l.workspace.get();
-    if (l.inputs_are_there)
-      if (Status status = l.inputs_are_there->awaited_by(l.driver->own_stream()); !status.ok()) return failure(status);
-    const uint64_t stream = l.driver ? l.driver->own_stream() : 0, bytes = l.arguments.total_bytes();
-    if (l.pinned)
-      if (Status status = l.driver->write(l.arguments.memory(), l.pinned.get(), bytes, stream); !status.ok()) return failure(status);
-    Status status = l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
-                                      static_cast<uint32_t>(l.outputs.size()), workspace, stream);
-    if (l.pinned && status.ok()) status = l.driver->read(l.pinned.get(), l.arguments.memory(), bytes, stream);
-    if (l.driver) status = finish(*l.driver, std::move(status));
+    void* const workspace = l.device_workspace ? l.device_workspace->data() : l.workspace.get();
+    const auto run_on = [&](uint64_t stream) {
+      return l.executable->run(l.inputs.data(), static_cast<uint32_t>(l.inputs.size()), l.outputs.data(),
+                               static_cast<uint32_t>(l.outputs.size()), workspace, stream);
+    };
+    const Status status = l.driver ? run_on_device(l, run_on) : run_on(0);
     Packet nothing;
     return status.ok() ? std::move(nothing) : failure(status);
+  }
+
+  Status run_on_device(Loaded& l, const std::function<Status(uint64_t stream)>& run_on) {
+    const uint64_t stream = l.driver->own_stream(), bytes = l.arguments.total_bytes();
+    taken_.before(*l.driver);
+    const auto work = [&]() -> Status {
+      if (l.inputs_are_there) KRN_TRY(l.inputs_are_there->awaited_by(stream));
+      if (l.pinned) KRN_TRY(l.driver->write(l.arguments.memory(), l.pinned.get(), bytes, stream));
+      KRN_TRY(run_on(stream));
+      return l.pinned ? l.driver->read(l.pinned.get(), l.arguments.memory(), bytes, stream) : Status();
+    };
+    return finish(*l.driver, work());
   }
 
   // Its work is done, or the process is: with a device's context that is lost nothing else of it would run either, and the host starts
