@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
 constexpr float kUntouched = -7;
-constexpr int64_t kLarge = 40000;  // of elements: the arguments lie in memory of the device, and not of the host
+constexpr int64_t kLarge = 200000;  // of elements: the arguments lie in memory of the device, and not of the host
 static_assert(kLarge * 8 > static_cast<int64_t>(DeviceArguments::kMostThroughHost));
 
 // y = x + w, w a weight.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/worker/device_arguments.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include <algorithm>
 
 #include "core/base/overlap.h"
@@ -8,7 +11,7 @@
 namespace keirin {
 namespace {
 
-constexpr uint64_t kWeightAlign = 512;
+constexpr uint64_t kWeightAlign = 512, kPage = 4096;
 constexpr uint64_t kReadWhole = 64 << 10;  // of a block that is no larger the zones are read in one copy
 
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
@@ -32,7 +35,32 @@ Result<std::unique_ptr<DeviceArguments>> DeviceArguments::make_through_host(std:
                                                                             SharedArguments layout) {
   layout.mark_zones();
   KRN_TRY_LET(std::shared_ptr<void> pinned, driver->pin(layout.held(), layout.total_bytes()));
-  return std::unique_ptr<DeviceArguments>(new DeviceArguments(std::move(driver), std::move(layout), nullptr, std::move(pinned)));
+  std::unique_ptr<DeviceArguments> made(new DeviceArguments(std::move(driver), std::move(layout), nullptr, std::move(pinned)));
+  KRN_TRY(made->stage());
+  return made;
+}
+
+// Fewer bytes than kPlain, copied as they lie, are written by the unit that computes, for which the other process has to give way first;
+// rows that lie apart are not.
+Status DeviceArguments::stage() {
+  constexpr uint64_t kPlain = 64 << 10, kRows = 16;
+  uint64_t total = 0;
+  for (const SharedArguments::Argument& output : layout_.outputs()) {
+    std::vector<Piece>& pieces = pieces_.emplace_back();
+    if (output.bytes == 0 || output.bytes >= kPlain) continue;
+    const auto add = [&](uint64_t at, uint64_t width, uint64_t rows) {
+      pieces.push_back({at, width, rows, total});
+      total += rows * pieces.back().pitch();
+    };
+    if (output.bytes >= kRows) add(0, output.bytes / kRows, kRows);
+    const uint64_t last = std::min(output.bytes, kRows);  // once more in part, where they are no whole rows
+    if (output.bytes % kRows != 0) add(output.bytes - last, 1, last);
+  }
+  if (total == 0) return {};
+  const std::shared_ptr<void> memory(::aligned_alloc(kPage, rounded(total, kPage)), ::free);
+  if (!memory) return Status(Code::k_exhausted, "no memory for a region's outputs on their way to the device");
+  KRN_TRY_LET(staged_, driver_->pin(memory, rounded(total, kPage)));
+  return {};
 }
 
 DeviceArguments::DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block,
@@ -57,9 +85,18 @@ Status DeviceArguments::put(const krn_tensor* inputs, uint64_t stream) {
 }
 
 Status DeviceArguments::take(const krn_tensor* outputs, uint64_t stream) {
+  if (staged_) KRN_TRY(taken_.wait());  // the device may still read what the last run staged
   for (size_t i = 0; i < layout_.outputs().size(); ++i) {
     const SharedArguments::Argument& a = layout_.outputs()[i];
     const char* const from = layout_.memory() + a.offset;
+    if (staged_ && !pieces_[i].empty()) {
+      for (const Piece& piece : pieces_[i]) {
+        char* const rows = static_cast<char*>(staged_.get()) + piece.staged;
+        for (uint64_t row = 0; row < piece.rows; ++row) ::memcpy(rows + row * piece.pitch(), from + piece.at + row * piece.width, piece.width);
+        KRN_TRY(driver_->write_rows(static_cast<char*>(outputs[i].data) + piece.at, rows, piece.pitch(), piece.width, piece.rows, stream));
+      }
+      continue;
+    }
     KRN_TRY(block_ ? driver_->copy(outputs[i].data, from, a.bytes, stream) : driver_->write(outputs[i].data, from, a.bytes, stream));
   }
   return taken_.reached_by(stream);

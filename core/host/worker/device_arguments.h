@@ -22,7 +22,7 @@ namespace keirin {
 // are made beside it by other units.
 class DeviceArguments {
  public:
-  static constexpr uint64_t kMostThroughHost = 256 << 10;
+  static constexpr uint64_t kMostThroughHost = 1 << 20;
   static Result<std::unique_ptr<DeviceArguments>> make(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout);
   // In the room of a memory file, mapped.
   static Result<std::unique_ptr<DeviceArguments>> make_through_host(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout);
@@ -43,11 +43,21 @@ class DeviceArguments {
 
  private:
   DeviceArguments(std::shared_ptr<const DeviceDriver> driver, SharedArguments layout, DeviceMemoryRef block, std::shared_ptr<void> pinned);
+  // A few bytes of an output on their way through the host: rows that lie apart in `staged_`.
+  struct Piece {
+    uint64_t at = 0, width = 0, rows = 0;  // `at`: in the output
+    uint64_t staged = 0;
+    uint64_t pitch() const { return width + kGap; }
+  };
+  static constexpr uint64_t kGap = 16;
+  Status stage();
 
   const std::shared_ptr<const DeviceDriver> driver_;
   const SharedArguments layout_;
   const DeviceMemoryRef block_;
   const std::shared_ptr<void> pinned_;
+  std::vector<std::vector<Piece>> pieces_;  // by output; none: it is copied as it lies
+  std::shared_ptr<void> staged_;
   DeviceDriver::Point there_, taken_;
   std::optional<DeviceDriver::Handle> event_;
   uint64_t runs_ = 0;

@@ -26,6 +26,8 @@
   X(copy, int(void*, const void*, size_t, void*), "cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync")                     \
   X(read, int(void*, const void*, size_t, void*), "cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync")                     \
   X(write, int(void*, const void*, size_t, void*), "cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync")                    \
+  X(write_rows, int(const NvidiaRows*, void*), "cuMemcpy2DAsync_v2", "")                                            \
+  X(write_rows_amd, int(void*, size_t, const void*, size_t, size_t, size_t, int, void*), "", "hipMemcpy2DAsync")    \
   X(pin, int(void*, size_t, unsigned), "cuMemHostRegister_v2", "hipHostRegister")                                   \
   X(unpin, int(void*), "cuMemHostUnregister", "hipHostUnregister")                                                  \
   X(fill, int(void*, unsigned char, size_t, void*), "cuMemsetD8Async", "hipMemsetD8Async")                          \
@@ -35,6 +37,7 @@
   X(make_event, int(void**, unsigned), "cuEventCreate", "hipEventCreateWithFlags")                                  \
   X(lend_event, int(DeviceDriver::Handle*, void*), "cuIpcGetEventHandle", "hipIpcGetEventHandle")                   \
   X(open_event, int(void**, DeviceDriver::Handle), "cuIpcOpenEventHandle", "hipIpcOpenEventHandle")                 \
+  X(wait_for, int(void*), "cuEventSynchronize", "hipEventSynchronize")                                              \
   X(query, int(void*), "cuEventQuery", "hipEventQuery")                                                             \
   X(end_event, int(void*), "cuEventDestroy_v2", "hipEventDestroy")                                                  \
   X(record, int(void*, void*), "cuEventRecord", "hipEventRecord")                                                   \
@@ -44,6 +47,23 @@
 
 namespace keirin {
 namespace {
+
+// What NVIDIA's driver is told of a copy of rows.
+struct NvidiaRows {
+  enum : int { kHost = 1, kDevice = 2 };
+  struct Side {
+    size_t x = 0, y = 0;
+    int type = 0;
+    const void* host = nullptr;
+    const void* device = nullptr;
+    void* array = nullptr;
+    size_t pitch = 0;
+  };
+  Side from, to;
+  size_t width = 0, rows = 0;
+};
+static_assert(sizeof(NvidiaRows) == 128);
+constexpr int kHostToDevice = 1;  // AMD's
 
 // Numbers that both drivers have alike.
 enum : int { kSuccess = 0, kNoMemory = 2, kRelaxed = 2, kNotReady = 600 };
@@ -65,7 +85,7 @@ struct DeviceDriver::Functions {
     std::string lacks;
 #define KRN_TAKE(name, type, cuda, hip)                                                                             \
   name = reinterpret_cast<std::add_pointer_t<type>>(::dlsym(library, nvidia ? cuda : hip));                         \
-  if (!name && lacks.empty() && std::string_view(#name) != "error_name") lacks = nvidia ? cuda : hip;
+  if (!name && lacks.empty() && std::string_view(#name) != "error_name") lacks = nvidia ? cuda : hip;  // "": not asked for
     KRN_DEVICE_DRIVER(KRN_TAKE)
 #undef KRN_TAKE
     return lacks;
@@ -194,6 +214,17 @@ Status DeviceDriver::write(void* to, const void* from_host, uint64_t bytes, uint
   return failed(functions_->write(to, from_host, bytes, pointer(stream)), "copying to it");
 }
 
+Status DeviceDriver::write_rows(void* to, const void* from_host, uint64_t pitch, uint64_t width, uint64_t rows, uint64_t stream) const {
+  const Use use(*this);
+  if (functions_->write_rows_amd)
+    return failed(functions_->write_rows_amd(to, width, from_host, pitch, width, rows, kHostToDevice, pointer(stream)), "copying rows to it");
+  NvidiaRows all;
+  all.from.type = NvidiaRows::kHost, all.from.host = from_host, all.from.pitch = pitch;
+  all.to.type = NvidiaRows::kDevice, all.to.device = to, all.to.pitch = width;
+  all.width = width, all.rows = rows;
+  return failed(functions_->write_rows(&all, pointer(stream)), "copying rows to it");
+}
+
 Result<std::shared_ptr<void>> DeviceDriver::pin(std::shared_ptr<void> memory, uint64_t bytes) const {
   const Use use(*this);
   void* const at = memory.get();
@@ -257,6 +288,12 @@ bool DeviceDriver::Point::is_reached() const {
   if (!event_) return true;
   const Use use(*driver_);
   return driver_->functions_->query(event_) != kNotReady;
+}
+
+Status DeviceDriver::Point::wait() const {
+  if (!event_) return {};
+  const Use use(*driver_);
+  return driver_->failed(driver_->functions_->wait_for(event_), "waiting for an event");
 }
 
 Result<DeviceDriver::Handle> DeviceDriver::Point::lend() {

@@ -63,6 +63,8 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
   Status copy(void* to, const void* from, uint64_t bytes, uint64_t stream) const;
   Status read(void* to_host, const void* from, uint64_t bytes, uint64_t stream) const;
   Status write(void* to, const void* from_host, uint64_t bytes, uint64_t stream) const;
+  // Rows that lie `pitch` bytes apart, to where they lie side by side.
+  Status write_rows(void* to, const void* from_host, uint64_t pitch, uint64_t width, uint64_t rows, uint64_t stream) const;
   Status fill(void* at, uint8_t value, uint64_t bytes, uint64_t stream) const;
   Status wait(uint64_t stream) const;
   bool is_recorded(uint64_t stream) const;  // what it is given is written down and not done
@@ -76,6 +78,7 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
     Status reached_by(uint64_t stream);       // where that stream stands now
     Status awaited_by(uint64_t stream) const;  // nothing, if no stream is to reach it or that one itself is
     bool is_reached() const;
+    Status wait() const;  // until it is
     // Another process's streams wait for it, too, where it opens it. Before it is first reached.
     Result<Handle> lend();
     Status open(const Handle& handle);

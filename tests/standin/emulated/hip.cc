@@ -555,6 +555,17 @@ STANDIN int hipMemcpyHtoDAsync(void* to, const void* from, size_t bytes, Stream*
   if (const int result = on(stream, [=] { return std::memcpy(to, from, bytes), kOk; })) return result;
   return stream && !is_pinned(from, bytes) ? stream->wait() : kOk;
 }
+STANDIN int hipMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t rows, int kind,
+                             Stream* stream) {
+  if (kind != 1 || to_pitch < width || from_pitch < width) return kInvalidValue;  // from the host to the device
+  const auto copy = [=] {
+    for (size_t row = 0; row < rows; ++row)
+      std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+    return static_cast<int>(kOk);
+  };
+  if (const int result = on(stream, copy)) return result;
+  return stream && !is_pinned(from, rows * from_pitch) ? stream->wait() : kOk;
+}
 STANDIN int hipHostRegister(void* memory, size_t bytes, unsigned flags) {
   const std::lock_guard lock(g_memory_mutex);
   return flags == 0 && g_pinned.emplace(memory, bytes).second ? kOk : kInvalidValue;
