@@ -387,6 +387,26 @@ TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
   EXPECT_TRUE(run(**made, 8).ok()) << "after a rest";
 }
 
+// Which go through the host, in rows or as they lie, or through memory of the device.
+TEST_F(GpuWorker, OutputsOfAllSizesComeBackWhole) {
+  const auto host = open(options());
+  for (const int64_t n : {1, 2, 3, 4, 5, 15, 16, 17, 63, 1000, 1001, 16383, 16384, 16385, 100000, 300001}) {
+    const auto made = make(*host->devices()[0], n);
+    ASSERT_TRUE(made.ok()) << made.status().text();
+    std::vector<float> values(static_cast<size_t>(n));
+    for (int turn = 0; turn < 3; ++turn) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i + 1) + 0.25f * static_cast<float>(turn);
+      const TensorRef in = on_device(values), out = on_device(std::vector<float>(values.size() + 4, kUntouched));
+      const krn_tensor input = view_of(*in, KRN_TENSOR_READ_ONLY), output = view_of(*out);
+      const Status status = (*made)->run(&input, 1, &output, 1, nullptr, turn == 1 ? 0 : driver->own_stream());
+      EXPECT_TRUE(status.ok()) << status.text();
+      std::vector<float> right = values;
+      right.resize(values.size() + 4, kUntouched);
+      EXPECT_TRUE(from_device(*out) == right) << n << " elements";
+    }
+  }
+}
+
 TEST_F(GpuWorker, InputsThatComeLateAreWaitedFor) {
   const auto host = open(options());
   const auto made = make(*host->devices()[0], 8);

@@ -92,7 +92,8 @@ Status DeviceArguments::take(const krn_tensor* outputs, uint64_t stream) {
     if (staged_ && !pieces_[i].empty()) {
       for (const Piece& piece : pieces_[i]) {
         char* const rows = static_cast<char*>(staged_.get()) + piece.staged;
-        for (uint64_t row = 0; row < piece.rows; ++row) ::memcpy(rows + row * piece.pitch(), from + piece.at + row * piece.width, piece.width);
+        for (uint64_t row = 0; row < piece.rows; ++row)
+          ::memcpy(rows + row * piece.pitch(), from + piece.at + row * piece.width, piece.width);
         KRN_TRY(driver_->write_rows(static_cast<char*>(outputs[i].data) + piece.at, rows, piece.pitch(), piece.width, piece.rows, stream));
       }
       continue;

@@ -217,7 +217,8 @@ Status DeviceDriver::write(void* to, const void* from_host, uint64_t bytes, uint
 Status DeviceDriver::write_rows(void* to, const void* from_host, uint64_t pitch, uint64_t width, uint64_t rows, uint64_t stream) const {
   const Use use(*this);
   if (functions_->write_rows_amd)
-    return failed(functions_->write_rows_amd(to, width, from_host, pitch, width, rows, kHostToDevice, pointer(stream)), "copying rows to it");
+    return failed(functions_->write_rows_amd(to, width, from_host, pitch, width, rows, kHostToDevice, pointer(stream)),
+                  "copying rows to it");
   NvidiaRows all;
   all.from.type = NvidiaRows::kHost, all.from.host = from_host, all.from.pitch = pitch;
   all.to.type = NvidiaRows::kDevice, all.to.device = to, all.to.pitch = width;

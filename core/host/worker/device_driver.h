@@ -53,8 +53,8 @@ class DeviceDriver : public std::enable_shared_from_this<DeviceDriver> {
   Result<Handle> lend(const DeviceMemory& memory) const;
   Result<DeviceMemoryRef> open(const Handle& handle, uint64_t bytes) const;
 
-  // Memory of the host that the device reads and writes by itself, so that `read` and `write` of it wait for nothing. What is returned holds
-  // it, and gives it back, when no copy needs it any more.
+  // Memory of the host that the device reads and writes by itself, so that `read` and `write` of it wait for nothing. What is returned
+  // holds it until it is given back itself, after the last copy that needs it.
   Result<std::shared_ptr<void>> pin(std::shared_ptr<void> memory, uint64_t bytes) const;
 
   // A stream of this process, for its life; what LibTorch's default stream was given before comes first.
