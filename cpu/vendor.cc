@@ -351,7 +351,7 @@ bool is_reference(const std::string& implementation) { return implementation.rfi
 
 // A product of patches that are copied for it. What follows it is computed one element after the other by the reference's functions, which
 // for GELU takes as long as the convolution.
-bool is_product_of_patches(const std::string& implementation) { return implementation.rfind("gemm", 0) == 0; }
+bool is_product_of_patches(const std::string& implementation) { return implementation.find("gemm") != std::string::npos; }
 
 bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }
 
