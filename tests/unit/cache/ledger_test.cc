@@ -19,6 +19,7 @@ namespace {
 LedgerRecord sample() {
   LedgerRecord r;
   r.choice = "cpu/all";
+  r.weights = {{"00", 1e-7, 2e-7, true}, {"11", 3e-7, 2e-7, false}};
   r.fingerprints = {{"plugin", "cpu 0.1.0 abc"}, {"threads", "2"}};
   LedgerCandidate c;
   c.name = "cpu/all";
@@ -52,7 +53,7 @@ TEST(Ledger, WhatIsNoRecordIsRefused) {
   test::MalformedInputs inputs;
   inputs.try_truncations(text.substr(0, text.size() - 2),
                          [](const std::string& cut) { EXPECT_EQ(parse_ledger(cut).status().code(), Code::k_corrupt); });
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 3", "\"schema\": 4"},
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 4", "\"schema\": 3"},
                                  {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
                                  {"\"verified\": true", "\"verified\": false"},
                                  {"\"verified\": true", "\"verified\": 1"},
