@@ -116,12 +116,22 @@ double resident_bytes(const std::string& pid) {
 
 int entries_of(const char* folder) { return static_cast<int>(std::distance(fs::directory_iterator(folder), fs::directory_iterator())); }
 
+// What the allocator has handed out and not got back; what it keeps besides, or gives back late, is no leak. Without glibc: all there is.
+double allocated_bytes() {
+#if defined(__GLIBC__)
+  const struct mallinfo2 heap = ::mallinfo2();
+  return static_cast<double>(heap.uordblks + heap.hblkhd);
+#else
+  return resident_bytes("self");
+#endif
+}
+
 struct Usage {
   double bytes = 0, workers_bytes = 0;
   int threads = 0, descriptors = 0;
   uint64_t by_plan = 0;
   int version = 0;  // how many replacements were before
-  double plans = 0;
+  double plans = 0, allocated = 0;
 };
 
 double median(std::vector<double> values) {
@@ -309,7 +319,7 @@ class Soak {
   void watch() {
     auto told = Clock::now();
     while (sleep(std::chrono::duration<double>(kSample).count())) {
-      Usage usage{resident_bytes("self"), 0, entries_of("/proc/self/task"), entries_of("/proc/self/fd"), 0, swaps_, 0};
+      Usage usage{resident_bytes("self"), 0, entries_of("/proc/self/task"), entries_of("/proc/self/fd"), 0, swaps_, 0, allocated_bytes()};
       for (const Child& child : children()) usage.workers_bytes += resident_bytes(std::to_string(child.pid));
       const std::lock_guard lock(mutex_);
       usage.by_plan = by_plan_before_;
@@ -381,7 +391,8 @@ class Soak {
     const auto threads = [](const Usage& u) { return u.threads; };
     const auto descriptors = [](const Usage& u) { return u.descriptors; };
     const double middle = median(of(1, bytes)), last = median(of(2, bytes));
-    const test::Growth own = test::growth_of(readings(bytes, true)), theirs = test::growth_of(readings(workers, false));
+    const test::Growth own = test::growth_of(readings([](const Usage& u) { return u.allocated; }, true)),
+                       resident = test::growth_of(readings(bytes, true)), theirs = test::growth_of(readings(workers, false));
     std::vector<std::string> bad;
     const auto expect = [&](bool truth, const char* what) {
       if (!truth) bad.emplace_back(what);
@@ -396,6 +407,7 @@ class Soak {
     expect(third > 0, "it was over before it could be looked at");
     expect(own.known && theirs.known, "too few versions lived to tell whether memory grows: give it more time");
     expect(!own.grows(middle * kMoreMemory + kMoreBytes), "memory grows");
+    expect(!resident.grows(middle * kMoreMemory + kMoreBytes), "resident memory grows");
     expect(!theirs.grows(median(of(1, workers)) * kMoreMemory + kMoreBytes), "the memory of the workers grows");
     expect(most(of(2, threads)) <= most(of(1, threads)) + kMoreThings, "threads grow in number");
     expect(most(of(2, descriptors)) <= most(of(1, descriptors)) + kMoreThings, "descriptors grow in number");
@@ -406,8 +418,9 @@ class Soak {
     for (const auto& place : places_) std::printf("%s: %s\n", place.name.c_str(), last_reasons(place.name).c_str());
     for (const std::string& each : bad) std::printf("FAILED: %s\n", each.c_str());
     constexpr double kMb = 1 << 20;
-    std::printf("memory grows by %.2f MB a version, give or take %.2f; the workers' by %.2f, give or take %.2f\n", own.a_reading / kMb,
-                own.uncertainty / kMb, theirs.a_reading / kMb, theirs.uncertainty / kMb);
+    std::printf("memory grows by %.2f MB a version, give or take %.2f; what is resident by %.2f, give or take %.2f; the workers' by %.2f, "
+                "give or take %.2f\n",
+                own.a_reading / kMb, own.uncertainty / kMb, resident.a_reading / kMb, resident.uncertainty / kMb, theirs.a_reading / kMb, theirs.uncertainty / kMb);
     std::printf(
         "SOAK calls=%llu compared=%llu wrong=%llu lost=%llu swaps=%d kills=%d(compile %d, run %d) by_plan=%llu,%llu,%llu "
         "request_compiles=%llu rss=%.0f->%.0fMB workers_rss=%.0f->%.0fMB threads=%.0f->%.0f fds=%.0f->%.0f p50=%.1fms p99=%.1fms "
