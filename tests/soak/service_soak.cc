@@ -420,7 +420,8 @@ class Soak {
     constexpr double kMb = 1 << 20;
     std::printf("memory grows by %.2f MB a version, give or take %.2f; what is resident by %.2f, give or take %.2f; the workers' by %.2f, "
                 "give or take %.2f\n",
-                own.a_reading / kMb, own.uncertainty / kMb, resident.a_reading / kMb, resident.uncertainty / kMb, theirs.a_reading / kMb, theirs.uncertainty / kMb);
+                own.a_reading / kMb, own.uncertainty / kMb, resident.a_reading / kMb, resident.uncertainty / kMb,
+                theirs.a_reading / kMb, theirs.uncertainty / kMb);
     std::printf(
         "SOAK calls=%llu compared=%llu wrong=%llu lost=%llu swaps=%d kills=%d(compile %d, run %d) by_plan=%llu,%llu,%llu "
         "request_compiles=%llu rss=%.0f->%.0fMB workers_rss=%.0f->%.0fMB threads=%.0f->%.0f fds=%.0f->%.0f p50=%.1fms p99=%.1fms "

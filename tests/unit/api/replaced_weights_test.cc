@@ -92,7 +92,9 @@ TEST(ReplacedWeights, AreJudgedAndNotRacedAgain) {
   options.memory_limit = 10;
   options.interference = &nobody;
   int races = 0, judged = 0;
-  options.progress = [&](const std::string& what, double, double) { races += what.ends_with(": race"), judged += what.ends_with(": verify"); };
+  options.progress = [&](const std::string& what, double, double) {
+    races += what.ends_with(": race"), judged += what.ends_with(": verify");
+  };
   auto runtime = Runtime::open(options);
   ASSERT_TRUE(runtime.ok()) << runtime.status().text();
   const auto decide = [&](Session& session) {
