@@ -117,7 +117,7 @@ Winner name_winner(const Deciding& d, const RaceSheet& sheet, const std::vector<
   }
   const std::string disturbed = disturbance(sheet);
   if (disturbed.empty()) return {KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner], {}};
-  for (size_t i = d.candidates.size(); d.ledger && i-- > 0;)
+  for (size_t i = d.candidates.size(); d.ledger && d.ledger->disturbed.empty() && i-- > 0;)
     if (d.candidates[i].report.name == d.ledger->choice && usable(d.candidates[i]))
       return {i, "the race was disturbed: " + disturbed + "; the choice is that of an earlier race"};
   const size_t clear = beside_others();
@@ -279,6 +279,7 @@ Result<size_t> race_candidates(Deciding& d) {
   }
   KRN_TRY_LET(const RaceSheet sheet, std::move(raced));
   d.keeps_decision = sheet.disturbed.empty();
+  d.race_disturbed = sheet.disturbed;
   for (size_t r = 0; r < sheet.rows.size(); ++r) {
     const RaceRow& row = sheet.rows[r];
     CandidateReport& report = d.candidates[of_runner[r]].report;

@@ -322,6 +322,42 @@ Result<bool> leave_one_out(Deciding& d, size_t winner) {
   return true;
 }
 
+// A race tells about a graph and not about the values of its weights: what won it with others is only judged, and answers if it is right
+// with these. False where all has to be decided.
+Result<bool> judge_what_won_with_others(Deciding& d) {
+  if (!d.raced_with_others || d.session.options.measure_again || d.count) return false;
+  const std::vector<LedgerCandidate>& raced = d.raced_with_others->candidates;
+  const std::string& choice = d.raced_with_others->choice;
+  if (choice == "eager") {  // perhaps because a plan was wrong with the others
+    const bool fairly = std::ranges::none_of(raced, [](const LedgerCandidate& c) {
+      return c.repaired || (!c.verified && c.reason != "baseline" && c.reason != "unsupported");
+    });
+    if (fairly) keep_judged(d, d.candidates[0]);
+    return fairly;
+  }
+  const auto known = std::ranges::find(raced, choice, &LedgerCandidate::name);
+  const std::optional<PlanChoice> how = find_choice(d.session, choice);
+  if (!how || known == raced.end() || known->repaired) return false;
+  const auto give_up = [&] {
+    d.candidates.resize(1);
+    return false;
+  };
+  double start = now_s();
+  d.step([&] { add_plan(d, build_plan(d.session, *d.prepared, *how), choice); });
+  KRN_TRY(d.go_on());
+  d.stage("compile", now_s() - start);
+  if (!d.candidates[1].call || d.candidates[1].built.hashes() != known->regions) return give_up();
+  start = now_s();
+  Status status = verify(d);
+  if (status.ok()) status = prove_sensitive(d, {1});
+  KRN_TRY(d.go_on());
+  const bool right = status.ok() && d.candidates[1].report.verified && !d.candidates[1].built.repaired;
+  d.stage("verify", now_s() - start);
+  if (!right || !d.step([&] { return regions_are_right(d, 1); })) return give_up();
+  d.step([&] { keep_judged(d, d.candidates[1]); });
+  return true;
+}
+
 // With `compile` never, where no earlier process decided.
 ModelReport eager_answers(Deciding& d) {
   d.report.chosen = "eager";
@@ -345,6 +381,7 @@ const char* why_only_eager(const Deciding& d) {
 void note_rests(Deciding& d, uint64_t before) {
   if (d.session.runtime.quarantine().times_rested() == before) return;
   d.keeps_decision = false;
+  d.holds_for_now = true;
   if (!d.report.disturbed.empty()) return;
   d.report.disturbed = "a worker was killed, or memory or disk ran out, so that regions were left to eager";
   d.report.reasons.push_back(d.report.disturbed);
@@ -375,6 +412,8 @@ Result<ModelReport> run(Deciding& d) {
     if (d.step([&] { return start_from_kept_decision(d); })) return d.report;
     d.gives_way = in_background;
     if (d.session.never_compiles()) return eager_answers(d);
+    KRN_TRY_LET(const bool judged, judge_what_won_with_others(d));
+    if (judged) return d.report;
     double start = now_s();
     d.step([&] { build_candidates(d); });
     KRN_TRY(d.go_on());
