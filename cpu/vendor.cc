@@ -349,6 +349,10 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights
 
 bool is_reference(const std::string& implementation) { return implementation.rfind("ref", 0) == 0; }
 
+// A product of patches that are copied for it. What follows it is computed one element after the other by the reference's functions, which
+// for GELU takes as long as the convolution.
+bool is_product_of_patches(const std::string& implementation) { return implementation.find("gemm") != std::string::npos; }
+
 bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }
 
 // Whether the weight goes into a layout of oneDNN's choice. Asked for or not, it does where the weight's own layout would get the
@@ -462,7 +466,10 @@ bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   // Not the result's own memory: what oneDNN has for `sum` says nothing about other addends.
   if (post.operand.present()) longer.post_ops.back().operand.buffer = a.results[0].buffer + 1;
   std::string why_not;
-  return vendor_takes(longer, true, why_not);  // an epilogue may leave nothing but the reference implementation
+  if (!vendor_takes(longer, true, why_not)) return false;  // an epilogue may leave nothing but the reference implementation
+  if (longer.op != kOp_conv) return true;
+  const Contraction c = describe(longer);
+  return !is_product_of_patches(make_primitive(longer, c, packs(longer, c), Want::kImplementation).implementation);
 }
 
 std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context) {

@@ -3,17 +3,44 @@
 
     python bench/results/table.py FILE
     python bench/results/table.py --limits FILE    how far each is from what the machine allows, the most lost milliseconds first
+    python bench/results/table.py --twice FIRST SECOND    two sittings of the same models beside each other
 """
 import json
 import math
 import sys
 
-rows = [r.get("keirin", r) for r in json.load(open(sys.argv[-1]))["rows"]]
-for r in rows:
-    if r.get("disturbed"):
-        print(f"{r['model']} has no figures, its race was disturbed: {r['disturbed']}", file=sys.stderr)
-rows = [r for r in rows if not r.get("disturbed")]
-mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
+
+def rows_of(path: str) -> list[dict]:
+    rows = [r.get("keirin", r) for r in json.load(open(path))["rows"]]
+    for r in rows:
+        if r.get("disturbed"):
+            print(f"{r['model']} has no figures, its race was disturbed: {r['disturbed']}", file=sys.stderr)
+    return [r for r in rows if not r.get("disturbed")]
+
+
+def mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def twice(first: list[dict], second: list[dict]) -> None:
+    """The model whose two speedups differ most comes first. One that was disturbed in one sitting is in the other's mean alone."""
+    again = {r["model"]: r for r in second}
+    both = [(r, again[r["model"]]) for r in first if r["model"] in again]
+    away = lambda pair: abs(math.log(pair[1]["speedup"] / pair[0]["speedup"]))
+    print("| model | over the baseline | again | chosen ms | again | chosen | again |\n|---|---|---|---|---|---|---|")
+    for r, s in sorted(both, key=away, reverse=True):
+        print(f"| {r['model']} | {r['speedup']:.2f}x | {s['speedup']:.2f}x | {r['chosen_ms']:.3f} | {s['chosen_ms']:.3f} | {r['chosen']} | "
+              f"{s['chosen'] if s['chosen'] != r['chosen'] else 'the same'} |")
+    means = [f"{mean([r['speedup'] for r in rows]):.2f}x over {len(rows)} models, {min(r['speedup'] for r in rows):.2f}x at least, "
+             f"{sum(r['nodes_compiled'] for r in rows) / sum(r['nodes'] for r in rows):.1%} of the operators compiled, "
+             f"{sum(r['verified'] for r in rows)} verified".replace("%", " %") for rows in (first, second)]
+    print(f"\nGeometric means: {means[0]}; again {means[1]}. Within 5 %: {sum(away(pair) <= math.log(1.05) for pair in both)} of {len(both)}.")
+
+
+if sys.argv[1] == "--twice":
+    twice(rows_of(sys.argv[2]), rows_of(sys.argv[3]))
+    sys.exit()
+rows = rows_of(sys.argv[-1])
 if sys.argv[1] == "--limits":
     print("| model | limit ms | eager ms | of the limit | chosen ms | of the limit | lost ms |\n|---|---|---|---|---|---|---|")
     for r in sorted(rows, key=lambda r: r["limit_ms"] - r["chosen_ms"]):

@@ -15,6 +15,7 @@
 #include "core/eager/program/library_settings.h"
 #include "core/eager/rows/fold_evaluator.h"
 #include "core/host/call/device.h"
+#include "core/host/guard/quarantine.h"
 #include "core/base/request.h"
 #include "core/ir/bytes.h"
 #include "core/ir/rows.h"
@@ -87,7 +88,10 @@ constexpr const char* kNeverCompiles = "it was not compiled before, and compile 
 
 // Asking is cheap, but a warm start would first have to start the compile child: what was said is kept like artifacts.
 Result<ClaimResult> claims_of(Session::Impl& session, PluginDevice& device, const PluginRegion& region) {
-  KRN_TRY(device.allowed(region.hash));
+  if (const Status status = device.allowed(region.hash); !status.ok()) {
+    if (status.code() == Code::k_exhausted) session.runtime.quarantine().note_refusal();  // it rests: nothing to be kept
+    return status;
+  }
   const PolicyOptions policy = policy_of(session);
   const CacheKey key = claims_key(device, region.hash, policy);
   Cache* cache = session.runtime.cache();

@@ -273,7 +273,7 @@ void Chain::decide_segment(size_t number, const SegmentInputs& inputs) {
   if (part.new_sizes == kMostNewSizes) return;
   ++part.new_sizes;
   auto sized = at_sizes(number, inputs);
-  if (sized.ok()) (*sized)->session->gives_way = whole_.gives_way;
+  if (sized.ok()) (*sized)->session->gives_way = whole_.gives_way, (*sized)->session->decides_anew = whole_.decides_anew;
   Result<ModelReport> report = sized.ok() ? keirin::decide(*(*sized)->session, inputs.tensors) : sized.status();
   if (!report.ok()) {
     part.refusals.push_back(report.status().message().what);
@@ -478,9 +478,12 @@ class Chain::Choosing {
       for (Candidate& candidate : d_.candidates)
         if (candidate.report.name == known.name) candidate.report = report_of(known);
     report.warm_start_seconds = seconds;
+    report.disturbed = d_.ledger->disturbed;
     report.pays_back_after_calls = d_.ledger->pays_back_after_calls;
     finish(d_.ledger->choice == "segments" ? 1 : 0);
-    report.reasons.push_back("decided by an earlier process; bench measures again");
+    report.reasons.push_back(report.disturbed.empty()
+                                 ? "decided by an earlier process; bench measures again"
+                                 : "decided before in this process, by a race that was disturbed: " + report.disturbed);
     return true;
   }
 

@@ -24,6 +24,7 @@ using Tensors = Deciding::Tensors;
 
 constexpr double kLeastGain = 0.02;
 constexpr uint64_t kConfirmNs = 4'000'000'000;  // what `bench` publishes was true for so long
+constexpr uint64_t kPairNs = 3'000'000'000;     // for a plan and a variant of it, of which there may be many
 
 bool runs_in_worker(const Deciding& d) { return d.session.options.run_in == "worker"; }
 
@@ -116,7 +117,7 @@ Winner name_winner(const Deciding& d, const RaceSheet& sheet, const std::vector<
   }
   const std::string disturbed = disturbance(sheet);
   if (disturbed.empty()) return {KRN_PLANTED(winner_of_dropped) ? sheet.winner : of_runner[sheet.winner], {}};
-  for (size_t i = d.candidates.size(); d.ledger && i-- > 0;)
+  for (size_t i = d.candidates.size(); d.ledger && d.ledger->disturbed.empty() && i-- > 0;)
     if (d.candidates[i].report.name == d.ledger->choice && usable(d.candidates[i]))
       return {i, "the race was disturbed: " + disturbed + "; the choice is that of an earlier race"};
   const size_t clear = beside_others();
@@ -125,7 +126,48 @@ Winner name_winner(const Deciding& d, const RaceSheet& sheet, const std::vector<
                      (clear > 0 ? ", which is faster by more than a tenth in the time that calls do not wait for a processor" : "")};
 }
 
+// What was raced, on the copies of the inputs that races have.
+Runner runner_of(Deciding& d, const Candidate& candidate) {
+  return {candidate.report.name, [&d, call = candidate.call]() -> Status { return call(d.raced).status(); }, candidate.report.peak_bytes};
+}
+
+// `process` sees what disturbs the race, and outlives the options.
+RaceOptions race_options(const Deciding& d, Interference& process) {
+  RaceOptions options;
+  options.threshold = kLeastGain;
+  options.limit_ns = static_cast<uint64_t>(d.session.options.race_seconds * 1e9);
+  if (d.session.device.kind != Device::kCpu) options.wait = [&d] { return d.services.synchronize(d.session.device); };
+  if (Cache* cache = d.session.runtime.cache(); cache && cache->usable())
+    options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
+  options.between = pass_gate;
+  options.cancel = end_flag();
+  options.interference = d.session.options.interference ? d.session.options.interference : &process;
+  for (PluginDevice* device : d.session.runtime.plugins().devices())
+    if (d.session.device.kind != Device::kCpu && device->torch_device() == d.session.device && device->condition().clock_mhz > 0)
+      options.condition = [device] { return device->condition(); };
+  return options;
+}
+
+Result<RaceSheet> time_or_count(const Deciding& d, const std::vector<Runner>& runners, size_t replay_runner, const RaceOptions& options) {
+  return d.count ? count_calls(runners, *d.count, kLeastGain) : race(runners, replay_runner, options);
+}
+
 }  // namespace
+
+Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
+  auto replay = LaunchReplay::record(candidate.own, d.inputs, d.seen.written_inputs, d.services, d.session.device);
+  KRN_TRY(d.trials.restore());
+  KRN_TRY(replay.status());
+  // The recording reads the plan's arena and weights: it keeps the call alive.
+  const CallFn call = d.in_eagers_forms([shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = candidate.own](
+                                            const Tensors& inputs) { return shared->run(inputs); },
+                                        !candidate.is_plan() || d.strides_may_differ(*candidate.built.plan));
+  if (!d.prepared) return call;
+  const Result<std::string> unlike = unlike_when_recorded(d, call, candidate.call);
+  if (!unlike.ok()) return Status(Code::k_wrong_result, unlike.status().message().what);
+  if (!unlike->empty()) return Status(Code::k_wrong_result, *unlike);
+  return call;
+}
 
 void add_launch_replays(Deciding& d) {
   if (d.session.device.kind == Device::kCpu) return;
@@ -137,29 +179,16 @@ void add_launch_replays(Deciding& d) {
     recorded.report.name = d.candidates[i].report.name + "+launch_replay";
     recorded.built = d.candidates[i].built;
     recorded.is_recording = true;
-    auto replay = LaunchReplay::record(d.candidates[i].own, d.inputs, d.seen.written_inputs, d.services, d.session.device);
-    if (const Status status = d.trials.restore(); !status.ok()) replay = status;
-    if (!replay.ok()) {
-      recorded.report.reason = "unsupported";
-      recorded.report.note = replay.status().message().what;
-      recorded.report.verified = false;
+    Result<CallFn> call = record_launches(d, d.candidates[i]);
+    if (call.ok()) {
+      recorded.call = std::move(*call);
+      recorded.report.reason = "pending";
+      recorded.baseline = i == 0;
+      if (i == 0) d.launch_replay = d.candidates.size();
     } else {
-      std::shared_ptr<LaunchReplay> shared = std::move(*replay);
-      // The recording reads the plan's arena and weights: it keeps the call alive.
-      const CallFn call = d.in_eagers_forms([shared, keep = d.candidates[i].own](const Tensors& inputs) { return shared->run(inputs); },
-                                            !d.candidates[i].is_plan() || d.strides_may_differ(*d.candidates[i].built.plan));
-      const Result<std::string> unlike =
-          d.prepared ? unlike_when_recorded(d, call, d.candidates[i].call) : Result<std::string>(std::string());
-      if (!unlike.ok() || !unlike->empty()) {
-        recorded.report.reason = "wrong_result";
-        recorded.report.note = unlike.ok() ? *unlike : unlike.status().message().what;
-        recorded.report.verified = false;
-      } else {
-        recorded.call = call;
-        recorded.report.reason = "pending";
-        recorded.baseline = i == 0;
-        if (i == 0) d.launch_replay = d.candidates.size();
-      }
+      recorded.report.reason = call.status().code() == Code::k_wrong_result ? "wrong_result" : "unsupported";
+      recorded.report.note = call.status().message().what;
+      recorded.report.verified = false;
     }
     d.candidates.push_back(std::move(recorded));
   }
@@ -232,38 +261,25 @@ Result<size_t> race_candidates(Deciding& d) {
     Candidate& candidate = d.candidates[i];
     if (!candidate.call || (i > 0 && !candidate.report.verified && !candidate.baseline)) continue;
     if (i == d.launch_replay && i > 0) replay_runner = runners.size();
-    runners.push_back({candidate.report.name, [&d, i]() -> Status {
-                         Result<Tensors> outputs = d.candidates[i].call(d.raced);
-                         return outputs.ok() ? Status() : outputs.status();
-                       }, candidate.report.peak_bytes});
+    runners.push_back(runner_of(d, candidate));
     of_runner.push_back(i);
   }
-  RaceOptions options;
-  options.threshold = kLeastGain;
-  options.limit_ns = static_cast<uint64_t>(d.session.options.race_seconds * 1e9);
-  if (d.session.device.kind != Device::kCpu) options.wait = [&d] { return d.services.synchronize(d.session.device); };
-  if (Cache* cache = d.session.runtime.cache(); cache && cache->usable())
-    options.lock_path = cache->dir() + "/lock/race-" + device_name(d.session.device);
-  options.between = pass_gate;
-  options.cancel = end_flag();
   ProcessInterference interference(!runs_in_worker(d));
-  options.interference = d.session.options.interference ? d.session.options.interference : &interference;
-  for (PluginDevice* device : d.session.runtime.plugins().devices())
-    if (d.session.device.kind != Device::kCpu && device->torch_device() == d.session.device && device->condition().clock_mhz > 0)
-      options.condition = [device] { return device->condition(); };
+  RaceOptions options = race_options(d, interference);
   d.progress("race", 0.5);
   if (d.session.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
   if (d.session.options.force == "compiled")
     for (size_t r = 0; r < of_runner.size(); ++r)
       if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
   if (runners.size() == 2) options.one_must_race.push_back(1);  // one look that others disturbed would decide
-  auto raced = d.count ? count_calls(runners, *d.count, kLeastGain) : race(runners, replay_runner, options);
+  auto raced = time_or_count(d, runners, replay_runner, options);
   if (d.count && raced.status().code() == Code::k_unsupported) {
     d.report.reasons.insert(d.report.reasons.begin(), raced.status().message().what + ": nothing is compared");
     return choose_untimed(d);
   }
   KRN_TRY_LET(const RaceSheet sheet, std::move(raced));
   d.keeps_decision = sheet.disturbed.empty();
+  d.race_disturbed = sheet.disturbed;
   for (size_t r = 0; r < sheet.rows.size(); ++r) {
     const RaceRow& row = sheet.rows[r];
     CandidateReport& report = d.candidates[of_runner[r]].report;
@@ -303,6 +319,16 @@ Result<size_t> race_candidates(Deciding& d) {
     if (replay_runner && sheet.baseline == replay_runner) d.report.eager_replay_ms = row->baseline_ns / 1e6;
   }
   return winner;
+}
+
+Result<bool> is_faster(Deciding& d, const Candidate& candidate, const Candidate& held) {
+  ProcessInterference interference(!runs_in_worker(d));
+  RaceOptions options = race_options(d, interference);
+  options.limit_ns = std::min(options.limit_ns, kPairNs);
+  const Result<RaceSheet> sheet = time_or_count(d, {runner_of(d, held), runner_of(d, candidate)}, 0, options);
+  KRN_TRY(d.trials.restore());
+  KRN_TRY(sheet.status());
+  return sheet->winner == 1;
 }
 
 StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds) {

@@ -7,6 +7,8 @@
 
 namespace keirin {
 
+// A candidate's call as recorded launches; `wrong_result` where the recording answers other inputs in another way than the call does.
+Result<CallFn> record_launches(Deciding& d, const Candidate& candidate);
 // Adds eager and every right plan as recorded launches, on devices that have them.
 void add_launch_replays(Deciding& d);
 // Takes those out that need more memory than the options allow.
@@ -14,6 +16,8 @@ void measure_memory(Deciding& d);
 // Times them against each other and names the winner, by number. Fills the times of the candidates' reports, what disturbed the race
 // and whether the decision may be kept.
 Result<size_t> race_candidates(Deciding& d);
+// Whether a candidate is faster than another one that was raced, beyond noise and by as much as a race asks for.
+Result<bool> is_faster(Deciding& d, const Candidate& candidate, const Candidate& held);
 // A step as reports show it.
 StepReport step_report(const PlanStep& step, const std::string& plugin, double microseconds = 0);
 // The steps of a plan with their times, into the report.

@@ -19,8 +19,7 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-constexpr int kMostWinners = 3;      // that turn out to be wrong in a region; then eager answers
-constexpr size_t kMostLeftOut = 3;   // regions, one after another
+constexpr int kMostWinners = 3;  // that turn out to be wrong in a region; then eager answers
 
 // The reason code of a plan that could not be built.
 const char* reason_of(const Status& status) {
@@ -278,29 +277,84 @@ bool regions_are_right(Deciding& d, size_t winner) {
   return false;
 }
 
-// Adds the winner's plan without each of its regions to the candidates, where that has not been done. False if nothing was added.
-bool leave_one_out(Deciding& d, size_t winner) {
-  const BuiltPlan& best = d.candidates[winner].built;
-  if (!d.candidates[winner].is_plan() || best.regions.size() < 2 || best.choice.left_out.size() >= kMostLeftOut) return false;
-  std::vector<BuiltPlan> plans;
-  for (const BuiltRegion& region : best.regions) {
-    PlanChoice choice = best.choice;
+// One after the other the winner's regions are put back to eager, for good where the plan is faster without, beyond noise. What comes of
+// it is a candidate then. False: the winner is as fast as it can be had that way.
+Result<bool> leave_one_out(Deciding& d, size_t winner) {
+  Candidate held = d.candidates[winner];
+  if (!held.is_plan() || held.built.regions.size() < 2) return false;
+  const size_t known = d.candidates.size();
+  size_t tried = 0;
+  for (const BuiltRegion& region : std::vector<BuiltRegion>(held.built.regions)) {
+    PlanChoice choice = held.built.choice;
     choice.left_out.insert(std::upper_bound(choice.left_out.begin(), choice.left_out.end(), region.number), region.number);
-    const std::string name = choice.name();
-    if (std::any_of(d.candidates.begin(), d.candidates.end(), [&](const Candidate& c) { return c.built.name == name; })) continue;
-    if (Result<BuiltPlan> built = build_plan(d.session, *d.prepared, choice); built.ok()) plans.push_back(std::move(*built));
+    Result<BuiltPlan> built = build_plan(d.session, *d.prepared, choice);
+    if (!built.ok() || built->regions.empty()) continue;
+    const std::string name = built->name;
+    add_plan(d, std::move(built), name);
+    const size_t at = d.candidates.size() - 1;
+    Candidate variant = d.candidates[at];
+    if (variant.call && held.is_recording) {
+      Result<CallFn> recorded = record_launches(d, variant);
+      variant.call = recorded.ok() ? *recorded : nullptr;
+    }
+    bool stays = false;
+    if (variant.call) {
+      ++tried;
+      KRN_TRY_LET(stays, is_faster(d, variant, held));
+    }
+    if (stays) {
+      d.candidates[at].report.verified = true;  // unless the judge finds otherwise
+      if (d.session.options.verify) stays = verify(d, {at}).ok() && prove_sensitive(d, {at}).ok() && d.candidates[at].report.verified;
+    }
+    if (!stays) {
+      d.candidates.pop_back();
+      continue;
+    }
+    d.candidates.erase(d.candidates.begin() + static_cast<int64_t>(known), d.candidates.begin() + static_cast<int64_t>(at));
+    variant.is_recording = held.is_recording;
+    held = std::move(variant);
+    KRN_TRY(d.go_on());
   }
-  if (plans.empty()) return false;
+  d.report.reasons.push_back("leave-one-out: " + std::to_string(tried) + " of the plan's regions were put back to eager, one at a time; " +
+                             std::to_string(held.built.choice.left_out.size()) + " stay there, without which it is faster");
+  if (d.candidates.size() == known) return false;
   drop_recordings(d);
-  std::vector<size_t> added;
-  for (BuiltPlan& plan : plans) {
-    const std::string name = plan.name;
-    added.push_back(d.candidates.size());
-    add_plan(d, std::move(plan), name);
-    d.candidates.back().report.verified = true;  // unless the judge finds otherwise
+  return true;
+}
+
+// A race tells about a graph and not about the values of its weights: what won it with others is only judged, and answers if it is right
+// with these. False where all has to be decided.
+Result<bool> judge_what_won_with_others(Deciding& d) {
+  if (!d.raced_with_others || d.session.options.measure_again || d.count) return false;
+  const std::vector<LedgerCandidate>& raced = d.raced_with_others->candidates;
+  const std::string& choice = d.raced_with_others->choice;
+  if (choice == "eager") {  // perhaps because a plan was wrong with the others
+    const bool fairly = std::ranges::none_of(raced, [](const LedgerCandidate& c) {
+      return c.repaired || (!c.verified && c.reason != "baseline" && c.reason != "unsupported");
+    });
+    if (fairly) keep_judged(d, d.candidates[0]);
+    return fairly;
   }
-  if (d.session.options.verify && !(verify(d, added).ok() && prove_sensitive(d, added).ok()))
-    for (size_t i : added) d.candidates[i].report.verified = false;
+  const auto known = std::ranges::find(raced, choice, &LedgerCandidate::name);
+  const std::optional<PlanChoice> how = find_choice(d.session, choice);
+  if (!how || known == raced.end() || known->repaired) return false;
+  const auto give_up = [&] {
+    d.candidates.resize(1);
+    return false;
+  };
+  double start = now_s();
+  d.step([&] { add_plan(d, build_plan(d.session, *d.prepared, *how), choice); });
+  KRN_TRY(d.go_on());
+  d.stage("compile", now_s() - start);
+  if (!d.candidates[1].call || d.candidates[1].built.hashes() != known->regions) return give_up();
+  start = now_s();
+  Status status = verify(d);
+  if (status.ok()) status = prove_sensitive(d, {1});
+  KRN_TRY(d.go_on());
+  const bool right = status.ok() && d.candidates[1].report.verified && !d.candidates[1].built.repaired;
+  d.stage("verify", now_s() - start);
+  if (!right || !d.step([&] { return regions_are_right(d, 1); })) return give_up();
+  d.step([&] { keep_judged(d, d.candidates[1]); });
   return true;
 }
 
@@ -327,6 +381,7 @@ const char* why_only_eager(const Deciding& d) {
 void note_rests(Deciding& d, uint64_t before) {
   if (d.session.runtime.quarantine().times_rested() == before) return;
   d.keeps_decision = false;
+  d.holds_for_now = true;
   if (!d.report.disturbed.empty()) return;
   d.report.disturbed = "a worker was killed, or memory or disk ran out, so that regions were left to eager";
   d.report.reasons.push_back(d.report.disturbed);
@@ -357,6 +412,8 @@ Result<ModelReport> run(Deciding& d) {
     if (d.step([&] { return start_from_kept_decision(d); })) return d.report;
     d.gives_way = in_background;
     if (d.session.never_compiles()) return eager_answers(d);
+    KRN_TRY_LET(const bool judged, judge_what_won_with_others(d));
+    if (judged) return d.report;
     double start = now_s();
     d.step([&] { build_candidates(d); });
     KRN_TRY(d.go_on());
@@ -382,6 +439,7 @@ Result<ModelReport> run(Deciding& d) {
   if (d.session.never_compiles()) return eager_answers(d);
   KRN_TRY(d.go_on());
   size_t winner = 0;
+  bool left_out = false;
   for (int wrong_winners = 0; wrong_winners < kMostWinners;) {
     d.step([&] {
       add_launch_replays(d);
@@ -399,9 +457,9 @@ Result<ModelReport> run(Deciding& d) {
       ++wrong_winners;
       continue;
     }
-    if (d.session.options.leave_one_out) {
+    if (d.session.options.leave_one_out && !std::exchange(left_out, true)) {
       start = now_s();
-      const bool more = d.step([&] { return leave_one_out(d, fastest); });
+      KRN_TRY_LET(const bool more, d.step([&] { return leave_one_out(d, fastest); }));
       d.stage("leave_one_out", now_s() - start);
       KRN_TRY(d.go_on());
       if (more) continue;

@@ -82,6 +82,9 @@ struct Deciding {
   size_t launch_replay = 0;            // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key;  // none: no cache, or a graph without bytes
   std::optional<LedgerRecord> ledger;  // what an earlier process decided, if that still holds
+  std::optional<LedgerRecord> raced_with_others;  // the same of the graph with other weights, for which nothing was judged
+  std::string race_disturbed;          // what others did to a part of its race at least; empty: nothing
+  bool holds_for_now = false;          // a region was left to eager that may be compiled at the next try
   int64_t eager_process_bytes = 0;     // what a process that runs only eager holds between calls
   ModelReport report;
 };

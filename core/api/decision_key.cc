@@ -11,7 +11,7 @@ namespace keirin {
 
 CacheKey decision_key(const Hash& graph, const Options& options, const std::map<std::string, std::string>& library) {
   CacheKey key;
-  key.add("what", "ledger 3").add("graph", hex(graph));
+  key.add("what", "ledger 4").add("graph", hex(graph));
   for (const OptionRow& row : option_rows()) {
     if (!row.decides || (KRN_PLANTED(ledger_without_numerics) && row.name == "numerics")) continue;
     // Of a list neither order nor repetition means anything.

@@ -26,7 +26,6 @@ using Tensors = std::vector<TensorRef>;
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kRestUntilIdle = 10s;       // between looks whether the processors are
-constexpr auto kLook = 50ms;               // how long whoever waits does not look whether he is to end
 constexpr size_t kMetFirst = 2;            // of the sizes checked, those that brought a range about (sizes_to_check)
 constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
 constexpr size_t kMostLeft = 4096;         // sizes of which is remembered that eager is to answer them
@@ -259,17 +258,25 @@ bool DecisionThread::decide(Task& task) {
     }
     if (task.check) take_over_ranges(task.call);
     if (task.check && taken_over_) return false;
-    std::unique_lock turn(session_.runtime.decision_turn(), std::defer_lock);
-    while (!turn.try_lock_for(kLook))
-      if (queue_->stop) return false;
     if (task.check) return check_sizes(task);
+    if (task.attempts == 0 && !task.when_idle) {  // over in a moment, and no race: it waits for nobody's turn
+      (void)session_.runtime.tensors().synchronize(session_.device);
+      const Result<Tensors> inputs = inputs_of(task.call);
+      if (inputs.ok() && !session_.find(*inputs)) {
+        const Result<ModelReport> taken = session_.take_over(*inputs);
+        if (taken.ok()) return task.when_idle = !taken->disturbed.empty();
+      }
+    }
+    if (!session_.runtime.decision_turn().lock_unless(queue_->stop)) return false;
+    const std::lock_guard turn(session_.runtime.decision_turn(), std::adopt_lock);
     // The copies were enqueued on their callers' streams.
     (void)session_.runtime.tensors().synchronize(session_.device);
     Result<Tensors> inputs = inputs_of(task.call);
     if (task.attempts == 0 && inputs.ok() && session_.find(*inputs)) return false;  // somebody had them compiled meanwhile
-    const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs, true) : inputs.status();
+    const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs, true, task.attempts > 0) : inputs.status();
     if (queue_->stop) return false;
-    task.when_idle = report.ok() && report->chosen != "eager";  // of what others disturbed: what is chosen serves until then
+    // Of what others disturbed: what is chosen serves until then, and what a disturbed race of before chose was raced under load.
+    task.when_idle = report.ok() && (report->chosen != "eager" || report->warm_start_seconds > 0);
     if (may_be_tried_again(report) && task.attempts + 1 < kAttempts) return true;
     if (!report.ok()) failed = report.status().message().what;
   } catch (const std::exception& error) {  // memory that ran out; there is nobody to tell but the report
@@ -341,12 +348,53 @@ double DecisionThread::growth_of(const ModelReport& met) {
   return std::min(memory, time);
 }
 
-bool DecisionThread::check_sizes(const Task& task) {
+Result<CheckedSizes> DecisionThread::check_at(const Sizes& sizes, const Task& task) {
+  if (const auto known = report_at(first_); known && sizes == first_ && known->disturbed.empty())
+    return CheckedSizes{sizes, known->chosen, false, known->candidates};
+  // One after the other: another model's decisions do not wait for all of them.
+  if (!session_.runtime.decision_turn().lock_unless(queue_->stop)) return Status(Code::k_cancelled, "the session is being closed");
+  const std::lock_guard turn(session_.runtime.decision_turn(), std::adopt_lock);
+  return session_.check(sizes, task.attempts > 0);
+}
+
+// Which candidate is fastest where is the same for all weights of a program, and whether its code is right at other sizes than at these
+// two, too: what these weights do to roundings shows at any size. So where both sizes that were met are answered as the ranges say that
+// were found with other weights, the ranges hold for these.
+bool DecisionThread::take_ranges_of_other_weights(const std::vector<Sizes>& met, const Task& task) {
+  std::optional<KeptRanges> known = read_kept_ranges(session_, RangesOf::kAnyWeights);
+  if (!known || known->box.least.size() != met[0].size()) return false;
+  std::vector<CheckedSizes> checks;
+  for (const Sizes& sizes : met) {
+    const auto piece = std::ranges::find_if(
+        known->pieces, [volume = volume_of(sizes)](const SizePiece& p) { return p.least <= volume && volume <= p.most; });
+    if (!known->box.holds(sizes) || piece == known->pieces.end()) return false;
+    Result<CheckedSizes> check = check_at(sizes, task);
+    if (!check.ok()) return false;
+    const bool agrees = check->chosen == piece->choice || piece->choice == "eager";
+    checked_.push_back(*check);
+    checks.push_back(std::move(*check));
+    if (!agrees) return false;
+  }
+  known->checks = std::move(checks);  // whose sizes have their plans first in the next process
+  session_.ranges.set(*known);
+  keep_ranges(session_);
+  {
+    const std::lock_guard lock(met_mutex_);
+    left_.clear();
+  }
+  session_.tell(Event::Kind::kDecided, kNote,
+                "ranges of sizes are those that were found with other weights, checked at two sizes with these");
+  return true;
+}
+
+bool DecisionThread::check_sizes(Task& task) {
   std::vector<Sizes> met;
   {
     const std::lock_guard lock(met_mutex_);
     met = {first_, second_};
   }
+  if (task.attempts == 0 && take_ranges_of_other_weights(met, task)) return false;
+  if (queue_->stop) return false;
   SizeBox box = session_.bounds(task.call.specs);
   for (size_t k = 0; k < box.most.size(); ++k) {
     const int64_t larger = std::max(met[0][k], met[1][k]);
@@ -356,13 +404,20 @@ bool DecisionThread::check_sizes(const Task& task) {
   }
   const std::optional<ModelReport> known = report_at(first_);
   box = cut_to_growth(std::move(box), met, known ? growth_of(*known) : 1);
-  bool again = false;
+  // Other sizes were met first by a session before this one, which was closed before all were checked: that is gone on with.
+  if (const auto begun = read_kept_ranges(session_, RangesOf::kBegun);
+      begun && begun->box.least.size() == met[0].size() && begun->box.holds(met[0]) && begun->box.holds(met[1])) {
+    box = begun->box;
+    met.clear();
+    for (const CheckedSizes& check : begun->checks) met.push_back(check.sizes);
+  } else {
+    keep_begun_ranges(session_, box, met);
+  }
+  bool again = false, raced = false;
   for (const Sizes& sizes : sizes_to_check(box, met)) {
     const auto at = std::find_if(checked_.begin(), checked_.end(), [&](const CheckedSizes& c) { return c.sizes == sizes; });
     if (at != checked_.end() && !at->disturbed) continue;
-    Result<CheckedSizes> check = known && sizes == first_ && known->disturbed.empty()
-                                     ? Result<CheckedSizes>(CheckedSizes{sizes, known->chosen, false, known->candidates})
-                                     : session_.check(sizes);
+    Result<CheckedSizes> check = check_at(sizes, task);
     if (queue_->stop) return false;
     if (!check.ok()) {
       // Eager refuses these sizes, although the export allows them, or memory does not suffice for them: eager answers there.
@@ -377,6 +432,7 @@ bool DecisionThread::check_sizes(const Task& task) {
       check = std::move(none);
     }
     again |= check->disturbed;
+    raced |= check->disturbed && !check->taken_over;
     if (at != checked_.end()) *at = std::move(*check);
     else checked_.push_back(std::move(*check));
   }
@@ -387,6 +443,7 @@ bool DecisionThread::check_sizes(const Task& task) {
     left_.clear();
   }
   session_.tell(Event::Kind::kDecided, kNote, "sizes between " + std::to_string(checked_.size()) + " that were checked are in ranges");
+  task.when_idle = again && !raced;  // under load they were raced before
   return again && task.attempts + 1 < kAttempts;
 }
 

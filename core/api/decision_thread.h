@@ -87,7 +87,9 @@ class DecisionThread {
   // Whether it has to be tried again, because others had the machine.
   bool decide(Task& task);
   // The same of the ranges.
-  bool check_sizes(const Task& task);
+  bool check_sizes(Task& task);
+  Result<CheckedSizes> check_at(const Sizes& sizes, const Task& task);
+  bool take_ranges_of_other_weights(const std::vector<Sizes>& met, const Task& task);
   // Ranges that an earlier process kept, and the plans of the sizes that it met first.
   void take_over_kept();
   // Looks once for ranges that an earlier process kept; `call`: one of those that they are for.

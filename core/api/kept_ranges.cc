@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchema = "keirin/ranges/1";
-constexpr const char* kWhat = "ranges 1";  // beside the program, in the key
+constexpr const char *kWhat = "ranges 1", *kBegun = "ranges begun 1";  // beside the program, in the key
 
 Status corrupt(const std::string& what) {
   return Status(Code::k_corrupt, {what, "kept ranges", "the ranges are found out again", {}});
@@ -35,6 +35,10 @@ bool is_box(const SizeBox& box) {
   for (size_t k = 0; k < box.least.size(); ++k)
     if (box.least[k] < 0 || box.least[k] > box.most[k]) return false;
   return true;
+}
+
+std::optional<CacheKey> key_of(const Session::Impl& session, RangesOf of) {
+  return key_by_program(session, of == RangesOf::kBegun ? kBegun : kWhat, of != RangesOf::kTheseWeights);
 }
 
 }  // namespace
@@ -64,9 +68,9 @@ Result<KeptRanges> parse_ranges(std::string_view text) {
   }
 }
 
-std::optional<KeptRanges> read_kept_ranges(const Session::Impl& session) {
+std::optional<KeptRanges> read_kept_ranges(const Session::Impl& session, RangesOf of) {
   Cache* cache = usable_cache(session);
-  const auto key = key_by_program(session, kWhat);
+  const auto key = key_of(session, of);
   if (!cache || !key || session.options.measure_again) return std::nullopt;
   const std::optional<std::string> text = cache->read(EntryKind::kRanges, *key);
   if (!text) return std::nullopt;
@@ -76,15 +80,26 @@ std::optional<KeptRanges> read_kept_ranges(const Session::Impl& session) {
 
 namespace {
 
+// For these weights, and for others, which look at it if nothing was found for theirs.
 void publish(const Session::Impl& session, const KeptRanges& ranges) {
   Cache* cache = usable_cache(session);
-  const auto key = key_by_program(session, kWhat);
-  if (cache && key && !ranges.pieces.empty()) cache->publish(EntryKind::kRanges, *key, ranges_text(ranges));
+  for (const RangesOf of : {RangesOf::kTheseWeights, RangesOf::kAnyWeights})
+    if (const auto key = key_of(session, of); cache && key && !ranges.pieces.empty())
+      cache->publish(EntryKind::kRanges, *key, ranges_text(ranges));
 }
 
 }  // namespace
 
 void keep_ranges(const Session::Impl& session) { publish(session, session.ranges.kept()); }
+
+void keep_begun_ranges(const Session::Impl& session, const SizeBox& box, const std::vector<Sizes>& met) {
+  Cache* cache = usable_cache(session);
+  const auto key = key_of(session, RangesOf::kBegun);
+  if (!cache || !key) return;
+  KeptRanges begun{box, {{volume_of(box.least), volume_of(box.most), "eager"}}, {}, {}};
+  for (const Sizes& sizes : met) begun.checks.push_back({sizes, "eager", false, {}});
+  cache->hold(EntryKind::kRanges, *key, ranges_text(begun));
+}
 
 void keep_closed_ranges(const Session::Impl& session) {
   std::optional<KeptRanges> known = read_kept_ranges(session);

@@ -19,7 +19,14 @@ Result<KeptRanges> parse_ranges(std::string_view text);
 
 // What an earlier process kept for this very file, device, options, LibTorch and plugins; nothing
 // where there is none or nothing may be taken from the cache. Any thread.
-std::optional<KeptRanges> read_kept_ranges(const Session::Impl& session);
+enum class RangesOf {
+  kTheseWeights,
+  kAnyWeights,  // of the program, whatever weights they were found with last
+  kBegun,       // of the program: what keep_begun_ranges kept
+};
+std::optional<KeptRanges> read_kept_ranges(const Session::Impl& session, RangesOf of = RangesOf::kTheseWeights);
+// For this process: which sizes are being checked, as the box and the sizes met say. Nothing answers them.
+void keep_begun_ranges(const Session::Impl& session, const SizeBox& box, const std::vector<Sizes>& met);
 // In the place of what was kept.
 void keep_ranges(const Session::Impl& session);
 // Where ranges were kept: those that this session closed are closed for the next process too. Any thread.

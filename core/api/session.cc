@@ -107,16 +107,17 @@ void Session::Impl::drop_range_plans(const std::string& choice) {
   });
 }
 
-Result<CheckedSizes> Session::Impl::check(const Sizes& sizes) {
+Result<CheckedSizes> Session::Impl::check(const Sizes& sizes, bool anew) {
   KRN_TRY_LET(const std::vector<TensorRef> inputs, draw(1, sizes));
   const std::lock_guard lock(compile_mutex);
   gives_way = true;
+  decides_anew = anew;
   keep_freed_memory();
   Result<ModelReport> report = decide(*this, inputs, true);
   runtime.plugins().release_devices();
   give_back_memory();
   if (!report.ok()) return report.status();
-  return CheckedSizes{sizes, report->chosen, !report->disturbed.empty(), std::move(report->candidates)};
+  return CheckedSizes{sizes, report->chosen, !report->disturbed.empty(), std::move(report->candidates), report->warm_start_seconds > 0};
 }
 
 Status Session::Impl::enter(const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
@@ -385,9 +386,10 @@ void Session::Impl::tell(Event::Kind kind, int level, const std::string& text, d
   send(options.on_event, {kind, level, name, text, done});
 }
 
-Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs, bool beside_calls) {
+Result<ModelReport> Session::Impl::compile(const std::vector<TensorRef>& inputs, bool beside_calls, bool anew) {
   std::lock_guard lock(compile_mutex);
   const bool in_background = gives_way = beside_calls;
+  decides_anew = anew;
   if (in_background) keep_freed_memory();
   Result<ModelReport> report = in_segments(inputs) ? chain->decide(inputs) : decide(*this, inputs);
   runtime.plugins().release_devices();
@@ -425,7 +427,7 @@ void Session::Impl::keep_report(const ModelReport& report, const std::vector<Ten
 Result<ModelReport> Session::Impl::take_over(const std::vector<TensorRef>& inputs) {
   const std::lock_guard lock(compile_mutex);
   if (in_segments(inputs)) return Status(Code::k_unsupported, "a model in segments takes its decisions over when it is compiled");
-  gives_way = false;
+  gives_way = decides_anew = false;
   takes_over = true;
   Result<ModelReport> report = keirin::take_over(*this, inputs);
   takes_over = false;

@@ -21,6 +21,7 @@
 #include "core/api/options.h"
 #include "core/base/services.h"
 #include "core/base/status.h"
+#include "core/base/turn.h"
 #include "core/exec/report.h"
 
 namespace keirin {
@@ -46,12 +47,12 @@ class Runtime {
   // Why the cache cannot be used or written, once; empty: it can, or it was asked before.
   std::string take_cache_trouble();
   // Held while something is decided beside calls: two races would measure each other.
-  std::timed_mutex& decision_turn() { return decision_turn_; }
+  Turn& decision_turn() { return decision_turn_; }
 
  private:
   Runtime();
   TensorServices* tensors_ = nullptr;   // the process's
-  std::timed_mutex decision_turn_;
+  Turn decision_turn_;
   std::mutex trouble_mutex_;
   std::string cache_trouble_;           // before cache_, which tells it
   std::unique_ptr<Cache> cache_;        // before plugins_: the quarantine writes to it

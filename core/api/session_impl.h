@@ -78,6 +78,7 @@ struct Session::Impl {
   std::deque<MetCall> decided;        // under report_mutex: calls that something was decided for, the last ones of them
   bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
   bool enters = false;                // under compile_mutex: a size of a range, of which nothing is kept on disk: there may be thousands
+  bool decides_anew = false;          // under compile_mutex: what a disturbed race chose is not taken, another race is held
   bool takes_over = false;            // under compile_mutex: what was decided elsewhere, and nothing else
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
   bool wrote_other_sizes = false;     // under compile_mutex: the first decision writes code for later ones
@@ -93,9 +94,9 @@ struct Session::Impl {
 
   std::shared_ptr<const Decision> find(const std::vector<TensorRef>& inputs) const;
   // Session::compile.
-  Result<ModelReport> compile(const std::vector<TensorRef>& inputs, bool beside_calls);
+  Result<ModelReport> compile(const std::vector<TensorRef>& inputs, bool beside_calls, bool anew = false);
   // Decides for drawn inputs of these sizes, so that ranges may be made of what is found; nobody waits for it.
-  Result<CheckedSizes> check(const Sizes& sizes);
+  Result<CheckedSizes> check(const Sizes& sizes, bool anew);
   // Makes a plan as the range says, for calls like one with these inputs.
   Status enter(const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
   // One of the caller's events (LoadOptions::on_event).

@@ -44,6 +44,7 @@ struct CheckedSizes {
   std::string chosen;
   bool disturbed = false;  // its race told nothing
   std::vector<CandidateReport> candidates;
+  bool taken_over = false;  // the race was held before
 };
 
 // Sizes of a volume from `least` to `most`, inclusive, and the candidate that answers them.

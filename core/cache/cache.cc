@@ -233,6 +233,18 @@ void Cache::adopt(ForeignEntry entry) {
   adopted_[{entry.kind, std::move(entry.key)}] = std::move(entry.body);
 }
 
+void Cache::hold(EntryKind kind, const CacheKey& key, std::string body) {
+  const Name name{kind, key.hex()};
+  const std::lock_guard lock(mutex_);
+  std::erase(held_, name);
+  if (held_.size() >= kMostHeld) {
+    adopted_.erase(held_.front());
+    held_.pop_front();
+  }
+  held_.push_back(name);
+  adopted_[name] = std::move(body);
+}
+
 bool Cache::readable() const {
   const std::lock_guard lock(mutex_);
   return usable_ || !adopted_.empty();
@@ -266,7 +278,7 @@ std::optional<std::string> Cache::find_adopted(EntryKind kind, const std::string
 
 void Cache::drop_adopted(EntryKind kind, const std::string& hex) {
   const std::lock_guard lock(mutex_);
-  adopted_.erase({kind, hex});
+  if (adopted_.erase({kind, hex})) std::erase(held_, Name{kind, hex});
 }
 
 void Cache::note(EntryKind kind, const std::string& hex) {

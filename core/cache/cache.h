@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -84,6 +85,9 @@ class Cache {
   Result<ForeignEntry> check_foreign(std::string_view file) const;
   // `read` finds it from now on, in memory and before what the folder holds, until one is published under its key. Any thread.
   void adopt(ForeignEntry entry);
+  // The same of what only this process may know, as it holds for a while: kMostHeld entries, those that came last. Any thread.
+  void hold(EntryKind kind, const CacheKey& key, std::string body);
+  static constexpr size_t kMostHeld = 512;
   // Whether `read` may find something, also where the folder cannot be used.
   bool readable() const;
   // The entry's file, byte for byte; nothing where it is not sound.
@@ -133,6 +137,7 @@ class Cache {
   using Name = std::pair<EntryKind, std::string>;
   mutable std::mutex mutex_;             // guards what follows
   std::map<Name, std::string> adopted_;  // bodies
+  std::deque<Name> held_;                // of them, those that hold for a while, in the order in which they came
   bool noting_ = false;
   std::vector<EntryInfo> noted_;
 };

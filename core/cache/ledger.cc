@@ -11,7 +11,7 @@ namespace keirin {
 namespace {
 
 using nlohmann::json;
-constexpr int kSchema = 3;
+constexpr int kSchema = 4;
 
 json candidate_json(const LedgerCandidate& c) {
   return {{"name", c.name},
@@ -61,11 +61,25 @@ LedgerCandidate candidate_of(const json& j) {
 
 }  // namespace
 
+const LedgerWeights* weights_of(const LedgerRecord& record, const std::string& stamp) {
+  const auto at = std::ranges::find(record.weights, stamp, &LedgerWeights::stamp);
+  return at == record.weights.end() ? nullptr : &*at;
+}
+
+void add_weights(LedgerRecord& record, LedgerWeights weights) {
+  std::erase_if(record.weights, [&](const LedgerWeights& w) { return w.stamp == weights.stamp; });
+  if (record.weights.size() >= kMostLedgerWeights) record.weights.erase(record.weights.begin());
+  record.weights.push_back(std::move(weights));
+}
+
 std::string ledger_text(const LedgerRecord& record) {
-  json candidates = json::array();
+  json candidates = json::array(), weights = json::array();
+  for (const LedgerWeights& w : record.weights) weights.push_back({w.stamp, w.max_error, w.eager_error, w.all});
   for (const LedgerCandidate& c : record.candidates) candidates.push_back(candidate_json(c));
   const json j = {{"schema", kSchema},
                   {"choice", record.choice},
+                  {"weights", weights},
+                  {"disturbed", record.disturbed},
                   {"fingerprints", record.fingerprints},
                   {"candidates", candidates},
                   {"environment", record.environment},
@@ -85,6 +99,11 @@ Result<LedgerRecord> parse_ledger(std::string_view text) {
     if (j.at("schema") != kSchema) return corrupt("the record has another schema");
     LedgerRecord record;
     record.choice = j.at("choice");
+    record.disturbed = j.at("disturbed");
+    for (const json& w : j.at("weights")) {
+      if (record.weights.size() == kMostLedgerWeights) return corrupt("the record has too many weights");
+      record.weights.push_back({w.at(0), figure(w.at(1), 0, 1e300), figure(w.at(2), 0, 1e300), w.at(3)});
+    }
     record.fingerprints = j.at("fingerprints").get<std::map<std::string, std::string>>();
     record.environment = j.at("environment").get<std::map<std::string, std::string>>();
     record.pays_back_after_calls = count(j.at("pays_back_after_calls"));
@@ -123,6 +142,7 @@ std::optional<LedgerRecord> read_ledger(Cache& cache, const CacheKey& key,
 }
 
 bool publish_ledger(Cache& cache, const CacheKey& key, const LedgerRecord& record) {
+  if (!record.disturbed.empty()) return cache.hold(EntryKind::kLedger, key, ledger_text(record)), true;
   return cache.publish(EntryKind::kLedger, key, ledger_text(record));
 }
 

@@ -50,7 +50,8 @@ Tensor grouped_mm(const Tensor& input, const Tensor& weight, const Tensor& offs)
   for (int64_t expert = 0; expert < ends.numel(); ++expert) {
     const int64_t end = ends.const_data_ptr<int64_t>()[expert];
     if (end == begin) continue;
-    output.slice(0, begin, end).copy_(at::mm(input.slice(0, begin, end), weight[expert]));
+    Tensor rows = output.slice(0, begin, end);
+    at::mm_out(rows, input.slice(0, begin, end), weight[expert]);
     begin = end;
   }
   return output;
@@ -501,6 +502,10 @@ std::optional<c10::OperatorHandle> find_package_op(const std::string& space, con
 }
 
 bool is_package_op(const std::string& schema_name) { return schema_name.starts_with(kPrefix); }
+
+bool is_whole_on_host(const std::string& schema_name) {
+  return is_package_op(schema_name) && schema_name.ends_with("::grouped_mm_fallback");
+}
 
 std::string package_advice(const std::string& space) {
   for (const Package& package : kPackages)

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/eager/tensor_services.h"
+#include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
 #include "tests/support/temp_folder.h"
 
@@ -77,6 +78,48 @@ TEST(ReplacedWeights, ArePlannedAgainBesideCalls) {
   EXPECT_TRUE(reports[0].verified);
   EXPECT_EQ(reports[0].kernels_generated, 0) << "code was generated again";
   EXPECT_TRUE(near((*old)->call(*inputs)->at(0), before->at(0))) << "who still calls the old session has the old weights";
+}
+
+// A race tells nothing about the values of weights: it is not run again for others, which are judged; and who comes back to weights that
+// were judged before finds that.
+TEST(ReplacedWeights, AreJudgedAndNotRacedAgain) {
+  test::Others nobody;
+  const test::TempFolder folder;
+  Options options;
+  options.cache_dir = folder.path() + "/cache";
+  options.race_seconds = 0.2;
+  options.threads = 1;
+  options.memory_limit = 10;
+  options.interference = &nobody;
+  int races = 0, judged = 0;
+  options.progress = [&](const std::string& what, double, double) {
+    races += what.ends_with(": race"), judged += what.ends_with(": verify");
+  };
+  auto runtime = Runtime::open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status().text();
+  const auto decide = [&](Session& session) {
+    races = judged = 0;
+    auto report = session.compile(*session.example_inputs(1));
+    EXPECT_TRUE(report.ok()) << report.status().text();
+    return *report;
+  };
+  auto old = Session::open(**runtime, kZoo + "mlp.pt2", options);
+  ASSERT_TRUE(old.ok()) << old.status().text();
+  const ModelReport first = decide(**old);
+  if (first.chosen.rfind("cpu/", 0) != 0) GTEST_SKIP() << first.chosen << " won on this machine";
+  EXPECT_GT(races, 0);
+  auto fresh = (*old)->with_weights(scaled(**old, (*runtime)->tensors(), 2));
+  ASSERT_TRUE(fresh.ok()) << fresh.status().text();
+  (*fresh)->settle(std::chrono::seconds(120));
+  const ModelReport second = decide(**fresh);
+  EXPECT_EQ(races, 0) << explain_text(second);
+  EXPECT_EQ(second.chosen, first.chosen);
+  EXPECT_TRUE(second.verified);
+  auto same = Session::open(**runtime, kZoo + "mlp.pt2", options);
+  const ModelReport third = decide(**same);
+  EXPECT_EQ(races + judged, 0) << "the file's own weights were judged before";
+  EXPECT_EQ(third.chosen, first.chosen);
+  EXPECT_EQ(third.max_error, first.max_error) << "and the figures of the judge are theirs";
 }
 
 TEST(ReplacedWeights, KeepWhatCallsWroteAndWhatIsNotNamed) {

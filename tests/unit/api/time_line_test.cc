@@ -21,6 +21,7 @@
 #include "core/api/session.h"
 #include "core/base/background.h"
 #include "core/base/request.h"
+#include "core/cache/cache.h"
 #include "core/tune/beside_others.h"
 #include "tests/support/others.h"
 #include "tests/support/shared_runtime.h"
@@ -221,6 +222,50 @@ TEST(TimeLine, WhatIsClearlyFasterAnswersBesideOthers) {
   ASSERT_TRUE(next->call(inputs).ok());
   ASSERT_TRUE(next->settle(kLong));
   EXPECT_EQ(next->reports().back().chosen, "eager") << "nothing was kept";
+}
+
+// A model that is replaced while others have the machine: what a disturbed race chose for the session before answers in this one at once,
+// without another race; who asks for a decision of its own gets one, and another process knows nothing of it.
+TEST(TimeLine, WhatADisturbedRaceChoseHoldsForTheNextSession) {
+  test::Others busy;
+  busy.each_time = 1e12;
+  const test::TempFolder folder;
+  Options options = options_of(When::kBackground);
+  options.interference = &busy;
+  options.cache_dir = folder.path() + "/cache";
+  auto runtime = Runtime::open(options);
+  ASSERT_TRUE(runtime.ok()) << runtime.status().text();
+  const auto decide = [&] {
+    std::atomic<int> races{0};
+    Options counting = options;
+    counting.progress = [&](const std::string& what, double, double) { races += what.ends_with(": race"); };
+    auto session = open(**runtime, zoo("mlp"), counting);
+    EXPECT_TRUE(session->call(inputs_of(*session)).ok());
+    EXPECT_TRUE(session->settle(kLong));
+    const ModelReport report = session->reports().at(0);
+    EXPECT_FALSE(report.disturbed.empty());
+    EXPECT_EQ(report.chosen_ms, 0) << "no figure of it is shown";
+    session.reset();
+    return std::pair(report, races.load());
+  };
+  const auto [first, raced] = decide();
+  EXPECT_GT(raced, 0);
+  const auto [second, again] = decide();
+  EXPECT_EQ(again, 0) << explain_text(second);
+  EXPECT_EQ(second.chosen, first.chosen);
+  EXPECT_NE(second.reasons.at(0).find("decided before in this process, by a race that was disturbed"), std::string::npos)
+      << second.reasons.at(0);
+  CacheOptions elsewhere;
+  elsewhere.dir = options.cache_dir;
+  for (const EntryInfo& entry : Cache(elsewhere).list()) EXPECT_NE(entry.kind, EntryKind::kLedger) << "nobody else is told";
+  busy.each_time = 0;
+  Options now = options;
+  now.compile = When::kNow;
+  auto session = open(**runtime, zoo("mlp"), now);
+  const auto report = session->compile(inputs_of(*session));
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->disturbed.empty()) << "who waits for a decision gets a race";
+  EXPECT_EQ(explain_text(*report).find("decided before"), std::string::npos);
 }
 
 // What compile() decided for a service while others had the machine is decided again when they have it no more.

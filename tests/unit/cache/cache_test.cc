@@ -364,5 +364,21 @@ TEST(ArtifactBytes, RoundTripAndEveryCut) {
   EXPECT_GT(refused, 50);
 }
 
+// What holds for a while is found by this process alone, until something is published under its key, and the last ones of it.
+TEST_F(CacheTest, WhatIsHeldIsForThisProcessAndNotForEver) {
+  cache_->hold(EntryKind::kLedger, key("a"), "one");
+  cache_->hold(EntryKind::kLedger, key("a"), "two");
+  EXPECT_EQ(cache_->read(EntryKind::kLedger, key("a")), "two");
+  EXPECT_FALSE(cache_->read(EntryKind::kKnown, key("a")));
+  EXPECT_FALSE(Cache(options()).read(EntryKind::kLedger, key("a")));
+  EXPECT_TRUE(cache_->list().empty());
+  ASSERT_TRUE(cache_->publish(EntryKind::kLedger, key("a"), "three"));
+  EXPECT_EQ(cache_->read(EntryKind::kLedger, key("a")), "three");
+  for (size_t i = 0; i <= Cache::kMostHeld; ++i) cache_->hold(EntryKind::kLedger, key(std::to_string(i)), "x");
+  EXPECT_FALSE(cache_->read(EntryKind::kLedger, key("0"))) << "the first goes";
+  EXPECT_TRUE(cache_->read(EntryKind::kLedger, key("1")));
+  EXPECT_TRUE(cache_->read(EntryKind::kLedger, key(std::to_string(Cache::kMostHeld))));
+}
+
 }  // namespace
 }  // namespace keirin

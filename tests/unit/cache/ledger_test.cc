@@ -19,6 +19,7 @@ namespace {
 LedgerRecord sample() {
   LedgerRecord r;
   r.choice = "cpu/all";
+  r.weights = {{"00", 1e-7, 2e-7, true}, {"11", 3e-7, 2e-7, false}};
   r.fingerprints = {{"plugin", "cpu 0.1.0 abc"}, {"threads", "2"}};
   LedgerCandidate c;
   c.name = "cpu/all";
@@ -52,7 +53,7 @@ TEST(Ledger, WhatIsNoRecordIsRefused) {
   test::MalformedInputs inputs;
   inputs.try_truncations(text.substr(0, text.size() - 2),
                          [](const std::string& cut) { EXPECT_EQ(parse_ledger(cut).status().code(), Code::k_corrupt); });
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 3", "\"schema\": 4"},
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"schema\": 4", "\"schema\": 3"},
                                  {"\"choice\": \"cpu/all\"", "\"choice\": \"cuda/all\""},
                                  {"\"verified\": true", "\"verified\": false"},
                                  {"\"verified\": true", "\"verified\": 1"},
@@ -80,6 +81,37 @@ TEST(Ledger, DamageIsRefusedOrIsARecordThatCanBeWritten) {
   });
   EXPECT_GT(refused, 100);
   EXPECT_GT(read, 30);
+}
+
+// Of one graph, whatever weights it was judged with: the last of them stay, each once.
+TEST(Ledger, KnowsWhichWeightsWereJudged) {
+  LedgerRecord r = sample();
+  EXPECT_EQ(weights_of(r, "11")->max_error, 3e-7);
+  EXPECT_EQ(weights_of(r, "22"), nullptr);
+  add_weights(r, {"00", 5e-7, 1e-7, false});
+  ASSERT_EQ(r.weights.size(), 2u);
+  EXPECT_EQ(r.weights.back().stamp, "00") << "it came last again";
+  for (size_t i = 0; i < kMostLedgerWeights; ++i) add_weights(r, {"w" + std::to_string(i), 0, 0, true});
+  EXPECT_EQ(r.weights.size(), kMostLedgerWeights);
+  EXPECT_EQ(weights_of(r, "11"), nullptr);
+  EXPECT_NE(weights_of(r, "w0"), nullptr);
+  EXPECT_TRUE(parse_ledger(ledger_text(r)).ok());
+}
+
+// A record of a disturbed race is nobody's but this process's.
+TEST(Ledger, ADisturbedRecordIsNotWritten) {
+  const test::TempFolder folder;
+  CacheOptions options;
+  options.dir = folder.path() + "/c";
+  Cache cache(options);
+  const CacheKey key = CacheKey().add("graph", "g");
+  LedgerRecord r = sample();
+  r.disturbed = "others had the processor";
+  publish_ledger(cache, key, r);
+  EXPECT_EQ(read_ledger(cache, key, r.fingerprints, nullptr), r);
+  EXPECT_FALSE(read_ledger(*std::make_unique<Cache>(options), key, r.fingerprints, nullptr));
+  publish_ledger(cache, key, sample());
+  EXPECT_EQ(read_ledger(*std::make_unique<Cache>(options), key, r.fingerprints, nullptr), sample());
 }
 
 TEST(Ledger, FiguresAreClipped) {

@@ -106,6 +106,19 @@ TEST(Importer, KnowsWhatStaysOpaque) {
 }
 
 // A value knows nothing of the storage around it: the run says whether there is any.
+// A host looks where the rows of each expert end; a device, which nobody asks, multiplies all rows with all experts.
+TEST(Importer, WhatReadsItsDataOnTheHostStaysWholeThereAndIsPartsOnADevice) {
+  const LoadedModel loaded("grouped_mm", "packages");
+  const auto wholes = [&](Device device) {
+    auto captured = import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()), device);
+    EXPECT_TRUE(captured.ok()) << captured.status().text();
+    return captured.ok() ? captured->whys : std::vector<std::string>{};
+  };
+  const std::string why = "on the CPU it computes only what its data asks for";
+  EXPECT_EQ(wholes({Device::kCpu, 0}), (std::vector<std::string>{why, why}));
+  EXPECT_TRUE(wholes({Device::kCuda, 0}).empty());
+}
+
 TEST(Importer, AnExplicitOffsetIsReadOnlyWhereTheOperandIsItsWholeStorage) {
   LoadedModel loaded("strided");
   const auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
