@@ -315,8 +315,8 @@ Result<bool> leave_one_out(Deciding& d, size_t winner) {
     held = std::move(variant);
     KRN_TRY(d.go_on());
   }
-  d.report.reasons.push_back("leave-one-out: " + std::to_string(tried) + " of the plan's regions were put back to eager, one at a time; " +
-                             std::to_string(held.built.choice.left_out.size()) + " stay there, without which it is faster");
+  d.report.reasons.push_back("leave-one-out: " + std::to_string(tried) + " regions of the plan were put back to eager, one at a time; " +
+                             "it is faster without " + std::to_string(held.built.choice.left_out.size()) + " of them");
   if (d.candidates.size() == known) return false;
   drop_recordings(d);
   return true;
