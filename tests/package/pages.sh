@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs pages of docs/ against the installed package: each `sh` block of a page in one shell after the other, each `text` block behind it as
-# lines that its output has to hold, `...` for anything, a space for any number of them. Arguments: the build folder, then for each page
-# PATH=N with the number of blocks that it has at least, so that a page which lost its blocks is noticed.
+# lines that its output has to hold, `...` for anything, a space for any number of them. Arguments: the build folder, or the prefix where
+# it is installed already, then for each page PATH=N with the number of blocks that it has at least, so that a page which lost its blocks is
+# noticed.
 set -euo pipefail
 build=$1
 shift
@@ -13,8 +14,12 @@ leave() {
   rm -rf "$work"
 }
 trap leave EXIT
-cmake --install "$build" --prefix "$work/usr" > "$work/install.log"
-export PREFIX=$work/usr PATH=$work/usr/bin:$PATH KEIRIN_CACHE=$work/cache
+export PREFIX=$build KEIRIN_CACHE=$work/cache
+if [ -e "$build/CMakeCache.txt" ]; then
+  export PREFIX=$work/usr
+  cmake --install "$build" --prefix "$PREFIX" > "$work/install.log"
+fi
+export PATH=$PREFIX/bin:$PATH
 said=$work/said
 
 run_page() {  # page, blocks
