@@ -18,8 +18,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -53,6 +55,7 @@ struct Options {
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.
 struct Skip {
   std::string plugin, pattern, dtype, reason;
+  std::string until;  // the last day, YYYY-MM-DD, of what one plugin fails; empty: what nobody can be asked
   int line = 0;
   bool used = false;
 };
@@ -62,6 +65,14 @@ struct Counts {
   std::vector<std::pair<std::string, std::string>> failures;  // the first ones: case, reason
   std::map<std::string, Counts> by_dtype;                     // of a row
 };
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  std::array<char, 16> text{};
+  ::gmtime_r(&now, &day);
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d", &day)};
+}
 
 class Suite {
  public:
@@ -82,10 +93,16 @@ class Suite {
       std::istringstream words(text);
       Skip skip;
       words >> skip.plugin >> skip.pattern >> skip.dtype;
+      if (skip.plugin != "*") words >> skip.until;
       std::getline(words >> std::ws, skip.reason);
       skip.line = number;
-      if (skip.reason.empty()) return options.skips + ":" + std::to_string(number) + ": a skip needs plugin, pattern, dtype and reason";
-      if (skip.plugin == options.name || skip.plugin == "*") skips_.push_back(skip);
+      const std::string at = options.skips + ":" + std::to_string(number) + ": ";
+      constexpr const char* kDay = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]";
+      if (skip.reason.empty() || (skip.plugin != "*" && ::fnmatch(kDay, skip.until.c_str(), 0) != 0))
+        return at + "a skip needs plugin, pattern, dtype, the last day (YYYY-MM-DD) if it is of one plugin, and the reason";
+      if (skip.plugin != options.name && skip.plugin != "*") continue;
+      if (!skip.until.empty() && skip.until < today()) return at + skip.pattern + " was excused until " + skip.until;
+      skips_.push_back(skip);
     }
     return file.eof() ? "" : options.skips + " cannot be read";
   }
