@@ -349,8 +349,8 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights
 
 bool is_reference(const std::string& implementation) { return implementation.rfind("ref", 0) == 0; }
 
-// A product of patches that are copied for it. What follows it is computed one element after the other by the reference's functions, which
-// for GELU takes as long as the convolution.
+// A product of patches that are copied for it. What follows it is computed one element after the other by the reference's functions: a
+// GELU calls erff for each.
 bool is_product_of_patches(const std::string& implementation) { return implementation.find("gemm") != std::string::npos; }
 
 bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }

@@ -18,10 +18,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -30,6 +28,7 @@
 #include <sstream>
 #include <utility>
 
+#include "core/base/day.h"
 #include "core/eager/tensor_services.h"
 #include "core/host/find/discovery.h"
 #include "core/ir/rows.h"
@@ -65,14 +64,6 @@ struct Counts {
   std::vector<std::pair<std::string, std::string>> failures;  // the first ones: case, reason
   std::map<std::string, Counts> by_dtype;                     // of a row
 };
-
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm day{};
-  std::array<char, 16> text{};
-  ::gmtime_r(&now, &day);
-  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d", &day)};
-}
 
 class Suite {
  public:

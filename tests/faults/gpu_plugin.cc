@@ -16,8 +16,12 @@
 
 #include "abi/graph.h"
 #include "abi/plugin.h"
+#include "plugins/kit/structs.h"
 
 namespace {
+
+using keirin::kit::read;
+using keirin::kit::write;
 
 enum : uint32_t { kAdd = 1, kRelu = 21 };
 constexpr uint8_t kF32 = 9;  // abi/dtypes.def
@@ -117,19 +121,6 @@ krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 krn_code fail(krn_err* err, krn_code code, const char* text) {
   if (g_core) g_core->err_set(err, code, str(text));
   return code;
-}
-
-template <class T>
-T read(const T* in) {
-  T out{};
-  memcpy(static_cast<void*>(&out), in, std::min<size_t>(sizeof out, in->hdr.size));
-  return out;
-}
-template <class T>
-void write(T* out, T value) {
-  const size_t size = std::min<size_t>(out->hdr.size, sizeof value);
-  value.hdr = out->hdr;
-  memcpy(static_cast<void*>(out), &value, size);
 }
 
 std::string word() {

@@ -23,7 +23,7 @@
 #include "core/host/worker/device_arguments.h"
 #include "core/host/worker/device_driver.h"
 #include "core/ir/bytes.h"
-#include "tests/support/relu_region.h"
+#include "tests/faults/run_fault.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/host/heap_services.h"
 
@@ -32,6 +32,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+using test::make_relu;
+using test::RunFault;
+using test::workers;
 
 constexpr float kUntouched = -7;
 constexpr int64_t kLarge = 200000;  // of elements: the arguments lie in memory of the device, and not of the host
@@ -69,7 +72,7 @@ class GpuWorker : public testing::Test {
     if (!driver) return;
     const TensorRef at = on_device({1, 2, 3});
     EXPECT_EQ(from_device(*at), (std::vector<float>{1, 2, 3}));
-    EXPECT_TRUE(workers().empty());
+    EXPECT_TRUE(workers("run").empty());
     EXPECT_NEAR(static_cast<double>(driver->bytes().free), static_cast<double>(free_before_), 64 << 20);
   }
 
@@ -119,10 +122,6 @@ class GpuWorker : public testing::Test {
     return values;
   }
 
-  static Result<std::shared_ptr<Executable>> make(PluginDevice& device, int64_t n) {
-    const RegionBytes region = test::relu_region(n);
-    return device.compile({region.bytes, region.hash, {}}, {}, {});
-  }
   // One run over -1, 2, -1, 2, ...; what it did to the caller's tensors is checked here, whatever it answers.
   static Status run(Executable& executable, int64_t n, uint64_t stream = driver->own_stream()) {
     std::vector<float> values(static_cast<size_t>(n)), right(values.size());
@@ -147,19 +146,6 @@ class GpuWorker : public testing::Test {
     ASSERT_EQ(call_on(stream, [](void*) { std::this_thread::sleep_for(milliseconds(kMilliseconds)); }, nullptr), 0);
   }
 
-  static std::vector<pid_t> workers() {
-    std::vector<pid_t> found;
-    for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-      std::ifstream list(task.path() / "children");
-      for (pid_t pid; list >> pid;) {
-        std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
-        std::string program, argument;
-        if (std::getline(std::getline(file, program, '\0'), argument, '\0') && argument == "run") found.push_back(pid);
-      }
-    }
-    return found;
-  }
-
   static inline std::shared_ptr<DeviceDriver> driver;
   test::HeapServices services_;
   test::TempFolder folder_;
@@ -168,17 +154,10 @@ class GpuWorker : public testing::Test {
   uint64_t free_before_ = 0;
 };
 
-struct GpuFault {
-  const char* word;
-  Code code;
-  const char* reason;
-  enum After { kKept, kAWhile, kNotJudged } after;  // the region: on the list for good, at rest for a second, not at all
-};
-
-class GpuFaults : public GpuWorker, public testing::WithParamInterface<GpuFault> {};
+class GpuFaults : public GpuWorker, public testing::WithParamInterface<RunFault> {};
 
 TEST_P(GpuFaults, CostOneRun) {
-  const GpuFault fault = GetParam();
+  const RunFault fault = GetParam();
   const bool hangs = fault.code == Code::k_timeout;
   {
     HostOptions o = options();
@@ -186,7 +165,7 @@ TEST_P(GpuFaults, CostOneRun) {
     ASSERT_EQ(host->devices().size(), 1u);
     PluginDevice& device = *host->devices()[0];
     EXPECT_FALSE(device.can_record());
-    const auto first = make(device, 8), second = make(device, 100);
+    const auto first = make_relu(device, 8), second = make_relu(device, 100);
     ASSERT_TRUE(first.ok()) << first.status().text();
     ASSERT_TRUE(second.ok()) << second.status().text();
     EXPECT_TRUE((*first)->info().in_worker);
@@ -198,55 +177,41 @@ TEST_P(GpuFaults, CostOneRun) {
     if (hangs) o.run_deadline = milliseconds(2000);
     const auto host = open(o);
     PluginDevice& device = *host->devices()[0];
-    const auto first = make(device, 8), second = make(device, 100);
+    const auto first = make_relu(device, 8), second = make_relu(device, 100);
     ASSERT_TRUE(first.ok() && second.ok());
     ASSERT_TRUE(run(**first, 8).ok());
-    turn(fault.word);
-    const auto begin = std::chrono::steady_clock::now();
-    const Status status = run(**first, 8);
-    std::printf("run %-10s %5lld ms  %s\n", fault.word,
-                static_cast<long long>((std::chrono::steady_clock::now() - begin) / milliseconds(1)), status.text().c_str());
-    EXPECT_EQ(status.code(), fault.code) << status.text();
-    EXPECT_TRUE(has(status.text(), fault.reason)) << status.text();
-    turn("");
-    const Status again = run(**first, 8);
-    EXPECT_EQ(again.ok(), fault.after == GpuFault::kNotJudged) << again.text();
-    const Status other = run(**second, 100);
-    EXPECT_TRUE(other.ok()) << "another region: " << other.text();
-    const auto third = make(device, 9);
-    ASSERT_TRUE(third.ok()) << third.status().text();
-    EXPECT_TRUE(run(**third, 9).ok());
-    EXPECT_EQ(make(device, 8).ok(), fault.after == GpuFault::kNotJudged);
-    EXPECT_EQ(host->take_incidents().size(), fault.after == GpuFault::kNotJudged ? 0u : 1u);
-    if (fault.after == GpuFault::kAWhile) {
+    test::expect_costs_one_run(
+        fault, *host, **first, **second, [](Executable& executable, int64_t n) { return run(executable, n); },
+        [this](const std::string& word) { turn(word); });
+    if (fault.after == RunFault::kAWhile) {
       std::this_thread::sleep_for(milliseconds(1100));
       EXPECT_TRUE(run(**first, 8).ok()) << "after a rest";
     }
   }
   const auto next = open(options());
-  EXPECT_EQ(next->reports()[0].quarantined.size(), fault.after == GpuFault::kKept ? 1u : 0u);
+  EXPECT_EQ(next->reports()[0].quarantined.size(), fault.after == RunFault::kKept ? 1u : 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuFaults,
-                         testing::Values(GpuFault{"crash", Code::k_crashed, "crashed in run (signal 11", GpuFault::kKept},
-                                         GpuFault{"exit", Code::k_crashed, "ended the process in run (exit status 0", GpuFault::kKept},
-                                         GpuFault{"hang", Code::k_timeout, "hung in run (no end within 2000 ms)", GpuFault::kKept},
-                                         GpuFault{"endless", Code::k_timeout, "hung in run (no end within 2000 ms)", GpuFault::kKept},
-                                         GpuFault{"wild", Code::k_crashed, "the device answers 700", GpuFault::kKept},
-                                         GpuFault{"lost", Code::k_crashed, "the device is gone", GpuFault::kKept},
-                                         GpuFault{"overrun", Code::k_wrong_result, "wrote past the end of output 0", GpuFault::kKept},
-                                         GpuFault{"before", Code::k_wrong_result, "wrote past the end of input 0", GpuFault::kKept},
-                                         GpuFault{"memory", Code::k_exhausted, "no memory left", GpuFault::kAWhile},
-                                         GpuFault{"error", Code::k_internal, "as it was told to", GpuFault::kNotJudged}),
+                         testing::Values(RunFault{"crash", Code::k_crashed, "crashed in run (signal 11", RunFault::kKept},
+                                         RunFault{"exit", Code::k_crashed, "ended the process in run (exit status 0", RunFault::kKept},
+                                         RunFault{"hang", Code::k_timeout, "hung in run (no end within 2000 ms)", RunFault::kKept},
+                                         RunFault{"endless", Code::k_timeout, "hung in run (no end within 2000 ms)", RunFault::kKept},
+                                         RunFault{"wild", Code::k_crashed, "the device answers 700", RunFault::kKept},
+                                         RunFault{"lost", Code::k_crashed, "the device is gone", RunFault::kKept},
+                                         RunFault{"overrun", Code::k_wrong_result, "wrote past the end of output 0", RunFault::kKept},
+                                         RunFault{"before", Code::k_wrong_result, "wrote past the end of input 0", RunFault::kKept},
+                                         RunFault{"memory", Code::k_exhausted, "no memory left", RunFault::kAWhile},
+                                         RunFault{"error", Code::k_internal, "as it was told to", RunFault::kNotJudged}),
                          [](const auto& info) { return std::string(info.param.word); });
 
 // What it takes of the device goes back with the worker, before it is all there is.
 TEST_F(GpuWorker, ALeakOnTheDeviceEndsTheWorker) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 8), other = make(*host->devices()[0], 100);
+  const auto made = make_relu(*host->devices()[0], 8), other = make_relu(*host->devices()[0], 100);
   ASSERT_TRUE(made.ok() && other.ok());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(run(**made, 8).ok());
-  const pid_t worker = workers().at(0);
+  const pid_t worker = workers("run").at(0);
   turn("leak");
   Status status;
   int runs = 0;
@@ -265,7 +230,7 @@ TEST_F(GpuWorker, ALeakOnTheDeviceEndsTheWorker) {
 // A look takes as long as a short run, so later ones are not all looked at.
 TEST_F(GpuWorker, WritingPastTheEndIsFoundInServiceToo) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(run(**made, 8).ok());
   turn("overrun");
@@ -278,7 +243,7 @@ TEST_F(GpuWorker, WritingPastTheEndIsFoundInServiceToo) {
 
 TEST_F(GpuWorker, ALargeRegionIsLookedAtToo) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], kLarge);
+  const auto made = make_relu(*host->devices()[0], kLarge);
   ASSERT_TRUE(made.ok());
   ASSERT_TRUE(run(**made, kLarge).ok());
   turn("overrun");
@@ -288,7 +253,7 @@ TEST_F(GpuWorker, ALargeRegionIsLookedAtToo) {
 
 TEST_F(GpuWorker, APluginThatAsksForMemoryOfTheDeviceGetsTheWorkers) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   turn("asks");
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(run(**made, 8).ok());
@@ -296,7 +261,7 @@ TEST_F(GpuWorker, APluginThatAsksForMemoryOfTheDeviceGetsTheWorkers) {
 
 TEST_F(GpuWorker, WhatAPluginDoesToItsInputsStaysThere) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   turn("inputs");
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(run(**made, 8).ok());  // run() looks at the inputs
@@ -327,7 +292,7 @@ TEST_F(GpuWorker, WeightsAreCopiesOfTheWorkersAndTakenAlongIntoTheNext) {
   turn("");
   EXPECT_EQ(right(), (std::vector<float>{43, 22, 33, 44})) << "the copy is the worker's to spoil";
   EXPECT_EQ(from_device(*w), weights);
-  const auto bad = make(*host->devices()[0], 8);
+  const auto bad = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(bad.ok());
   turn("crash");
   EXPECT_EQ(run(**bad, 8).code(), Code::k_crashed);
@@ -337,10 +302,10 @@ TEST_F(GpuWorker, WeightsAreCopiesOfTheWorkersAndTakenAlongIntoTheNext) {
 
 TEST_F(GpuWorker, AWorkerThatSomebodyKilledAccusesNobodyForGood) {
   const auto host = open(options());
-  const auto first = make(*host->devices()[0], 8), second = make(*host->devices()[0], 9);
+  const auto first = make_relu(*host->devices()[0], 8), second = make_relu(*host->devices()[0], 9);
   ASSERT_TRUE(first.ok() && second.ok());
-  ASSERT_EQ(workers().size(), 1u);
-  ::kill(workers()[0], SIGKILL);
+  ASSERT_EQ(workers("run").size(), 1u);
+  ::kill(workers("run")[0], SIGKILL);
   EXPECT_EQ(run(**first, 8).code(), Code::k_exhausted);
   EXPECT_TRUE(run(**second, 9).ok()) << "in a fresh worker";
   EXPECT_TRUE(read_bad_records(*cache_).empty());
@@ -372,7 +337,7 @@ TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
   HostOptions o = options();
   o.run_deadline = milliseconds(500);
   const auto host = open(o);
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   ASSERT_TRUE(run(**made, 8).ok());
   const TensorRef in = on_device(std::vector<float>(8, 1)), out = on_device(std::vector<float>(8, kUntouched));
@@ -391,7 +356,7 @@ TEST_F(GpuWorker, ADeviceThatIsBusyAccusesNobody) {
 TEST_F(GpuWorker, OutputsOfAllSizesComeBackWhole) {
   const auto host = open(options());
   for (const int64_t n : {1, 2, 3, 4, 5, 15, 16, 17, 63, 1000, 1001, 16383, 16384, 16385, 100000, 300001}) {
-    const auto made = make(*host->devices()[0], n);
+    const auto made = make_relu(*host->devices()[0], n);
     ASSERT_TRUE(made.ok()) << made.status().text();
     std::vector<float> values(static_cast<size_t>(n));
     for (int turn = 0; turn < 3; ++turn) {
@@ -409,7 +374,7 @@ TEST_F(GpuWorker, OutputsOfAllSizesComeBackWhole) {
 
 TEST_F(GpuWorker, InputsThatComeLateAreWaitedFor) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   const uint64_t stream = driver->own_stream();
   for (const float value : {1.f, 2.f, 3.f}) {
@@ -441,7 +406,7 @@ TEST_F(GpuWorker, OutputsAreCopiedOutBeforeTheNextRun) {
 
 TEST_F(GpuWorker, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
   const auto host = open(options());
-  auto made = make(*host->devices()[0], 8);
+  auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   ASSERT_TRUE(run(**made, 8).ok());
   const pid_t pid = ::fork();
@@ -458,7 +423,7 @@ TEST_F(GpuWorker, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
 
 TEST_F(GpuWorker, CallsOfManyThreadsAndStreamsAreRight) {
   const auto host = open(options());
-  const auto made = make(*host->devices()[0], 64);
+  const auto made = make_relu(*host->devices()[0], 64);
   ASSERT_TRUE(made.ok());
   std::vector<std::thread> threads;
   std::atomic<int> failed{0};
@@ -468,7 +433,7 @@ TEST_F(GpuWorker, CallsOfManyThreadsAndStreamsAreRight) {
     });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(failed, 0);
-  EXPECT_EQ(workers().size(), 1u);
+  EXPECT_EQ(workers("run").size(), 1u);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "core/host/call/host_tables.h"
 #include "tests/faults/fault_fixture.h"
+#include "tests/faults/run_fault.h"
 
 namespace keirin {
 namespace {
@@ -19,6 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using test::has;
+using test::make_relu;
+using test::RunFault;
+using test::workers;
 using test::relu_region;
 using test::report_of;
 
@@ -46,11 +50,6 @@ class RunWorkerFaults : public test::PluginFaults {
     return o;
   }
 
-  static Result<std::shared_ptr<Executable>> make(PluginDevice& device, int64_t n) {
-    const RegionBytes region = relu_region(n);
-    return device.compile({region.bytes, region.hash, {}}, {}, {});
-  }
-
   // One run over -1, 2, -1, 2, ...; what it did to the caller's tensors is checked here, whatever it answers.
   static Status run(Executable& executable, int64_t n) {
     std::vector<float> values(n);
@@ -66,27 +65,6 @@ class RunWorkerFaults : public test::PluginFaults {
     }
     return status;
   }
-
-  // The processes of ours that play `role`.
-  static std::vector<pid_t> workers(const std::string& role) {
-    std::vector<pid_t> found;
-    for (const auto& task : fs::directory_iterator("/proc/self/task")) {
-      std::ifstream list(task.path() / "children");
-      for (pid_t pid; list >> pid;) {
-        std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
-        std::string program, argument;
-        if (std::getline(std::getline(file, program, '\0'), argument, '\0') && argument == role) found.push_back(pid);
-      }
-    }
-    return found;
-  }
-};
-
-struct RunFault {
-  const char* word;
-  Code code;
-  const char* reason;
-  enum After { kKept, kAWhile, kNotJudged } after;  // the region: on the list for good, at rest for a second, not at all
 };
 
 class RunFaults : public RunWorkerFaults, public testing::WithParamInterface<RunFault> {};
@@ -99,26 +77,12 @@ TEST_P(RunFaults, CostOneRun) {
     if (fault.word == std::string("hang")) o.run_deadline = milliseconds(500);
     const auto host = open(o);
     PluginDevice& device = *host->devices()[0];
-    const auto first = make(device, 8), second = make(device, 100);
+    const auto first = make_relu(device, 8), second = make_relu(device, 100);
     ASSERT_TRUE(first.ok()) << first.status().text();
     ASSERT_TRUE(second.ok()) << second.status().text();
     EXPECT_TRUE((*first)->info().in_worker);
     for (int i = 0; i < 20; ++i) ASSERT_TRUE(run(**first, 8).ok());
-    turn(fault.word);
-    const Status status = run(**first, 8);
-    std::printf("run %-12s %s\n", fault.word, status.text().c_str());
-    EXPECT_EQ(status.code(), fault.code) << status.text();
-    EXPECT_TRUE(has(status.text(), fault.reason)) << status.text();
-    turn("");
-    const Status again = run(**first, 8);
-    EXPECT_EQ(again.ok(), fault.after == RunFault::kNotJudged) << again.text();
-    const Status other = run(**second, 100);
-    EXPECT_TRUE(other.ok()) << "another region: " << other.text();
-    const auto third = make(device, 9);
-    ASSERT_TRUE(third.ok()) << third.status().text();
-    EXPECT_TRUE(run(**third, 9).ok());
-    EXPECT_EQ(make(device, 8).ok(), fault.after == RunFault::kNotJudged);
-    EXPECT_EQ(host->take_incidents().size(), fault.after == RunFault::kNotJudged ? 0u : 1u);
+    test::expect_costs_one_run(fault, *host, **first, **second, run, [this](const std::string& word) { turn(word); });
   }
   const auto next = open(worker_options({"switched_run"}));
   EXPECT_EQ(report_of(*next, "switched_run")->quarantined.size(), fault.after == RunFault::kKept ? 1u : 0u);
@@ -162,7 +126,7 @@ TEST_P(HostilePlugins, EndInAStatusAndNotInTheHost) {
     o.run_deadline = milliseconds(hostile.first == Code::k_timeout ? 500 : 20000);
     const auto host = open(o);
     PluginDevice& device = *host->devices()[0];
-    const auto first = make(device, 8), second = make(device, 100);
+    const auto first = make_relu(device, 8), second = make_relu(device, 100);
     ASSERT_TRUE(first.ok() && second.ok());
     ASSERT_TRUE(run(**first, 8).ok());
     turn(hostile.word);
@@ -177,7 +141,7 @@ TEST_P(HostilePlugins, EndInAStatusAndNotInTheHost) {
     EXPECT_EQ(again.ok() ? std::nullopt : std::optional(again.code()), lasting) << again.text();
     const Status other = run(**second, 100);
     EXPECT_TRUE(other.ok() || (hostile.starves && other.code() == Code::k_exhausted)) << "another region: " << other.text();
-    const auto third = make(device, 101);
+    const auto third = make_relu(device, 101);
     ASSERT_TRUE(third.ok()) << third.status().text();
     EXPECT_TRUE(run(**third, 101).ok());
     std::ifstream(switch_ + ".pid") >> orphan;
@@ -205,7 +169,7 @@ TEST_F(RunWorkerFaults, ALeakEndsAtTheWorkersLimit) {
   if (sanitizer_kind() != 0) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
   ++new_behaviours_;
   const auto host = open(worker_options({"switched_run"}));
-  const auto made = make(*host->devices()[0], 8), other = make(*host->devices()[0], 100);
+  const auto made = make_relu(*host->devices()[0], 8), other = make_relu(*host->devices()[0], 100);
   ASSERT_TRUE(made.ok() && other.ok());
   turn("leak");
   Status status;
@@ -219,17 +183,17 @@ TEST_F(RunWorkerFaults, ALeakEndsAtTheWorkersLimit) {
 
 TEST_F(RunWorkerFaults, ALostDeviceStaysLost) {
   const auto host = open(worker_options({"switched_run"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   turn("lost");
   EXPECT_EQ(run(**made, 8).code(), Code::k_device_lost);
   turn("");
-  EXPECT_EQ(make(*host->devices()[0], 9).status().code(), Code::k_device_lost);
+  EXPECT_EQ(make_relu(*host->devices()[0], 9).status().code(), Code::k_device_lost);
 }
 
 TEST_F(RunWorkerFaults, WhatAPluginDoesToItsInputsOrItsThreadStaysThere) {
   const auto host = open(worker_options({"switched_run"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   for (const char* word : {"inputs", "rude"}) {
     turn(word);
@@ -239,17 +203,17 @@ TEST_F(RunWorkerFaults, WhatAPluginDoesToItsInputsOrItsThreadStaysThere) {
 
 TEST_F(RunWorkerFaults, ACrashWhileAnArtifactIsLoadedCostsTheAttempt) {
   const auto host = open(worker_options({"crash_load"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   EXPECT_EQ(made.status().code(), Code::k_crashed) << made.status().text();
   EXPECT_TRUE(has(made.status().text(), "crashed in load (signal 11")) << made.status().text();
-  const auto again = make(*host->devices()[0], 8);
+  const auto again = make_relu(*host->devices()[0], 8);
   EXPECT_TRUE(has(again.status().text(), "quarantined")) << again.status().text();
 }
 
 TEST_F(RunWorkerFaults, ThreeRegionsAreThePluginAndNoWorkerIsStartedForIt) {
   const auto host = open(worker_options({"switched_run"}));
   std::vector<std::shared_ptr<Executable>> made;
-  for (const int64_t n : {8, 9, 10, 11}) made.push_back(*make(*host->devices()[0], n));
+  for (const int64_t n : {8, 9, 10, 11}) made.push_back(*make_relu(*host->devices()[0], n));
   turn("crash");
   for (const int i : {0, 1, 2}) EXPECT_EQ(run(*made[i], 8 + i).code(), Code::k_crashed);
   turn("");
@@ -260,7 +224,7 @@ TEST_F(RunWorkerFaults, ThreeRegionsAreThePluginAndNoWorkerIsStartedForIt) {
 
 TEST_F(RunWorkerFaults, AWorkerThatSomebodyKilledAccusesNobodyForGood) {
   const auto host = open(worker_options({"good"}));
-  const auto first = make(*host->devices()[0], 8), second = make(*host->devices()[0], 9);
+  const auto first = make_relu(*host->devices()[0], 8), second = make_relu(*host->devices()[0], 9);
   ASSERT_TRUE(first.ok() && second.ok());
   ASSERT_EQ(workers("run").size(), 1u);
   ::kill(workers("run")[0], SIGKILL);
@@ -277,7 +241,7 @@ TEST_F(RunWorkerFaults, KilledWorkersCostNoPluginItsPlace) {
   const auto host = open(worker_options({"good"}));
   std::vector<std::shared_ptr<Executable>> made;
   for (int64_t n = 8; n < 18; ++n) {
-    auto one = make(*host->devices()[0], n);
+    auto one = make_relu(*host->devices()[0], n);
     ASSERT_TRUE(one.ok()) << one.status().text();
     made.push_back(*one);
   }
@@ -290,7 +254,7 @@ TEST_F(RunWorkerFaults, KilledWorkersCostNoPluginItsPlace) {
   }
   std::this_thread::sleep_for(milliseconds(1100));
   for (int64_t n = 8; n < 18; ++n) EXPECT_TRUE(run(*made[static_cast<size_t>(n - 8)], n).ok()) << n;
-  EXPECT_TRUE(make(*host->devices()[0], 30).ok());
+  EXPECT_TRUE(make_relu(*host->devices()[0], 30).ok());
 }
 
 TEST_F(RunWorkerFaults, WeightsAreTakenAlongIntoTheNextWorker) {
@@ -311,7 +275,7 @@ TEST_F(RunWorkerFaults, WeightsAreTakenAlongIntoTheNextWorker) {
     return std::equal(want.begin(), want.end(), static_cast<const float*>(y->data()));
   };
   EXPECT_TRUE(right());
-  const auto other = make(*host->devices()[0], 8);
+  const auto other = make_relu(*host->devices()[0], 8);
   turn("crash");
   EXPECT_FALSE(run(**other, 8).ok());
   turn("");
@@ -320,7 +284,7 @@ TEST_F(RunWorkerFaults, WeightsAreTakenAlongIntoTheNextWorker) {
 
 TEST_F(RunWorkerFaults, APluginWithoutArtifactsCompilesInTheWorker) {
   const auto host = open(worker_options({"no_artifact"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok()) << made.status().text();
   EXPECT_TRUE(run(**made, 8).ok());
   EXPECT_FALSE(host->devices()[0]->save(**made).ok());
@@ -331,7 +295,7 @@ TEST_F(RunWorkerFaults, APluginWithoutArtifactsCompilesInTheWorker) {
 
 TEST_F(RunWorkerFaults, AnArtifactOfTheWorkersIsAnArtifact) {
   const auto host = open(worker_options({"good"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   const auto artifact = host->devices()[0]->save(**made);
   ASSERT_TRUE(artifact.ok()) << artifact.status().text();
@@ -347,14 +311,14 @@ TEST_F(RunWorkerFaults, WhereNoWorkerCanBeStartedNothingRunsHereInstead) {
   o.worker = "/nowhere/keirin-worker";
   const auto host = open(o);
   ASSERT_EQ(host->devices().size(), 1u);
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   EXPECT_EQ(made.status().code(), Code::k_unsupported) << made.status().text();
   EXPECT_TRUE(has(made.status().text(), "cannot be started")) << made.status().text();
 }
 
 TEST_F(RunWorkerFaults, ThreadsShareTheWorkerWhileRegionsCrash) {
   const auto host = open(worker_options({"switched_run"}));
-  const auto good = make(*host->devices()[0], 64), bad = make(*host->devices()[0], 8);
+  const auto good = make_relu(*host->devices()[0], 64), bad = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(good.ok() && bad.ok());
   std::atomic<int> crashed{0}, failed{0};
   turn("crash");  // whoever runs first takes the worker down; then nothing crashes any more
@@ -378,7 +342,7 @@ TEST_F(RunWorkerFaults, ThreadsShareTheWorkerWhileRegionsCrash) {
 TEST_F(RunWorkerFaults, CallsThatWaitForEachOtherGetAnotherProcess) {
   if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one processor has one process";
   const auto host = open(worker_options({"switched_run"}));
-  const auto made = make(*host->devices()[0], 64), bad = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 64), bad = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok() && bad.ok());
   const auto seconds_for = [&](int runs) {
     std::atomic<int> failed{0};
@@ -410,7 +374,7 @@ TEST_F(RunWorkerFaults, CallsThatWaitForEachOtherGetAnotherProcess) {
 // All of them die of one region at once: it is said once, and nobody waits for ever.
 TEST_F(RunWorkerFaults, OneRegionThatTakesAllProcessesDownIsNamedOnce) {
   const auto host = open(worker_options({"switched_run"}));
-  const auto made = make(*host->devices()[0], 64), other = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 64), other = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok() && other.ok());
   std::atomic<int> crashed{0}, wrong{0};
   turn("nap");
@@ -435,7 +399,7 @@ TEST_F(RunWorkerFaults, OneRegionThatTakesAllProcessesDownIsNamedOnce) {
 
 TEST_F(RunWorkerFaults, AForkedCopyIsRefusedAndLeavesTheWorkerAlone) {
   const auto host = open(worker_options({"good"}));
-  const auto made = make(*host->devices()[0], 8);
+  const auto made = make_relu(*host->devices()[0], 8);
   ASSERT_TRUE(made.ok());
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(run(**made, 8).ok() ? 3 : testing::Test::HasFailure() ? 4 : 0);

@@ -558,6 +558,7 @@ TEST_F(ServiceFaults, ARegionThatCostsTimeIsLeftOut) {
   const ModelReport report = decide_for("slow_region", kMlp, true);
   const std::string text = explain_text(report);
   EXPECT_TRUE(has(report.chosen, "-r1")) << text;
+  EXPECT_TRUE(has(text, "it is faster without 1 of them")) << "the others pay, and stay: " << text;
   EXPECT_TRUE(report.verified) << text;
   EXPECT_GT(report.nodes_compiled, 0) << text;
   EXPECT_LT(report.chosen_ms, 20) << text;

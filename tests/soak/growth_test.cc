@@ -55,7 +55,7 @@ TEST(Growth, FewReadingsTellNothing) {
 
 TEST(Growth, WhatIsAllowedIsAllowed) {
   EXPECT_FALSE(growth_of(readings(28, 6 * kMb, 1)).grows(300 * kMb));
-  EXPECT_FALSE(growth_of(readings(28, -6 * kMb, 1)).grows(0)) << "less is no growth";
+  EXPECT_FALSE(growth_of(readings(28, -6 * kMb, 1)).grows(0)) << "less memory is not growth";
 }
 
 }  // namespace

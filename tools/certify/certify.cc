@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 
+#include "core/base/day.h"
 #include "core/eager/tensor_services.h"
 #include "core/host/find/hardware.h"
 #include "tools/certify/group.h"

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <ctime>
 #include <map>
 
 #include "abi/plugin.h"
@@ -44,15 +43,6 @@ nlohmann::json group_json(const Group& group, const Words& words) {
 }
 
 }  // namespace
-
-std::string today() {
-  char text[16];
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
-  return text;
-}
 
 void print(std::FILE* out, const Group& group, const Words& words) {
   fmt::print(out, "{:<12} {} passed, {} failed, {} unclaimed", group.title, group.passed, group.failed, group.unclaimed);

@@ -24,8 +24,6 @@ struct Certificate {
   double seconds = 0;
 };
 
-// YYYY-MM-DD, in UTC.
-std::string today();
 // A line for the group, and below it what failed with the command that repeats it.
 void print(std::FILE* out, const Group& group, const Words& words);
 // keirin/certify/3 (docs/certify.md).

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/base/day.h"
 #include "core/exec/report.h"
 #include "core/host/find/hardware.h"
 #include "tools/certify/group.h"

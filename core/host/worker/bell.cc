@@ -25,7 +25,7 @@ void pause() {
 Result<std::unique_ptr<Bell>> Bell::make(std::chrono::microseconds looks, Descriptor* file) {
   *file = above_standard(Descriptor(::memfd_create("keirin-bell", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (file->get() < 0 || ::ftruncate(file->get(), sizeof(Words)) != 0)
-    return Status(Code::k_exhausted, std::string("there is no memory to share with a worker: ") + ::strerror(errno));
+    return Status(Code::k_exhausted, std::string("memory that a worker shares could not be made: ") + ::strerror(errno));
   (void)::fcntl(file->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   return map(looks, file->get());
 }

@@ -12,7 +12,7 @@ namespace keirin {
 namespace {
 
 constexpr uint64_t kWeightAlign = 512, kPage = 4096;
-constexpr uint64_t kReadWhole = 64 << 10;  // of a block that is no larger the zones are read in one copy
+constexpr uint64_t kReadWhole = 64 << 10;  // a block of at most so many bytes is read whole for its zones, in one copy
 
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -53,7 +53,7 @@ Status DeviceArguments::stage() {
       total += rows * pieces.back().pitch();
     };
     if (output.bytes >= kRows) add(0, output.bytes / kRows, kRows);
-    const uint64_t last = std::min(output.bytes, kRows);  // once more in part, where they are no whole rows
+    const uint64_t last = std::min(output.bytes, kRows);  // the end once more, byte by byte, where it does not fill a row
     if (output.bytes % kRows != 0) add(output.bytes - last, 1, last);
   }
   if (total == 0) return {};

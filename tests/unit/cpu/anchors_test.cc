@@ -479,6 +479,22 @@ TEST(Anchors, RecurrentCells) {
 // What goes from layer to layer is many times what memory is rounded to.
 TEST(Anchors, LongRecurrentLayers) { check_cells(30, 8, 16, 20, {1, 9}, 2e-3); }
 
+// What the library would compute one element at a time is left to generated code.
+TEST(Anchors, WhatFollowsAProductOfPatchesIsNotItsOwn) {
+  Bench b;
+  AnchorDesc a;
+  a.op = kOp_conv;
+  a.stride = {2}, a.padding = {0}, a.dilation = {1}, a.output_padding = {0};
+  a.operands = {b.tensor({1, 64, 99}), b.tensor({64, 64, 3}, {}, true), b.tensor({64}, {}, true)};
+  a.results = {b.tensor({1, 64, 49})};
+  std::string description;
+  ASSERT_EQ(b.run(a, &description), KRN_STATUS_ok);
+  if (description.find("gemm") == std::string::npos) GTEST_SKIP() << "computed in another way here: " << description;
+  PostOp gelu;
+  gelu.op = kOp_gelu;
+  EXPECT_FALSE(vendor_takes_post_op(a, gelu)) << description;
+}
+
 TEST(Anchors, RefusesWithAReason) {
   Bench b;
   AnchorDesc a = linear(b, {4, 8}, 8, false, false);
