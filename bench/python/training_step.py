@@ -4,10 +4,10 @@
 Inductor.
 
     ci/python_tests  # once: it makes what follows
-    PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--inductor] [--force]
-        [--update] [--json FILE] [--shares] [--memory]
+    PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--device cuda]
+        [--inductor [default,reduce-overhead]] [--force] [--update] [--json FILE] [--shares] [--memory]
 
-Blocks of the three are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
+Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
 --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
 prints them). --shares says instead which operators eager's steps spend their time in; --memory how much the peak of a
@@ -36,20 +36,29 @@ kBlocks = 30
 
 
 def seconds_of(step, calls):
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(calls):
         step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return (time.perf_counter() - begin) / calls
+
+
+def name_of(mode):
+    return "inductor" if mode == "default" else f"inductor {mode}"
 
 
 def measure(name, asked, options):
     make, sample = kModels[name]
     torch.manual_seed(0)
     torch.compiler.reset()
-    model, (inputs, target) = make(), sample()
+    model, (inputs, target) = make().to(asked.device), sample()
+    inputs, target = [each.to(asked.device) for each in inputs], target.to(asked.device)
     hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}}
-    if asked.inductor:
-        hows["inductor"] = {"backend": "inductor"}
+    for mode in asked.inductor.split(",") if asked.inductor else ():
+        hows[name_of(mode)] = {"backend": "inductor", "mode": mode}
     known = set(_dynamo.graphs())
     steps, first = {}, {}
     for how, words in hows.items():
@@ -129,7 +138,8 @@ def memory(name):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--models", default=",".join(kModels))
-    arguments.add_argument("--inductor", action="store_true", help="beside Inductor too; it compiles for a minute a model")
+    arguments.add_argument("--device", default="cpu")
+    arguments.add_argument("--inductor", nargs="?", const="default", help="beside Inductor in these modes; a minute a model")
     arguments.add_argument("--update", action="store_true", help="the optimiser's step is compiled too")
     arguments.add_argument("--force", action="store_true", help="the compiled step answers, whatever its race says")
     arguments.add_argument("--race-seconds", type=float, default=2)
@@ -139,7 +149,7 @@ def main():
     arguments.add_argument("--memory", action="store_true")
     arguments.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
-    forced = {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": "cpu/all"}
+    forced = {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": f"{asked.device}/all"}
     if asked.peak:
         name, how, times = asked.peak
         return print(peak_of(name, how, int(times), forced))
@@ -149,18 +159,18 @@ def main():
             (shares if asked.shares else memory)(name)
         return None
     rows = []
-    print(f"{'model':>16} {'eager ms':>9} {'keirin':>22} {'inductor':>22} {'nodes':>9} {'first s':>8}  answered by")
+    peers = [name_of(mode) for mode in asked.inductor.split(",")] if asked.inductor else []
+    print(f"{'model':>16} {'eager ms':>9} " + " ".join(f"{how:>24}" for how in ("keirin", *peers)) + f" {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
         rows.append(row := measure(name, asked, options))
-        gains = {how: row[how] for how in ("keirin", "inductor") if how in row}
-        ratio = {how: f"{its['gain']:.2f}x [{its['low']:.2f}, {its['high']:.2f}]" for how, its in gains.items()}
-        print(f"{name:>16} {row['eager_ms']:9.3f} {ratio['keirin']:>22} {ratio.get('inductor', '-'):>22} "
-              f"{row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  "
+        ratios = [f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" for how in ("keirin", *peers)]
+        print(f"{name:>16} {row['eager_ms']:9.3f} " + " ".join(f"{each:>24}" for each in ratios) +
+              f" {row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  "
               f"{', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
         if asked.json:
             names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
             machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,
-                       "keirin": keirin.__version__}
+                       "keirin": keirin.__version__} | ({"gpu": torch.cuda.get_device_name()} if asked.device == "cuda" else {})
             kept = {"schema": "keirin/training/1", "command": [Path(word).name for word in sys.argv[1:]], "machine": machine, "rows": rows}
             asked.json.write_text(json.dumps(kept, indent=1) + "\n")
     return None

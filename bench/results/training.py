@@ -15,16 +15,20 @@ def ratio(row: dict, how: str) -> str:
     return f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" if how in row else "-"
 
 
-print("| model | eager ms | Keirin | Inductor | over the better of both | nodes compiled | answered by |")
-print("|---|---|---|---|---|---|---|")
+peers = sorted({how for row in rows for how in row if how.startswith("inductor")}) or ["inductor"]
+heads = ["model", "eager ms", "Keirin", *(each.capitalize() for each in peers), "over the better of all", "nodes compiled", "answered by"]
+print("| " + " | ".join(heads) + " |")
+print("|---" * len(heads) + "|")
 for row in rows:
-    lead = row["keirin"]["gain"] / max(1, row["inductor"]["gain"]) if "inductor" in row else row["keirin"]["gain"]
+    lead = row["keirin"]["gain"] / max([1, *(row[how]["gain"] for how in peers if how in row)])
     print(
-        f"| {row['model']} | {row['eager_ms']:.3f} | {ratio(row, 'keirin')} | {ratio(row, 'inductor')} | {lead:.2f}x | "
+        f"| {row['model']} | {row['eager_ms']:.3f} | {ratio(row, 'keirin')} | "
+        + " | ".join(ratio(row, how) for how in peers)
+        + f" | {lead:.2f}x | "
         f"{row['nodes_compiled']}/{row['nodes']} | "
         f"{', '.join(row['answered_by']) or 'eager'} |"
     )
-for how in ("keirin", "inductor"):
+for how in ("keirin", *peers):
     gains = [row[how]["gain"] for row in rows if how in row]
     if gains:
         print(

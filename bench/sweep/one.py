@@ -2,7 +2,7 @@
 """One architecture of the sweep in this process: inference and training through torch.compile(backend="keirin"), and inference through
 .pt2.
 
-    python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--measure]
+    python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--device cuda] [--measure]
 
 Prints one line of JSON: by part, "runs" (an answer came, eager's at worst), "verified" (it is as near to 64-bit floats as eager's,
 gradients one by one), nodes of the graphs and how many of them are compiled, calls that the runtime answered, what stayed eager and why.
@@ -31,11 +31,27 @@ import keirin
 from keirin import _dynamo, _training
 
 _PARTS = ("inference", "training", "pt2")
-# The plan that compiles all it can; where that is not there or not right for some graph, any plan.
-_FORCED = (
-    {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": "cpu/all"},
-    {"compile": "now", "race_seconds": 0, "force": "compiled"},
-)
+
+
+def forced_on(device: str) -> tuple[dict[str, Any], ...]:
+    """The plan that compiles all it can; where that is not there or not right for some graph, any plan."""
+    forced = {"compile": "now", "race_seconds": 0, "force": "compiled"}
+    return {**forced, "only_candidate": f"{device}/all"}, forced
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def built_on(device: str, name: str) -> architectures.Built:
+    """Made on the processor, so that weights and inputs are the same on each device."""
+    built = architectures.build(name)
+
+    def moved(value: Any) -> Any:
+        return pytree.tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, value)
+
+    return architectures.Built(built.module.to(device), moved(built.args), moved(built.kwargs))
 
 
 def floats_of(answer: Any) -> list[torch.Tensor]:
@@ -67,7 +83,7 @@ def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Te
     return "; ".join(wrong[:3])
 
 
-def graphs_of(known: set[Any]) -> tuple[int, int, int, list[str]]:
+def graphs_of(known: set[Any], device: str) -> tuple[int, int, int, list[str]]:
     """Nodes, those compiled, calls that the runtime answered, and why something is eager."""
     nodes = compiled = answered = 0
     reasons: list[str] = []
@@ -94,16 +110,18 @@ def graphs_of(known: set[Any]) -> tuple[int, int, int, list[str]]:
                 reasons += [
                     f"{each['name']}: {each['reason']} {each['note']}"
                     for each in rows[-1]["candidates"]
-                    if each["name"] == "cpu/all" and each["reason"] in ("wrong_result", "not_verified")
+                    if each["name"] == f"{device}/all" and each["reason"] in ("wrong_result", "not_verified")
                 ]
     return nodes, compiled, answered, sorted(set(reasons))
 
 
-def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float) -> dict[str, float]:
+def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float, device: str) -> dict[str, float]:
     def take(call: Callable[[], Any], calls: int) -> float:
+        wait_for(device)
         begin = time.perf_counter()
         for _ in range(calls):
             call()
+        wait_for(device)
         return (time.perf_counter() - begin) / calls
 
     calls = max(1, int(seconds / 40 / max(take(eager, 2), 1e-6)))
@@ -116,7 +134,7 @@ def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float) -
     return {"gain": round(middle, 4), "gain_low": round(low, 4), "gain_high": round(high, 4)}
 
 
-def inference(built: architectures.Built, measure: bool) -> dict[str, Any]:
+def inference(built: architectures.Built, measure: bool, device: str) -> dict[str, Any]:
     model = built.module.eval()
     with torch.no_grad():
         eager = floats_of(model(*built.args, **built.kwargs))
@@ -131,24 +149,24 @@ def inference(built: architectures.Built, measure: bool) -> dict[str, Any]:
                 mine = floats_of(fast(*built.args, **built.kwargs))
             return mine, [f"output {i}" for i in range(len(mine))], eager
 
-        row = row_of(answers, wide)
+        row = row_of(answers, wide, device)
         if measure:
             torch.compiler.reset()
             fast = torch.compile(model, backend="keirin", options={"compile": "now", "race_seconds": 1})
             for _ in range(3):
                 fast(*built.args, **built.kwargs)
-            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: fast(*built.args, **built.kwargs), 3)
+            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: fast(*built.args, **built.kwargs), 3, device)
     return row
 
 
-def row_of(answers: Callable[[dict[str, Any]], Any], wide: list[torch.Tensor] | None) -> dict[str, Any]:
+def row_of(answers: Callable[[dict[str, Any]], Any], wide: list[torch.Tensor] | None, device: str) -> dict[str, Any]:
     why: list[str] = []
-    for options in _FORCED:
+    for options in forced_on(device):
         torch.compiler.reset()
         known = set(_dynamo.graphs())
         mine, names, eager = answers(options)
         wrong = far(mine, eager, wide, names)
-        nodes, compiled, answered, reasons = graphs_of(known)
+        nodes, compiled, answered, reasons = graphs_of(known, device)
         row = {
             "runs": True,
             "verified": not wrong,
@@ -158,7 +176,7 @@ def row_of(answers: Callable[[dict[str, Any]], Any], wide: list[torch.Tensor] | 
             "answered": answered,
             "reasons": reasons + why,
         }
-        why = [reason for reason in reasons if "cpu/all" in reason]
+        why = [reason for reason in reasons if f"{device}/all" in reason]
         if wrong or not why:
             break
     return row
@@ -173,7 +191,7 @@ def gradients(model: torch.nn.Module, call: Callable[..., Any], args: Any, kwarg
     return [grad for _, grad in found], [f"gradient of {name}" for name, _ in found]
 
 
-def training(built: architectures.Built, measure: bool) -> dict[str, Any]:
+def training(built: architectures.Built, measure: bool, device: str) -> dict[str, Any]:
     model = built.module.train()
     eager, _ = gradients(model, model, built.args, built.kwargs)
     try:
@@ -189,30 +207,31 @@ def training(built: architectures.Built, measure: bool) -> dict[str, Any]:
             mine, names = gradients(model, fast, built.args, built.kwargs)
         return mine, names, eager
 
-    row = row_of(answers, wide)
+    row = row_of(answers, wide, device)
     if measure:
         torch.compiler.reset()
         fast = torch.compile(model, backend="keirin", options={"compile": "now", "race_seconds": 1})
         for _ in range(3):
             gradients(model, fast, built.args, built.kwargs)
         row |= gain_of(
-            lambda: gradients(model, model, built.args, built.kwargs), lambda: gradients(model, fast, built.args, built.kwargs), 4
+            lambda: gradients(model, model, built.args, built.kwargs), lambda: gradients(model, fast, built.args, built.kwargs), 4, device
         )
     return row
 
 
-def pt2(built: architectures.Built, measure: bool) -> dict[str, Any]:
+def pt2(built: architectures.Built, measure: bool, device: str) -> dict[str, Any]:
     model = built.module.eval()
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         eager = floats_of(model(*built.args, **built.kwargs))
         path = keirin.export(model, built.args, os.path.join(folder, "model.pt2"), kwargs=built.kwargs, dynamic=None)
-        for options in _FORCED:
-            loaded = keirin.load(path, **{**options, "compile": "asked"})
+        forced = forced_on(device)
+        for options in forced:
+            loaded = keirin.load(path, **{**options, "compile": "asked", "device": device})
             try:
                 loaded.compile(*built.args, **built.kwargs)
                 break
             except keirin.Error:
-                if options is _FORCED[-1]:
+                if options is forced[-1]:
                     raise
         mine = floats_of(loaded(*built.args, **built.kwargs))
         try:
@@ -231,9 +250,9 @@ def pt2(built: architectures.Built, measure: bool) -> dict[str, Any]:
             "reasons": reasons,
         }
         if measure:
-            raced = keirin.load(path, compile="asked", race_seconds=1)
+            raced = keirin.load(path, compile="asked", race_seconds=1, device=device)
             raced.compile(*built.args, **built.kwargs)
-            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: raced(*built.args, **built.kwargs), 3)
+            row |= gain_of(lambda: model(*built.args, **built.kwargs), lambda: raced(*built.args, **built.kwargs), 3, device)
         return row
 
 
@@ -241,6 +260,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("name")
     arguments.add_argument("--parts", default=",".join(_PARTS))
+    arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     arguments.add_argument("--measure", action="store_true")
     asked = arguments.parse_args()
     warnings.filterwarnings("ignore")
@@ -249,8 +269,8 @@ def main() -> None:
         begin = time.perf_counter()
         try:
             torch.compiler.reset()
-            built = architectures.build(asked.name)
-            row = {"inference": inference, "training": training, "pt2": pt2}[part](built, asked.measure)
+            built = built_on(asked.device, asked.name)
+            row = {"inference": inference, "training": training, "pt2": pt2}[part](built, asked.measure, asked.device)
         except Exception as error:
             row = {"runs": False, "verified": False, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
         print(json.dumps({"part": part, **row, "seconds": round(time.perf_counter() - begin, 1)}), flush=True)

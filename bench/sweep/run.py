@@ -5,10 +5,11 @@
     ci/python_tests                                  # once: makes the wheel and installs it into build/python-installed
     bench/sweep/packages                             # once: a venv of its own with the libraries; prints its python
     PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--measure]
+        [--device cuda] [--jobs N]
 
 What is in --keep is not run again (--again NAME forgets a row), so it may be stopped and started at any time, on the machine that it was
 begun on and with the libraries of then, which it names. --show prints the tables of a file (docs/figures.md). A process that dies or takes
-longer than --bound seconds is a row that says so.
+longer than --bound seconds is a row that says so. With --jobs several run at once, on processors of their own each.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import argparse
 import json
 import os
 import platform
+import queue
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,14 +45,15 @@ def answer_of(child: subprocess.Popen[str], bound: float) -> tuple[str, str, str
     return out, err, f"the process ended with {child.returncode}{name}"
 
 
-def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, Any]:
+def run(name: str, parts: list[str], asked: argparse.Namespace, processors: set[int]) -> dict[str, Any]:
     """The rows of one process by part; parts that it did not reach say why."""
-    command = [sys.executable, str(kHere / "one.py"), name, "--parts", ",".join(parts), *(["--measure"] if measure else [])]
+    command = ["taskset", "-c", ",".join(map(str, processors)), sys.executable, str(kHere / "one.py"), name, "--parts", ",".join(parts),
+               "--device", asked.device, *(["--measure"] if asked.measure else [])]
     # A cache of its own: what an earlier one found wrong would be left out here unseen.
     with tempfile.TemporaryDirectory(prefix="keirin-sweep-") as cache:
         environment = {**os.environ, "KEIRIN_CACHE": cache}
         child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
-        out, err, ended = answer_of(child, bound)
+        out, err, ended = answer_of(child, asked.bound)
     rows = {}
     for line in out.splitlines():
         if line.startswith('{"part"'):
@@ -62,24 +66,31 @@ def run(name: str, parts: list[str], bound: float, measure: bool) -> dict[str, A
     return rows
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str, jobs: int) -> dict[str, Any]:
+    """What --keep was begun with. "threads": those of one architecture."""
     names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
     libraries = ("torch", "keirin", "transformers", "timm", "torchvision", "torch_geometric")
+    gpu = {}
+    if device == "cuda":
+        import torch
+
+        gpu["gpu"] = torch.cuda.get_device_name()
     return {
         "processor": next(names, platform.machine()),
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": len(os.sched_getaffinity(0)) // jobs,
+        **gpu,
         **{library: metadata.version(library) for library in libraries},
     }
 
 
 def refusal(row: dict[str, Any]) -> str:
     """Why the plan that compiles all it can does not answer where another one does; empty: it does."""
-    return next((reason for reason in row.get("reasons", []) if reason.startswith("cpu/all: ")), "")
+    return next((reason for reason in row.get("reasons", []) if reason.split(":")[0] in ("cpu/all", "cuda/all")), "")
 
 
 def table(kept: dict[str, Any]) -> str:
     measured = any(row.get("gain") for rows in kept.values() for row in rows.values())
-    head = ["library", "part", "run", "verified", "nodes compiled", "another plan than cpu/all"]
+    head = ["library", "part", "run", "verified", "nodes compiled", "another plan than that of all"]
     head += ["eager / Keirin, geometric mean", "least"] if measured else []
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     libraries = sorted({name.split("/")[0] for name in kept})
@@ -124,6 +135,8 @@ def main() -> int:
     arguments.add_argument("--bound", type=float, default=300, help="seconds for one architecture")
     arguments.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing new begins")
     arguments.add_argument("--measure", action="store_true", help="races too, and times eager beside what answers")
+    arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    arguments.add_argument("--jobs", type=int, default=1, help="architectures at a time; processors are dealt out among them")
     arguments.add_argument("--again", action="append", default=[], help="runs this one although it was kept")
     asked = arguments.parse_args()
     if asked.show or not asked.keep:
@@ -135,28 +148,45 @@ def main() -> int:
     from architectures import NAMES
 
     file: dict[str, Any] = json.loads(asked.keep.read_text()) if asked.keep.exists() else {"schema": "keirin/sweep/1", "rows": {}}
-    if file.setdefault("machine", machine()) != machine():
-        print(f"{asked.keep} was begun with {file['machine']}, here is {machine()}: keep these rows in another file", file=sys.stderr)
+    here = machine(asked.device, asked.jobs)
+    if file.setdefault("machine", here) != here:
+        print(f"{asked.keep} was begun with {file['machine']}, here is {here}: keep these rows in another file", file=sys.stderr)
         return 2
     kept, begin, parts = file["rows"], time.monotonic(), asked.parts.split(",")
     for name in asked.again:
         kept.pop(name, None)
     todo = [name for name in NAMES if name.startswith(asked.only) and not all(part in kept.get(name, {}) for part in parts)]
-    for i, name in enumerate(todo):
+    free: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
+    every_processor = sorted(os.sched_getaffinity(0))
+    for job in range(asked.jobs):
+        share = len(every_processor) // asked.jobs
+        free.put(set(every_processor[job * share:(job + 1) * share]))
+
+    def rows_of(name: str) -> dict[str, Any] | None:
         if time.monotonic() - begin > asked.budget:
-            break
-        missing = [part for part in parts if part not in kept.get(name, {})]
-        rows = run(name, missing, asked.bound, asked.measure)
-        kept.setdefault(name, {}).update(rows)
-        written = asked.keep.with_name(asked.keep.name + ".new")
-        written.write_text(json.dumps(file, indent=1) + "\n")
-        written.replace(asked.keep)  # whole, whenever this is stopped
-        words = [
-            f"{part} {'ok' if row['verified'] else 'WRONG' if row['runs'] else 'FAILED'} "
-            f"{row.get('nodes_compiled', 0)}/{row.get('nodes', 0)}"
-            for part, row in rows.items()
-        ]
-        print(f"{i + 1}/{len(todo)} {name}: " + ", ".join(words), flush=True)
+            return None
+        processors = free.get()
+        try:
+            return run(name, [part for part in parts if part not in kept.get(name, {})], asked, processors)
+        finally:
+            free.put(processors)
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        running: dict[Future[dict[str, Any] | None], str] = {pool.submit(rows_of, name): name for name in todo}
+        for i, done in enumerate(as_completed(running)):
+            name, rows = running[done], done.result()
+            if rows is None:
+                continue
+            kept.setdefault(name, {}).update(rows)
+            written = asked.keep.with_name(asked.keep.name + ".new")
+            written.write_text(json.dumps(file, indent=1) + "\n")
+            written.replace(asked.keep)  # whole, whenever this is stopped
+            words = [
+                f"{part} {'ok' if row['verified'] else 'WRONG' if row['runs'] else 'FAILED'} "
+                f"{row.get('nodes_compiled', 0)}/{row.get('nodes', 0)}"
+                for part, row in rows.items()
+            ]
+            print(f"{i + 1}/{len(todo)} {name}: " + ", ".join(words), flush=True)
     print(table(kept), *failures(kept), sep="\n")
     every = [row for rows in kept.values() for row in rows.values()]
     failed, wrong = sum(not row["runs"] for row in every), sum(row["runs"] and not row["verified"] for row in every)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python package share. They run the installed wheel (ci/python_tests); none needs a GPU."""
+"""What the tests of the Python package share. They run the installed wheel (ci/python_tests); none needs a GPU, and with --device cuda
+they run on one: tensors and modules are made there."""
 import atexit
 import os
 import shutil
@@ -25,8 +26,24 @@ class Mlp(torch.nn.Module):
         return torch.softmax(self.second(torch.nn.functional.gelu(self.first(x))) * 2 + 1, -1)
 
 
+PLACE: dict[str, str] = {}  # an option of keirin.load and keirin.bench
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where tensors and modules are made")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cpu_only(reason): says nothing of a GPU")
+    if (device := config.getoption("device")) != "cpu":
+        PLACE["device"] = device
+
+
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(request):
+    if PLACE and (mark := request.node.get_closest_marker("cpu_only")):
+        pytest.skip(mark.args[0])
+    torch.set_default_device(PLACE.get("device"))
     torch.manual_seed(0)
     torch.compiler.reset()
     from keirin import _dynamo

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 import keirin
-from conftest import NOW
+from conftest import NOW, PLACE
 
 numpy = pytest.importorskip("numpy")
 COMPILED = {key: value for key, value in NOW.items() if key != "compile"}
+
+
+def load(path, **options):
+    return keirin.load(path, **{**PLACE, **options})
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def path(mlp, tmp_path):
 
 def test_the_answer_is_eagers_before_and_after_compiling(mlp, path):
     x = torch.randn(4, 16)
-    model = keirin.load(path, compile="asked", **COMPILED)
+    model = load(path, compile="asked", **COMPILED)
     with torch.no_grad():
         wanted = mlp(x)
     assert torch.equal(model(x), wanted)
@@ -31,11 +35,11 @@ def test_the_answer_is_eagers_before_and_after_compiling(mlp, path):
     assert model.report()[0]["chosen"] not in ("eager", "replay"), model.explain()
     assert model.report()[0]["verified"]
     torch.testing.assert_close(model(x), wanted)
-    assert "cpu" in model.explain()
+    assert torch.get_default_device().type in model.explain()
 
 
 def test_the_batch_is_free(mlp, path):
-    model = keirin.load(path, compile="now", **COMPILED)
+    model = load(path, compile="now", **COMPILED)
     for batch in (2, 7):
         x = torch.randn(batch, 16)
         with torch.no_grad():
@@ -45,7 +49,7 @@ def test_the_batch_is_free(mlp, path):
 
 
 def test_the_background_swaps_the_plan_in(mlp, path):
-    model = keirin.load(path, **COMPILED)
+    model = load(path, **COMPILED)
     x = torch.randn(4, 16)
     first = model(x)
     assert keirin.wait(120)
@@ -55,7 +59,7 @@ def test_the_background_swaps_the_plan_in(mlp, path):
 
 def test_numpy_in_numpy_out(mlp, path):
     x = numpy.random.default_rng(0).standard_normal((4, 16), dtype=numpy.float32)
-    model = keirin.load(path, compile="asked")
+    model = load(path, compile="asked")
     y = model(x)
     assert isinstance(y, numpy.ndarray)
     with torch.no_grad():
@@ -75,7 +79,7 @@ class Structured(torch.nn.Module):
 def test_names_and_structures_are_pythons(tmp_path):
     batch = lambda n: {"a": torch.randn(n, 3), "rest": (torch.randn(n, 3), torch.randn(n, 3))}  # noqa: E731
     path = keirin.export(Structured(), (batch(4),), tmp_path / "s.pt2", kwargs={"scale": torch.tensor(2.0)}, dynamic=None)
-    model = keirin.load(path, compile="asked")
+    model = load(path, compile="asked")
     given = batch(4)
     wanted = Structured()(given, scale=torch.tensor(2.0))
     for got in (model(given, scale=torch.tensor(2.0)), model(batch=given, scale=torch.tensor(2.0))):
@@ -94,7 +98,7 @@ def test_names_and_structures_are_pythons(tmp_path):
     (lambda m, x: m(torch.randn(4, 15)), "15"),
 ])
 def test_bad_calls_are_refused_in_words(path, call, words):
-    model = keirin.load(path, compile="asked")
+    model = load(path, compile="asked")
     with pytest.raises(keirin.Error, match=words) as raised:
         call(model, torch.randn(4, 16))
     assert raised.value.code == "invalid_input"
@@ -104,26 +108,26 @@ def test_bad_calls_are_refused_in_words(path, call, words):
 def test_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "text.pt2").write_text("no archive")
     with pytest.raises(keirin.Error) as raised:
-        keirin.load(tmp_path / "text.pt2")
+        load(tmp_path / "text.pt2")
     assert raised.value.code == "corrupt" and "nothing was loaded" in str(raised.value)
     with pytest.raises(keirin.Error, match="absent.pt2"):
-        keirin.load(tmp_path / "absent.pt2")
+        load(tmp_path / "absent.pt2")
 
 
 def test_options_are_checked_and_the_nearest_is_named(path):
     with pytest.raises(keirin.Error, match='no option is called "treads": the nearest is "threads"'):
-        keirin.load(path, treads=2)
+        load(path, treads=2)
     with pytest.raises(keirin.Error, match="reduce-overhead"):
-        keirin.load(path, mode="fastest")
+        load(path, mode="fastest")
     with pytest.raises(keirin.Error, match="background, now, asked"):
-        keirin.load(path, compile="later")
+        load(path, compile="later")
     with pytest.raises(keirin.Error, match="takes one value"):
-        keirin.load(path, threads=[1, 2])
+        load(path, threads=[1, 2])
 
 
 def test_a_plugin_that_is_absent_is_named(path):
     with pytest.raises(keirin.Error, match="no_such_plugin"):
-        keirin.load(path, plugins=["no_such_plugin"])
+        load(path, plugins=["no_such_plugin"])
 
 
 def test_the_types_of_the_options_are_those_of_the_table():
@@ -136,7 +140,8 @@ def test_the_types_of_the_options_are_those_of_the_table():
 
 def test_plugins_are_listed():
     found = {plugin["name"]: plugin for plugin in keirin.plugins()}
-    assert found["cpu"]["used"], found["cpu"]["reason"]
+    name = torch.get_default_device().type
+    assert found[name]["used"], found[name]["reason"]
 
 
 def test_errors_of_pytorch_stay_pytorchs(tmp_path):
@@ -144,7 +149,7 @@ def test_errors_of_pytorch_stay_pytorchs(tmp_path):
         def forward(self, x, i):
             return x.index_select(0, i)
     path = keirin.export(Index(), (torch.randn(3, 2), torch.tensor([0, 1])), tmp_path / "i.pt2", dynamic=None)
-    model = keirin.load(path, compile="asked")
+    model = load(path, compile="asked")
     with pytest.raises(IndexError):
         model(torch.randn(3, 2), torch.tensor([0, 9]))
 
@@ -161,16 +166,16 @@ class Counter(torch.nn.Module):
 
 def test_a_model_that_writes_its_buffer_keeps_counting(tmp_path):
     path = keirin.export(Counter(), (torch.zeros(2),), tmp_path / "c.pt2", dynamic=None)
-    model = keirin.load(path, **COMPILED)  # in the background: refused, and said
+    model = load(path, **COMPILED)  # in the background: refused, and said
     assert [model(torch.zeros(2))[0].item() for _ in range(3)] == [1, 2, 3]
     assert "writes count" in model.explain()
-    model = keirin.load(path, compile="now", **COMPILED)
+    model = load(path, compile="now", **COMPILED)
     assert [model(torch.zeros(2))[0].item() for _ in range(4)] == [1, 2, 3, 4]
     assert len(model.report()) == 1
 
 
 def test_threads_call_while_the_background_decides(mlp, path):
-    model = keirin.load(path, **COMPILED)
+    model = load(path, **COMPILED)
     x = torch.randn(5, 16)
     with torch.no_grad():
         wanted = mlp(x)
@@ -194,7 +199,7 @@ def test_the_random_generator_is_the_callers(mlp, path):
     torch.manual_seed(1)
     wanted = [torch.rand(1).item() for _ in range(2000)]
     torch.manual_seed(1)
-    model = keirin.load(path, **COMPILED)
+    model = load(path, **COMPILED)
     got = []
     model(torch.ones(3, 16))
     while not keirin.wait(0) or len(got) < 2000:
@@ -206,7 +211,8 @@ def test_the_random_generator_is_the_callers(mlp, path):
 
 def test_bench_measures_a_module(mlp):
     stages = []
-    report = keirin.bench(mlp, (torch.randn(64, 16),), race_seconds=1, progress=lambda stage, done: stages.append((stage, done)))
+    report = keirin.bench(mlp, (torch.randn(64, 16),), race_seconds=1,
+                          progress=lambda stage, done: stages.append((stage, done)), **PLACE)
     assert report["inputs"] == ["f32[64,16]"] and report["verified"]
     assert any("verify" in stage for stage, _ in stages) and all(0 <= done <= 1 for _, done in stages)
     assert report["model"] in str(report) and ("x of eager" in str(report)) == (not report.get("disturbed"))
@@ -225,6 +231,6 @@ def test_explain_of_a_process_without_graphs():
 def test_a_progress_callback_that_raises_ends_nothing(mlp, path, capfd):
     def bad(stage, done):
         raise ValueError("mine")
-    model = keirin.load(path, compile="now", progress=bad, **COMPILED)
+    model = load(path, compile="now", progress=bad, **COMPILED)
     model(torch.randn(3, 16))
     assert model.report()

@@ -30,7 +30,7 @@ def trained(step_of, make, steps=20, rates=None):
     net = network()
     optimiser = make(net.parameters())
     step = step_of(optimiser)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(1)
     for i in range(steps):
         optimiser.zero_grad()
         x = torch.randn(8, 16, generator=generator)
@@ -168,7 +168,7 @@ def test_a_whole_step_in_one_function(name):
             return loss.detach()
 
         call = torch.compile(step, backend="keirin", options=NOW) if fast else step
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1)
         losses = [call(torch.randn(8, 16, generator=generator), torch.arange(8) % 4) for _ in range(20)]
         return net, optimiser, torch.stack(losses)
 

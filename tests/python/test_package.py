@@ -12,6 +12,8 @@ import torch
 
 import keirin
 
+pytestmark = pytest.mark.cpu_only("the package is the same for all devices")
+
 kPackage = Path(keirin.__file__).parent
 kRoot = Path(__file__).resolve().parents[2]
 

@@ -394,15 +394,16 @@ def test_checkpoint_around_a_compiled_module(mlp, reentrant):
 
 def test_autocast_and_a_grad_scaler():
     torch.manual_seed(0)
+    device = torch.get_default_device().type
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
     other = copy.deepcopy(model)
     fast = compiled(model)
     for call, net in ((fast, model), (other, other)):
         torch.manual_seed(1)
-        scaler, optimiser = torch.amp.GradScaler("cpu", init_scale=256.0), torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler, optimiser = torch.amp.GradScaler(device, init_scale=256.0), torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(4):
             optimiser.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(device, torch.bfloat16):
                 out = call(torch.randn(4, 16))
                 assert out.dtype == torch.bfloat16
                 loss = out.float().square().mean()

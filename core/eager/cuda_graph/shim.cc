@@ -11,6 +11,7 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,25 @@ struct Copy {
   size_t bytes;
 };
 
+struct Graph : at::cuda::CUDAGraph {
+  using CUDAGraph::CUDAGraph;
+  void let_others_draw() {
+    for (auto& [state, increment] : captured_generator_states_) state->capturing_ = false;
+  }
+  // What LibTorch leaves as it is where a capture failed: its generators, which refuse to draw from then on, and the pool.
+  void abandon() {
+    let_others_draw();
+    if (capture_ended_ || capture_dev_ == UNDEFINED_DEVICE) return;
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_);
+      capture_ended_ = true;  // now the destructor gives the pool back
+    } catch (const std::exception&) {  // it had not begun
+    }
+  }
+};
+
 struct Recording {
-  at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // a node is redirected by its name in the graph
+  Graph graph{/*keep_graph=*/true};                // a node is redirected by its name in the graph
   std::vector<Copy> copies;                        // dense ones
   std::unique_ptr<c10::cuda::CUDAStreamGuard> guard;  // while recording
   c10::DeviceIndex device = 0;
@@ -57,14 +75,25 @@ void* create(int device) {
   return out;
 }
 
-int begin(void* recording, int device) {
+unsigned long long drawn(int device) {
+  unsigned long long out = 0;
+  guarded([&] { out = at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device)).get_offset(); });
+  return out;
+}
+
+int begin(void* recording, int device, int draws) {
   auto* r = static_cast<Recording*>(recording);
-  return guarded([&] {
+  const int failed = guarded([&] {
     // The legacy default stream cannot be captured: record on one of the pool's, ordered after what is under way.
     c10::cuda::device_synchronize();
     r->guard = std::make_unique<c10::cuda::CUDAStreamGuard>(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device)));
+    // In the mode of a capture a generator throws where another thread draws, which then waits here. Nothing drawn, no mode.
+    const std::lock_guard lock(at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device)).mutex());
     r->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    if (!draws) r->graph.let_others_draw();
   });
+  if (failed) r->graph.abandon(), r->guard.reset();
+  return failed;
 }
 
 std::vector<Copy> copies_of(cudaGraph_t graph) {
@@ -87,12 +116,13 @@ std::vector<Copy> copies_of(cudaGraph_t graph) {
 
 int end(void* recording, int keep) {
   auto* r = static_cast<Recording*>(recording);
-  int result = guarded([&] {
-    r->graph.capture_end();
-    if (!keep) return;
-    r->copies = copies_of(r->graph.raw_cuda_graph());
-    r->graph.instantiate();
-  });
+  int result = guarded([&] { r->graph.capture_end(); });
+  if (result) r->graph.abandon();
+  if (!result && keep)
+    result = guarded([&] {
+      r->copies = copies_of(r->graph.raw_cuda_graph());
+      r->graph.instantiate();
+    });
   r->guard.reset();
   return keep ? result : 0;
 }
@@ -134,4 +164,4 @@ const char* error() { return last_error.c_str(); }
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-const KeirinCudaGraph keirin_cuda_graph = {create, begin, end, find_copy, redirect, replay, destroy, error};
+const KeirinCudaGraph keirin_cuda_graph = {create, drawn, begin, end, find_copy, redirect, replay, destroy, error};

@@ -5,7 +5,10 @@
 
 extern "C" struct KeirinCudaGraph {
   void* (*create)(int device);            // null on failure
-  int (*begin)(void* recording, int device);  // makes a capturing stream current on the calling thread
+  unsigned long long (*drawn)(int device);     // how many random numbers its generator has given; grows with each draw
+  // Makes a capturing stream current on the calling thread. Until `end` other threads can draw random numbers on the device only if what is
+  // recorded draws none (draws = 0).
+  int (*begin)(void* recording, int device, int draws);
   int (*end)(void* recording, int keep);  // restores the stream; keep = 0: after a failure, the result does not matter
   // The recorded copy between these addresses, or -1; and where it goes and comes from in later replays.
   int (*find_copy)(void* recording, const void* to, const void* from);

@@ -117,7 +117,7 @@ Status EagerProgram::Impl::check(const std::vector<TensorRef>& given) const {
                                 ", the model is on " + device_name(device),
                             {},
                             "nothing was run",
-                            "move the input first"});
+                            "move the input, or open the model on " + device_name(given[i]->device())});
     }
     views.push_back(view);
   }

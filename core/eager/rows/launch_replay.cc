@@ -101,16 +101,15 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
     replay->inputs_.push_back(replay->border_of(copy));
     own.push_back(std::move(copy));
   }
-  // Once unrecorded: libraries load their code and build their plans. What it returns takes the place of the caller's outputs.
+  // Once unrecorded: libraries load their code and build their plans, and it shows whether random numbers are drawn. What it returns takes
+  // the place of the caller's outputs.
+  const unsigned long long drawn = api->drawn(device.index);
   KRN_TRY_LET(const std::vector<TensorRef> outside, call(own));
+  const bool draws = api->drawn(device.index) != drawn;
   KRN_TRY(services.synchronize(device));
   replay->recording_ = api->create(device.index);
   if (!replay->recording_) return refuse(api->error());
-  if (api->begin(replay->recording_, device.index) != 0) {
-    std::string text = api->error();
-    api->end(replay->recording_, 0);
-    return refuse(text);
-  }
+  if (api->begin(replay->recording_, device.index, draws) != 0) return refuse(api->error());
   const auto recorded = [&]() -> Status {
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!copied_at_once(*own[i], *inputs[i])) continue;
