@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From an anchor to a oneDNN primitive. A Contraction is the common form of matmul, linear and convolution: oneDNN's view of the
-// operands (logical sizes and strides, nothing moved) and a function that makes the primitive's description. Trying an anchor
-// and compiling it run the same code, so what is claimed is what compiles.
+// From an anchor to a oneDNN primitive. A Contraction is the common form of matmul, linear, convolution and a convolution's gradient of
+// its weight: oneDNN's view of the operands (logical sizes and strides, nothing moved) and a function that makes the primitive's
+// description. Trying an anchor and compiling it run the same code, so what is claimed is what compiles.
 #include "cpu/vendor.h"
 
 #include <link.h>
@@ -83,11 +83,13 @@ memory::data_type type_of(const TensorDesc& t) {
   return t.dtype == kDType_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
+enum class Kind { kProduct, kConvolution, kTransposed, kWeightGradient };
+
+// `weights` of a gradient is what is computed, `result` the gradient of the convolution's result.
 struct Contraction {
   View source, weights, bias, result;
   std::vector<View> post_operands;  // one per post-op, without tensor where it has none
-  bool is_convolution = false;
-  bool transposed = false;
+  Kind kind = Kind::kProduct;
   Dims stride, dilation, pad_low, pad_high;
 };
 
@@ -207,11 +209,11 @@ View conv_weights(const TensorDesc& t, int64_t groups, bool transposed) {
 
 Contraction describe_conv(const AnchorDesc& a) {
   Contraction c;
-  c.is_convolution = true;
-  c.transposed = a.transposed;
+  const bool gradient = a.op == kOp_conv_grad_weight;
+  c.kind = gradient ? Kind::kWeightGradient : a.transposed ? Kind::kTransposed : Kind::kConvolution;
   c.source = View(a.operands[0]);
-  c.weights = conv_weights(a.operands[1], a.groups, a.transposed);
-  c.result = View(a.results[0]);
+  c.weights = conv_weights(gradient ? a.results[0] : a.operands[1], a.groups, a.transposed);
+  c.result = View(gradient ? a.operands[1] : a.results[0]);
   if (a.operands.size() > 2 && a.operands[2].present()) c.bias = View(a.operands[2]);
   add_post_operands(c, a);
   const size_t spatial = c.source.rank() - 2;
@@ -221,8 +223,8 @@ Contraction describe_conv(const AnchorDesc& a) {
   for (size_t i = 0; i < spatial; ++i) {
     const int64_t step = of(a.stride, i, 1), gap = of(a.dilation, i, 1), low = of(a.padding, i, 0);
     const int64_t reach = gap * (c.weights.sizes[c.weights.rank() - spatial + i] - 1) + 1;
-    const int64_t wide = c.transposed ? c.result.sizes[2 + i] : c.source.sizes[2 + i];
-    const int64_t narrow = c.transposed ? c.source.sizes[2 + i] : c.result.sizes[2 + i];
+    const int64_t wide = a.transposed ? c.result.sizes[2 + i] : c.source.sizes[2 + i];
+    const int64_t narrow = a.transposed ? c.source.sizes[2 + i] : c.result.sizes[2 + i];
     c.stride.push_back(step);
     c.dilation.push_back(gap - 1);
     c.pad_low.push_back(low);
@@ -232,7 +234,7 @@ Contraction describe_conv(const AnchorDesc& a) {
 }
 
 Contraction describe(const AnchorDesc& a) {
-  Contraction c = a.op == kOp_conv ? describe_conv(a) : describe_matmul(a);
+  Contraction c = a.op == kOp_conv || a.op == kOp_conv_grad_weight ? describe_conv(a) : describe_matmul(a);
   for (View* v : {&c.source, &c.weights, &c.bias, &c.result}) v->settle_unit_strides();
   for (View& v : c.post_operands) {
     v.shrink_broadcasts();
@@ -309,41 +311,66 @@ dnnl::primitive_attr make_attributes(const AnchorDesc& a, const Contraction& c) 
 
 struct Made {
   dnnl::primitive primitive;
-  memory::desc weights, scratchpad;
+  memory::desc source, weights, result, scratchpad;
   std::string implementation;
 };
 
 // Making the primitive generates its code (0.5-2 ms); asking which implementation there is does not.
 enum class Want { kImplementation, kPrimitive };
 
+// What may be laid out as oneDNN likes best, the rest being as it lies.
+enum class Free { kNothing, kWeights, kAll };
+
 template <class Primitive, class Description>
 Made finish(const Description& d, Want want) {
-  return {want == Want::kPrimitive ? dnnl::primitive(Primitive(d)) : dnnl::primitive(), d.weights_desc(), d.scratchpad_desc(),
-          d.impl_info_str()};
+  Made out;
+  if (want == Want::kPrimitive) out.primitive = dnnl::primitive(Primitive(d));
+  out.scratchpad = d.scratchpad_desc();
+  out.implementation = d.impl_info_str();
+  if constexpr (std::is_same_v<Primitive, dnnl::convolution_backward_weights>) {
+    out.source = d.src_desc(), out.weights = d.diff_weights_desc(), out.result = d.diff_dst_desc();
+  } else {
+    out.source = d.src_desc(), out.weights = d.weights_desc(), out.result = d.dst_desc();
+  }
+  return out;
 }
 
-// `free_weights`: in whatever layout oneDNN likes best.
-Made make_primitive(const AnchorDesc& a, const Contraction& c, bool free_weights, Want want = Want::kPrimitive) {
+Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want want = Want::kPrimitive) {
   const dnnl::engine& engine = vendor_engine();
   const auto type = type_of(a.operands[0]);
-  const memory::desc weights =
-      free_weights ? memory::desc(c.weights.sizes, type, memory::format_tag::any) : c.weights.desc(type);
+  const auto lies = [&](const View& v, memory::data_type of, bool is_free) {
+    return is_free ? memory::desc(v.sizes, of, memory::format_tag::any) : v.desc(of);
+  };
+  const memory::desc weights = lies(c.weights, type, free != Free::kNothing);
   const memory::desc bias = c.bias.tensor ? c.bias.desc(type_of(*c.bias.tensor)) : memory::desc();
-  const memory::desc source = c.source.desc(type), result = c.result.desc(type_of(a.results[0]));
+  const memory::desc source = lies(c.source, type, free == Free::kAll);
+  const memory::desc result = lies(c.result, type_of(a.results[0]), free == Free::kAll);
   const dnnl::primitive_attr attributes = make_attributes(a, c);
-  if (!c.is_convolution) {
-    dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
-    return finish<dnnl::matmul>(d, want);
+  const auto direct = dnnl::algorithm::convolution_direct;
+  switch (c.kind) {
+    case Kind::kProduct: {
+      dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
+      return finish<dnnl::matmul>(d, want);
+    }
+    case Kind::kTransposed: {
+      dnnl::deconvolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
+                                                    dnnl::algorithm::deconvolution_direct, source, weights, bias, result,
+                                                    c.stride, c.dilation, c.pad_low, c.pad_high, attributes);
+      return finish<dnnl::deconvolution_forward>(d, want);
+    }
+    case Kind::kWeightGradient: {
+      // oneDNN wants to be told of the convolution that it is a gradient of.
+      const auto any = [&](const View& v) { return memory::desc(v.sizes, type, memory::format_tag::any); };
+      const dnnl::convolution_forward::primitive_desc forward(engine, dnnl::prop_kind::forward_training, direct, any(c.source),
+                                                              any(c.weights), any(c.result), c.stride, c.dilation, c.pad_low, c.pad_high);
+      dnnl::convolution_backward_weights::primitive_desc d(engine, direct, source, weights, result, c.stride, c.dilation, c.pad_low,
+                                                           c.pad_high, forward, attributes);
+      return finish<dnnl::convolution_backward_weights>(d, want);
+    }
+    case Kind::kConvolution: break;
   }
-  if (c.transposed) {
-    dnnl::deconvolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
-                                                  dnnl::algorithm::deconvolution_direct, source, weights, bias, result,
-                                                  c.stride, c.dilation, c.pad_low, c.pad_high, attributes);
-    return finish<dnnl::deconvolution_forward>(d, want);
-  }
-  dnnl::convolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
-                                              dnnl::algorithm::convolution_direct, source, weights, bias, result, c.stride,
-                                              c.dilation, c.pad_low, c.pad_high, attributes);
+  dnnl::convolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference, direct, source, weights, bias, result,
+                                              c.stride, c.dilation, c.pad_low, c.pad_high, attributes);
   return finish<dnnl::convolution_forward>(d, want);
 }
 
@@ -353,39 +380,58 @@ bool is_reference(const std::string& implementation) { return implementation.rfi
 // GELU calls erff for each.
 bool is_product_of_patches(const std::string& implementation) { return implementation.find("gemm") != std::string::npos; }
 
-bool is_contraction(uint32_t op) { return op == kOp_matmul || op == kOp_linear || op == kOp_conv; }
+bool is_contraction(uint32_t op) {
+  return op == kOp_matmul || op == kOp_linear || op == kOp_conv || op == kOp_conv_grad_weight;
+}
 
-// Whether the weight goes into a layout of oneDNN's choice. Asked for or not, it does where the weight's own layout would get the
-// reference implementation, which is a thousand times slower.
-bool packs(const AnchorDesc& a, const Contraction& c) {
-  if (a.operands[1].weight == KRN_NONE_WEIGHT) return false;
-  return a.packed || is_reference(make_primitive(a, c, false, Want::kImplementation).implementation);
+std::string implementation_of(const AnchorDesc& a, const Contraction& c, Free free) {
+  try {
+    return make_primitive(a, c, free, Want::kImplementation).implementation;
+  } catch (const dnnl::error&) {
+    return "ref: none";
+  }
+}
+
+// What is laid out anew for the primitive: a constant weight once, where that was asked for. Anything, for each run, where what lies there
+// would get the reference implementation, which is a thousand times slower, or a product of patches and a run of another kind is to be had.
+Free freedom(const AnchorDesc& a, const Contraction& c) {
+  const bool constant = c.kind != Kind::kWeightGradient && a.operands[1].weight != KRN_NONE_WEIGHT;
+  if (constant && a.packed) return Free::kWeights;
+  const std::string as_it_lies = implementation_of(a, c, Free::kNothing);
+  if (constant) return is_reference(as_it_lies) ? Free::kWeights : Free::kNothing;
+  if (c.kind == Kind::kProduct) return Free::kNothing;
+  const auto is_direct = [](const std::string& name) { return !is_reference(name) && !is_product_of_patches(name); };
+  if (is_direct(as_it_lies)) return Free::kNothing;
+  if (is_direct(implementation_of(a, c, Free::kWeights))) return Free::kWeights;
+  if (a.post_ops.empty() && is_direct(implementation_of(a, c, Free::kAll))) return Free::kAll;
+  return Free::kNothing;
 }
 
 std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context) {
   const Contraction c = describe(a);
   const auto type = type_of(a.operands[0]);
+  const bool gradient = c.kind == Kind::kWeightGradient, constant = !gradient && a.operands[1].weight != KRN_NONE_WEIGHT;
   std::shared_ptr<const PackedWeight> pack;
-  Made made;
-  if (packs(a, c)) {
-    made = make_primitive(a, c, true);
-    if (made.weights != c.weights.desc(type)) {
-      pack = pack_weight(a.operands[1], c.weights.desc(type), made.weights, context);
-      if (!pack) made = make_primitive(a, c, false);  // a child that holds no weights
-    }
-  } else {
-    made = make_primitive(a, c, false);
+  Free free = freedom(a, c);
+  Made made = make_primitive(a, c, free);
+  if (constant && made.weights != c.weights.desc(type)) {
+    pack = pack_weight(a.operands[1], c.weights.desc(type), made.weights, context);
+    if (!pack) made = make_primitive(a, c, Free::kNothing);  // a child that holds no weights
   }
   auto step = std::make_unique<VendorStep>(std::move(made.primitive), made.scratchpad,
                                            "onednn " + made.implementation + " " + c.source.text() + " * " + c.weights.text());
-  step->bind(DNNL_ARG_SRC, c.source.desc(type), a.operands[0]);
+  const TensorDesc &weights = gradient ? a.results[0] : a.operands[1], &result = gradient ? a.operands[1] : a.results[0];
+  step->bind(DNNL_ARG_SRC, c.source.desc(type), a.operands[0], made.source);
   if (pack) {
     step->bind_pack(DNNL_ARG_WEIGHTS, std::move(pack));
+  } else if (gradient) {
+    step->bind_result(DNNL_ARG_DIFF_WEIGHTS, c.weights.desc(type), weights, made.weights);
   } else {
-    step->bind(DNNL_ARG_WEIGHTS, c.weights.desc(type), a.operands[1]);
+    step->bind(DNNL_ARG_WEIGHTS, c.weights.desc(type), weights, made.weights);
   }
   if (c.bias.tensor) step->bind(DNNL_ARG_BIAS, c.bias.desc(type_of(*c.bias.tensor)), *c.bias.tensor);
-  step->bind(DNNL_ARG_DST, c.result.desc(type_of(a.results[0])), a.results[0]);
+  if (gradient) step->bind(DNNL_ARG_DIFF_DST, c.result.desc(type_of(result)), result, made.result);
+  else step->bind_result(DNNL_ARG_DST, c.result.desc(type_of(result)), result, made.result);
   for (size_t i = 0; i < a.post_ops.size(); ++i) {
     if (!c.post_operands[i].tensor || adds_in_place(a, a.post_ops[i])) continue;
     step->bind(DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1,
@@ -442,7 +488,7 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
   try {
     if (!is_contraction(a.op)) return rnn_takes(a, why_not);
     const Contraction c = describe(a);
-    const Made made = make_primitive(a, c, packs(a, c), Want::kImplementation);
+    const Made made = make_primitive(a, c, freedom(a, c), Want::kImplementation);
     if (!is_reference(made.implementation)) return true;
     why_not = "oneDNN has only " + made.implementation + " for this shape";
   } catch (const dnnl::error& e) {
@@ -457,7 +503,7 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
 bool vendor_drops_nan(const PostOp& post) { return post.op == kOp_relu || post.op == kOp_clamp || post.op == kOp_hardsigmoid; }
 
 bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
-  if (!is_contraction(a.op) || a.post_ops.size() >= 6) return false;
+  if (!is_contraction(a.op) || a.op == kOp_conv_grad_weight || a.post_ops.size() >= 6) return false;
   const bool binary = binary_of(post.op) != dnnl::algorithm::undef && post.operand.present() &&
                       (post.operand.dtype == kDType_f32 || post.operand.dtype == kDType_bf16);
   if (!find_eltwise(post.op) && !binary) return false;
@@ -469,7 +515,7 @@ bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   if (!vendor_takes(longer, true, why_not)) return false;  // an epilogue may leave nothing but the reference implementation
   if (longer.op != kOp_conv) return true;
   const Contraction c = describe(longer);
-  return !is_product_of_patches(make_primitive(longer, c, packs(longer, c), Want::kImplementation).implementation);
+  return !is_product_of_patches(make_primitive(longer, c, freedom(longer, c), Want::kImplementation).implementation);
 }
 
 std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context) {

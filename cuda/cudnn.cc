@@ -130,10 +130,22 @@ fe::error_t lay_out(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph
   graph.set_io_data_type(data_type(p.x.dtype))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
-  TensorPtr x = add_tensor(graph, p.x, 0), w = add_tensor(graph, p.w, 1);
-  TensorPtr y =
-      graph.conv_fprop(x, w, fe::graph::Conv_fprop_attributes().set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation));
-  y->set_dim(p.y.sizes).set_stride(p.y.strides);
+  const auto given = [&](ConvProblem::Role role) { return add_tensor(graph, p.of(role), role); };
+  const auto windows = [&](auto attributes) { return attributes.set_padding(p.padding).set_stride(p.stride).set_dilation(p.dilation); };
+  const ConvTensor& result = p.of(p.result);
+  TensorPtr y;
+  switch (p.result) {
+    case ConvProblem::kX:
+      y = graph.conv_dgrad(given(ConvProblem::kY), given(ConvProblem::kW), windows(fe::graph::Conv_dgrad_attributes()));
+      break;
+    case ConvProblem::kW:
+      y = graph.conv_wgrad(given(ConvProblem::kY), given(ConvProblem::kX), windows(fe::graph::Conv_wgrad_attributes()));
+      break;
+    case ConvProblem::kY:
+      y = graph.conv_fprop(given(ConvProblem::kX), given(ConvProblem::kW), windows(fe::graph::Conv_fprop_attributes()));
+      break;
+  }
+  y->set_dim(result.sizes).set_stride(result.strides);
   int64_t uid = 3;
   for (const ConvStage& stage : p.stages) {
     fe::graph::Pointwise_attributes attributes;
@@ -141,9 +153,9 @@ fe::error_t lay_out(const ConvProblem& p, cudnnHandle_t handle, fe::graph::Graph
     if (stage.op == ConvStage::kSilu) attributes.set_swish_beta(1.0f);
     const bool binary = stage.op == ConvStage::kAdd || stage.op == ConvStage::kMul;
     y = binary ? graph.pointwise(y, add_tensor(graph, stage.operand, uid++), attributes) : graph.pointwise(y, attributes);
-    y->set_dim(p.y.sizes).set_stride(p.y.strides);
+    y->set_dim(result.sizes).set_stride(result.strides);
   }
-  y->set_output(true).set_data_type(data_type(p.y.dtype)).set_uid(2);
+  y->set_output(true).set_data_type(data_type(result.dtype)).set_uid(p.result);
   if (auto bad = graph.validate(); bad.is_bad()) return bad;
   return graph.build_operation_graph(handle);
 }
@@ -180,7 +192,7 @@ fe::error_t list_plans(const HeadsProblem&, fe::graph::Graph& graph) {
 
 // Whether something that a kernel just before may be writing is read besides x.
 bool needs_fence(const ConvProblem& p) {
-  return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.y.sizes; });
+  return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.of(p.result).sizes; });
 }
 bool needs_fence(const HeadsProblem&) { return false; }
 

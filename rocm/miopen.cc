@@ -174,6 +174,8 @@ std::optional<int32_t> activation_of(ConvStage::Op op) {
 
 // What MIOpen is never asked for, and why; empty: it may have it.
 std::string never(const ConvProblem& p) {
+  if (p.result != ConvProblem::kY) return "MIOpen is asked for no gradients and no transposed convolutions";
+  if (p.x.sizes.size() != 4) return "MIOpen is asked for convolutions over two axes";
   for (const ConvTensor* t : {&p.x, &p.w, &p.y})
     for (int64_t size : t->sizes)
       if (size == 0) return "a convolution of nothing";

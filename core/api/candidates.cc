@@ -380,6 +380,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
   context.channels_last = true;  // what matrix units want, and vector units bear
+  context.relays_weights = session.device.kind != Device::kCpu;  // those of processors lay out what they want by themselves
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
   int64_t weight_bytes = 0;
@@ -428,7 +429,7 @@ Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {
 
 bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
   const Op& op = graph.ops[id];
-  const bool conv = op.code == OpCode::k_conv, recurrent = op.code == OpCode::k_lstm || op.code == OpCode::k_gru;
+  const bool conv = op.code == OpCode::k_conv || op.code == OpCode::k_conv_grad_weight, recurrent = op.code == OpCode::k_lstm || op.code == OpCode::k_gru;
   if (!conv && !recurrent && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
   if (op.b(AttrKey::k_ieee) || graph.type(op.operands[0]).dtype != DType::k_f32) return false;
   const PolicyOptions policy = policy_of(session);

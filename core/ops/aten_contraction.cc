@@ -210,6 +210,35 @@ Values conv_padding(Lowering& w) { return {conv_row(w, false, true)}; }
 Values conv_transpose(Lowering& w) { return {conv_row(w, true, false)}; }
 Values convolution(Lowering& w) { return {conv_row(w, w.flag("transposed"), false)}; }
 
+// Its gradients: of the input by the convolution that goes the other way with the same weight, of the weight by an anchor of its own, of
+// the bias by a sum. What `output_mask` leaves out nobody reads.
+Values convolution_backward(Lowering& w) {
+  const ValueId grad = w.tensor("grad_output"), x = w.tensor("input"), weight = w.tensor("weight");
+  if (w.failed() || w.rank(weight) < 3) return w.decline("a convolution without spatial axes"), Values{};
+  const Dims sizes = w.sizes(x), kernel = w.sizes(weight), from = w.sizes(grad);
+  if (sizes.size() != kernel.size() || from.size() != kernel.size()) return w.decline("a convolution of one image without a batch"), Values{};
+  const size_t n = kernel.size() - 2;
+  const Dims stride = per_axis(w, "stride", n, 1), padding = per_axis(w, "padding", n, 0), dilation = per_axis(w, "dilation", n, 1);
+  const bool transposed = w.flag("transposed");
+  Dims extra(n, 0);  // of the input, what the windows do not reach
+  for (size_t i = 0; i < n && !transposed; ++i)
+    extra[i] = sizes[i + 2] - ((from[i + 2] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i + 2] - 1) + 1);
+  const std::vector<Attr> windows{{AttrKey::k_stride, stride},
+                                  {AttrKey::k_padding, padding},
+                                  {AttrKey::k_dilation, dilation},
+                                  {AttrKey::k_groups, w.integer("groups", 1)}};
+  std::vector<Attr> of_input = windows, of_weight = windows;
+  of_input.insert(of_input.end(), {{AttrKey::k_transposed, !transposed}, {AttrKey::k_output_padding, extra}});
+  of_weight.push_back({AttrKey::k_sizes, Dims(kernel.begin() + 2, kernel.end())});
+  const ValueId dx = w.row(OpCode::k_conv, {grad, weight}, std::move(of_input));
+  const ValueId dw = w.row(OpCode::k_conv_grad_weight, transposed ? Values{grad, x} : Values{x, grad}, std::move(of_weight));
+  Dims all_but_channel{0};
+  for (size_t i = 2; i < from.size(); ++i) all_but_channel.push_back(static_cast<int64_t>(i));
+  const DType dtype = w.dtype_of(grad);
+  const ValueId sum = w.reduce(OpCode::k_sum, w.cast(grad, compute_dtype(dtype)), all_but_channel, false);
+  return {dx, dw, w.cast(sum, dtype)};
+}
+
 // Query and key batches that only broadcast are expanded; grouped heads stay as they are.
 ValueId attention_of(Lowering& w) {
   ValueId q = w.tensor("query"), k = w.tensor("key"), v = w.tensor("value"), mask = w.tensor_or_none("attn_mask");
@@ -264,6 +293,7 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::conv_transpose3d.input", conv_transpose},
     {"aten::convolution", convolution},
     {"aten::_convolution", convolution},
+    {"aten::convolution_backward", convolution_backward},
     {"aten::scaled_dot_product_attention", attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", attention_with_logsumexp},
 };

@@ -85,6 +85,34 @@ Result<Types> conv(const Op& op, const Operands& operands) {
   return Types{t};
 }
 
+// As torch.nn.grad.conv2d_weight. Laid out as conv's weight would be for LibTorch's libraries.
+Result<Types> conv_grad_weight(const Op& op, const Operands& operands) {
+  const Type &x = *operands[0], &grad = *operands[1];
+  KRN_TRY(need_float(op, x));
+  KRN_TRY(same_dtype(op, operands));
+  KRN_RULE(x.rank() >= 3 && grad.rank() == x.rank() && grad.sizes[0] == x.sizes[0],
+           "x " + text(x.sizes) + " and gradient " + text(grad.sizes) + " differ in rank or batch, or are below 3");
+  const size_t n = x.sizes.size() - 2;
+  const Dims &kernel = op.ints(AttrKey::k_sizes), &stride = op.ints(AttrKey::k_stride), &padding = op.ints(AttrKey::k_padding),
+             &dilation = op.ints(AttrKey::k_dilation);
+  const int64_t groups = op.i(AttrKey::k_groups);
+  KRN_RULE(kernel.size() == n && stride.size() == n && padding.size() == n && dilation.size() == n,
+           "sizes, stride, padding or dilation do not name each spatial axis");
+  KRN_RULE(groups >= 1 && x.sizes[1] % groups == 0 && grad.sizes[1] % groups == 0,
+           "groups " + std::to_string(groups) + " do not divide the channels of " + text(x.sizes) + " and " + text(grad.sizes));
+  Dims sizes{grad.sizes[1], x.sizes[1] / groups};
+  for (size_t i = 0; i < n; ++i) {
+    KRN_RULE(stride[i] >= 1 && dilation[i] >= 1 && padding[i] >= 0 && kernel[i] >= 1, "sizes, stride, padding or dilation is out of range");
+    const int64_t room = x.sizes[i + 2] + 2 * padding[i] - (dilation[i] * (kernel[i] - 1) + 1);
+    KRN_RULE(room >= 0 && grad.sizes[i + 2] == room / stride[i] + 1,
+             "gradient " + text(grad.sizes) + " is not of a convolution of " + text(x.sizes) + " by a kernel " + text(kernel));
+    sizes.push_back(kernel[i]);
+  }
+  Type t = row_major(x.dtype, sizes);
+  if (n >= 2 && (suggests_channels_last(x) || suggests_channels_last(grad))) t.strides = channels_last_strides(sizes);
+  return Types{t};
+}
+
 Result<Types> attention(const Op& op, const Operands& operands) {
   const Type &q = *operands[0], &k = *operands[1], &v = *operands[2];
   KRN_TRY(need_float(op, q));
@@ -282,6 +310,8 @@ Result<Types> composite(const Op& op, const OpRow& row, const Operands& operands
       return linear(op, operands);
     case OpCode::k_conv:
       return conv(op, operands);
+    case OpCode::k_conv_grad_weight:
+      return conv_grad_weight(op, operands);
     case OpCode::k_attention:
       return attention(op, operands);
     case OpCode::k_lstm:

@@ -58,6 +58,12 @@ Contraction contraction_of(const Graph& graph, const Op& op) {
       out.flops = 2 * elements(meets) * elements(weight) / static_cast<double>(std::max<int64_t>(1, weight.sizes[0]));
       break;
     }
+    case OpCode::k_conv_grad_weight: {  // each element of the gradient meets a filter's worth of x
+      const Type& weight = graph.type(op.results[0]);
+      out.convolution = true;
+      out.flops = 2 * elements(type(1)) * elements(weight) / static_cast<double>(std::max<int64_t>(1, weight.sizes[0]));
+      break;
+    }
     case OpCode::k_attention: {
       const Type &q = type(0), &k = type(1), &v = type(2);
       const auto of = [](const Type& t, int from_end) { return t.sizes[t.sizes.size() - static_cast<size_t>(from_end)]; };

@@ -48,6 +48,7 @@ class Layouter {
     const Type& type = r_.old().type(op.results[0]);
     if (fits(type) && may_change(type)) {
       if (op.code == OpCode::k_conv) return convolution(id);
+      if (op.code == OpCode::k_conv_grad_weight) return weight_gradient(id);
       for (ValueId v : op.operands)
         if (follows(op) && v != kNone && is_channels_last(r_.graph().type(r_.map(v))) &&
             r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
@@ -103,14 +104,7 @@ class Layouter {
 
   Result<bool> convolution(OpId id) {
     const Op& op = r_.old().ops[id];
-    ValueId x = r_.map(op.operands[0]);
-    if (!is_channels_last(r_.graph().type(x))) {
-      auto [at, fresh] = relaid_.emplace(x, kNone);
-      if (fresh) {
-        KRN_TRY_LET(at->second, r_.build().emit1(OpCode::k_relayout, {x}, {{AttrKey::k_encoding, std::string("channels_last")}}));
-      }
-      x = at->second;
-    }
+    KRN_TRY_LET(ValueId x, laid_out(r_.map(op.operands[0])));
     KRN_TRY_LET(ValueId w, weight(r_.map(op.operands[1])));
     keep_channels_last(id);
     r_.graph().ops.back().operands[0] = x;
@@ -118,10 +112,32 @@ class Layouter {
     return true;
   }
 
-  // A constant weight is laid out once, at load; another one stays as it is.
+  Result<bool> weight_gradient(OpId id) {
+    const Op& op = r_.old().ops[id];
+    KRN_TRY_LET(ValueId x, laid_out(r_.map(op.operands[0])));
+    KRN_TRY_LET(ValueId gradient, laid_out(r_.map(op.operands[1])));
+    keep_channels_last(id);
+    r_.graph().ops.back().operands[0] = x;
+    r_.graph().ops.back().operands[1] = gradient;
+    return true;
+  }
+
+  // The same channels-last, copied once.
+  Result<ValueId> laid_out(ValueId v) {
+    if (is_channels_last(r_.graph().type(v))) return v;
+    auto [at, fresh] = relaid_.emplace(v, kNone);
+    if (fresh) {
+      KRN_TRY_LET(at->second, r_.build().emit1(OpCode::k_relayout, {v}, {{AttrKey::k_encoding, std::string("channels_last")}}));
+    }
+    return at->second;
+  }
+
+  // A constant weight is laid out once, at load. Another one, as in training, stays as it is unless the context says otherwise.
   Result<ValueId> weight(ValueId w) {
     const Value& value = r_.graph().values[w];
-    if (!context_.evaluator || value.kind != ValueKind::kConstant || !fits(value.type) || is_channels_last(value.type)) return w;
+    if (!fits(value.type) || is_channels_last(value.type)) return w;
+    if (value.kind != ValueKind::kConstant && context_.relays_weights) return laid_out(w);
+    if (!context_.evaluator || value.kind != ValueKind::kConstant) return w;
     auto [at, fresh] = weights_.emplace(w, w);
     if (!fresh) return at->second;
     Graph alone;

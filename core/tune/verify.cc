@@ -220,6 +220,9 @@ int64_t longest_dot_product(const Graph& graph) {
       const Type& weight = graph.type(op.operands[1]);  // [out, in / groups, kernel..], transposed [in, out / groups, kernel..]
       const int64_t outputs = op.b(AttrKey::k_transposed) ? weight.sizes[1] * op.i(AttrKey::k_groups) : weight.sizes[0];
       longest = std::max(longest, weight.num_elements() / std::max<int64_t>(outputs, 1));
+    } else if (op.code == OpCode::k_conv_grad_weight) {
+      const Type& grad = graph.type(op.operands[1]);
+      longest = std::max(longest, grad.num_elements() / std::max<int64_t>(grad.sizes[1], 1));
     }
   }
   return longest;

@@ -74,7 +74,7 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
       return out;
     }
   }
-  if (anchor.op == kit::kOp_conv) {
+  if (anchor.op == kit::kOp_conv || anchor.op == kit::kOp_conv_grad_weight) {
     // Without a device too: what is claimed here is compiled here.
     if (!gpu.plans) return no("no library of convolutions");
     Choice out(Choice::kConvolutions);

@@ -79,12 +79,18 @@ std::optional<ConvTensor> epilogue_operand(const TensorDesc& d, const ConvTensor
   return t;
 }
 
+ConvProblem::Role result_of(const AnchorDesc& anchor) {
+  if (anchor.op == kit::kOp_conv_grad_weight) return ConvProblem::kW;
+  return anchor.transposed ? ConvProblem::kX : ConvProblem::kY;
+}
+
 bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) {
+  const ConvTensor& result = p.of(p.result);
   if (anchor.operands.size() > 2 && anchor.operands[2].present()) {
     const TensorDesc& b = anchor.operands[2];
     if (b.strides[0] != 1 && b.sizes[0] != 1) return why_not = "a bias with gaps", false;
     const int64_t channels = b.sizes[0];
-    ConvTensor t{b.dtype, Dims(p.y.sizes.size(), 1), Dims(p.y.sizes.size(), channels)};
+    ConvTensor t{b.dtype, Dims(result.sizes.size(), 1), Dims(result.sizes.size(), channels)};
     t.sizes[1] = channels, t.strides[1] = 1;
     p.stages.push_back({ConvStage::kAdd, t});
   }
@@ -93,7 +99,7 @@ bool add_stages(const AnchorDesc& anchor, ConvProblem& p, std::string& why_not) 
     if (!op) return why_not = "an epilogue that the library has no name for", false;
     ConvStage stage{*op, {}};
     if (takes_operand(*op)) {
-      auto operand = epilogue_operand(post.operand, p.y);
+      auto operand = epilogue_operand(post.operand, result);
       if (!operand) return why_not = "an epilogue operand of another shape, dtype or layout", false;
       stage.operand = std::move(*operand);
     }
@@ -109,10 +115,17 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
   const bool dtype_known = x.dtype == kit::kDType_f32 || x.dtype == kit::kDType_bf16 || x.dtype == kit::kDType_f16;
   if (!dtype_known || w.dtype != x.dtype || y.dtype != x.dtype) return why_not = "convolutions take f32, bf16 and f16 here", std::nullopt;
-  if (anchor.transposed) return why_not = "a transposed convolution runs in eager's library", std::nullopt;
-  if (x.sizes.size() < 3 || x.sizes.size() > 4) return why_not = "a convolution over three axes runs in eager's library", std::nullopt;
-  ConvProblem p{tensor_of(x),   tensor_of(w),    tensor_of(y), anchor.stride,
-                anchor.padding, anchor.dilation, {},           numerics.tf32_convolutions && !anchor.ieee};
+  if (x.sizes.size() < 3 || x.sizes.size() > 5) return why_not = "a convolution over four axes runs in eager's library", std::nullopt;
+  ConvProblem p;
+  p.stride = anchor.stride, p.padding = anchor.padding, p.dilation = anchor.dilation;
+  p.tf32 = numerics.tf32_convolutions && !anchor.ieee;
+  p.result = result_of(anchor);
+  // Operands and result, each as what it is to the convolution that is asked about.
+  switch (p.result) {
+    case ConvProblem::kX: p.y = tensor_of(x), p.w = tensor_of(w), p.x = tensor_of(y); break;
+    case ConvProblem::kW: p.x = tensor_of(x), p.y = tensor_of(w), p.w = tensor_of(y); break;
+    case ConvProblem::kY: p.x = tensor_of(x), p.w = tensor_of(w), p.y = tensor_of(y); break;
+  }
   for (Dims* dims : {&p.stride, &p.padding, &p.dilation})
     if (dims->size() + 3 == p.x.sizes.size()) dims->insert(dims->begin(), dims == &p.padding ? 0 : 1);
   const bool last = is_packed(p.y, true) && (is_packed(p.x, true) || !is_packed(p.x, false));
@@ -124,7 +137,8 @@ std::optional<ConvProblem> conv_problem(const AnchorDesc& anchor, const Numerics
 std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   std::string ignored;
   const auto p = conv_problem(anchor, {}, ignored);
-  if (!p || anchor.groups != 1 || !is_packed(p->x, true) || !is_packed(p->y, true) || !is_packed(p->w, true)) return std::nullopt;
+  if (!p || !p->is_forward_in_two_axes() || anchor.groups != 1) return std::nullopt;
+  if (!is_packed(p->x, true) || !is_packed(p->y, true) || !is_packed(p->w, true)) return std::nullopt;
   auto all = [](const Dims& dims, int64_t value) { return std::all_of(dims.begin(), dims.end(), [&](int64_t v) { return v == value; }); };
   if (!all(p->stride, 1) || !all(p->padding, 0) || p->w.sizes[2] != 1 || p->w.sizes[3] != 1) return std::nullopt;
   const int64_t rows = p->x.sizes[0] * p->x.sizes[2] * p->x.sizes[3];
@@ -156,10 +170,11 @@ std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& 
   if (!library || library->supports(*whole, why_not)) return ConvShares{*whole, std::nullopt};
   std::string ignored;
   if (anchor.operands.size() < 3 || !anchor.operands[2].present()) return std::nullopt;  // what follows is added next door
+  const ConvTensor& result = whole->of(whole->result);
   int64_t elements = 1;
-  for (int64_t size : whole->y.sizes) elements *= size;
-  if (bytes_of(whole->y) != elements * codegen::dtype_bytes(whole->y.dtype)) return std::nullopt;  // gaps
-  auto tail = library_tail(anchor, {elements, elements, elements, whole->y.strides[1], whole->y.sizes[1]}, ignored);
+  for (int64_t size : result.sizes) elements *= size;
+  if (bytes_of(result) != elements * codegen::dtype_bytes(result.dtype)) return std::nullopt;  // gaps
+  auto tail = library_tail(anchor, {elements, elements, elements, result.strides[1], result.sizes[1]}, ignored);
   if (!tail) return std::nullopt;
   ConvShares out{*whole, std::move(tail)};
   out.problem.stages.resize(1);  // where the library fuses the bias, what it does not fuse as well is a kernel next door
@@ -187,7 +202,13 @@ bool conv_takes_post_op(const AnchorDesc& anchor, const PostOp& post, const Nume
 }
 
 std::vector<TensorDesc> conv_tensors(const AnchorDesc& anchor) {
-  std::vector<TensorDesc> out{anchor.operands[0], anchor.operands[1], anchor.results[0]};
+  const TensorDesc &a = anchor.operands[0], &b = anchor.operands[1], &result = anchor.results[0];
+  std::vector<TensorDesc> out{a, b, result};
+  switch (result_of(anchor)) {
+    case ConvProblem::kX: out = {result, b, a}; break;
+    case ConvProblem::kW: out = {a, result, b}; break;
+    case ConvProblem::kY: break;
+  }
   if (anchor.operands.size() > 2 && anchor.operands[2].present()) out.push_back(anchor.operands[2]);
   for (const PostOp& post : anchor.post_ops)
     if (post.operand.present()) out.push_back(post.operand);

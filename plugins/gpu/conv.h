@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Convolutions as anchors: f32, bf16 and f16 in one or two spatial axes, with bias, per-channel scale and shift, a residual and an
-// activation as epilogue. An AnchorDesc becomes a ConvProblem (plan.h); a 1x1 one also a product, where that is faster.
+// Convolutions as anchors, transposed ones, and the gradients of their weights: f32, bf16 and f16 in one to three spatial axes, with bias,
+// per-channel scale and shift, a residual and an activation as epilogue. An AnchorDesc becomes a ConvProblem (plan.h); a 1x1 one also a
+// product, where that is faster.
 // Layouts are those of the description: nothing is moved here.
 #pragma once
 
@@ -34,7 +35,7 @@ std::optional<ConvShares> conv_shares(const codegen::AnchorDesc& anchor, const N
 // `cache_bytes`: of the device's last cache, in which a small residual is still found.
 bool conv_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Numerics& numerics,
                         const PlanLibrary* library, int64_t cache_bytes);
-// In the order of a plan's addresses: x, w, y, bias, operands of the epilogue.
+// In the order of a plan's addresses: x, w, y of the problem, bias, operands of the epilogue.
 std::vector<codegen::TensorDesc> conv_tensors(const codegen::AnchorDesc& anchor);
 // `seconds`: what the library's plan took with warm caches, 0 if it was not timed. `load`: TextKernel's. Throws kit::Error.
 std::unique_ptr<codegen::Step> make_conv(const codegen::AnchorDesc& anchor, const ConvShares& shares, const PlanLibrary& library,

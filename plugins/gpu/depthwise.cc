@@ -30,6 +30,7 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
   plain.post_ops.clear();
   const auto p = conv_problem(plain, {}, why_not);
   if (!p) return std::nullopt;
+  if (!p->is_forward_in_two_axes()) return no("transposed ones and those over three axes are a library's");
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
   const int64_t channels = p->x.sizes[1], vec = 16 / float_bytes(x.dtype);
   if (anchor.groups != channels || p->y.sizes[1] != channels) return no("channels that are mixed are a library's");

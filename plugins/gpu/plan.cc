@@ -25,7 +25,7 @@ std::string ConvProblem::key() const {
     out += "/" + std::to_string(int{stage.op});
     tensor(stage.operand);
   }
-  return out + (tf32 ? "t" : "") + (new_filter ? "n" : "");
+  return out + (tf32 ? "t" : "") + (new_filter ? "n" : "") + (result == kX ? "x" : result == kW ? "w" : "");
 }
 
 std::string HeadsProblem::key() const {
@@ -62,8 +62,10 @@ std::vector<const ConvTensor*> tensors_of(const ConvProblem& p) {
 }
 std::vector<const ConvTensor*> tensors_of(const HeadsProblem& p) { return {&p.q, &p.k, &p.v, &p.o}; }
 
-size_t result_of(const ConvProblem&) { return 2; }
+size_t result_of(const ConvProblem& p) { return p.result; }
 size_t result_of(const HeadsProblem&) { return 3; }
+size_t fed_of(const ConvProblem& p) { return p.fed(); }
+size_t fed_of(const HeadsProblem&) { return 0; }
 
 int64_t bytes_of(const ConvTensor& t) {
   int64_t last = 0;
@@ -105,7 +107,11 @@ std::vector<EdgeCase> edge_cases(const ConvProblem& p) {
   std::vector<EdgeCase> out{{EdgeCase::kLarge, false, EdgeCase::kNoNan}, {EdgeCase::kLarge, true, EdgeCase::kNoNan}};
   for (size_t d = 0; d < p.stride.size(); ++d) {
     const int64_t reach = p.dilation[d] * (p.w.sizes[d + 2] - 1);
-    if (p.padding[d] > reach || reach >= p.x.sizes[d + 2]) return out;  // a window may hold nothing of x
+    const int64_t size = p.x.sizes[d + 2];
+    if (p.padding[d] > reach || reach >= size) return out;  // a window may hold nothing of x
+    // No window may begin at an end of x, and the taps at a kernel's ends may meet nothing of it.
+    if (p.result == ConvProblem::kX && (p.stride[d] != 1 || p.dilation[d] != 1)) return out;
+    if (p.result == ConvProblem::kW && size + p.padding[d] - reach < p.stride[d]) return out;
   }
   out.push_back({EdgeCase::kNan, false, EdgeCase::kIsNan});
   if (std::all_of(p.stages.begin(), p.stages.end(),

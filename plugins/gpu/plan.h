@@ -26,13 +26,21 @@ struct ConvStage {
   ConvTensor operand;  // kAdd, kMul
 };
 
+// y is the convolution of x with w. `result` says which of the three is asked for, given the other two: as y itself, or the gradient of x
+// (which is also what a transposed convolution computes) or of w, y being the gradient of the convolution's result then.
 struct ConvProblem {
+  enum Role : uint8_t { kX, kW, kY };  // places among a plan's addresses
   ConvTensor x, w, y;
   std::vector<int64_t> stride, padding, dilation;
   std::vector<ConvStage> stages;
   bool tf32 = false;        // f32 operands may be rounded to TF32
   bool new_filter = false;  // the kernel just before writes w
+  Role result = kY;
 
+  const ConvTensor& of(Role role) const { return role == kX ? x : role == kW ? w : y; }
+  // The given one that is no filter.
+  Role fed() const { return result == kX ? kY : kX; }
+  bool is_forward_in_two_axes() const { return result == kY && x.sizes.size() == 4; }
   std::string key() const;
 };
 
@@ -49,7 +57,7 @@ struct HeadsProblem {
 class LibraryPlan {
  public:
   virtual ~LibraryPlan() = default;
-  // Enqueues; waits for nothing. `addresses`: x, w, y, then the stages' operands in order; or q, k, v, o. Concurrent
+  // Enqueues; waits for nothing. `addresses`: x, w, y whatever is asked for, then the stages' operands in order; or q, k, v, o. Concurrent
   // calls are fine.
   virtual int32_t run(Stream stream, std::span<void* const> addresses, void* workspace, std::string& why_not) const = 0;
   virtual int64_t workspace_bytes() const = 0;
@@ -82,11 +90,13 @@ std::vector<const ConvTensor*> tensors_of(const ConvProblem& problem);
 std::vector<const ConvTensor*> tensors_of(const HeadsProblem& problem);
 size_t result_of(const ConvProblem& problem);
 size_t result_of(const HeadsProblem& problem);
+size_t fed_of(const ConvProblem& problem);  // see EdgeCase
+size_t fed_of(const HeadsProblem& problem);
 // From the first element to the last.
 int64_t bytes_of(const ConvTensor& tensor);
 
-// x full of one value, all other numbers being small and positive, and what the first and the last element of y are
-// then. Libraries' plans were seen that write 0 for -infinity, and NaN for the tanh or sigmoid of a large number.
+// The given tensor that is no filter full of one value, all other numbers being small and positive, and what the first and the last
+// element of the result are then. Libraries' plans were seen that write 0 for -infinity, and NaN for the tanh or sigmoid of a large number.
 struct EdgeCase {
   enum Value : uint8_t { kLarge, kInfinity, kNan };
   enum Shows : uint8_t { kNoNan, kNotFinite, kIsNan };
@@ -94,8 +104,8 @@ struct EdgeCase {
   bool negative;
   Shows shows;
 
-  uint32_t bits(uint8_t dtype) const;                      // a word of x, of f32, f16 or bf16
-  bool shown_by(uint32_t element, uint8_t dtype) const;  // the bits of an element of y
+  uint32_t bits(uint8_t dtype) const;                    // a word of what is fed, of f32, f16 or bf16
+  bool shown_by(uint32_t element, uint8_t dtype) const;  // the bits of an element of the result
 };
 std::vector<EdgeCase> edge_cases(const ConvProblem& problem);
 std::vector<EdgeCase> edge_cases(const HeadsProblem& problem);  // none

@@ -19,7 +19,7 @@ constexpr int kRuns = 4;  // the first also loads the library's code; of the oth
 // A plan's tensors and workspaces on a device, for timing.
 class Bench {
  public:
-  Bench(const Driver& driver, const std::vector<ConvTensor>& tensors) : driver_(driver), timer_(driver) {
+  Bench(const Driver& driver, const std::vector<ConvTensor>& tensors) : driver_(driver), tensors_(tensors), timer_(driver) {
     for (const ConvTensor& t : tensors) addresses_.push_back(allocate(bytes_of(t)));
   }
 
@@ -31,15 +31,16 @@ class Bench {
   Stream stream() const { return timer_.stream(); }
   std::span<void* const> addresses() const { return addresses_; }
 
-  // Whether a plan of a convolution is right where x is full of one value.
+  // Whether a plan of a convolution is right where the tensor at `fed` is full of one value.
   template <class Run>
-  bool answers(const EdgeCase& edge, const ConvTensor& x, const ConvTensor& y, const Run& run) {
-    driver_.fill_words(stream(), addresses_[0], edge.bits(x.dtype), static_cast<size_t>(bytes_of(x) + 3) / 4);
+  bool answers(const EdgeCase& edge, size_t fed, size_t result, const Run& run) {
+    const ConvTensor &x = tensors_[fed], &y = tensors_[result];
+    driver_.fill_words(stream(), addresses_[fed], edge.bits(x.dtype), static_cast<size_t>(bytes_of(x) + 3) / 4);
     if (run() != KRN_STATUS_ok) return false;
     const int64_t size = y.dtype == kit::kDType_f32 ? 4 : 2;
     for (const int64_t at : {int64_t{0}, bytes_of(y) - size}) {
       uint32_t bits = 0;
-      driver_.copy_out(stream(), &bits, static_cast<char*>(addresses_[2]) + at, static_cast<size_t>(size));
+      driver_.copy_out(stream(), &bits, static_cast<char*>(addresses_[result]) + at, static_cast<size_t>(size));
       if (driver_.wait(stream()) != 0 || !edge.shown_by(bits, y.dtype)) return false;
     }
     return true;
@@ -59,6 +60,7 @@ class Bench {
 
  private:
   const Driver& driver_;
+  const std::vector<ConvTensor>& tensors_;
   Timer timer_;
   std::vector<void*> addresses_;
 };
@@ -92,7 +94,7 @@ void RacedPlan::race() {
       const auto run = [&] { return execute(candidate, bench.stream(), bench.addresses(), workspace, ignored); };
       const double seconds = bench.seconds_of(run);
       if (seconds <= 0 || (chosen_.candidate >= 0 && seconds >= chosen_.seconds)) continue;
-      const auto right = [&](const EdgeCase& edge) { return bench.answers(edge, tensors_[0], tensors_[2], run); };
+      const auto right = [&](const EdgeCase& edge) { return bench.answers(edge, fed_, result_, run); };
       if (std::all_of(edges_.begin(), edges_.end(), right)) chosen_ = {seconds, candidate, name_of(candidate)};
     }
   } catch (const kit::Error&) {  // no memory to time with: the library's own first choice

@@ -39,6 +39,7 @@ class RacedPlan : public TimedPlan {
       : driver_(driver),
         library_(library),
         key_(std::move(key)),
+        fed_(fed_of(problem)),
         result_(result_of(problem)),
         edges_(edge_cases(problem)),
         fenced_(fenced) {
@@ -68,7 +69,7 @@ class RacedPlan : public TimedPlan {
   const char* const library_;
   const std::string key_;
   std::vector<ConvTensor> tensors_;
-  const size_t result_;
+  const size_t fed_, result_;
   const std::vector<EdgeCase> edges_;
   const bool fenced_;
   Choice chosen_;

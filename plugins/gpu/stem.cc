@@ -33,7 +33,8 @@ int64_t elements(const Dims& sizes) {
 std::optional<Stem> stem_of(const AnchorDesc& anchor, const Numerics& numerics) {
   std::string ignored;
   const auto p = conv_problem(anchor, numerics, ignored);
-  if (!p || numerics.strict || anchor.operands[0].sizes.size() != 4 || anchor.groups != 1) return std::nullopt;
+  if (!p || !p->is_forward_in_two_axes() || numerics.strict || anchor.operands[0].sizes.size() != 4 || anchor.groups != 1)
+    return std::nullopt;
   const Dims &x = p->x.sizes, &w = p->w.sizes, &y = p->y.sizes;
   if (x[1] > kMostChannels || p->stride[0] * p->stride[1] == 1 || p->dilation != Dims{1, 1}) return std::nullopt;
   if (p->y.strides != channels_innermost(p->y.dtype, y).strides) return std::nullopt;

@@ -109,6 +109,26 @@ Array conv(const Node& node) {
   return y;
 }
 
+// x and the gradient of conv's result, as torch.nn.grad.conv2d_weight.
+Array conv_grad_weight(const Node& node) {
+  const Array &x = node.operand(0), &grad = node.operand(1);
+  Array w = node.result();
+  const Conv c(node, x.sizes, w.sizes, grad.sizes);
+  const int64_t groups = node.i(kAttr_groups), batch = x.sizes[0], from = x.sizes[1], to = grad.sizes[1];
+  const int64_t per_from = from / groups, per_to = to / groups, positions = c.outputs(), inputs = c.inputs(), taps = c.taps();
+  std::fill(w.d.begin(), w.d.end(), 0);
+  for (int64_t n = 0; n < batch; ++n)
+    for (int64_t o = 0; o < to; ++o)
+      for (int64_t i = 0; i < per_from; ++i) {
+        const double* source = x.d.data() + (n * from + o / per_to * per_from + i) * inputs;
+        const double* slope = grad.d.data() + (n * to + o) * positions;
+        double* target = w.d.data() + (o * per_from + i) * taps;
+        for (int64_t p = 0; p < positions; ++p)
+          c.each_tap(p, c.out, c.in, [&](int64_t at, int64_t tap) { target[tap] += source[at] * slope[p]; });
+      }
+  return w;
+}
+
 // One row of scores, already masked, to weights. A row with nothing to attend to gives zeros.
 void normalise(std::vector<double>& scores) {
   double top = -INFINITY, sum = 0;
@@ -167,6 +187,8 @@ Arrays contraction_row(const Node& node) {
       return {linear(node)};
     case kOp_conv:
       return {conv(node)};
+    case kOp_conv_grad_weight:
+      return {conv_grad_weight(node)};
     case kOp_attention:
       return {attention(node)};
     default:

@@ -103,6 +103,34 @@ void convolutions(Variants& out) {
   }
 }
 
+// Of a convolution of x by a kernel of these sizes.
+void weight_gradients(Variants& out) {
+  struct Gradient {
+    const char* name;
+    Dims x, grad, kernel, stride, padding, dilation;
+    int64_t groups;
+  };
+  const Gradient all[] = {{"same_3x3", {2, 6, 9, 9}, {2, 8, 9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+                          {"pointwise", {2, 6, 5, 7}, {2, 4, 5, 7}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+                          {"stride_2", {1, 3, 11, 9}, {1, 5, 6, 3}, {3, 2}, {2, 3}, {1, 0}, {1, 1}, 1},
+                          {"unreached", {1, 2, 6, 8}, {1, 3, 2, 2}, {3, 3}, {3, 4}, {0, 0}, {1, 1}, 1},  // the last rows of x
+                          {"dilated", {1, 4, 12, 12}, {1, 4, 12, 12}, {3, 3}, {1, 1}, {2, 2}, {2, 2}, 1},
+                          {"grouped", {2, 6, 7, 7}, {2, 8, 7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 2},
+                          {"depthwise", {2, 6, 7, 7}, {2, 6, 7, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 6},
+                          {"wide", {2, 32, 8, 8}, {2, 48, 8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+                          {"conv1d", {2, 4, 33}, {2, 6, 17}, {5}, {2}, {2}, {1}, 1},
+                          {"conv3d", {1, 2, 5, 6, 7}, {1, 3, 5, 4, 7}, {3, 3, 3}, {1, 1, 1}, {1, 0, 1}, {1, 1, 1}, 1}};
+  for (const Gradient& g : all)
+    out.push_back({g.name, [=](Sheet& s, DType t) {
+                     const ValueId x = s.operand(t, g.x), grad = s.operand(t, g.grad, weight());
+                     return s.finish({x, grad}, {{K::k_sizes, g.kernel},
+                                                 {K::k_stride, g.stride},
+                                                 {K::k_padding, g.padding},
+                                                 {K::k_dilation, g.dilation},
+                                                 {K::k_groups, g.groups}});
+                   }, std::string(g.name) == "same_3x3" || std::string(g.name) == "grouped"});
+}
+
 void attentions(Variants& out) {
   struct Attention {
     const char* name;
@@ -318,6 +346,7 @@ std::vector<Case> composite_cases(OpCode row) {
     case OpCode::k_matmul:
     case OpCode::k_linear: contractions(row, variants); break;
     case OpCode::k_conv: convolutions(variants); break;
+    case OpCode::k_conv_grad_weight: weight_gradients(variants); break;
     case OpCode::k_attention: attentions(variants); break;
     case OpCode::k_lstm:
     case OpCode::k_gru: recurrent(row, variants); break;

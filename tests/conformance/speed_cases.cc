@@ -109,6 +109,12 @@ Case composite(Sheet& s, OpCode row, DType t, int64_t rows) {
       return s.finish({x, w, b}, {{K::k_stride, Dims{1, 1}}, {K::k_padding, Dims{1, 1}}, {K::k_dilation, Dims{1, 1}},
                                   {K::k_groups, int64_t{1}}, {K::k_transposed, false}, {K::k_output_padding, Dims{0, 0}}});
     }
+    case OpCode::k_conv_grad_weight: {
+      const Dims both{rows / 256, 64, 28, 28}, ones{1, 1};
+      const ValueId x = s.operand(t, both, plain_feed()), grad = s.operand(t, both, plain_feed());
+      return s.finish({x, grad}, {{K::k_sizes, Dims{3, 3}}, {K::k_stride, ones}, {K::k_padding, ones}, {K::k_dilation, ones},
+                                  {K::k_groups, int64_t{1}}});
+    }
     case OpCode::k_attention: {
       const Dims heads{rows / 64, 4, 128, 64};
       const ValueId q = s.operand(t, heads, plain_feed()), k = s.operand(t, heads, plain_feed()), v = s.operand(t, heads, plain_feed());

@@ -532,8 +532,22 @@ class Drawer {
         Dims w{to, s[1]};
         w.insert(w.end(), n, 3);
         if (count(s) == 0 || count(w) > 2000) return {};
+        const Dims stride(n, 1 + pick(2)), ones(n, 1);
+        if (one_in(4)) {
+          Dims grad{s[0], to};
+          for (size_t i = 0; i < n; ++i) grad.push_back((s[i + 2] - 1) / stride[i] + 1);
+          return emit(O::k_conv_grad_weight, {small, fresh(t, grad)},
+                      {{K::k_sizes, Dims(n, 3)}, {K::k_stride, stride}, {K::k_padding, ones}, {K::k_dilation, ones},
+                       {K::k_groups, int64_t{1}}});
+        }
+        if (one_in(4)) {
+          std::swap(w[0], w[1]);
+          return emit(O::k_conv, {small, weight(t, w), one_in(2) ? weight(t, {to}) : kNone},
+                      {{K::k_stride, stride}, {K::k_padding, ones}, {K::k_dilation, ones}, {K::k_groups, int64_t{1}},
+                       {K::k_transposed, true}, {K::k_output_padding, Dims(n, 0)}});
+        }
         return emit(O::k_conv, {small, weight(t, w), one_in(2) ? weight(t, {to}) : kNone},
-                    {{K::k_stride, Dims(n, 1 + pick(2))},
+                    {{K::k_stride, stride},
                      {K::k_padding, Dims(n, 1)},
                      {K::k_dilation, Dims(n, 1)},
                      {K::k_groups, int64_t{1}},

@@ -28,6 +28,20 @@ RowRun make_conv(const RowSite& site) {
   };
 }
 
+RowRun make_conv_grad_weight(const RowSite& site) {
+  const Op& op = site.op;
+  return [stride = op.ints(AttrKey::k_stride), padding = op.ints(AttrKey::k_padding), dilation = op.ints(AttrKey::k_dilation),
+          kernel = op.ints(AttrKey::k_sizes), groups = op.i(AttrKey::k_groups)](RowIn in, RowOut out) {
+    const Tensor &x = *in[0], &grad = *in[1];
+    Dims sizes{grad.size(1), x.size(1) / groups};
+    sizes.insert(sizes.end(), kernel.begin(), kernel.end());
+    // Only its form is looked at.
+    const Tensor weight = at::empty(sizes, x.options());
+    out[0] = std::get<1>(at::convolution_backward(grad, x, weight, at::OptionalIntArrayRef(), stride, padding, dilation, false,
+                                                  Dims(stride.size(), 0), groups, {false, true, false}));
+  };
+}
+
 RowRun make_attention(const RowSite& site) {
   const AttrValue* scale = site.op.find(AttrKey::k_scale);
   const std::optional<double> factor = scale == nullptr ? std::nullopt : std::optional(std::get<double>(*scale));
@@ -206,6 +220,8 @@ RowRun make_composite_run(const RowSite& site) {
       return [](RowIn in, RowOut out) { out[0] = at::linear(*in[0], *in[1], optional(in, 2)); };
     case OpCode::k_conv:
       return make_conv(site);
+    case OpCode::k_conv_grad_weight:
+      return make_conv_grad_weight(site);
     case OpCode::k_attention:
       return make_attention(site);
     case OpCode::k_lstm:

@@ -150,6 +150,12 @@ class Checker {
       case kOp_conv:
         if (n_.operands[1] < 0 || x.empty() || in(1).size() < 2 || out_.empty()) return "operands of too few axes";
         return "";
+      case kOp_conv_grad_weight: {
+        const size_t n = x.size() < 3 ? 0 : x.size() - 2;
+        const bool axes = a_.sizes.size() == n && a_.stride.size() == n && a_.padding.size() == n && a_.dilation.size() == n;
+        const bool ranks = n_.operands.size() > 1 && n_.operands[1] >= 0 && in(1).size() == x.size() && out_.size() == x.size();
+        return n > 0 && axes && ranks && a_.groups > 0 ? "" : "operands, windows or a result of other rank";
+      }
       case kOp_max_pool:
       case kOp_avg_pool:
         if (!spatial(a_.kernel) || a_.stride.size() != a_.kernel.size() || a_.padding.size() != a_.kernel.size())

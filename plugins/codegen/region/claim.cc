@@ -202,7 +202,7 @@ class Claimer {
     if (op_kind(node.op) == OpKind::kAnchorComposite) {
       // Multiply-adds of a contraction: every result element folds the second operand once for each of its own rows.
       const krn_gtype& out = *krn_graph_value_type(&g_, node.first_result);
-      int axis = node.op == kOp_conv ? 1 : out.rank - 1;
+      int axis = node.op == kOp_conv ? 1 : node.op == kOp_conv_grad_weight ? 0 : out.rank - 1;
       double columns = out.rank > 0 && axis >= 0 ? static_cast<double>(krn_graph_sizes(&g_, &out)[axis]) : 1;
       flops = 2 * result * last / (columns > 0 ? columns : 1);
       ++out_.claimed.anchors;

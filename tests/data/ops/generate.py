@@ -354,6 +354,17 @@ def backward():
     case(f, "select_backward", t(3, 2), [3, 4, 2], 1, 2); case(f, "select_backward", t(3, 4), [3, 4, 2], -1, -1); case(f, "slice_backward", t(3, 2, 2), [3, 4, 2], 1, 1, 3, 1)
     case(f, "slice_backward", t(3, 2), [3, 4], 1, 0, 2**63 - 1, 2); case(f, "slice_backward", t(2, 4), [3, 4], 0, -2, 2**63 - 1, 1)
     case(f, "embedding_dense_backward", t(4, 3), ints(4), 5, -1, False); case(f, "embedding_dense_backward", t(2, 3, 2), ints(2, 3), 5, 1, False)
+    everything = [True, True, True]
+    for grad, x, w, rest in (
+            (t(2, 4, 5, 5), t(2, 3, 5, 5), t(4, 3, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
+            (t(1, 4, 3, 3), t(1, 2, 6, 5), t(4, 1, 3, 2), ([2, 2], [1, 1], [1, 1], False, [0, 0], 2)),
+            (t(1, 2, 3, 4), t(1, 2, 7, 8), t(2, 2, 3, 3), ([1, 1], [0, 0], [2, 2], False, [0, 0], 1)),
+            (t(2, 3, 4), t(2, 2, 9), t(3, 2, 4), ([2], [1], [1], False, [0], 1)),
+            (t(1, 2, 3, 2, 2), t(1, 2, 3, 4, 3), t(2, 2, 1, 3, 2), ([1, 1, 1], [0, 0, 0], [1, 1, 1], False, [0, 0, 0], 1)),
+            (t(1, 4, 6, 7), t(1, 3, 3, 4), t(3, 4, 2, 3), ([2, 2], [0, 1], [1, 1], True, [0, 0], 1)),
+            (t(2, 4, 8), t(2, 4, 4), t(4, 2, 3), ([2], [1], [1], True, [1], 2)),
+            (cl(2, 4, 4, 4), cl(2, 2, 4, 4), cl(4, 2, 3, 3), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1))):
+        case(f, "convolution_backward", grad, x, w, [grad.shape[1]], *rest, everything, strides=False)
     case(f, "_adaptive_avg_pool2d_backward", t(2, 3, 1, 1), t(2, 3, 4, 5), strides=False); case(f, "_adaptive_avg_pool2d_backward", t(3, 1, 1), t(3, 2, 2), strides=False)
 
 

@@ -324,6 +324,77 @@ double conv_at(Bench& b, const AnchorDesc& a, const Dims& i) {
   return sum;
 }
 
+double weight_gradient_at(Bench& b, const AnchorDesc& a, const Dims& i) {
+  const TensorDesc &x = a.operands[0], &grad = a.operands[1];
+  const int64_t in_per = x.sizes[1] / a.groups, out_per = grad.sizes[1] / a.groups;
+  double sum = 0;
+  for_each(Dims(grad.sizes.begin() + 2, grad.sizes.end()), [&](const Dims& o) {
+    Dims at{0, i[0] / out_per * in_per + i[1]}, from{0, i[0]};
+    for (size_t s = 0; s < o.size(); ++s) {
+      at.push_back(o[s] * a.stride[s] - a.padding[s] + i[2 + s] * a.dilation[s]);
+      if (at.back() < 0 || at.back() >= x.sizes[2 + s]) return;
+      from.push_back(o[s]);
+    }
+    for (int64_t n = 0; n < x.sizes[0]; ++n) at[0] = from[0] = n, sum += static_cast<double>(b.at(x, at)) * b.at(grad, from);
+  });
+  return sum;
+}
+
+TEST(Anchors, GradientsOfWeights) {
+  struct Case {
+    const char* name;
+    Dims x;
+    int64_t out_channels;
+    Dims kernel, stride, padding, dilation;
+    int64_t groups;
+    bool last, weight_last;
+  };
+  const Case cases[] = {
+      {"1d", {2, 8, 20}, 16, {3}, {1}, {1}, {1}, 1, false, false},
+      {"nchw", {2, 16, 9, 10}, 24, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, false, false},
+      {"channels_last", {2, 16, 9, 10}, 32, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 1, true, false},
+      {"channels_last, weight too", {2, 16, 9, 10}, 32, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1, true, true},
+      {"stem", {1, 3, 16, 16}, 16, {7, 7}, {2, 2}, {3, 3}, {1, 1}, 1, true, false},
+      {"1x1 strided", {1, 16, 8, 8}, 32, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 1, true, false},
+      {"dilated", {1, 16, 12, 12}, 16, {3, 3}, {1, 1}, {2, 2}, {2, 2}, 1, true, false},
+      {"unreached", {1, 16, 6, 8}, 16, {3, 3}, {3, 4}, {0, 0}, {1, 1}, 1, false, false},
+      {"depthwise", {1, 16, 8, 8}, 16, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 16, true, false},
+  };
+  for (const Case& c : cases) {
+    Bench b;
+    AnchorDesc a;
+    a.op = kOp_conv_grad_weight;
+    a.stride = c.stride, a.padding = c.padding, a.dilation = c.dilation, a.sizes = c.kernel, a.groups = c.groups;
+    Dims w{c.out_channels, c.x[1] / c.groups}, grad{c.x[0], c.out_channels};
+    for (size_t s = 0; s < c.kernel.size(); ++s) {
+      w.push_back(c.kernel[s]);
+      grad.push_back((c.x[2 + s] + 2 * c.padding[s] - c.dilation[s] * (c.kernel[s] - 1) - 1) / c.stride[s] + 1);
+    }
+    a.operands = {b.tensor(c.x, c.last ? channels_last(c.x) : Dims{}), b.tensor(grad, c.last ? channels_last(grad) : Dims{})};
+    a.results = {b.tensor(w, c.weight_last ? channels_last(w) : Dims{})};
+    check(b, a, std::string("weight gradient, ") + c.name, [&](const Dims& i) { return weight_gradient_at(b, a, i); });
+  }
+}
+
+// As in training: not laid out once, but for each run where the library would take no good one of its implementations otherwise.
+TEST(Anchors, AWeightThatIsNoConstantIsLaidOutForEachRun) {
+  for (const bool transposed : {false, true}) {
+    Bench b;
+    AnchorDesc a;
+    a.op = kOp_conv;
+    a.stride = {1, 1}, a.padding = {1, 1}, a.dilation = {1, 1}, a.output_padding = {0, 0}, a.transposed = transposed;
+    const Dims x{2, 32, 9, 10}, out{2, 48, 9, 10};
+    a.operands = {b.tensor(x, channels_last(x)), b.tensor(transposed ? Dims{32, 48, 3, 3} : Dims{48, 32, 3, 3}), TensorDesc{}};
+    a.results = {b.tensor(out, channels_last(out))};
+    check(b, a, "a weight of the moment", [&](const Dims& i) { return conv_at(b, a, i); });
+    for (float& w : b.buffers[a.operands[1].buffer]) w *= -2;
+    check(b, a, "another weight", [&](const Dims& i) { return conv_at(b, a, i); });
+    std::string description;
+    ASSERT_EQ(b.run(a, &description), KRN_STATUS_ok);
+    EXPECT_EQ(description.find("gemm"), std::string::npos) << description;
+  }
+}
+
 TEST(Anchors, ConvolutionsOfAllShapes) {
   struct Case {
     const char* name;

@@ -109,11 +109,46 @@ TEST(CudaConvProblem, OneAxisBecomesTwo) {
   EXPECT_EQ(p->stride, (Dims{1, 1}));
 }
 
+// Operands and results are what they are to the convolution whose gradient is asked for.
+TEST(CudaConvProblem, GradientsAreOfAConvolution) {
+  std::string why_not;
+  AnchorDesc turned = conv(kit::kDType_f32, true);
+  turned.transposed = true;
+  std::swap(turned.operands[0], turned.results[0]);  // [2, 16, 5, 7] to 8 channels by [16, 8, 3, 3]
+  const auto of_input = conv_problem(turned, KRN_NUMERICS_DEFAULT, why_not);
+  ASSERT_TRUE(of_input) << why_not;
+  EXPECT_EQ(of_input->result, ConvProblem::kX);
+  EXPECT_EQ(of_input->x.sizes, turned.results[0].sizes);
+  EXPECT_EQ(of_input->y.sizes, turned.operands[0].sizes);
+  AnchorDesc weight = conv(kit::kDType_f32, true);
+  weight.op = kit::kOp_conv_grad_weight, weight.sizes = {3, 3};
+  std::swap(weight.operands[1], weight.results[0]);
+  weight.operands.pop_back();
+  const auto of_weight = conv_problem(weight, KRN_NUMERICS_DEFAULT, why_not);
+  ASSERT_TRUE(of_weight) << why_not;
+  EXPECT_EQ(of_weight->result, ConvProblem::kW);
+  EXPECT_EQ(of_weight->w.sizes, weight.results[0].sizes);
+  EXPECT_EQ(of_weight->y.sizes, weight.operands[1].sizes);
+  EXPECT_NE(of_weight->key(), of_input->key());
+  EXPECT_FALSE(takes(weight, {kit::kOp_relu, {}}));
+  // In the order of the plan's addresses.
+  const auto tensors = conv_tensors(weight);
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_EQ(tensors[1].sizes, weight.results[0].sizes);
+  EXPECT_EQ(conv_tensors(turned)[0].sizes, turned.results[0].sizes);
+  // An end of x that no window begins at, and a tap that meets nothing of it, would hold no trace of what is fed.
+  EXPECT_EQ(edge_cases(*of_input).size(), 5u);
+  EXPECT_EQ(edge_cases(*of_weight).size(), 5u);
+  auto strided = *of_input;
+  strided.stride = {2, 2};
+  EXPECT_EQ(edge_cases(strided).size(), 2u);
+  auto far = *of_weight;
+  far.stride = {5, 5};
+  EXPECT_EQ(edge_cases(far).size(), 2u);
+}
+
 TEST(CudaConvProblem, Refusals) {
   EXPECT_EQ(refusal(conv(kit::kDType_f64, false)), "convolutions take f32, bf16 and f16 here");
-  AnchorDesc turned = conv(kit::kDType_f32, false);
-  turned.transposed = true;
-  EXPECT_EQ(refusal(turned), "a transposed convolution runs in eager's library");
   AnchorDesc mixed = conv(kit::kDType_bf16, true);
   mixed.operands[1].dtype = kit::kDType_f32;
   EXPECT_FALSE(refusal(mixed).empty());

@@ -225,6 +225,21 @@ TEST(Infer, WindowsNameEachAxisAndStayInRange) {
     for (size_t wrong = 0; wrong < (transposed ? 4u : 3u); ++wrong)
       for (const size_t length : {0, 1, 3}) EXPECT_REFUSED(conv(wrong, length, transposed), "do not name each spatial axis");
   }
+  const auto gradient = [](Dims grad, Dims kernel, Dims stride) {
+    return one(OpCode::k_conv_grad_weight, {f32({1, 6, 8, 8}), f32(std::move(grad))},
+               {{AttrKey::k_sizes, kernel},
+                {AttrKey::k_stride, stride},
+                {AttrKey::k_padding, Dims{1, 0}},
+                {AttrKey::k_dilation, Dims{1, 1}},
+                {AttrKey::k_groups, int64_t{2}}});
+  };
+  EXPECT_TYPE(gradient({1, 4, 4, 7}, {3, 2}, {2, 1}), DType::k_f32, ({4, 3, 3, 2}), ({18, 6, 2, 1}));
+  EXPECT_REFUSED(gradient({1, 4, 4, 7}, {3}, {2, 1}), "do not name each spatial axis");
+  EXPECT_REFUSED(gradient({1, 4, 4, 7}, {3, 2}, {2}), "do not name each spatial axis");
+  EXPECT_REFUSED(gradient({1, 4, 4, 7}, {3, 0}, {2, 1}), "out of range");
+  EXPECT_REFUSED(gradient({1, 4, 4, 8}, {3, 2}, {2, 1}), "is not of a convolution");
+  EXPECT_REFUSED(gradient({1, 3, 4, 7}, {3, 2}, {2, 1}), "do not divide the channels");
+  EXPECT_REFUSED(gradient({2, 4, 4, 7}, {3, 2}, {2, 1}), "differ in rank or batch");
   const auto pool = [](Dims kernel, Dims stride, Dims padding, Dims dilation) {
     return one(OpCode::k_max_pool, {f32({1, 3, 8, 8})},
                {{AttrKey::k_kernel, kernel},

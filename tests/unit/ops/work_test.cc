@@ -55,6 +55,13 @@ TEST(Work, OfContractions) {
   EXPECT_TRUE(conv(false, {2, 6, 8, 8}, {8, 3, 3, 3}, 2).convolution);
   // Each of 6 x 8 x 8 inputs goes into 4 channels of its group and 3x3 places.
   EXPECT_EQ(conv(true, {2, 6, 8, 8}, {6, 4, 3, 3}, 2).flops, 2.0 * 2 * 6 * 8 * 8 * 4 * 9);
+  {
+    Drawn d;  // as many as the convolution that it is a gradient of
+    d.op(OpCode::k_conv_grad_weight, {d.input(f32({2, 6, 8, 8})), d.input(f32({2, 8, 4, 4}))},
+         {{AttrKey::k_sizes, Dims{3, 3}}, {AttrKey::k_stride, Dims{2, 2}}, {AttrKey::k_padding, Dims{1, 1}},
+          {AttrKey::k_dilation, Dims{1, 1}}, {AttrKey::k_groups, int64_t{2}}});
+    EXPECT_EQ(d.flops(), 2.0 * 2 * 8 * 4 * 4 * 3 * 9);
+  }
   const auto attention = [](int64_t rows, int64_t columns, bool causal) {
     Drawn d;
     d.op(OpCode::k_attention, {d.input(f32({2, 3, rows, 8})), d.input(f32({2, 3, columns, 8})), d.input(f32({2, 3, columns, 4}))},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The weight of a convolution whose input is channels-last: a constant is laid out once, when the model is loaded; a weight that a caller
-// may change stays as it is, and so does one that nobody can lay out.
+// may change stays as it is, or is laid out for each call where the context says so, and one that nobody can lay out stays, too. And what a
+// weight's gradient is made of.
 #include <gtest/gtest.h>
 
 #include "core/ir/text.h"
@@ -60,6 +61,37 @@ TEST(AssignLayout, AConstantWeightIsLaidOutOnceAndOnlyThat) {
       EXPECT_EQ(seen, 2);
       EXPECT_EQ(context.notes.size(), constant && !able ? 1u : 0u);
     }
+}
+
+TEST(AssignLayout, AWeightThatIsNoConstantIsCopiedWhereTheContextSaysSo) {
+  Graph graph = convolutions("input 1");
+  PassContext context;
+  context.channels_last = context.relays_weights = true;
+  ASSERT_TRUE(passes::assign_layout(graph, context).ok());
+  ValueId weight = kNone;
+  for (const Op& op : graph.ops) {
+    if (op.code != OpCode::k_conv) continue;
+    EXPECT_EQ(graph.type(op.operands[1]).strides, channels_last_strides({8, 3, 2, 2})) << print(graph);
+    EXPECT_TRUE(weight == kNone || weight == op.operands[1]) << "copied twice\n" << print(graph);
+    weight = op.operands[1];
+  }
+}
+
+TEST(AssignLayout, AWeightsGradientIsMadeOfTensorsInOneOrder) {
+  Result<Graph> g = parse(
+      "graph {\n  %x = input 0 : f32[1,3,4,4]\n  %y = input 1 : f32[1,8,3,3]\n"
+      "  %g = conv_grad_weight(%x, %y) {sizes=[2,2], stride=[1,1], padding=[0,0], dilation=[1,1], groups=1} : f32[8,3,2,2]\n  output %g\n}");
+  ASSERT_TRUE(g.ok()) << g.status().text();
+  PassContext context;
+  context.channels_last = true;
+  ASSERT_TRUE(passes::assign_layout(*g, context).ok());
+  const Op* gradient = nullptr;
+  for (const Op& op : g->ops)
+    if (op.code == OpCode::k_conv_grad_weight) gradient = &op;
+  ASSERT_NE(gradient, nullptr);
+  EXPECT_EQ(g->type(gradient->operands[0]).strides, channels_last_strides({1, 3, 4, 4})) << print(*g);
+  EXPECT_EQ(g->type(gradient->operands[1]).strides, channels_last_strides({1, 8, 3, 3})) << print(*g);
+  EXPECT_EQ(g->type(g->outputs[0].value).strides, contiguous_strides({8, 3, 2, 2})) << print(*g);
 }
 
 }  // namespace
