@@ -16,6 +16,7 @@
 
 #include "abi/planted.h"
 #include "cpu/packed_weights.h"
+#include "cpu/vendor_grouped.h"
 #include "cpu/vendor_rnn.h"
 #include "cpu/vendor_step.h"
 #include "plugins/kit/error.h"
@@ -442,21 +443,25 @@ std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codeg
 
 class OneDnn final : public processor::Library {
  public:
-  OneDnn(bool native_bf16, bool packed, bool drops_nan) : native_bf16_(native_bf16), packed_(packed), drops_nan_(drops_nan) {}
+  OneDnn(const processor::Machine& machine, bool packed, bool drops_nan)
+      : native_bf16_(machine.native_bf16), packed_(packed), drops_nan_(drops_nan), num_threads_(machine.info.num_threads) {}
 
-  bool takes(const AnchorDesc& anchor, std::string& why_not) const override { return vendor_takes(anchor, native_bf16_, why_not); }
+  bool takes(const AnchorDesc& anchor, std::string& why_not) const override {
+    return vendor_takes(anchor, native_bf16_, why_not, num_threads_);
+  }
   bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override {
     return (drops_nan_ || !vendor_drops_nan(post)) && vendor_takes_post_op(anchor, post);
   }
   std::unique_ptr<codegen::Step> make_step(const AnchorDesc& anchor, const codegen::CompileContext& context) const override {
     AnchorDesc wanted = anchor;
     wanted.packed = packed_;
-    return make_vendor_step(wanted, context);
+    return make_vendor_step(wanted, context, num_threads_);
   }
   std::string token() const override { return std::string(packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
 
  private:
   const bool native_bf16_, packed_, drops_nan_;
+  const int num_threads_;
 };
 
 }  // namespace
@@ -471,12 +476,12 @@ const std::string& vendor_obstacle() {
   return *obstacle;
 }
 
-bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
+bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not, int num_threads) {
   if (!vendor_obstacle().empty()) {
     why_not = vendor_obstacle();
     return false;
   }
-  if (!is_contraction(a.op) && a.op != kOp_lstm && a.op != kOp_gru) {
+  if (!is_contraction(a.op) && a.op != kOp_grouped_matmul && a.op != kOp_lstm && a.op != kOp_gru) {
     why_not = "oneDNN is used for contractions and recurrent cells only";
     return false;
   }
@@ -486,6 +491,7 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not) {
     return false;
   }
   try {
+    if (a.op == kOp_grouped_matmul) return grouped_takes(a, num_threads, why_not);
     if (!is_contraction(a.op)) return rnn_takes(a, why_not);
     const Contraction c = describe(a);
     const Made made = make_primitive(a, c, freedom(a, c), Want::kImplementation);
@@ -518,8 +524,9 @@ bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
   return !is_product_of_patches(make_primitive(longer, c, freedom(longer, c), Want::kImplementation).implementation);
 }
 
-std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context) {
+std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context, int num_threads) {
   try {
+    if (a.op == kOp_grouped_matmul) return make_grouped(a, num_threads, context);
     return is_contraction(a.op) ? make_contraction(a, context) : make_rnn(a, context);
   } catch (const dnnl::error& e) {
     throw kit::Error(e.status == dnnl_out_of_memory ? KRN_STATUS_exhausted : KRN_STATUS_unsupported,
@@ -528,7 +535,7 @@ std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codeg
 }
 
 std::unique_ptr<const processor::Library> make_onednn(const processor::Machine& machine, const krn_policy& policy, bool packed) {
-  return std::make_unique<OneDnn>(machine.native_bf16, packed, policy.numerics == KRN_NUMERICS_FAST);
+  return std::make_unique<OneDnn>(machine, packed, policy.numerics == KRN_NUMERICS_FAST);
 }
 
 }  // namespace keirin::cpu

@@ -53,6 +53,7 @@ void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, 
   gpu.info.flops_per_s = row.f32 * units * clock_hz;
   gpu.info.special_per_s = row.special * units * clock_hz;
   gpu.info.launch_ns = 2500;  // a kernel on a busy stream, start to start
+  gpu.info.max_grouped_products = 1 << 30;
   gpu.matrix_flops_per_s = row.matrix * units * clock_hz;
   gpu.info.updates_rows = true;
   gpu.facts.num_units = units;

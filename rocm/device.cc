@@ -52,6 +52,7 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.info.flops_per_s = target.f32 * units * clock_hz;
   gpu.info.special_per_s = target.special * units * clock_hz;
   gpu.info.launch_ns = 5000;  // a prior: nobody has measured it
+  gpu.info.max_grouped_products = 1 << 30;
   gpu.info.updates_rows = true;
   gpu.matrix_flops_per_s = std::max(target.matrix_rate, target.f32) * units * clock_hz;
   gpu.facts.num_units = units;

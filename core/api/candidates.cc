@@ -429,8 +429,10 @@ Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {
 
 bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
   const Op& op = graph.ops[id];
-  const bool conv = op.code == OpCode::k_conv || op.code == OpCode::k_conv_grad_weight, recurrent = op.code == OpCode::k_lstm || op.code == OpCode::k_gru;
-  if (!conv && !recurrent && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) return false;
+  const bool conv = op.code == OpCode::k_conv || op.code == OpCode::k_conv_grad_weight;
+  const bool recurrent = op.code == OpCode::k_lstm || op.code == OpCode::k_gru;
+  const bool product = op.code == OpCode::k_linear || op.code == OpCode::k_matmul || op.code == OpCode::k_grouped_matmul;
+  if (!conv && !recurrent && !product) return false;
   if (op.b(AttrKey::k_ieee) || graph.type(op.operands[0]).dtype != DType::k_f32) return false;
   const PolicyOptions policy = policy_of(session);
   return policy.numerics == KRN_NUMERICS_FAST || (conv        ? policy.tf32_convolutions

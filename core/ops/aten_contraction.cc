@@ -60,6 +60,17 @@ Values linear(Lowering& w) {
   return {w.row(OpCode::k_linear, bias == kNone ? Values{x, weight} : Values{x, weight, bias})};
 }
 
+// Rows in groups, each group by its own weights.
+Values grouped_mm(Lowering& w) {
+  const bool libtorch = w.given("self");
+  const ValueId x = w.tensor(libtorch ? "self" : "input"), weights = w.tensor(libtorch ? "mat2" : "weight"), ends = w.tensor_or_none("offs");
+  if (w.failed()) return {};
+  if (ends == kNone || w.rank(x) != 2 || w.rank(weights) != 3) return w.decline("products of groups of other than rows"), Values{};
+  if (w.given("bias")) return w.decline("products of groups with a bias"), Values{};
+  if (w.dtype("out_dtype").value_or(w.dtype_of(x)) != w.dtype_of(x)) return w.decline("products of groups in another dtype"), Values{};
+  return {w.row(OpCode::k_grouped_matmul, {x, weights, ends})};
+}
+
 // beta * input + alpha * (a @ b), rounded once where it is not one row.
 ValueId scaled_sum(Lowering& w, ValueId input, ValueId contraction) {
   double alpha = w.real("alpha", 1), beta = w.real("beta", 1);
@@ -280,6 +291,9 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::linear", linear},
     {"aten::addmm", addmm},
     {"aten::baddbmm", baddbmm},
+    {"aten::_grouped_mm", grouped_mm},
+    {"transformers::grouped_mm_fallback", grouped_mm},
+    {"keirin_transformers::grouped_mm_fallback", grouped_mm},  // our stand-in for it (core/eager/program/package_ops.h)
     {"aten::outer", outer},
     {"aten::einsum", einsum},
     {"aten::conv1d", conv},

@@ -51,6 +51,16 @@ Result<Types> linear(const Op& op, const Operands& operands) {
   return Types{row_major(x.dtype, std::move(sizes))};
 }
 
+Result<Types> grouped_matmul(const Op& op, const Operands& operands) {
+  const Type &x = *operands[0], &w = *operands[1], &ends = *operands[2];
+  KRN_TRY(need_float(op, x));
+  KRN_RULE(w.dtype == x.dtype, "operands differ in dtype");
+  KRN_RULE(x.rank() == 2 && w.rank() == 3 && x.sizes[1] == w.sizes[1],
+           "x " + text(x.sizes) + " does not fit weights " + text(w.sizes));
+  KRN_RULE(is_int(ends.dtype) && ends.sizes == Dims{w.sizes[0]}, "the ends of groups are not one integer for each of the weights");
+  return Types{row_major(x.dtype, {x.sizes[0], w.sizes[2]})};
+}
+
 Result<Types> conv(const Op& op, const Operands& operands) {
   const Type &x = *operands[0], &w = *operands[1];
   KRN_TRY(need_float(op, x));
@@ -308,6 +318,8 @@ Result<Types> composite(const Op& op, const OpRow& row, const Operands& operands
       return matmul(op, operands);
     case OpCode::k_linear:
       return linear(op, operands);
+    case OpCode::k_grouped_matmul:
+      return grouped_matmul(op, operands);
     case OpCode::k_conv:
       return conv(op, operands);
     case OpCode::k_conv_grad_weight:

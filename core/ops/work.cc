@@ -47,6 +47,7 @@ Contraction contraction_of(const Graph& graph, const Op& op) {
   switch (op.code) {
     case OpCode::k_matmul:
     case OpCode::k_linear:
+    case OpCode::k_grouped_matmul:  // each row meets one of the weights
       out.flops = 2 * elements(graph.type(op.results[0])) * static_cast<double>(type(0).sizes.back());
       break;
     case OpCode::k_conv: {

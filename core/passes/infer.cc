@@ -79,7 +79,8 @@ class Inference {
   std::vector<uint8_t> values_that_tell() const {
     std::vector<uint8_t> tells(graph_.values.size());
     for (const Op& op : graph_.ops) {
-      const bool contraction = op.code == OpCode::k_conv || op.code == OpCode::k_linear || op.code == OpCode::k_matmul;
+      const bool contraction = op.code == OpCode::k_conv || op.code == OpCode::k_linear || op.code == OpCode::k_matmul ||
+                               op.code == OpCode::k_grouped_matmul;
       for (ValueId v : op.operands)
         if (v != kNone && (!contraction || !is_float(graph_.type(v).dtype))) tells[v] = 1;
     }

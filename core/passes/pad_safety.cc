@@ -633,6 +633,7 @@ class Prover {
     switch (op.code()) {
       case OpCode::k_matmul: return {matmul(op)};
       case OpCode::k_linear: return {linear(op)};
+      case OpCode::k_grouped_matmul: return {grouped_matmul(op)};
       case OpCode::k_attention: return {attention(op)};
       case OpCode::k_lstm:
       case OpCode::k_gru: return rnn(op);
@@ -685,6 +686,15 @@ class Prover {
     const int64_t n = type(op.small.results[0]).sizes.back();
     axes.back() = axis_of(n, n);
     return of_axes(std::move(axes));
+  }
+
+  // Rows are apart from each other; padded ones are of no group, or of the last one.
+  State grouped_matmul(const Pair& op) {
+    const State& x = operand(op, 0);
+    if (any_grows(op, 1)) return unsafe("its weights or groups are padded");
+    if (grows(x.axes[1])) return unsafe("it sums " + axis_text(1));
+    const int64_t n = type(op.small.results[0]).sizes[1];
+    return of_axes({x.axes[0], axis_of(n, n)});
   }
 
   // Rows of queries and batches are apart from each other. Keys that are masked are not out of the sum: 0 times NaN is NaN.

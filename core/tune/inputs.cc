@@ -144,6 +144,9 @@ class Facts {
       case OpCode::k_index_reduce:
         return index_of(op, op.operands[1], size(op.operands[0], op.i(AttrKey::k_dim)), true);
       case OpCode::k_embedding_bag: return read_bag(op);
+      case OpCode::k_grouped_matmul:
+        return add(op.operands[2], Fact::kIndex,
+                   {InputHint::kAscending, 1, static_cast<double>(size(op.operands[0], 0)), "ends of the groups of grouped_matmul"});
       case OpCode::k_batch_norm:
         return add(op.operands[4], Fact::kDomain, {InputHint::kPositive, 0, 1, "variance of batch_norm"});
       case OpCode::k_cat:
@@ -156,6 +159,7 @@ class Facts {
       case OpCode::k_select:
         pass_on(op, 1);
         return pass_on(op, 2);
+      case OpCode::k_cumsum: return read_sums(op);
       case OpCode::k_clamp: return pass_on(op, 0);
       case OpCode::k_maximum:
       case OpCode::k_minimum:
@@ -197,6 +201,14 @@ class Facts {
         {InputHint::kAscending, last, static_cast<double>(graph_.type(op.operands[1]).num_elements()), "offsets of embedding_bag"});
   }
 
+  // Sums that ascend up to a bound are those of terms that are as small as there are many.
+  void read_sums(const Op& op) {
+    const Fact& fact = facts_[op.results[0]];
+    if (fact.strength != Fact::kIndex || fact.hint.kind != InputHint::kAscending) return pass_on(op, 0);
+    const int64_t terms = std::max<int64_t>(size(op.operands[0], op.i(AttrKey::k_dim)), 1);
+    add(op.operands[0], Fact::kIndex, integers(0, std::floor(fact.hint.b / static_cast<double>(terms)) + 1, fact.hint.why + ", summed"));
+  }
+
   void read_cast(const Op& op) {
     pass_on(op, 0);
     const DType from = graph_.type(op.operands[0]).dtype, to = graph_.type(op.results[0]).dtype;
@@ -219,7 +231,7 @@ class Facts {
 
   static bool reads_index_unchecked(const Op& op) {
     return op.code == OpCode::k_gather || op.code == OpCode::k_scatter || op.code == OpCode::k_index_reduce ||
-           op.code == OpCode::k_embedding_bag || op.code == OpCode::kOpaque;
+           op.code == OpCode::k_embedding_bag || op.code == OpCode::k_grouped_matmul || op.code == OpCode::kOpaque;
   }
 
   const Graph& graph_;

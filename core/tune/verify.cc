@@ -214,7 +214,7 @@ std::string wrong_form(const Tensor& eager, const Tensor& candidate) {
 int64_t longest_dot_product(const Graph& graph) {
   int64_t longest = 0;
   for (const Op& op : graph.ops) {
-    if (op.code == OpCode::k_matmul || op.code == OpCode::k_linear) {
+    if (op.code == OpCode::k_matmul || op.code == OpCode::k_linear || op.code == OpCode::k_grouped_matmul) {
       longest = std::max(longest, graph.type(op.operands[0]).sizes.back());
     } else if (op.code == OpCode::k_conv) {
       const Type& weight = graph.type(op.operands[1]);  // [out, in / groups, kernel..], transposed [in, out / groups, kernel..]

@@ -33,6 +33,7 @@ struct TargetInfo {
   int64_t cache_bytes = 1 << 20;   // what a row and its intermediates may fill
   int64_t max_row_elements = 32768; // longest row of the row class
   double max_score_bytes = 0;      // attention whose scores take no more is two products around a softmax; 0: none is
+  double max_grouped_products = 1 << 16;  // multiply-adds of all rows with all groups' weights that may stand for each group's own
   bool updates_rows = false;       // generated stores may go to rows that an index names
   int max_kernel_buffers = 32;
   int max_kernel_nodes = 128;

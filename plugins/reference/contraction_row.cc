@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products, convolutions and attention in plain loops with double accumulators.
+// Matrix products, also of groups of rows, convolutions and attention in plain loops with double accumulators.
 #include <algorithm>
 #include <cmath>
 
@@ -43,6 +43,24 @@ Array linear(const Node& node) {
     double sum = node.has(2) ? at(node.operand(2), column) : 0;
     for (int64_t c = 0; c < inner; ++c) sum += at(x, row * inner + c) * at(w, column * inner + c);
     put(out, k, sum);
+  }
+  return out;
+}
+
+Array grouped_matmul(const Node& node) {
+  const Array &x = node.operand(0), &w = node.operand(1), &ends = node.operand(2);
+  Array out = node.result();
+  const int64_t inner = x.sizes[1], n = w.sizes[2];
+  int64_t row = 0;
+  for (int64_t group = 0; group < ends.count(); ++group) {
+    if (ends.i[group] < row || ends.i[group] > x.sizes[0])
+      throw kit::Error(KRN_STATUS_invalid_input, "the ends of groups of rows do not ascend, or lie behind the last row");
+    for (; row < ends.i[group]; ++row)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < inner; ++k) sum += at(x, row * inner + k) * at(w, (group * inner + k) * n + j);
+        put(out, row * n + j, sum);
+      }
   }
   return out;
 }
@@ -185,6 +203,8 @@ Arrays contraction_row(const Node& node) {
       return {matmul(node)};
     case kOp_linear:
       return {linear(node)};
+    case kOp_grouped_matmul:
+      return {grouped_matmul(node)};
     case kOp_conv:
       return {conv(node)};
     case kOp_conv_grad_weight:

@@ -266,6 +266,34 @@ void bags(Variants& out) {
   }
 }
 
+// Groups without rows, rows of no group, one group, one row, and more rows and columns than a kernel takes at once.
+void groups(Variants& out) {
+  struct Groups {
+    const char* name;
+    int64_t rows, depth, number, columns;
+    Feed::Fill ends;  // kPartition: the last group ends with the rows; kAscending: anywhere
+    DType dtype;
+    bool layouts;
+  };
+  const Groups all[] = {{"groups", 9, 16, 4, 24, Feed::kPartition, DType::k_i32, true},
+                        {"rows_behind", 11, 7, 3, 5, Feed::kAscending, DType::k_i64, false},
+                        {"one_group", 7, 16, 1, 8, Feed::kPartition, DType::k_i64, false},
+                        {"second_group_has_all", 7, 16, 2, 8, Feed::kPartition, DType::k_i32, false},
+                        {"first_row_of_one", 1, 33, 3, 16, Feed::kPartition, DType::k_i32, false},
+                        {"more_groups_than_rows", 3, 8, 12, 8, Feed::kPartition, DType::k_i64, false},
+                        {"many_rows", 173, 32, 3, 256, Feed::kPartition, DType::k_i32, false},
+                        {"no_rows", 0, 5, 2, 3, Feed::kPartition, DType::k_i64, false},
+                        {"no_depth", 4, 0, 2, 3, Feed::kPartition, DType::k_i64, false}};
+  for (const Groups& g : all)
+    for (bool constant : {false, true})
+      out.push_back({std::string(g.name) + (constant ? "_weights" : ""), [=](Sheet& s, DType t) {
+                       const Dims sizes{g.number, g.depth, g.columns};
+                       const ValueId x = s.operand(t, {g.rows, g.depth});
+                       const ValueId w = constant ? s.constant(t, sizes, weight()) : s.operand(t, sizes, weight());
+                       return s.finish({x, w, s.plain(g.dtype, {g.number}, {g.ends, g.rows, false})});
+                     }, g.layouts});
+}
+
 void norms(OpCode row, Variants& out) {
   const Attr eps{K::k_eps, 1e-5};
   if (row == OpCode::k_batch_norm) {
@@ -356,6 +384,7 @@ std::vector<Case> composite_cases(OpCode row) {
     case OpCode::k_upsample_nearest:
     case OpCode::k_upsample_bilinear: windows(row, variants); break;
     case OpCode::k_embedding_bag: bags(variants); break;
+    case OpCode::k_grouped_matmul: groups(variants); break;
     case OpCode::k_batch_norm:
     case OpCode::k_layer_norm:
     case OpCode::k_group_norm:

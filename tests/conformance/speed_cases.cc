@@ -103,6 +103,10 @@ Case composite(Sheet& s, OpCode row, DType t, int64_t rows) {
       const ValueId w = s.constant(t, {256, 256}, plain_feed()), b = s.constant(t, {256}, plain_feed());
       return s.finish({x, w, b});
     }
+    case OpCode::k_grouped_matmul: {
+      const ValueId x = s.operand(t, {rows, 256}, plain_feed()), w = s.constant(t, {8, 256, 256}, plain_feed());
+      return s.finish({x, w, s.plain(DType::k_i32, {8}, {Feed::kPartition, rows, false})});
+    }
     case OpCode::k_conv: {
       const ValueId x = s.operand(t, {rows / 256, 64, 28, 28}, plain_feed());
       const ValueId w = s.constant(t, {64, 64, 3, 3}, plain_feed()), b = channels(plain_feed());

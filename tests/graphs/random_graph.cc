@@ -507,7 +507,12 @@ class Drawer {
     // Sums stay of the size of their terms.
     const ValueId small = *emit(O::k_mul, {x, literal(0.25, x)});
     const int64_t to = of<int64_t>({1, 3, 8, 17});
-    switch (pick(4)) {
+    switch (pick(5)) {
+      case 4: {
+        if (r != 2 || count(s) == 0) return {};
+        const int64_t groups = 1 + pick(4);
+        return emit(O::k_grouped_matmul, {small, weight(t, {groups, s[1], to}), index({groups})});
+      }
       case 0: {
         const int64_t rows = one_in(3) ? s.back() : to;  // a square weight may be that of a matmul, too
         return emit(O::k_linear, {small, weight(t, {rows, s.back()}), one_in(2) ? weight(t, {rows}) : kNone});

@@ -388,10 +388,6 @@ class Importer {
                                                std::vector<Entry>* tensors, std::string* why) {
     const std::optional<pt2::Program> none;
     if (knows_aten_op(full_name(call.op)) || !call.op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return none;
-    if (device_.kind == Device::kCpu && is_whole_on_host(call.op.operator_name().name)) {
-      *why = "on the CPU it computes only what its data asks for";
-      return none;
-    }
     Slots slots;                     // numbers, and places for the tensors
     std::vector<uint32_t> places;    // of the tensors
     std::vector<at::Tensor> forms;   // of the tensors, without elements

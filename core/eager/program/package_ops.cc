@@ -17,45 +17,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/eager/rows/grouped_matmul.h"
+
 namespace keirin {
 namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-// ---- transformers
-
-// Multiply-adds of all rows with all experts that cost a device less than it takes to ask it where the rows end.
-constexpr int64_t kFewProducts = int64_t{1} << 30;
-constexpr int64_t kFewProductsOfHost = 1500;  // a host is asked for nothing: only so that the recorded case takes both ways
-
-// Every expert's product of every row, of which each row keeps its own: nothing is asked of the device, and launches can be recorded.
-Tensor grouped_mm_of_all(const Tensor& input, const Tensor& weight, const Tensor& offs) {
-  const int64_t experts = weight.size(0), rows = input.size(0);
-  const Tensor row = at::arange(rows, offs.options());
-  const Tensor expert = row.unsqueeze(1).ge(offs).sum(1);  // as many ends as lie before it
-  const Tensor all = at::bmm(input.unsqueeze(0).expand({experts, rows, input.size(1)}), weight);
-  const Tensor index = expert.clamp_max(experts - 1).view({1, rows, 1}).expand({1, rows, weight.size(2)});
-  return all.gather(0, index).squeeze(0).masked_fill(expert.ge(experts).unsqueeze(1), 0);
-}
-
-// Rows of `input` are sorted by expert; `offs` says where each expert's rows end. Rows behind the last end are zero.
-Tensor grouped_mm(const Tensor& input, const Tensor& weight, const Tensor& offs) {
-  const double products = static_cast<double>(weight.numel()) * static_cast<double>(input.size(0));
-  if (weight.size(0) > 0 && products <= static_cast<double>(input.is_cpu() ? kFewProductsOfHost : kFewProducts))
-    return grouped_mm_of_all(input, weight, offs);
-  const Tensor ends = offs.to(at::kCPU, at::kLong).contiguous();
-  Tensor output = at::zeros({input.size(0), weight.size(2)}, input.options());
-  int64_t begin = 0;
-  for (int64_t expert = 0; expert < ends.numel(); ++expert) {
-    const int64_t end = ends.const_data_ptr<int64_t>()[expert];
-    if (end == begin) continue;
-    Tensor rows = output.slice(0, begin, end);
-    at::mm_out(rows, input.slice(0, begin, end), weight[expert]);
-    begin = end;
-  }
-  return output;
-}
 
 // ---- torchvision
 
@@ -411,7 +379,7 @@ void define(torch::Library& library, const char* schema) {
       KRN_ROW(torch_scatter, "segment_" name "_csr(Tensor _0, Tensor _1, Tensor? _2) -> " result,          \
               segment_csr<reduction>)
 constexpr Row kRows[] = {
-    KRN_ROW(transformers, "grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor", grouped_mm),
+    KRN_ROW(transformers, "grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor", grouped_matmul),
     KRN_ROW(torchvision, "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor", nms),
     KRN_ROW(torchvision,
             "roi_align(Tensor input, Tensor rois, float spatial_scale, int pooled_height, int pooled_width, int "
@@ -502,10 +470,6 @@ std::optional<c10::OperatorHandle> find_package_op(const std::string& space, con
 }
 
 bool is_package_op(const std::string& schema_name) { return schema_name.starts_with(kPrefix); }
-
-bool is_whole_on_host(const std::string& schema_name) {
-  return is_package_op(schema_name) && schema_name.ends_with("::grouped_mm_fallback");
-}
 
 std::string package_advice(const std::string& space) {
   for (const Package& package : kPackages)

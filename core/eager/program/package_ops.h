@@ -20,10 +20,6 @@ std::optional<c10::OperatorHandle> find_package_op(const std::string& space, con
 // Whether the operator is one of ours, by its schema's name.
 bool is_package_op(const std::string& schema_name);
 
-// Whether the operator reads on the host what says how much there is to compute, where a device, which nobody asks, computes all that there
-// may be: in a graph for the CPU it stays whole.
-bool is_whole_on_host(const std::string& schema_name);
-
 // What a reader can do about an operator of that namespace that nobody registered: a sentence without a full stop.
 std::string package_advice(const std::string& space);
 

@@ -11,6 +11,7 @@
 #include "core/eager/program/observer.h"
 #include "core/eager/program/package_ops.h"
 #include "core/eager/program/schema_effects.h"
+#include "core/eager/rows/grouped_matmul.h"
 #include "core/eager/tensor_services.h"
 
 namespace keirin {
@@ -52,9 +53,16 @@ constexpr double kTf32Error = 1.0 / 2048;  // half a unit of the tenth bit
 bool is_product(std::string_view op) {
   op.remove_prefix(std::min(op.size(), op.find("::") + 2));
   for (std::string_view name :
-       {"conv", "_conv", "linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "lstm", "gru"})
+       {"conv", "_conv", "linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "einsum", "grouped_mm", "_grouped_mm",
+        "scaled_dot_product_attention", "lstm", "gru"})
     if (op.starts_with(name)) return true;
   return false;
+}
+
+// Rows in groups, each by its own weights.
+bool is_grouped_product(const OperatorSite& site, const torch::jit::Stack& stack) {
+  return site.op.schema().name() == "aten::_grouped_mm" && stack.size() == 5 && stack[2].isTensor() && stack[3].isNone() &&
+         stack[0].toTensor().dim() == 2 && stack[1].toTensor().dim() == 3;
 }
 
 // Arguments that name a dtype, or stand for a number of it when they are absent.
@@ -175,7 +183,12 @@ void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack,
     for (const size_t i : written_arguments(site.op.schema(), stack)) read[i] = c10::IValue();
     each_tensor(read, [&](at::Tensor& tensor) { untouched.push_back(tensor); });
   }
-  site.call(stack);
+  if (is_grouped_product(site, stack)) {  // LibTorch's takes no f64
+    const at::Tensor product = grouped_matmul(stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor());
+    stack.assign(1, product);
+  } else {
+    site.call(stack);
+  }
   settle_results(site, stack, operands);
   if (roundings_.seed != 0) round_results(site, stack, untouched);
 }

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "core/eager/at_tensor.h"
+#include "core/eager/rows/grouped_matmul.h"
 #include "core/eager/rows/row_calls.h"
 
 namespace keirin {
@@ -218,6 +219,8 @@ RowRun make_composite_run(const RowSite& site) {
       return [](RowIn in, RowOut out) { out[0] = at::matmul(*in[0], *in[1]); };
     case OpCode::k_linear:
       return [](RowIn in, RowOut out) { out[0] = at::linear(*in[0], *in[1], optional(in, 2)); };
+    case OpCode::k_grouped_matmul:
+      return [](RowIn in, RowOut out) { out[0] = grouped_matmul(*in[0], *in[1], *in[2]); };
     case OpCode::k_conv:
       return make_conv(site);
     case OpCode::k_conv_grad_weight:

@@ -469,7 +469,8 @@ class Preparer {
   std::vector<std::pair<int, int>> updates_;
 };
 
-TensorDesc stored_desc(const PreparedRegion& p, int t) {
+// `through_views`: a constant that is read as a view of it is a constant all the same.
+TensorDesc stored_desc(const PreparedRegion& p, int t, bool through_views = false) {
   TensorDesc out;
   if (t < 0) return out;
   const Tensor& tensor = p.region.tensors[t];
@@ -480,7 +481,7 @@ TensorDesc stored_desc(const PreparedRegion& p, int t) {
   out.sizes = tensor.sizes;
   out.strides = view.strides;
   out.offset = view.offset;
-  if (view.base == t) out.weight = tensor.weight;
+  if (view.base == t || through_views) out.weight = p.region.tensors[view.base].weight;
   return out;
 }
 
@@ -492,7 +493,8 @@ void describe_anchors(PreparedRegion& p) {
   for (AnchorPlan& plan : p.anchors) {
     const TensorNode& node = p.region.nodes[plan.node];
     plan.desc = describe_anchor(p.region, node);
-    for (size_t i = 0; i < node.operands.size(); ++i) plan.desc.operands[i] = stored_desc(p, node.operands[i]);
+    const bool transposed_weights = node.op == kOp_grouped_matmul;  // models write them [groups, columns, depth]
+    for (size_t i = 0; i < node.operands.size(); ++i) plan.desc.operands[i] = stored_desc(p, node.operands[i], transposed_weights);
     for (size_t i = 0; i < plan.results.size(); ++i) plan.desc.results[i] = stored_desc(p, plan.results[i]);
     for (const AnchorPlan::Post& post : plan.post_ops) {
       PostOp op;

@@ -156,6 +156,11 @@ class Checker {
         const bool ranks = n_.operands.size() > 1 && n_.operands[1] >= 0 && in(1).size() == x.size() && out_.size() == x.size();
         return n > 0 && axes && ranks && a_.groups > 0 ? "" : "operands, windows or a result of other rank";
       }
+      case kOp_grouped_matmul: {
+        const bool whole = n_.operands.size() == 3 && n_.operands[1] >= 0 && n_.operands[2] >= 0 && x.size() == 2 && in(1).size() == 3;
+        const bool fits = whole && in(1)[1] == x[1] && in(2) == Dims{in(1)[0]} && out_ == Dims{x[0], in(1)[2]};
+        return fits && is_integer(r_.tensors[n_.operands[2]].dtype) ? "" : "operands that do not fit";
+      }
       case kOp_max_pool:
       case kOp_avg_pool:
         if (!spatial(a_.kernel) || a_.stride.size() != a_.kernel.size() || a_.padding.size() != a_.kernel.size())

@@ -38,6 +38,8 @@ class Writer {
         return upsample_bilinear();
       case kOp_embedding_bag:
         return embedding_bag();
+      case kOp_grouped_matmul:
+        return grouped_matmul();
       case kOp_attention:
         return attention();
       case kOp_index_reduce:
@@ -274,6 +276,39 @@ class Writer {
     if (mode == "mean") return result(scalar(kOp_div, {folded, cast(scalar(kOp_maximum, {count, constant_like(1, count)}), dtype)}));
     int some = r_.add(kOp_gt, {count, constant_like(0, count)}, kDType_bool, sizes);
     return result(r_.add(kOp_select, {some, folded, constant_like(0, folded)}, dtype, sizes));
+  }
+
+  // Products of all rows with all groups' weights, of which each row keeps its own group's. Ends that do not ascend, or lie behind the last
+  // row, give a group of -1, which ends the run.
+  std::string grouped_matmul() {
+    const int x = node_.operands[0], weights = node_.operands[1], ends = cast(node_.operands[2], kDType_i64);
+    const int64_t rows = t(x).sizes[0], depth = t(x).sizes[1], groups = t(weights).sizes[0], columns = t(weights).sizes[2];
+    if (t(x).numel() == 0 || t(weights).numel() == 0) return "an empty contraction";
+    const double products = static_cast<double>(t(weights).numel()) * static_cast<double>(rows);
+    if (products > target_.max_grouped_products) return "products of many rows and groups run in eager's kernel";
+    Attrs first, pad;  // where each group begins
+    first.end = groups - 1;
+    pad.low = {1}, pad.high = {0};
+    const int begins = groups == 1 ? r_.constant(0, kDType_i64, {1}) : r_.add(kOp_pad, {r_.add(kOp_slice, {ends}, kDType_i64, {groups - 1}, first)}, kDType_i64, {groups}, pad);
+    const auto whole_rows = [&](int number) { return r_.constant(static_cast<double>(number), kDType_i64, {groups}); };
+    const int back = r_.add(kOp_lt, {ends, begins}, kDType_bool, {groups});
+    const int behind = r_.add(kOp_gt, {ends, whole_rows(static_cast<int>(rows))}, kDType_bool, {groups});
+    const int wrong = reduce(kOp_any, r_.add(kOp_logical_or, {back, behind}, kDType_bool, {groups}), {0});
+    const Dims tests{rows, groups};
+    const int passed = r_.add(kOp_ge, {coordinate(tests, 0), expand(reshape(ends, {1, groups}), tests)}, kDType_bool, tests);
+    const int group = reduce(kOp_sum, cast(passed, kDType_i64), {1});
+    const int none = constant_like(static_cast<double>(groups), group), last = constant_like(static_cast<double>(groups - 1), group);
+    const int some = r_.add(kOp_lt, {group, none}, kDType_bool, {rows});
+    const int refused = expand(reshape(wrong, {1}), {rows});
+    const int kept = r_.add(kOp_select, {refused, constant_like(-1, group), scalar(kOp_minimum, {group, last})}, kDType_i64, {rows});
+    Attrs same = node_.attrs, dim;
+    const uint8_t dtype = t(x).dtype;
+    const int all = r_.add(kOp_matmul, {expand(reshape(x, {1, rows, depth}), {groups, rows, depth}), weights}, dtype,
+                           {groups, rows, columns}, same);
+    const Dims one{1, rows, columns}, out{rows, columns};
+    const int index = expand(reshape(kept, {1, rows, 1}), one);
+    const int own = reshape(r_.add(kOp_gather, {all, index}, dtype, one, dim), out);
+    return result(r_.add(kOp_select, {expand(reshape(some, {rows, 1}), out), own, constant_like(0, own)}, dtype, out));
   }
 
   // Eager's maximum of a bag keeps a NaN only where it comes first.

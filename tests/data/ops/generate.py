@@ -368,7 +368,14 @@ def backward():
     case(f, "_adaptive_avg_pool2d_backward", t(2, 3, 1, 1), t(2, 3, 4, 5), strides=False); case(f, "_adaptive_avg_pool2d_backward", t(3, 1, 1), t(3, 2, 2), strides=False)
 
 
-for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward):
+def experts():
+    f, half = "contraction", torch.bfloat16
+    ends = torch.tensor([2, 2, 5], dtype=torch.int32)
+    case(f, "_grouped_mm", t(5, 4), t(3, 4, 8), ends); case(f, "_grouped_mm", t(5, 4), t(3, 8, 4).transpose(1, 2), ends, None, torch.float32)
+    case(f, "_grouped_mm", t(5, 8, dtype=half), t(3, 8, 8, dtype=half), ends)
+
+
+for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward, experts):
     write()
 for family, rows in CASES.items():
     with open(os.path.join(HERE, family + ".json"), "w") as out:

@@ -28,6 +28,18 @@ class GroupedMm(nn.Module):
         return torch.ops.transformers.grouped_mm_fallback(hidden, self.down.transpose(1, 2), offs=ends)
 
 
+class GroupedProduct(nn.Module):
+    """What transformers calls where LibTorch has it; its operator is of no package."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = (nn.Parameter(torch.randn(4, 8, 16).bfloat16()) for _ in range(2))
+
+    def forward(self, x, ends):
+        hidden = torch.relu(torch._grouped_mm(x, self.up, offs=ends))
+        return torch._grouped_mm(hidden, self.down.transpose(1, 2), offs=ends)
+
+
 class Nms(nn.Module):
     def forward(self, boxes, scores):
         import torchvision
@@ -126,6 +138,8 @@ def twins_of_torch_scatter():
 def cases():
     torch.manual_seed(0)
     yield "grouped_mm", GroupedMm, (torch.randn(9, 6), torch.tensor([2, 2, 6, 8], dtype=torch.int32))
+    torch.manual_seed(0)
+    yield "grouped_product", GroupedProduct, (torch.randn(9, 8).bfloat16(), torch.tensor([2, 2, 6, 9], dtype=torch.int32))
     torch.manual_seed(0)
     corners = torch.rand(40, 2) * 20
     boxes = torch.cat([corners, corners + torch.rand(40, 2) * 12], 1)

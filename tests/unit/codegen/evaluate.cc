@@ -353,6 +353,19 @@ Values attention(const FlatRegion& r, const TensorNode& node, const std::vector<
   return out;
 }
 
+// Rows of x[0] up to the ends in x[2], each by its group's part of x[1].
+Values grouped(const Dims& rows, const Dims& to, const std::vector<Values>& x) {
+  const int64_t depth = rows[1], columns = to[1];
+  Values out(static_cast<size_t>(to[0] * columns), 0);
+  int64_t row = 0;
+  for (size_t group = 0; group < x[2].size(); ++group)
+    for (; row < static_cast<int64_t>(x[2][group]); ++row)
+      for (int64_t k = 0; k < depth; ++k)
+        for (int64_t c = 0; c < columns; ++c)
+          out[row * columns + c] += x[0][row * depth + k] * x[1][(static_cast<int64_t>(group) * depth + k) * columns + c];
+  return out;
+}
+
 // Rows of x[0] named by x[1], summed from one offset of x[2] to the next.
 Values bags(const FlatRegion& r, const TensorNode& node, const std::vector<Values>& x) {
   if (node.attrs.mode != "sum" || node.attrs.include_last_offset || x.size() > 3)
@@ -378,6 +391,7 @@ Values evaluate_anchor(const FlatRegion& r, const TensorNode& node, const std::v
   switch (node.op) {
     case kOp_matmul: return matmul(a, to, x[0], x[1], false, {});
     case kOp_linear: return matmul(a, to, x[0], x[1], true, x.size() > 2 ? x[2] : Values{});
+    case kOp_grouped_matmul: return grouped(a, to, x);
     case kOp_conv: return conv(r, node, x[0], x[1], x.size() > 2 ? x[2] : Values{});
     case kOp_max_pool:
     case kOp_avg_pool:

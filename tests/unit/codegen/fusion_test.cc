@@ -667,6 +667,40 @@ TEST(Fusion, AttentionOfAnyLengthsSeesWhatItsDefinitionSays) {
           }
 }
 
+// Groups without rows, rows of no group; ends that go back or lie behind the rows end the run.
+TEST(Fusion, ProductsOfGroupsAreThoseOfAllRowsWhereFew) {
+  for (int64_t groups : {1, 2, 3, 5})
+    for (int64_t rows : {1, 4, 7})
+      for (uint8_t dtype : {uint8_t{kDType_i32}, uint8_t{kDType_i64}}) {
+        RegionBuilder g;
+        const int x = g.input(kF32, {rows, 6}), w = g.input(kF32, {groups, 6, 3}), ends = g.input(dtype, {groups});
+        g.output(g.op(kOp_grouped_matmul, {x, w, ends}, kF32, {rows, 3}));
+        std::vector<Values> inputs = random_inputs(read_region(g.bytes()), 5);
+        for (int kind = 0; kind < 4; ++kind) {  // all rows in groups, some behind, one end too many, one that goes back
+          SCOPED_TRACE(std::to_string(groups) + " groups of " + std::to_string(rows) + " rows, kind " + std::to_string(kind));
+          for (int64_t group = 0; group < groups; ++group)
+            inputs[2][static_cast<size_t>(group)] = std::floor(static_cast<double>((group + 1) * rows) / static_cast<double>(groups));
+          if (kind == 1) inputs[2].back() = std::max(groups > 1 ? inputs[2][static_cast<size_t>(groups) - 2] : 0, 0.0);
+          if (kind == 2) inputs[2].back() = static_cast<double>(rows + 1);
+          if (kind == 3) inputs[2].back() = -1;
+          for (bool library : {false, true}) {
+            InterpBackend backend;
+            backend.take_anchors = library;
+            const Checked c = kind < 2 ? check(g, backend, inputs) : run_region(g, backend, inputs);
+            EXPECT_EQ(c.code, kind < 2 ? KRN_STATUS_ok : KRN_STATUS_invalid_input);
+            EXPECT_EQ(c.executable->num_anchors(), library ? 1u : 0u);
+          }
+        }
+      }
+  RegionBuilder g;
+  const int x = g.input(kF32, {512, 64}), w = g.input(kF32, {8, 64, 64}), ends = g.input(kDType_i64, {8});
+  g.output(g.op(kOp_grouped_matmul, {x, w, ends}, kF32, {512, 64}));
+  InterpBackend backend;
+  EXPECT_THROW(run_region(g, backend, random_inputs(read_region(g.bytes()), 5)), kit::Error) << "many are left to eager";
+  backend.info.max_grouped_products = 1e9;
+  EXPECT_EQ(run_region(g, backend, random_inputs(read_region(g.bytes()), 5)).executable->num_anchors(), 1u);
+}
+
 TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
   RegionBuilder g;
   int a = g.input(kF32, {2, 3, 4}), b = g.input(kF32, {2, 4, 5}), w = g.input(kF32, {6, 5}), bias = g.input(kF32, {6});

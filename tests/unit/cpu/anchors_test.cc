@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // oneDNN anchors against plain loops in double: strides, broadcasts, groups, dilation, transposed and channels_last forms, every
-// epilogue, packed and plain weights, LSTM and GRU. Operands sit in buffers of random floats.
+// epilogue, packed and plain weights, groups of rows, LSTM and GRU. Operands sit in buffers of random floats.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "cpu/device.h"
 #include "cpu/packed_weights.h"
@@ -68,12 +71,44 @@ struct Bench {
     return buffers[t.buffer][static_cast<size_t>(i)];
   }
 
+  TensorDesc whole_numbers(const std::vector<int64_t>& values, uint8_t dtype) {
+    TensorDesc t;
+    t.buffer = static_cast<uint32_t>(buffers.size());
+    t.dtype = dtype;
+    t.sizes = {static_cast<int64_t>(values.size())};
+    t.strides = {1};
+    t.offset = 1;
+    buffers.emplace_back(2 * (values.size() + 1));
+    set(t, values);
+    return t;
+  }
+  void set(const TensorDesc& t, const std::vector<int64_t>& values) {
+    char* to = reinterpret_cast<char*>(buffers[t.buffer].data());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto narrow = static_cast<int32_t>(values[i]);
+      if (t.dtype == kDType_i64) std::memcpy(to + 8 * (i + 1), &values[i], 8);
+      else std::memcpy(to + 4 * (i + 1), &narrow, 4);
+    }
+  }
+
   static krn_code KRN_CALL open(krn_host* host, uint64_t, uint32_t id, krn_tensor* out, krn_err*) {
     auto* self = reinterpret_cast<Bench*>(host);
     if (!self->has_weights) return KRN_STATUS_unsupported;
     out->data = self->buffers[id].data();
     return KRN_STATUS_ok;
   }
+
+  // Slices of [0, n) on threads of their own.
+  static void KRN_CALL parallel_for(krn_host* host, int64_t n, int64_t grain, void(KRN_CALL* fn)(void*, int64_t, int64_t, int32_t), void* ctx) {
+    const auto* self = reinterpret_cast<const Bench*>(host);
+    const int64_t parts = std::min<int64_t>(self->num_threads, std::max<int64_t>(n / std::max<int64_t>(grain, 1), 1));
+    std::vector<std::thread> threads;
+    for (int64_t i = 0; i < parts; ++i)
+      threads.emplace_back([=] { fn(ctx, n * i / parts, n * (i + 1) / parts, static_cast<int32_t>(i)); });
+    for (std::thread& each : threads) each.join();
+  }
+  static int32_t KRN_CALL count_threads(krn_host* host) { return reinterpret_cast<const Bench*>(host)->num_threads; }
+  int num_threads = 1;
 
   krn_code run(const AnchorDesc& a, std::string* description = nullptr) {
     krn_host_consts consts{};
@@ -83,8 +118,8 @@ struct Bench {
     context.consts = &consts;
     context.host = reinterpret_cast<krn_host*>(this);
     std::string why;
-    EXPECT_TRUE(vendor_takes(a, false, why)) << why;
-    auto step = make_vendor_step(a, context);
+    EXPECT_TRUE(vendor_takes(a, false, why, num_threads)) << why;
+    auto step = make_vendor_step(a, context, num_threads);
     if (description) *description = step->describe();
     std::vector<char> workspace(static_cast<size_t>(step->workspace_bytes()) + 64);
     std::vector<void*> table;
@@ -93,7 +128,13 @@ struct Bench {
     step->set_workspace(static_cast<uint32_t>(buffers.size()));
     codegen::RunContext run;
     run.buffers = table.data();
-    return step->run(run);
+    krn_host_threads threads{};
+    threads.parallel_for = parallel_for;
+    threads.num_threads = count_threads;
+    run.threads = &threads;
+    run.host = context.host;
+    const krn_code first = step->run(run);
+    return first == KRN_STATUS_ok ? step->run(run) : first;  // again, with the arguments that the first run left
   }
 };
 
@@ -181,6 +222,96 @@ TEST(Anchors, MatmulStridedBroadcastTransposed) {
     out.back() = c.y.back();
     a.results = {b.tensor(out)};
     check(b, a, c.name, [&](const Dims& i) { return matmul_at(b, a, i); });
+  }
+}
+
+AnchorDesc grouped(Bench& b, int64_t rows, int64_t depth, int64_t columns, const std::vector<int64_t>& ends, bool constant, bool transposed,
+                   uint8_t dtype) {
+  const auto groups = static_cast<int64_t>(ends.size());
+  AnchorDesc a;
+  a.op = kOp_grouped_matmul;
+  const Dims strides = transposed ? Dims{depth * columns, 1, depth} : Dims{};
+  a.operands = {b.tensor({rows, depth}), b.tensor({groups, depth, columns}, strides, constant), b.whole_numbers(ends, dtype)};
+  a.results = {b.tensor({rows, columns})};
+  return a;
+}
+
+double grouped_at(Bench& b, const AnchorDesc& a, const std::vector<int64_t>& ends, const Dims& i) {
+  const int64_t group = std::upper_bound(ends.begin(), ends.end(), i[0]) - ends.begin();
+  double sum = 0;
+  for (int64_t k = 0; k < a.operands[0].sizes[1] && group < static_cast<int64_t>(ends.size()); ++k)
+    sum += static_cast<double>(b.at(a.operands[0], {i[0], k})) * b.at(a.operands[1], {group, k, i[1]});
+  return sum;
+}
+
+// Groups of every number of rows, without any and with all, in one thread and in several, that share columns, rows or both.
+TEST(Anchors, ProductsOfGroups) {
+  std::mt19937 random(7);
+  const auto drawn = [&](int64_t rows, int64_t groups, bool all) {
+    std::vector<int64_t> ends;
+    for (int64_t i = 0; i < groups; ++i) ends.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(rows + 1)));
+    std::sort(ends.begin(), ends.end());
+    if (all) ends.back() = rows;
+    return ends;
+  };
+  for (int64_t rows : {1, 2, 5, 9, 33, 65, 150})
+    for (const auto& [depth, columns] : {std::pair<int64_t, int64_t>{24, 16}, {7, 5}, {32, 256}, {1, 3}, {16, 1}})
+      for (int form = 0; form < 8; ++form) {
+        const bool constant = form & 1, transposed = form & 2;
+        const int64_t groups = form & 4 ? 7 : 2;
+        Bench b;
+        b.num_threads = 1 + form % 3;
+        const std::vector<int64_t> ends = drawn(rows, groups, form % 3 != 0);
+        AnchorDesc a = grouped(b, rows, depth, columns, ends, constant, transposed, form % 2 ? kDType_i64 : kDType_i32);
+        check(b, a, "rows " + std::to_string(rows) + ", form " + std::to_string(form), [&](const Dims& i) { return grouped_at(b, a, ends, i); });
+        if (HasFatalFailure()) return;
+      }
+  // Each number of rows alone in the middle, and all rows in one group.
+  for (int64_t count = 0; count <= 70; ++count)
+    for (bool alone : {false, true}) {
+      Bench b;
+      b.num_threads = 2;
+      const std::vector<int64_t> ends = alone ? std::vector<int64_t>{0, count, count} : std::vector<int64_t>{3, 3 + count, 75};
+      AnchorDesc a = grouped(b, alone ? std::max<int64_t>(count, 1) : 75, 16, 48, ends, true, true, kDType_i32);
+      check(b, a, "a group of " + std::to_string(count), [&](const Dims& i) { return grouped_at(b, a, ends, i); });
+      if (HasFatalFailure()) return;
+    }
+}
+
+TEST(Anchors, ProductsOfGroupsWhoseOperandsLieApart) {
+  const std::vector<int64_t> ends{2, 2, 20, 31};
+  Bench b;
+  b.num_threads = 2;
+  AnchorDesc a = grouped(b, 33, 24, 32, ends, false, false, kDType_i32);
+  a.operands[0] = b.tensor({33, 24}, {40, 1});                // part of wider rows
+  a.operands[1] = b.tensor({4, 24, 32}, {0, 32, 1});          // one weight for all
+  a.results[0] = b.tensor({33, 32}, {50, 1});
+  check(b, a, "apart", [&](const Dims& i) { return grouped_at(b, a, ends, i); });
+  a.operands[0] = b.tensor({33, 24}, {1, 33});
+  check(b, a, "columns of x", [&](const Dims& i) { return grouped_at(b, a, ends, i); });
+  std::string why;
+  AnchorDesc refused = a;
+  refused.results[0] = b.tensor({33, 32}, {1, 33});
+  EXPECT_FALSE(vendor_takes(refused, false, why));
+  refused = a;
+  refused.operands[0].strides = {0, 1};
+  EXPECT_FALSE(vendor_takes(refused, false, why));
+  refused = a;
+  refused.operands[2].dtype = kDType_i8;
+  EXPECT_FALSE(vendor_takes(refused, false, why));
+  EXPECT_NE(why.find("narrow"), std::string::npos) << why;
+}
+
+// Eager answers where the ends are none.
+TEST(Anchors, EndsThatDoNotAscendEndTheRun) {
+  for (uint8_t dtype : {kDType_i32, kDType_i64}) {
+    Bench b;
+    const AnchorDesc a = grouped(b, 9, 8, 16, {3, 5, 9}, true, true, dtype);
+    EXPECT_EQ(b.run(a), KRN_STATUS_ok);
+    for (const std::vector<int64_t>& ends : {std::vector<int64_t>{3, 2, 9}, {3, 5, 10}, {-1, 5, 9}, {3, 5, 4}}) {
+      b.set(a.operands[2], ends);
+      EXPECT_EQ(b.run(a), KRN_STATUS_invalid_input) << ends[0] << ' ' << ends[1] << ' ' << ends[2];
+    }
   }
 }
 

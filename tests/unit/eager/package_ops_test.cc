@@ -55,6 +55,22 @@ INSTANTIATE_TEST_SUITE_P(Models, PackageOps,
                          ::testing::Values("grouped_mm", "nms", "roi_align", "scatter", "quantized"),
                          [](const auto& info) { return std::string(info.param); });
 
+// LibTorch's own has no form in fp64; the referee has one, and is as near to it as bf16 is.
+TEST(GroupedProduct, RunsInFp64) {
+  LoadedModel loaded("grouped_product", "packages");
+  ASSERT_NE(loaded.model, nullptr);
+  auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});
+  ASSERT_TRUE(program.ok()) << program.status().text();
+  auto referee = (*program)->referee(loaded.inputs(), {}, 1);
+  ASSERT_TRUE(referee.ok()) << referee.status().text();
+  EXPECT_TRUE(referee->own_dtype.empty());
+  const TensorRef wanted = loaded.expected(0, 0);
+  ASSERT_EQ(sizes_of(*referee->outputs[0][0]), sizes_of(*wanted));
+  const double error = loaded.largest_difference(referee->outputs[0][0], wanted);
+  EXPECT_LE(error, 0x1p-6 * largest(loaded, wanted));
+  EXPECT_GT(error, 0) << "else it was computed in bf16";
+}
+
 TEST(UnknownOperator, IsRefusedWithTheLibraryThatHasIt) {
   const auto text = [](const char* target) { return find_operator(target).status().text(); };
   EXPECT_EQ(text("torch.ops.torchvision.deform_conv2d.default"),

@@ -8,6 +8,7 @@
 
 #include "core/eager/program/program.h"
 #include "core/eager/rows/graph_calls.h"
+#include "core/ops/aten.h"
 #include "tests/unit/eager/loaded_model.h"
 
 namespace keirin {
@@ -105,20 +106,22 @@ TEST(Importer, KnowsWhatStaysOpaque) {
   }
 }
 
-// A value knows nothing of the storage around it: the run says whether there is any.
-// A host looks where the rows of each expert end; a device, which nobody asks, multiplies all rows with all experts.
-TEST(Importer, WhatReadsItsDataOnTheHostStaysWholeThereAndIsPartsOnADevice) {
-  const LoadedModel loaded("grouped_mm", "packages");
-  const auto wholes = [&](Device device) {
-    auto captured = import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()), device);
-    EXPECT_TRUE(captured.ok()) << captured.status().text();
-    return captured.ok() ? captured->whys : std::vector<std::string>{};
-  };
-  const std::string why = "on the CPU it computes only what its data asks for";
-  EXPECT_EQ(wholes({Device::kCpu, 0}), (std::vector<std::string>{why, why}));
-  EXPECT_TRUE(wholes({Device::kCuda, 0}).empty());
+// transformers' own operator, by its name in Python and by that of our stand-in.
+TEST(Importer, ProductsOfExpertsRowsAreRowsOfTheTable) {
+  for (const char* model : {"grouped_mm", "grouped_product"})
+    for (Device device : {Device{Device::kCpu, 0}, Device{Device::kCuda, 0}}) {
+      const LoadedModel loaded(model, "packages");
+      const auto captured = import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()), device);
+      ASSERT_TRUE(captured.ok()) << captured.status().text();
+      EXPECT_TRUE(captured->whys.empty());
+      size_t products = 0;
+      for (const Op& op : captured->graph.ops) products += op.code == OpCode::k_grouped_matmul;
+      EXPECT_EQ(products, 2u) << model;
+    }
+  EXPECT_TRUE(knows_aten_op("transformers::grouped_mm_fallback"));
 }
 
+// A value knows nothing of the storage around it: the run says whether there is any.
 TEST(Importer, AnExplicitOffsetIsReadOnlyWhereTheOperandIsItsWholeStorage) {
   LoadedModel loaded("strided");
   const auto program = EagerProgram::make(loaded.model->program, loaded.weights, {});

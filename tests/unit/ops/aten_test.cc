@@ -294,6 +294,30 @@ TEST(Aten, ListsOfTensorsAreCarriedIfOneOfThemIs) {
   }
 }
 
+// LibTorch's product of groups: of rows, as they are stored, and nothing else.
+TEST(Aten, ProductsOfGroupsOfRows) {
+  const auto fill = [](Call& c, Dims x, Dims w, bool ends) {
+    c.tensor("self", DType::k_f32, std::move(x)).tensor("mat2", DType::k_f32, std::move(w));
+    if (ends) c.tensor("offs", DType::k_i32, {3});
+  };
+  Call plain, same, bias, wide, batches, matrices;
+  fill(plain, {5, 4}, {3, 4, 8}, true);
+  EXPECT_EQ(plain.rows("aten::_grouped_mm"), "grouped_matmul") << plain.why;
+  fill(same, {5, 4}, {3, 4, 8}, true);
+  same.with("bias", AtenArg::None{}).with("out_dtype", DType::k_f32);
+  EXPECT_EQ(same.rows("aten::_grouped_mm"), "grouped_matmul") << same.why;
+  fill(batches, {3, 5, 4}, {3, 4, 8}, false);
+  expect_opaque(batches, "aten::_grouped_mm", "other than rows");
+  fill(matrices, {5, 4}, {4, 8}, true);
+  expect_opaque(matrices, "aten::_grouped_mm", "other than rows");
+  fill(bias, {5, 4}, {3, 4, 8}, true);
+  bias.tensor("bias", DType::k_f32, {3, 8});
+  expect_opaque(bias, "aten::_grouped_mm", "with a bias");
+  fill(wide, {5, 4}, {3, 4, 8}, true);
+  wide.with("out_dtype", DType::k_f64);
+  expect_opaque(wide, "aten::_grouped_mm", "another dtype");
+}
+
 TEST(Aten, UnboundArgumentsAreAnError) {
   Call c;
   auto r = c.lower("aten::relu");

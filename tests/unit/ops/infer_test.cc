@@ -212,6 +212,23 @@ TEST(Infer, BagsOfAnyRanksAndDtypes) {
   EXPECT_EQ(good, 2 + 2 * 2);
 }
 
+// Ranks, dtypes and sizes of the three operands of a product of groups, each wrong by itself.
+TEST(Infer, ProductsOfGroups) {
+  const auto type_of = [](Dims x, Dims w, Dims ends, DType dtype = DType::k_f32, DType weight = DType::k_f32, DType end = DType::k_i32) {
+    return one(OpCode::k_grouped_matmul, {typed(dtype, std::move(x)), typed(weight, std::move(w)), typed(end, std::move(ends))});
+  };
+  EXPECT_TYPE(type_of({7, 5}, {3, 5, 4}, {3}), DType::k_f32, ({7, 4}), ({4, 1}));
+  EXPECT_TYPE(type_of({0, 5}, {3, 5, 4}, {3}, DType::k_bf16, DType::k_bf16, DType::k_i64), DType::k_bf16, ({0, 4}), ({4, 1}));
+  EXPECT_REFUSED(type_of({7, 5}, {3, 4, 5}, {3}), "does not fit weights");
+  EXPECT_REFUSED(type_of({7, 5}, {5, 4}, {5}), "does not fit weights");
+  EXPECT_REFUSED(type_of({1, 7, 5}, {3, 5, 4}, {3}), "does not fit weights");
+  EXPECT_REFUSED(type_of({7, 5}, {3, 5, 4}, {4}), "not one integer for each");
+  EXPECT_REFUSED(type_of({7, 5}, {3, 5, 4}, {3, 1}), "not one integer for each");
+  EXPECT_REFUSED(type_of({7, 5}, {3, 5, 4}, {3}, DType::k_f32, DType::k_f32, DType::k_f32), "not one integer for each");
+  EXPECT_REFUSED(type_of({7, 5}, {3, 5, 4}, {3}, DType::k_f32, DType::k_bf16), "differ in dtype");
+  EXPECT_REFUSED(type_of({7, 5}, {3, 5, 4}, {3}, DType::k_i32, DType::k_i32), "does not take");
+}
+
 // A list that names an axis too few or too many, and numbers out of range, one at a time.
 TEST(Infer, WindowsNameEachAxisAndStayInRange) {
   const AttrKey lists[] = {AttrKey::k_stride, AttrKey::k_padding, AttrKey::k_dilation, AttrKey::k_output_padding};

@@ -43,6 +43,11 @@ TEST(Work, OfContractions) {
     d.op(OpCode::k_linear, {d.input(f32({2, 3, 5})), d.weight(f32({7, 5}))});
     EXPECT_EQ(d.flops(), 2 * 2 * 3 * 5 * 7);
   }
+  {
+    Drawn d;
+    d.op(OpCode::k_grouped_matmul, {d.input(f32({9, 5})), d.weight(f32({4, 5, 7})), d.input(typed(DType::k_i32, {4}))});
+    EXPECT_EQ(d.flops(), 2 * 9 * 5 * 7) << "a row meets one of the weights";
+  }
   const auto conv = [](bool transposed, Dims x, Dims w, int64_t groups) {
     Drawn d;
     d.op(OpCode::k_conv, {d.input(f32(std::move(x))), d.weight(f32(std::move(w)))},

@@ -329,6 +329,19 @@ TEST(PadSafety, ProductsAlongRowsAndNotOverPaddedOnes) {
   expect_safe(linear, linear.op(OpCode::k_linear, {linear.input(DType::k_f32, {2, -1, 3}), linear.input(DType::k_f32, {4, 3}), kNone}));
 }
 
+TEST(PadSafety, ProductsOfGroupsAlongRows) {
+  const auto product = [](Two& two, const Dims& x, const Dims& weights) {
+    const ValueId ends = two.sized(OpCode::k_iota, {}, {3},
+                                   {{K::k_dtype, static_cast<int64_t>(DType::k_i64)}, {K::k_start, int64_t{0}}, {K::k_step, int64_t{2}}});
+    const ValueId rows = two.input(DType::k_f32, x), w = two.input(DType::k_f32, weights);
+    return two.op(OpCode::k_grouped_matmul, {rows, w, ends});
+  };
+  Two rows, summed, columns;
+  expect_safe(rows, product(rows, {-1, 3}, {3, 3, 2}));
+  expect_unsafe(summed, product(summed, {5, -1}, {3, -1, 2}), "grouped_matmul");
+  expect_unsafe(columns, product(columns, {5, 3}, {3, 3, -1}), "grouped_matmul");
+}
+
 TEST(PadSafety, WindowsOverRowsAndNotAlongThem) {
   const Attrs conv{{K::k_stride, Dims{1}},    {K::k_padding, Dims{1}},  {K::k_dilation, Dims{1}},
                    {K::k_groups, int64_t{1}}, {K::k_transposed, false}, {K::k_output_padding, Dims{0}}};

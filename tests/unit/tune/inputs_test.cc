@@ -147,6 +147,35 @@ TEST(Inputs, OffsetsOfABagAscend) {
   }
 }
 
+// The ends of groups ascend to the number of rows; counts that are summed to such are as small as that takes.
+TEST(Inputs, EndsOfGroupsAscend) {
+  for (const bool summed : {false, true}) {
+    Builder b;
+    const ValueId given = b.input(DType::k_i32, {5});
+    const ValueId ends =
+        summed ? b.op(OpCode::k_cumsum, {given}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_i32, {5})) : given;
+    b.op(OpCode::k_grouped_matmul, {b.constant(DType::k_f32, {40, 3}), b.constant(DType::k_f32, {5, 3, 2}), ends}, {},
+         type(DType::k_f32, {40, 2}));
+    test::HeapServices services;
+    bool any = false;
+    for (uint32_t set = 0; set < 5; ++set) {
+      InputOptions options;
+      options.set = set;
+      const auto tensors = make_inputs(b.graph, services, options);
+      ASSERT_TRUE(tensors.ok());
+      std::vector<int32_t> at = read<int32_t>((*tensors)[0]);
+      if (!summed) EXPECT_EQ(at, (std::vector<int32_t>{0, 10, 20, 30, 40}));
+      for (size_t i = 0; i < at.size(); ++i) {
+        EXPECT_GE(at[i], 0);
+        if (summed && i > 0) at[i] += at[i - 1];
+      }
+      EXPECT_LE(at.back(), 40);
+      any = any || at.back() > 0;
+    }
+    EXPECT_TRUE(any);
+  }
+}
+
 TEST(Inputs, MasksHoldBothValues) {
   Builder b;
   const ValueId mask = b.input(DType::k_bool, {3}), attention = b.input(DType::k_i64, {2, 4});
