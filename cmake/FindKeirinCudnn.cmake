@@ -6,8 +6,8 @@ if(NOT _deps)
   set(_deps "$ENV{HOME}/.cache/keirin")
 endif()
 file(GLOB _cudnn "${KEIRIN_TORCH_ROOT}/../nvidia/cudnn" "${_deps}/cudnn*/nvidia/cudnn"
-     "${_deps}/cudnn*/lib/python3*/site-packages/nvidia/cudnn")
-file(GLOB _frontend "${_deps}/cudnn-frontend-1.*")
+     "${_deps}/cudnn*/lib/python3*/site-packages/nvidia/cudnn" "${_deps}/python-3*/lib/python3*/site-packages/nvidia/cudnn")
+file(GLOB _frontend "${_deps}/cudnn-frontend-1.*" "${_deps}/cuda-headers/lib/python3*/site-packages")
 get_filename_component(_beside_torch "${KEIRIN_TORCH_ROOT}" DIRECTORY)  # where its wheel puts the folder include; a GLOB never finds ".."
 find_path(KEIRIN_CUDNN_INCLUDE cudnn.h HINTS ${_cudnn} /usr/local/cuda PATH_SUFFIXES include)
 find_path(KEIRIN_CUDNN_FRONTEND_INCLUDE cudnn_frontend/graph_interface.h HINTS "$ENV{KEIRIN_CUDNN_FRONTEND}" ${_frontend} ${_beside_torch}

@@ -186,7 +186,7 @@ def gradients(model: torch.nn.Module, call: Callable[..., Any], args: Any, kwarg
     model.zero_grad(set_to_none=True)
     torch.manual_seed(0)
     outputs = [each for each in floats_of(call(*args, **kwargs)) if each.requires_grad]
-    sum((out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)).mean() for out in outputs).backward()
+    sum((out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype, device=out.device).view_as(out)).mean() for out in outputs).backward()
     found = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
     return [grad for _, grad in found], [f"gradient of {name}" for name, _ in found]
 

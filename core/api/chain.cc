@@ -548,7 +548,7 @@ class Chain::Choosing {
     chain.eager_error = eager.eager_error = eager.max_error = judgement.eager_error;
     if (judgement.right) return {};
     // Or as far from fp64 as roundings alone may take it, where a ranking or a limit makes much of little.
-    const Result<std::vector<Movement>> moved = trials.movements(d_.inputs, referee);
+    const Result<std::vector<Movement>> moved = trials.movements(d_.inputs, referee, theirs.numbers);
     if (judging.strict || !moved.ok()) return wrong(judgement.reason);
     KRN_TRY_LET(const std::string why, unexplained(referee, ours.numbers, *moved, d_.services));
     return why.empty() ? Status() : wrong(judgement.reason + "; " + why);

@@ -116,6 +116,11 @@ Result<Tensors> in_fp64(Deciding& d, const Graph& graph, const Tensors& inputs) 
   return evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64});
 }
 
+std::string name_of(const Graph& graph, OpId id) {
+  const Op& op = graph.ops[id];
+  return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin + ")");
+}
+
 // Which ops of one wrong region make it wrong.
 class Search {
  public:
@@ -179,7 +184,7 @@ class Search {
   // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
   Result<bool> narrow(const std::vector<OpId>& ops, const std::string& why) {
     if (ops.size() == 1) {
-      add({judged_hash(graph_, ops[0], d_.session), name_of(ops[0]) + ": " + why, may_round(d_.session, graph_, ops[0])});
+      add({judged_hash(graph_, ops[0], d_.session), name_of(graph_, ops[0]) + ": " + why, may_round(d_.session, graph_, ops[0])});
       return true;
     }
     const std::vector<OpId> first(ops.begin(), ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2));
@@ -197,10 +202,10 @@ class Search {
     // Wrong together, and so they are with more around them: a plan begins with the largest part.
     const size_t found = found_.size();
     for (OpId op : ops)
-      if (may_round(d_.session, graph_, op)) add({judged_hash(graph_, op, d_.session), name_of(op) + " with others: " + why, true});
+      if (may_round(d_.session, graph_, op)) add({judged_hash(graph_, op, d_.session), name_of(graph_, op) + " with others: " + why, true});
     if (found_.size() > found) return false;
     const std::string range =
-        std::to_string(ops.size()) + " operators together, from " + name_of(ops.front()) + " to " + name_of(ops.back());
+        std::to_string(ops.size()) + " operators together, from " + name_of(graph_, ops.front()) + " to " + name_of(graph_, ops.back());
     add({judged_hash(part_of(ops).graph, d_.session), found_.size() == before ? range + ": " + why : std::string()});
     return false;
   }
@@ -209,11 +214,6 @@ class Search {
     for (const Culprit& known : found_)
       if (known.hash == culprit.hash) return;
     found_.push_back(std::move(culprit));
-  }
-
-  std::string name_of(OpId id) const {
-    const Op& op = graph_.ops[id];
-    return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin + ")");
   }
 
   Deciding& d_;
@@ -282,6 +282,26 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
   return verdicts;
 }
 
+// Whether there was an operator of the plan whose operands may be rounded, which now are not.
+static bool keep_all_precise(Deciding& d, Candidate& candidate) {
+  const Graph& graph = d.prepared->graph;
+  PluginDevice& device = *candidate.built.choice.device;
+  const size_t known = device.known_wrong().size();
+  std::string names;
+  for (OpId op = 0; op < graph.ops.size(); ++op) {
+    if (!may_round(d.session, graph, op)) continue;
+    const std::string name = name_of(graph, op);
+    device.judged_wrong(judged_hash(graph, op, d.session), "answered wrong: " + name + " with its operands rounded, where eager does not");
+    if (device.known_wrong().size() - known <= 3) names += (names.empty() ? "" : ", ") + name;
+  }
+  const size_t fresh = device.known_wrong().size() - known;
+  if (fresh == 0) return false;
+  d.report.reasons.push_back(candidate.built.name + ": eager does not round the operands of its products here, and " +
+                             candidate.built.plugin + " did: " + names + (fresh > 3 ? ", ..." : "") +
+                             "; they are not rounded any more (`keirin cache forgive` lets it try again)");
+  return true;
+}
+
 bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
   const double end = now_s() + kMostSeconds;
   const std::string name = candidate.built.name;
@@ -331,6 +351,12 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
                                    (culprit.rounds ? "; its operands are not rounded any more" : "; it is left out of the plan") +
                                    " (`keirin cache forgive` lets it try again)");
       }
+    }
+    // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
+    // the model's own it does not (patches of an image).
+    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate)) {
+      if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
+      return true;
     }
     if (!wrong) {
       if (num_halved > 0)

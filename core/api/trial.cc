@@ -203,12 +203,12 @@ Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& ro
   return answer;
 }
 
-Result<std::vector<Movement>> Trials::movements(const Tensors& inputs, const Tensors& referee) {
-  const bool tf32 = allows_tf32(s_.device);
-  return keirin::movements(referee, s_.runtime.tensors(), [&](uint32_t seed) -> Result<Tensors> {
-    KRN_TRY_LET(RefereeAnswer answer, this->referee(inputs, {seed, tf32}));
-    return std::move(answer.numbers);
-  });
+Result<std::vector<Movement>> Trials::movements(const Tensors& inputs, const Tensors& referee, const Tensors& eager, double sums) {
+  return movements_like(referee, eager, s_.runtime.tensors(), allows_tf32(s_.device), sums,
+                        [&](uint32_t seed, bool tf32) -> Result<Tensors> {
+                          KRN_TRY_LET(RefereeAnswer answer, this->referee(inputs, {seed, tf32}));
+                          return std::move(answer.numbers);
+                        });
 }
 
 Tensors Trials::contents(const Tensors& inputs) const {

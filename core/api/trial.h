@@ -93,8 +93,9 @@ class Trials {
   // One call on inputs that may be written, and that it is expected to refuse: whether it does. State is put back.
   Status attempt(const CallFn& call, const std::vector<TensorRef>& own);
   Result<RefereeAnswer> referee(const std::vector<TensorRef>& inputs, const Roundings& roundings = {});
-  // How far its numbers move where every operator rounds.
-  Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee);
+  // How far its numbers move where every operator rounds, no more than eager's do (movements_like).
+  Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee,
+                                          const std::vector<TensorRef>& eager, double sums = 1);
   // What the inputs and weights at the end of the list held before the calls.
   std::vector<TensorRef> contents(const std::vector<TensorRef>& inputs) const;
   // What each number is called, for a model of so many outputs.

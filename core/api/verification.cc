@@ -82,7 +82,7 @@ Status verify_capture(Deciding& d, const Tensors& inputs, const RefereeAnswer& r
   if (difference.empty()) return {};
   // What is left where terms cancel (the gradient of a bias in front of a batch norm) is small beside them, and all of it is their
   // roundings. It moves with them: by so much in the model's own dtypes, by 2^-29 of that in fp64, more where long sums round on the way.
-  KRN_TRY_LET(const std::vector<Movement> moved, d.trials.movements(inputs, referee.numbers));
+  KRN_TRY_LET(const std::vector<Movement> moved, d.trials.movements(inputs, referee.numbers, referee.numbers));
   std::vector<Movement> in_double(theirs.size());
   for (size_t i = 0; i < theirs.size(); ++i)
     if (answer[i] != SIZE_MAX) in_double[i].largest = moved[answer[i]].largest * 0x1p-20;
@@ -151,10 +151,10 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
   std::optional<std::vector<Movement>> moved;  // asked for only where something is far from fp64
   const auto why_unexplained = [&](const Tensors& numbers) -> std::string {
     if (!moved) {
-      Result<std::vector<Movement>> found = d.trials.movements(inputs, referee);
+      Result<std::vector<Movement>> found =
+          d.trials.movements(inputs, referee, eager.numbers, roundings_of_sums(d.prepared->captured.graph));
       if (!found.ok()) return found.status().message().what;
       moved = std::move(*found);
-      for (Movement& each : *moved) each.largest *= roundings_of_sums(d.prepared->captured.graph);
     }
     const Result<std::string> why = unexplained(referee, numbers, *moved, d.services);
     return why.ok() ? *why : why.status().message().what;
@@ -301,12 +301,13 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
     const JudgeOptions judging = judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget);
     auto judgement = judge(referee->outputs[0], *eager, outputs, services, judging);
     if (!judgement.ok() || judgement->right) return {};
-    const auto with_errors = [&](uint32_t seed) -> Result<Tensors> {
-      KRN_TRY_LET(EagerProgram::RefereeRun run, s.eager->referee(inputs, {}, 1, {seed, allows_tf32(s.device)}));
+    const auto with_errors = [&](uint32_t seed, bool tf32) -> Result<Tensors> {
+      KRN_TRY_LET(EagerProgram::RefereeRun run, s.eager->referee(inputs, {}, 1, {seed, tf32}));
       return std::move(run.outputs[0]);
     };
     if (only_numbers_differ(*judgement, judging)) {
-      const auto moved = movements(referee->outputs[0], services, with_errors);
+      const auto moved = movements_like(referee->outputs[0], *eager, services, allows_tf32(s.device),
+                                        roundings_of_sums(prepared->captured.graph), with_errors);
       const auto why = moved.ok() ? unexplained(referee->outputs[0], outputs, *moved, services) : Result<std::string>(moved.status());
       if (why.ok() && why->empty()) return {};
     }

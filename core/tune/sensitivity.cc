@@ -48,6 +48,19 @@ Result<std::vector<Movement>> movements(std::span<const TensorRef> referee, Tens
   return out;
 }
 
+Result<std::vector<Movement>> movements_like(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
+                                             bool may_round, double sums,
+                                             const std::function<Result<std::vector<TensorRef>>(uint32_t seed, bool tf32)>& run) {
+  for (const bool tf32 : {false, true}) {
+    KRN_TRY_LET(std::vector<Movement> moved, movements(referee, services, [&](uint32_t seed) { return run(seed, tf32); }));
+    for (Movement& each : moved) each.largest *= sums;
+    if (tf32 || !may_round) return moved;
+    KRN_TRY_LET(const std::string why, unexplained(referee, eager, moved, services));
+    if (why.empty()) return moved;
+  }
+  return Status(Code::k_internal, "unreachable");
+}
+
 Result<std::string> unexplained(std::span<const TensorRef> referee, std::span<const TensorRef> other,
                                 std::span<const Movement> moved, TensorServices& services) {
   for (size_t i = 0; i < referee.size() && i < other.size(); ++i) {

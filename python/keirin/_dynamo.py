@@ -48,6 +48,12 @@ class _Program:
         self._copy(gm, graph, examples)
         self.bytes = self._export(torch.fx.GraphModule(gm, graph), examples)
 
+    def let_weights_vary(self) -> None:
+        """From now on they are inputs like others, as they are to the file."""
+        self.roles = [("input", 0) if kind == "weight" else (kind, number) for kind, number in self.roles]
+        self.inputs = sorted(self.inputs + self.weights)
+        self.weights, self.names = [], []
+
     def _copy(self, gm: torch.fx.GraphModule, graph: torch.fx.Graph, examples: list[Any]) -> None:
         copies: dict[torch.fx.Node, Any] = {}
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
@@ -161,6 +167,7 @@ class Graph:
         self._bindings: list[_deciding.Decider] = []
         self._handle: Any = None
         self._bound: list[tuple[int, int]] | None = None
+        self._moved = False  # its weights were other tensors once
         _graphs.add(self)
         try:
             self._refuse(examples)
@@ -218,7 +225,16 @@ class Graph:
                 state = set((decider.effects or {}).get("written_weights", ()))
                 changed = any(a[0] != b[0] or (a[1] != b[1] and name not in state)
                               for a, b, name in zip(bound, self._bound, self._program.names))
-                if changed:
+                elsewhere = any(a[0] != b[0] for a, b in zip(bound, self._bound))
+                if elsewhere and self._moved:
+                    # Several modules of one code, as the layers of a model around a graph break, call one graph in turns.
+                    self._program.let_weights_vary()
+                    self._handle.set_roles(self._program.roles)
+                    weights = []
+                    self._bind(weights, device_word(device_of(list(args))))
+                    decider = self._bindings[-1]
+                elif changed:
+                    self._moved |= elsewhere
                     if len(self._bindings) > _MOST_REBINDINGS:
                         decider._because(f"its weights changed {_MOST_REBINDINGS} times after they were compiled")
                         return

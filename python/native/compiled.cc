@@ -33,10 +33,16 @@ PyMethodDef call_method = {"keirin_graph", reinterpret_cast<PyCFunction>(reinter
 
 }  // namespace
 
-Compiled::Compiled(std::vector<Role> roles, std::vector<Output> outputs, PyObject* slow)
-    : roles_(std::move(roles)), outputs_(std::move(outputs)), slow_(slow) {
+Compiled::Compiled(std::vector<Role> roles, std::vector<Output> outputs, PyObject* slow) : outputs_(std::move(outputs)), slow_(slow) {
   Py_INCREF(slow_);
   for (const Output& output : outputs_) Py_XINCREF(output.object);
+  set_roles(std::move(roles));
+}
+
+void Compiled::set_roles(std::vector<Role> roles) {
+  uninstall();
+  roles_ = std::move(roles);
+  num_inputs_ = 0;
   for (const Role& role : roles_) num_inputs_ += role.kind == Role::kInput;
 }
 

@@ -43,6 +43,8 @@ class Compiled {
   void install(std::shared_ptr<Model> model, const std::vector<at::Tensor>& weights, const std::vector<bool>& state,
                std::vector<size_t> written);
   void uninstall() { model_.reset(); }
+  // Uninstalls, too: what is installed next is of these.
+  void set_roles(std::vector<Role> roles);
   // A new reference to a tuple, or null with a Python error. Releases the lock while the model runs.
   PyObject* call(PyObject* const* arguments, Py_ssize_t count);
   uint64_t answered() const { return answered_; }

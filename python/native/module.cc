@@ -145,6 +145,21 @@ py::list rows() {
   return out;
 }
 
+// (kind, number) by argument; kinds as in compiled.h, by name.
+using NamedRoles = std::vector<std::pair<std::string, int64_t>>;
+
+std::vector<Role> roles_of(const NamedRoles& roles) {
+  std::vector<Role> parsed;
+  for (const auto& [kind, number] : roles) {
+    const Role::Kind its = kind == "input"    ? Role::kInput
+                           : kind == "weight" ? Role::kWeight
+                           : kind == "number" ? Role::kNumber
+                                              : Role::kUnused;
+    parsed.push_back({its, number});
+  }
+  return parsed;
+}
+
 // Keeps a weak reference: the callable owns the Compiled, and who drops the callable drops the weights.
 class Handle {
  public:
@@ -157,6 +172,9 @@ class Handle {
   }
   void uninstall() {
     if (const auto compiled = compiled_.lock()) compiled->uninstall();
+  }
+  void set_roles(const NamedRoles& roles) {
+    if (const auto compiled = compiled_.lock()) compiled->set_roles(roles_of(roles));
   }
   uint64_t answered() const {
     const auto compiled = compiled_.lock();
@@ -179,19 +197,11 @@ std::vector<Output> outputs_of(const std::vector<std::tuple<std::string, size_t,
   return parsed;
 }
 
-// roles: (kind, number) by argument; outputs: (kind, index, object) by result. Kinds as in compiled.h, by name.
-std::pair<py::object, Handle> graph_callable(const std::vector<std::pair<std::string, int64_t>>& roles,
+// outputs: (kind, index, object) by result. Kinds as in compiled.h, by name.
+std::pair<py::object, Handle> graph_callable(const NamedRoles& roles,
                                              const std::vector<std::tuple<std::string, size_t, py::object>>& outputs,
                                              const py::object& slow) {
-  std::vector<Role> parsed_roles;
-  for (const auto& [kind, number] : roles) {
-    const Role::Kind parsed = kind == "input"    ? Role::kInput
-                              : kind == "weight" ? Role::kWeight
-                              : kind == "number" ? Role::kNumber
-                                                 : Role::kUnused;
-    parsed_roles.push_back({parsed, number});
-  }
-  auto compiled = std::make_shared<Compiled>(std::move(parsed_roles), outputs_of(outputs), slow.ptr());
+  auto compiled = std::make_shared<Compiled>(roles_of(roles), outputs_of(outputs), slow.ptr());
   Handle handle(compiled);
   PyObject* callable = callable_of(std::move(compiled));
   if (callable == nullptr) throw py::error_already_set();
@@ -314,6 +324,7 @@ PYBIND11_MODULE(_native, module) {
   py::class_<Handle>(module, "Handle")
       .def("install", &Handle::install)
       .def("uninstall", &Handle::uninstall)
+      .def("set_roles", &Handle::set_roles)
       .def_property_readonly("answered", &Handle::answered);
   module.def("load", &load);
   module.def("open_program", &open_program);

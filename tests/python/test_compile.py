@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(backend="keirin"): what is compiled, what stays eager, and that nothing is wrong on the way."""
+import copy
 import subprocess
 import sys
 import threading
@@ -79,6 +80,45 @@ def test_weights_are_not_copied_and_changes_are_seen(mlp):
         torch.testing.assert_close(fast(x), mlp(x))
         mlp.first.weight.data = torch.randn(32, 16)
         torch.testing.assert_close(fast(x), mlp(x))
+
+
+def test_layers_that_share_a_graph_are_compiled():
+    """Around a graph break Dynamo makes one graph of the code of all layers, which they call in turns, each with weights of its own."""
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 16)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            x = torch.nn.functional.gelu(self.inner(x)) + x
+            torch._dynamo.graph_break()
+            self.calls.add_(1)
+            return torch.tanh(x) * self.inner.weight.sum() + self.calls
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Layer() for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+    model = Layers().eval()
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(3, 16)
+            torch.testing.assert_close(fast(x), other(x))
+        before = answered()
+        for _ in range(3):
+            x = torch.randn(3, 16)
+            torch.testing.assert_close(fast(x), other(x))
+    for mine, its in zip(model.layers, other.layers):
+        assert torch.equal(mine.calls, its.calls)
+    assert answered() - before >= 3 * 4, keirin.explain()
 
 
 def test_writing_weights_puts_no_plugin_in_quarantine(mlp):

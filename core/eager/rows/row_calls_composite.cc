@@ -22,10 +22,15 @@ RowRun make_conv(const RowSite& site) {
   const Op& op = site.op;
   return [stride = op.ints(AttrKey::k_stride), padding = op.ints(AttrKey::k_padding),
           dilation = op.ints(AttrKey::k_dilation), output_padding = op.ints(AttrKey::k_output_padding),
-          groups = op.i(AttrKey::k_groups), transposed = op.b(AttrKey::k_transposed)](RowIn in, RowOut out) {
-    const Dims none(stride.size(), 0);
-    out[0] = at::convolution(*in[0], *in[1], optional(in, 2), stride, padding, dilation, transposed,
-                             output_padding.empty() ? none : output_padding, groups);
+          groups = op.i(AttrKey::k_groups), transposed = op.b(AttrKey::k_transposed), ieee = op.b(AttrKey::k_ieee)](RowIn in, RowOut out) {
+    const Dims none(stride.size(), 0), &extra = output_padding.empty() ? none : output_padding;
+    if (!ieee) {
+      out[0] = at::convolution(*in[0], *in[1], optional(in, 2), stride, padding, dilation, transposed, extra, groups);
+      return;
+    }
+    const at::Context& settings = at::globalContext();
+    out[0] = at::_convolution(*in[0], *in[1], optional(in, 2), stride, padding, dilation, transposed, extra, groups, settings.benchmarkCuDNN(),
+                              settings.deterministicCuDNN() || settings.deterministicAlgorithms(), settings.userEnabledCuDNN(), false);
   };
 }
 

@@ -52,6 +52,20 @@ TEST(Movements, ExplainNothingWhereNothingMoves) {
   EXPECT_NE(*unexplained(referee, Tensors{referee[0], make(DType::k_bool, {1, 1})}, *moved, services), "");
 }
 
+// A device that may round operands to TF32 may only where eager did.
+TEST(Movements, AreNoCoarserThanEagers) {
+  const Tensors referee{make(DType::k_f64, {1, 2})};
+  const auto run = [&](uint32_t, bool tf32) -> Result<Tensors> { return Tensors{make(DType::k_f64, {1, tf32 ? 2.5 : 2.001})}; };
+  const auto largest = [&](double eager, bool may_round, double sums) {
+    const auto moved = movements_like(referee, Tensors{make(DType::k_f32, {1, eager})}, services, may_round, sums, run);
+    return moved.ok() ? (*moved)[0].largest : -1;
+  };
+  EXPECT_NEAR(largest(2.002, true, 1), 0.001, 1e-6);
+  EXPECT_NEAR(largest(2.3, true, 1), 0.5, 1e-6) << "eager rounds as well";
+  EXPECT_NEAR(largest(2.3, false, 1), 0.001, 1e-6) << "nobody may";
+  EXPECT_NEAR(largest(2.3, true, 100), 0.1, 1e-6) << "a long sum explains it";
+}
+
 TEST(Movements, OfOtherSizesAreNone) {
   const Tensors referee{make(DType::k_f64, {1, 2})};
   EXPECT_FALSE(movements(referee, services, [](uint32_t) -> Result<Tensors> { return Tensors{make(DType::k_f64, {1})}; }).ok());
