@@ -88,7 +88,8 @@ int begin(void* recording, int device, int draws) {
     c10::cuda::device_synchronize();
     r->guard = std::make_unique<c10::cuda::CUDAStreamGuard>(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device)));
     // In the mode of a capture a generator throws where another thread draws, which then waits here. Nothing drawn, no mode.
-    const std::lock_guard lock(at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device)).mutex());
+    at::Generator generator = at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device));
+    const std::lock_guard lock(generator.mutex());
     r->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     if (!draws) r->graph.let_others_draw();
   });
