@@ -298,8 +298,8 @@ class Writer {
     const int passed = r_.add(kOp_ge, {coordinate(tests, 0), expand(reshape(ends, {1, groups}), tests)}, kDType_bool, tests);
     const int group = reduce(kOp_sum, cast(passed, kDType_i64), {1});
     const int none = constant_like(static_cast<double>(groups), group), last = constant_like(static_cast<double>(groups - 1), group);
-    const int some = r_.add(kOp_lt, {group, none}, kDType_bool, {rows});
     const int refused = expand(reshape(wrong, {1}), {rows});
+    const int some = r_.add(kOp_logical_or, {r_.add(kOp_lt, {group, none}, kDType_bool, {rows}), refused}, kDType_bool, {rows});
     const int kept = r_.add(kOp_select, {refused, constant_like(-1, group), scalar(kOp_minimum, {group, last})}, kDType_i64, {rows});
     Attrs same = node_.attrs, dim;
     const uint8_t dtype = t(x).dtype;
