@@ -289,10 +289,13 @@ class Writer {
     Attrs first, pad;  // where each group begins
     first.end = groups - 1;
     pad.low = {1}, pad.high = {0};
-    const int begins = groups == 1 ? r_.constant(0, kDType_i64, {1}) : r_.add(kOp_pad, {r_.add(kOp_slice, {ends}, kDType_i64, {groups - 1}, first)}, kDType_i64, {groups}, pad);
-    const auto whole_rows = [&](int number) { return r_.constant(static_cast<double>(number), kDType_i64, {groups}); };
+    const auto before = [&] {
+      return r_.add(kOp_pad, {r_.add(kOp_slice, {ends}, kDType_i64, {groups - 1}, first)}, kDType_i64, {groups}, pad);
+    };
+    const int begins = groups == 1 ? r_.constant(0, kDType_i64, {1}) : before();
+    const int all_rows = r_.constant(static_cast<double>(rows), kDType_i64, {groups});
     const int back = r_.add(kOp_lt, {ends, begins}, kDType_bool, {groups});
-    const int behind = r_.add(kOp_gt, {ends, whole_rows(static_cast<int>(rows))}, kDType_bool, {groups});
+    const int behind = r_.add(kOp_gt, {ends, all_rows}, kDType_bool, {groups});
     const int wrong = reduce(kOp_any, r_.add(kOp_logical_or, {back, behind}, kDType_bool, {groups}), {0});
     const Dims tests{rows, groups};
     const int passed = r_.add(kOp_ge, {coordinate(tests, 0), expand(reshape(ends, {1, groups}), tests)}, kDType_bool, tests);

@@ -38,7 +38,8 @@ TEST(ExactRows, IntegersDividedDownwards) {
   for (int64_t divisor : {int64_t{2}, int64_t{3}, int64_t{7}, int64_t{16}, int64_t{1000003}, (int64_t{1} << 31) - 1, (int64_t{1} << 49) + 1,
                           int64_t{1} << 50}) {
     std::vector<int64_t> values = {least, least + 1, most, most - 1, 0, 1, -1, divisor, divisor - 1, -divisor, -divisor - 1};
-    for (int64_t near : {most / divisor * divisor, (most / divisor - 1) * divisor, least / divisor * divisor, (int64_t{1} << 53) / divisor * divisor})
+    for (int64_t near :
+         {most / divisor * divisor, (most / divisor - 1) * divisor, least / divisor * divisor, (int64_t{1} << 53) / divisor * divisor})
       for (int64_t off : {-1, 0, 1}) values.push_back(near == most / divisor * divisor && off == 1 ? near : near + off);
     for (int i = 0; i < 2000; ++i) values.push_back(static_cast<int64_t>(random()) >> (random() % 64));
     const at::Tensor x = at::tensor(values, at::kLong), got = floor_divided(x, divisor), want = at::floor_divide(x, divisor);
