@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contractions, also of groups of rows, and recurrent cells by oneDNN, with elementwise epilogues as post-ops. Threads are OpenMP's, which LibTorch
-// shares by soname: steps run only on the thread that entered `run`. A shape for which oneDNN has nothing but its reference
-// implementation is not taken.
+// Contractions, also of groups of rows, and recurrent cells by oneDNN, with elementwise epilogues as post-ops. Threads are OpenMP's, which
+// LibTorch shares by soname: steps run only on the thread that entered `run`, but for products of groups, which run on the host's pool. A
+// shape for which oneDNN has nothing but its reference implementation is not taken.
 #pragma once
 
 #include <memory>

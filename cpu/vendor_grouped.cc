@@ -137,7 +137,8 @@ class GroupedStep : public codegen::Step {
       const int64_t end = end_of(context, group);
       if (end < last || end > s_.rows) {
         kit::set_error(context.err, KRN_STATUS_invalid_input,
-                       "the ends of groups of rows do not ascend, or lie behind the last row; the region's results are dropped: eager answers");
+                       "the ends of groups of rows do not ascend, or lie behind the last row; the region's results are dropped: eager "
+                       "answers");
         return KRN_STATUS_invalid_input;
       }
       last = end;

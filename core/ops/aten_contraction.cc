@@ -63,7 +63,8 @@ Values linear(Lowering& w) {
 // Rows in groups, each group by its own weights.
 Values grouped_mm(Lowering& w) {
   const bool libtorch = w.given("self");
-  const ValueId x = w.tensor(libtorch ? "self" : "input"), weights = w.tensor(libtorch ? "mat2" : "weight"), ends = w.tensor_or_none("offs");
+  const ValueId x = w.tensor(libtorch ? "self" : "input"), weights = w.tensor(libtorch ? "mat2" : "weight");
+  const ValueId ends = w.tensor_or_none("offs");
   if (w.failed()) return {};
   if (ends == kNone || w.rank(x) != 2 || w.rank(weights) != 3) return w.decline("products of groups of other than rows"), Values{};
   if (w.given("bias")) return w.decline("products of groups with a bias"), Values{};

@@ -103,6 +103,29 @@ Values remainder(Lowering& w) {
   return {w.cast(w.row(OpCode::k_select, {move, w.binary(OpCode::k_add, mod, divisor), mod}), dtype)};
 }
 
+// Integers divided by a number, rounded down. The quotient in fp64 is near; what is left over says by how much it is off, for large ones
+// with another quotient, then with one more or less.
+Values floor_divide(Lowering& w) {
+  const Operand a = w.operand("self"), b = w.operand("other");
+  const DType dtype = w.result_type({a, b});
+  const bool wide = dtype == DType::k_i64, known = !a.is_number() && b.is_number() && b.is_integer && (wide || dtype == DType::k_i32);
+  if (!known || b.i < 2 || b.i > (wide ? int64_t{1} << 50 : std::numeric_limits<int32_t>::max()) || w.dtype_of(a.id) != dtype)
+    w.decline("division that rounds down, of other than integers by a number");
+  if (w.failed()) return {};
+  const ValueId x = w.cast(a.id, DType::k_i64), divisor = w.full(b, DType::k_i64, w.sizes(x));
+  const auto near = [&](ValueId v) {
+    const ValueId quotient = w.with_number(OpCode::k_div, w.cast(v, DType::k_f64), static_cast<double>(b.i));
+    return w.cast(w.row(OpCode::k_floor, {quotient}), DType::k_i64);
+  };
+  const auto left_of = [&](ValueId quotient) { return w.binary(OpCode::k_sub, x, w.binary(OpCode::k_mul, quotient, divisor)); };
+  ValueId quotient = near(x);
+  if (wide) quotient = w.binary(OpCode::k_add, quotient, near(left_of(quotient)));
+  const ValueId left = left_of(quotient);
+  quotient = w.binary(OpCode::k_add, quotient, w.cast(w.binary(OpCode::k_ge, left, divisor), DType::k_i64));
+  quotient = w.binary(OpCode::k_sub, quotient, w.cast(w.with_number(OpCode::k_lt, left, 0), DType::k_i64));
+  return {w.cast(quotient, dtype)};
+}
+
 // The exponents that ATen computes without pow.
 ValueId power_by_number(Lowering& w, ValueId x, const Operand& exponent, DType dtype) {
   DType compute = compute_dtype(dtype);
@@ -311,6 +334,8 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::true_divide.Tensor", div},
     {"aten::fmod.Tensor", fmod},
     {"aten::fmod.Scalar", fmod},
+    {"aten::floor_divide", floor_divide},
+    {"aten::floor_divide.Scalar", floor_divide},
     {"aten::remainder.Tensor", remainder},
     {"aten::remainder.Scalar", remainder},
     {"aten::pow.Tensor_Scalar", pow},

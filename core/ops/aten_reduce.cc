@@ -168,6 +168,31 @@ Values count_nonzero(Lowering& w) {
   return {w.reduce(OpCode::k_sum, w.cast(w.to_bool(x), DType::k_i64), dims_of(w, x), false)};
 }
 
+// How many numbers lie in each of `bins` equal parts of a range, of which the last one has both ends. Every number is compared with every
+// part; what lies outside, or is none, is in no part.
+Values histc(Lowering& w) {
+  constexpr int64_t kMostTests = int64_t{1} << 22, kMostCounted = int64_t{1} << 24;  // the latter as far as f32 counts
+  const ValueId given = w.tensor("self");
+  const int64_t bins = w.integer("bins", 100), n = w.type(given).num_elements();
+  const double low = w.operand("min").as_double(), high = w.operand("max").as_double();
+  const DType dtype = w.dtype_of(given);
+  if (dtype != DType::k_f32 && dtype != DType::k_f64) w.decline("histogram of other than f32 and f64");
+  const auto is_held = [&](double v) { return dtype == DType::k_f64 || static_cast<double>(static_cast<float>(v)) == v; };
+  if (!(low < high) || !is_held(low) || !is_held(high) || !is_held(high - low)) w.decline("histogram of a range that the data decides");
+  if (bins < 1 || n > kMostTests / bins || n > kMostCounted) w.decline("histogram of many numbers or parts");
+  if (w.failed()) return {};
+  const ValueId x = w.reshape(given, {n});
+  const ValueId part = w.row(OpCode::k_trunc, {w.with_number(
+      OpCode::k_div, w.with_number(OpCode::k_mul, w.with_number(OpCode::k_sub, x, low), static_cast<double>(bins)), high - low)});
+  const ValueId inside = w.binary(OpCode::k_logical_and, w.with_number(OpCode::k_ge, x, low), w.with_number(OpCode::k_le, x, high));
+  const Dims tests{bins, n};
+  const ValueId last = w.with_number(OpCode::k_minimum, part, static_cast<double>(bins - 1));
+  const ValueId each = w.expand(w.cast(w.reshape(w.iota(0, bins), {bins, 1}), dtype), tests);
+  const ValueId is_there = w.binary(OpCode::k_logical_and, w.binary(OpCode::k_eq, w.expand(w.reshape(last, {1, n}), tests), each),
+                                    w.expand(w.reshape(inside, {1, n}), tests));
+  return {w.reduce(OpCode::k_sum, w.cast(is_there, dtype), {1}, false)};
+}
+
 using C = OpCode;
 constexpr RecipeRow kRecipes[] = {
     {"aten::sum", accumulate<C::k_sum>},
@@ -212,6 +237,7 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::_log_softmax", softmax<C::k_log_softmax>},
     {"aten::special_log_softmax", softmax<C::k_log_softmax>},
     {"aten::cumsum", cumsum},
+    {"aten::histc", histc},
     {"aten::count_nonzero", count_nonzero},
     {"aten::count_nonzero.dim_IntList", count_nonzero},
 };

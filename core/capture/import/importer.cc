@@ -505,6 +505,11 @@ class Importer {
 
   Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name,
                                                     const Results& results, const Scope& scope, std::string* why) {
+    // Rows of products that nobody asks for are what a device would compute instead.
+    if (device_.kind != Device::kCpu && name == "aten::_grouped_mm") {
+      *why = "LibTorch's kernel for devices computes only what its data asks for";
+      return std::optional<std::vector<ValueId>>();
+    }
     std::vector<AtenArg> args;
     std::vector<std::string> names;
     const auto& parameters = call.op.schema().arguments();

@@ -8,8 +8,9 @@
 
 namespace keirin {
 
-// x [T, K], weights [E, K, N], ends [E]: group e is rows from ends[e - 1] on, up to ends[e]; rows of no group are zero. A host is asked where
-// groups end; a device only where all products of all rows would cost more than the question. Throws what ATen throws. Any thread.
+// x [T, K], weights [E, K, N], ends [E]: group e is rows from ends[e - 1] on, up to ends[e]; rows of no group are zero. A host is asked
+// where groups end; a device only where all products of all rows would cost more than the question, and LibTorch has no kernel. Throws what
+// ATen throws. Any thread.
 at::Tensor grouped_matmul(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& ends);
 
 // The same by all products of all rows, of which each row keeps its own: nothing is read on the host, and launches can be recorded. `ends`

@@ -157,14 +157,16 @@ class Claimer {
     return rewritten(r);
   }
 
-  // Rewrites the last node, and checks that the library takes the anchors this makes.
+  // Rewrites the last node, and whatever anchors this makes that the library refuses.
   std::string rewritten(FlatRegion& r) const {
     if (std::string misfit = misfit_of(r); !misfit.empty()) return misfit;  // a rewrite indexes with what it is given
     const size_t given = r.nodes.size();
     std::string why = rewrite(r, static_cast<int>(given) - 1, backend_.target());
     for (size_t n = given; why.empty() && n < r.nodes.size(); ++n) {
-      if (op_kind(r.nodes[n].op) != OpKind::kAnchorComposite || backend_.takes_anchor(describe_anchor(r, r.nodes[n]), why)) continue;
-      if (why.empty()) why = "the library refuses a part of it";
+      std::string refused;
+      if (op_kind(r.nodes[n].op) != OpKind::kAnchorComposite || backend_.takes_anchor(describe_anchor(r, r.nodes[n]), refused)) continue;
+      why = rewrite(r, static_cast<int>(n), backend_.target());
+      if (!why.empty() && !refused.empty()) why = refused;
     }
     return why;
   }

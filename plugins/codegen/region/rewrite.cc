@@ -289,17 +289,20 @@ class Writer {
     Attrs first, pad;  // where each group begins
     first.end = groups - 1;
     pad.low = {1}, pad.high = {0};
-    const int begins = groups == 1 ? r_.constant(0, kDType_i64, {1}) : r_.add(kOp_pad, {r_.add(kOp_slice, {ends}, kDType_i64, {groups - 1}, first)}, kDType_i64, {groups}, pad);
-    const auto whole_rows = [&](int number) { return r_.constant(static_cast<double>(number), kDType_i64, {groups}); };
+    const auto before = [&] {
+      return r_.add(kOp_pad, {r_.add(kOp_slice, {ends}, kDType_i64, {groups - 1}, first)}, kDType_i64, {groups}, pad);
+    };
+    const int begins = groups == 1 ? r_.constant(0, kDType_i64, {1}) : before();
+    const int all_rows = r_.constant(static_cast<double>(rows), kDType_i64, {groups});
     const int back = r_.add(kOp_lt, {ends, begins}, kDType_bool, {groups});
-    const int behind = r_.add(kOp_gt, {ends, whole_rows(static_cast<int>(rows))}, kDType_bool, {groups});
+    const int behind = r_.add(kOp_gt, {ends, all_rows}, kDType_bool, {groups});
     const int wrong = reduce(kOp_any, r_.add(kOp_logical_or, {back, behind}, kDType_bool, {groups}), {0});
     const Dims tests{rows, groups};
     const int passed = r_.add(kOp_ge, {coordinate(tests, 0), expand(reshape(ends, {1, groups}), tests)}, kDType_bool, tests);
     const int group = reduce(kOp_sum, cast(passed, kDType_i64), {1});
     const int none = constant_like(static_cast<double>(groups), group), last = constant_like(static_cast<double>(groups - 1), group);
-    const int some = r_.add(kOp_lt, {group, none}, kDType_bool, {rows});
     const int refused = expand(reshape(wrong, {1}), {rows});
+    const int some = r_.add(kOp_logical_or, {r_.add(kOp_lt, {group, none}, kDType_bool, {rows}), refused}, kDType_bool, {rows});
     const int kept = r_.add(kOp_select, {refused, constant_like(-1, group), scalar(kOp_minimum, {group, last})}, kDType_i64, {rows});
     Attrs same = node_.attrs, dim;
     const uint8_t dtype = t(x).dtype;

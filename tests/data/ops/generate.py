@@ -373,6 +373,15 @@ def experts():
     ends = torch.tensor([2, 2, 5], dtype=torch.int32)
     case(f, "_grouped_mm", t(5, 4), t(3, 4, 8), ends); case(f, "_grouped_mm", t(5, 4), t(3, 8, 4).transpose(1, 2), ends, None, torch.float32)
     case(f, "_grouped_mm", t(5, 8, dtype=half), t(3, 8, 8, dtype=half), ends)
+    f = "reduce"
+    case(f, "histc", ints(7, high=4).float(), 4, 0, 3); case(f, "histc", t(3, 5), 7, -1, 1.5); case(f, "histc", t(9, dtype=torch.float64), 3, 0, 1)
+    case(f, "histc", torch.tensor([0.0, 1.0, 2.0, 3.0, float("nan"), float("inf"), -0.5, 3.5]), 3, 0, 3)
+    f = "pointwise"
+    far = torch.tensor([-2**53, 2**53, 2**53 - 1, 2**51 + 1, -1, 0, 6, 7, -7])  # the tests read doubles
+    case(f, "floor_divide", ints(9, low=-20, high=20), 7); case(f, "floor_divide", ints(5, low=-9, high=9, dtype=torch.int32), 2)
+    for divisor in (2, 3, 7, 10**9 + 7, 2**50):
+        case(f, "floor_divide", far, divisor)
+    case(f, "floor_divide", torch.tensor([-2**31, 2**31 - 1, -5], dtype=torch.int32), 3)
 
 
 for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward, experts):

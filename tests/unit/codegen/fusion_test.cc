@@ -701,6 +701,29 @@ TEST(Fusion, ProductsOfGroupsAreThoseOfAllRowsWhereFew) {
   EXPECT_EQ(run_region(g, backend, random_inputs(read_region(g.bytes()), 5)).executable->num_anchors(), 1u);
 }
 
+// A library packs constants. Models write experts' weights transposed: it is told of the constant, and how it is read.
+TEST(Fusion, WeightsOfGroupsAreConstantsThroughTheirTranspose) {
+  struct Library : InterpBackend {
+    bool takes_anchor(const AnchorDesc&, std::string&) const override { return true; }
+    std::unique_ptr<Step> lower_anchor(const ChosenAnchor& chosen, const CompileContext&) override {
+      weights = chosen.desc->operands[1];
+      throw kit::Error(KRN_STATUS_unsupported, "seen");
+    }
+    TensorDesc weights;
+  };
+  for (bool constant : {false, true}) {
+    RegionBuilder g;
+    const int x = g.input(kF32, {9, 4}), w = g.input(kF32, {3, 5, 4}, {}, constant), ends = g.input(kDType_i32, {3});
+    g.output(g.op(kOp_grouped_matmul, {x, g.permute(w, {0, 2, 1}), ends}, kF32, {9, 5}));
+    Library library;
+    EXPECT_THROW(run_region(g, library, random_inputs(read_region(g.bytes()), 5)), kit::Error);
+    EXPECT_EQ(library.weights.weight != TensorDesc().weight, constant);
+    EXPECT_EQ(library.weights.sizes, (Dims{3, 4, 5}));
+    EXPECT_EQ(library.weights.strides, (Dims{20, 1, 4}));
+    EXPECT_EQ(library.weights.offset, 0);
+  }
+}
+
 TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
   RegionBuilder g;
   int a = g.input(kF32, {2, 3, 4}), b = g.input(kF32, {2, 4, 5}), w = g.input(kF32, {6, 5}), bias = g.input(kF32, {6});

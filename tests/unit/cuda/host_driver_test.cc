@@ -175,6 +175,27 @@ TEST(HostDriver, AProductIsDescribedAsItIs) {
   }
 }
 
+// All rows meet all groups' weights in one product, of which each row keeps its own; groups of none, of all and rows behind them.
+TEST(HostDriver, ProductsOfGroupsAreOneProductOfAllRows) {
+  const HostDriver driver;
+  const test::HostProducts products;
+  Gpu gpu = test::host_gpu(driver);
+  gpu.products = &products;
+  gpu.info.max_grouped_products = 1 << 30;
+  const Context context(gpu);
+  GpuBackend backend(gpu, &context, nullptr);
+  for (const std::vector<double>& ends : {std::vector<double>{0, 5, 40}, {40, 40, 40}, {1, 2, 30}, {0, 0, 0}}) {
+    RegionBuilder g;
+    const int x = g.input(kDType_f32, {40, 64}), w = g.input(kDType_f32, {3, 48, 64}), groups = g.input(codegen::kDType_i32, {3});
+    g.output(g.op(codegen::kOp_grouped_matmul, {x, g.permute(w, {0, 2, 1}), groups}, kDType_f32, {40, 48}));
+    std::vector<codegen::test::Values> inputs = codegen::test::random_inputs(codegen::read_region(g.bytes()), 3);
+    inputs[2] = ends;
+    const auto checked = codegen::test::check(g, backend, inputs);
+    EXPECT_EQ(checked.executable->num_anchors(), 1u) << checked.executable->describe();
+  }
+  EXPECT_GT(products.made, 0);
+}
+
 // Products of a few rows are a matter of the wave; recurrent layers are not.
 TEST(HostDriver, WavesOf64HaveProductsOfFewRowsAndNoRecurrentLayers) {
   const HostDriver driver;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of groups of rows, group by group and all at once, against products of one row each; and against LibTorch's own where it has one.
+// Products of groups of rows, group by group and all at once, against products of one row each, and LibTorch's own where it has one.
 #include "core/eager/rows/grouped_matmul.h"
 
 #include <gtest/gtest.h>

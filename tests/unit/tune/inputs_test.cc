@@ -164,7 +164,9 @@ TEST(Inputs, EndsOfGroupsAscend) {
       const auto tensors = make_inputs(b.graph, services, options);
       ASSERT_TRUE(tensors.ok());
       std::vector<int32_t> at = read<int32_t>((*tensors)[0]);
-      if (!summed) EXPECT_EQ(at, (std::vector<int32_t>{0, 10, 20, 30, 40}));
+      if (!summed) {
+        EXPECT_EQ(at, (std::vector<int32_t>{0, 10, 20, 30, 40}));
+      }
       for (size_t i = 0; i < at.size(); ++i) {
         EXPECT_GE(at[i], 0);
         if (summed && i > 0) at[i] += at[i - 1];
