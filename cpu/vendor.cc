@@ -375,7 +375,10 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want w
   return finish<dnnl::convolution_forward>(d, want);
 }
 
-bool is_reference(const std::string& implementation) { return implementation.rfind("ref", 0) == 0; }
+// "ref:any"; of a transposed convolution, which is a convolution's gradient, "conv:any+ref:any".
+bool is_reference(const std::string& implementation) {
+  return implementation.rfind("ref", 0) == 0 || implementation.find("+ref") != std::string::npos;
+}
 
 // A product of patches that are copied for it. What follows it is computed one element after the other by the reference's functions: a
 // GELU calls erff for each.
@@ -401,11 +404,14 @@ Free freedom(const AnchorDesc& a, const Contraction& c) {
   const std::string as_it_lies = implementation_of(a, c, Free::kNothing);
   if (constant) return is_reference(as_it_lies) ? Free::kWeights : Free::kNothing;
   if (c.kind == Kind::kProduct) return Free::kNothing;
-  const auto is_direct = [](const std::string& name) { return !is_reference(name) && !is_product_of_patches(name); };
-  if (is_direct(as_it_lies)) return Free::kNothing;
-  if (is_direct(implementation_of(a, c, Free::kWeights))) return Free::kWeights;
-  if (a.post_ops.empty() && is_direct(implementation_of(a, c, Free::kAll))) return Free::kAll;
-  return Free::kNothing;
+  const auto rank = [](const std::string& name) { return is_reference(name) ? 2 : is_product_of_patches(name) ? 1 : 0; };
+  Free best = Free::kNothing;
+  int least = rank(as_it_lies);
+  for (const Free free : {Free::kWeights, Free::kAll}) {
+    if (least == 0 || (free == Free::kAll && !a.post_ops.empty())) break;  // an epilogue's operands lie as the result does
+    if (const int its = rank(implementation_of(a, c, free)); its < least) best = free, least = its;
+  }
+  return best;
 }
 
 std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context) {

@@ -81,6 +81,34 @@ bool all_below(const T* data, const int64_t* sizes, const int64_t* strides, int6
   return true;
 }
 
+// Whether one of the numbers is NaN, as bits: beyond infinity, but for the sign.
+template <class Word>
+bool any_above(const Word* words, const int64_t* sizes, const int64_t* strides, int64_t rank, Word infinity) {
+  constexpr Word kMagnitude = static_cast<Word>(~Word{0}) >> 1;
+  if (rank > 1) {
+    for (int64_t i = 0; i < sizes[0]; ++i)
+      if (any_above(words + i * strides[0], sizes + 1, strides + 1, rank - 1, infinity)) return true;
+    return false;
+  }
+  const int64_t n = rank == 0 ? 1 : sizes[0], step = rank == 0 ? 1 : strides[0];
+  bool found = false;
+  for (int64_t i = 0; i < n; ++i) found |= static_cast<Word>(words[i * step] & kMagnitude) > infinity;
+  return found;
+}
+
+bool has_nan(const Tensor& t) {
+  const auto any = [&]<class Word>(Word infinity) {
+    return any_above(static_cast<const Word*>(t.data()), t.sizes(), t.strides(), t.rank(), infinity);
+  };
+  switch (t.dtype()) {
+    case DType::k_f32: return any(uint32_t{0x7f800000});
+    case DType::k_f64: return any(uint64_t{0x7ff0000000000000});
+    case DType::k_f16: return any(uint16_t{0x7c00});
+    case DType::k_bf16: return any(uint16_t{0x7f80});
+    default: return is_float(t.dtype());  // nobody can tell: as if there were one
+  }
+}
+
 }  // namespace
 
 Result<BucketPolicy> BucketPolicy::parse(const std::string& word) {
@@ -179,6 +207,7 @@ Status Buckets::read_program() {
     in.dtype = meta.dtype;
     for (const pt2::SymInt& size : meta.sizes) in.extents.push_back(extent_of(size));
   }
+  for (size_t k = 0; k < sizes_.size(); ++k) find_in_expression(k);
   for (const pt2::OutputSpec& output : program.outputs) {
     if (output.is_mutation()) return no("a call writes state or an input");
     const auto* tensor = output.arg.get<pt2::TensorArg>();
@@ -189,9 +218,24 @@ Status Buckets::read_program() {
   return {};
 }
 
+// Of a size that no extent is: an extent that tells it.
+void Buckets::find_in_expression(size_t k) {
+  Extent* found = nullptr;
+  for (Input& input : inputs_)
+    for (Extent& extent : input.extents) {
+      if (extent.size == static_cast<int>(k)) return;
+      if (found || !extent.expr || extent.expr->symbols != std::vector<std::string>{sizes_[k].symbol}) continue;
+      const Result<int64_t> of_three = pt2::evaluate_int(*extent.expr, {{sizes_[k].symbol, 3}});
+      if (of_three.ok() && symbol_of_size(*extent.expr, *of_three) == 3) found = &extent;
+    }
+  if (found) found->of = static_cast<int>(k);
+}
+
 Result<size_t> Buckets::size_number(const std::string& word, const std::string& option) const {
   std::string all;
   for (const Size& size : sizes_) all += (all.empty() ? "" : ", ") + size.name;
+  for (size_t k = 0; k < sizes_.size(); ++k)
+    if (sizes_[k].name == word) return k;
   const std::string advice = sizes_.empty() ? "export the model with dynamic shapes" : "name one of the free sizes: " + all;
   const size_t bracket = word.rfind('[');
   std::optional<int64_t> dim;
@@ -253,7 +297,7 @@ Result<TensorRef> Buckets::scalar(DType dtype, double value) const {
 }
 
 // Two graphs of the program, as it is at two sets of sizes.
-Status Buckets::prove_pair(const Sizes& small, const Sizes& large, std::optional<std::vector<std::vector<bool>>>& cut) {
+Status Buckets::prove_pair(const Sizes& small, const Sizes& large) {
   const auto graph_at = [&](const Sizes& sizes) -> Result<Captured> {
     KRN_TRY_LET(ExampleShapes shapes, example_shapes(session_.model->program, sizes));
     for (TensorSpec& spec : shapes.specs) spec.device = session_.device;
@@ -267,9 +311,12 @@ Status Buckets::prove_pair(const Sizes& small, const Sizes& large, std::optional
                                        : PadFill{static_cast<double>(small[static_cast<size_t>(input.first_of)]), true});
   KRN_TRY_LET(const PadProof proof, prove_pad_safe(a.graph, b.graph, fills));
   if (proof.cut.size() != outputs_.size()) return Status(Code::k_unsupported, "the graph has other outputs than the program");
-  if (!cut) cut = proof.cut;
-  for (size_t i = 0; i < proof.cut.size(); ++i)
-    for (size_t d = 0; d < proof.cut[i].size(); ++d) (*cut)[i][d] = (*cut)[i][d] || proof.cut[i][d];
+  for (size_t i = 0; i < proof.cut.size(); ++i) {
+    Output& output = outputs_[i];
+    output.cut.resize(proof.cut[i].size());
+    for (size_t d = 0; d < proof.cut[i].size(); ++d) output.cut[d] = output.cut[d] || proof.cut[i][d];
+    output.or_nan = output.or_nan || proof.or_nan[i];
+  }
   for (const PadProof::Bound& bound : proof.bounds) {
     size_t k = 0;
     while (k < small.size() && (small[k] != bound.extent || large[k] == small[k])) ++k;
@@ -318,7 +365,6 @@ Status Buckets::prove() {
     }
     return small >= std::max<int64_t>(size.least, 1) && large > small;
   };
-  std::optional<std::vector<std::vector<bool>>> cut;
   // Each size alone, so that what forbids it is told; then all together.
   for (size_t place = 0; place <= padding.size(); ++place) {
     const bool together = place == padding.size();
@@ -339,16 +385,19 @@ Status Buckets::prove() {
           large[padding[i]] = together || i == place || sizes_[padding[i]].needs_row ? b : a;
         }
         if (!there) return no(which, "the export allows too few sizes");
-        status = prove_pair(small, large, cut);
+        status = prove_pair(small, large);
         if (status.ok() || status.code() == Code::k_unsupported) break;  // else a guard refuses these sizes
       }
       if (!status.ok()) return no(which, status.message().what);
     }
   }
-  for (size_t i = 0; cut && i < outputs_.size(); ++i) outputs_[i].cut = (*cut)[i];
+  if (session_.device.kind == Device::kCpu) return {};
   for (size_t i = 0; i < inputs_.size(); ++i)
-    if (!inputs_[i].below.empty() && session_.device.kind != Device::kCpu)
+    if (!inputs_[i].below.empty())
       return no("a size", "input " + std::to_string(i) + " holds indices into a padded axis, and only on the CPU can a call look at them");
+  for (size_t i = 0; i < outputs_.size(); ++i)
+    if (outputs_[i].or_nan)
+      return no("a size", "padding may make NaN of a number of output " + std::to_string(i) + ", and only on the CPU can a call look");
   return {};
 }
 
@@ -360,8 +409,13 @@ std::optional<Sizes> Buckets::sizes_of(const Tensors& inputs) const {
     if (!inputs[i] || inputs[i]->dtype() != known.dtype || inputs[i]->rank() != static_cast<int64_t>(known.extents.size()))
       return std::nullopt;
     for (size_t d = 0; d < known.extents.size(); ++d) {
-      const int k = known.extents[d].size;
-      if (k >= 0 && sizes[static_cast<size_t>(k)] < 0) sizes[static_cast<size_t>(k)] = inputs[i]->sizes()[d];
+      const Extent& extent = known.extents[d];
+      const int k = std::max(extent.size, extent.of);
+      if (k < 0 || sizes[static_cast<size_t>(k)] >= 0) continue;
+      const int64_t size = inputs[i]->sizes()[d];
+      const std::optional<int64_t> value = extent.size >= 0 ? std::optional(size) : symbol_of_size(*extent.expr, size);
+      if (!value) return std::nullopt;
+      sizes[static_cast<size_t>(k)] = *value;
     }
   }
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -465,11 +519,15 @@ Result<Tensors> Buckets::cut(const Tensors& outputs, const Sizes& from) const {
       cuts = cuts || size != spec.sizes[d];
       spec.sizes[d] = size;
     }
+    TensorRef kept = outputs[i];
+    if (cuts) {
+      KRN_TRY_LET(kept, services.view(outputs[i], spec, 0));
+    }
+    if (outputs_[i].or_nan && has_nan(*kept)) return Status(Code::k_unsupported, "padding may have made NaN of a number");
     if (!cuts) {
-      out.push_back(outputs[i]);
+      out.push_back(std::move(kept));
       continue;
     }
-    KRN_TRY_LET(TensorRef kept, services.view(outputs[i], spec, 0));
     const std::vector<int64_t> dense = dense_like(spec.sizes, spec.strides);
     if (dense != spec.strides) {
       KRN_TRY_LET(TensorRef copy, services.allocate({spec.dtype, spec.sizes, dense, spec.device}));

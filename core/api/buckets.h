@@ -59,7 +59,8 @@ class Buckets {
   // The call at its bucket's sizes; nullopt where it is answered as it is: it has these sizes already, lies beyond the last bucket, is not
   // of the model's sizes, or holds an index that a padded axis would answer otherwise. Inputs that are not padded are the caller's.
   Result<std::optional<PaddedCall>> pad(const std::vector<TensorRef>& inputs) const;
-  // Of the outputs of a padded call, what the call asked for; new memory where that is not dense.
+  // Of the outputs of a padded call, what the call asked for; new memory where that is not dense. `unsupported` where padding may have made
+  // NaN of a number: eager has to answer.
   Result<std::vector<TensorRef>> cut(const std::vector<TensorRef>& outputs, const Sizes& from) const;
 
   // Whether plans may answer calls of this bucket.
@@ -80,6 +81,7 @@ class Buckets {
     int64_t number = 0;
     int size = -1;
     pt2::ExprPtr expr;
+    int of = -1;  // of an expression: the free size that it tells, as 4 * s does, where no extent is that size
   };
   struct Input {
     DType dtype = DType::kNone;
@@ -92,9 +94,10 @@ class Buckets {
   struct Output {
     std::vector<Extent> extents;
     std::vector<bool> cut;
+    bool or_nan = false;  // PadProof::or_nan
   };
   struct Size {
-    std::string name, symbol;
+    std::string name, symbol;  // "x[0]"; of one that is nowhere a size itself, "x[0]/4"
     BucketPolicy policy;
     int64_t least = 1, most = 0;
     bool needs_row = false;  // an input names its first padded position
@@ -105,8 +108,9 @@ class Buckets {
   Status read_policies();
   Status read_fills();
   Status prove();
-  Status prove_pair(const Sizes& small, const Sizes& large, std::optional<std::vector<std::vector<bool>>>& cut);
+  Status prove_pair(const Sizes& small, const Sizes& large);
   Extent extent_of(const pt2::SymInt& size) const;
+  void find_in_expression(size_t k);
   Result<int64_t> value_of(const Extent& extent, const Sizes& sizes) const;
   Result<size_t> size_number(const std::string& word, const std::string& option) const;
   std::optional<Sizes> sizes_of(const std::vector<TensorRef>& inputs) const;

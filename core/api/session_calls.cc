@@ -101,8 +101,8 @@ void Session::Impl::look_at_bucket(const std::shared_ptr<const Decision>& decisi
     Result<std::optional<PaddedCall>> padded = pad(copies);
     if (padded.ok() && *padded && (*padded)->to == to) {
       Result<std::vector<TensorRef>> outputs = decision->call((*padded)->inputs);
-      if (outputs.ok()) return buckets->cut(*outputs, (*padded)->from);
-      note_failure(*decision, outputs.status());
+      if (!outputs.ok()) note_failure(*decision, outputs.status());
+      else if (Result<std::vector<TensorRef>> kept = buckets->cut(*outputs, (*padded)->from); kept.ok()) return kept;
     }
     (void)buckets->judged(to, std::nullopt);
     return Status(Code::k_unsupported, "the call could not be padded again");
@@ -126,10 +126,16 @@ Result<std::vector<TensorRef>> Session::Impl::answer_padded(const std::shared_pt
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
   Result<std::vector<TensorRef>> outputs = answer(*decision, padded.inputs);
   if (outputs.ok()) {
-    buckets->count(padded);
-    outputs = buckets->cut(*outputs, padded.from);
+    Result<std::vector<TensorRef>> kept = buckets->cut(*outputs, padded.from);
+    if (kept.ok()) {
+      buckets->count(padded);
+      return kept;
+    }
+    eager_instead.fetch_add(1, std::memory_order_relaxed);
+    by_plan.fetch_sub(1, std::memory_order_relaxed);
+  } else if (outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) {
+    return outputs;
   }
-  if (outputs.ok() || outputs.status().code() == Code::k_device_lost || outputs.status().code() == Code::k_half_done) return outputs;
   return eager->run(inputs);  // the padded sizes may want memory that the call itself does not
 }
 

@@ -16,6 +16,17 @@ void append(PadAxis& axis, PadFactor factor) {
   axis.push_back(factor);
 }
 
+// The same elements padded, in the same places: what grows and what lies within it, which does not, are as one that grows, too.
+PadAxis joined(const PadAxis& axis) {
+  PadAxis out;
+  for (const PadFactor& f : axis) {
+    if (!out.empty() && out.back().grows() && !f.grows()) out.back().small *= f.small, out.back().large *= f.large;
+    else append(out, f);
+  }
+  for (PadFactor& f : out) f.uniform = false;
+  return out;
+}
+
 }  // namespace
 
 PadAxis axis_of(int64_t small, int64_t large, bool uniform) {
@@ -40,6 +51,8 @@ bool grows(const PadAxes& axes) {
 
 bool grows_alone(const PadAxis& axis) { return axis.size() == 1 && axis[0].grows(); }
 
+bool grows_at_end(const PadAxis& axis) { return joined(axis).size() == 1 && grows(axis); }
+
 std::optional<PadAxis> unite(const PadAxis& a, const PadAxis& b) {
   if (a == b) return a;
   const auto all = [](const PadAxis& axis) {
@@ -50,7 +63,10 @@ std::optional<PadAxis> unite(const PadAxis& a, const PadAxis& b) {
   if (all(a) != all(b)) return std::nullopt;
   if (a.size() == 1 && a[0].uniform) return b;
   if (b.size() == 1 && b[0].uniform) return a;
-  return std::nullopt;
+  if (joined(a) != joined(b)) return std::nullopt;
+  PadAxis finer = a.size() < b.size() ? b : a;
+  for (PadFactor& f : finer) f.uniform = false;
+  return finer;
 }
 
 std::optional<PadAxes> unite(const PadAxes& a, const PadAxes& b) {
@@ -86,6 +102,10 @@ std::optional<PadAxes> regroup(const PadAxes& axes, const Dims& small, const Dim
       } else if (!f.grows() && rest == rest_large && f.small % rest == 0) {
         append(axis, {rest, rest, false});
         f.small /= rest, f.large /= rest;
+        rest = rest_large = 1;
+      } else if (f.grows() && f.small % rest == 0 && f.large % rest_large == 0 && f.small / rest == f.large / rest_large) {
+        append(axis, {rest, rest_large, f.uniform});  // as often as before, but for more of them
+        f = {f.small / rest, f.large / rest_large, false};
         rest = rest_large = 1;
       } else {
         return std::nullopt;

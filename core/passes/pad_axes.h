@@ -32,6 +32,8 @@ bool grows(const PadAxis& axis);
 bool grows(const PadAxes& axes);
 // Grows, and is one factor.
 bool grows_alone(const PadAxis& axis);
+// Grows, and its padded elements are the last ones.
+bool grows_at_end(const PadAxis& axis);
 
 // What describes both of two operands whose elements meet one by one. Nullopt: their elements do not meet alike at both sizes.
 std::optional<PadAxis> unite(const PadAxis& a, const PadAxis& b);

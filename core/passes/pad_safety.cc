@@ -20,27 +20,56 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The padded elements of a value lie between these numbers. `moves`: they are other ones at other sizes, though no less than the extent.
+// Padded elements of a value lie between these numbers. `moves`: they are other ones at other sizes, though no less than the extent.
+// `or_nan`: or are NaN, each by itself.
 struct Fill {
   double low = 0, high = 0;
-  bool moves = false;
-  bool is(double x) const { return !moves && low == x && high == x; }
+  bool moves = false, or_nan = false;
+  bool is_or_nan(double x) const { return !moves && low == x && high == x; }
+  bool is(double x) const { return !or_nan && is_or_nan(x); }
+  bool is_finite() const { return !or_nan && std::isfinite(low) && std::isfinite(high); }
   bool operator==(const Fill&) const = default;
 };
 
 // What is known of a value in both graphs.
 struct State {
   PadAxes axes;
-  std::optional<Fill> fill;  // of all padded elements; nullopt: anything, NaN included
-  bool splat = false;        // the other elements are what `fill` says, too
+  std::vector<std::optional<Fill>> fills;  // by axis: of elements that are padded along it; nullopt: anything, NaN included
+  std::optional<Fill> all;   // of every element, padded or not, where they are all the same
+  bool or_nan = false;       // elements that are not padded are those of the smaller graph, or NaN
   bool constant = false;     // it depends on no input, so that it is the same in every call of these sizes
   uint32_t input = kNone;    // every element is one of this input's, unchanged
   std::string unsafe;        // why nothing else here counts; empty: it does
+
+  const std::optional<Fill>& fill_along(size_t axis) const { return all ? all : fills[axis]; }
+  // Of all padded elements.
+  std::optional<Fill> fill() const {
+    if (all) return all;
+    const std::optional<Fill>* common = nullptr;
+    for (size_t a = 0; a < axes.size(); ++a) {
+      if (!grows(axes[a])) continue;
+      if (common && *common != fills[a]) return std::nullopt;
+      common = &fills[a];
+    }
+    return common ? *common : std::nullopt;
+  }
+  void forget() {  // of its elements, what is known beside their places
+    fills.assign(axes.size(), std::nullopt);
+    all.reset();
+    input = kNone;
+  }
 };
 
 State unsafe(std::string why) {
   State out;
   out.unsafe = std::move(why);
+  return out;
+}
+
+State of_axes(PadAxes axes) {
+  State out;
+  out.axes = std::move(axes);
+  out.forget();
   return out;
 }
 
@@ -79,7 +108,7 @@ class Prover {
           a.type.rank() != b.type.rank())
         return differ("value " + std::to_string(v));
       if (a.kind == ValueKind::kConstant || a.kind == ValueKind::kState) {
-        states_[v].axes = axes_of(a.type.sizes, b.type.sizes);
+        states_[v] = of_axes(axes_of(a.type.sizes, b.type.sizes));
         states_[v].constant = a.kind == ValueKind::kConstant;
         if (a.type.sizes != b.type.sizes) states_[v] = unsafe("a constant of other sizes");
       }
@@ -105,12 +134,20 @@ class Prover {
     const auto bad = std::ranges::find_if(op.small.operands, [&](ValueId v) { return v != kNone && !states_[v].unsafe.empty(); });
     if (std::optional<State> index = wrapped_index(op)) {
       results.push_back(std::move(*index));
+    } else if (std::optional<State> picked = picked_by_position(op)) {
+      results.push_back(std::move(*picked));
     } else if (bad != op.small.operands.end()) {
       results.assign(op.small.results.size(), unsafe(states_[*bad].unsafe));
     } else {
       results = rule(op);
-      for (State& state : results)
+      const bool or_nan = std::ranges::any_of(op.small.operands, [&](ValueId v) { return v != kNone && states_[v].or_nan; });
+      for (State& state : results) {
+        if (or_nan && state.unsafe.empty() && !is_body(op)) {
+          if (passes_nan(op)) state.or_nan = true;
+          else state = unsafe("where padding makes NaN of a number, it would not be seen behind it");
+        }
         if (!state.unsafe.empty()) state.unsafe = name_of(op.small) + ": " + state.unsafe;
+      }
     }
     const bool constant = op.small.code != OpCode::kOpaque && std::ranges::all_of(op.small.operands, [&](ValueId v) {
       return v == kNone || states_[v].constant;
@@ -133,6 +170,29 @@ class Prover {
       if (small != a[i] || large != b[i]) return false;
     }
     return true;
+  }
+
+  static bool is_body(const Pair& op) {
+    const OpRow* const row = find_row(op.code());
+    return row && row->kind == RowKind::kComposite && !row->is_anchor();
+  }
+  // Whether each element that is made of NaN, where operands may have some, is NaN, or what it would be without.
+  bool passes_nan(const Pair& op) const {
+    const OpCode code = op.code();
+    switch (find_row(code)->kind) {
+      case RowKind::kScalar: {
+        if (!is_float(type(op.small.results[0]).dtype) || code == OpCode::k_sign || code == OpCode::k_pow) return false;
+        const bool any = code == OpCode::k_add || code == OpCode::k_sub || code == OpCode::k_mul || code == OpCode::k_div ||
+                         code == OpCode::k_maximum || code == OpCode::k_minimum || code == OpCode::k_select;
+        // Of the others, operands behind the first are bounds: with NaN as one, the other side of it is answered.
+        return any || std::ranges::none_of(op.small.operands.begin() + 1, op.small.operands.end(),
+                                           [&](ValueId v) { return states_[v].or_nan; });
+      }
+      case RowKind::kReduce: return code != OpCode::k_argmax && code != OpCode::k_argmin;
+      case RowKind::kMove: return code != OpCode::k_scatter && code != OpCode::k_index_reduce;
+      default:
+        return code == OpCode::k_matmul || code == OpCode::k_linear || code == OpCode::k_conv || code == OpCode::k_attention;
+    }
   }
 
   const Type& type(ValueId v) const { return small_.type(v); }
@@ -161,18 +221,22 @@ class Prover {
 
   State scalar(const Pair& op) {
     if (!op.same_but({})) return unsafe("its numbers depend on the size");
-    State out = operand(op, 0);
-    out.input = kNone;
+    PadAxes axes = operand(op, 0).axes;
     for (size_t i = 1; i < op.small.operands.size(); ++i) {
-      std::optional<PadAxes> axes = unite(out.axes, operand(op, i).axes);
-      if (!axes) return unsafe("its operands are padded in different ways");
-      out.axes = std::move(*axes);
+      std::optional<PadAxes> both = unite(axes, operand(op, i).axes);
+      if (!both) return unsafe("its operands are padded in different ways");
+      axes = std::move(*both);
     }
-    out.splat = false;
-    for (size_t i = 0; i < op.small.operands.size(); ++i)
-      if (i == 0 || out.splat) out.splat = operand(op, i).splat;
-    out.fill = filled(op);
-    out.splat = out.splat && out.fill.has_value();
+    State out = of_axes(std::move(axes));
+    const auto fill_by = [&](auto&& of) {
+      std::vector<std::optional<Fill>> fills;
+      for (size_t i = 0; i < op.small.operands.size(); ++i) fills.push_back(of(operand(op, i)));
+      return filled(op, fills);
+    };
+    out.all = fill_by([](const State& x) { return x.all; });
+    if (out.all && out.all->or_nan) out.all.reset();  // then they differ
+    for (size_t a = 0; a < out.axes.size(); ++a)
+      if (grows(out.axes[a])) out.fills[a] = fill_by([a](const State& x) { return x.fill_along(a); });
     const DType dtype = type(op.small.results[0]).dtype;
     if (op.code() == OpCode::k_cast && (dtype == DType::k_i64 || dtype == DType::k_i32) && is_int(type(op.small.operands[0]).dtype))
       out.input = operand(op, 0).input;
@@ -180,9 +244,7 @@ class Prover {
   }
 
   // What is known of the padded elements of an element-wise result: enough for masks and indices.
-  std::optional<Fill> filled(const Pair& op) const {
-    std::vector<std::optional<Fill>> f;
-    for (ValueId v : op.small.operands) f.push_back(states_[v].fill);
+  std::optional<Fill> filled(const Pair& op, const std::vector<std::optional<Fill>>& f) const {
     const auto truth = [](bool x) { return Fill{x ? 1.0 : 0.0, x ? 1.0 : 0.0, false}; };
     switch (op.code()) {
       case OpCode::k_cast: return cast(f[0], type(op.small.operands[0]).dtype, type(op.small.results[0]).dtype);
@@ -201,9 +263,15 @@ class Prover {
         if ((f[0] && f[0]->is(1)) || (f[1] && f[1]->is(1))) return truth(true);
         if (f[0] && f[1] && f[0]->is(0) && f[1]->is(0)) return truth(false);
         return std::nullopt;
+      case OpCode::k_mul: {
+        const bool zero = (f[0] && f[0]->is_or_nan(0)) || (f[1] && f[1]->is_or_nan(0));
+        if (!zero) return std::nullopt;
+        const bool finite = f[0] && f[0]->is_finite() && f[1] && f[1]->is_finite();
+        return Fill{0, 0, false, !finite && is_float(type(op.small.results[0]).dtype)};
+      }
       default: break;
     }
-    if (f.size() != 2 || !f[0] || !f[1]) return std::nullopt;
+    if (f.size() != 2 || !f[0] || !f[1] || f[0]->or_nan || f[1]->or_nan) return std::nullopt;
     const Fill &a = *f[0], &b = *f[1];
     // What moves is 1 or more at any size, and nothing else holds at all of them.
     if ((a.moves && (b.moves || b.high > 0 || a.low < 1)) || (b.moves && (a.moves || a.high > 0 || b.low < 1))) return std::nullopt;
@@ -221,7 +289,7 @@ class Prover {
   }
 
   static std::optional<Fill> cast(const std::optional<Fill>& fill, DType from, DType to) {
-    if (!fill) return std::nullopt;
+    if (!fill || (fill->or_nan && !is_float(to))) return std::nullopt;
     if (to == DType::k_bool) {
       if (fill->low > 0 || fill->high < 0) return Fill{1, 1, false};
       return fill->is(0) ? fill : std::nullopt;
@@ -253,7 +321,8 @@ class Prover {
     const std::optional<int64_t> extent = number(sum->operands[1]);
     if (!extent || states_[op.small.operands[1]].unsafe.empty()) return std::nullopt;  // the extent is the same in both graphs
     const State& state = states_[index];
-    if (!state.unsafe.empty() || state.input == kNone || (grows(state.axes) && !(state.fill && state.fill->low >= 0))) return std::nullopt;
+    const std::optional<Fill> fill = state.unsafe.empty() ? state.fill() : std::nullopt;
+    if (!state.unsafe.empty() || state.input == kNone || (grows(state.axes) && !(fill && fill->low >= 0))) return std::nullopt;
     take_for_granted(state.input, *extent);
     return state;
   }
@@ -264,13 +333,13 @@ class Prover {
 
   // ---- reductions
 
-  // Padded elements that change no result.
+  // Padded elements that change no result, or make it NaN.
   static bool is_neutral(const std::optional<Fill>& fill, std::string_view reduction) {
     if (!fill) return false;
-    if (reduction == "sum" || reduction == "any") return fill->is(0);
-    if (reduction == "prod" || reduction == "all") return fill->is(1);
-    if (reduction == "amax") return fill->is(-kInfinity);
-    if (reduction == "amin") return fill->is(kInfinity);
+    if (reduction == "sum" || reduction == "any") return fill->is_or_nan(0);
+    if (reduction == "prod" || reduction == "all") return fill->is_or_nan(1);
+    if (reduction == "amax") return fill->is_or_nan(-kInfinity);
+    if (reduction == "amin") return fill->is_or_nan(kInfinity);
     return false;
   }
 
@@ -279,16 +348,27 @@ class Prover {
     const State& x = operand(op, 0);
     const Dims& dims = op.small.ints(AttrKey::k_dims);
     const std::string_view name = op_name(op.code());
+    const bool picks = name == "amax" || name == "amin" || name == "any" || name == "all";
+    const auto of_equal = [&](const std::optional<Fill>& fill) {
+      const bool same = fill && !fill->moves && fill->low == fill->high && (picks || (name == "sum" && fill->is_or_nan(0)));
+      return same ? fill : std::nullopt;
+    };
     State out;
+    const auto add_axis = [&](const PadAxis& axis, const std::optional<Fill>& fill) {
+      out.axes.push_back(axis);
+      out.fills.push_back(fill);
+    };
     for (size_t i = 0; i < x.axes.size(); ++i) {
       const bool reduced = std::ranges::find(dims, static_cast<int64_t>(i)) != dims.end();
-      if (reduced && grows(x.axes[i]) && !is_neutral(x.fill, name) && !KRN_PLANTED(pad_reduced))
-        return unsafe("it reduces " + axis_text(i) + ", by elements that count");
-      if (!reduced) out.axes.push_back(x.axes[i]);
-      else if (op.small.b(AttrKey::k_keepdim)) out.axes.emplace_back();
+      if (reduced && grows(x.axes[i])) {
+        if (!is_neutral(x.fill_along(i), name) && !KRN_PLANTED(pad_reduced))
+          return unsafe("it reduces " + axis_text(i) + ", by elements that count");
+        out.or_nan = out.or_nan || (x.fill_along(i) && x.fill_along(i)->or_nan);
+      }
+      if (!reduced) add_axis(x.axes[i], of_equal(x.fill_along(i)));
+      else if (op.small.b(AttrKey::k_keepdim)) add_axis({}, std::nullopt);
     }
-    const bool same = name == "amax" || name == "amin" || name == "any" || name == "all" || (name == "sum" && x.fill && x.fill->is(0));
-    if (same && x.fill && !x.fill->moves && x.fill->low == x.fill->high) out.fill = x.fill;
+    out.all = of_equal(x.all);
     return out;
   }
 
@@ -322,7 +402,7 @@ class Prover {
       if (size_of(op, 0, i, false) == small[i] && size_of(op, 0, i, true) == large[i]) continue;
       if (size_of(op, 0, i, false) != 1 || size_of(op, 0, i, true) != 1) return unsafe("it expands at one of the sizes only");
       out.axes[i] = axis_of(small[i], large[i], true);
-      if (grows(out.axes[i]) && !x.splat) out.fill.reset();  // the same as what is not padded
+      out.fills[i].reset();  // the same as what is not padded
     }
     return out;
   }
@@ -330,22 +410,40 @@ class Prover {
   State reshape(const Pair& op) {
     const State& x = operand(op, 0);
     const Dims &small = op.small.ints(AttrKey::k_sizes), &large = op.large.ints(AttrKey::k_sizes);
-    State out = x;
-    if (x.splat) {
-      out.axes = axes_of(small, large, true);
-      return out;
-    }
-    std::optional<PadAxes> axes = regroup(x.axes, small, large);
+    std::optional<PadAxes> axes = x.all ? axes_of(small, large, true) : regroup(x.axes, small, large);
     if (!axes) return unsafe("it takes the padded axis apart");
-    out.axes = std::move(*axes);
+    State out = of_axes(std::move(*axes));
+    out.all = x.all;
+    out.input = x.input;
+    if (x.all) return out;
+    // What grows is never taken apart, and keeps its order.
+    std::vector<const std::optional<Fill>*> of_factors;
+    for (size_t a = 0; a < x.axes.size(); ++a)
+      for (const PadFactor& factor : x.axes[a])
+        if (factor.grows()) of_factors.push_back(&x.fills[a]);
+    size_t next = 0;
+    for (size_t a = 0; a < out.axes.size(); ++a) {
+      bool first = true;
+      for (const PadFactor& factor : out.axes[a]) {
+        if (!factor.grows()) continue;
+        const std::optional<Fill>& fill = *of_factors[next++];
+        if (first) out.fills[a] = fill;
+        else if (out.fills[a] != fill) out.fills[a].reset();
+        first = false;
+      }
+    }
     return out;
   }
 
   State permute(const Pair& op) {
     if (!op.same_but({})) return unsafe("its axes depend on the size");
-    State out = operand(op, 0);
-    const PadAxes from = out.axes;
-    for (size_t i = 0; i < from.size(); ++i) out.axes[i] = from[static_cast<size_t>(op.small.ints(AttrKey::k_dims)[i])];
+    const State& x = operand(op, 0);
+    State out = x;
+    for (size_t i = 0; i < x.axes.size(); ++i) {
+      const auto from = static_cast<size_t>(op.small.ints(AttrKey::k_dims)[i]);
+      out.axes[i] = x.axes[from];
+      out.fills[i] = x.fills[from];
+    }
     return out;
   }
 
@@ -364,12 +462,13 @@ class Prover {
     const auto count = [&, start = start, step = step](int64_t e) { return (e - start + step - 1) / step; };
     if (end == end_large && end <= size && (!grows(out.axes[dim]) || out.axes[dim].size() == 1)) {
       out.axes[dim] = axis_of(count(end), count(end));
+      out.fills[dim].reset();
       return out;
     }
     if (!grows(out.axes[dim])) {  // as many of what is longer as the size says
       if (end > end_large) return unsafe("where it ends depends on the size");
       out.axes[dim] = axis_of(count(end), count(end_large));
-      if (!out.splat) out.fill.reset();
+      out.fills[dim].reset();
       return out;
     }
     if (end != size || end_large != size_large) return unsafe("where it ends depends on the size");
@@ -383,10 +482,8 @@ class Prover {
     if (!op.same_but({})) return unsafe("its axis depends on the size");
     const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
     State out = operand(op, 0);
-    out.splat = false;
     const size_t last = op.small.operands.size() - 1;
     int64_t small = 0, large = 0;
-    bool same_fill = true;
     for (size_t i = 0; i <= last; ++i) {
       const State& x = operand(op, i);
       for (size_t a = 0; a < x.axes.size(); ++a) {
@@ -394,14 +491,15 @@ class Prover {
         std::optional<PadAxis> axis = unite(out.axes[a], x.axes[a]);
         if (!axis) return unsafe("its operands are padded in different ways");
         out.axes[a] = std::move(*axis);
+        out.fills[a] = i == 0 || out.fills[a] == x.fill_along(a) ? x.fill_along(a) : std::nullopt;
       }
       if (grows(x.axes[dim]) && (i != last || x.axes[dim].size() != 1)) return unsafe("something is joined behind the padded elements");
-      if (grows(x.axes)) same_fill = same_fill && x.fill && x.fill == operand(op, last).fill;
       if (x.input != out.input) out.input = kNone;
       small += size_of(op, i, dim, false), large += size_of(op, i, dim, true);
     }
     out.axes[dim] = axis_of(small, large);
-    out.fill = same_fill ? operand(op, last).fill : std::nullopt;
+    out.fills[dim] = operand(op, last).fill_along(dim);
+    out.all.reset();
     return out;
   }
 
@@ -411,7 +509,7 @@ class Prover {
     const Dims &low = op.small.ints(AttrKey::k_low), &high = op.small.ints(AttrKey::k_high);
     const DType dtype = type(op.small.operands[0]).dtype;
     const double value = is_float(dtype) ? op.small.d(AttrKey::k_value_d) : static_cast<double>(op.small.i(AttrKey::k_value_i));
-    const bool fills_alike = out.fill && out.fill->is(value);
+    const bool fills_alike = out.fill() && out.fill()->is(value);
     for (size_t i = 0; i < out.axes.size(); ++i) {
       if (low[i] == 0 && high[i] == 0) continue;
       const int64_t more = low[i] + high[i];
@@ -421,8 +519,7 @@ class Prover {
       }
       out.axes[i] = axis_of(size_of(op, 0, i, false) + more, size_of(op, 0, i, true) + more);
     }
-    if (!fills_alike) out.fill.reset();
-    out.splat = out.splat && fills_alike;
+    if (!fills_alike) out.forget();
     out.input = kNone;
     return out;
   }
@@ -439,7 +536,7 @@ class Prover {
   // what depends on no input, which eager has looked at when the larger size was decided.
   static bool is_in_range(const State& index, bool axis_grows, double size, double size_large) {
     if (index.constant && !axis_grows) return true;
-    const std::optional<Fill>& fill = index.fill;
+    const std::optional<Fill> fill = index.fill();
     if (!fill || fill->low < 0 || fill->high >= size_large) return false;
     return axis_grows ? fill->is(0) || (fill->moves && fill->low >= size) : !fill->moves;
   }
@@ -457,41 +554,66 @@ class Prover {
   }
 
   // An index that is made of positions: each of its axes goes along one factor of the axis that it picks from, at both sizes, so that what
-  // is picked at a position that is not padded is not padded either.
-  bool picks_own_row(const Pair& op, const PadAxis& axis) const {
+  // is picked at a position that is not padded is not padded either. By axis of the index: which factor, kNone: it does not vary along it.
+  std::optional<std::vector<size_t>> picks_own_row(const Pair& op, const PadAxis& axis) const {
     const ValueId index = op.small.operands[1];
     const std::optional<IndexMap> small = index_map_of(small_, index), large = index_map_of(large_, index);
-    if (!small || !large || small->is_condition || large->is_condition || small->offset != 0 || large->offset != 0) return false;
-    std::vector<bool> used(axis.size(), false);
+    if (!small || !large || small->is_condition || large->is_condition || small->offset != 0 || large->offset != 0) return std::nullopt;
+    std::vector<size_t> along(small->axes.size(), kNone);
     for (size_t k = 0; k < small->axes.size(); ++k) {
       const int64_t size = type(index).sizes[k], size_large = large_.type(index).sizes[k];
       if (size_large == 1 || (small->axes[k] == 0 && large->axes[k] == 0)) continue;
-      if (grows(states_[index].axes[k]) && states_[index].axes[k].size() != 1) return false;
-      bool found = false;
+      if (states_[index].unsafe.empty() && grows(states_[index].axes[k]) && states_[index].axes[k].size() != 1) return std::nullopt;
       int64_t stride = 1, stride_large = 1;
-      for (size_t f = axis.size(); f-- > 0 && !found;) {
-        const bool along = small->axes[k] == stride && large->axes[k] == stride_large;
-        found = along && !used[f] && size <= axis[f].small && size_large <= axis[f].large;
-        if (found) used[f] = true;
+      for (size_t f = axis.size(); f-- > 0 && along[k] == kNone;) {
+        const bool goes = small->axes[k] == stride && large->axes[k] == stride_large && std::ranges::find(along, f) == along.end();
+        if (goes && size <= axis[f].small && size_large <= axis[f].large) along[k] = f;
         stride *= axis[f].small, stride_large *= axis[f].large;
       }
-      if (!found) return false;
+      if (along[k] == kNone) return std::nullopt;
     }
-    return true;
+    return along;
   }
 
   State take(const Pair& op) {
     if (!op.same_but({})) return unsafe("its axis depends on the size");
     const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
     const State &x = operand(op, 0), &index = operand(op, 1);
-    if (!picks_own_row(op, x.axes[dim]))
+    const std::optional<std::vector<size_t>> along = picks_own_row(op, x.axes[dim]);
+    if (!along)
       if (std::string why = refuse_index(op, 1, x.axes[dim], size_of(op, 0, dim, false), size_of(op, 0, dim, true)); !why.empty())
         return unsafe(std::move(why));
+    return take_rows(op, index.axes, along);
+  }
+
+  State take_rows(const Pair& op, const PadAxes& of_index, const std::optional<std::vector<size_t>>& along) {
+    const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
+    const auto at = static_cast<ptrdiff_t>(dim);
+    const State& x = operand(op, 0);
     State out = x;
-    out.axes.erase(out.axes.begin() + static_cast<ptrdiff_t>(dim));
-    out.axes.insert(out.axes.begin() + static_cast<ptrdiff_t>(dim), index.axes.begin(), index.axes.end());
-    if (!x.splat) out.fill.reset();
+    out.axes.erase(out.axes.begin() + at);
+    out.axes.insert(out.axes.begin() + at, of_index.begin(), of_index.end());
+    out.fills.erase(out.fills.begin() + at);
+    out.fills.insert(out.fills.begin() + at, of_index.size(), std::nullopt);
+    // What is picked beyond the end of a factor that is gone through to its end is padded.
+    for (size_t k = 0; along && k < along->size(); ++k)
+      if ((*along)[k] != kNone && type(op.small.operands[1]).sizes[k] == x.axes[dim][(*along)[k]].small)
+        out.fills[dim + k] = x.fills[dim];
     return out;
+  }
+
+  // The same by an index that is nothing but positions, though they are counted by sizes that are padded: row * length + column.
+  std::optional<State> picked_by_position(const Pair& op) {
+    if (op.code() != OpCode::k_take || !op.same_but({})) return std::nullopt;
+    const ValueId index = op.small.operands[1];
+    if (!operand(op, 0).unsafe.empty() || states_[index].unsafe.empty()) return std::nullopt;
+    const auto along = picks_own_row(op, operand(op, 0).axes[static_cast<size_t>(op.small.i(AttrKey::k_dim))]);
+    if (!along) return std::nullopt;
+    PadAxes axes;
+    for (size_t k = 0; k < along->size(); ++k)
+      axes.push_back(axis_of(type(index).sizes[k], large_.type(index).sizes[k], (*along)[k] == kNone));
+    State out = take_rows(op, axes, along);
+    return fits(out.axes, op.small.results[0]) ? std::optional(std::move(out)) : std::nullopt;
   }
 
   State gather(const Pair& op) {
@@ -504,9 +626,9 @@ class Prover {
     }
     if (std::string why = refuse_index(op, 1, x.axes[dim], size_of(op, 0, dim, false), size_of(op, 0, dim, true)); !why.empty())
       return unsafe(std::move(why));
-    State out = x;
-    out.axes = index.axes;
-    if (!x.splat) out.fill.reset();
+    State out = of_axes(index.axes);
+    out.all = x.all;
+    out.input = x.input;
     return out;
   }
 
@@ -516,8 +638,7 @@ class Prover {
     const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
     const bool one_axis = op.code() == OpCode::k_index_reduce;
     const State &self = operand(op, 0), &index = operand(op, 1), &src = operand(op, 2);
-    State out;
-    out.axes = self.axes;
+    State out = of_axes(self.axes);
     for (size_t a = 0; a < self.axes.size(); ++a) {
       if (a == dim) continue;
       const bool apart = grows(self.axes[a]) || grows(src.axes[a]) || (!one_axis && grows(index.axes[a]));
@@ -532,9 +653,11 @@ class Prover {
     const int64_t size = size_of(op, 0, dim, false), size_large = size_of(op, 0, dim, true);
     if (std::string why = refuse_index(op, 1, self.axes[dim], size, size_large); !why.empty()) return unsafe(std::move(why));
     if (grows(along)) {
-      const bool into_padded = grows_alone(self.axes[dim]) && index.fill->moves && index.fill->low >= static_cast<double>(size);
-      if (!into_padded && !is_neutral(src.fill, op.small.s(AttrKey::k_reduce)))
+      const std::optional<Fill> into = index.fill(), of = src.fill();
+      const bool into_padded = grows_alone(self.axes[dim]) && into && into->moves && into->low >= static_cast<double>(size);
+      if (!into_padded && !is_neutral(of, op.small.s(AttrKey::k_reduce)))
         return unsafe("padded elements are written to where others belong");
+      out.or_nan = !into_padded && of->or_nan;
     }
     return out;
   }
@@ -546,8 +669,7 @@ class Prover {
     const auto [start, end, step] = span_of(op.small);
     const int64_t end_large = op.large.i(AttrKey::k_end);
     const int64_t size = size_of(op, 0, dim, false), size_large = size_of(op, 0, dim, true);
-    State out;
-    out.axes = self.axes;
+    State out = of_axes(self.axes);
     for (size_t a = 0; a < self.axes.size(); ++a) {
       if (a == dim) continue;
       std::optional<PadAxis> axis = unite(self.axes[a], src.axes[a]);
@@ -558,7 +680,8 @@ class Prover {
     if (all) out.axes[dim] = src.axes[dim];
     else if (end != end_large || end > size || grows(src.axes[dim]) || self.axes[dim].size() > 1)
       return unsafe("it writes up to the end of the padded axis");
-    if (self.fill == src.fill) out.fill = self.fill;
+    for (size_t a = 0; a < self.axes.size(); ++a)
+      if (self.fill_along(a) == src.fill_along(a)) out.fills[a] = self.fill_along(a);
     return out;
   }
 
@@ -568,9 +691,7 @@ class Prover {
     PadAxis& axis = out.axes[static_cast<size_t>(op.small.i(AttrKey::k_dim))];
     if (grows(axis) && axis.size() != 1) return unsafe("it sums through several axes, of which one is padded");
     if (grows(axis)) axis[0].uniform = false;
-    out.fill.reset();
-    out.splat = false;
-    out.input = kNone;
+    out.forget();
     return out;
   }
 
@@ -579,19 +700,17 @@ class Prover {
   State factory(const Pair& op) {
     if (!op.same_but({AttrKey::k_sizes})) return unsafe("a number depends on the size");
     const Type &small = type(op.small.results[0]), &large = large_.type(op.small.results[0]);
-    State out;
     if (op.code() == OpCode::k_full) {
       const double value = is_float(small.dtype) ? op.small.d(AttrKey::k_value_d) : static_cast<double>(op.small.i(AttrKey::k_value_i));
-      out.axes = axes_of(small.sizes, large.sizes, true);
-      out.splat = !std::isnan(value);
-      if (out.splat) out.fill = Fill{value, value, false};
+      State out = of_axes(axes_of(small.sizes, large.sizes, true));
+      if (!std::isnan(value)) out.all = Fill{value, value};
       return out;
     }
     if (op.code() != OpCode::k_iota) return unsafe("no rule is known");
-    out.axes = axes_of(small.sizes, large.sizes);
+    State out = of_axes(axes_of(small.sizes, large.sizes));
     const int64_t start = op.small.i(AttrKey::k_start), step = op.small.i(AttrKey::k_step);
     const auto at = [&](int64_t i) { return static_cast<double>(start + i * step); };
-    if (grows(out.axes) && start >= 0 && step >= 1) out.fill = Fill{at(small.sizes[0]), at(large.sizes[0] - 1), true};
+    if (grows(out.axes) && start >= 0 && step >= 1) out.fills[0] = Fill{at(small.sizes[0]), at(large.sizes[0] - 1), true};
     return out;
   }
 
@@ -602,13 +721,11 @@ class Prover {
       const State& x = operand(op, 0);
       const auto dim = static_cast<size_t>(op.small.i(AttrKey::k_dim));
       // What is -infinity has no share, and the rows of a value that is padded along this axis alone are none but those of the call.
-      if (op.same_but({}) && grows_alone(x.axes[dim]) && x.fill && x.fill->is(-kInfinity)) {
+      if (op.same_but({}) && grows_alone(x.axes[dim]) && x.fill_along(dim) && x.fill_along(dim)->is(-kInfinity)) {
         State out = x;
-        out.fill.reset();
-        out.splat = false;
-        out.input = kNone;
+        out.forget();
         const auto growing = std::ranges::count_if(x.axes, [](const PadAxis& axis) { return grows(axis); });
-        if (op.code() == OpCode::k_softmax && growing == 1) out.fill = Fill{0, 0, false};
+        if (op.code() == OpCode::k_softmax && growing == 1) out.fills[dim] = Fill{0, 0};
         return {out};
       }
     }
@@ -647,12 +764,6 @@ class Prover {
     return several(unsafe("no rule is known"));
   }
 
-  State of_axes(PadAxes axes) {
-    State out;
-    out.axes = std::move(axes);
-    return out;
-  }
-
   bool any_grows(const Pair& op, size_t from) const {
     for (size_t i = from; i < op.small.operands.size(); ++i)
       if (present(op, i) && grows(operand(op, i).axes)) return true;
@@ -668,14 +779,18 @@ class Prover {
       if (!axis) return unsafe("its operands are padded in different ways");
       axes.push_back(std::move(*axis));
     }
+    bool or_nan = false;
     if (grows(a.axes[r - 1])) {
-      const auto finite = [](const State& s) { return s.fill && std::isfinite(s.fill->low) && std::isfinite(s.fill->high); };
-      const bool nothing = (a.fill && a.fill->is(0) && finite(b)) || (b.fill && b.fill->is(0) && finite(a));
+      const std::optional<Fill> of_a = a.fill_along(r - 1), of_b = b.fill_along(r - 2);
+      const bool nothing = (of_a && of_a->is_or_nan(0)) || (of_b && of_b->is_or_nan(0));
       if (!nothing || !unite(a.axes[r - 1], b.axes[r - 2])) return unsafe("it sums " + axis_text(r - 1));
+      or_nan = is_float(type(op.small.results[0]).dtype) && !(of_a && of_b && of_a->is_finite() && of_b->is_finite());
     }
     axes.push_back(a.axes[r - 2]);
     axes.push_back(b.axes[r - 1]);
-    return of_axes(std::move(axes));
+    State out = of_axes(std::move(axes));
+    out.or_nan = or_nan;
+    return out;
   }
 
   State linear(const Pair& op) {
@@ -697,7 +812,8 @@ class Prover {
     return of_axes({x.axes[0], axis_of(n, n)});
   }
 
-  // Rows of queries and batches are apart from each other. Keys that are masked are not out of the sum: 0 times NaN is NaN.
+  // Rows of queries and batches are apart from each other. Padded keys may be there where none of the call's queries looks at them: their
+  // shares are 0, so that what they add is 0, or NaN of values that are not finite.
   State attention(const Pair& op) {
     const State &q = operand(op, 0), &k = operand(op, 1), &v = operand(op, 2);
     const size_t r = q.axes.size();
@@ -712,7 +828,8 @@ class Prover {
       if (!axis) return unsafe("its operands are padded in different ways");
       axes[i] = std::move(*axis);
     }
-    if (grows(k.axes[r - 2]) || grows(v.axes[r - 2])) return unsafe("it sums over padded keys");
+    const bool padded_keys = grows(k.axes[r - 2]) || grows(v.axes[r - 2]);
+    if (padded_keys && !hides_keys(op)) return unsafe("it sums over padded keys");
     if (grows(q.axes[r - 1]) || grows(v.axes[r - 1])) return unsafe("it sums " + axis_text(r - 1));
     if (present(op, 3)) {
       std::optional<PadAxis> rows = unite(q.axes[r - 2], operand(op, 3).axes[r - 2]);
@@ -720,7 +837,24 @@ class Prover {
       axes[r - 2] = std::move(*rows);
     }
     axes[r - 1] = v.axes[r - 1];
-    return of_axes(std::move(axes));
+    State out = of_axes(std::move(axes));
+    out.or_nan = padded_keys;
+    return out;
+  }
+
+  // Whether no query of the call looks at a padded key: by the mask, or since they come after it.
+  bool hides_keys(const Pair& op) const {
+    const size_t r = operand(op, 0).axes.size();
+    const PadAxis& keys = operand(op, 1).axes[r - 2];
+    if (!unite(keys, operand(op, 2).axes[r - 2])) return false;
+    if (present(op, 3)) {
+      const State& mask = operand(op, 3);
+      if (!unite(mask.axes[r - 1], keys)) return false;
+      const double hidden = type(op.small.operands[3]).dtype == DType::k_bool ? 0 : -kInfinity;
+      if (mask.fill_along(r - 1) && mask.fill_along(r - 1)->is(hidden)) return true;
+    }
+    const auto as_many = [&](bool large) { return size_of(op, 0, r - 2, large) == size_of(op, 1, r - 2, large); };
+    return op.small.b(AttrKey::k_causal) && as_many(false) && as_many(true);
   }
 
   std::vector<State> rnn(const Pair& op) {
@@ -780,9 +914,9 @@ Result<PadProof> prove_pad_safe(const Graph& small, const Graph& large, const st
     return Status(Code::k_unsupported, "the graph is another one at other sizes: other inputs");
   std::vector<State> inputs;
   for (size_t i = 0; i < small.inputs.size(); ++i) {
-    State state;
-    state.axes = axes_of(small.type(small.inputs[i]).sizes, large.type(large.inputs[i]).sizes);
-    if (!std::isnan(fills[i].value)) state.fill = Fill{fills[i].value, fills[i].value, fills[i].is_extent};
+    State state = of_axes(axes_of(small.type(small.inputs[i]).sizes, large.type(large.inputs[i]).sizes));
+    if (!std::isnan(fills[i].value))
+      state.fills.assign(state.axes.size(), Fill{fills[i].value, fills[i].value, fills[i].is_extent});
     state.input = static_cast<uint32_t>(i);
     inputs.push_back(std::move(state));
   }
@@ -797,12 +931,13 @@ Result<PadProof> prove_pad_safe(const Graph& small, const Graph& large, const st
     if (!state.unsafe.empty()) return Status(Code::k_unsupported, name + " would not be the same: " + state.unsafe);
     std::vector<bool> cut;
     for (const PadAxis& axis : state.axes) {
-      if (grows(axis) && axis.size() != 1)
+      if (grows(axis) && !grows_at_end(axis))
         return Status(Code::k_unsupported, name + " has an axis that is a product of a padded size and others, and is not cut back");
       cut.push_back(grows(axis));
     }
     if (output.alias_of != kNone && grows(state.axes)) return Status(Code::k_unsupported, name + " is an input itself");
     proof.cut.push_back(std::move(cut));
+    proof.or_nan.push_back(state.or_nan);
   }
   for (const Op& op : small.ops)
     if (op.effects) return Status(Code::k_unsupported, "an operator has effects: " + (op.origin.empty() ? "opaque" : op.origin));

@@ -2,9 +2,9 @@
 //
 // Whether a call may be answered by a plan for larger sizes: the inputs padded at the ends of their axes, the outputs cut back. Two graphs
 // of one program, at the call's sizes and at larger ones, are walked side by side, and each value of the first is looked for in the second:
-// every element has to be computed from the same elements by the same numbers, whatever stands in the padded ones, NaN included. A row of
-// the operator table is safe by what its kind means (elements one by one, a reduction of axes); composites with a body by their bodies;
-// moves and anchors have a rule each. What has none is not safe.
+// every element has to be computed from the same elements by the same numbers, whatever stands in the padded ones, NaN included, or be NaN
+// itself. A row of the operator table is safe by what its kind means (elements one by one, a reduction of axes); composites with a body by
+// their bodies; moves and anchors have a rule each. What has none is not safe.
 //
 // The invariant: what is not proved is refused. What is proved for two sizes holds for others as far as the program computes numbers and
 // sizes alike there; who asks tries several pairs (core/api/buckets.h).
@@ -28,6 +28,9 @@ struct PadFill {
 struct PadProof {
   // By output of the user's and axis: whether it is longer in the larger graph, and has to be cut.
   std::vector<std::vector<bool>> cut;
+  // By output: elements that are kept are right, or NaN, because padding that has no share in them holds no number and 0 times that is
+  // NaN. Whoever pads looks for it.
+  std::vector<bool> or_nan;
   // What was taken for granted about elements of an input: that they are from 0 to below this extent of the smaller graph, as indices into
   // an axis that was padded have to be. Whoever pads looks.
   struct Bound {

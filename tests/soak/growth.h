@@ -24,8 +24,16 @@ struct Growth {
   double a_reading = 0;    // by how much each reading is more than the one before, on average
   double uncertainty = 0;  // of that, such that growth beyond it is hardly chance: once in a thousand stretches that do not grow
   double in_all = 0;       // over all readings
-  // More than chance explains, and more than `allowed` over all readings.
-  bool grows(double allowed) const { return known && a_reading > uncertainty && in_all > allowed; }
+  double in_all_uncertainty = 0;
+
+  enum class Verdict { kGrows, kHolds, kTellsNothing };
+  // kGrows: more than chance explains, and more than `allowed` over all readings. kHolds: not so, and it would have been seen; who grows
+  // by twice what is allowed is let pass no more often than once in a thousand stretches. kTellsNothing: so much of what is allowed could
+  // be chance that growth would hide in it.
+  Verdict verdict(double allowed) const {
+    if (known && a_reading > uncertainty && in_all > allowed) return Verdict::kGrows;
+    return known && in_all_uncertainty <= allowed ? Verdict::kHolds : Verdict::kTellsNothing;
+  }
 };
 
 // Of readings in the order in which they were taken, at even distances.
@@ -59,6 +67,7 @@ inline Growth growth_of(const std::vector<Reading>& readings) {
   const double quantile = 3.09 * (1 + 2.2 / freedom + 4.2 / (freedom * freedom));
   out.uncertainty = quantile * std::sqrt(left / freedom / t_alone);
   out.in_all = out.a_reading * static_cast<double>(readings.size() - 1);
+  out.in_all_uncertainty = out.uncertainty * static_cast<double>(readings.size() - 1);
   return out;
 }
 

@@ -58,6 +58,30 @@ class RangesEncoder(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(x)))
 
 
+class RangesMasked(RangesEncoder):
+    """The same over the tokens that a mask leaves, as models of language are called: its rows, and the mean of those that count."""
+    def forward(self, tokens, mask):
+        seen = mask.bool()
+        x = self.first(self.token(tokens) + self.position(torch.arange(tokens.shape[1])))
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None, :])
+        x = self.second(x + self.out(attended.transpose(1, 2).flatten(2)))
+        x = x + self.down(nn.functional.gelu(self.up(x)))
+        counts = mask.unsqueeze(-1).to(x.dtype)
+        return x, (x * counts).sum(1) / counts.sum(1)
+
+
+class RangesClips(nn.Module):
+    """Frames of clips of four, one clip after the other: what is mixed is mixed within a clip."""
+    def __init__(self):
+        super().__init__()
+        self.mix, self.out = nn.Linear(4, 4), nn.Linear(8, 8)
+
+    def forward(self, x):
+        mixed = self.mix(x.unflatten(0, (-1, 4)).transpose(1, 2)).transpose(1, 2).flatten(0, 1)
+        return torch.relu(x + self.out(mixed))
+
+
 class RangesConvnet(nn.Module):
     """Two convolutions with batch norms, a pool and a head, of any batch."""
     def __init__(self):
@@ -493,6 +517,11 @@ def cases():
     torch.manual_seed(0)
     tokens = {0: batch(1, 16), 1: torch.export.Dim("length", min=2, max=48)}
     yield "ranges_encoder", RangesEncoder().eval(), (torch.randint(0, 40, (2, 6)),), {"tokens": tokens}, 1
+    torch.manual_seed(0)
+    masked = (torch.randint(0, 40, (2, 6)), torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
+    yield "ranges_masked", RangesMasked().eval(), masked, {"tokens": tokens, "mask": tokens}, 1
+    torch.manual_seed(0)
+    yield "ranges_clips", RangesClips().eval(), (torch.randn(12, 8),), {"x": {0: 4 * batch(1, 64)}}, 1
     torch.manual_seed(0)
     yield "ranges_convnet", RangesConvnet().eval(), (torch.randn(2, 3, 12, 12),), {"x": {0: batch(1, 32)}}, 1
     torch.manual_seed(0)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <random>
 
@@ -38,7 +39,9 @@ Options options_of(std::vector<std::string> buckets, std::vector<std::string> pa
 }
 
 Result<std::unique_ptr<Session>> open(const std::string& name, const Options& options) {
-  return Session::open(runtime(), std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/" + name + ".pt2", options);
+  const bool of_zoo = name.ends_with("_dynamic");
+  const std::string folder = std::string(KEIRIN_SOURCE_DIR) + (of_zoo ? "/bench/zoo/models/small/" : "/tests/data/import/");
+  return Session::open(runtime(), folder + name + ".pt2", options);
 }
 
 std::unique_ptr<Session> opened(const std::string& name, const Options& options) {
@@ -62,17 +65,20 @@ void expect_equal(const Tensors& a, const Tensors& b) {
 }
 
 // One call answered by eager while the plan of its bucket is looked at, then by the plan.
-void expect_padded(Session& session, const Sizes& sizes) {
-  SCOPED_TRACE(::testing::PrintToString(sizes));
-  const auto inputs = session.example_inputs(3, sizes);
-  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
-  const auto eager = session.call_eager(*inputs);
+void expect_padded_call(Session& session, const Tensors& inputs) {
+  const auto eager = session.call_eager(inputs);
   for (int i = 0; i < 3; ++i) {
-    const auto got = session.call(*inputs);
+    const auto got = session.call(inputs);
     ASSERT_TRUE(got.ok()) << got.status().text();
     expect_equal(*got, *eager);
     (void)session.reports();  // waits for what is checked beside calls
   }
+}
+void expect_padded(Session& session, const Sizes& sizes) {
+  SCOPED_TRACE(::testing::PrintToString(sizes));
+  const auto inputs = session.example_inputs(3, sizes);
+  ASSERT_TRUE(inputs.ok()) << inputs.status().text();
+  expect_padded_call(session, *inputs);
 }
 
 TEST(BucketPolicy, SaysTheNextSizeUpToWhatTheExportAllows) {
@@ -130,6 +136,70 @@ TEST(Buckets, ARaggedGraphRunsThroughThem) {
   EXPECT_EQ(session->activity().by_plan, before.by_plan + 200);
 }
 
+// Tokens other than 0, of which the first row counts whole and each other one less.
+Tensors masked_inputs(Session& session, const Sizes& sizes) {
+  Tensors inputs = *session.example_inputs(3, sizes);
+  auto *tokens = static_cast<int64_t*>(inputs[0]->data()), *mask = static_cast<int64_t*>(inputs[1]->data());
+  for (int64_t i = 0; i < sizes[0]; ++i)
+    for (int64_t j = 0; j < sizes[1]; ++j) {
+      tokens[i * sizes[1] + j] = 1 + (7 * i + 3 * j) % 39;
+      mask[i * sizes[1] + j] = j < std::max<int64_t>(1, sizes[1] - 2 * i);
+    }
+  return inputs;
+}
+
+// The length of a model that attends to what its mask says: the mask is padded with 0.
+TEST(Buckets, ALengthIsPaddedWhereAMaskHidesTheRest) {
+  const uint64_t compiled = compiles_on_requests();
+  auto session = opened("ranges_masked", options_of({"tokens[0]=pow2", "tokens[1]=multiple:8"}));
+  for (const Sizes& sizes : {Sizes{4, 8}, Sizes{4, 16}, Sizes{2, 48}})
+    ASSERT_TRUE(session->compile(masked_inputs(*session, sizes)).ok());
+  for (const Sizes& sizes : {Sizes{4, 5}, Sizes{3, 8}, Sizes{3, 2}, Sizes{4, 15}, Sizes{3, 9}, Sizes{2, 41}, Sizes{4, 8}}) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    expect_padded_call(*session, masked_inputs(*session, sizes));
+  }
+  EXPECT_EQ(session->activity().by_plan, 18u) << "of 21, three were looked at";
+  EXPECT_EQ(session->activity().eager_instead, 0u);
+  EXPECT_EQ(session->reports().back().buckets.closed, "");
+  EXPECT_EQ(compiles_on_requests(), compiled);
+}
+
+// A padded key has no share, but 0 times what is no number is none: what comes of that is seen, and eager answers.
+TEST(Buckets, NaNThatPaddingMakesIsNotHandedOut) {
+  auto session = opened("ranges_masked", options_of({"tokens[1]=multiple:8"}));
+  const Tensors inputs = masked_inputs(*session, {2, 6}), others = masked_inputs(*session, {2, 12});
+  ASSERT_TRUE(session->compile(masked_inputs(*session, {2, 8})).ok());
+  ASSERT_TRUE(session->compile(masked_inputs(*session, {2, 16})).ok());
+  expect_padded_call(*session, inputs);
+  EXPECT_EQ(session->activity().by_plan, 2u);
+  for (const auto& [name, weight] : session->weights())  // of token 0, which stands in the padding alone
+    if (name == "token.weight")
+      for (int64_t i = 0; i < 32; ++i) static_cast<float*>(weight->data())[i] = std::numeric_limits<float>::quiet_NaN();
+  expect_padded_call(*session, inputs);
+  EXPECT_EQ(session->activity().by_plan, 2u);
+  EXPECT_EQ(session->activity().eager_instead, 3u);
+  expect_padded_call(*session, others);  // a bucket that nothing is known of, and cannot be told
+  EXPECT_EQ(session->activity().by_plan, 2u);
+  EXPECT_EQ(session->activity().eager_undecided, 1u + 3u);
+  EXPECT_EQ(session->reports().back().buckets.closed, "") << "nothing is wrong";
+}
+
+// Of a size that the export states as 4 * s, s is padded.
+TEST(Buckets, WhatASizeIsAMultipleOfIsPadded) {
+  auto session = opened("ranges_clips", options_of({"x[0]/4=pow2"}));
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {4})).ok());
+  ASSERT_TRUE(session->compile(*session->example_inputs(1, {16})).ok());
+  for (int64_t n : {3, 4, 9, 16}) expect_padded(*session, {n});
+  EXPECT_EQ(session->activity().by_plan, 3u * 4 - 2);
+  const BucketsReport buckets = session->reports().back().buckets;
+  ASSERT_EQ(buckets.sizes.size(), 1u);
+  EXPECT_EQ(buckets.sizes[0].name, "x[0]/4");
+  EXPECT_EQ(buckets.sizes[0].asked, 2 * (3 + 9));
+  EXPECT_EQ(buckets.sizes[0].ran, 2 * (4 + 16));
+  const auto odd = session->call({runtime().tensors().allocate({DType::k_f32, {10, 8}, {}, {}}).value()});
+  EXPECT_FALSE(odd.ok()) << "which is no multiple of 4";
+}
+
 // An index below 0 counts from the end, and of one beyond it eager says so: in padding both would find something else.
 TEST(Buckets, IndicesThatPaddingWouldAnswerOtherwiseAreEagers) {
   auto session = opened("ranges_graph", options_of({"x[0]=multiple:32", "edges[1]=pow2"}, {"edges=x[0]"}));
@@ -158,6 +228,9 @@ TEST(Buckets, WhatForbidsPaddingIsNamed) {
       {"ranges_graph", options_of({"edges[1]=pow2"}), {"edges[1] cannot be padded", "output 0", "index_reduce"}},
       {"ranges_graph", options_of({"edges[1]=pow2"}, {"edges=7"}), {"edges[1] cannot be padded"}},
       {"ranges_graph", options_of({"x[0]=pow2", "edges[1]=pow2"}, {"edges=edges[1]"}), {"cannot be padded"}},
+      {"ranges_masked", options_of({"tokens[1]=pow2"}, {"mask=1"}), {"tokens[1] cannot be padded", "attention", "padded keys"}},
+      {"ranges_clips", options_of({"x[0]=pow2"}), {"\"x[0]\" is not a free size", "x[0]/4"}},
+      {"unet_dynamic", options_of({"x[2]/4=pow2"}), {"x[2]/4 cannot be padded", "conv", "neighbours"}},
       {"ranges_convnet", options_of({"y[0]=pow2"}), {"no input \"y\"", "x"}},
       {"ranges_convnet", options_of({"x[1]=pow2"}), {"\"x[1]\" is not a free size", "x[0]"}},
       {"ranges_convnet", options_of({"x[0]=squares"}), {"squares", "multiple:K"}},
@@ -174,6 +247,25 @@ TEST(Buckets, WhatForbidsPaddingIsNamed) {
     for (const std::string& word : each.words) EXPECT_NE(session.status().text().find(word), std::string::npos) << session.status().text();
     EXPECT_NE(session.status().text().find("nothing was loaded"), std::string::npos) << session.status().text();
   }
+}
+
+// The model that services ask most: batch and length, by its attention_mask.
+TEST(Buckets, BertsLengthIsPadded) {
+  auto session = opened("bert_dynamic", options_of({"input_ids[0]=pow2", "input_ids[1]=multiple:16"}));
+  const auto inputs_at = [&](const Sizes& sizes) {
+    Tensors inputs = *session->example_inputs(3, sizes);
+    auto* mask = static_cast<int64_t*>(inputs[1]->data());
+    for (int64_t i = 0; i < sizes[0]; ++i)
+      for (int64_t j = 0; j < sizes[1]; ++j) mask[i * sizes[1] + j] = j < sizes[1] - i;
+    return inputs;
+  };
+  ASSERT_TRUE(session->compile(inputs_at({2, 16})).ok());
+  for (const Sizes& sizes : {Sizes{2, 11}, Sizes{2, 15}, Sizes{2, 16}}) {
+    SCOPED_TRACE(::testing::PrintToString(sizes));
+    expect_padded_call(*session, inputs_at(sizes));
+  }
+  EXPECT_EQ(session->activity().by_plan, 8u);
+  EXPECT_EQ(session->activity().eager_instead, 0u);
 }
 
 // The batch of the same encoder may be padded, and so may both where the size that may not is exact.

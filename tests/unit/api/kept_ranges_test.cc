@@ -9,6 +9,10 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include "core/api/kept_ranges.h"
 #include "core/api/session.h"
@@ -85,7 +89,11 @@ class KeptRangesTest : public testing::Test {
     options_.memory_limit = 10;
     options_.threads = 1;
     options_.interference = &nobody;
-    options_.on_event = [this](const Event& event) { decisions_ += event.kind == Event::Kind::kProgress; };
+    options_.on_event = [this](const Event& event) {
+      decisions_ += event.kind == Event::Kind::kProgress;
+      compiles_ += event.kind == Event::Kind::kProgress && event.text == "compile";
+      taken_from_others_ += event.text.find("found with other weights, checked at two sizes") != std::string::npos;
+    };
   }
 
   struct Process {
@@ -104,14 +112,20 @@ class KeptRangesTest : public testing::Test {
     }
   };
 
-  Process open(const Options& options, const std::string& path = std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/ranges_encoder.pt2") {
+  static std::unique_ptr<Session> open_session(Runtime& runtime, const Options& options,
+                                               const std::string& path = std::string(KEIRIN_SOURCE_DIR) +
+                                                                         "/tests/data/import/ranges_encoder.pt2") {
+    auto session = Session::open(runtime, path, options);
+    EXPECT_TRUE(session.ok()) << session.status().text();
+    return session.ok() ? std::move(*session) : nullptr;
+  }
+  template <class... Path>
+  static Process open(const Options& options, const Path&... path) {
     Process out;
     auto runtime = Runtime::open(options);
     EXPECT_TRUE(runtime.ok()) << runtime.status().text();
     out.runtime = std::move(*runtime);
-    auto session = Session::open(*out.runtime, path, options);
-    EXPECT_TRUE(session.ok()) << session.status().text();
-    out.session = std::move(*session);
+    out.session = open_session(*out.runtime, options, path...);
     return out;
   }
 
@@ -153,9 +167,26 @@ class KeptRangesTest : public testing::Test {
     return count;
   }
 
+  static std::set<std::string> checked(const Process& process) {
+    std::set<std::string> out;
+    for (const CheckedReport& check : process.ranges().checked) out.insert(check.sizes);
+    return out;
+  }
+
+  // As if the process had found these pieces.
+  static void find_instead(Cache& cache, const std::vector<SizePiece>& pieces) {
+    for (const EntryInfo& entry : cache.list()) {
+      if (entry.kind != EntryKind::kRanges) continue;
+      Result<KeptRanges> ranges = parse_ranges(cache.body(entry).value_or(""));
+      ASSERT_TRUE(ranges.ok()) << ranges.status().text();
+      ranges->pieces = pieces;
+      cache.adopt({entry.kind, entry.key, "", ranges_text(*ranges), true});
+    }
+  }
+
   const test::TempFolder folder_;
   Options options_;
-  std::atomic<uint64_t> decisions_{0};
+  std::atomic<uint64_t> decisions_{0}, compiles_{0}, taken_from_others_{0};
 };
 
 TEST_F(KeptRangesTest, AreTakenOverAtTheFirstCallWithoutADecision) {
@@ -238,6 +269,67 @@ TEST_F(KeptRangesTest, AreNotTakenOverUnderOtherOptionsOrVariables) {
   const std::string copy = folder_.path() + "/ranges_encoder.pt2";
   std::filesystem::copy_file(std::string(KEIRIN_SOURCE_DIR) + "/tests/data/import/ranges_encoder.pt2", copy);
   EXPECT_TRUE(finds(open(options_, copy))) << "a file is what it holds, wherever it lies";
+}
+
+// A model that is replaced again and again is closed in the midst of its checks each time. They are gone on with, at the sizes that they
+// began with: at those that the next session meets first, they would begin anew.
+TEST_F(KeptRangesTest, WhatAClosedSessionBeganIsGoneOnWith) {
+  options_.race_seconds = 0.02;
+  Process process = open(options_);
+  meet(process, {2, 6});
+  compiles_ = 0;
+  ASSERT_TRUE(process.session->call(process.inputs({3, 9})).ok());
+  const auto start = std::chrono::steady_clock::now();
+  while (compiles_ < 2 && std::chrono::steady_clock::now() - start < kLong) std::this_thread::sleep_for(1ms);
+  process.session.reset();
+  ASSERT_EQ(kept(), 0u) << "it came to an end";
+  compiles_ = 0;
+  process.session = open_session(*process.runtime, options_);
+  meet(process, {4, 7});
+  meet(process, {5, 11});
+  const std::set<std::string> sizes = checked(process);
+  EXPECT_TRUE(sizes.contains("2,6") && sizes.contains("3,9")) << process.all();
+  EXPECT_FALSE(sizes.contains("4,7") || sizes.contains("5,11")) << process.all();
+  EXPECT_LE(compiles_, sizes.size() - 2 + 1) << "the two were decided, and 4,7 is a decision of its own";
+}
+
+// Which plan is fastest where is the same for all weights. Where two sizes are answered as the ranges of other weights say, nothing else is
+// checked; where they are not, all is.
+TEST_F(KeptRangesTest, OfOtherWeightsHoldWhereTwoSizesAgree) {
+  options_.race_seconds = 0.02;
+  Process process = open(options_);
+  meet(process, {2, 6});
+  meet(process, {3, 9});
+  const size_t all = checked(process).size();
+  ASSERT_GT(all, 2u) << process.all();
+  const auto replaced = [&](float by) {
+    std::vector<std::pair<std::string, TensorRef>> weights;
+    for (const auto& [name, tensor] : process.session->weights()) {
+      if (tensor->dtype() != DType::k_f32) continue;
+      const TensorRef copy = *process.runtime->tensors().clone(tensor);
+      for (int64_t i = 0; i < copy->storage_bytes() / 4; ++i) static_cast<float*>(copy->data())[i] *= by;
+      weights.emplace_back(name, copy);
+    }
+    auto session = process.session->with_weights(weights);
+    EXPECT_TRUE(session.ok()) << session.status().text();
+    return std::move(*session);
+  };
+  Cache& cache = *process.runtime->cache();
+  find_instead(cache, {{1, 4096, "eager"}});  // which whatever won agrees to
+  const std::unique_ptr<Session> first = std::exchange(process.session, replaced(2));
+  taken_from_others_ = 0;
+  meet(process, {2, 6});
+  meet(process, {3, 9});
+  EXPECT_EQ(taken_from_others_, 1u) << process.all();
+  EXPECT_EQ(checked(process).size(), 2u) << process.all();
+  ASSERT_EQ(process.ranges().ranges.back().most, 4096);
+  // Nobody won by this name.
+  find_instead(cache, {{1, 4096, "cpu/anchors_only-r99"}});
+  process.session = replaced(2);
+  meet(process, {2, 6});
+  meet(process, {3, 9});
+  EXPECT_EQ(taken_from_others_, 1u) << process.all();
+  EXPECT_EQ(checked(process).size(), all) << process.all();
 }
 
 TEST_F(KeptRangesTest, AreForgottenWhereFaultsAreForgiven) {

@@ -580,6 +580,26 @@ TEST_F(KeptAcrossProcesses, IsUsedSoonAfterTheFirstCall) {
   }
 }
 
+// Deciding takes turns. What only has to be taken over is over in a moment, and waits for nobody's.
+TEST_F(KeptAcrossProcesses, IsTakenOverWhileOthersDecide) {
+  {
+    const Options options = with_cache(When::kNow);
+    const auto runtime = runtime_of(options);
+    auto session = open(*runtime, zoo("mlp"), options);
+    auto report = session->compile(inputs_of(*session));
+    ASSERT_TRUE(report.ok()) << report.status().text();
+    if (report->chosen == "replay") GTEST_SKIP() << "a replay is raced again by whoever finds it";
+  }
+  const Options options = with_cache(When::kBackground);
+  const auto runtime = runtime_of(options);
+  auto session = open(*runtime, zoo("mlp"), options);
+  const Tensors inputs = inputs_of(*session);
+  const std::lock_guard turn(runtime->decision_turn());
+  ASSERT_TRUE(session->call(inputs).ok());
+  EXPECT_TRUE(session->settle(20s)) << "it waits for the turn";
+  EXPECT_TRUE(session->is_decided(inputs));
+}
+
 TEST_F(KeptAcrossProcesses, NeverDecidesNothingItself) {
   const Options options = with_cache(When::kNever);
   const auto runtime = runtime_of(options);
