@@ -146,7 +146,10 @@ Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepar
                                   uint32_t candidate) {
   KRN_TRY_LET(const RegionBytes bytes, write_region(graph));
   std::vector<TensorRef> weights;
-  for (ValueId v : bytes.weights) weights.push_back(prepared.constants[graph.values[v].index]);
+  for (ValueId v : bytes.weights) {
+    KRN_TRY_LET(TensorRef weight, session.runtime.tensors().to_device(prepared.constants[graph.values[v].index], session.device));
+    weights.push_back(std::move(weight));
+  }
   Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
   const bool is_candidate = made.ok();
   if (candidate > 0 && !made.ok() && made.status().code() == Code::k_unsupported) made = compile_region(session, device, bytes, weights, 0);

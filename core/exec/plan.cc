@@ -76,6 +76,15 @@ Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanSte
   plan->types_.reserve(graph.values.size());
   for (const Value& value : graph.values) plan->types_.push_back(value.type);
   plan->classify(graph, weights);
+  for (size_t v = 0; v < plan->slots_.size(); ++v) {
+    Slot& slot = plan->slots_[v];
+    if (slot.kind != Slot::kFixed || !slot.region_reads || !slot.fixed || slot.fixed->device() == device) continue;
+    if (graph.values[v].kind == ValueKind::kState)  // a copy would not be written
+      return Status(Code::k_unsupported, "a state of the model lies on " + device_name(slot.fixed->device()) + ", not on " + device_name(device));
+    KRN_TRY(plan->bring(slot.fixed));
+  }
+  for (const Slot& slot : plan->slots_)
+    if (slot.kind == Slot::kFixed) plan->fixed_.push_back(slot.fixed);
   plan->expect(graph.inputs);
   plan->place();
   // One context now: a plan that cannot get its arena is refused here and not on the first request.
@@ -109,7 +118,6 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
   for (ValueId v = 0; v < slots_.size(); ++v) {
     if (slots_[v].kind == Slot::kEager) eager_values_.push_back(v);
     if (slots_[v].kind == Slot::kArena) arena_values_.push_back(v);
-    if (slots_[v].kind == Slot::kFixed) fixed_.push_back(slots_[v].fixed);
   }
 }
 
@@ -263,6 +271,13 @@ void Plan::trim() {
   idle_.clear();
 }
 
+// A region reads its device's memory. LibTorch's operators may answer on another one: a single number, which it takes along from anywhere.
+Status Plan::bring(TensorRef& tensor) {
+  if (tensor->device() == device_) return {};
+  KRN_TRY_LET(tensor, services_.to_device(tensor, device_));
+  return {};
+}
+
 // A region's inputs have binding strides: what comes with others is copied.
 Status Plan::conform(Context& context, ValueId v) {
   TensorRef& tensor = context.tensors[v];
@@ -293,6 +308,7 @@ Status Plan::bind_inputs(Context& context, const std::vector<TensorRef>& inputs)
     if (!tensor || (!same_sizes(*tensor, each.extent) && !KRN_PLANTED(stale_guard))) return unexpected(each.input);
     // The caller's reference lasts for the call: no other is counted unless an eager step may hand it on.
     context.tensors[each.value] = only_regions_ ? TensorRef(TensorRef(), tensor.get()) : tensor;
+    if (each.region_reads) KRN_TRY(bring(context.tensors[each.value]));
     if (each.region_reads && !same_strides(*tensor, each.extent) && !KRN_PLANTED(strides_unchecked)) KRN_TRY(conform(context, each.value));
   }
   return {};
@@ -374,6 +390,7 @@ Status Plan::run_eager(Context& context, size_t s) {
     if (slots_[v].region_reads && !same_sizes(*context.results[r], extent))
       return Status(Code::k_invalid_input, step.name + " returned other sizes than the file says");
     context.tensors[v] = std::move(context.results[r]);
+    if (slots_[v].region_reads) KRN_TRY(bring(context.tensors[v]));
     if (slots_[v].region_reads && !same_strides(*context.tensors[v], extent)) KRN_TRY(conform(context, v));
   }
   return {};

@@ -119,6 +119,7 @@ class Plan {
   [[gnu::cold]] std::vector<size_t> bind_given(Context& context, const std::vector<TensorRef>& given);
   [[gnu::hot]] Status run_region(Context& context, size_t step);
   Status run_eager(Context& context, size_t step);
+  Status bring(TensorRef& tensor);
   [[gnu::cold]] Status conform(Context& context, ValueId value);
   [[gnu::hot]] Status run_steps(Context& context, std::vector<double>* step_us, const uint64_t* count);
   Status collect(Context& context, const std::vector<TensorRef>& inputs, std::vector<TensorRef>& outputs);

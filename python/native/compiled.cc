@@ -28,6 +28,16 @@ PyObject* call_capsule(PyObject* self, PyObject* const* arguments, Py_ssize_t co
   return keep->call(arguments, count);
 }
 
+// A number of a plan lies on its device. A new reference, or null with a Python error.
+PyObject* number_of(const at::Tensor& tensor) {
+  try {
+    return PyLong_FromLongLong(tensor.item<int64_t>());
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+    return nullptr;
+  }
+}
+
 PyMethodDef call_method = {"keirin_graph", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call_capsule)), METH_FASTCALL,
                            "Answers a call of one graph: compiled where that was measured faster, else by eager."};
 
@@ -131,7 +141,7 @@ PyObject* Compiled::result(PyObject* const* arguments, std::vector<TensorRef> ou
     if (output.kind == Output::kTensor || output.kind == Output::kNumber) {
       const TensorRef& tensor = outputs[output.index];
       if (output.kind == Output::kNumber && tensor)
-        object = PyLong_FromLongLong(*static_cast<const int64_t*>(tensor->data()));
+        object = number_of(to_at(tensor));
       else
         object = tensor ? THPVariable_Wrap(to_at(tensor)) : Py_NewRef(Py_None);
       if (object == nullptr) {

@@ -521,6 +521,13 @@ class Importer {
     const size_t num_values = captured_.graph.values.size(), num_ops = captured_.graph.ops.size();
     KRN_TRY_LET(auto lowered, lower_aten(builder_, {name, &args, &names, &results.hints}, why));
     if (!lowered) return lowered;
+    // A result that is None (a gradient that nobody asks for) has no name in the file; the table computes it all the same.
+    if (std::all_of(results.sources.begin(), results.sources.end(),
+                    [](const OpaqueCall::Source& source) { return source.kind == OpaqueCall::Source::Kind::kReturn; })) {
+      std::vector<ValueId> named;
+      for (const size_t i : results.returns) named.push_back(i < lowered->size() ? lowered->at(i) : kNone);
+      if (lowered->size() >= results.names.size()) lowered = std::move(named);
+    }
     const bool complete = lowered->size() >= results.names.size();
     for (size_t i = 0; i < results.names.size(); ++i) {
       if (complete && (lowered->at(i) != kNone || !read_.contains(results.names[i]))) continue;

@@ -60,7 +60,18 @@ struct TwoRegions {
   }
   float state() const { return *static_cast<const float*>(state_tensor->data()); }
 
-  test::HeapServices services;
+  // Copies what lies elsewhere, and counts.
+  struct Services : test::HeapServices {
+    int brought = 0;
+    Result<TensorRef> to_device(const TensorRef& tensor, Device device) override {
+      ++brought;
+      TensorSpec spec = static_cast<const test::HeapTensor&>(*tensor).spec();
+      spec.device = device;
+      KRN_TRY_LET(TensorRef made, allocate(spec));
+      ::memcpy(made->data(), tensor->data(), static_cast<size_t>(tensor->storage_bytes()));
+      return made;
+    }
+  } services;
   bool first_fails = false, second_fails = false;
   TensorRef state_tensor = test::tensor_of<float>(DType::k_f32, {1}, {7}), x = test::tensor_of<float>(DType::k_f32, {1}, {1});
   std::unique_ptr<Plan> plan;
@@ -100,6 +111,19 @@ TEST(Plan, OutputsGoToMemoryOfTheCallers) {
     EXPECT_EQ(*static_cast<const float*>(made->at(0)->data()), 2);
   }
   EXPECT_EQ(memory[1] + memory[16], 0);
+}
+
+// A single number may lie anywhere for LibTorch's operators; a region is given memory of its own device.
+TEST(Plan, WhatARegionReadsIsBroughtToItsDevice) {
+  TwoRegions regions(false);
+  ASSERT_TRUE(regions.plan->run({regions.x}).ok());
+  EXPECT_EQ(regions.services.brought, 0);
+  float number = 4;
+  const TensorRef elsewhere = *regions.services.wrap({DType::k_f32, {1}, {}, {Device::kCuda, 0}}, &number, nullptr);
+  const auto out = regions.plan->run({elsewhere});
+  ASSERT_TRUE(out.ok()) << out.status().text();
+  EXPECT_EQ(*static_cast<const float*>(out->at(0)->data()), 5);
+  EXPECT_EQ(regions.services.brought, 1);
 }
 
 TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
