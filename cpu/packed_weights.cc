@@ -74,7 +74,9 @@ PackedWeight::~PackedWeight() {
 ConstantView::ConstantView(uint32_t weight, const codegen::CompileContext& context) : context_(context), weight_(weight) {
   krn_tensor tensor{};
   if (!context.consts || !context.consts->open || weight == KRN_NONE_WEIGHT) return;
-  if (context.consts->open(context.host, context.weights, weight, &tensor, nullptr) == KRN_STATUS_ok) data_ = tensor.data;
+  if (context.consts->open(context.host, context.weights, weight, &tensor, nullptr) != KRN_STATUS_ok) return;
+  data_ = tensor.data;
+  bytes_ = tensor.storage_bytes;
 }
 
 ConstantView::~ConstantView() {
@@ -85,7 +87,10 @@ std::shared_ptr<const PackedWeight> pack_weight(const codegen::TensorDesc& weigh
                                                 const dnnl::memory::desc& layout, const codegen::CompileContext& context) {
   const ConstantView values(weight.weight, context);
   if (!values.data()) return nullptr;
-  char* start = static_cast<char*>(values.data()) + weight.offset * codegen::dtype_bytes(weight.dtype);
+  const int64_t offset = weight.offset * codegen::dtype_bytes(weight.dtype);
+  if (values.bytes() > 0 && static_cast<uint64_t>(offset) + plain.get_size() > values.bytes())
+    throw kit::Error(KRN_STATUS_corrupt, "a constant is smaller than the region says; leave the node to eager");
+  char* start = static_cast<char*>(values.data()) + offset;
   std::lock_guard lock(packs().mutex);
   auto [first, last] = packs().by_address.equal_range(start);
   for (auto it = first; it != last;) {

@@ -42,11 +42,13 @@ class ConstantView {
   ConstantView(const ConstantView&) = delete;
   ConstantView& operator=(const ConstantView&) = delete;
   void* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }  // that may be read from there; 0: the host does not say
 
  private:
   const codegen::CompileContext& context_;
   uint32_t weight_;
   void* data_ = nullptr;
+  uint64_t bytes_ = 0;
 };
 
 // The weight, which lies as `plain` says, in `layout`; null where the host does not have its values.

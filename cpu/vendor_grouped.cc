@@ -296,6 +296,16 @@ class GroupedStep : public codegen::Step {
   mutable std::vector<std::unique_ptr<Arguments>> pool_;
 };
 
+// What the rest indexes with. Claims are asked about bytes that nobody has checked.
+bool fits(const AnchorDesc& a) {
+  if (a.operands.size() != 3 || a.results.size() != 1) return false;
+  const TensorDesc &x = a.operands[0], &w = a.operands[1], &ends = a.operands[2], &result = a.results[0];
+  for (const TensorDesc* each : {&x, &w, &ends, &result})
+    if (!each->present()) return false;
+  return x.sizes.size() == 2 && w.sizes.size() == 3 && w.sizes[1] == x.sizes[1] && ends.sizes == std::vector<int64_t>{w.sizes[0]} &&
+         result.sizes == std::vector<int64_t>{x.sizes[0], w.sizes[2]} && w.dtype == x.dtype && result.dtype == x.dtype;
+}
+
 // All groups' weights in `layout`; empty where the host does not have their values.
 std::vector<std::shared_ptr<const PackedWeight>> pack_groups(const Shape& s, const TensorDesc& weights, const memory::desc& layout,
                                                              const codegen::CompileContext& context) {
@@ -314,6 +324,7 @@ std::vector<std::shared_ptr<const PackedWeight>> pack_groups(const Shape& s, con
 }  // namespace
 
 bool grouped_takes(const AnchorDesc& a, int num_threads, std::string& why_not) {
+  if (!fits(a)) return why_not = "operands that do not fit", false;
   const TensorDesc &x = a.operands[0], &w = a.operands[1], &ends = a.operands[2];
   if (ends.dtype != kDType_i64 && ends.dtype != kDType_i32) return why_not = "ends of groups in narrow integers", false;
   const auto repeats = [](const TensorDesc& t, size_t axis) { return t.strides[axis] == 0 && t.sizes[axis] != 1; };

@@ -16,6 +16,7 @@
 #include "cpu/device.h"
 #include "cpu/packed_weights.h"
 #include "cpu/vendor.h"
+#include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::cpu {
@@ -95,6 +96,7 @@ struct Bench {
     auto* self = reinterpret_cast<Bench*>(host);
     if (!self->has_weights) return KRN_STATUS_unsupported;
     out->data = self->buffers[id].data();
+    out->storage_bytes = self->buffers[id].size() * sizeof(float);
     return KRN_STATUS_ok;
   }
 
@@ -302,6 +304,20 @@ TEST(Anchors, ProductsOfGroupsWhoseOperandsLieApart) {
   refused.operands[2].dtype = kDType_i8;
   EXPECT_FALSE(vendor_takes(refused, false, why));
   EXPECT_NE(why.find("narrow"), std::string::npos) << why;
+  // Bytes that say anything.
+  const auto expect_misfit = [&](const std::function<void(AnchorDesc&)>& damage) {
+    AnchorDesc damaged = a;
+    damage(damaged);
+    EXPECT_FALSE(vendor_takes(damaged, false, why));
+    EXPECT_NE(why.find("do not fit"), std::string::npos) << why;
+  };
+  expect_misfit([](AnchorDesc& d) { d.operands.pop_back(); });
+  expect_misfit([](AnchorDesc& d) { d.operands[1] = TensorDesc(); });
+  expect_misfit([](AnchorDesc& d) { d.operands[0].sizes = {33}, d.operands[0].strides = {1}; });
+  expect_misfit([](AnchorDesc& d) { d.operands[1].sizes[1] = 23; });
+  expect_misfit([](AnchorDesc& d) { d.operands[2].sizes[0] = 5; });
+  expect_misfit([](AnchorDesc& d) { d.results[0].sizes = {33, 33}; });
+  expect_misfit([](AnchorDesc& d) { d.operands[1].dtype = kDType_bf16; });
 }
 
 // Eager answers where the ends are none.
@@ -411,6 +427,24 @@ TEST(Anchors, PacksAreSharedCountedAndFreed) {
   printf("a 64 x 64 weight is packed into %lld bytes\n", static_cast<long long>(held));
   b.has_weights = false;  // a child: the anchor compiles all the same
   EXPECT_NE(make_vendor_step(a, context), nullptr);
+}
+
+// Strides that reach behind a constant: bytes of a region may say anything.
+TEST(Anchors, NothingIsReadBehindAConstant) {
+  Bench b;
+  krn_host_consts consts{};
+  consts.open = Bench::open;
+  codegen::CompileContext context;
+  context.consts = &consts;
+  context.host = reinterpret_cast<krn_host*>(&b);
+  AnchorDesc a = linear(b, {4, 64}, 64, false, true);
+  EXPECT_NE(make_vendor_step(a, context), nullptr);
+  for (const bool shifted : {false, true}) {
+    AnchorDesc damaged = a;
+    if (shifted) damaged.operands[1].offset += 64;
+    else damaged.operands[1].strides[0] = 1 << 20;
+    EXPECT_THROW(make_vendor_step(damaged, context), kit::Error) << shifted;
+  }
 }
 
 // y = x w' and y = x w of one square weight: both packs have the same address, size and layout, and other numbers.
