@@ -92,7 +92,11 @@ bool any_above(const Word* words, const int64_t* sizes, const int64_t* strides, 
   }
   const int64_t n = rank == 0 ? 1 : sizes[0], step = rank == 0 ? 1 : strides[0];
   bool found = false;
-  for (int64_t i = 0; i < n; ++i) found |= static_cast<Word>(words[i * step] & kMagnitude) > infinity;
+  const auto look = [&](int64_t apart) {
+    for (int64_t i = 0; i < n; ++i) found |= static_cast<Word>(words[i * apart] & kMagnitude) > infinity;
+  };
+  if (step == 1) look(1);  // by vectors
+  else look(step);
   return found;
 }
 

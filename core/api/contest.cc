@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/api/contest.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -88,13 +92,25 @@ struct Winner {
   std::string why;  // not by this race: a line for the report
 };
 
+// The threads that share the work of this one's calls.
+std::vector<int> team_of(TensorServices& services) {
+  std::mutex mutex;
+  std::vector<int> ids;
+  services.parallel_for(services.num_threads(), 1, [&](int64_t, int64_t) {
+    const std::lock_guard lock(mutex);
+    const int id = static_cast<int>(::syscall(SYS_gettid));
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  });
+  return ids;
+}
+
 // The candidate that is clearly faster while others have the processor, as in a service they always may; eager where none is shown to be.
-// Only for calls whose work is all done by the calling thread: what other threads waited is not known.
+// Only for calls whose work is done by threads that are known, the calling one and its team: what a worker waited is not.
 size_t faster_beside_others(const Deciding& d, const std::vector<Runner>& runners, const RaceOptions& options,
                             const std::vector<size_t>& of_runner) {
-  const bool alone = d.session.device.kind == Device::kCpu && !runs_in_worker(d) && d.services.num_threads() == 1;
-  if (giving_way() == GiveWay::kNot || !alone || d.count || !d.session.options.force.empty()) return 0;
-  const Result<RaceSheet> sheet = race_beside_others(runners, options);
+  const bool here = d.session.device.kind == Device::kCpu && !runs_in_worker(d);
+  if (giving_way() == GiveWay::kNot || !here || d.count || !d.session.options.force.empty()) return 0;
+  const Result<RaceSheet> sheet = race_beside_others(runners, options, team_of(d.services));
   return sheet.ok() && disturbance(*sheet).empty() ? of_runner[sheet->winner] : 0;
 }
 

@@ -175,21 +175,21 @@ TEST(TimeLine, EagerAnswersFirstAndThePlanComesLater) {
 
 // A service whose calls never leave a quiet moment: every stretch of a race is disturbed, and what is clearly faster answers all the same.
 // No figure of it is shown or kept.
-TEST(TimeLine, WhatIsClearlyFasterAnswersBesideOthers) {
+void expect_faster_beside_others(int num_threads, const std::string& path, const std::vector<int64_t>& sizes) {
   if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
   test::Others busy;
   busy.each_time = 1e12;
   const test::TempFolder folder;
   Options options = options_of(When::kBackground);
   options.interference = &busy;
-  options.threads = 1;
+  options.threads = num_threads;
   options.memory_limit = 10;
   options.race_seconds = 1;
   options.cache_dir = folder.path() + "/cache";
   auto runtime = Runtime::open(options);
   ASSERT_TRUE(runtime.ok()) << runtime.status().text();
-  auto session = open(**runtime, zoo("mlp"), options);
-  const Tensors inputs = inputs_of(*session);
+  auto session = open(**runtime, path, options);
+  const Tensors inputs = inputs_of(*session, sizes);
   const auto eager = session->call_eager(inputs);
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   std::atomic<bool> stop{false};
@@ -218,11 +218,15 @@ TEST(TimeLine, WhatIsClearlyFasterAnswersBesideOthers) {
   EXPECT_EQ(session->activity().by_plan, by_plan + 1);
   // The next process decides itself.
   options.compile = When::kNever;
-  auto next = open(**runtime, zoo("mlp"), options);
+  auto next = open(**runtime, path, options);
   ASSERT_TRUE(next->call(inputs).ok());
   ASSERT_TRUE(next->settle(kLong));
   EXPECT_EQ(next->reports().back().chosen, "eager") << "nothing was kept";
 }
+
+TEST(TimeLine, WhatIsClearlyFasterAnswersBesideOthers) { expect_faster_beside_others(1, zoo("mlp"), {}); }
+// Of two threads that share the work: three passes over a megabyte and more each, or one.
+TEST(TimeLine, WhatIsClearlyFasterForATeamAnswersBesideOthers) { expect_faster_beside_others(2, data("both_free"), {1024, 1024}); }
 
 // A model that is replaced while others have the machine: what a disturbed race chose for the session before answers in this one at once,
 // without another race; who asks for a decision of its own gets one, and another process knows nothing of it.

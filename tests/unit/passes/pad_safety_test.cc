@@ -162,8 +162,8 @@ Nans check_numbers(const Two& two, const PadProof& proof, double junk, uint32_t 
   return nans;
 }
 
-// Of NaN in the place of numbers. kAllowed: the proof says that there may be, whether or not the reference makes some of NaN in the padding,
-// and of numbers none is made. kMade: and it does.
+// Of NaN in the place of numbers. kAllowed: the proof says that there may be, whether or not the reference makes some where NaN stands in
+// the padding, and of numbers there none is made. kMade: and it does.
 enum class MadeNan { kNone, kAllowed, kMade };
 
 void expect_safe(Two& two, ValueId result, MadeNan nan = MadeNan::kNone) {

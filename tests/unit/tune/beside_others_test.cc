@@ -4,6 +4,8 @@
 #include "core/tune/beside_others.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -95,6 +97,78 @@ TEST(BesideOthers, WhatIsSlowerEqualOrHardlyFasterIsNot) {
     ASSERT_TRUE(sheet.ok());
     EXPECT_EQ(sheet->winner, 0u) << share;
   }
+}
+
+// A thread and a helper that share the work of a call, as a team of LibTorch's does.
+class Pair {
+ public:
+  ~Pair() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    helper_.join();
+  }
+  std::vector<int> team() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return id_ != 0; });
+    return {id_};
+  }
+  Runner runner(std::string name, double own, double helpers) {
+    return {std::move(name), [this, own = turns(own), helpers = turns(helpers)] {
+              std::unique_lock lock(mutex_);
+              asked_ = helpers;
+              changed_.notify_all();
+              lock.unlock();
+              work(own);
+              lock.lock();
+              changed_.wait(lock, [&] { return asked_ == 0; });
+              return Status();
+            }};
+  }
+
+ private:
+  static uint64_t turns(double share) { return static_cast<uint64_t>(share * kTurns); }
+  void help() {
+    std::unique_lock lock(mutex_);
+    id_ = static_cast<int>(::syscall(SYS_gettid));
+    changed_.notify_all();
+    for (;;) {
+      changed_.wait(lock, [&] { return asked_ > 0 || ends_; });
+      if (ends_) return;
+      const uint64_t turns = asked_;
+      lock.unlock();
+      work(turns);
+      lock.lock();
+      asked_ = 0;
+      changed_.notify_all();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t asked_ = 0;
+  int id_ = 0;
+  bool ends_ = false;
+  std::thread helper_{[this] { help(); }};
+};
+
+// Two processes beside two threads: neither thread has a processor of its own.
+TEST(BesideOthers, ATeamIsAsFastAsItsBusiestThread) {
+  if (!OwnClock().ticks()) GTEST_SKIP() << "this kernel does not count what threads wait";
+  const OnOneProcessor here;
+  const BusyProcess other;
+  Pair pair;
+  const Runner eager = pair.runner("eager", 0.5, 0.5);
+  const auto wins = [&](const Runner& candidate) {
+    const auto sheet = race_beside_others({eager, candidate}, in_three_seconds(), pair.team());
+    EXPECT_TRUE(sheet.ok());
+    return sheet.ok() && sheet->winner == 1;
+  };
+  EXPECT_TRUE(wins(pair.runner("cpu/all", 0.3, 0.3)));
+  EXPECT_FALSE(wins(pair.runner("equal", 0.5, 0.5)));
+  EXPECT_FALSE(wins(pair.runner("alone", 0.7, 0))) << "less work, and nobody shares it";
+  EXPECT_FALSE(wins(pair.runner("handed over", 0, 0.7))) << "whoever does it";
 }
 
 // What a thread of its own does for a call is not free: the caller sleeps meanwhile.
