@@ -192,7 +192,8 @@ fe::error_t list_plans(const HeadsProblem&, fe::graph::Graph& graph) {
 
 // Whether something that a kernel just before may be writing is read besides x.
 bool needs_fence(const ConvProblem& p) {
-  return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), [&](const ConvStage& s) { return s.operand.sizes == p.of(p.result).sizes; });
+  const auto is_residual = [&](const ConvStage& stage) { return stage.operand.sizes == p.of(p.result).sizes; };
+  return p.new_filter || std::any_of(p.stages.begin(), p.stages.end(), is_residual);
 }
 bool needs_fence(const HeadsProblem&) { return false; }
 

@@ -160,7 +160,8 @@ def main():
         return None
     rows = []
     peers = [name_of(mode) for mode in asked.inductor.split(",")] if asked.inductor else []
-    print(f"{'model':>16} {'eager ms':>9} " + " ".join(f"{how:>24}" for how in ("keirin", *peers)) + f" {'nodes':>9} {'first s':>8}  answered by")
+    heads = " ".join(f"{how:>24}" for how in ("keirin", *peers))
+    print(f"{'model':>16} {'eager ms':>9} {heads} {'nodes':>9} {'first s':>8}  answered by")
     for name in asked.models.split(","):
         rows.append(row := measure(name, asked, options))
         ratios = [f"{row[how]['gain']:.2f}x [{row[how]['low']:.2f}, {row[how]['high']:.2f}]" for how in ("keirin", *peers)]

@@ -80,7 +80,8 @@ Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanSte
     Slot& slot = plan->slots_[v];
     if (slot.kind != Slot::kFixed || !slot.region_reads || !slot.fixed || slot.fixed->device() == device) continue;
     if (graph.values[v].kind == ValueKind::kState)  // a copy would not be written
-      return Status(Code::k_unsupported, "a state of the model lies on " + device_name(slot.fixed->device()) + ", not on " + device_name(device));
+      return Status(Code::k_unsupported,
+                    "a state of the model lies on " + device_name(slot.fixed->device()) + ", not on " + device_name(device));
     KRN_TRY(plan->bring(slot.fixed));
   }
   for (const Slot& slot : plan->slots_)

@@ -228,7 +228,8 @@ Values convolution_backward(Lowering& w) {
   const ValueId grad = w.tensor("grad_output"), x = w.tensor("input"), weight = w.tensor("weight");
   if (w.failed() || w.rank(weight) < 3) return w.decline("a convolution without spatial axes"), Values{};
   const Dims sizes = w.sizes(x), kernel = w.sizes(weight), from = w.sizes(grad);
-  if (sizes.size() != kernel.size() || from.size() != kernel.size()) return w.decline("a convolution of one image without a batch"), Values{};
+  if (sizes.size() != kernel.size() || from.size() != kernel.size())
+    return w.decline("a convolution of one image without a batch"), Values{};
   const size_t n = kernel.size() - 2;
   const Dims stride = per_axis(w, "stride", n, 1), padding = per_axis(w, "padding", n, 0), dilation = per_axis(w, "dilation", n, 1);
   const bool transposed = w.flag("transposed");

@@ -27,9 +27,9 @@ struct Movement {
 Result<std::vector<Movement>> movements(std::span<const TensorRef> referee, TensorServices& services,
                                         const std::function<Result<std::vector<TensorRef>>(uint32_t seed)>& run);
 
-// Of a device that may round operands to TF32 (`run`'s second argument): with those roundings only where `eager` is further from the referee
-// than roundings to its own dtypes explain. Where eager kept its operands whole, nobody else may round them. `sums`: how many roundings the
-// longest sum of the model is good for.
+// Of a device that may round operands to TF32 (`run`'s second argument): with those roundings only where `eager` is further from the
+// referee than roundings to its own dtypes explain. Where eager kept its operands whole, nobody else may round them. `sums`: how many
+// roundings the longest sum of the model is good for.
 Result<std::vector<Movement>> movements_like(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
                                              bool may_round, double sums,
                                              const std::function<Result<std::vector<TensorRef>>(uint32_t seed, bool tf32)>& run);

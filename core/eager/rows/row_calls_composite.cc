@@ -29,8 +29,9 @@ RowRun make_conv(const RowSite& site) {
       return;
     }
     const at::Context& settings = at::globalContext();
-    out[0] = at::_convolution(*in[0], *in[1], optional(in, 2), stride, padding, dilation, transposed, extra, groups, settings.benchmarkCuDNN(),
-                              settings.deterministicCuDNN() || settings.deterministicAlgorithms(), settings.userEnabledCuDNN(), false);
+    const bool deterministic = settings.deterministicCuDNN() || settings.deterministicAlgorithms();
+    out[0] = at::_convolution(*in[0], *in[1], optional(in, 2), stride, padding, dilation, transposed, extra, groups,
+                              settings.benchmarkCuDNN(), deterministic, settings.userEnabledCuDNN(), /*allow_tf32=*/false);
   };
 }
 

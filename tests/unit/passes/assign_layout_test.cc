@@ -80,7 +80,8 @@ TEST(AssignLayout, AWeightThatIsNoConstantIsCopiedWhereTheContextSaysSo) {
 TEST(AssignLayout, AWeightsGradientIsMadeOfTensorsInOneOrder) {
   Result<Graph> g = parse(
       "graph {\n  %x = input 0 : f32[1,3,4,4]\n  %y = input 1 : f32[1,8,3,3]\n"
-      "  %g = conv_grad_weight(%x, %y) {sizes=[2,2], stride=[1,1], padding=[0,0], dilation=[1,1], groups=1} : f32[8,3,2,2]\n  output %g\n}");
+      "  %g = conv_grad_weight(%x, %y) {sizes=[2,2], stride=[1,1], padding=[0,0], dilation=[1,1], groups=1} : f32[8,3,2,2]\n"
+      "  output %g\n}");
   ASSERT_TRUE(g.ok()) << g.status().text();
   PassContext context;
   context.channels_last = true;
