@@ -398,7 +398,7 @@ TEST(CpuRegions, CodeThatWasMadeIsCounted) {
   RegionBuilder g;
   const int x = g.input(kDType_f32, {6, 31});
   g.output(g.softmax(g.unary(kOp_cos, x), 1));
-  const Ran ran = check_both(g, Options());
+  const Ran ran = run_on(plugin(true), g, Options());  // on some machines the other one has the same code
   EXPECT_GE(ran.info.num_kernels, 1u);
   EXPECT_GE(ran.info.num_codegen, 1u);
 }
