@@ -45,8 +45,8 @@ double tolerance_of(const Told& told) {
   return parts.numel() == 0 ? 0 : kUlps * std::numeric_limits<float>::epsilon() * parts.abs().nan_to_num(0, 0, 0).max().item<double>();
 }
 
-// Of an operator with several results the recorder moves the first alone: a float beside one that may differ by roundings may, too (the
-// of std_mean is summed in another order on another processor).
+// Of an operator with several results the recorder moves the first alone: a float beside one that may differ by roundings may, too:
+// the mean of std_mean is summed in another order on another processor.
 double tolerance_of(const Call& call, size_t i, bool is_one_operator) {
   const Told& told = *call.outputs[i];
   const double own = tolerance_of(told);
