@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 #include "cpu/packed_weights.h"
 #include "plugins/codegen/kernel/rows.h"
 #include "plugins/kit/error.h"
+#include "plugins/kit/pool.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::cpu {
@@ -197,8 +197,7 @@ class GroupedStep : public codegen::Step {
       if (const krn_code code = multiply_block(t, block, first, first + rows); code != KRN_STATUS_ok) call->code = code;
       unit += rows;
     }
-    std::lock_guard lock(mutex_);
-    pool_.push_back(std::move(arguments));
+    pool_.give_back(std::move(arguments));
   } catch (const std::bad_alloc&) {
     call->code = KRN_STATUS_exhausted;
   } catch (const std::exception&) {
@@ -258,14 +257,7 @@ class GroupedStep : public codegen::Step {
   static void set_handle(const memory& of, void* data) { dnnl_memory_set_data_handle(of.get(), data); }
 
   std::unique_ptr<Arguments> take() const {
-    {
-      std::lock_guard lock(mutex_);
-      if (!pool_.empty()) {
-        auto one = std::move(pool_.back());
-        pool_.pop_back();
-        return one;
-      }
-    }
+    if (auto one = pool_.take()) return one;
     auto one = std::make_unique<Arguments>();
     one->weights = memory(weights_, vendor_engine(), nullptr);
     one->stream = dnnl::stream(vendor_engine());
@@ -292,8 +284,7 @@ class GroupedStep : public codegen::Step {
   int64_t scratch_bytes_ = 0, spare_bytes_ = 0, grain_ = 1;
   uint32_t workspace_ = TensorDesc::KRN_NONE_BUFFER;
   std::string description_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Arguments>> pool_;
+  mutable kit::Pool<Arguments> pool_;
 };
 
 // What the rest indexes with. Claims are asked about bytes that nobody has checked.

@@ -59,14 +59,7 @@ void VendorStep::bind_pack(int argument, std::shared_ptr<const PackedWeight> pac
 }
 
 std::unique_ptr<VendorStep::ArgumentSet> VendorStep::take() const {
-  {
-    std::lock_guard lock(mutex_);
-    if (!pool_.empty()) {
-      auto set = std::move(pool_.back());
-      pool_.pop_back();
-      return set;
-    }
-  }
+  if (auto set = pool_.take()) return set;
   auto set = std::make_unique<ArgumentSet>();
   auto add = [&](int argument, const dnnl::memory::desc& desc, void* data) {
     set->memories.emplace_back(desc, vendor_engine(), data);
@@ -124,8 +117,7 @@ krn_code VendorStep::run(const codegen::RunContext& context) const try {
   if (status == dnnl_success)
     status = dnnl_primitive_execute(primitive_.get(), set->stream.get(), static_cast<int>(set->arguments.size()), set->arguments.data());
   if (status == dnnl_success) status = copy(*set, true);
-  std::lock_guard lock(mutex_);
-  pool_.push_back(std::move(set));
+  pool_.give_back(std::move(set));
   if (status == dnnl_success) return KRN_STATUS_ok;
   kit::set_error(context.err, KRN_STATUS_internal, description_ + " failed with oneDNN status " + std::to_string(status));
   return KRN_STATUS_internal;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include "cpu/packed_weights.h"
 #include "plugins/codegen/backend.h"
+#include "plugins/kit/pool.h"
 
 namespace keirin::cpu {
 
@@ -72,8 +72,7 @@ class VendorStep : public codegen::Step {
   std::vector<Binding> bindings_;
   int64_t workspace_bytes_ = 0;
   uint32_t workspace_ = 0xffffffffu;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<ArgumentSet>> pool_;
+  mutable kit::Pool<ArgumentSet> pool_;
 };
 
 }  // namespace keirin::cpu

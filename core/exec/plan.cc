@@ -76,16 +76,7 @@ Result<std::unique_ptr<Plan>> Plan::make(const Graph& graph, std::vector<PlanSte
   plan->types_.reserve(graph.values.size());
   for (const Value& value : graph.values) plan->types_.push_back(value.type);
   plan->classify(graph, weights);
-  for (size_t v = 0; v < plan->slots_.size(); ++v) {
-    Slot& slot = plan->slots_[v];
-    if (slot.kind != Slot::kFixed || !slot.region_reads || !slot.fixed || slot.fixed->device() == device) continue;
-    if (graph.values[v].kind == ValueKind::kState)  // a copy would not be written
-      return Status(Code::k_unsupported,
-                    "a state of the model lies on " + device_name(slot.fixed->device()) + ", not on " + device_name(device));
-    KRN_TRY(plan->bring(slot.fixed));
-  }
-  for (const Slot& slot : plan->slots_)
-    if (slot.kind == Slot::kFixed) plan->fixed_.push_back(slot.fixed);
+  KRN_TRY(plan->bring_fixed(graph));
   plan->expect(graph.inputs);
   plan->place();
   // One context now: a plan that cannot get its arena is refused here and not on the first request.
@@ -120,6 +111,21 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
     if (slots_[v].kind == Slot::kEager) eager_values_.push_back(v);
     if (slots_[v].kind == Slot::kArena) arena_values_.push_back(v);
   }
+}
+
+Status Plan::bring_fixed(const Graph& graph) {
+  for (size_t v = 0; v < slots_.size(); ++v) {
+    Slot& slot = slots_[v];
+    if (slot.kind != Slot::kFixed) continue;
+    if (slot.region_reads && slot.fixed) {
+      if (graph.values[v].kind == ValueKind::kState && slot.fixed->device() != device_)  // a copy would not be written
+        return Status(Code::k_unsupported,
+                      "a state of the model lies on " + device_name(slot.fixed->device()) + ", not on " + device_name(device_));
+      KRN_TRY(bring(slot.fixed));
+    }
+    fixed_.push_back(slot.fixed);
+  }
+  return {};
 }
 
 void Plan::expect(const std::vector<ValueId>& inputs) {

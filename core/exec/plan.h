@@ -106,6 +106,7 @@ class Plan {
   static Extent extent_of(const Type& type);
   [[gnu::hot]] static bool same_sizes(const Tensor& tensor, const Extent& extent);
   [[gnu::hot]] static bool same_strides(const Tensor& tensor, const Extent& extent);
+  Status bring_fixed(const Graph& graph);
   void expect(const std::vector<ValueId>& inputs);
   [[gnu::hot]] Status bind_inputs(Context& context, const std::vector<TensorRef>& inputs);
   [[gnu::cold]] Status too_few(size_t inputs) const;

@@ -47,8 +47,7 @@ class Layouter {
     if (op.code == OpCode::kOpaque || op.results.size() != 1) return false;
     const Type& type = r_.old().type(op.results[0]);
     if (fits(type) && may_change(type)) {
-      if (op.code == OpCode::k_conv) return convolution(id);
-      if (op.code == OpCode::k_conv_grad_weight) return weight_gradient(id);
+      if (op.code == OpCode::k_conv || op.code == OpCode::k_conv_grad_weight) return convolution(id);
       for (ValueId v : op.operands)
         if (follows(op) && v != kNone && is_channels_last(r_.graph().type(r_.map(v))) &&
             r_.graph().values[r_.map(v)].kind == ValueKind::kResult) {
@@ -104,21 +103,12 @@ class Layouter {
 
   Result<bool> convolution(OpId id) {
     const Op& op = r_.old().ops[id];
+    const ValueId second = r_.map(op.operands[1]);
     KRN_TRY_LET(ValueId x, laid_out(r_.map(op.operands[0])));
-    KRN_TRY_LET(ValueId w, weight(r_.map(op.operands[1])));
+    KRN_TRY_LET(ValueId other, op.code == OpCode::k_conv ? weight(second) : laid_out(second));
     keep_channels_last(id);
     r_.graph().ops.back().operands[0] = x;
-    r_.graph().ops.back().operands[1] = w;
-    return true;
-  }
-
-  Result<bool> weight_gradient(OpId id) {
-    const Op& op = r_.old().ops[id];
-    KRN_TRY_LET(ValueId x, laid_out(r_.map(op.operands[0])));
-    KRN_TRY_LET(ValueId gradient, laid_out(r_.map(op.operands[1])));
-    keep_channels_last(id);
-    r_.graph().ops.back().operands[0] = x;
-    r_.graph().ops.back().operands[1] = gradient;
+    r_.graph().ops.back().operands[1] = other;
     return true;
   }
 

@@ -27,7 +27,7 @@ struct PassTime {
 struct PassContext {
   Numerics numerics = Numerics::kDefault;
   bool channels_last = false;          // convolution graphs are laid out channels-last
-  bool relays_weights = false;         // their weights too where these are no constants: for libraries that take all in one order
+  bool relays_weights = false;         // their weights too where these are not constants: for libraries that take all in one order
   int64_t extra_weight_bytes = 0;      // second copies of weights that merge_siblings may make
   Evaluator* evaluator = nullptr;      // null: nothing is folded
   std::vector<std::string> disabled;   // names of passes to leave out

@@ -51,14 +51,15 @@ Result<std::vector<Movement>> movements(std::span<const TensorRef> referee, Tens
 Result<std::vector<Movement>> movements_like(std::span<const TensorRef> referee, std::span<const TensorRef> eager, TensorServices& services,
                                              bool may_round, double sums,
                                              const std::function<Result<std::vector<TensorRef>>(uint32_t seed, bool tf32)>& run) {
-  for (const bool tf32 : {false, true}) {
+  const auto with = [&](bool tf32) -> Result<std::vector<Movement>> {
     KRN_TRY_LET(std::vector<Movement> moved, movements(referee, services, [&](uint32_t seed) { return run(seed, tf32); }));
     for (Movement& each : moved) each.largest *= sums;
-    if (tf32 || !may_round) return moved;
-    KRN_TRY_LET(const std::string why, unexplained(referee, eager, moved, services));
-    if (why.empty()) return moved;
-  }
-  return Status(Code::k_internal, "unreachable");
+    return moved;
+  };
+  KRN_TRY_LET(std::vector<Movement> moved, with(false));
+  if (!may_round) return moved;
+  KRN_TRY_LET(const std::string why, unexplained(referee, eager, moved, services));
+  return why.empty() ? moved : with(true);
 }
 
 Result<std::string> unexplained(std::span<const TensorRef> referee, std::span<const TensorRef> other,

@@ -38,7 +38,7 @@ struct ConvProblem {
   Role result = kY;
 
   const ConvTensor& of(Role role) const { return role == kX ? x : role == kW ? w : y; }
-  // The given one that is no filter.
+  // The given one that is not the filter.
   Role fed() const { return result == kX ? kY : kX; }
   bool is_forward_in_two_axes() const { return result == kY && x.sizes.size() == 4; }
   std::string key() const;
@@ -95,8 +95,8 @@ size_t fed_of(const HeadsProblem& problem);
 // From the first element to the last.
 int64_t bytes_of(const ConvTensor& tensor);
 
-// The given tensor that is no filter full of one value, all other numbers being small and positive, and what the first and the last
-// element of the result are then. Libraries' plans were seen that write 0 for -infinity, and NaN for the tanh or sigmoid of a large number.
+// What is fed (ConvProblem::fed) full of one value, all other numbers small and positive, and what the first and the last element of the
+// result are then. Libraries' plans were seen that write 0 for -infinity, and NaN for the tanh or sigmoid of a large number.
 struct EdgeCase {
   enum Value : uint8_t { kLarge, kInfinity, kNan };
   enum Shows : uint8_t { kNoNan, kNotFinite, kIsNan };

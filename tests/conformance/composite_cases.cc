@@ -65,9 +65,11 @@ void contractions(OpCode row, Variants& out) {
   }
 }
 
-std::vector<Attr> conv_attrs(Dims stride, Dims padding, Dims dilation, int64_t groups, bool transposed, Dims extra) {
-  return {{K::k_stride, stride},  {K::k_padding, padding},       {K::k_dilation, dilation},
-          {K::k_groups, groups}, {K::k_transposed, transposed}, {K::k_output_padding, extra}};
+std::vector<Attr> conv_attrs(Dims stride, Dims padding, Dims dilation, int64_t groups, bool transposed, Dims extra, bool ieee = false) {
+  std::vector<Attr> attrs{{K::k_stride, stride},  {K::k_padding, padding},       {K::k_dilation, dilation},
+                          {K::k_groups, groups}, {K::k_transposed, transposed}, {K::k_output_padding, extra}};
+  if (ieee) attrs.push_back({K::k_ieee, true});
+  return attrs;
 }
 
 void convolutions(Variants& out) {
@@ -79,6 +81,7 @@ void convolutions(Variants& out) {
   };
   const Conv all[] = {
       {"same_3x3", {2, 6, 9, 9}, {8, 6, 3, 3}, true, conv_attrs({1, 1}, {1, 1}, {1, 1}, 1, false, {0, 0})},
+      {"whole_operands", {2, 6, 9, 9}, {8, 6, 3, 3}, true, conv_attrs({1, 1}, {1, 1}, {1, 1}, 1, false, {0, 0}, true)},
       {"pointwise", {2, 6, 5, 7}, {4, 6, 1, 1}, false, conv_attrs({1, 1}, {0, 0}, {1, 1}, 1, false, {0, 0})},
       {"stride_2", {1, 3, 11, 9}, {5, 3, 3, 2}, true, conv_attrs({2, 3}, {1, 0}, {1, 1}, 1, false, {0, 0})},
       {"dilated", {1, 4, 12, 12}, {4, 4, 3, 3}, true, conv_attrs({1, 1}, {2, 2}, {2, 2}, 1, false, {0, 0})},

@@ -545,18 +545,14 @@ class Drawer {
                       {{K::k_sizes, Dims(n, 3)}, {K::k_stride, stride}, {K::k_padding, ones}, {K::k_dilation, ones},
                        {K::k_groups, int64_t{1}}});
         }
-        if (one_in(4)) {
-          std::swap(w[0], w[1]);
-          return emit(O::k_conv, {small, weight(t, w), one_in(2) ? weight(t, {to}) : kNone},
-                      {{K::k_stride, stride}, {K::k_padding, ones}, {K::k_dilation, ones}, {K::k_groups, int64_t{1}},
-                       {K::k_transposed, true}, {K::k_output_padding, Dims(n, 0)}});
-        }
+        const bool transposed = one_in(4);
+        if (transposed) std::swap(w[0], w[1]);
         return emit(O::k_conv, {small, weight(t, w), one_in(2) ? weight(t, {to}) : kNone},
                     {{K::k_stride, stride},
-                     {K::k_padding, Dims(n, 1)},
-                     {K::k_dilation, Dims(n, 1)},
+                     {K::k_padding, ones},
+                     {K::k_dilation, ones},
                      {K::k_groups, int64_t{1}},
-                     {K::k_transposed, false},
+                     {K::k_transposed, transposed},
                      {K::k_output_padding, Dims(n, 0)}});
       }
     }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # What ci/setup would download where nothing is there yet: on a machine with an NVIDIA driver also what its GPU needs, pinned; elsewhere
-# nothing of that. And that CMake finds cuDNN's headers where those wheels put them. Argument: the source folder.
+# nothing of that. And that CMake finds cuDNN's headers where those wheels put them: beside LibTorch, or in the environment of ci/python,
+# with which a wheel is built on a machine without a GPU. Argument: the source folder.
 set -euo pipefail
 source=$1
 work=$(mktemp -d)
@@ -28,8 +29,18 @@ foreach(pair "KEIRIN_CUDNN_INCLUDE=$nvidia/cudnn/include" "KEIRIN_CUDNN_CCCL_INC
   endif()
 endforeach()
 CMAKE
-env -u KEIRIN_CUDNN_FRONTEND KEIRIN_DEPS="$work/none" cmake -S "$work" -B "$work/headers" > "$work/cmake.log" 2>&1 || {
-  cat "$work/cmake.log"; exit 1; }
+configure() {  # the folder of dependencies
+  rm -rf "$work/headers"
+  env -u KEIRIN_CUDNN_FRONTEND KEIRIN_DEPS="$1" cmake -S "$work" -B "$work/headers" > "$work/cmake.log" 2>&1 || {
+    cat "$work/cmake.log"; exit 1; }
+}
+configure "$work/none"
+deps=$work/elsewhere
+mkdir -p "$deps"/{python-3.11,cuda-headers}/lib/python3.11/site-packages/nvidia
+mv "$nvidia/cudnn" "$deps/python-3.11/lib/python3.11/site-packages/nvidia/"
+mv "$site/include" "$deps/cuda-headers/lib/python3.11/site-packages/"
+sed -i "s|KEIRIN_CUDNN_INCLUDE=$nvidia|KEIRIN_CUDNN_INCLUDE=$deps/python-3.11/lib/python3.11/site-packages/nvidia|" "$work/CMakeLists.txt"
+configure "$deps"
 
 plan() { env -u KEIRIN_TORCH KEIRIN_DEPS="$work/deps" KEIRIN_HARDWARE_ROOT="$1" "$source/ci/setup" --dry-run > "$2"; }
 plan "$work" "$work/with"

@@ -8,14 +8,7 @@
 namespace keirin::codegen {
 
 std::unique_ptr<CompiledRegion::RunTable> CompiledRegion::take_table() const {
-  {
-    std::lock_guard lock(pool_mutex_);
-    if (!pool_.empty()) {
-      auto table = std::move(pool_.back());
-      pool_.pop_back();
-      return table;
-    }
-  }
+  if (auto table = pool_.take()) return table;
   auto table = std::make_unique<RunTable>();
   table->buffers.resize(buffers_.size());
   table->keep.reserve(steps_.size());
@@ -24,8 +17,7 @@ std::unique_ptr<CompiledRegion::RunTable> CompiledRegion::take_table() const {
 
 void CompiledRegion::return_table(std::unique_ptr<RunTable> table) const {
   table->keep.clear();
-  std::lock_guard lock(pool_mutex_);
-  pool_.push_back(std::move(table));
+  pool_.give_back(std::move(table));
 }
 
 krn_code CompiledRegion::run(const krn_run& run, krn_host* host, const krn_host_threads* threads, krn_err* err) const {

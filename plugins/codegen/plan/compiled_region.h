@@ -13,6 +13,7 @@
 #include "plugins/codegen/backend.h"
 #include "plugins/codegen/plan/fuse.h"
 #include "plugins/codegen/plan/storage.h"
+#include "plugins/kit/pool.h"
 
 namespace keirin::codegen {
 
@@ -56,8 +57,7 @@ class CompiledRegion {
   uint32_t num_inputs_ = 0, num_outputs_ = 0, num_anchors_ = 0, num_codegen_ = 0;
   int64_t workspace_bytes_ = 0;
   bool updates_inputs_ = false;
-  mutable std::mutex pool_mutex_;
-  mutable std::vector<std::unique_ptr<RunTable>> pool_;
+  mutable kit::Pool<RunTable> pool_;
 };
 
 }  // namespace keirin::codegen

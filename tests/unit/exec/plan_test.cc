@@ -126,6 +126,37 @@ TEST(Plan, WhatARegionReadsIsBroughtToItsDevice) {
   EXPECT_EQ(regions.services.brought, 1);
 }
 
+// A constant once, when the plan is made. A state is written where it lies.
+TEST(Plan, AConstantIsBroughtOnceAndAStateNever) {
+  for (const ValueKind kind : {ValueKind::kConstant, ValueKind::kState}) {
+    const Type type{DType::k_f32, {1}, {1}};
+    Graph g;
+    const ValueId fixed = g.add_constant(type, 0, kind);
+    g.outputs.push_back({g.ops[g.add_op(OpCode::k_relu, {fixed}, {}, {type})].results[0], kNone, kNone});
+    const bool fails = false;
+    std::vector<PlanStep> steps(1);
+    steps[0].name = "r0";
+    steps[0].executable = std::make_shared<FakeExecutable>(&fails, true);
+    steps[0].operands = {fixed};
+    steps[0].results = {g.outputs[0].value};
+    TwoRegions::Services services;
+    float number = 4;
+    const TensorRef elsewhere = *services.wrap({DType::k_f32, {1}, {}, {Device::kCuda, 0}}, &number, nullptr);
+    const auto plan = Plan::make(g, std::move(steps), {elsewhere}, services, {});
+    if (kind == ValueKind::kState) {
+      EXPECT_EQ(plan.status().code(), Code::k_unsupported);
+      continue;
+    }
+    ASSERT_TRUE(plan.ok()) << plan.status().text();
+    for (int call = 0; call < 2; ++call) {
+      const auto out = (*plan)->run({});
+      ASSERT_TRUE(out.ok()) << out.status().text();
+      EXPECT_EQ(*static_cast<const float*>(out->at(0)->data()), 5);
+    }
+    EXPECT_EQ(services.brought, 1);
+  }
+}
+
 TEST(Plan, AFailureAfterAnUpdateInPlaceIsNotToBeRepeated) {
   TwoRegions in_place(true);
   in_place.second_fails = true;
