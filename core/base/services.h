@@ -51,6 +51,7 @@ class TensorServices {
   virtual Result<TensorRef> to_device(const TensorRef& tensor, Device device) = 0;  // same sizes and strides; itself if it is there
   // fn(begin, end) on slices of [0, n), at least `grain` long, on the caller and LibTorch's pool; returns when all returned.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) = 0;
+  // How many share the work of the calling thread's operators. Once asked for, also of what else divides its work by LibTorch's OpenMP.
   virtual int num_threads() = 0;
   virtual void set_num_threads(int threads) = 0;
   // From now on the operators of the calling thread, and of no other, use this one thread.

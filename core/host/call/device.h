@@ -53,11 +53,17 @@ class UsedPlugin : public std::enable_shared_from_this<UsedPlugin> {
   // A call that is written down in the journal and must leave the thread as it was. For everything but the many runs.
   template <class F>
   Status call(const char* function, const Hash& region, F&& f) {
+    settle_num_threads();
     const Journal::Entry entry(journal(), name, guid, build_id, function, region);
     CallState state;
     Status status = call_plugin(where(function), std::forward<F>(f));
     if (const std::string changed = state.restore(); !changed.empty()) strayed(function, changed);
     return status;
+  }
+  // Before a call. The libraries of plugins that divide their work by OpenMP share it with LibTorch, and its number of threads is one of
+  // the calling thread's: the machine's until LibTorch sets it, which it does when first asked for it there.
+  void settle_num_threads() const {
+    if (host->services) (void)host->services->num_threads();
   }
   // The plugin left the thread changed, which was put back: counted, and said once.
   void strayed(const char* function, const std::string& changed);

@@ -72,6 +72,7 @@ Status UsedExecutable::run(const krn_tensor* inputs, uint32_t num_inputs, const 
   if (run.run_id <= kWatchedRuns || plugin_->times_strayed() > 0) {
     status = plugin_->call("krn.exec.run", region_, enter);
   } else {
+    plugin_->settle_num_threads();
     const FloatMode mode;
     status = call_plugin(where_, enter);
     if (mode.restore()) plugin_->strayed("krn.exec.run", "floating-point mode");

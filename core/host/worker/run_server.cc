@@ -4,10 +4,6 @@
 // number, and its answer an empty packet or what the plugin said. A GPU's work is waited for before the answer.
 #include "core/host/worker/run_server.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,12 +73,6 @@ class RunServices final : public WorkerServices {
     KRN_TRY_LET(DeviceMemoryRef memory, driver->allocate(bytes));
     return TensorRef(std::make_shared<DeviceTensor>(spec.dtype, spec.sizes, std::vector<int64_t>{1}, spec.device, std::move(memory), 0,
                                                     bytes));
-  }
-  void set_num_threads(int threads) override {
-    WorkerServices::set_num_threads(threads);
-#ifdef _OPENMP
-    ::omp_set_num_threads(threads);
-#endif
   }
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
     const int64_t most = (n + grain - 1) / grain;

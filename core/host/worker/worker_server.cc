@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/worker/worker_server.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -71,6 +72,13 @@ bool answer_by_bell(Bell& bell, int channel, const Packet& reply) {
 }
 
 }  // namespace
+
+// The worker's program links OpenMP, this library does not.
+void WorkerServices::set_num_threads(int threads) {
+  threads_ = threads;
+  using SetThreads = void (*)(int);
+  if (const auto set = reinterpret_cast<SetThreads>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(threads);
+}
 
 UsedDevice* device_of(UsedPlugin& plugin, const std::string& uid) {
   for (const auto& device : plugin.devices())

@@ -24,7 +24,7 @@ class WorkerServices : public TensorServices {
   Result<TensorRef> to_device(const TensorRef&, Device) override { return none(); }
   void parallel_for(int64_t n, int64_t, const std::function<void(int64_t, int64_t)>& fn) override { fn(0, n); }
   int num_threads() override { return threads_; }
-  void set_num_threads(int threads) override { threads_ = threads; }
+  void set_num_threads(int threads) override;  // of the plugin's libraries, too, as far as they divide their work by OpenMP
   void keep_to_this_thread() override {}
   Status synchronize(Device) override { return none(); }
   uint64_t current_stream(Device) override { return 0; }

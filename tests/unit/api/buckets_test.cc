@@ -164,7 +164,7 @@ TEST(Buckets, ALengthIsPaddedWhereAMaskHidesTheRest) {
   EXPECT_EQ(compiles_on_requests(), compiled);
 }
 
-// A padded key has no share, but 0 times what is no number is none: what comes of that is seen, and eager answers.
+// A padded key has no share, but 0 times NaN is NaN: what comes of that is seen, and eager answers.
 TEST(Buckets, NaNThatPaddingMakesIsNotHandedOut) {
   auto session = opened("ranges_masked", options_of({"tokens[1]=multiple:8"}));
   const Tensors inputs = masked_inputs(*session, {2, 6}), others = masked_inputs(*session, {2, 12});
@@ -197,7 +197,7 @@ TEST(Buckets, WhatASizeIsAMultipleOfIsPadded) {
   EXPECT_EQ(buckets.sizes[0].asked, 2 * (3 + 9));
   EXPECT_EQ(buckets.sizes[0].ran, 2 * (4 + 16));
   const auto odd = session->call({runtime().tensors().allocate({DType::k_f32, {10, 8}, {}, {}}).value()});
-  EXPECT_FALSE(odd.ok()) << "which is no multiple of 4";
+  EXPECT_FALSE(odd.ok()) << "which is not a multiple of 4";
 }
 
 // An index below 0 counts from the end, and of one beyond it eager says so: in padding both would find something else.
