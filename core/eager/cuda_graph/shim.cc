@@ -165,4 +165,5 @@ const char* error() { return last_error.c_str(); }
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-const KeirinCudaGraph keirin_cuda_graph = {create, drawn, begin, end, find_copy, redirect, replay, destroy, error};
+const KeirinCudaGraph keirin_cuda_graph = {sizeof(KeirinCudaGraph), create,   drawn,  begin,   end,
+                                           find_copy,               redirect, replay, destroy, error};

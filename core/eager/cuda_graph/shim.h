@@ -4,6 +4,7 @@
 #pragma once
 
 extern "C" struct KeirinCudaGraph {
+  unsigned long long size;  // of this table where the library was built: one of another size is of another version, and not used
   void* (*create)(int device);            // null on failure
   unsigned long long (*drawn)(int device);     // how many random numbers its generator has given; grows with each draw
   // Makes a capturing stream current on the calling thread. Until `end` other threads can draw random numbers on the device only if what is

@@ -40,9 +40,12 @@ void* open_library(std::string& why_not) {
 
 const KeirinCudaGraph* library(std::string& why_not) {
   static std::string reason;
-  static const auto* table = [] {
+  static const auto* table = []() -> const KeirinCudaGraph* {
     void* opened = open_library(reason);
-    return opened ? static_cast<const KeirinCudaGraph*>(dlsym(opened, "keirin_cuda_graph")) : nullptr;
+    const auto* found = opened ? static_cast<const KeirinCudaGraph*>(dlsym(opened, "keirin_cuda_graph")) : nullptr;
+    if (found && found->size == sizeof(KeirinCudaGraph)) return found;
+    if (opened) reason = std::string(kLibrary) + " is of another version";
+    return nullptr;
   }();
   why_not = reason;
   return table;
