@@ -375,10 +375,10 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
   return prepared;
 }
 
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs) {
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded) {
   const std::string folder = dump_folder(session.options);
   KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
-  FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device, &session.folded);
+  FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device, &folded);
   PassContext context;
   context.numerics = session.options.numerics;
   context.evaluator = &evaluator;
@@ -542,7 +542,7 @@ int compile_other_structures(Session::Impl& session, const std::vector<TensorSpe
     if (is_to_end()) break;
     // What cannot be compiled now will say so when its time comes.
     Result<Prepared> prepared = capture(session, other, nullptr);
-    if (!prepared.ok() || !optimise(session, *prepared, {}).ok()) continue;
+    if (!prepared.ok() || !optimise(session, *prepared, {}, session.folded).ok()) continue;
     build_plans(session, *prepared, [&](Result<BuiltPlan> built, const std::string&) {
       if (built.ok()) generated += static_cast<int>(built->kernels_generated);
     });

@@ -81,8 +81,9 @@ struct BuiltPlan {
 // Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of
 // it may be kept in the cache and answer nothing.
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
-// Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides.
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs);
+// Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides. `folded` is of
+// the weights that the constants begin with.
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded);
 
 // A region without the choice's k-th way of compiling gets its best guess. What a plugin answers for one region costs that region,
 // which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th way for any region.

@@ -122,7 +122,9 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
   KRN_TRY(d.trials.save());
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
   if (captured.ok()) d.prepared = std::make_shared<Prepared>(std::move(*captured));
-  if (const Status status = captured.ok() ? optimise(d.session, *d.prepared, d.forms.specs) : captured.status(); !status.ok()) {
+  Status status = captured.status();
+  if (captured.ok()) status = optimise(d.session, *d.prepared, d.forms.specs, d.session.folded);
+  if (!status.ok()) {
     d.prepared.reset();
     d.report.reasons.push_back("the model runs as a whole in eager: " + status.message().what);
     return {};

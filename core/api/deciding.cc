@@ -85,6 +85,9 @@ Result<Tensors> Deciding::input_set(int set) {
     const std::vector<InputHint> hints = infer_inputs(prepared->captured.graph);
     for (size_t i = 0; i < drawn.size() && i < hints.size(); ++i)
       if (hints[i].unknown_meaning) drawn[i] = inputs[i];
+    for (size_t i = 0; i < drawn.size(); ++i) {  // single numbers may lie in host memory
+      KRN_TRY_LET(drawn[i], services.to_device(drawn[i], inputs[i]->device()));
+    }
     return drawn;
   }
   Tensors drawn;

@@ -86,7 +86,7 @@ class Trial {
     session_.options.disabled_passes = disabled;
     std::vector<TensorSpec> eager_outputs;
     for (const TensorRef& output : eager) eager_outputs.push_back(output ? spec_of(*output) : TensorSpec());
-    KRN_TRY(optimise(session_, prepared, eager_outputs));
+    KRN_TRY(optimise(session_, prepared, eager_outputs, session_.folded));
     Tensors candidate;
     if (passes_only) {
       KRN_TRY_LET(candidate, evaluate(prepared.graph, nullptr, own_inputs, prepared.constants, own));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/api/other_weights.h"
 #include "core/api/repro.h"
 #include "core/eager/program/library_settings.h"
 #include "core/ir/bytes.h"
@@ -167,6 +168,9 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
           "roundings alone move this model's answers as far from fp64 as eager's are: compiled regions are judged one by one");
   }
   // What the model returns as None is nothing to judge.
+  std::vector<size_t> judged;  // of each tensor that is, its number among those of a trial
+  for (size_t i = 0; i < eager.numbers.size(); ++i)
+    if (eager.numbers[i]) judged.push_back(i);
   const auto without_absent = [&](Tensors tensors) {
     size_t at = 0;
     std::erase_if(tensors, [&](const TensorRef&) { return !eager.numbers[at++]; });
@@ -201,30 +205,79 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       KRN_TRY_LET(judgement, as_before
                                  ? judge_written(ours)
                                  : judge(without_absent(std::move(theirs)), without_absent(std::move(own)), ours, d.services, judging));
-      if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) {
-        judgement.right = candidate.by_regions = true;
-        judgement.verified =
-            std::none_of(judgement.outputs.begin(), judgement.outputs.end(), [](const OutputVerdict& v) { return v.vacuous; });
-      }
+      if (only_numbers_differ(judgement, judging) && why_unexplained(answered).empty()) judgement.right = candidate.by_regions = true;
     }
     if (const std::string difference = d.trials.other_difference(eager, *trial, num_outputs); judgement.right && !difference.empty()) {
-      judgement.right = judgement.verified = false;
+      judgement.right = false;
       judgement.reason = difference;
     }
-    candidate.report.verified = judgement.verified;
+    // A set on which an output varies shows what another one does not.
+    std::map<size_t, std::string> hidden;
+    for (size_t j = 0; j < judgement.outputs.size(); ++j)
+      if (judgement.outputs[j].vacuous && (set == 0 || candidate.hidden.count(judged[j]))) hidden[judged[j]] = judgement.outputs[j].reason;
+    candidate.hidden = std::move(hidden);
+    candidate.report.verified = judgement.right;
     candidate.report.max_error = std::max(candidate.report.max_error, judgement.max_error);
     candidate.report.eager_error = std::max(candidate.report.eager_error, judgement.eager_error);
-    if (!judgement.verified) {
-      candidate.report.reason = judgement.right ? "not_verified" : "wrong_result";
-      if (!judgement.right) candidate.wrong_set = set;
+    if (!judgement.right) {
+      candidate.report.reason = "wrong_result";
+      candidate.wrong_set = set;
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
-      if (!judgement.right && candidate.is_plan())
+      if (candidate.is_plan())
         candidate.report.note += keep_wrong(d.session, *d.prepared, candidate.report.name, inputs, judgement.reason);
     }
     d.candidates[0].report.max_error = d.candidates[0].report.eager_error =
         std::max(d.candidates[0].report.eager_error, judgement.eager_error);
   }
   return {};
+}
+
+// Whether each output of the model may vary from call to call: it depends on an input, on state or on random numbers.
+std::vector<uint8_t> outputs_that_vary(const Deciding& d) {
+  const Graph& graph = d.prepared->captured.graph;
+  std::vector<uint8_t> varies(graph.values.size(), 0);
+  for (size_t v = 0; v < graph.values.size(); ++v)
+    varies[v] = graph.values[v].kind == ValueKind::kInput || graph.values[v].kind == ValueKind::kState;
+  for (const Op& op : graph.ops) {
+    bool any = op.code == OpCode::kOpaque && d.seen.draws_random;
+    for (ValueId v : op.operands) any |= v != kNone && varies[v];
+    for (ValueId v : op.results)
+      if (v != kNone) varies[v] = any;
+  }
+  std::vector<uint8_t> out;
+  for (const Output& output : graph.outputs)
+    if (output.updates == kNone) out.push_back(varies[output.value]);
+  return out;
+}
+
+// What is right but hidden in all sets of inputs is shown in two other ways: an output that nothing changes cannot be anything else, and
+// with other weights (core/api/other_weights.h) it varies. What is left is not verified.
+void settle_hidden(Deciding& d, const std::vector<size_t>& only) {
+  std::optional<std::vector<uint8_t>> varies;
+  std::optional<Result<std::unique_ptr<OtherWeights>>> others;
+  for (const size_t number : only) {
+    Candidate& candidate = d.candidates[number];
+    if (candidate.baseline || !candidate.call || !candidate.report.verified || candidate.hidden.empty()) continue;
+    if (!varies) varies = outputs_that_vary(d);
+    std::erase_if(candidate.hidden, [&](const auto& output) { return output.first < varies->size() && !(*varies)[output.first]; });
+    if (candidate.hidden.empty()) continue;
+    if (!others) others = OtherWeights::make(d);
+    std::string why = others->ok() ? "" : others->status().message().what;
+    if (others->ok() && **others) {
+      const Result<Judgement> judgement = (**others)->judge(candidate);
+      if (!judgement.ok()) why = judgement.status().message().what;
+      else if (!judgement->right) why = "with other weights: " + judgement->reason;
+      else
+        std::erase_if(candidate.hidden, [&](const auto& output) {
+          return output.first < judgement->outputs.size() && !judgement->outputs[output.first].vacuous;
+        });
+    }
+    if (candidate.hidden.empty()) continue;
+    const auto& [output, reason] = *candidate.hidden.begin();
+    candidate.report.verified = false;
+    candidate.report.reason = "not_verified";
+    candidate.report.note = "output " + std::to_string(output) + ": " + reason + (why.empty() ? "" : "; " + why);
+  }
 }
 
 // Errors are answers too: where eager refuses an index, a plan has to. On a GPU LibTorch's check of it ends the context, so that
@@ -275,6 +328,7 @@ Status verify(Deciding& d, const std::vector<size_t>& only) {
       return verify_set(d, set, inputs, only);
     }));
   }
+  d.step([&] { settle_hidden(d, only); });
   return d.step([&] { return verify_refusals(d, only); });
 }
 
@@ -282,6 +336,42 @@ Status verify(Deciding& d) {
   std::vector<size_t> all(d.candidates.size());
   std::iota(all.begin(), all.end(), size_t{0});
   return verify(d, all);
+}
+
+Result<Judgement> judge_beside(const Session::Impl& session, const EagerProgram& eager, const Graph& graph, const Tensors& inputs,
+                               const Tensors& outputs) {
+  TensorServices& services = session.runtime.tensors();
+  KRN_TRY_LET(const Tensors answered, eager.run(inputs));
+  if (outputs.size() != answered.size()) return Status(Code::k_invalid_input, "there are more outputs than eager's, or fewer");
+  // What is None is nothing to judge.
+  std::vector<size_t> judged;
+  for (size_t i = 0; i < answered.size(); ++i)
+    if (answered[i]) judged.push_back(i);
+  const auto present = [&](const Tensors& tensors) {
+    Tensors list;
+    for (size_t i : judged) list.push_back(tensors[i]);
+    return list;
+  };
+  const auto referee_of = [&](const Roundings& roundings) -> Result<Tensors> {
+    KRN_TRY_LET(const EagerProgram::RefereeRun run, eager.referee(inputs, {}, 1, roundings));
+    return present(run.outputs[0]);
+  };
+  KRN_TRY_LET(const Tensors referee, referee_of({}));
+  const Tensors own = present(answered), candidates = present(outputs);
+  const JudgeOptions judging = judge_options(graph, session.options.numerics, session.options.error_budget);
+  KRN_TRY_LET(Judgement judgement, judge(referee, own, candidates, services, judging));
+  if (only_numbers_differ(judgement, judging)) {
+    KRN_TRY_LET(const std::vector<Movement> moved,
+                movements_like(referee, own, services, allows_tf32(session.device), roundings_of_sums(graph),
+                               [&](uint32_t seed, bool tf32) { return referee_of({seed, tf32}); }));
+    KRN_TRY_LET(const std::string why, unexplained(referee, candidates, moved, services));
+    judgement.right = why.empty();
+  }
+  std::vector<OutputVerdict> verdicts(outputs.size());
+  for (OutputVerdict& verdict : verdicts) verdict.right = true;
+  for (size_t j = 0; j < judged.size(); ++j) verdicts[judged[j]] = std::move(judgement.outputs[j]);
+  judgement.outputs = std::move(verdicts);
+  return judgement;
 }
 
 // What is compared in service is what was compared before: the judge's rule, with the file's operators in fp64 as referee. A model
@@ -295,22 +385,8 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
-    auto referee = s.eager->referee(inputs, {}, 1);
-    auto eager = s.eager->run(inputs);
-    if (!referee.ok() || !eager.ok()) return {};
-    const JudgeOptions judging = judge_options(prepared->captured.graph, s.options.numerics, s.options.error_budget);
-    auto judgement = judge(referee->outputs[0], *eager, outputs, services, judging);
+    const auto judgement = judge_beside(s, *s.eager, prepared->captured.graph, inputs, outputs);
     if (!judgement.ok() || judgement->right) return {};
-    const auto with_errors = [&](uint32_t seed, bool tf32) -> Result<Tensors> {
-      KRN_TRY_LET(EagerProgram::RefereeRun run, s.eager->referee(inputs, {}, 1, {seed, tf32}));
-      return std::move(run.outputs[0]);
-    };
-    if (only_numbers_differ(*judgement, judging)) {
-      const auto moved = movements_like(referee->outputs[0], *eager, services, allows_tf32(s.device),
-                                        roundings_of_sums(prepared->captured.graph), with_errors);
-      const auto why = moved.ok() ? unexplained(referee->outputs[0], outputs, *moved, services) : Result<std::string>(moved.status());
-      if (why.ok() && why->empty()) return {};
-    }
     return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
   };
   PluginDevice* device = nullptr;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/api/deciding.h"
+#include "core/tune/verify.h"
 
 namespace keirin {
 
@@ -12,6 +13,11 @@ namespace keirin {
 // out. An error means that nothing can be judged: the captured graph, or eager itself, is not what the file's operators in fp64 are.
 Status verify(Deciding& d);
 Status verify(Deciding& d, const std::vector<size_t>& only);
+
+// The rule, of one call of a model that writes nothing: `outputs` beside those of `eager`, which answers as well, on what the file's
+// operators answer in fp64. `graph` is the captured one.
+Result<Judgement> judge_beside(const Session::Impl& session, const EagerProgram& eager, const Graph& graph,
+                               const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& outputs);
 
 // What watches the candidate of that name and plugin in service, by the same rule. A model that writes its state or inputs is not
 // compared there: a second run would write them again.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // matmul and linear as products for a vendor's library, with the epilogues that such libraries compute exactly as the
-// table does: bias, ReLU, tanh-GELU, and a residual. Operands may be row- or column-major by stride; batches collapse
+// table does: bias, ReLU, tanh-GELU in 16 bits, and a residual. Operands may be row- or column-major by stride; batches collapse
 // into one stride.
 #pragma once
 

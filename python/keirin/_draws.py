@@ -15,9 +15,20 @@ Draw = Callable[[], torch.Tensor]
 aten = torch.ops.aten
 
 
+def dropped_by(node: torch.fx.Node) -> float | None:
+    """The share that an attention, or its backward, drops; None of any other node."""
+    if not isinstance(node.target, torch._ops.OpOverload) or not node.target.name().startswith("aten::_scaled_dot_product_"):
+        return None
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            return _argument(node, position, argument.name, argument.default_value)
+    return None
+
+
 def draws_numbers(node: torch.fx.Node) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return (isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+            and dropped_by(node) != 0)
 
 
 def _is_static(value: Any) -> bool:

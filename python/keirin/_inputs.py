@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a graph of Dynamo's may take if it is to be compiled: plain strided tensors of one device, and numbers."""
+"""What a graph of Dynamo's may take if it is to be compiled: plain strided tensors of one device, and numbers. A single number in the
+processor's memory, which LibTorch's operators take along anywhere (a learning rate that changes in each step), is of any device."""
 from __future__ import annotations
 
 from typing import Any
@@ -20,7 +21,8 @@ def check_tensors(examples: list[Any]) -> None:
 
 
 def device_of(examples: list[Any]) -> torch.device:
-    devices = {each.device for each in examples if isinstance(each, torch.Tensor)}
+    tensors = [each for each in examples if isinstance(each, torch.Tensor)]
+    devices = {each.device for each in tensors if each.dim() > 0 or each.device.type != "cpu"} or {each.device for each in tensors}
     if len(devices) != 1:
         raise NotCaptured("the inputs and weights are on " + (" and ".join(sorted(map(str, devices))) or "no device"))
     return devices.pop()

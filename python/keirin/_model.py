@@ -18,7 +18,8 @@ from keirin._library import native, words_of
 class _Call:
     """How arguments become the flat inputs of a program and its flat outputs results: the file's own in_spec and out_spec."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, device: torch.device):
+        self._device = device
         program = self._program(path)
         signature = next(entry["signature"] for entry in program["module_call_graph"] if entry["fqn"] == "")
         self.in_spec = pytree.treespec_loads(signature["in_spec"])
@@ -77,7 +78,9 @@ class _Call:
                 inputs.append(leaf)
             elif type(leaf).__module__ == "numpy" and hasattr(leaf, "__array__"):
                 numpy = True
-                inputs.append(torch.from_numpy(leaf.__array__().copy() if not leaf.__array__().flags.writeable else leaf.__array__()))
+                array = leaf.__array__()
+                tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+                inputs.append(tensor if self.numbers[i] else tensor.to(self._device))  # an array is on no device
             elif self.numbers[i] and isinstance(leaf, int):
                 inputs.append(torch.tensor(leaf))
             else:
@@ -86,7 +89,7 @@ class _Call:
 
     def unflatten(self, outputs: list[torch.Tensor | None], numpy: bool) -> Any:
         if numpy:
-            outputs = [each.numpy() if isinstance(each, torch.Tensor) and each.dtype != torch.bfloat16 else each for each in outputs]
+            outputs = [each.cpu().numpy() if isinstance(each, torch.Tensor) and each.dtype != torch.bfloat16 else each for each in outputs]
         return pytree.tree_unflatten(outputs, self.out_spec)
 
     def _takes(self) -> str:
@@ -100,7 +103,7 @@ class Model:
 
     def __init__(self, native_model: Any, path: str, when: str, max_shapes: int):
         self._native = native_model
-        self._call = _Call(path)
+        self._call = _Call(path, torch.device(native_model.device))
         self._decider = _deciding.Decider(native_model, when, max_shapes)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

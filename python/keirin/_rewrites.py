@@ -3,16 +3,20 @@
 
 A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
 embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
-backward here finds the bags in the offsets, so the forward keeps nothing.
+backward here finds the bags in the offsets, so the forward keeps nothing. An attention that drops nothing keeps the state of a generator
+all the same, in memory that nobody filled, of the processor's for some of GPUs' kernels: its backward, which does not look, gets zeros.
 """
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 import torch.fx
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
+
+from keirin._draws import dropped_by
 
 aten = torch.ops.aten
 
@@ -56,6 +60,24 @@ def _is_plain(bag: torch.fx.Node) -> bool:
     wanted = ((3, False, (False,)), (4, 0, (0, 1)), (5, False, (False,)), (6, None, (None,)), (7, False, (False,)), (8, -1, (-1,)))
     return (all(_argument(bag, position, default) in allowed for position, default, allowed in wanted)
             and isinstance(bag.args[1].meta["val"].shape[0], int) and isinstance(bag.args[2].meta["val"].shape[0], int))
+
+
+_GENERATOR_RESULTS = ("philox_seed", "philox_offset", "rng_state", "unused")  # of the schemas of attention
+
+
+def rewrite_attention(joint: torch.fx.GraphModule) -> None:
+    for node in list(joint.graph.nodes):
+        if dropped_by(node) != 0:
+            continue
+        names = [each.name for each in node.target._schema.returns]
+        for item in list(node.users):
+            if item.target is not operator.getitem or names[item.args[1]] not in _GENERATOR_RESULTS:
+                continue
+            fake = item.meta["val"]
+            zeros = _Writer(item)(aten.zeros.default, list(fake.shape), dtype=fake.dtype, device=node.args[0].meta["val"].device)
+            item.replace_all_uses_with(zeros)
+            joint.graph.erase_node(item)
+    joint.recompile()
 
 
 def rewrite_bags(joint: torch.fx.GraphModule) -> None:

@@ -26,7 +26,7 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_bags, rewrite_pools
+from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -34,6 +34,7 @@ log = logging.getLogger("keirin")
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
     needs as well (its operand). Where letting that be computed again keeps much less, it is."""
+    rewrite_attention(joint)
     rewrite_bags(joint)
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}

@@ -320,7 +320,12 @@ PYBIND11_MODULE(_native, module) {
       .def("explain", &explain, Unlocked())
       .def("report_json", &report_json, Unlocked())
       .def("example_inputs", &example_inputs, Unlocked())
-      .def_property_readonly("name", [](Model& model) { return model.session().name(); });
+      .def_property_readonly("name", [](Model& model) { return model.session().name(); })
+      // As LibTorch calls it.
+      .def_property_readonly("device", [](Model& model) {
+        const Device device = model.session().device();
+        return device.kind == Device::kCpu ? std::string("cpu") : "cuda:" + std::to_string(device.index);
+      });
   py::class_<Handle>(module, "Handle")
       .def("install", &Handle::install)
       .def("uninstall", &Handle::uninstall)

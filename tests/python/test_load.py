@@ -63,10 +63,10 @@ def test_numpy_in_numpy_out(mlp, path):
     y = model(x)
     assert isinstance(y, numpy.ndarray)
     with torch.no_grad():
-        numpy.testing.assert_array_equal(y, mlp(torch.from_numpy(x)).numpy())
+        numpy.testing.assert_array_equal(y, mlp(torch.from_numpy(x).to(torch.get_default_device())).cpu().numpy())
     x.flags.writeable = False
     numpy.testing.assert_array_equal(model(x), y)
-    assert isinstance(model(torch.from_numpy(x.copy())), torch.Tensor)
+    assert isinstance(model(torch.from_numpy(x.copy()).to(torch.get_default_device())), torch.Tensor)
 
 
 class Structured(torch.nn.Module):
@@ -144,6 +144,7 @@ def test_plugins_are_listed():
     assert found[name]["used"], found[name]["reason"]
 
 
+@pytest.mark.cpu_only("an index out of range ends a context of CUDA's")
 def test_errors_of_pytorch_stay_pytorchs(tmp_path):
     class Index(torch.nn.Module):
         def forward(self, x, i):

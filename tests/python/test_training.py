@@ -123,7 +123,7 @@ class Pooled(nn.Module):
 
     def forward(self, x):
         y = self.norm(self.conv(x.contiguous(memory_format=torch.channels_last)).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return self.head(self.pool(F.gelu(y)).flatten(1)) * torch.tensor([1.0, -2.0, 0.5, 3.0])
+        return self.head(self.pool(F.gelu(y)).flatten(1)) * torch.tensor([1.0, -2.0, 0.5, 3.0], device=x.device)
 
 
 class Residual(nn.Module):

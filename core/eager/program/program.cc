@@ -111,7 +111,7 @@ Status EagerProgram::Impl::check(const std::vector<TensorRef>& given) const {
     InputView view{given[i]->dtype(), given[i]->sizes(), given[i]->rank(), 0};
     if (i < rules.names().size() && rules.is_number(i)) {
       if (view.dtype == DType::k_i64 && view.rank == 0) view.number = *static_cast<const int64_t*>(given[i]->data());
-    } else if (given[i]->device() != device) {
+    } else if (given[i]->device() != device && !(view.rank == 0 && given[i]->device().kind == Device::kCpu)) {
       return Status(Code::k_invalid_input,
                     Message{"input " + std::to_string(i) + " is on " + device_name(given[i]->device()) +
                                 ", the model is on " + device_name(device),

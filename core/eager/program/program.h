@@ -41,8 +41,8 @@ class EagerProgram {
   ~EagerProgram();
 
   // Inputs and outputs are flat, in the file's order. An input that is a number is a 0-d i64 tensor, and so is such an
-  // output; an output that is None is null. Inputs on another device are refused, not moved. Several threads may run at
-  // once if the model writes nothing.
+  // output; an output that is None is null. Inputs on another device are refused, not moved, but for single elements in host
+  // memory, which LibTorch's operators take along. Several threads may run at once if the model writes nothing.
   // `segments` may answer some of its segments; what it says no to, and the rest, is called as the file says.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& flat_inputs, SegmentRunner* segments = nullptr) const;
 

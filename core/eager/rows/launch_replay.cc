@@ -96,6 +96,8 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
   std::string why_not;
   const KeirinCudaGraph* api = library(why_not);
   if (!api) return refuse(why_not);
+  for (const TensorRef& input : inputs)
+    if (input && input->device() != device) return refuse("an input lies in host memory, whose number would be recorded as it is now");
   std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
   replay->written_inputs_ = written_inputs;
   std::vector<TensorRef> own;

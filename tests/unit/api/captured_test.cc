@@ -100,6 +100,43 @@ TEST(Captured, AnOutputThatNeverVariesProvesNothingAndIsNotCalledWrong) {
   EXPECT_TRUE(at::equal(model({x})[0], at::full({8, 16}, 3.f)));
 }
 
+// As many heads are initialised: what comes before it is seen with other weights.
+TEST(Captured, AHeadOfZerosIsCompiledAndWhatItHidesIsLookedAt) {
+  torch::manual_seed(1);
+  auto net = std::make_shared<NetImpl>();
+  net->eval();
+  torch::nn::Linear head(5, 6);
+  const torch::NoGradGuard no_grad;
+  head->weight.zero_();
+  head->bias.zero_();
+  const at::Tensor x = at::randn({4, 3, 16, 16});
+  CapturedModel model = of([&](const Tensors& in) { return Tensors{head(net->forward(in[0]))}; });
+  model.compile({x});
+  EXPECT_TRUE(is_compiled(model)) << model.explain();
+  EXPECT_EQ(model({x})[0].count_nonzero().item<int64_t>(), 0);
+  head->weight.normal_();
+  model.compile({x});
+  EXPECT_TRUE(near(model({x})[0], head(net->forward(x)))) << model.explain();
+}
+
+TEST(Captured, WhatDependsOnNoInputNeedNotVary) {
+  const at::Tensor x = at::randn({8, 16});
+  CapturedModel model = of([](const Tensors& in) { return Tensors{at::gelu(in[0]) * 2 + 1, at::ones({8, 16}) * 3}; });
+  model.compile({x});
+  ASSERT_TRUE(is_compiled(model)) << model.explain();
+  EXPECT_TRUE(at::equal(model({x})[1], at::full({8, 16}, 3.f)));
+  EXPECT_TRUE(near(model({x})[0], at::gelu(x) * 2 + 1));
+}
+
+// A mask that no call's first inputs set: other ones do.
+TEST(Captured, AnOutputThatVariesForOtherInputsIsShown) {
+  const at::Tensor x = at::zeros({8, 16}), y = at::randn({8, 16});
+  CapturedModel model = of([](const Tensors& in) { return Tensors{at::gelu(in[1]) * 2 + 1, in[0] > 0.5}; });
+  model.compile({x, y});
+  ASSERT_TRUE(is_compiled(model)) << model.explain();
+  EXPECT_TRUE(at::equal(model({x + 1, y})[1], at::ones({8, 16}, at::kBool)));
+}
+
 TEST(Captured, TheFunctionAnswersOnceAWeightIsAnother) {
   auto net = std::make_shared<NetImpl>();
   net->eval();
