@@ -338,6 +338,8 @@ def ours(row: dict) -> float | None:
 def markdown(rows: list[dict], modes: list[str]) -> str:
     """Worst ratio of Keirin over the best peer first."""
     lines = []
+    if not any(row.get("keirin") for row in rows):  # then the mode is the column behind the others
+        modes = [mode for mode in modes if mode != "keirin"]
     for row in rows:
         ms, keirin = row.get("ms", {}), row.get("keirin", {})
         eager = ms.get("eager")

@@ -359,17 +359,23 @@ std::string dump_folder(const Options& options) {
   return error ? std::string() : options.dump_dir;
 }
 
+Prepared with_weights(Captured captured, const WeightTable& weights, Device device) {
+  Prepared prepared;
+  prepared.captured = std::move(captured);
+  prepared.graph = prepared.captured.graph;
+  for (size_t i = 0; i < weights.size(); ++i) prepared.constants.push_back(weights[i].tensor);
+  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{device, std::nullopt});
+  return prepared;
+}
+
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen) {
   auto start = std::chrono::steady_clock::now();
-  Prepared prepared;
-  KRN_TRY_LET(prepared.captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
-  for (Value& value : prepared.captured.graph.values)
+  KRN_TRY_LET(Captured captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
+  for (Value& value : captured.graph.values)
     if (value.kind == ValueKind::kConstant &&
         std::count(session.written_elsewhere.begin(), session.written_elsewhere.end(), size_t{value.index}) > 0)
       value.kind = ValueKind::kState;
-  prepared.graph = prepared.captured.graph;
-  for (size_t i = 0; i < session.weights.size(); ++i) prepared.constants.push_back(session.weights[i].tensor);
-  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{session.device, std::nullopt});
+  Prepared prepared = with_weights(std::move(captured), session.weights, session.device);
   prepared.stage_seconds.emplace_back("capture", seconds_since(start));
   dump(dump_folder(session.options), "00-captured.ir", print(prepared.graph));
   return prepared;

@@ -81,6 +81,8 @@ struct BuiltPlan {
 // Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of
 // it may be kept in the cache and answer nothing.
 Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
+// A captured graph with these weights, before the passes.
+Prepared with_weights(Captured captured, const WeightTable& weights, Device device);
 // Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides. `folded` is of
 // the weights that the constants begin with.
 Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded);

@@ -54,13 +54,8 @@ Result<std::unique_ptr<OtherWeights>> OtherWeights::make(Deciding& d) {
   KRN_TRY_LET(WeightTable weights, own.with_values(d.services, values));
   std::unique_ptr<OtherWeights> made(new OtherWeights(d, std::move(weights)));
   KRN_TRY_LET(made->eager_, EagerProgram::make(d.session.model->program, made->weights_, d.session.device));
-  made->prepared_ = std::make_shared<Prepared>();
-  Prepared& prepared = *made->prepared_;
-  prepared.captured = d.prepared->captured;
-  prepared.graph = prepared.captured.graph;
-  for (size_t i = 0; i < made->weights_.size(); ++i) prepared.constants.push_back(made->weights_[i].tensor);
-  prepared.calls = std::make_unique<GraphCalls>(prepared.captured.calls, CallOptions{d.session.device, std::nullopt});
-  KRN_TRY(optimise(d.session, prepared, d.forms.specs, made->folded_));
+  made->prepared_ = std::make_shared<Prepared>(with_weights(d.prepared->captured, made->weights_, d.session.device));
+  KRN_TRY(optimise(d.session, *made->prepared_, d.forms.specs, made->folded_));
   return made;
 }
 

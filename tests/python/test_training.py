@@ -163,6 +163,16 @@ MODELS = {
 }
 
 
+def test_attention_that_drops_nothing_draws_nothing():
+    """Its operators are marked as drawing. Beside calls nothing that draws is decided about."""
+    make, inputs = MODELS["tokens"]
+    options = {key: value for key, value in NOW.items() if key != "compile"}
+    step, x = torch.compile(make(), backend="keirin", options=options), inputs()
+    step(*x).sum().backward()
+    assert keirin.wait(120) and not reasons(), keirin.explain()
+    assert len(steps()) == 1
+
+
 def test_gradients_of_a_perceptron(mlp):
     same_within_eagers_error(mlp, compiled(mlp), (torch.randn(4, 16),))
     assert answered() == 1 and not notes() and not reasons()

@@ -101,7 +101,7 @@ TEST(Captured, AnOutputThatNeverVariesProvesNothingAndIsNotCalledWrong) {
 }
 
 // As many heads are initialised: what comes before it is seen with other weights.
-TEST(Captured, AHeadOfZerosIsCompiledAndWhatItHidesIsLookedAt) {
+TEST(Captured, AHeadOfZerosIsCompiled) {
   torch::manual_seed(1);
   auto net = std::make_shared<NetImpl>();
   net->eval();
