@@ -235,13 +235,15 @@ Status verify_and_repair(Deciding& d) {
   KRN_TRY(verify(d));
   for (size_t i = 0; i < d.candidates.size(); ++i) {
     Candidate& candidate = d.candidates[i];
-    if (candidate.wrong_set < 0 || !candidate.is_plan()) continue;
+    if ((candidate.wrong_set < 0 && !candidate.wrong_behind) || !candidate.is_plan()) continue;
     const bool repaired = d.step([&] {
+      if (candidate.wrong_behind) return keep_precise(d, candidate);
       const Result<Tensors> inputs = d.input_set(candidate.wrong_set);
       return inputs.ok() && repair(d, candidate, *inputs, {.all_outputs = true});
     });
     if (!repaired) continue;
     candidate.wrong_set = -1;
+    candidate.wrong_behind = false;
     candidate.report.verified = true;
     candidate.report.reason = "pending";
     candidate.report.note.clear();

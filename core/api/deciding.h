@@ -27,6 +27,7 @@ struct Candidate {
   CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records
   BuiltPlan built;             // without a plan for eager and the replay of the graph
   int wrong_set = -1;          // of inputs, that it answered wrong; -1: none
+  bool wrong_behind = false;   // right with the model's weights, which hide what it computes, and wrong with others
   std::map<size_t, std::string> hidden;  // outputs that no set of inputs made vary: that they are right shows nothing; and why
   bool by_regions = false;     // as far from fp64 as roundings explain: right if each of its regions is, by itself
   bool is_recording = false;   // another candidate's launches

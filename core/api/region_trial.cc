@@ -302,32 +302,44 @@ static bool keep_all_precise(Deciding& d, Candidate& candidate) {
   return true;
 }
 
+static bool is_out(Candidate& candidate, const std::string& why) {
+  candidate.call = candidate.own = nullptr;
+  candidate.report.verified = false;
+  candidate.report.reason = "wrong_result";
+  candidate.report.note += (candidate.report.note.empty() ? "" : "; ") + why;
+  return false;
+}
+
+// Without what is known to be wrong by now. False if nothing is left of it.
+static bool build_again(Deciding& d, Candidate& candidate) {
+  Result<BuiltPlan> built = build_plan(d.session, *d.prepared, candidate.built.choice);
+  if (!built.ok()) return is_out(candidate, "nothing is left of it: " + built.status().message().what);
+  candidate.built = std::move(*built);
+  d.make_calls(candidate);
+  candidate.report.max_error = candidate.report.eager_error = 0;  // those of the plan that was wrong
+  return true;
+}
+
+// What another plan's repair found may be all that is wrong in this one.
+static bool knows_more(const Candidate& candidate) {
+  return candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong;
+}
+
+bool keep_precise(Deciding& d, Candidate& candidate) {
+  return (knows_more(candidate) || keep_all_precise(d, candidate)) && build_again(d, candidate);
+}
+
 bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
   const double end = now_s() + kMostSeconds;
   const std::string name = candidate.built.name;
-  bool changed = false;
+  bool changed = knows_more(candidate);
   size_t num_halved = 0;
-  const auto give_up = [&](const std::string& why) {
-    candidate.call = candidate.own = nullptr;
-    candidate.report.verified = false;
-    candidate.report.reason = "wrong_result";
-    candidate.report.note += (candidate.report.note.empty() ? "" : "; ") + why;
-    return false;
-  };
-  const auto rebuild = [&]() -> Status {
-    KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, candidate.built.choice));
-    d.make_calls(candidate);
-    candidate.report.max_error = candidate.report.eager_error = 0;  // those of the plan that was wrong
-    changed = true;
-    return {};
-  };
-  // What another plan's repair found may be all that is wrong in this one.
-  if (candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong)
-    if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
+  if (changed && !build_again(d, candidate)) return false;
   for (int round = 0; round < kMostRounds; ++round) {
     Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, options.all_outputs);
     // Where the whole shows nothing, what cannot be tried is not shown at all.
-    if (!verdicts.ok()) return (changed || options.decisive) && give_up("its regions cannot be tried: " + verdicts.status().message().what);
+    if (!verdicts.ok() && !changed && !options.decisive) return false;
+    if (!verdicts.ok()) return is_out(candidate, "its regions cannot be tried: " + verdicts.status().message().what);
     bool wrong = false;
     for (const RegionVerdict& verdict : *verdicts) {
       const bool shows_nothing = options.decisive && !verdict.decisive;
@@ -342,7 +354,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
       const BuiltRegion& region = candidate.built.regions[verdict.region];
       auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
       const std::string& step = candidate.built.plan->steps()[region.step].name;
-      if (!culprits.ok() || culprits->empty()) return give_up(step + " is wrong: " + verdict.wrong);
+      if (!culprits.ok() || culprits->empty()) return is_out(candidate, step + " is wrong: " + verdict.wrong);
       for (const auto& culprit : *culprits) {
         candidate.built.choice.device->judged_wrong(culprit.hash,
                                                     "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
@@ -354,19 +366,17 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     }
     // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
     // the model's own it does not (patches of an image).
-    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate)) {
-      if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
-      return true;
-    }
+    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate)) return build_again(d, candidate);
     if (!wrong) {
       if (num_halved > 0)
         d.report.reasons.push_back(name + ": " + std::to_string(num_halved) +
                                    " regions were halved, because eager itself is far from fp64 in them");
       return changed;
     }
-    if (const Status status = rebuild(); !status.ok()) return give_up("nothing is left of it: " + status.message().what);
+    if (!build_again(d, candidate)) return false;
+    changed = true;
   }
-  return give_up("it was wrong again after " + std::to_string(kMostRounds) + " repairs");
+  return is_out(candidate, "it was wrong again after " + std::to_string(kMostRounds) + " repairs");
 }
 
 }  // namespace keirin

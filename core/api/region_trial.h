@@ -30,4 +30,8 @@ struct RepairOptions {
 // one now, which nobody has judged; false if no region alone is wrong, or nothing was left of it (then the candidate is out).
 bool repair(Deciding& d, Candidate& candidate, const std::vector<TensorRef>& inputs, const RepairOptions& options);
 
+// Builds the candidate's plan with no operand rounded that eager may have left as it is, and says so in the report. True if its plan is
+// another one now; false if nothing was rounded, or nothing was left of it (then the candidate is out).
+bool keep_precise(Deciding& d, Candidate& candidate);
+
 }  // namespace keirin

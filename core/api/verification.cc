@@ -266,7 +266,7 @@ void settle_hidden(Deciding& d, const std::vector<size_t>& only) {
     if (others->ok() && **others) {
       const Result<Judgement> judgement = (**others)->judge(candidate);
       if (!judgement.ok()) why = judgement.status().message().what;
-      else if (!judgement->right) why = "with other weights: " + judgement->reason;
+      else if (!judgement->right) why = "with other weights: " + judgement->reason, candidate.wrong_behind = true;
       else
         std::erase_if(candidate.hidden, [&](const auto& output) {
           return output.first < judgement->outputs.size() && !judgement->outputs[output.first].vacuous;

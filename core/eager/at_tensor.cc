@@ -7,7 +7,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <new>
+#include <set>
 
 namespace keirin {
 namespace {
@@ -105,6 +107,45 @@ at::Tensor to_at(const TensorRef& tensor) {
   const auto options = at::TensorOptions(scalar_type_of(tensor->dtype())).device(at_device(tensor->device()));
   return at::from_blob(
       tensor->data(), sizes, strides, [tensor](void*) {}, options);
+}
+
+namespace {
+
+class OnceHandler final : public c10::WarningHandler {
+ public:
+  static OnceHandler& get() {
+    static auto* handler = new OnceHandler;  // never destroyed: threads may outlive statics
+    return *handler;
+  }
+  static thread_local c10::WarningHandler* outer;
+
+  void process(const c10::Warning& warning) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (said_.size() >= kMostSaid || !said_.insert(warning.msg()).second) return;
+    }
+    if (outer) outer->process(warning);
+  }
+
+ private:
+  static constexpr size_t kMostSaid = 1000;  // some hold sizes
+  std::mutex mutex_;
+  std::set<std::string> said_;
+};
+
+thread_local c10::WarningHandler* OnceHandler::outer = nullptr;
+
+}  // namespace
+
+WarnsOnce::WarnsOnce()
+    : outer_(c10::WarningUtils::get_warning_handler() == &OnceHandler::get() ? nullptr : c10::WarningUtils::get_warning_handler()) {
+  if (!outer_) return;
+  OnceHandler::outer = outer_;
+  c10::WarningUtils::set_warning_handler(&OnceHandler::get());
+}
+
+WarnsOnce::~WarnsOnce() {
+  if (outer_) c10::WarningUtils::set_warning_handler(outer_);
 }
 
 Status status_of_current_exception() {

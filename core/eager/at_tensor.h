@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <span>
 #include <string>
@@ -52,9 +53,22 @@ at::Tensor to_at(const TensorRef& tensor);
 // The current exception as a Status; to be called inside a catch block.
 Status status_of_current_exception();
 
+// While it lives, each warning of LibTorch's goes to whom it would go to on this thread, but once in the process: operators are run again
+// and again, on copies and for other candidates.
+class WarnsOnce {
+ public:
+  WarnsOnce();
+  ~WarnsOnce();
+  WarnsOnce(const WarnsOnce&) = delete;
+
+ private:
+  c10::WarningHandler* const outer_;  // null: one more of these around it
+};
+
 // Runs `fn`, which may throw; `fn` returns nothing.
 template <class Fn>
 Status catch_torch(Fn&& fn) {
+  const WarnsOnce warns;
   try {
     fn();
     return {};

@@ -262,7 +262,7 @@ class Host final : public PluginHost {
 
   WorkerPlugin worker_plugin(const Candidate& c) const {
     return {options_.worker, {c.variant->library, c.manifest.guid_text, c.manifest.version}, c.manifest.name, hardware_,
-            options_.services ? options_.services->num_threads() : 1};
+            options_.services ? options_.services->num_threads() : 1, c.variant->shares};
   }
 
   std::shared_ptr<CompileClient> child_for(const Candidate& c) const {

@@ -19,12 +19,14 @@ import torch
 import torch._dynamo.exc
 import torch._guards
 import torch.fx
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from keirin import _deciding, _training, _updates
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
+from keirin._rewrites import rewrite_devices
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
@@ -135,6 +137,7 @@ class _Program:
         # Not inside of Dynamo's own tracing: the export has fake tensors and symbols of its own.
         with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
             program = torch.export.export(gm, inputs, dynamic_shapes=shapes, strict=False)
+            rewrite_devices(program.graph_module)
             program._example_inputs = None  # they would be written too, the weights among them
             file = io.BytesIO()
             torch.export.save(program, file)
@@ -376,3 +379,21 @@ def _update(gm: torch.fx.GraphModule, examples: list[Any], when: str, options: d
 
 def graphs() -> list[Any]:
     return sorted(_graphs, key=lambda graph: int(graph.name.split()[-1]))
+
+
+class _Recurrent(int):
+    """torch._dynamo.config.allow_rnn: true where this backend will get the graph, to which nn.LSTM and nn.GRU are operators, and no
+    gradients are recorded, for which they would be unrolled. What other backends of the process compile stays as it was. PyTorch writes its
+    configuration down as JSON, where this is 0."""
+
+    def __bool__(self) -> bool:
+        if torch.is_grad_enabled():
+            return False
+        function = getattr(getattr(InstructionTranslator.current_tx(), "output", None), "compiler_fn", None)
+        while function not in (None, backend):  # torch.compile wraps it
+            function = getattr(function, "_torchdynamo_orig_backend", None) or getattr(function, "compiler_fn", None)
+        return function is backend
+
+
+if torch._dynamo.config.allow_rnn is False:  # else somebody decided about it
+    torch._dynamo.config.allow_rnn = _Recurrent()

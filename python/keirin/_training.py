@@ -26,7 +26,7 @@ from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_pools
+from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -34,6 +34,7 @@ log = logging.getLogger("keirin")
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """By itself the min-cut keeps what a backward's product reads (a gelu's result) beside what it could be made of, which the backward
     needs as well (its operand). Where letting that be computed again keeps much less, it is."""
+    rewrite_devices(joint)
     rewrite_attention(joint)
     rewrite_bags(joint)
     graph = torch.fx.Graph()
@@ -128,6 +129,23 @@ class _Double(torch.fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
         return super().call_function(target, args, kwargs)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        try:
+            return super().run_node(n)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            if n.op != "call_function":
+                raise
+            # Some kernels of a GPU know narrow floats alone (attention's backward): these answer in their own.
+            args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), self._in_own_dtype)
+            return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
+
+    def _in_own_dtype(self, node: torch.fx.Node) -> Any:
+        value, own = self.env[node], node.meta.get("val")
+        narrow = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.is_floating_point()
+        return value.to(own.dtype) if narrow else value
 
 
 How = Callable[[Half, list[Any]], list[Any]]

@@ -2,6 +2,7 @@
 //
 // One source, many plugins: each build defines one fault by name, `good` has none. What they are for: every fault must end as a
 // verdict that names it, while the good plugin beside it is used. The good one compiles chains of relu and linear over dense f32.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
 #include <pthread.h>
@@ -84,6 +85,7 @@
 #define FAULT_takes_any_index 50
 #define FAULT_wrong_many_rows 51
 #define FAULT_marks_load 52
+#define FAULT_needs_held 53
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -334,6 +336,7 @@ krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*,
   if (IS(rude_compile)) be_rude();
   if (IS(throw_compile)) throw std::runtime_error("thrown across the boundary");
   if (IS(fill_compile) && !fill_disk()) return fail(err, KRN_STATUS_exhausted, "the disk is full");
+  if (IS(needs_held) && !::dlopen("libfault_held.so.1", RTLD_LAZY | RTLD_LOCAL)) return fail(err, KRN_STATUS_unsupported, ::dlerror());
   if (options->candidate > 0) return fail(err, KRN_STATUS_unsupported, "there is one candidate");
   // A region that begins with a product, as a plugin does that claimed more than it can do.
   if (IS(refuses_unsupported) || IS(refuses_internal)) {

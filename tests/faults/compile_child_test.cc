@@ -2,6 +2,7 @@
 //
 // Every way in which a plugin can go wrong while it claims or compiles costs one attempt: the host lives, the region is refused
 // with the reason, the next attempt is not made, neither in this process nor in the next one, and the good plugin beside it works.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -95,6 +96,21 @@ TEST_F(CompileChildFaults, AMemoryBombEndsAtTheLimit) {
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(status.code(), Code::k_exhausted) << status.text();
   EXPECT_TRUE(try_relu(*device_of(*host, "good"), 8).ok());
+}
+
+// The framework brings copies of vendors' libraries that no search finds, or another release than the one that it finds.
+TEST_F(CompileChildFaults, WhatTheHostHoldsIsWhatTheChildOpens) {
+  {
+    const auto host = open(child_options({"needs_held"}));
+    const Status status = try_relu(*host->devices()[0], 8);
+    EXPECT_TRUE(has(status.text(), "libfault_held.so.1")) << status.text();
+  }
+  void* const held = ::dlopen((test::kFaults + "/held/libfault_held.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(held, nullptr) << ::dlerror();
+  const auto host = open(child_options({"needs_held"}));
+  const Status status = try_relu(*host->devices()[0], 8);
+  EXPECT_TRUE(status.ok()) << status.text();
+  ::dlclose(held);
 }
 
 TEST_F(CompileChildFaults, AThrowingPluginIsAnErrorAndTheChildLives) {

@@ -490,6 +490,34 @@ TEST_F(ServiceFaults, ARegionIsJudgedWhereTheWholeHidesIt) {
   for (const CandidateReport& c : report.candidates) EXPECT_FALSE(!c.plugin.empty() && c.verified) << text;
 }
 
+// So it is where the last layer's weights are zeros, which no inputs change: other weights show it.
+TEST_F(ServiceFaults, APlanThatIsWrongBehindAHeadOfZerosIsRefused) {
+  const ModelReport report = decide_for("wrong_relu", "tests/data/import/head_of_zeros.pt2");
+  const std::string text = explain_text(report);
+  EXPECT_EQ(report.chosen, "wrong_relu/anchors_only") << text;
+  for (const CandidateReport& c : report.candidates) {
+    if (c.name != "wrong_relu/all") continue;
+    EXPECT_FALSE(c.verified) << text;
+    EXPECT_TRUE(has(c.note, "with other weights")) << text;
+  }
+}
+
+TEST_F(ServiceFaults, WhatRoundsTooMuchBehindAHeadOfZerosIsNotRounded) {
+  Options o = options("coarse_linear");
+  o.force = "compiled";
+  o.threads = 1;
+  o.numerics = Numerics::kFast;
+  o.error_budget = 1e-4;
+  Service s = serve(o, "tests/data/import/head_of_zeros.pt2");
+  const auto report = s.session->compile(s.inputs);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  const std::string text = explain_text(*report);
+  EXPECT_TRUE(has(text, "they are not rounded any more")) << text;
+  EXPECT_EQ(report->plugin, "coarse_linear") << text;
+  EXPECT_TRUE(report->verified) << text;
+  EXPECT_GE(report->nodes_compiled, 3) << text;
+}
+
 // What eager refuses may not be answered: only the cut that leaves the rows to eager is right.
 TEST_F(ServiceFaults, APlanThatTakesAnyIndexIsRefused) {
   const ModelReport report = decide_for("takes_any_index", "tests/data/import/rows.pt2");

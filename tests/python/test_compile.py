@@ -357,6 +357,26 @@ def test_a_graph_break_leaves_two_graphs():
         torch.compile(broken, backend="keirin", fullgraph=True, options=NOW)(x)
 
 
+@pytest.mark.parametrize("kind", (torch.nn.LSTM, torch.nn.GRU))
+def test_recurrent_layers_are_operators_here_and_what_they_were_elsewhere(kind):
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.Linear(6, 8), kind(8, 16, 2, batch_first=True)).eval()
+    x = torch.randn(3, 5, 6)
+    fast = torch.compile(layers, backend="keirin", options=NOW)
+    seen: list[str] = []
+
+    def other(gm, examples):
+        seen.append(gm.code)
+        return gm.forward
+    with torch.no_grad():
+        want = layers(x)
+        torch.testing.assert_close(fast(x), want, rtol=1e-3, atol=1e-4)  # a GPU may round its operands to TF32, as eager's library does
+        torch.compile(layers, backend=other)(x)
+    assert len(graphs()) == 1 and not reasons(), keirin.explain()
+    assert not any("lstm" in code or "gru" in code for code in seen), seen
+    torch.testing.assert_close(fast(x)[0], layers(x)[0], rtol=1e-3, atol=1e-4)  # with gradients: eager's
+
+
 def test_other_dtypes_are_graphs_of_their_own(mlp):
     fast = compiled(mlp)
     with torch.no_grad():

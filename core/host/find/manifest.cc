@@ -71,12 +71,14 @@ Status read_variant(const toml::table& table, Manifest* out) {
     if (part == "..") return wrong(out->path, "`library` must stay below the manifest: " + variant.library);
   variant.library = (std::filesystem::path(out->path).parent_path() / relative).string();
   variant.sha256 = table["sha256"].value_or(std::string());
-  if (const toml::array* features = table["requires_cpu"].as_array())
-    for (const toml::node& feature : *features) {
-      const std::optional<std::string> name = feature.value<std::string>();
-      if (!name) return wrong(out->path, "`requires_cpu` is a list of names");
-      variant.requires_cpu.push_back(*name);
-    }
+  for (const auto& [key, names] : {std::pair("requires_cpu", &variant.requires_cpu), std::pair("shares", &variant.shares)})
+    if (const toml::array* list = table[key].as_array())
+      for (const toml::node& each : *list) {
+        const std::optional<std::string> name = each.value<std::string>();
+        if (!name || name->empty() || name->find('/') != std::string::npos)
+          return wrong(out->path, "`" + std::string(key) + "` is a list of names");
+        names->push_back(*name);
+      }
   out->variants.push_back(std::move(variant));
   return {};
 }

@@ -24,6 +24,9 @@ struct ManifestVariant {
   std::string library;  // absolute
   std::string sha256;   // may be empty
   std::vector<std::string> requires_cpu;
+  // Names of libraries that the plugin opens itself ("libcudnn.so.9"). Where the host's process holds one, the plugin's workers get the
+  // same copy: what one release planned another one may not be able to do.
+  std::vector<std::string> shares;
 };
 
 struct Manifest {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/host/worker/worker_client.h"
 
+#include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,6 +26,19 @@ constexpr milliseconds kLastGasp{2000};  // for a worker that closed its channel
 // Nobody here sends it to a worker that still answers: the kernel, short of memory, or the machine's owner did.
 bool killed_from_outside(const ChildEnd& end) {
   return !end.timed_out && end.status_known && WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGKILL;
+}
+
+// The files of those libraries that this process holds.
+std::vector<std::string> held_copies(const std::vector<std::string>& names) {
+  std::vector<std::string> files;
+  for (const std::string& name : names) {
+    void* const library = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!library) continue;
+    link_map* map = nullptr;
+    if (::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name && *map->l_name) files.emplace_back(map->l_name);
+    ::dlclose(library);
+  }
+  return files;
 }
 
 }  // namespace
@@ -82,7 +97,7 @@ Status WorkerClient::start(const Patience& patience) {
                 {"version", plugin_.identity.version}, {"plugin", plugin_.name},
                 {"hardware", hardware_json(plugin_.hardware)}, {"memory_bytes", memory_limit()},
                 {"threads", plugin_.num_threads},      {"gives_way", static_cast<int>(how)},
-                {"looks_us", limits_.looks.count()}};
+                {"looks_us", limits_.looks.count()},   {"held", held_copies(plugin_.shares)}};
   if (limits_.looks.count() > 0) {
     KRN_TRY_LET(bell_, Bell::make(limits_.looks, &hello.file));
   }

@@ -25,6 +25,7 @@ struct WorkerPlugin {
   std::string name;
   std::vector<HardwareItem> hardware;
   int num_threads = 1;  // of the host, so that both plan alike
+  std::vector<std::string> shares;  // ManifestVariant::shares
 };
 
 struct WorkerLimits {

@@ -47,6 +47,9 @@ Result<std::shared_ptr<UsedPlugin>> open_plugin(const json& hello, uint32_t role
   services.set_num_threads(hello.at("threads"));
   host->services = &services;
   host->log = [](int, std::string_view line) { ::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data()); };
+  // Before the plugin looks for them: a library that is open already is found by its name. One that does not open here is its affair.
+  for (const std::string file : hello.at("held"))
+    if (!::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL)) ::fprintf(stderr, "%s\n", ::dlerror());
   const PluginSession::Identity identity{hello.at("library"), hello.at("guid"), hello.at("version")};
   std::vector<HardwareItem> hardware = hardware_from_json(hello.at("hardware"));
   KRN_TRY_LET(std::unique_ptr<PluginSession> session,

@@ -51,13 +51,13 @@ class Fuser {
     std::vector<bool> kept(p_.region.tensors.size(), false);
     for (const auto& results : known) {
       for (int t : results) {
-        if (t < 0 || t >= static_cast<int>(kept.size()) || !p_.region.producer(t) || kept[t]) unknown();
+        if (t < 0 || t >= static_cast<int>(kept.size()) || !p_.region.producer(t) || kept[t]) unknown(t, "is not what a kernel stores");
         kept[t] = true;
       }
     }
     add_anchors();
     for (int t : kernel_results()) {
-      if (!kept[t] && p_.forced[t]) unknown();
+      if (!kept[t] && p_.forced[t]) unknown(t, "has to be stored, and no kernel does");
       if (!kept[t]) p_.layout.drop(t);
     }
     for (const auto& results : known) {
@@ -67,18 +67,25 @@ class Fuser {
     }
     for (const auto& results : known) {
       Group g;
-      if (std::any_of(results.begin(), results.end(), [&](int t) { return writer_[t] >= 0; })) unknown();
-      if (results.empty() || !build({results.begin(), results.end()}, g)) unknown();
+      std::string why = "a kernel stores nothing";
+      for (int t : results)
+        if (writer_[t] >= 0) unknown(t, "is stored by a library already");
+      if (results.empty() || !build({results.begin(), results.end()}, g, nullptr, &why)) unknown(results.empty() ? -1 : results[0], why);
       // One result alone is computed whatever it takes, as add_kernel() does.
-      if (results.size() > 1 && !veto(g.kernel, target_).empty()) unknown();
+      if (results.size() > 1)
+        if (const std::string refused = veto(g.kernel, target_); !refused.empty()) unknown(results[0], refused);
       add(std::move(g));
     }
     return ordered();
   }
 
  private:
-  [[noreturn]] static void unknown() {
-    throw kit::Error(KRN_STATUS_corrupt, "kernels that were planned before cannot be built now; the region is compiled again");
+  [[noreturn]] void unknown(int t, const std::string& why) const {
+    const bool known = t >= 0 && t < static_cast<int>(p_.region.tensors.size());
+    const TensorNode* node = known ? p_.region.producer(t) : nullptr;
+    throw kit::Error(KRN_STATUS_corrupt, "kernels that were planned before cannot be built now (tensor " + std::to_string(t) +
+                                             (node ? ", a result of " + std::string(op_name(node->op)) : "") + ": " + why +
+                                             "); the region is compiled again");
   }
 
   struct Candidate {

@@ -424,6 +424,19 @@ class HiddenRelu(nn.Module):
         return x * 2 + torch.isposinf(hidden).sum()
 
 
+class HeadOfZeros(nn.Module):
+    """As a head may be initialised: it answers zeros, whatever the layers before it compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.b(torch.relu(self.a(x)))))
+
+
 class Rows(nn.Module):
     """Rows that an index picks: one that is past the end is refused, also where nothing but its own row comes of it."""
 
@@ -502,6 +515,8 @@ def cases():
     yield "moved", Moved().eval(), (torch.randn(3, 4),), None, 1
     torch.manual_seed(0)
     yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
+    torch.manual_seed(0)
+    yield "head_of_zeros", HeadOfZeros().eval(), (torch.randn(3, 16),), None, 1
     torch.manual_seed(0)
     yield "rows", Rows().eval(), (torch.tensor([1, 5, 9, 0]),), None, 1
     torch.manual_seed(0)

@@ -253,6 +253,21 @@ TEST(SymbolOps, PowersOfWholeNumbersAreWhole) {
 
 TEST(Services, ATensorWithoutAStorageHasNoBytes) { EXPECT_EQ(from_at(at::eye(3).to_sparse())->storage_bytes(), 0); }
 
+// An operator that warns is run a hundred times by a decision, and by every call that eager answers.
+TEST(Services, AWarningGoesToTheCallersHandlerOnce) {
+  struct Heard : c10::WarningHandler {
+    std::vector<std::string> texts;
+    void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+  } heard;
+  const auto warn = [] { TORCH_WARN("said by AWarningGoesToTheCallersHandlerOnce"); };
+  const c10::WarningUtils::WarningHandlerGuard guard(&heard);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(catch_torch([&] { EXPECT_TRUE(catch_torch(warn).ok()); }).ok());
+  EXPECT_EQ(heard.texts.size(), 1u);
+  EXPECT_EQ(c10::WarningUtils::get_warning_handler(), &heard);
+  warn();
+  EXPECT_EQ(heard.texts.size(), 2u) << "what is not ours goes its own way";
+}
+
 TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
   const auto services = make_tensor_services();
   int threads = 0;
