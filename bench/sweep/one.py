@@ -84,9 +84,10 @@ def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Te
     return "; ".join(wrong[:3])
 
 
-def graphs_of(known: set[Any], device: str) -> tuple[int, int, int, list[str]]:
-    """Nodes, those compiled, calls that the runtime answered, and why something is eager."""
-    nodes = compiled = answered = 0
+def graphs_of(known: set[Any], device: str) -> tuple[list[tuple[int, int]], int, list[str]]:
+    """By program its nodes and those compiled, (0, 0) where nothing was decided; calls that were answered; why something is eager."""
+    counts: list[tuple[int, int]] = []
+    answered = 0
     reasons: list[str] = []
     for graph in _dynamo.graphs():
         if graph in known:
@@ -104,8 +105,9 @@ def graphs_of(known: set[Any], device: str) -> tuple[int, int, int, list[str]]:
         answered += graph.answered if isinstance(graph, _training.Step) else graph._handle.answered
         reasons += graph._notes if isinstance(graph, _training.Step) else graph._bindings[-1].reasons
         for model in models:
-            if rows := json.loads(model.report_json()):
-                nodes, compiled = nodes + rows[-1]["nodes"], compiled + rows[-1]["nodes_compiled"]
+            rows = json.loads(model.report_json())
+            counts.append((rows[-1]["nodes"], rows[-1]["nodes_compiled"]) if rows else (0, 0))
+            if rows:
                 reasons += [f"{step['name']}: {step['note']}" for step in rows[-1]["steps"] if step.get("reason") == "opaque"]
                 reasons += [f"as a whole: {each}" for each in rows[-1]["reasons"] if "as a whole" in each]
                 reasons += [
@@ -113,7 +115,7 @@ def graphs_of(known: set[Any], device: str) -> tuple[int, int, int, list[str]]:
                     for each in rows[-1]["candidates"]
                     if each["name"] == f"{device}/all" and each["reason"] in ("wrong_result", "not_verified")
                 ]
-    return nodes, compiled, answered, sorted(set(reasons))
+    return counts, answered, sorted(set(reasons))
 
 
 def gain_of(eager: Callable[[], Any], fast: Callable[[], Any], seconds: float, device: str) -> dict[str, float]:
@@ -167,12 +169,16 @@ def compiled_by(model: torch.nn.Module, options: dict[str, Any] | None) -> Calla
 
 def row_of(answers: Callable[[dict[str, Any] | None], Any], wide: list[torch.Tensor] | None, device: str) -> dict[str, Any]:
     why: list[str] = []
+    first: list[tuple[int, int]] = []
     for options in forced_on(device):
         torch.compiler.reset()
         known = set(_dynamo.graphs())
         mine, names, eager = answers(options)
         wrong = far(mine, eager, wide, names)
-        nodes, compiled, answered, reasons = graphs_of(known, device)
+        counts, answered, reasons = graphs_of(known, device)
+        if len(first) == len(counts):  # another plan answers for the graphs that have none of all; the others are what they were
+            counts = [before if before[0] else now for before, now in zip(first, counts)]
+        first = counts
         if wrong:  # a module may say something else while it is traced
             torch.compiler.reset()
             traced, _, _ = answers(None)
@@ -183,8 +189,8 @@ def row_of(answers: Callable[[dict[str, Any] | None], Any], wide: list[torch.Ten
             "runs": True,
             "verified": not wrong,
             "wrong": wrong,
-            "nodes": nodes,
-            "nodes_compiled": compiled,
+            "nodes": sum(nodes for nodes, _ in counts),
+            "nodes_compiled": sum(compiled for _, compiled in counts),
             "answered": answered,
             "reasons": reasons + why,
         }

@@ -54,15 +54,39 @@ Values reshape(Lowering& w) {
   return {w.reshape(x, resolved(w, sizes, w.type(x).num_elements()))};
 }
 
-// as_strided of dense memory under dense strides is a reshape; anything else would name memory, not values.
+// as_strided of dense memory: a reshape under dense strides, else its elements are taken by their places, as many in a row as lie side by
+// side (the overlapping windows of sliding attention). Other memory would be named, not values.
 Values as_strided(Lowering& w) {
   ValueId x = w.tensor("self");
   const Type type = w.type(x);
-  Dims sizes = w.ints("size");
-  bool dense = type.strides == contiguous_strides(type.sizes) && w.ints("stride") == contiguous_strides(sizes);
-  if (!dense || w.integer("storage_offset", 0) != 0 || product(sizes) != type.num_elements())
-    w.decline("as_strided of other than dense memory");
-  return {w.reshape(x, sizes)};
+  const Dims sizes = w.ints("size"), strides = w.ints("stride");
+  const int64_t offset = w.integer("storage_offset", 0), elements = type.num_elements();
+  if (type.strides != contiguous_strides(type.sizes) || sizes.size() != strides.size())
+    return w.decline("as_strided of other than dense memory"), Values{};
+  if (strides == contiguous_strides(sizes) && offset == 0 && product(sizes) == elements) return {w.reshape(x, sizes)};
+  int64_t last = offset;
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  if (product(sizes) == 0 || last >= elements) return w.decline("as_strided beyond its operand"), Values{};
+  size_t outer = sizes.size();  // axes that count places; the others lie side by side
+  int64_t run = 1;
+  while (outer > 0 && strides[outer - 1] == run) {
+    const int64_t longer = run * sizes[outer - 1];
+    bool whole = elements % longer == 0 && offset % longer == 0;
+    for (size_t d = 0; d + 1 < outer; ++d) whole &= strides[d] % longer == 0;
+    if (!whole) break;
+    run = longer;
+    --outer;
+  }
+  const Dims counted(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(outer));
+  ValueId places = w.expand(w.full(Lowering::number(offset / run), DType::k_i64, {}), counted);
+  for (size_t d = 0; d < outer; ++d) {
+    Dims along(outer, 1);
+    along[d] = sizes[d];
+    const ValueId steps = w.reshape(w.iota(0, sizes[d], strides[d] / run), along);
+    places = w.binary(OpCode::k_add, places, w.expand(steps, counted));
+  }
+  const ValueId rows = w.row(OpCode::k_take, {w.reshape(x, {elements / run, run}), places}, {{AttrKey::k_dim, int64_t{0}}});
+  return {w.reshape(rows, sizes)};
 }
 
 Values reshape_as(Lowering& w) {

@@ -86,6 +86,9 @@ def _devices(node: torch.fx.Node) -> set[torch.device]:
     return {each.device for each in pytree.tree_leaves(node.meta.get("val")) if isinstance(each, torch.Tensor)}
 
 
+_CHECK = aten._assert_tensor_metadata.default  # what an exported graph says of a tensor in front of a conversion
+
+
 def rewrite_devices(gm: torch.fx.GraphModule) -> None:
     """What is made of nothing but numbers on the processor, and read by operators of a GPU alone: not the caller's, nor drawn there."""
     processor = {torch.device("cpu")}
@@ -102,10 +105,12 @@ def rewrite_devices(gm: torch.fx.GraphModule) -> None:
     while known != len(made):
         known = len(made)
         for node in [*reversed(made), *made]:
-            stays = any(user not in made and _devices(user) != {device} for user in node.users)
+            stays = any(user not in made and _devices(user) != {device} and user.target is not _CHECK for user in node.users)
             if node in made and (stays or any(_devices(each) and each not in made for each in node.all_input_nodes)):
                 del made[node]
     for node in made:
+        for check in [user for user in node.users if user.target is _CHECK]:
+            gm.graph.erase_node(check)  # of the device, too
         if isinstance(node.target, torch._ops.OpOverload) and any(each.name == "device" for each in node.target._schema.arguments):
             node.kwargs = {**node.kwargs, "device": device, **({"pin_memory": False} if "pin_memory" in node.kwargs else {})}
         mode = next(each.fake_mode for each in pytree.tree_leaves(node.meta["val"]) if isinstance(each, torch.Tensor))

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "abi/planted.h"
@@ -39,6 +40,22 @@ using Scope = std::map<std::string, Entry, std::less<>>;
 
 // Operators that show memory and not values: what they answer depends on where their operand lies.
 bool reads_memory(const std::string& op) { return op.starts_with("aten::as_strided"); }
+
+// The axes in the order in which memory holds them, the outermost first; nothing if it has gaps or holds an element for several places.
+std::optional<Dims> memory_order(const Dims& sizes, const Dims& strides) {
+  Dims order(sizes.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::pair(strides[a], sizes[a]) > std::pair(strides[b], sizes[b]);
+  });
+  int64_t expected = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    const int64_t d = order[i];
+    if (sizes[d] != 1 && strides[d] != expected) return std::nullopt;
+    expected *= sizes[d];
+  }
+  return order;
+}
 
 // Whether tensors of these forms may be made for a try: floats, because what integers mean to an operator (pivots) is not known, and few.
 bool may_have_elements(const std::vector<at::Tensor>& forms) {
@@ -492,9 +509,16 @@ class Importer {
     const ObservedValue* seen = observed(call.args[0].name);
     if (offset && (seen == nullptr || !seen->fills_storage))
       return Status(Code::k_unsupported, "the operator reads memory beyond its operand");
-    const Dims& sizes = captured_.graph.type(aliases_.last_value(entry.alias)).sizes;
-    if (entry.strides != contiguous_strides(sizes)) return Status(Code::k_unsupported, "the operator reads memory that is not dense");
+    if (!memory_order(captured_.graph.type(aliases_.last_value(entry.alias)).sizes, entry.strides))
+      return Status(Code::k_unsupported, "the operator reads memory that is not dense");
     return {};
+  }
+
+  // What eager's tensor of these strides holds, in the order of its memory.
+  Result<ValueId> memory_of(ValueId value, const Dims& strides) {
+    const Type type = captured_.graph.type(value);
+    KRN_TRY_LET(value, builder_.permute(value, *memory_order(type.sizes, strides)));
+    return builder_.reshape(value, {type.num_elements()});
   }
 
   const ObservedValue* observed(const std::string& name) const {
@@ -517,6 +541,14 @@ class Importer {
       KRN_TRY_LET(AtenArg arg, aten_arg(call.args[i], parameters[i].real_type(), scope));
       args.push_back(std::move(arg));
       names.push_back(parameters[i].name());
+    }
+    if (reads_memory(call.op.schema().name())) {
+      const Entry& entry = scope.at(call.args.at(0).name);
+      if (entry.strides != contiguous_strides(captured_.graph.type(aliases_.last_value(entry.alias)).sizes)) {
+        KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
+        KRN_TRY_LET(const ValueId memory, memory_of(value, entry.strides));
+        args[0] = AtenArg{AtenArg::Value{memory, false}};
+      }
     }
     const size_t num_values = captured_.graph.values.size(), num_ops = captured_.graph.ops.size();
     KRN_TRY_LET(auto lowered, lower_aten(builder_, {name, &args, &names, &results.hints}, why));

@@ -437,6 +437,22 @@ class HeadOfZeros(nn.Module):
         return self.head(torch.relu(self.b(torch.relu(self.a(x)))))
 
 
+class CountedSizes(nn.Module):
+    """Its sizes are computed as tensors, which are looked at while it is traced."""
+
+    def forward(self, x):
+        rows = torch.div(x.size(1), 4, rounding_mode="trunc")
+        return torch.relu(x.view(x.size(0), rows, 4) * 2).sum(1) + torch.ones(int(rows) * 2)
+
+
+class Windows(nn.Module):
+    """The overlapping windows of sliding attention: of memory in another order than the tensor's axes, and of a part of a row."""
+
+    def forward(self, x):
+        heads = (x * 2).transpose(0, 1)
+        return heads.as_strided((3, 3, 4, 2), (2, 12, 6, 1)) + 1, (x + 1).as_strided((5, 3), (7, 2)) * 2
+
+
 class Rows(nn.Module):
     """Rows that an index picks: one that is past the end is refused, also where nothing but its own row comes of it."""
 
@@ -517,6 +533,10 @@ def cases():
     yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
     torch.manual_seed(0)
     yield "head_of_zeros", HeadOfZeros().eval(), (torch.randn(3, 16),), None, 1
+    torch.manual_seed(0)
+    yield "counted_sizes", CountedSizes().eval(), (torch.randn(3, 8),), None, 1
+    torch.manual_seed(0)
+    yield "windows", Windows().eval(), (torch.randn(8, 3, 2),), None, 1
     torch.manual_seed(0)
     yield "rows", Rows().eval(), (torch.tensor([1, 5, 9, 0]),), None, 1
     torch.manual_seed(0)

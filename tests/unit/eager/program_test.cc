@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Verbatim,
                          ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept",
                                            "computed_sizes", "writes_input", "opaque", "control", "scope", "dynamic", "conv", "train_norm",
                                            "tied", "opaque_in_place", "unknown_view", "swap", "views", "written_view", "written_base",
-                                           "moved", "parts"),
+                                           "moved", "parts", "counted_sizes", "windows"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The strides of a transposed tensor, which no view of the file was written for.

@@ -79,7 +79,7 @@ TEST_P(Imported, RefereeIsCloseAndWritesNothing) {
 INSTANTIATE_TEST_SUITE_P(Models, Imported,
                          ::testing::Values("mlp", "in_place", "counter", "counter_functional", "exchange_functional", "kept",
                                            "computed_sizes", "writes_input", "opaque", "scope", "dynamic", "conv", "train_norm", "tied",
-                                           "opaque_in_place", "swap", "inside", "parts"),
+                                           "opaque_in_place", "swap", "inside", "parts", "counted_sizes", "windows"),
                          [](const auto& info) { return std::string(info.param); });
 
 std::vector<std::string> opaque_in(const Captured& captured) {
@@ -99,7 +99,7 @@ TEST(Importer, KnowsWhatStaysOpaque) {
   EXPECT_EQ(opaque_in(*captured), std::vector<std::string>{"aten::kl_div"});
   EXPECT_EQ(captured->whys,
             std::vector<std::string>{"not in the operator table, and its part aten::xlogy.Tensor: not in the operator table"});
-  for (const char* model : {"mlp", "in_place", "counter", "dynamic", "conv", "tied"}) {
+  for (const char* model : {"mlp", "in_place", "counter", "dynamic", "conv", "tied", "counted_sizes", "windows"}) {
     auto other = capture(LoadedModel(model));
     ASSERT_TRUE(other.ok());
     EXPECT_EQ(opaque_in(*other), std::vector<std::string>()) << model;

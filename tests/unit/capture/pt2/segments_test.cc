@@ -55,6 +55,12 @@ TEST(Segments, AModelOfKnownSizesIsOneAndNeedsNone) {
   }
 }
 
+TEST(Segments, ALookWhoseNumberNobodyReadsIsNone) {
+  const Cut model = cut("counted_sizes", "import");
+  EXPECT_FALSE(model.segments.needed());
+  for (const Node& node : model.program->graph.nodes) EXPECT_EQ(node.target.find("item"), std::string::npos) << node.target;
+}
+
 TEST(Segments, ANumberThatIsAnInputNeedsThem) {
   const Cut model = cut("guarded", "pt2");
   EXPECT_TRUE(model.segments.takes_numbers);
