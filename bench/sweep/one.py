@@ -63,8 +63,16 @@ def widened(value: Any) -> Any:
     return pytree.tree_map(lambda each: each.double() if isinstance(each, torch.Tensor) and each.is_floating_point() else each, value)
 
 
+def unrounded(device: str, call: Callable[[], Any]) -> Any:
+    """What eager answers where nothing is rounded to TF32: nearest to the truth of a model that does not run in 64-bit floats."""
+    if device != "cuda":
+        return None
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        return call()
+
+
 def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Tensor] | None, names: list[str]) -> str:
-    """What is not right, in words; empty: all is. Without 64-bit floats the answer has to be eager's but for roundings."""
+    """What is not right, in words; empty: all is. Without `wide` the answer has to be eager's but for roundings."""
     if len(mine) != len(eager):
         return f"{len(mine)} tensors where eager returns {len(eager)}"
     truth = wide if wide is not None and [each.shape for each in wide] == [each.shape for each in eager] else eager
@@ -143,8 +151,8 @@ def inference(built: architectures.Built, measure: bool, device: str) -> dict[st
         eager = floats_of(model(*built.args, **built.kwargs))
         try:
             wide = floats_of(copy.deepcopy(model).double()(*widened(built.args), **widened(built.kwargs)))
-        except Exception:
-            wide = None
+        except Exception:  # it makes floats of its own dtype
+            wide = unrounded(device, lambda: floats_of(model(*built.args, **built.kwargs)))
 
         def answers(options: dict[str, Any] | None) -> tuple[list[torch.Tensor], list[str], list[torch.Tensor]]:
             fast = compiled_by(model, options)
@@ -217,7 +225,7 @@ def training(built: architectures.Built, measure: bool, device: str) -> dict[str
         wide, _ = gradients(double, double, widened(built.args), widened(built.kwargs))
         del double
     except Exception:
-        wide = None
+        wide = unrounded(device, lambda: gradients(model, model, built.args, built.kwargs)[0])
 
     def answers(options: dict[str, Any] | None) -> tuple[list[torch.Tensor], list[str], list[torch.Tensor]]:
         fast = compiled_by(model, options)
