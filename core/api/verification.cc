@@ -232,17 +232,27 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
   return {};
 }
 
-// Whether each output of the model may vary from call to call: it depends on an input, on state or on random numbers.
+// Whether each output of the model may vary from call to call: it depends on an input, on state or on random numbers. What is picked out
+// of equal elements does not depend on which are picked (a mask that masks nothing, shuffled).
 std::vector<uint8_t> outputs_that_vary(const Deciding& d) {
   const Graph& graph = d.prepared->captured.graph;
-  std::vector<uint8_t> varies(graph.values.size(), 0);
-  for (size_t v = 0; v < graph.values.size(); ++v)
+  std::vector<uint8_t> varies(graph.values.size(), 0), equal(graph.values.size(), 0);  // equal: all elements are
+  for (size_t v = 0; v < graph.values.size(); ++v) {
     varies[v] = graph.values[v].kind == ValueKind::kInput || graph.values[v].kind == ValueKind::kState;
+    equal[v] = !varies[v] && graph.type(static_cast<ValueId>(v)).num_elements() == 1;
+  }
   for (const Op& op : graph.ops) {
+    const bool picks = (op.code == OpCode::k_gather || op.code == OpCode::k_take) && equal[op.operands[0]];
+    const bool moves = op.code == OpCode::k_expand || op.code == OpCode::k_reshape || op.code == OpCode::k_permute ||
+                       op.code == OpCode::k_slice || op.code == OpCode::k_cast;
+    const bool alike = op.code == OpCode::k_full || picks || (moves && equal[op.operands[0]]);
     bool any = op.code == OpCode::kOpaque && d.seen.draws_random;
     for (ValueId v : op.operands) any |= v != kNone && varies[v];
-    for (ValueId v : op.results)
-      if (v != kNone) varies[v] = any;
+    for (ValueId v : op.results) {
+      if (v == kNone) continue;
+      varies[v] = any && !picks;
+      equal[v] = !varies[v] && (alike || graph.type(v).num_elements() == 1);
+    }
   }
   std::vector<uint8_t> out;
   for (const Output& output : graph.outputs)

@@ -3,6 +3,7 @@
 
 #include "core/base/sha256.h"
 #include "core/capture/pt2/check_program.h"
+#include "core/capture/pt2/counted_values.h"
 #include "core/capture/pt2/decoder.h"
 #include "core/capture/pt2/unread_looks.h"
 #include "core/capture/pt2/zip_archive.h"
@@ -82,6 +83,7 @@ Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, con
   model.program.digest = std::move(digest);
   KRN_TRY(check_program(model.program).at(record.name));
   drop_unread_looks(model.program);
+  count_on_device(model.program);
   if (with_weights) {
     KRN_TRY_LET(model.payload, read_payload(archive, model.program, limits));
   }

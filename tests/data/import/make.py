@@ -445,6 +445,16 @@ class CountedSizes(nn.Module):
         return torch.relu(x.view(x.size(0), rows, 4) * 2).sum(1) + torch.ones(int(rows) * 2)
 
 
+class Counted(nn.Module):
+    """Indices that are counted where the model says, some of them returned or drawn."""
+
+    def forward(self, x):
+        a, b = torch.tril_indices(3, 3, -1)
+        rows, kept = (torch.arange(2.0) * 1).to(torch.int64), torch.arange(3) + 1
+        order = torch.randperm(3)
+        return x[:, a, b] * 2, x[rows], x[:, order].sort(1)[0], kept
+
+
 class Windows(nn.Module):
     """The overlapping windows of sliding attention: of memory in another order than the tensor's axes, and of a part of a row."""
 
@@ -535,6 +545,8 @@ def cases():
     yield "head_of_zeros", HeadOfZeros().eval(), (torch.randn(3, 16),), None, 1
     torch.manual_seed(0)
     yield "counted_sizes", CountedSizes().eval(), (torch.randn(3, 8),), None, 1
+    torch.manual_seed(0)
+    yield "counted", Counted().eval(), (torch.randn(2, 3, 3),), None, 0
     torch.manual_seed(0)
     yield "windows", Windows().eval(), (torch.randn(8, 3, 2),), None, 1
     torch.manual_seed(0)

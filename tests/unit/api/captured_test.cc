@@ -128,6 +128,24 @@ TEST(Captured, WhatDependsOnNoInputNeedNotVary) {
   EXPECT_TRUE(near(model({x})[0], at::gelu(x) * 2 + 1));
 }
 
+TEST(Captured, WhatIsPickedOutOfEqualElementsNeedNotVary) {
+  const at::Tensor x = at::randn({8, 16}), order = at::randn({8, 16}).argsort(int64_t{1});
+  const auto model_of = [](double step) {
+    return of([step](const Tensors& in) {
+      const at::Tensor mask = step == 0 ? at::zeros({8, 16}) : at::arange(16, at::kFloat).mul(step).expand({8, 16});
+      return Tensors{at::gelu(in[0]) * 2 + 1, at::gather(mask.slice(1, 0, 16), 1, in[1]) * (step == 0 ? 1 : 0)};
+    });
+  };
+  CapturedModel model = model_of(0);
+  model.compile({x, order});
+  ASSERT_TRUE(is_compiled(model)) << model.explain();
+  EXPECT_TRUE(near(model({x, order})[0], at::gelu(x) * 2 + 1));
+  EXPECT_EQ(model({x, order})[1].count_nonzero().item<int64_t>(), 0);
+  CapturedModel other = model_of(1);
+  other.compile({x, order});
+  EXPECT_FALSE(is_compiled(other)) << "elements that differ, hidden by a product with zero: " << other.explain();
+}
+
 // A mask that no call's first inputs set: other ones do.
 TEST(Captured, AnOutputThatVariesForOtherInputsIsShown) {
   const at::Tensor x = at::zeros({8, 16}), y = at::randn({8, 16});

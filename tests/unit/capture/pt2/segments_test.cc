@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/capture/pt2/check_program.h"
+#include "core/capture/pt2/counted_values.h"
 #include "core/capture/pt2/read_pt2.h"
 
 namespace keirin::pt2 {
@@ -59,6 +61,41 @@ TEST(Segments, ALookWhoseNumberNobodyReadsIsNone) {
   const Cut model = cut("counted_sizes", "import");
   EXPECT_FALSE(model.segments.needed());
   for (const Node& node : model.program->graph.nodes) EXPECT_EQ(node.target.find("item"), std::string::npos) << node.target;
+}
+
+// As if it had been exported from a GPU, where what it makes itself is made on the processor unless it says otherwise.
+TEST(CountedValues, AreMadeOnTheDeviceUnlessReturnedOrDrawn) {
+  Cut model = cut("counted", "import");
+  Program& program = model.file.models.begin()->second.program;
+  Graph& graph = program.graph;
+  const auto device_of = [&](const std::string& name) { return graph.tensor_values.at(name).device.type; };
+  count_on_device(program);
+  EXPECT_EQ(device_of("tril_indices"), "cpu") << "a program of the processor";
+  std::set<std::string> moved{graph.inputs.at(0).names().at(0)};
+  for (const Node& node : graph.nodes)
+    for (const NamedArgument& input : node.inputs)
+      for (const std::string& name : input.arg.names())
+        if (moved.contains(name))
+          for (const Argument& output : node.outputs)
+            for (const std::string& result : output.names()) moved.insert(result);
+  for (const std::string& name : moved) graph.tensor_values.at(name).device = {"cuda", 0};
+  count_on_device(program);
+  std::map<std::string, std::set<std::string>> devices;  // by operator
+  for (const Node& node : graph.nodes)
+    for (const Argument& output : node.outputs)
+      for (const std::string& name : output.names()) devices[node.target].insert(device_of(name));
+  EXPECT_EQ(devices.at("torch.ops.aten.tril_indices.default"), std::set<std::string>{"cuda"});
+  EXPECT_EQ(devices.at("torch.ops.aten.mul.Tensor"), std::set<std::string>{"cuda"});
+  EXPECT_FALSE(devices.contains("torch.ops.aten._assert_tensor_metadata.default"));
+  for (const Node& node : graph.nodes) EXPECT_EQ(node.target.find("_assert"), std::string::npos) << "it names the processor";
+  EXPECT_EQ(devices.at("torch.ops.aten.arange.default"), (std::set<std::string>{"cpu", "cuda"})) << "one of them is returned";
+  EXPECT_EQ(devices.at("torch.ops.aten.add.Tensor"), std::set<std::string>{"cpu"});
+  EXPECT_EQ(devices.at("torch.ops.aten.randperm.default"), std::set<std::string>{"cpu"});
+  for (const Node& node : graph.nodes)
+    for (const NamedArgument& input : node.inputs)
+      if (const Device* device = input.arg.get<Device>()) {
+        EXPECT_EQ(device->type, device_of(node.outputs.at(0).names().at(0))) << node.target;
+      }
 }
 
 TEST(Segments, ANumberThatIsAnInputNeedsThem) {
