@@ -26,7 +26,6 @@ from keirin import _deciding, _training, _updates
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_devices
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
@@ -137,7 +136,6 @@ class _Program:
         # Not inside of Dynamo's own tracing: the export has fake tensors and symbols of its own.
         with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
             program = torch.export.export(gm, inputs, dynamic_shapes=shapes, strict=False)
-            rewrite_devices(program.graph_module)
             program._example_inputs = None  # they would be written too, the weights among them
             file = io.BytesIO()
             torch.export.save(program, file)

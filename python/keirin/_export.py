@@ -9,7 +9,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from keirin._errors import invalid_input
-from keirin._rewrites import rewrite_devices
 
 
 def export(module: torch.nn.Module, args: Sequence[Any] = (), path: str | os.PathLike[str] = "model.pt2", *,
@@ -35,7 +34,6 @@ def export(module: torch.nn.Module, args: Sequence[Any] = (), path: str | os.Pat
         dynamic_shapes = shapes[0] if not kwargs else _by_name(module, shapes[0], shapes[1])
     with torch.no_grad():
         program = torch.export.export(module, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, strict=False)
-    rewrite_devices(program.graph_module)
     program._example_inputs = None  # a pickle that nobody reads
     torch.export.save(program, os.fspath(path))
     return os.fspath(path)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said otherwise before AOTAutograd, in its joint graph of forward and backward, and in an exported graph, so that the importer
-knows it.
+"""What is said otherwise before AOTAutograd and in its joint graph of forward and backward, so that the importer knows it.
 
 A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
 embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
 backward here finds the bags in the offsets, so the forward keeps nothing. An attention that drops nothing keeps the state of a generator
 all the same, in memory that nobody filled, of the processor's for some of GPUs' kernels: its backward, which does not look, gets zeros.
-What a model for a GPU counts on the processor and then indexes with (torch.tril_indices without a device) is counted on the GPU.
+What a model for a GPU counts on the processor and then indexes with (torch.tril_indices without a device) is counted on the GPU, as in
+files (core/capture/pt2/counted_values.h), but here before it is kept between the two.
 """
 from __future__ import annotations
 
@@ -86,15 +86,12 @@ def _devices(node: torch.fx.Node) -> set[torch.device]:
     return {each.device for each in pytree.tree_leaves(node.meta.get("val")) if isinstance(each, torch.Tensor)}
 
 
-_CHECK = aten._assert_tensor_metadata.default  # what an exported graph says of a tensor in front of a conversion
-
-
-def rewrite_devices(gm: torch.fx.GraphModule) -> None:
+def rewrite_devices(joint: torch.fx.GraphModule) -> None:
     """What is made of nothing but numbers on the processor, and read by operators of a GPU alone: not the caller's, nor drawn there."""
     processor = {torch.device("cpu")}
-    device = next((each for node in gm.graph.nodes for each in _devices(node) if each.type == "cuda"), None)
+    device = next((each for node in joint.graph.nodes for each in _devices(node) if each.type == "cuda"), None)
     made: dict[torch.fx.Node, None] = {}
-    for node in gm.graph.nodes:
+    for node in joint.graph.nodes:
         is_operator = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
         if is_operator and _devices(node) == processor and not draws_numbers(node):
             if all(each in made or not _devices(each) for each in node.all_input_nodes):
@@ -105,19 +102,17 @@ def rewrite_devices(gm: torch.fx.GraphModule) -> None:
     while known != len(made):
         known = len(made)
         for node in [*reversed(made), *made]:
-            stays = any(user not in made and _devices(user) != {device} and user.target is not _CHECK for user in node.users)
+            stays = any(user not in made and _devices(user) != {device} for user in node.users)
             if node in made and (stays or any(_devices(each) and each not in made for each in node.all_input_nodes)):
                 del made[node]
     for node in made:
-        for check in [user for user in node.users if user.target is _CHECK]:
-            gm.graph.erase_node(check)  # of the device, too
         if isinstance(node.target, torch._ops.OpOverload) and any(each.name == "device" for each in node.target._schema.arguments):
             node.kwargs = {**node.kwargs, "device": device, **({"pin_memory": False} if "pin_memory" in node.kwargs else {})}
         mode = next(each.fake_mode for each in pytree.tree_leaves(node.meta["val"]) if isinstance(each, torch.Tensor))
         args, kwargs = pytree.tree_map(lambda each: each.meta["val"] if isinstance(each, torch.fx.Node) else each, (node.args, node.kwargs))
         with mode:
             node.meta["val"] = node.target(*args, **kwargs)
-    gm.recompile()
+    joint.recompile()
 
 
 def rewrite_bags(joint: torch.fx.GraphModule) -> None:

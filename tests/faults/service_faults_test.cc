@@ -108,6 +108,16 @@ class ServiceFaults : public testing::Test {
     return report.ok() ? *report : ModelReport();
   }
 
+  // Its products round more than this allows.
+  Options rounding_options() {
+    Options o = options("coarse_linear");
+    o.force = "compiled";
+    o.threads = 1;
+    o.numerics = Numerics::kFast;
+    o.error_budget = 1e-4;
+    return o;
+  }
+
   static bool right(const std::vector<TensorRef>& outputs, const std::vector<TensorRef>& expected) {
     if (outputs.size() != expected.size()) return false;
     const TensorRef &a = outputs[0], &b = expected[0];
@@ -503,11 +513,7 @@ TEST_F(ServiceFaults, APlanThatIsWrongBehindAHeadOfZerosIsRefused) {
 }
 
 TEST_F(ServiceFaults, WhatRoundsTooMuchBehindAHeadOfZerosIsNotRounded) {
-  Options o = options("coarse_linear");
-  o.force = "compiled";
-  o.threads = 1;
-  o.numerics = Numerics::kFast;
-  o.error_budget = 1e-4;
+  Options o = rounding_options();
   Service s = serve(o, "tests/data/import/head_of_zeros.pt2");
   const auto report = s.session->compile(s.inputs);
   ASSERT_TRUE(report.ok()) << report.status().text();
@@ -538,11 +544,7 @@ TEST_F(ServiceFaults, AWrongOperatorOfASensitiveModelIsFound) {
 // Products whose rounded operands are too coarse are compiled without rounding, and stay compiled. So they are when the decision is read
 // again, and when it is made again.
 TEST_F(ServiceFaults, AProductThatRoundsTooMuchIsNotRounded) {
-  Options o = options("coarse_linear");
-  o.force = "compiled";
-  o.threads = 1;
-  o.numerics = Numerics::kFast;
-  o.error_budget = 1e-4;
+  Options o = rounding_options();
   for (const bool again : {false, true}) {
     Service s = serve(o);
     const auto report = s.session->compile(s.inputs);

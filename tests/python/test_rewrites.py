@@ -31,16 +31,6 @@ def test_indices_that_are_counted_on_the_processor_are_counted_on_the_gpu():
     assert "device(type='cuda', index=0)" in graph.code
 
 
-def test_an_exported_graphs_checks_go_along():
-    def moved(x):
-        rows = torch.arange(2)
-        torch.ops.aten._assert_tensor_metadata(rows, dtype=torch.int64, device=torch.device("cpu"))
-        return x + torch.stack(torch.meshgrid(rows, torch.arange(3), indexing="ij"), 2).sum().to(x.device)
-    graph, devices = on_gpu(moved)
-    assert all(device == "cuda" for _, device in devices), devices
-    assert "assert" not in graph.code
-
-
 def test_what_the_caller_gets_or_draws_stays_on_the_processor():
     def returned(x):
         rows = torch.arange(2)

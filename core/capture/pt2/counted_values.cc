@@ -17,7 +17,7 @@ constexpr std::string_view kAten = "torch.ops.aten.";
 // Their numbers are the processor's generator's.
 bool draws(std::string_view target) {
   constexpr std::array kDraw = {"rand", "bernoulli", "multinomial", "normal", "dropout", "uniform", "exponential", "poisson", "cauchy",
-                                "geometric", "log_normal", "random", "native_dropout", "binomial", "alpha_dropout", "feature_dropout"};
+                                "geometric", "log_normal", "native_dropout", "rrelu", "binomial", "alpha_dropout", "feature_dropout"};
   const std::string_view name = target.substr(kAten.size());
   return std::any_of(kDraw.begin(), kDraw.end(), [&](std::string_view word) { return name.starts_with(word); });
 }
@@ -35,15 +35,14 @@ class Counter {
         for (std::string& name : output.names()) read_elsewhere.insert(std::move(name));
       for (size_t n = 0; n < graph_.nodes.size(); ++n) {
         if (made_[n] || is_check(graph_.nodes[n]) || is_on_device(graph_.nodes[n])) continue;
-        for (const NamedArgument& input : graph_.nodes[n].inputs)
-          for (std::string& name : input.arg.names()) read_elsewhere.insert(std::move(name));
+        for (std::string& name : graph_.nodes[n].reads()) read_elsewhere.insert(std::move(name));
       }
       Names made;
       for (size_t n = 0; n < graph_.nodes.size(); ++n) {
         if (!made_[n]) continue;
         const auto is_read = [&](const std::string& name) { return read_elsewhere.contains(name); };
         const auto is_given = [&](const std::string& name) { return is_tensor(name) && !made.contains(name); };
-        const std::vector<std::string> results = results_of(graph_.nodes[n]), operands = operands_of(graph_.nodes[n]);
+        const std::vector<std::string> results = graph_.nodes[n].defines(), operands = graph_.nodes[n].reads();
         if (std::any_of(results.begin(), results.end(), is_read) || std::any_of(operands.begin(), operands.end(), is_given)) {
           made_[n] = false, changed = true;
           continue;
@@ -54,7 +53,7 @@ class Counter {
     Names moved;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!made_[n]) continue;
-      for (std::string& name : results_of(graph_.nodes[n])) {
+      for (std::string& name : graph_.nodes[n].defines()) {
         graph_.tensor_values.find(name)->second.device = device_;
         moved.insert(std::move(name));
       }
@@ -62,30 +61,18 @@ class Counter {
         if (input.arg.is<Device>()) input.arg.value = device_;
     }
     std::erase_if(graph_.nodes, [&](const Node& node) {
-      const std::vector<std::string> operands = operands_of(node);
+      const std::vector<std::string> operands = node.reads();
       return is_check(node) && std::any_of(operands.begin(), operands.end(), [&](const std::string& name) { return moved.contains(name); });
     });
   }
 
  private:
-  static std::vector<std::string> results_of(const Node& node) {
-    std::vector<std::string> out;
-    for (const Argument& output : node.outputs)
-      for (std::string& name : output.names()) out.push_back(std::move(name));
-    return out;
-  }
-  static std::vector<std::string> operands_of(const Node& node) {
-    std::vector<std::string> out;
-    for (const NamedArgument& input : node.inputs)
-      for (std::string& name : input.arg.names()) out.push_back(std::move(name));
-    return out;
-  }
   // Of a tensor's dtype and device, in front of a conversion.
   static bool is_check(const Node& node) { return node.target.starts_with("torch.ops.aten._assert_tensor_metadata"); }
   bool is_tensor(const std::string& name) const { return graph_.tensor_values.contains(name); }
 
   bool all_results(const Node& node, bool on_processor) const {
-    const std::vector<std::string> results = results_of(node);
+    const std::vector<std::string> results = node.defines();
     return !results.empty() && std::all_of(results.begin(), results.end(), [&](const std::string& name) {
       const auto meta = graph_.tensor_values.find(name);
       return meta != graph_.tensor_values.end() && (meta->second.device.type == "cpu") == on_processor;
@@ -96,7 +83,7 @@ class Counter {
   // A factory that names no device would make its tensor on the processor whatever is written here.
   bool may_be_made(const Node& node) const {
     if (!node.target.starts_with(kAten) || draws(node.target) || !all_results(node, true)) return false;
-    const std::vector<std::string> operands = operands_of(node);
+    const std::vector<std::string> operands = node.reads();
     const bool is_factory = std::none_of(operands.begin(), operands.end(), [&](const std::string& name) { return is_tensor(name); });
     return !is_factory || std::any_of(node.inputs.begin(), node.inputs.end(),
                                       [](const NamedArgument& input) { return input.arg.is<Device>(); });

@@ -5,7 +5,6 @@
 #include "core/capture/pt2/check_program.h"
 #include "core/capture/pt2/counted_values.h"
 #include "core/capture/pt2/decoder.h"
-#include "core/capture/pt2/unread_looks.h"
 #include "core/capture/pt2/zip_archive.h"
 
 namespace keirin::pt2 {
@@ -67,6 +66,15 @@ bool is_program(std::string_view record) {
          record.find('/', kModels.size()) == std::string_view::npos;
 }
 
+// A size that a model computes as a tensor (torch.div(size, 2, rounding_mode="trunc")) is looked at while it is traced. The sizes that
+// follow are literals, and a look is left that defines no name: it would cut the program in two, and on a device wait for it.
+void drop_unread_looks(Graph& graph) {
+  std::erase_if(graph.nodes, [](const Node& node) {
+    const bool looks = node.target == "torch.ops.aten.item.default" || node.target == "torch.ops.aten._local_scalar_dense.default";
+    return looks && node.defines().empty();
+  });
+}
+
 Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, const Limits& limits, bool with_weights) {
   Model model;
   std::string digest;
@@ -82,7 +90,7 @@ Result<Model> read_model(const ZipArchive& archive, const ZipRecord& record, con
   }
   model.program.digest = std::move(digest);
   KRN_TRY(check_program(model.program).at(record.name));
-  drop_unread_looks(model.program);
+  drop_unread_looks(model.program.graph);
   count_on_device(model.program);
   if (with_weights) {
     KRN_TRY_LET(model.payload, read_payload(archive, model.program, limits));

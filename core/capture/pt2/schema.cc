@@ -61,4 +61,18 @@ bool TreeSpec::has_other() const {
   return false;
 }
 
+std::vector<std::string> Node::reads() const {
+  std::vector<std::string> out;
+  for (const NamedArgument& input : inputs)
+    for (std::string& name : input.arg.names()) out.push_back(std::move(name));
+  return out;
+}
+
+std::vector<std::string> Node::defines() const {
+  std::vector<std::string> out;
+  for (const Argument& output : outputs)
+    for (std::string& name : output.names()) out.push_back(std::move(name));
+  return out;
+}
+
 }  // namespace keirin::pt2

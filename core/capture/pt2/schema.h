@@ -148,6 +148,10 @@ struct Node {
   std::string stack_trace;        // of the user's Python, innermost line last
   std::optional<bool> is_hop_single_tensor_return;
   uint64_t json_byte = 0;  // where it starts in its models/<name>.json, for messages
+
+  // Names, in order. Those that inner graphs are given are read by the node; inner graphs see nothing else.
+  std::vector<std::string> reads() const;
+  std::vector<std::string> defines() const;
 };
 
 template <class T>

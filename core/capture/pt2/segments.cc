@@ -99,21 +99,6 @@ Names symbols_of(const std::string& name, const Graph& graph) {
 
 bool is_tensor(const std::string& name, const Graph& graph) { return graph.tensor_values.contains(name); }
 
-// Names that a node reads, those of its inner graphs' operands included: inner graphs see nothing else.
-std::vector<std::string> reads_of(const Node& node) {
-  std::vector<std::string> out;
-  for (const NamedArgument& input : node.inputs)
-    for (std::string& name : input.arg.names()) out.push_back(std::move(name));
-  return out;
-}
-
-std::vector<std::string> defines_of(const Node& node) {
-  std::vector<std::string> out;
-  for (const Argument& output : node.outputs)
-    for (std::string& name : output.names()) out.push_back(std::move(name));
-  return out;
-}
-
 // The names that higher-order operators pass to their inner graphs, in the order of those graphs' inputs; empty where
 // they are not names alone.
 std::vector<std::string> operands_of(const Node& node, size_t leading) {
@@ -164,7 +149,7 @@ class Cutter {
   // Adds the symbols of its results to `symbols`.
   bool is_border(const Node& node, const Graph& graph, Names& symbols) {
     bool is_new = false;
-    for (const std::string& name : defines_of(node))
+    for (const std::string& name : node.defines())
       for (const std::string& symbol : symbols_of(name, graph)) is_new |= symbols.insert(symbol).second;
     if (node.target.starts_with(kHigherOrder)) {
       if (is_autocast_on(node)) return true;
@@ -180,7 +165,7 @@ class Cutter {
     if (is_new || counts_values(node) || indexes_by_mask(node, graph)) return true;
     // Only sizes are numbers that are known without a run.
     if (reads_sizes(operator_name(node)) || only_checks(operator_name(node))) return false;
-    for (const std::string& name : defines_of(node))
+    for (const std::string& name : node.defines())
       if (!is_tensor(name, graph)) return true;
     return false;
   }
@@ -188,7 +173,7 @@ class Cutter {
   static int count_operators(std::span<const Node> nodes, const Graph& graph) {
     int count = 0;
     for (const Node& node : nodes) {
-      const std::vector<std::string> results = defines_of(node);
+      const std::vector<std::string> results = node.defines();
       const bool computes =
           std::any_of(results.begin(), results.end(), [&](const std::string& name) { return is_tensor(name, graph); });
       if (is_operator(node)) count += computes;
@@ -245,7 +230,7 @@ class Cutter {
     out_.operators += segment.operators;
     Names defined, read;
     for (size_t i = first; i < end; ++i) {
-      for (std::string& name : reads_of(graph.nodes[i])) {
+      for (std::string& name : graph.nodes[i].reads()) {
         if (defined.contains(name) || !read.insert(name).second) continue;
         if (const auto weight = weights.find(name); weight != weights.end()) {
           segment.weights.push_back(name);
@@ -254,15 +239,15 @@ class Cutter {
           (is_tensor(name, graph) ? segment.tensors : segment.numbers).push_back(name);
         }
       }
-      for (std::string& name : defines_of(graph.nodes[i])) defined.insert(std::move(name));
+      for (std::string& name : graph.nodes[i].defines()) defined.insert(std::move(name));
     }
     Names behind;
     for (size_t i = end; i < graph.nodes.size(); ++i)
-      for (std::string& name : reads_of(graph.nodes[i])) behind.insert(std::move(name));
+      for (std::string& name : graph.nodes[i].reads()) behind.insert(std::move(name));
     for (const Argument& output : graph.outputs)
       for (std::string& name : output.names()) behind.insert(std::move(name));
     for (size_t i = first; i < end; ++i)
-      for (std::string& name : defines_of(graph.nodes[i]))
+      for (std::string& name : graph.nodes[i].defines())
         if (behind.contains(name))
           (is_tensor(name, graph) ? segment.tensor_results : segment.number_results).push_back(std::move(name));
     // What is decided about is said last: masks, indices, predicates. Their values need not vary (segments.h).
@@ -385,7 +370,7 @@ Program segment_program(const Program& program, const Segment& segment, std::spa
   for (size_t i = segment.first; i < segment.end; ++i) {
     Node node = graph.nodes[i];
     for (NamedArgument& input : node.inputs) std::visit(Substitute{values}, input.arg.value);
-    for (const std::string& name : defines_of(node)) add_value(name);
+    for (const std::string& name : node.defines()) add_value(name);
     out.graph.nodes.push_back(std::move(node));
   }
   const auto add_output = [&](Argument arg) {
