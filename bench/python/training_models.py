@@ -117,6 +117,7 @@ def step_of(model, optimiser, inputs, target, how, update):
     change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
 
     def step():
+        torch.compiler.cudagraph_mark_step_begin()  # one step, or Inductor's recording of an update takes its gradients for overwritten
         optimiser.zero_grad()
         loss = F.cross_entropy(call(*inputs), target)
         loss.backward()

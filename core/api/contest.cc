@@ -14,6 +14,7 @@
 #include "core/base/background.h"
 #include "core/base/end_flag.h"
 #include "core/eager/rows/launch_replay.h"
+#include "core/eager/rows/replay_in_place.h"
 #include "core/exec/ticks.h"
 #include "core/tune/beside_others.h"
 #include "core/tune/elements.h"
@@ -170,6 +171,11 @@ Result<RaceSheet> time_or_count(const Deciding& d, const std::vector<Runner>& ru
 
 }  // namespace
 
+CallFn launches_in_place(Deciding& d, CallFn own) {
+  auto replay = std::make_shared<ReplayInPlace>(std::move(own), d.seen.written_inputs, d.services, d.session.device);
+  return [replay = std::move(replay)](const Tensors& inputs) { return replay->run(inputs); };
+}
+
 Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
   auto replay = LaunchReplay::record(candidate.own, d.inputs, d.seen.written_inputs, d.services, d.session.device);
   KRN_TRY(d.trials.restore());
@@ -177,12 +183,13 @@ Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
   // The recording reads the plan's arena and weights: it keeps the call alive.
   const CallFn call = d.in_eagers_forms([shared = std::shared_ptr<LaunchReplay>(std::move(*replay)), keep = candidate.own](
                                             const Tensors& inputs) { return shared->run(inputs); },
-                                        !candidate.is_plan() || d.strides_may_differ(*candidate.built.plan));
-  if (!d.prepared) return call;
-  const Result<std::string> unlike = unlike_when_recorded(d, call, candidate.call);
-  if (!unlike.ok()) return Status(Code::k_wrong_result, unlike.status().message().what);
-  if (!unlike->empty()) return Status(Code::k_wrong_result, *unlike);
-  return call;
+                                        d.strides_may_differ(candidate));
+  if (d.prepared) {
+    const Result<std::string> unlike = unlike_when_recorded(d, call, candidate.call);
+    if (!unlike.ok()) return Status(Code::k_wrong_result, unlike.status().message().what);
+    if (!unlike->empty()) return Status(Code::k_wrong_result, *unlike);
+  }
+  return d.session.memory_in_place ? d.in_eagers_forms(launches_in_place(d, candidate.own), d.strides_may_differ(candidate)) : call;
 }
 
 void add_launch_replays(Deciding& d) {
@@ -195,6 +202,7 @@ void add_launch_replays(Deciding& d) {
     recorded.report.name = d.candidates[i].report.name + "+launch_replay";
     recorded.built = d.candidates[i].built;
     recorded.is_recording = true;
+    recorded.own = d.candidates[i].own;
     Result<CallFn> call = record_launches(d, d.candidates[i]);
     if (call.ok()) {
       recorded.call = std::move(*call);

@@ -9,6 +9,9 @@ namespace keirin {
 
 // A candidate's call as recorded launches; `wrong_result` where the recording answers other inputs in another way than the call does.
 Result<CallFn> record_launches(Deciding& d, const Candidate& candidate);
+// What answers calls in the place of recorded launches of `own` where they keep their memory in place (Session::keep_memory_in_place):
+// launches that are recorded of them.
+CallFn launches_in_place(Deciding& d, CallFn own);
 // Adds eager and every right plan as recorded launches, on devices that have them.
 void add_launch_replays(Deciding& d);
 // Takes those out that need more memory than the options allow.

@@ -148,7 +148,9 @@ void choose(Deciding& d, size_t winner) {
     d.report.speedup = chosen.report.gain, d.report.speedup_low = chosen.report.gain_low, d.report.speedup_high = chosen.report.gain_high;
   }
   if (winner == 0) return d.publish({}, {});
-  d.publish(chosen.call, service_guard(d, chosen.report.name, chosen.report.plugin), chosen.is_recording ? nullptr : chosen.built.plan);
+  const bool in_place = chosen.is_recording && d.session.memory_in_place;
+  const CallFn call = in_place ? d.in_eagers_forms(launches_in_place(d, chosen.own), d.strides_may_differ(chosen)) : chosen.call;
+  d.publish(call, service_guard(d, chosen.report.name, chosen.report.plugin), chosen.is_recording ? nullptr : chosen.built.plan);
 }
 
 // Of the steps' time; of their operators where none was timed.

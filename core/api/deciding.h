@@ -24,7 +24,7 @@ namespace keirin {
 struct Candidate {
   CandidateReport report;
   CallFn call;                 // empty: out
-  CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records
+  CallFn own;                  // the same, its outputs not yet shared as eager's are: what a launch replay records, or has recorded
   BuiltPlan built;             // without a plan for eager and the replay of the graph
   int wrong_set = -1;          // of inputs, that it answered wrong; -1: none
   bool wrong_behind = false;   // right with the model's weights, which hide what it computes, and wrong with others
@@ -60,6 +60,7 @@ struct Deciding {
   Result<Tensors> input_set(int set);       // of kInputSets
   // Whether an output of the plan may have other strides than eager's: those of eager steps are not known before they run.
   bool strides_may_differ(const Plan& plan) const;
+  bool strides_may_differ(const Candidate& c) const { return !c.is_plan() || strides_may_differ(*c.built.plan); }
   CallFn in_eagers_forms(CallFn call, bool may_differ) { return with_forms(std::move(call), forms, may_differ, services, session.weights); }
   // The plan's calls as a caller sees them: both call and own of the candidate. The plan's eager steps call into `prepared`.
   void make_calls(Candidate& candidate);

@@ -175,6 +175,10 @@ bool start_from_kept_decision(Deciding& d) {
   }
   if (recorded) {
     if (!chosen) chosen = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
+  }
+  if (recorded && d.session.memory_in_place) {
+    chosen = launches_in_place(d, std::move(chosen));
+  } else if (recorded) {
     auto replay = LaunchReplay::record(chosen, d.inputs, d.seen.written_inputs, d.services, d.session.device);
     if (!d.trials.restore().ok() || !replay.ok()) return false;
     // The recording reads the plan's arena and weights: it keeps the call alive.

@@ -118,6 +118,10 @@ class Session {
   // A plan is believed where every result varies: a constant one proves nothing of the plan. From the `from`-th on they may be constant, as
   // what a training step keeps of a mask is, or the gradient of what nothing depends on. Before anything is decided.
   void let_results_be_constant(size_t from);
+  // Calls bring the same memory again and let go of results before the next call, as training steps do: recorded launches read and write
+  // there and copy nothing. A result's memory is then written again once nobody holds it, which is not where another stream still reads
+  // what was let go of (record_stream). Before anything is decided.
+  void keep_memory_in_place();
   // How calls were answered so far, and what answers them now. Any thread.
   struct Activity {
     uint64_t by_plan = 0;          // a plan, or a replay

@@ -102,13 +102,6 @@ Status verify_eager(Deciding& d, const Tensors& referee, const Tensors& eager, c
                 "eager itself is further from fp64 than its dtypes explain, so nothing can be judged by it: " + difference);
 }
 
-// Whether the judge saw nothing but numbers that are too far away: not another dtype or form.
-bool only_numbers_differ(const Judgement& judgement, const JudgeOptions& judging) {
-  return !judgement.right && !judging.strict && !judgement.outputs.empty() &&
-         std::all_of(judgement.outputs.begin(), judgement.outputs.end(),
-                     [](const OutputVerdict& v) { return v.right || v.worst_index >= 0; });
-}
-
 Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector<size_t>& only) {
   Tensors referee;
   {

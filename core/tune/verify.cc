@@ -246,6 +246,13 @@ JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_b
   return out;
 }
 
+bool only_numbers_differ(const Judgement& judgement, const JudgeOptions& judging) {
+  return !judgement.right && !judging.strict && !judgement.outputs.empty() &&
+         std::ranges::all_of(judgement.outputs, [](const OutputVerdict& v) { return v.right || v.worst_index >= 0; });
+}
+
+double roundings_of_sum(int64_t terms) { return 1 + 0.3 * std::sqrt(static_cast<double>(terms)); }
+
 double eager_bound(const Graph& graph, bool tf32) {
   double eps = widest_ulp(graph);
   const bool narrow = eps > ulp_at(DType::k_f32, 1);
@@ -262,7 +269,7 @@ double roundings_of_sums(const Graph& graph) {
     if (op.code == OpCode::k_sum || op.code == OpCode::k_mean || op.code == OpCode::k_var)
       longest =
           std::max(longest, graph.type(op.operands[0]).num_elements() / std::max<int64_t>(graph.type(op.results[0]).num_elements(), 1));
-  return 1 + 0.3 * std::sqrt(static_cast<double>(longest));
+  return roundings_of_sum(longest);
 }
 
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,

@@ -54,6 +54,10 @@ struct Judgement {
   std::vector<OutputVerdict> outputs;
 };
 
+// Whether the judge saw nothing but numbers that are too far away: not another dtype or form. They may be as far as roundings explain
+// (core/tune/sensitivity.h).
+bool only_numbers_differ(const Judgement& judgement, const JudgeOptions& judging);
+
 // For what a plan of `graph` computes. `error_budget` counts with numerics fast only.
 JudgeOptions judge_options(const Graph& graph, Numerics numerics, double error_budget);
 
@@ -72,6 +76,7 @@ double eager_bound(const Graph& graph, bool tf32);
 // A sum of n terms rounds n times on its way to the one rounding of its result: how many of that one the deviation is. 1 without long
 // sums, and where they are taken in a wider dtype than they are kept in.
 double roundings_of_sums(const Graph& graph);
+double roundings_of_sum(int64_t terms);
 
 // What is further apart than `nearness` allows, in words; empty if nothing is. The lists are parallel and of equal sizes each; the
 // second one may be in narrower floats. Names as in JudgeOptions.

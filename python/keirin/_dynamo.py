@@ -195,6 +195,8 @@ class Graph:
         # was right would be quarantined.
         options = {"device": device, **self._options, "sample_rate": 0}
         model = native.open_program(self._program.bytes, self.name, held, words_of(options), _deciding.progress_of(None))
+        if self._is_update:
+            model.keep_memory_in_place()
         self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8))))
         self._bound = _marks_of(weights)
 

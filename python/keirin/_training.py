@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import threading
 from typing import Any, Callable, Iterator
 
@@ -100,6 +101,7 @@ class Half:
         # The graph itself answers what the session does not, and owns nothing of this.
         self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
         self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
+        self.model.keep_memory_in_place()
         # What is kept may be a mask, a gradient may be of what nothing depends on; _judge sees to it that something was shown.
         self.model.let_results_be_constant(sum(kind in ("tensor", "number") for kind, _, _ in program.outputs[:self.must_vary]))
         self._decider = _deciding.Decider(self.model, "now", int(self._options.get("max_shapes", 8)))
@@ -148,6 +150,42 @@ class _Double(torch.fx.Interpreter):
         return value.to(own.dtype) if narrow else value
 
 
+class _Rounded(_Double):
+    """The same with each operator's result off by what its own dtype costs, up or down as a seed has it: how far right answers may be from
+    64 bits. What RefereeRunner::round_results is to a file (core/eager/program/referee.cc)."""
+
+    _PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "_flash", "_efficient", "_grouped_mm")
+
+    def __init__(self, gm: torch.fx.GraphModule, seed: int, tf32: bool):
+        super().__init__(gm)
+        self._seed, self._tf32, self._count = seed, tf32, 0
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        results = super().run_node(n)
+        if n.op != "call_function" or n.target is operator.getitem:
+            return results
+        operands = torch.utils._pytree.tree_leaves(torch.fx.node.map_arg((n.args, n.kwargs), lambda node: self.env[node]))
+        read = {each.untyped_storage().data_ptr() for each in operands if isinstance(each, torch.Tensor)}
+        is_product = getattr(n.target, "__name__", "").startswith(self._PRODUCTS)
+
+        def off(value: Any, own: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not isinstance(own, torch.Tensor) or value.dtype != torch.float64:
+                return value
+            if own.dtype == torch.float64 or not own.is_floating_point() or value.untyped_storage().data_ptr() in read:
+                return value
+            coarse = is_product and own.dtype == torch.float32 and self._tf32
+            error = value / 2048 if coarse else (value.to(own.dtype).double() - value) * (8 if is_product else 1)
+            self._count += 1
+            place = torch.arange(value.numel(), dtype=torch.float64, device=value.device).view(value.shape)
+            sign = (place * 12.9898 + 78.233 * self._seed + 3.7 * self._count).sin().sign()
+            return value + error.nan_to_num(0, 0, 0) * sign
+
+        own = n.meta.get("val")
+        if isinstance(results, (tuple, list)) and isinstance(own, (tuple, list)):
+            return type(results)(off(each, its) for each, its in zip(results, own))
+        return off(results, own)
+
+
 How = Callable[[Half, list[Any]], list[Any]]
 
 
@@ -161,6 +199,10 @@ def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
 
 def _in_double(half: Half, arguments: list[Any]) -> list[Any]:
     return list(_Double(half.gm).run(*[_Double.widened(each) for each in arguments]))
+
+
+def _rounded(seed: int, tf32: bool) -> How:
+    return lambda half, arguments: list(_Rounded(half.gm, seed, tf32).run(*[_Double.widened(each) for each in arguments]))
 
 
 def _copies(args: list[Any]) -> list[Any]:
@@ -329,8 +371,9 @@ class Step:
                 return None
             operands.append(("gradient", next(gradients), last))
         halves = [(half.model, half.program.outputs, half.gm.forward) for half in (forward, backward)]
-        return native.step_callable(*halves, self._num_arguments, [(i, k) for k, i in written], list(range(num_written, its.num_forward)),
-                                    [info.requires_grad for info in its.output_info], kept, operands,
+        places = [(i, k, not _is_statistic(_returned(forward.gm)[k])) for k, i in written]
+        returned, differentiable = list(range(num_written, its.num_forward)), [info.requires_grad for info in its.output_info]
+        return native.step_callable(*halves, self._num_arguments, places, returned, differentiable, kept, operands,
                                     forward.drawn if forward.draws else None, _again(self._gm, bool(written), bool(forward.draws)))
 
     def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
@@ -372,7 +415,15 @@ class Step:
         names = [f"output {i}" for i in range(len(results))] + [f"the gradient of argument {i}" for i in range(len(gradients))]
         kept = [i for i, each in enumerate(rows[0]) if isinstance(each, torch.Tensor)]
         eager, mine, wide = ([row[i] for i in kept] for row in rows)
-        self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words_of(self._half_options()))
+
+        def rounded(seed: int, tf32: bool) -> list[torch.Tensor]:
+            with torch.no_grad():
+                results, gradients, _ = self._through(_rounded(seed, tf32), arguments, [_Double.widened(each) for each in tangents])
+            row = results + gradients
+            return [row[i] for i in kept]
+
+        words = words_of(self._half_options())
+        self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words, rounded)
         if not self.judgement["right"]:
             raise NotCaptured("wrong_result: " + self.judgement["reason"])
         if all(row["vacuous"] for row in self.judgement["outputs"][-len(gradients):]):
@@ -431,6 +482,11 @@ def race_text(what: str, race: dict[str, Any]) -> str:
 
 def _returned(gm: torch.fx.GraphModule) -> Any:
     return next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
+
+
+def _is_statistic(node: torch.fx.Node) -> bool:
+    """Of a batch norm, whose kernels write it and tell nobody."""
+    return node.target is operator.getitem and "batch_norm" in str(node.args[0].target)
 
 
 def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[..., Any]:

@@ -7,8 +7,10 @@
 
 #include "core/api/options.h"
 #include "core/eager/at_tensor.h"
+#include "core/eager/program/library_settings.h"
 #include "core/host/plugins.h"
 #include "core/tune/race.h"
+#include "core/tune/sensitivity.h"
 #include "core/tune/verify.h"
 #include "python/native/compiled.h"
 #include "python/native/trained.h"
@@ -212,12 +214,13 @@ std::pair<py::object, Handle> graph_callable(const NamedRoles& roles,
 // `operands`: ("kept" or "gradient", index, whether channels-last).
 using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std::string, size_t, py::object>>, py::object>;
 py::object step_callable(const HalfParts& forward, const HalfParts& backward, size_t num_arguments,
-                         const std::vector<std::pair<size_t, size_t>>& written, const std::vector<size_t>& returned,
+                         const std::vector<std::tuple<size_t, size_t, bool>>& written, const std::vector<size_t>& returned,
                          const std::vector<bool>& differentiable, const std::vector<size_t>& kept,
                          const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn,
                          const py::object& again) {
   const auto half = [](const HalfParts& parts) { return HalfCall{std::get<0>(parts), outputs_of(std::get<1>(parts)), std::get<2>(parts)}; };
-  TrainedLayout layout{num_arguments, written, returned, differentiable, kept, {}};
+  TrainedLayout layout{num_arguments, {}, returned, differentiable, kept, {}};
+  for (const auto& [argument, result, is_counted] : written) layout.written.push_back({argument, result, is_counted});
   for (const auto& [kind, index, channels_last] : operands)
     layout.operands.push_back({kind == "gradient", index, channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous});
   PyObject* callable = callable_of(c10::make_intrusive<Trained>(half(forward), half(backward), std::move(layout), drawn, again));
@@ -225,9 +228,11 @@ py::object step_callable(const HalfParts& forward, const HalfParts& backward, si
   return py::reinterpret_steal<py::object>(callable);
 }
 
-// The judge of plans, for what is made of several: lists of equal length, `summands` as in JudgeOptions.
+// The judge of plans, for what is made of several: lists of equal length, `summands` as in JudgeOptions. Numbers that are too far from
+// fp64 are right where roundings explain them: `rounded`(seed, tf32) gives the referee's under such errors (core/tune/sensitivity.h).
 py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::Tensor>& eager, const std::vector<at::Tensor>& candidate,
-                  const std::vector<std::string>& names, int64_t summands, const OptionWords& words) {
+                  const std::vector<std::string>& names, int64_t summands, const OptionWords& words,
+                  const py::function& rounded) {
   const Options its = options_of(words);
   Judgement judgement;
   {
@@ -235,7 +240,21 @@ py::dict judge_of(const std::vector<at::Tensor>& referee, const std::vector<at::
     JudgeOptions options;
     options.summands = summands;
     options.names = names;
-    judgement = take(judge(refs_of(referee), refs_of(eager), refs_of(candidate), runtime_of(its).tensors(), options));
+    TensorServices& services = runtime_of(its).tensors();
+    const std::vector<TensorRef> reference = refs_of(referee), own = refs_of(eager), answered = refs_of(candidate);
+    judgement = take(judge(reference, own, answered, services, options));
+    if (only_numbers_differ(judgement, options)) {
+      const auto run = [&](uint32_t seed, bool tf32) -> Result<std::vector<TensorRef>> {
+        const py::gil_scoped_acquire lock;
+        return refs_of(py::cast<std::vector<at::Tensor>>(rounded(seed, tf32)));
+      };
+      const bool may_round = allows_tf32(reference[0]->device());
+      const std::vector<Movement> moved =
+          take(movements_like(reference, own, services, may_round, roundings_of_sum(summands), run));
+      const std::string why = take(unexplained(reference, answered, moved, services));
+      judgement.right = why.empty();
+      if (!judgement.right) judgement.reason += "; " + why;
+    }
   }
   py::list rows;
   for (const OutputVerdict& row : judgement.outputs)
@@ -315,6 +334,7 @@ PYBIND11_MODULE(_native, module) {
            })
       .def("is_decided", &Model::is_decided)
       .def("set_exclusive", &Model::set_exclusive)
+      .def("keep_memory_in_place", [](Model& model) { model.session().keep_memory_in_place(); })
       .def("let_results_be_constant", [](Model& model, size_t from) { model.session().let_results_be_constant(from); })
       .def("signature", &signature_of)
       .def("explain", &explain, Unlocked())

@@ -6,6 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <map>
 #include <optional>
 
 #include "core/eager/at_tensor.h"
@@ -37,6 +38,24 @@ variable_list unwrapped(const py::object& results) {
   return out;
 }
 
+// The same memory as a tensor that nobody else has, with a version of its own.
+at::Tensor own(const at::Tensor& tensor) {
+  return at::Tensor(tensor.getIntrusivePtr()->shallow_copy_and_detach(/*version_counter=*/0, /*allow_tensor_metadata_change=*/true));
+}
+
+// Buffers are many and small, the statistics of a norm: those of one dtype are written by one launch.
+void write(const TrainedLayout& layout, at::TensorList arguments, const variable_list& results) {
+  std::map<at::ScalarType, std::pair<variable_list, variable_list>> by_dtype;
+  for (const TrainedLayout::Written& written : layout.written) {
+    const at::Tensor& argument = arguments[written.argument];
+    auto& [to, from] = by_dtype[argument.scalar_type()];
+    to.push_back(own(argument));
+    from.push_back(results[written.result]);
+    if (written.is_counted && !argument.is_inference()) argument.unsafeGetTensorImpl()->bump_version();
+  }
+  for (auto& [dtype, pair] : by_dtype) at::_foreach_copy_(pair.first, pair.second);
+}
+
 // What is recorded: the step, for the backward, and the arguments, for a backward that is to be differentiated.
 struct StepNode : torch::autograd::Function<StepNode> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Trained>& step, at::TensorList arguments,
@@ -47,7 +66,7 @@ struct StepNode : torch::autograd::Function<StepNode> {
     variable_list inputs = arguments.vec();
     inputs.insert(inputs.end(), drawn.begin(), drawn.end());
     variable_list results = step->forward.call(inputs);
-    for (const auto& [argument, result] : layout.written) at::Tensor(arguments[argument]).copy_(results[result]);
+    write(layout, arguments, results);
     variable_list kept, returned, constant;
     for (const size_t i : layout.kept) kept.push_back(results[i]);
     for (size_t k = 0; k < layout.returned.size(); ++k) {
@@ -138,10 +157,12 @@ variable_list HalfCall::call(const variable_list& inputs) const {
     Result<std::vector<TensorRef>> answer = model->session().call(refs);
     if (answer.ok()) {
       variable_list out;
-      for (const Output& output : outputs)
-        out.push_back(output.kind == Output::kTensor     ? to_at((*answer)[output.index])
-                      : output.kind == Output::kArgument ? inputs[output.index]
-                                                         : at::Tensor());
+      for (const Output& output : outputs) {
+        out.emplace_back(output.kind == Output::kArgument ? inputs[output.index] : at::Tensor());
+        // A plan keeps what it answered, for when its memory comes back. A gradient becomes a parameter's own, without a copy, only where
+        // nobody else has that tensor.
+        if (output.kind == Output::kTensor && (*answer)[output.index]) out.back() = own(to_at((*answer)[output.index]));
+      }
       return out;
     }
   }

@@ -29,7 +29,11 @@ struct HalfCall {
 
 struct TrainedLayout {
   size_t num_arguments = 0;                         // of the caller's; what is drawn comes behind them
-  std::vector<std::pair<size_t, size_t>> written;   // argument, and the forward's result that it holds afterwards
+  struct Written {
+    size_t argument = 0, result = 0;                // the argument, and the forward's result that it holds afterwards
+    bool is_counted = true;                         // whether eager's operator tells its version; a batch norm does not
+  };
+  std::vector<Written> written;
   std::vector<size_t> returned;                     // the forward's results that the caller gets, in order
   std::vector<bool> differentiable;                 // of `returned`
   std::vector<size_t> kept;                         // the forward's results that the backward takes

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import keirin
-from conftest import NOW, graphs, reasons
+from conftest import NOW, PLACE, graphs, reasons
 from keirin import _training
+from keirin._library import words_of
 
 BACKGROUND = {key: value for key, value in NOW.items() if key != "compile"}
 
@@ -708,3 +709,55 @@ def test_gradients_of_convolutions_are_rows():
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
     assert answered() == 2, keirin.explain()
     assert "convolution_backward" not in keirin.explain()
+
+
+def test_statistics_of_a_norm_have_the_versions_that_eager_gives_them():
+    """Its kernels write them and tell nobody: a step of eager's that waits for its backward does not mind a compiled one in between."""
+    model = nn.Sequential(nn.Linear(16, 8, bias=False), nn.BatchNorm1d(8)).train()
+    eager = copy.deepcopy(model)
+    fast = compiled(model)
+    first = fast(torch.randn(4, 16)).square().mean()  # eager's, while the step is decided
+    fast(torch.randn(4, 16)).square().mean().backward()
+    first.backward()
+    assert answered() == 1
+    for _ in range(2):
+        eager(torch.randn(4, 16))
+    assert [each._version for each in model.buffers()] == [each._version for each in eager.buffers()]
+
+
+def rounded_half(model, inputs):
+    fast = compiled(model)
+    fast(*inputs).sum().backward()
+    step = steps()[-1]
+    arguments = [*model.parameters(), *inputs]
+    named = {tuple(each.shape): each for each in arguments}
+    return step.forward, [named[tuple(node.meta["val"].shape)] for node in step.forward.inputs]
+
+
+def test_roundings_move_numbers_by_what_their_dtypes_cost(mlp):
+    half, arguments = rounded_half(mlp, (torch.randn(4, 16),))
+    with torch.no_grad():
+        exact = _training._in_double(half, arguments)[0]
+        moved = {}
+        for tf32 in (False, True):
+            runs = [_training._rounded(seed, tf32)(half, arguments)[0] for seed in (1, 2)]
+            assert not torch.equal(*runs) and torch.equal(runs[0], _training._rounded(1, tf32)(half, arguments)[0])
+            moved[tf32] = max((each - exact).abs().max().item() for each in runs)
+    scale = exact.abs().max().item()
+    assert 1e-8 * scale < moved[False] < 1e-5 * scale < moved[True] < 1e-2 * scale
+
+
+@pytest.mark.parametrize("off, right", [(1e-7, True), (3e-4, True), (1e-2, False)])
+def test_a_step_is_right_as_far_as_roundings_explain(off, right):
+    """Roundings that move a number by 1e-4 explain an answer that is four times as far, and no more."""
+    wide = torch.randn(64, dtype=torch.float64)
+    eager = wide.float()
+    mine = (wide * (1 + off)).float()
+    asked = []
+
+    def rounded(seed, tf32):
+        asked.append((seed, tf32))
+        return [wide * (1 + 1e-4)]
+    judged = _training.native.judge([wide], [eager], [mine], ["output 0"], 0, words_of({"device": PLACE.get("device", "cpu")}), rounded)
+    assert judged["right"] == right and bool(asked) == (off > 1e-6)
+    assert right or "roundings move it by" in judged["reason"]

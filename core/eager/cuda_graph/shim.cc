@@ -6,6 +6,7 @@
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -78,6 +79,15 @@ void* create(int device) {
 unsigned long long drawn(int device) {
   unsigned long long out = 0;
   guarded([&] { out = at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device)).get_offset(); });
+  return out;
+}
+
+int is_capturing(int device) {
+  int out = 0;
+  guarded([&] {
+    c10::cuda::CUDAGuard on(static_cast<c10::DeviceIndex>(device));
+    out = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  });
   return out;
 }
 
@@ -165,5 +175,5 @@ const char* error() { return last_error.c_str(); }
 }  // namespace
 
 extern "C" __attribute__((visibility("default")))
-const KeirinCudaGraph keirin_cuda_graph = {sizeof(KeirinCudaGraph), create,   drawn,  begin,   end,
-                                           find_copy,               redirect, replay, destroy, error};
+const KeirinCudaGraph keirin_cuda_graph = {sizeof(KeirinCudaGraph), create,    drawn,    is_capturing, begin, end,
+                                           find_copy,               redirect,  replay,   destroy,      error};

@@ -7,6 +7,7 @@ extern "C" struct KeirinCudaGraph {
   unsigned long long size;  // of this table where the library was built: one of another size is of another version, and not used
   void* (*create)(int device);            // null on failure
   unsigned long long (*drawn)(int device);     // how many random numbers its generator has given; grows with each draw
+  int (*is_capturing)(int device);             // 1: somebody records what the current stream of this thread is given
   // Makes a capturing stream current on the calling thread. Until `end` other threads can draw random numbers on the device only if what is
   // recorded draws none (draws = 0).
   int (*begin)(void* recording, int device, int draws);

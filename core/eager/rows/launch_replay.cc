@@ -82,6 +82,26 @@ bool lies_alike(const TensorSpec& spec, const Tensor& from) {
   return true;
 }
 
+Result<const KeirinCudaGraph*> recorder(const std::vector<TensorRef>& inputs, Device device) {
+  if (device.kind == Device::kCpu) return refuse("cpu has no launch replay");  // LibTorch's graphs are of what it calls cuda
+  std::string why_not;
+  const KeirinCudaGraph* api = library(why_not);
+  if (!api) return refuse(why_not);
+  for (const TensorRef& input : inputs)
+    if (input && input->device() != device) return refuse("an input lies in host memory, whose number would be recorded as it is now");
+  return api;
+}
+
+bool is_set(const std::vector<bool>& flags, size_t i) { return i < flags.size() && flags[i]; }
+
+// Whether an output shares no memory with another one or with an input: who gets it may write it.
+bool lies_apart(const std::vector<TensorRef>& outputs, size_t k, const std::vector<TensorRef>& inputs) {
+  const auto meets = [&](const TensorRef& other) { return other && ranges_meet(*outputs[k], *other); };
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (i != k && meets(outputs[i])) return false;
+  return std::none_of(inputs.begin(), inputs.end(), meets);
+}
+
 }  // namespace
 
 LaunchReplay::~LaunchReplay() {
@@ -92,19 +112,12 @@ LaunchReplay::~LaunchReplay() {
 Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, const std::vector<TensorRef>& inputs,
                                                            const std::vector<size_t>& written_inputs, TensorServices& services,
                                                            Device device) {
-  if (device.kind == Device::kCpu) return refuse("cpu has no launch replay");  // LibTorch's graphs are of what it calls cuda
-  std::string why_not;
-  const KeirinCudaGraph* api = library(why_not);
-  if (!api) return refuse(why_not);
-  for (const TensorRef& input : inputs)
-    if (input && input->device() != device) return refuse("an input lies in host memory, whose number would be recorded as it is now");
+  KRN_TRY_LET(const KeirinCudaGraph* api, recorder(inputs, device));
   std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
   replay->written_inputs_ = written_inputs;
   std::vector<TensorRef> own;
   for (const TensorRef& input : inputs) {
-    KRN_TRY_LET(TensorRef copy, services.clone(input));
-    replay->inputs_.push_back(replay->border_of(copy));
-    own.push_back(std::move(copy));
+    KRN_TRY_LET(own.emplace_back(), services.clone(input));
   }
   // Once unrecorded: libraries load their code and build their plans, and it shows whether random numbers are drawn. What it returns takes
   // the place of the caller's outputs.
@@ -112,40 +125,115 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, con
   KRN_TRY_LET(const std::vector<TensorRef> outside, call(own));
   const bool draws = api->drawn(device.index) != drawn;
   KRN_TRY(services.synchronize(device));
-  replay->recording_ = api->create(device.index);
-  if (!replay->recording_) return refuse(api->error());
-  if (api->begin(replay->recording_, device.index, draws) != 0) return refuse(api->error());
-  const auto recorded = [&]() -> Status {
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!copied_at_once(*own[i], *inputs[i])) continue;
-      replay->inputs_[i].outside = inputs[i]->data();
-      KRN_TRY(services.copy(own[i], inputs[i]));
+  Specs made;
+  for (const TensorRef& output : outside) made.push_back(output ? std::optional(spec_of(*output)) : std::nullopt);
+  KRN_TRY(replay->capture(call, inputs, own, outside, made, {}, draws));
+  return replay;
+}
+
+Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record_in_place(const Call& call, const std::vector<TensorRef>& inputs,
+                                                                    const std::vector<size_t>& written_inputs, const InPlace& in_place,
+                                                                    const Specs& made, bool draws, TensorServices& services,
+                                                                    Device device) {
+  KRN_TRY(recorder(inputs, device).status());
+  std::unique_ptr<LaunchReplay> replay(new LaunchReplay(services, device));
+  std::vector<TensorRef> own, outside(made.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    own.push_back(inputs[i]);
+    if (!is_set(in_place.inputs, i)) {
+      KRN_TRY_LET(own.back(), services.clone(inputs[i]));
     }
-    KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
-    std::set<const void*> taken;  // one tensor may be two outputs
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      Border border = replay->border_of(outputs[k]);
-      for (size_t i = 0; i < own.size(); ++i)
-        if (border.own && same_elements(*border.own, *own[i])) border.input = static_cast<int>(i);
-      if (border.own && border.input < 0 && copied_at_once(*outside[k], *border.own) && taken.insert(outside[k]->data()).second) {
-        border.outside = outside[k]->data();
-        KRN_TRY(services.copy(outside[k], border.own));
-      }
-      replay->outputs_.push_back(std::move(border));
+  }
+  for (const size_t i : written_inputs)
+    if (!is_set(in_place.inputs, i)) replay->written_inputs_.push_back(i);
+  for (size_t k = 0; k < made.size(); ++k)
+    if (made[k] && !is_set(in_place.outputs, k)) {
+      KRN_TRY_LET(outside[k], services.allocate(*made[k]));
     }
-    return {};
-  };
-  const Status status = recorded();
-  const bool ended = api->end(replay->recording_, 1) == 0;
+  KRN_TRY(replay->capture(call, inputs, own, outside, made, in_place, draws));
+  return replay;
+}
+
+Status LaunchReplay::capture(const Call& call, const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& own,
+                             const std::vector<TensorRef>& outside, const Specs& made, const InPlace& in_place, bool draws) {
+  std::string ignored;
+  const KeirinCudaGraph* api = library(ignored);
+  recording_ = api->create(device_.index);
+  if (!recording_) return refuse(api->error());
+  if (api->begin(recording_, device_.index, draws) != 0) return refuse(api->error());
+  const Status status = capture_calls(call, inputs, own, outside, made, in_place);
+  const bool ended = api->end(recording_, 1) == 0;
   if (!status.ok()) return refuse(status.message().what);
   if (!ended) return refuse(api->error());
   bool found = true;
-  for (Border& border : replay->inputs_)
-    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.own->data(), border.outside)) >= 0 && found;
-  for (Border& border : replay->outputs_)
-    if (border.outside) found = (border.copy = api->find_copy(replay->recording_, border.outside, border.own->data())) >= 0 && found;
+  for (Border& border : inputs_)
+    if (border.outside && !border.in_place)
+      found = (border.copy = api->find_copy(recording_, border.own->data(), border.outside)) >= 0 && found;
+  for (Border& border : outputs_)
+    if (border.outside) found = (border.copy = api->find_copy(recording_, border.outside, border.own->data())) >= 0 && found;
   if (!found) return refuse("a copy of an input or an output was not recorded as one");
-  return replay;
+  return {};
+}
+
+Status LaunchReplay::capture_calls(const Call& call, const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& own,
+                                   const std::vector<TensorRef>& outside, const Specs& made, const InPlace& in_place) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    Border border = border_of(own[i]);
+    border.in_place = is_set(in_place.inputs, i);
+    if (border.in_place) {
+      border.own = nullptr;  // whoever lies there in a later call is it
+      border.outside = inputs[i]->data();
+    } else if (copied_at_once(*own[i], *inputs[i])) {
+      border.outside = inputs[i]->data();
+      KRN_TRY(services_.copy(own[i], inputs[i]));
+    }
+    inputs_.push_back(std::move(border));
+  }
+  KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
+  // The random state of LibTorch's attention is a number of the host's, which who is not recorded reads there; recorded it is the device's.
+  for (size_t k = 0; k < outputs.size() && k < made.size(); ++k)
+    if (outputs[k] && made[k] && !(outputs[k]->device() == made[k]->device))
+      return Status(Code::k_unsupported, "output " + std::to_string(k) + " is in host memory where the call is not recorded");
+  std::set<const void*> taken;  // one tensor may be two outputs
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    Border border = border_of(outputs[k]);
+    for (size_t i = 0; i < own.size(); ++i)
+      if (border.own && same_elements(*border.own, *own[i])) border.input = static_cast<int>(i);
+    const bool is_made = border.own && border.input < 0;
+    border.in_place = is_made && is_set(in_place.outputs, k) && lies_apart(outputs, k, own);
+    if (is_made && !border.in_place && k < outside.size() && outside[k] && copied_at_once(*outside[k], *border.own) &&
+        taken.insert(outside[k]->data()).second) {
+      border.outside = outside[k]->data();
+      KRN_TRY(services_.copy(outside[k], border.own));
+    }
+    outputs_.push_back(std::move(border));
+  }
+  return {};
+}
+
+bool LaunchReplay::lie_in_place(const std::vector<TensorRef>& inputs) const {
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (inputs_[i].in_place && (inputs[i]->data() != inputs_[i].outside || !lies_alike(inputs_[i].spec, *inputs[i]))) return false;
+  return true;
+}
+
+std::vector<size_t> LaunchReplay::held_outputs() const {
+  std::vector<size_t> out;
+  for (size_t k = 0; k < outputs_.size(); ++k)
+    if (outputs_[k].in_place && !outputs_[k].held.expired()) out.push_back(k);
+  return out;
+}
+
+uint64_t LaunchReplay::drawn(Device device) {
+  std::string ignored;
+  const KeirinCudaGraph* api = library(ignored);
+  return api && device.kind != Device::kCpu ? api->drawn(device.index) : 0;
+}
+
+bool LaunchReplay::is_recorded_by_others(Device device) {
+  std::string ignored;
+  const KeirinCudaGraph* api = library(ignored);
+  return api && device.kind != Device::kCpu && api->is_capturing(device.index) != 0;
 }
 
 LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
@@ -156,6 +244,7 @@ LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
 // Before a replay: what the recording will read is the caller's, or a copy in the recording's strides.
 Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<TensorRef>& kept) {
   std::string ignored;
+  if (border.in_place) return {};
   if (border.copy < 0) return from->data() == border.own->data() ? Status() : services_.copy(border.own, from);
   TensorRef dense = from;
   if (!lies_alike(border.spec, *from)) {
@@ -170,9 +259,14 @@ Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<Te
   return {};
 }
 
-// Before a replay too: the tensor that its copy will fill. Null where the output is copied afterwards.
+// Before a replay too: the tensor that its copy, or the recording itself, will fill. Null where the output is copied afterwards.
 Result<TensorRef> LaunchReplay::take(Border& border) {
   std::string ignored;
+  if (border.in_place) {
+    const auto held = std::make_shared<TensorRef>(border.own);  // the memory outlives the recording where somebody has it
+    border.held = held;
+    return services_.wrap(border.spec, border.own->data(), held);
+  }
   if (border.copy < 0) return TensorRef();
   KRN_TRY_LET(TensorRef fresh, services_.allocate(border.spec));
   if (fresh->data() == border.outside) return fresh;
