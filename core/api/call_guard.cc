@@ -100,15 +100,32 @@ std::pair<uintptr_t, uintptr_t> CallGuard::range_of(const std::vector<TensorRef>
   return {begin, begin + span_bytes_[input]};
 }
 
-bool CallGuard::writes_apart(const std::vector<TensorRef>& inputs) const {
-  for (const size_t w : written_inputs_) {
-    const auto written = range_of(inputs, w);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      const auto other = range_of(inputs, i);
-      if (i != w && other.first < written.second && written.first < other.second && other.first != other.second) return false;
-    }
-    if (meets(all_weights_, written)) return false;
+// Along ascending addresses: who begins before the end of an earlier one meets it. An update writes most of some hundred inputs, so that
+// looking at all pairs took longer than the update.
+bool CallGuard::written_inputs_apart(const std::vector<TensorRef>& inputs) const {
+  thread_local std::vector<Place> places;
+  places.clear();
+  size_t next = 0;  // of written_inputs_
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_written = next < written_inputs_.size() && written_inputs_[next] == i;
+    next += is_written;
+    const auto range = range_of(inputs, i);
+    if (range.first == range.second) continue;
+    if (is_written && meets(all_weights_, range)) return false;
+    places.push_back({range.first, range.second, is_written});
   }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  uintptr_t end = 0, written_end = 0;  // of the earlier ones
+  for (const Place& place : places) {
+    if (place.begin < (place.is_written ? end : written_end)) return false;
+    end = std::max(end, place.end);
+    if (place.is_written) written_end = std::max(written_end, place.end);
+  }
+  return true;
+}
+
+bool CallGuard::writes_apart(const std::vector<TensorRef>& inputs) const {
+  if (!written_inputs_.empty() && !written_inputs_apart(inputs)) return false;
   if (!written_weights_.empty())
     for (size_t i = 0; i < inputs.size(); ++i)
       if (meets(written_weights_, range_of(inputs, i))) return false;

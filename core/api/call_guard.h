@@ -46,6 +46,11 @@ class CallGuard {
   static bool meets(const Ranges& ranges, std::pair<uintptr_t, uintptr_t> range);
   bool fits(const Tensor& tensor, size_t input) const;
   std::pair<uintptr_t, uintptr_t> range_of(const std::vector<TensorRef>& inputs, size_t input) const;
+  struct Place {
+    uintptr_t begin = 0, end = 0;
+    bool is_written = false;
+  };
+  bool written_inputs_apart(const std::vector<TensorRef>& inputs) const;
   bool writes_apart(const std::vector<TensorRef>& inputs) const;
 
   std::vector<TensorSpec> specs_;

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch._functorch.config as functorch_config
 import torch.fx
+from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -26,6 +27,7 @@ from keirin import _deciding, _draws, _ranks
 from keirin._aten import AtenProgram
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
+from keirin._layouts import in_channels_last, lay_out_gradients
 from keirin._library import device_word, native, words_of
 from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools
 
@@ -38,6 +40,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple
     rewrite_devices(joint)
     rewrite_attention(joint)
     rewrite_bags(joint)
+    lay_out_gradients(joint, kwargs["num_fwd_outputs"])
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in joint.graph.nodes:
@@ -232,7 +235,8 @@ class Step:
         self._device = device_of(examples)
         self._ambient = self._state_of()
         rewrite_pools(gm)
-        self._capture(gm, examples, memory_budget)
+        if not self._captured_channels_last(examples, memory_budget):
+            self._capture(gm, examples, memory_budget)
 
     # ---- capture
 
@@ -246,6 +250,20 @@ class Step:
             with torch.enable_grad(), torch.autocast(kind, dtype=dtype, enabled=enabled):
                 yield
         return ambient
+
+    def _captured_channels_last(self, examples: list[Any], memory_budget: float) -> bool:
+        other = in_channels_last(self._gm)
+        if other is None:
+            return False
+        try:
+            self._capture(other, examples, memory_budget)
+        except RestartAnalysis:
+            raise
+        except Exception:  # a view of an image that is one with channels first alone
+            log.debug("%s cannot be traced channels-last", self.name, exc_info=True)
+            self._halves.clear()
+            return False
+        return True
 
     def _capture(self, gm: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> None:
         with functorch_config.patch(activation_memory_budget=memory_budget, enable_autograd_cache=False, donated_buffer=False,

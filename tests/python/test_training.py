@@ -761,3 +761,71 @@ def test_a_step_is_right_as_far_as_roundings_explain(off, right):
     judged = _training.native.judge([wide], [eager], [mine], ["output 0"], 0, words_of({"device": PLACE.get("device", "cpu")}), rounded)
     assert judged["right"] == right and bool(asked) == (off > 1e-6)
     assert right or "roundings move it by" in judged["reason"]
+
+
+class Images(nn.Module):
+    """Convolutions, and what is then done with an image that has its channels first."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.end = nn.Conv2d(8, 8, 3, stride=2, padding=1), end
+
+    def forward(self, x):
+        return self.end(self.second(F.relu(self.norm(self.first(x)))))
+
+
+ENDS = {
+    "an image": (lambda y: y, True),
+    "a mean": (lambda y: y.mean((2, 3)), True),
+    "rows": (lambda y: y.flatten(1), True),
+    "a view": (lambda y: y.view(y.shape[0], -1) * 2, False),  # of channels first alone
+    "an image and its rows": (lambda y: (y, y.flatten(2)), False),  # of one memory
+    "a dropped image": (lambda y: F.dropout(y, 0.3), False),  # drawn in the order of memory
+    "a transposed image": (lambda y: y.transpose(1, 2), False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_images_lie_channels_last_inside_of_a_step(end):
+    how, moves = ENDS[end]
+    model = Images(how).train()
+    eager = copy.deepcopy(model)
+    fast = compiled(model)
+    x = torch.randn(2, 3, 12, 10)
+    for _ in range(2):
+        _, mine = gradients(fast, model, (x,))
+    wide = copy.deepcopy(eager).double()
+    _, own = gradients(eager, eager, (x,))
+    if end != "a dropped image":
+        _, reference = gradients(wide, wide, (x.double(),))
+        for name, exact in reference.items():
+            far = (own[name] - exact).abs().max().item()
+            assert (mine[name] - exact).abs().max().item() <= 4 * far + 1e-4 * exact.abs().max().item(), name
+    torch.manual_seed(3)
+    theirs = eager(x)
+    torch.manual_seed(3)
+    ours = fast(x)
+    for a, b in zip(*[each if isinstance(each, tuple) else (each,) for each in (theirs, ours)]):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+        assert a.stride() == b.stride()
+    if isinstance(ours, tuple):
+        assert ours[0].data_ptr() == ours[1].data_ptr()
+    assert answered() and not notes(), keirin.explain()
+    step = steps()[-1]
+    lies = [node.meta["val"].is_contiguous(memory_format=torch.channels_last) for node in step.forward.gm.graph.nodes
+            if node.target is torch.ops.aten.convolution.default]
+    assert all(lies) == moves, end
+
+
+def test_gradients_of_channels_last_steps_lie_as_the_weights_do():
+    model = Images(lambda y: y.mean((2, 3))).train()
+    fast = compiled(model)
+    for _ in range(2):
+        model.zero_grad()
+        fast(torch.randn(2, 3, 12, 10)).square().sum().backward()
+    assert answered()
+    assert all(each.grad.stride() == each.stride() for each in model.parameters())
+    backward = steps()[-1].backward.gm
+    grads = next(node for node in reversed(backward.graph.nodes) if node.op == "output").args[0]
+    assert all(each.meta["val"].is_contiguous() for each in grads if each is not None)
