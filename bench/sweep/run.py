@@ -15,6 +15,7 @@ longer than --bound seconds is a row that says so. With --jobs several run at on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -32,6 +33,17 @@ from typing import Any
 
 kHere = Path(__file__).resolve().parent
 kParts = ("inference", "training", "pt2")
+
+
+_children: dict[int, None] = {}  # by process, the first of a group of its own
+
+
+def end(number: int, _: Any) -> None:
+    """Ended from outside, it leaves nobody behind who would have the processors of whoever comes next."""
+    for child in list(_children):
+        with contextlib.suppress(ProcessLookupError):  # just now
+            os.killpg(child, signal.SIGKILL)
+    os._exit(128 + number)
 
 
 def answer_of(child: subprocess.Popen[str], bound: float) -> tuple[str, str, str]:
@@ -53,7 +65,9 @@ def run(name: str, parts: list[str], asked: argparse.Namespace, processors: set[
     with tempfile.TemporaryDirectory(prefix="keirin-sweep-") as cache:
         environment = {**os.environ, "KEIRIN_CACHE": cache}
         child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+        _children[child.pid] = None
         out, err, ended = answer_of(child, asked.bound)
+        del _children[child.pid]
     rows = {}
     for line in out.splitlines():
         if line.startswith('{"part"'):
@@ -127,6 +141,8 @@ def failures(kept: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--keep", type=Path, help="the results, as JSON; written after every architecture")
     arguments.add_argument("--show", type=Path, help="prints what was kept and runs nothing")
