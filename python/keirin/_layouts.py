@@ -13,9 +13,12 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from keirin._updates import writes
+
 aten = torch.ops.aten
 
 _CONVOLUTIONS = (torch.conv2d, F.conv2d, torch.conv_transpose2d, F.conv_transpose2d)
+_DRAWS = ("drop", "rand", "bernoulli", "uniform", "exponential", "poisson", "multinomial", "gumbel", "normal_")  # parts of names
 _VIEWS = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "getitem", "chunk",
           "split", "unbind", "expand", "narrow", "select", "movedim", "detach", "contiguous", "swapaxes", "identity")
 
@@ -33,10 +36,19 @@ def _name(node: torch.fx.Node) -> str:
 
 
 def _base(node: torch.fx.Node) -> torch.fx.Node:
-    """Whose memory it may be a view of."""
-    while node.op in ("call_method", "call_function") and _name(node) in _VIEWS and isinstance(node.args[0], torch.fx.Node):
+    """Whose memory it may be, or be a view of."""
+    while node.op in ("call_method", "call_function") and node.args and isinstance(node.args[0], torch.fx.Node):
+        if _name(node) not in _VIEWS and not writes(_name(node)) and not node.kwargs.get("inplace"):
+            break
         node = node.args[0]
     return node
+
+
+def _draws_in_order(node: torch.fx.Node) -> bool:
+    """Whether it draws random numbers for what may lie in another order of memory."""
+    example = _example(node)
+    is_drawn = any(word in _name(node) for word in _DRAWS) or _name(node) in ("normal", "rrelu")
+    return is_drawn and isinstance(example, torch.Tensor) and sum(size > 1 for size in example.shape) > 2
 
 
 def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
@@ -45,8 +57,7 @@ def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     returned = next(node for node in reversed(gm.graph.nodes) if node.op == "output").all_input_nodes
     bases = [_base(node) for node in returned]
     # Random numbers are drawn in the order of memory, and results that share memory would not any more.
-    draws = any("drop" in _name(node) or "rand" in _name(node) or "bernoulli" in _name(node) for node in gm.graph.nodes if _is_image(node))
-    if len(convolutions) < 2 or draws or len(set(bases)) != len(bases):
+    if len(convolutions) < 2 or any(map(_draws_in_order, gm.graph.nodes)) or len(set(bases)) != len(bases):
         return None
     if any(not isinstance(_example(node), torch.Tensor) or not _example(node).is_contiguous() for node in returned):
         return None

@@ -90,13 +90,13 @@ class _Copy:
     def _exact(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Counts of steps are read as 64 bits, as Python's own floats in eager's optimisers are: in 32, the 1 - 0.999 ** step of a first
         step has three digits less than anything that it is multiplied with."""
-        written = args[0] if _writes(name) else None
+        written = args[0] if writes(name) else None
         return torch.fx.map_arg(
             (args, kwargs), lambda n: self.graph.call_method("double", (n,)) if n in self._counts and n is not written else n
         )
 
     def _counted(self, name: str, args: Any, answer: torch.fx.Node) -> torch.fx.Node:
-        if _writes(name) and args[0] in self._counts:
+        if writes(name) and args[0] in self._counts:
             self._counts.add(answer)
         return answer
 
@@ -116,14 +116,14 @@ class _Copy:
         return answers
 
 
-def _writes(name: str) -> bool:
+def writes(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name in ("iadd", "isub", "imul", "itruediv")
 
 
 def _one(graph: torch.fx.Graph, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
     if not isinstance(args[0], torch.fx.Node):  # a number to the power of each
         return graph.call_function(getattr(torch, name), args, kwargs)
-    if _writes(name) and not hasattr(torch.Tensor, name):
+    if writes(name) and not hasattr(torch.Tensor, name):
         return graph.call_method("copy_", (args[0], graph.call_method(name.rstrip("_"), args, kwargs)))
     return graph.call_method(name, args, kwargs)
 
