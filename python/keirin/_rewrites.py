@@ -4,7 +4,8 @@
 A pool over a whole image is a mean, whose result AOTAutograd shows through its memory (as_strided) where the image is channels-last. An
 embedding bag keeps for its backward what differs between dtypes and devices (which bag each index is in, or nothing at all). The
 backward here finds the bags in the offsets, so the forward keeps nothing. An attention that drops nothing keeps the state of a generator
-all the same, in memory that nobody filled, of the processor's for some of GPUs' kernels: its backward, which does not look, gets zeros.
+all the same, in memory that nobody filled, of the processor's for some of GPUs' kernels: its backward, which does not look, gets zeros. One
+that drops keeps it on the GPU, as the runtime does (core/eager/program/boxed_call.h).
 What a model for a GPU counts on the processor and then indexes with (torch.tril_indices without a device) is counted on the GPU, as in
 files (core/capture/pt2/counted_values.h), but here before it is kept between the two.
 """
@@ -64,11 +65,24 @@ def _is_plain(bag: torch.fx.Node) -> bool:
             and isinstance(bag.args[1].meta["val"].shape[0], int) and isinstance(bag.args[2].meta["val"].shape[0], int))
 
 
-_GENERATOR_RESULTS = ("philox_seed", "philox_offset", "rng_state", "unused")  # of the schemas of attention
+_STATE = ("philox_seed", "philox_offset")
+_GENERATOR_RESULTS = (*_STATE, "rng_state", "unused")  # of the schemas of attention
+
+
+def _states_move(node: torch.fx.Node) -> bool:
+    """Whether the state of what this attention drops lies in host memory, or on the GPU where the call is recorded."""
+    if not dropped_by(node) or "efficient" not in node.target.name() or torch.version.hip:
+        return False
+    return node.args[0].meta["val"].device.type == "cuda"
 
 
 def rewrite_attention(joint: torch.fx.GraphModule) -> None:
     for node in list(joint.graph.nodes):
+        if _states_move(node):
+            device, names = node.args[0].meta["val"].device, [each.name for each in node.target._schema.returns]
+            node.meta["val"] = tuple(each.to(device) if name in _STATE else each for name, each in zip(names, node.meta["val"]))
+            for item in node.users:
+                item.meta["val"] = node.meta["val"][item.args[1]]
         if dropped_by(node) != 0:
             continue
         names = [each.name for each in node.target._schema.returns]
@@ -80,6 +94,32 @@ def rewrite_attention(joint: torch.fx.GraphModule) -> None:
             item.replace_all_uses_with(zeros)
             joint.graph.erase_node(item)
     joint.recompile()
+
+
+def _with_state_on_device(target: Any) -> Any:
+    operands = [each.name in _STATE for each in target._schema.arguments]
+    results = [each.name in _STATE for each in target._schema.returns]
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        if not torch.cuda.is_current_stream_capturing():
+            args = tuple(each.cpu() if moves else each for each, moves in zip(args, operands))
+        answers = target(*args, **kwargs)
+        return tuple(each.to(args[0].device) if moves else each for each, moves in zip(answers, results))
+    call.__name__ = target.__name__
+    return call
+
+
+def with_states_on_device(half: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """What Python runs of a graph: the same, or a copy that keeps the state of its attention where the runtime does."""
+    if not any(map(_states_move, half.graph.nodes)):
+        return half
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in half.graph.nodes:
+        copies[node] = graph.node_copy(node, lambda each: copies[each])
+        if _states_move(node):
+            copies[node].target = _with_state_on_device(node.target)
+    return torch.fx.GraphModule(half, graph)
 
 
 def _devices(node: torch.fx.Node) -> set[torch.device]:

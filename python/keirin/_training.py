@@ -29,7 +29,7 @@ from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools
+from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools, with_states_on_device
 
 log = logging.getLogger("keirin")
 
@@ -68,8 +68,9 @@ class Half:
         # As the other half knows them.
         self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]
         self.draws = _draws.take_out(gm)
+        self.plain = with_states_on_device(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        self.callable: Callable[..., Any] = gm.forward
+        self.callable: Callable[..., Any] = self.plain.forward
         self.handle: Any = None
         self.must_vary = 0  # how many of the first results
         self.fixed = threading.local()
@@ -102,7 +103,7 @@ class Half:
         self.program = program = AtenProgram(self.gm)
         self._positions = program.inputs
         # The graph itself answers what the session does not, and owns nothing of this.
-        self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.gm.forward)
+        self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.plain.forward)
         self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
         self.model.keep_memory_in_place()
         # What is kept may be a mask, a gradient may be of what nothing depends on; _judge sees to it that something was shown.
@@ -193,7 +194,7 @@ How = Callable[[Half, list[Any]], list[Any]]
 
 
 def _plain(half: Half, arguments: list[Any]) -> list[Any]:
-    return list(half.gm.forward(*arguments))
+    return list(half.plain.forward(*arguments))
 
 
 def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
@@ -201,11 +202,11 @@ def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
 
 
 def _in_double(half: Half, arguments: list[Any]) -> list[Any]:
-    return list(_Double(half.gm).run(*[_Double.widened(each) for each in arguments]))
+    return list(_Double(half.plain).run(*[_Double.widened(each) for each in arguments]))
 
 
 def _rounded(seed: int, tf32: bool) -> How:
-    return lambda half, arguments: list(_Rounded(half.gm, seed, tf32).run(*[_Double.widened(each) for each in arguments]))
+    return lambda half, arguments: list(_Rounded(half.plain, seed, tf32).run(*[_Double.widened(each) for each in arguments]))
 
 
 def _copies(args: list[Any]) -> list[Any]:
@@ -388,7 +389,7 @@ class Step:
             if last and not fake.is_contiguous(memory_format=torch.channels_last):
                 return None
             operands.append(("gradient", next(gradients), last))
-        halves = [(half.model, half.program.outputs, half.gm.forward) for half in (forward, backward)]
+        halves = [(half.model, half.program.outputs, half.plain.forward) for half in (forward, backward)]
         places = [(i, k, not _is_statistic(_returned(forward.gm)[k])) for k, i in written]
         returned, differentiable = list(range(num_written, its.num_forward)), [info.requires_grad for info in its.output_info]
         return native.step_callable(*halves, self._num_arguments, places, returned, differentiable, kept, operands,

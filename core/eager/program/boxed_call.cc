@@ -3,6 +3,10 @@
 // Building operands from bound arguments, and pushing them on the interpreter stack.
 #include "core/eager/program/boxed_call.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include "core/eager/cuda_graph/library.h"
+
 namespace keirin {
 namespace {
 
@@ -30,6 +34,41 @@ Kind list_kind(const c10::TypePtr& type) {
     default:
       return Kind::kTensors;
   }
+}
+
+void call_view(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const auto is_allowed = [](const at::Tensor& self) { return self.layout() != at::kStrided || self.is_contiguous(); };
+  if (is_allowed(stack[0].toTensor())) return op.callBoxed(&stack);
+  if (stack.size() == 2 && stack[1].isIntList()) {
+    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
+    return;
+  }
+  const torch::jit::Stack arguments = stack;
+  try {
+    op.callBoxed(&stack);
+  } catch (const c10::Error&) {
+    stack = arguments;
+    stack[0] = stack[0].toTensor().contiguous();
+    op.callBoxed(&stack);  // what fails for another reason fails again
+  }
+}
+
+bool is_random_state(const std::string& name) { return name == "philox_seed" || name == "philox_offset"; }
+
+void call_attention(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const c10::Device device = stack[0].isTensor() ? stack[0].toTensor().device() : c10::Device(at::kCPU);
+  bool drops = false;
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (schema.arguments()[i].name() == "dropout_p") drops = stack[i].toDouble() != 0;
+  // AMD's kernels keep the state elsewhere.
+  if (!drops || !device.is_cuda() || at::detail::getCUDAHooks().hasROCM()) return op.callBoxed(&stack);
+  const bool reads_host = !is_recorded({Device::kCuda, device.index()});
+  for (size_t i = 0; i < stack.size() && reads_host; ++i)
+    if (is_random_state(schema.arguments()[i].name())) stack[i] = stack[i].toTensor().cpu();
+  op.callBoxed(&stack);
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (is_random_state(schema.returns()[i].name())) stack[i] = stack[i].toTensor().to(device);
 }
 
 }  // namespace
@@ -124,31 +163,27 @@ void OperandList::visit_slots(const std::function<void(Operand&)>& visitor) {
   }
 }
 
-bool demands_strides(const c10::FunctionSchema& schema) {
+Care care_of(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
-  return name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" ||
-         name == "aten::view_as_complex";
+  if (name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" || name == "aten::view_as_complex")
+    return Care::kStrides;
+  const bool keeps_state = name.starts_with("aten::_scaled_dot_product_efficient_attention") || name.starts_with("aten::_efficient_attention");
+  return keeps_state ? Care::kRandomState : Care::kNone;
 }
 
-void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack) {
-  const auto is_allowed = [](const at::Tensor& self) { return self.layout() != at::kStrided || self.is_contiguous(); };
-  if (!may_copy || is_allowed(stack[0].toTensor())) return op.callBoxed(&stack);
-  if (stack.size() == 2 && stack[1].isIntList()) {
-    stack = {at::reshape(stack[0].toTensor(), stack[1].toIntVector())};
-    return;
-  }
-  const torch::jit::Stack arguments = stack;
-  try {
-    op.callBoxed(&stack);
-  } catch (const c10::Error&) {
-    stack = arguments;
-    stack[0] = stack[0].toTensor().contiguous();
-    op.callBoxed(&stack);  // what fails for another reason fails again
+void call_operator(const c10::OperatorHandle& op, Care care, torch::jit::Stack& stack) {
+  switch (care) {
+    case Care::kNone:
+      return op.callBoxed(&stack);
+    case Care::kStrides:
+      return call_view(op, stack);
+    case Care::kRandomState:
+      return call_attention(op, stack);
   }
 }
 
 Result<BoxedCall> make_boxed_call(const BoundCall& call, const OperandList::SlotOf& slot) {
-  BoxedCall boxed{call.op, {}, demands_strides(call.op.schema())};
+  BoxedCall boxed{call.op, {}, care_of(call.op.schema())};
   for (size_t i = 0; i < call.args.size(); ++i) {
     KRN_TRY(boxed.operands.add(call.args[i], call.op.schema().arguments()[i].type(), slot));
   }

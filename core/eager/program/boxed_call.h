@@ -54,22 +54,29 @@ class OperandList {
   std::vector<c10::IValue> constants_;
 };
 
-// Whether the operator is a view that only some strides of its operand allow.
-bool demands_strides(const c10::FunctionSchema& schema);
-// As callBoxed. With `may_copy`, for operators that demand strides: where the operand's allow no view, the result is a
-// copy with the values of the view. The strides of what an operator returns differ from device to device, and the file
-// was written on one of them.
-void call_operator(const c10::OperatorHandle& op, bool may_copy, torch::jit::Stack& stack);
+// What is done around the call of an operator.
+enum class Care : uint8_t {
+  kNone,
+  // It is a view that only some strides of its operand allow: where they allow none, the result is a copy with the values of the view. The
+  // strides of what an operator returns differ from device to device, and the file was written on one of them.
+  kStrides,
+  // It is an attention that may drop, whose random state LibTorch keeps in host memory, but on the device where the call is recorded; its
+  // backward reads it there likewise. Around both the state lies on the device always, so that one may be recorded and the other not.
+  kRandomState
+};
+Care care_of(const c10::FunctionSchema& schema);
+// As callBoxed, with that care.
+void call_operator(const c10::OperatorHandle& op, Care care, torch::jit::Stack& stack);
 
 struct BoxedCall {
   c10::OperatorHandle op;
   OperandList operands;
-  bool may_copy = false;  // it demands strides, and in a Graph nobody writes what another reads
+  Care care = Care::kNone;  // in a Graph nobody writes what another reads: a view may be a copy
   // Leaves the results on the (otherwise empty) stack. Throws what the operator throws.
   void run(Slots& slots, torch::jit::Stack& stack) const {
     stack.clear();
     operands.push_all(slots, stack);
-    call_operator(op, may_copy, stack);
+    call_operator(op, care, stack);
   }
 };
 

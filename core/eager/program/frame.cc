@@ -162,10 +162,11 @@ Status Frame::add_node(size_t number, const Making& making) {
     torch::jit::Stack constants;  // an argument that is none is None, which switches nothing off
     for (const BoundArg& arg : call.args) constants.push_back(arg.kind == BoundArg::Kind::kConstant ? arg.constant : IValue());
     if (may_draw_.empty() && keirin::may_draw(call.op, constants)) may_draw_ = call.op.schema().name();
-    bool may_copy = demands_strides(call.op.schema());
+    Care care = care_of(call.op.schema());
     for (const pt2::Argument& output : node.outputs)
-      for (const std::string& name : output.names()) may_copy = may_copy && !making.later.of(name, number);
-    step.site = OperatorSite{call.op, may_copy, making.prefix + node.name, {}, {}};
+      for (const std::string& name : output.names())
+        if (care == Care::kStrides && making.later.of(name, number)) care = Care::kNone;
+    step.site = OperatorSite{call.op, care, making.prefix + node.name, {}, {}};
     for (const BoundArg& arg : call.args) add_tensors(step.site->operands, arg, making.graph, making.prefix);
     for (const pt2::Argument& output : node.outputs)
       add_tensors(step.site->results, output, making.graph, making.prefix);

@@ -24,13 +24,13 @@ struct OperatorSite {
     DType dtype = DType::kNone;
   };
   c10::OperatorHandle op;
-  bool may_copy = false;          // a view that is a copy where strides allow none: nobody writes what it shares
+  Care care = Care::kNone;        // kStrides only where nobody writes what the view shares
   std::string node;               // its name, with the prefix of the graph that it stands in
   std::vector<Tensor> operands;   // in schema order, lists as their elements, what is absent left out
   std::vector<Tensor> results;    // the same
 
   // As callBoxed.
-  void call(torch::jit::Stack& stack) const { call_operator(op, may_copy, stack); }
+  void call(torch::jit::Stack& stack) const { call_operator(op, care, stack); }
 };
 
 // Runs operators in another way than calling them: to look at them, or in another dtype.

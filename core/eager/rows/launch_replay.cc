@@ -1,55 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/eager/rows/launch_replay.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "core/base/overlap.h"
-#include "core/eager/cuda_graph/shim.h"
+#include "core/eager/cuda_graph/library.h"
 
 namespace keirin {
 namespace {
-
-constexpr char kLibrary[] = "libkeirin_cuda_graph.so";
-
-// Beside this program or library, or in lib/keirin of the installation.
-void* open_library(std::string& why_not) {
-  Dl_info self{};
-  std::vector<std::filesystem::path> folders;
-  std::error_code error;
-  if (dladdr(reinterpret_cast<void*>(&open_library), &self) && self.dli_fname)
-    folders.push_back(std::filesystem::absolute(self.dli_fname, error).parent_path());
-  if (auto program = std::filesystem::read_symlink("/proc/self/exe", error); !error) folders.push_back(program.parent_path());
-  for (const auto& folder : folders)
-    for (const auto& candidate :
-         {folder / kLibrary, folder / "lib" / kLibrary, folder / "keirin" / kLibrary, folder / "../lib/keirin" / kLibrary})
-      if (std::filesystem::exists(candidate, error)) {
-        if (void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-        const char* text = dlerror();
-        why_not = text ? text : "dlopen failed";
-        return nullptr;
-      }
-  why_not = std::string(kLibrary) + " was not built or not installed";
-  return nullptr;
-}
-
-const KeirinCudaGraph* library(std::string& why_not) {
-  static std::string reason;
-  static const auto* table = []() -> const KeirinCudaGraph* {
-    void* opened = open_library(reason);
-    const auto* found = opened ? static_cast<const KeirinCudaGraph*>(dlsym(opened, "keirin_cuda_graph")) : nullptr;
-    if (found && found->size == sizeof(KeirinCudaGraph)) return found;
-    if (opened) reason = std::string(kLibrary) + " is of another version";
-    return nullptr;
-  }();
-  why_not = reason;
-  return table;
-}
 
 Status refuse(const std::string& why) {
   return Status(Code::k_unsupported, {"the call cannot be recorded: " + why, {}, "it is launched step by step", {}});
@@ -85,7 +46,7 @@ bool lies_alike(const TensorSpec& spec, const Tensor& from) {
 Result<const KeirinCudaGraph*> recorder(const std::vector<TensorRef>& inputs, Device device) {
   if (device.kind == Device::kCpu) return refuse("cpu has no launch replay");  // LibTorch's graphs are of what it calls cuda
   std::string why_not;
-  const KeirinCudaGraph* api = library(why_not);
+  const KeirinCudaGraph* api = cuda_graph_library(why_not);
   if (!api) return refuse(why_not);
   for (const TensorRef& input : inputs)
     if (input && input->device() != device) return refuse("an input lies in host memory, whose number would be recorded as it is now");
@@ -106,7 +67,7 @@ bool lies_apart(const std::vector<TensorRef>& outputs, size_t k, const std::vect
 
 LaunchReplay::~LaunchReplay() {
   std::string ignored;
-  if (recording_) library(ignored)->destroy(recording_);
+  if (recording_) cuda_graph_library(ignored)->destroy(recording_);
 }
 
 Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record(const Call& call, const std::vector<TensorRef>& inputs,
@@ -157,7 +118,7 @@ Result<std::unique_ptr<LaunchReplay>> LaunchReplay::record_in_place(const Call& 
 Status LaunchReplay::capture(const Call& call, const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& own,
                              const std::vector<TensorRef>& outside, const Specs& made, const InPlace& in_place, bool draws) {
   std::string ignored;
-  const KeirinCudaGraph* api = library(ignored);
+  const KeirinCudaGraph* api = cuda_graph_library(ignored);
   recording_ = api->create(device_.index);
   if (!recording_) return refuse(api->error());
   if (api->begin(recording_, device_.index, draws) != 0) return refuse(api->error());
@@ -190,10 +151,11 @@ Status LaunchReplay::capture_calls(const Call& call, const std::vector<TensorRef
     inputs_.push_back(std::move(border));
   }
   KRN_TRY_LET(const std::vector<TensorRef> outputs, call(own));
-  // The random state of LibTorch's attention is a number of the host's, which who is not recorded reads there; recorded it is the device's.
-  for (size_t k = 0; k < outputs.size() && k < made.size(); ++k)
-    if (outputs[k] && made[k] && !(outputs[k]->device() == made[k]->device))
-      return Status(Code::k_unsupported, "output " + std::to_string(k) + " is in host memory where the call is not recorded");
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const bool moves = outputs[k] && k < made.size() && made[k] && outputs[k]->device() != made[k]->device;
+    if (outputs[k] && (moves || outputs[k]->device() != device_))  // replays would not compute it, or leave it where nobody looks
+      return Status(Code::k_unsupported, "output " + std::to_string(k) + " lies in host memory" + (moves ? " where the call is not recorded" : ""));
+  }
   std::set<const void*> taken;  // one tensor may be two outputs
   for (size_t k = 0; k < outputs.size(); ++k) {
     Border border = border_of(outputs[k]);
@@ -226,14 +188,8 @@ std::vector<size_t> LaunchReplay::held_outputs() const {
 
 uint64_t LaunchReplay::drawn(Device device) {
   std::string ignored;
-  const KeirinCudaGraph* api = library(ignored);
+  const KeirinCudaGraph* api = cuda_graph_library(ignored);
   return api && device.kind != Device::kCpu ? api->drawn(device.index) : 0;
-}
-
-bool LaunchReplay::is_recorded_by_others(Device device) {
-  std::string ignored;
-  const KeirinCudaGraph* api = library(ignored);
-  return api && device.kind != Device::kCpu && api->is_capturing(device.index) != 0;
 }
 
 LaunchReplay::Border LaunchReplay::border_of(const TensorRef& own) const {
@@ -253,8 +209,8 @@ Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<Te
     kept.push_back(dense);
   }
   if (dense->data() == border.outside) return {};
-  if (library(ignored)->redirect(recording_, border.copy, border.own->data(), dense->data()) != 0)
-    return Status(Code::k_internal, std::string("an input of a replay: ") + library(ignored)->error());
+  if (cuda_graph_library(ignored)->redirect(recording_, border.copy, border.own->data(), dense->data()) != 0)
+    return Status(Code::k_internal, std::string("an input of a replay: ") + cuda_graph_library(ignored)->error());
   border.outside = dense->data();
   return {};
 }
@@ -270,15 +226,15 @@ Result<TensorRef> LaunchReplay::take(Border& border) {
   if (border.copy < 0) return TensorRef();
   KRN_TRY_LET(TensorRef fresh, services_.allocate(border.spec));
   if (fresh->data() == border.outside) return fresh;
-  if (library(ignored)->redirect(recording_, border.copy, fresh->data(), border.own->data()) != 0)
-    return Status(Code::k_internal, std::string("an output of a replay: ") + library(ignored)->error());
+  if (cuda_graph_library(ignored)->redirect(recording_, border.copy, fresh->data(), border.own->data()) != 0)
+    return Status(Code::k_internal, std::string("an output of a replay: ") + cuda_graph_library(ignored)->error());
   border.outside = fresh->data();
   return fresh;
 }
 
 Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& inputs) {
   std::string why_not;
-  const KeirinCudaGraph* api = library(why_not);
+  const KeirinCudaGraph* api = cuda_graph_library(why_not);
   if (inputs.size() != inputs_.size())
     return Status(Code::k_invalid_input, "the recording takes " + std::to_string(inputs_.size()) + " inputs");
   std::lock_guard lock(mutex_);

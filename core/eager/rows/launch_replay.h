@@ -48,10 +48,8 @@ class LaunchReplay {
   bool lie_in_place(const std::vector<TensorRef>& inputs) const;
   std::vector<size_t> held_outputs() const;  // those in place that somebody holds
 
-  // What the generator of the device has given so far, and whether what this thread enqueues there is recorded by somebody; 0 and false
-  // where nothing can be recorded.
+  // What the generator of the device has given so far; 0 where nothing can be recorded.
   static uint64_t drawn(Device device);
-  static bool is_recorded_by_others(Device device);
 
  private:
   // A tensor of the recording, and the caller's that stands for it: of an input, or of an output that is none.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/eager/cuda_graph/library.h"
+
 namespace keirin {
 
 void Places::see(const std::vector<const void*>& inputs) {
@@ -74,7 +76,7 @@ Result<std::vector<TensorRef>> ReplayInPlace::run_plain(const std::vector<Tensor
 }
 
 Result<std::vector<TensorRef>> ReplayInPlace::run(const std::vector<TensorRef>& inputs) {
-  if (LaunchReplay::is_recorded_by_others(device_)) return call_(inputs);
+  if (is_recorded(device_)) return call_(inputs);
   {
     const std::lock_guard lock(mutex_);
     if (fits(inputs) || record(inputs)) {
