@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The models whose training is measured, small, with inputs and targets, and what a training step of one is. Imports no Keirin by itself:
 the matrix's workers (bench/peers/train.py) import that of the side which they measure."""
+import contextlib
 import json
 
 import torch
@@ -110,16 +111,17 @@ def optimiser_of(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
-def step_of(model, optimiser, inputs, target, how, update):
+def step_of(model, optimiser, inputs, target, how, update, loss_of=F.cross_entropy, around=contextlib.nullcontext):
     """zero_grad, forward, loss, backward, AdamW; returns the loss. `how`: words of torch.compile, for the optimiser too if `update`; None:
-    eager."""
+    eager. `around`: in which forward and loss run, an autocast."""
     call = torch.compile(model, **how) if how else model
     change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
 
     def step():
         torch.compiler.cudagraph_mark_step_begin()  # one step, or Inductor's recording of an update takes its gradients for overwritten
         optimiser.zero_grad()
-        loss = F.cross_entropy(call(*inputs), target)
+        with around():
+            loss = loss_of(call(*inputs), target)
         loss.backward()
         change()
         return loss

@@ -5,13 +5,14 @@ Inductor.
 
     ci/python_tests  # once: it makes what follows
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--device cuda]
-        [--inductor [default,reduce-overhead]] [--force] [--update] [--json FILE] [--shares] [--memory]
+        [--families small|full] [--inductor [default,reduce-overhead]] [--force] [--update] [--json FILE] [--shares] [--memory]
 
 Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
---update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py
-prints them). --shares says instead which operators eager's steps spend their time in; --memory how much the peak of a
-step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
+--families trains the zoo's models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a
+GPU. --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine
+(bench/results/training.py prints them). --shares says instead which operators eager's steps spend their time in; --memory how much
+the peak of a step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy
@@ -29,7 +30,7 @@ from pathlib import Path
 import torch
 
 import keirin
-from keirin import _dynamo
+from keirin import _dynamo, _training
 from training_models import answers_of, kModels, nodes_of, optimiser_of, step_of
 
 kBlocks = 30
@@ -50,12 +51,22 @@ def name_of(mode):
     return "inductor" if mode == "default" else f"inductor {mode}"
 
 
-def measure(name, asked, options):
+def prepare(name, asked):
+    """Model, inputs, target, and what else the step is made of."""
+    if asked.families:
+        import training_families as families
+        narrow = asked.device == "cuda" and name in families.kAutocast
+        around = {"around": lambda: torch.autocast("cuda", torch.bfloat16)} if narrow else {}
+        return *families.build(asked.families, name, asked.device), {"loss_of": families.loss, **around}
     make, sample = kModels[name]
     torch.manual_seed(0)
-    torch.compiler.reset()
     model, (inputs, target) = make().to(asked.device), sample()
-    inputs, target = [each.to(asked.device) for each in inputs], target.to(asked.device)
+    return model, [each.to(asked.device) for each in inputs], target.to(asked.device), {}
+
+
+def measure(name, asked, options):
+    torch.compiler.reset()
+    model, inputs, target, more = prepare(name, asked)
     hows = {"eager": None, "keirin": {"backend": "keirin", "options": options}}
     for mode in asked.inductor.split(",") if asked.inductor else ():
         hows[name_of(mode)] = {"backend": "inductor", "mode": mode}
@@ -63,7 +74,7 @@ def measure(name, asked, options):
     steps, first = {}, {}
     for how, words in hows.items():
         its = copy.deepcopy(model)
-        steps[how] = step_of(its, optimiser_of(its), inputs, target, words, asked.update)
+        steps[how] = step_of(its, optimiser_of(its), inputs, target, words, asked.update, **more)
         first[how] = seconds_of(steps[how], 1)
         for _ in range(3):
             steps[how]()
@@ -80,6 +91,8 @@ def measure(name, asked, options):
             row[how] = {"gain": middle, "low": low, "high": high}
     row["nodes_compiled"], row["nodes"] = nodes_of(made)
     row["answered_by"] = answers_of(made, kBlocks)
+    row["notes"] = [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
+                    if line.startswith(("forward and backward: ", "not compiled: "))]
     return row
 
 
@@ -137,7 +150,8 @@ def memory(name):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--models", default=",".join(kModels))
+    arguments.add_argument("--models", help="all by default")
+    arguments.add_argument("--families", choices=("small", "full"), help="the zoo's models, in that size")
     arguments.add_argument("--device", default="cpu")
     arguments.add_argument("--inductor", nargs="?", const="default", help="beside Inductor in these modes; a minute a model")
     arguments.add_argument("--update", action="store_true", help="the optimiser's step is compiled too")
@@ -149,6 +163,9 @@ def main():
     arguments.add_argument("--memory", action="store_true")
     arguments.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     asked = arguments.parse_args()
+    if not asked.models:
+        import training_families
+        asked.models = ",".join(training_families.kSizes[asked.families] if asked.families else kModels)
     forced = {"compile": "now", "race_seconds": 0, "force": "compiled", "only_candidate": f"{asked.device}/all"}
     if asked.peak:
         name, how, times = asked.peak
@@ -168,6 +185,7 @@ def main():
         print(f"{name:>16} {row['eager_ms']:9.3f} " + " ".join(f"{each:>24}" for each in ratios) +
               f" {row['nodes_compiled']:4}/{row['nodes']:<4} {row['first_s']:8.1f}  "
               f"{', '.join(row['answered_by']) or 'eager: no graph records gradients'}", flush=True)
+        print("".join(f"{'':>16} {note}\n" for note in row["notes"]), end="", flush=True)
         if asked.json:
             names = (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
             machine = {"processor": next(names, platform.machine()), "threads": torch.get_num_threads(), "torch": torch.__version__,

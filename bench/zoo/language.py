@@ -126,7 +126,17 @@ class Decoder(nn.Module):
         mask = None if position is None else self.visible(position)
         for layer in self.layers:
             x = layer(x, cos, sin, position, mask)
-        return self.head(self.norm(x[:, -1:]))
+        return self.head(self.norm(self.scored(x)))
+
+    def scored(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, -1:]
+
+
+class Learner(Decoder):
+    """Logits of all positions, as training has it."""
+
+    def scored(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 class Generator(Decoder):
@@ -138,6 +148,10 @@ class Generator(Decoder):
 
 def decoder_prefill(batch: int, length: int, dtype: torch.dtype, **shape) -> Case:
     return Case(lambda: Decoder(cache=0, **shape), [integers(batch, length, high=shape["vocabulary"])], dtype)
+
+
+def decoder_training(batch: int, length: int, dtype: torch.dtype, **shape) -> Case:
+    return Case(lambda: Learner(cache=0, **shape), [integers(batch, length, high=shape["vocabulary"])], dtype)
 
 
 def decoder_decode(cache: int, position: int, dtype: torch.dtype, **shape) -> Case:

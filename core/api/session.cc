@@ -500,6 +500,8 @@ std::string Session::Impl::why_not_beside_calls() const {
 
 void Session::let_results_be_constant(size_t from) { impl_->must_vary = from; }
 
+void Session::let_inputs_belong_together() { impl_->inputs_belong_together = true; }
+
 void Session::keep_memory_in_place() { impl_->memory_in_place = true; }
 
 std::string Session::why_not_beside_calls() const { return impl_->why_not_beside_calls(); }

@@ -118,6 +118,9 @@ class Session {
   // A plan is believed where every result varies: a constant one proves nothing of the plan. From the `from`-th on they may be constant, as
   // what a training step keeps of a mask is, or the gradient of what nothing depends on. Before anything is decided.
   void let_results_be_constant(size_t from);
+  // Inputs hang together, as what a backward is given of its forward does: what is compiled is also tried with inputs near the caller's,
+  // and not with drawn ones. Before anything is decided.
+  void let_inputs_belong_together();
   // Calls bring the same memory again and let go of results before the next call, as training steps do: recorded launches read and write
   // there and copy nothing. A result's memory is then written again once nobody holds it, which is not where another stream still reads
   // what was let go of (record_stream). Before anything is decided.

@@ -31,6 +31,29 @@ struct Allocations {
   uint64_t count = 0, bytes = 0;  // bytes: as they were asked for; of a GPU as its allocator rounds them
 };
 
+// How far the elements of two tensors are from those of a reference of the same sizes, all as 64-bit floats.
+struct ElementErrors {
+  struct Side {
+    double worst = 0, squares = 0;  // largest error, sum of squared errors
+  };
+  // Whether all that is not finite (a NaN, an infinity) is the same in the second as in the reference or in the first: it is left out of
+  // what follows. Where it is not, the rest says nothing.
+  bool explained = true;
+  int64_t judged = 0;      // elements that are finite in all three
+  bool constant = false;   // the reference has one value only
+  double scale = 0;        // its largest magnitude
+  double squares = 0;      // the sum of its squares
+  Side first, second;
+  int64_t changed = 0;     // elements of the second that are not equal to the reference's
+  // By how much an error of the second exceeds what is granted at the reference's element, and where (row-major); -1: nowhere.
+  double worst_beyond = 0;
+  int64_t worst_index = -1;
+};
+
+struct Granted {
+  double at_one = 0, least = 0;
+};
+
 // Memory, copies and threads. Any thread may call any function.
 class TensorServices {
  public:
@@ -49,6 +72,13 @@ class TensorServices {
   virtual Status copy(const TensorRef& to, const TensorRef& from) = 0;
   virtual Result<TensorRef> cast(const TensorRef& tensor, DType dtype) = 0;
   virtual Result<TensorRef> to_device(const TensorRef& tensor, Device device) = 0;  // same sizes and strides; itself if it is there
+  // Of three tensors of equal sizes on one device, computed there. Granted at magnitude m are max(granted.least, granted.at_one *
+  // 2^floor(log2 m)): with both in units of the last place, a number of them. `unsupported` where elements have to be read one by one.
+  virtual Result<ElementErrors> errors(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
+                                       const Granted& granted) {
+    (void)reference, (void)first, (void)second, (void)granted;
+    return Status(Code::k_unsupported, "elements are read one by one");
+  }
   // fn(begin, end) on slices of [0, n), at least `grain` long, on the caller and LibTorch's pool; returns when all returned.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) = 0;
   // How many share the work of the calling thread's operators. Once asked for, also of what else divides its work by LibTorch's OpenMP.

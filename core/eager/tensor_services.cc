@@ -24,6 +24,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cfloat>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -172,6 +173,22 @@ class AtServices final : public TensorServices {
     });
   }
 
+  Result<ElementErrors> errors(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
+                               const Granted& granted) override {
+    ElementErrors out;
+    KRN_TRY(catch_torch([&] {
+      const at::NoGradGuard no_grad;
+      const at::Tensor r = to_at(reference).reshape({-1}), a = to_at(first).reshape({-1}), b = to_at(second).reshape({-1});
+      std::vector<at::Tensor> rows;
+      for (int64_t at = 0; at < r.numel(); at += kErrorsAtOnce) {
+        const int64_t n = std::min(kErrorsAtOnce, r.numel() - at);
+        rows.push_back(errors_of(r.narrow(0, at, n), a.narrow(0, at, n), b.narrow(0, at, n), granted));
+      }
+      if (!rows.empty()) out = sum_of_errors(at::stack(rows).cpu());
+    }));
+    return out;
+  }
+
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) override {
     at::parallel_for(0, n, grain, fn);
   }
@@ -236,6 +253,43 @@ class AtServices final : public TensorServices {
   }
 
  private:
+  static constexpr int64_t kErrorsAtOnce = 1 << 22;  // elements: some 300 MB for what is computed of them
+
+  // A row of numbers: explained, judged, least and most of the reference, then scale, the three sums of squares, the two worst errors,
+  // changed, the worst beyond what is granted and its place. Nothing waits.
+  static at::Tensor errors_of(const at::Tensor& reference, const at::Tensor& first, const at::Tensor& second, const Granted& granted) {
+    at::Tensor r = reference.to(at::kDouble), a = first.to(at::kDouble), b = second.to(at::kDouble);
+    const auto number = [](const at::Tensor& t) { return t.to(at::kDouble); };
+    const at::Tensor finite = r.isfinite().logical_and_(a.isfinite()).logical_and_(b.isfinite()), least = r.min(), most = r.max();
+    const auto same = [&](const at::Tensor& x) { return x.eq(b).logical_or_(x.isnan().logical_and_(b.isnan())); };
+    const at::Tensor explained = same(r).logical_or_(same(a)).logical_or_(finite).all();
+    for (at::Tensor* each : {&r, &a, &b}) *each = each->masked_fill(finite.logical_not(), 0);
+    const at::Tensor of_first = (a - r).abs_(), of_second = (b - r).abs_(), magnitude = r.abs();
+    const at::Tensor exponent = std::get<1>(at::frexp(magnitude.clamp_min(DBL_MIN)));
+    const at::Tensor beyond = of_second - number(exponent).sub_(1).exp2_().mul_(granted.at_one).clamp_min_(granted.least);
+    return at::stack({number(explained), number(finite.sum()), least, most, magnitude.max(), r.square().sum(), of_first.square().sum(),
+                      of_second.square().sum(), of_first.max(), of_second.max(), number(b.ne(r).sum()), beyond.max(),
+                      number(beyond.argmax())});
+  }
+
+  static ElementErrors sum_of_errors(const at::Tensor& rows) {
+    ElementErrors out;
+    double least = rows[0][2].item<double>(), most = rows[0][3].item<double>();
+    for (int64_t i = 0; i < rows.size(0); ++i) {
+      const double* row = rows.const_data_ptr<double>() + i * rows.size(1);
+      out.explained = out.explained && row[0] != 0;
+      out.judged += static_cast<int64_t>(row[1]);
+      least = std::min(least, row[2]), most = std::max(most, row[3]);
+      out.scale = std::max(out.scale, row[4]);
+      out.squares += row[5], out.first.squares += row[6], out.second.squares += row[7];
+      out.first.worst = std::max(out.first.worst, row[8]), out.second.worst = std::max(out.second.worst, row[9]);
+      out.changed += static_cast<int64_t>(row[10]);
+      if (row[11] > out.worst_beyond) out.worst_beyond = row[11], out.worst_index = i * kErrorsAtOnce + static_cast<int64_t>(row[12]);
+    }
+    out.constant = least == most;
+    return out;
+  }
+
   // In the same strides, whatever they are: LibTorch's own conversions keep those of dense tensors only.
   static at::Tensor copy_of(const at::Tensor& from, const at::Device& device) {
     at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options().device(device));

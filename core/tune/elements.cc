@@ -201,8 +201,21 @@ Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices&
     KRN_TRY_LET(host, services.to_device(tensor, Device{}));
   }
   std::vector<double> values(static_cast<size_t>(num_elements(*host)));
-  each_element(*host, [&](int64_t i, void* at) { values[static_cast<size_t>(i)] = load_element(host->dtype(), at); });
+  each_element_parallel(*host, services, [&](int64_t i, void* at) { values[static_cast<size_t>(i)] = load_element(host->dtype(), at); });
   return values;
+}
+
+std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
+                                          TensorServices& services, DType dtype, double ulps) {
+  constexpr int64_t kFew = 1 << 15;  // which the host has read before the device has begun
+  const Device device = reference->device();
+  if (device.kind == Device::kCpu || first->device() != device || second->device() != device) return std::nullopt;
+  for (const TensorRef& each : {reference, first, second})
+    if (dtype_class(each->dtype()) == DTypeClass::x) return std::nullopt;
+  if (num_elements(*reference) < kFew || !same_sizes(*reference, *first) || !same_sizes(*reference, *second)) return std::nullopt;
+  const Result<ElementErrors> errors =
+      services.errors(reference, first, second, {ulps * ulp_at(dtype, 1), ulps * ulp_at(dtype, 0)});
+  return errors.ok() && errors->explained && errors->judged > 0 ? std::optional(*errors) : std::nullopt;
 }
 
 }  // namespace keirin

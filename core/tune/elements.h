@@ -4,8 +4,11 @@
 // The judge reads every element of large outputs many times: each costs a few ns. Inside core/tune only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -55,16 +58,21 @@ std::string number_text(double x);  // three digits, for sentences
 // All of them in row-major order, from whatever device.
 Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services);
 
-// fn(index, address) for each element in row-major order. The tensor lies in host memory.
+// fn(index, address) for the elements [begin, end) in row-major order. The tensor lies in host memory.
 template <class Fn>
-void each_element(const Tensor& tensor, Fn&& fn) {
-  const int64_t n = num_elements(tensor), rank = tensor.rank(), bytes = dtype_bytes(tensor.dtype());
+void each_element(const Tensor& tensor, int64_t begin, int64_t end, Fn&& fn) {
+  const int64_t rank = tensor.rank(), bytes = dtype_bytes(tensor.dtype());
   const int64_t row = rank > 0 ? tensor.sizes()[rank - 1] : 1, step = rank > 0 ? tensor.strides()[rank - 1] * bytes : 0;
+  if (begin >= end) return;
   std::vector<int64_t> at(static_cast<size_t>(rank));
   char* start = static_cast<char*>(tensor.data());  // of the row
-  for (int64_t i = 0; i < n;) {
-    char* address = start;
-    for (const int64_t end = i + row; i < end; ++i, address += step) fn(i, static_cast<void*>(address));
+  for (int64_t axis = rank - 2, rows = begin / row; axis >= 0; rows /= tensor.sizes()[axis], --axis) {
+    at[static_cast<size_t>(axis)] = rows % tensor.sizes()[axis];
+    start += at[static_cast<size_t>(axis)] * tensor.strides()[axis] * bytes;
+  }
+  for (int64_t i = begin; i < end;) {
+    char* address = start + i % row * step;
+    for (const int64_t last = std::min(end, i - i % row + row); i < last; ++i, address += step) fn(i, static_cast<void*>(address));
     for (int64_t axis = rank - 2; axis >= 0; --axis) {
       const auto a = static_cast<size_t>(axis);
       start += tensor.strides()[axis] * bytes;
@@ -74,6 +82,26 @@ void each_element(const Tensor& tensor, Fn&& fn) {
     }
   }
 }
+
+template <class Fn>
+void each_element(const Tensor& tensor, Fn&& fn) {
+  each_element(tensor, 0, num_elements(tensor), std::forward<Fn>(fn));
+}
+
+// Slices of so many elements are worth a thread.
+inline constexpr int64_t kElementsOfSlice = 1 << 16;
+
+// fn(index, address) likewise, on several threads.
+template <class Fn>
+void each_element_parallel(const Tensor& tensor, TensorServices& services, Fn&& fn) {
+  services.parallel_for(num_elements(tensor), kElementsOfSlice,
+                        [&](int64_t begin, int64_t end) { each_element(tensor, begin, end, fn); });
+}
+
+// TensorServices::errors of large tensors on a device, with `ulps` units of the last place of `dtype` granted; nothing where the elements
+// are few, in host memory, or not finite where they should be: then they are looked at one by one.
+std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
+                                          TensorServices& services, DType dtype = DType::kNone, double ulps = 0);
 
 // Largest integer that the dtype holds exactly, for generators.
 int64_t largest_integer(DType dtype);

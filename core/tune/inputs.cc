@@ -245,8 +245,9 @@ class Facts {
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
+  void skip(uint64_t numbers) { state_ += numbers * kStep; }
   uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15ull);
+    uint64_t z = (state_ += kStep);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
@@ -258,6 +259,7 @@ class Random {
   }
 
  private:
+  static constexpr uint64_t kStep = 0x9e3779b97f4a7c15ull;
   uint64_t state_;
 };
 
@@ -270,6 +272,18 @@ double edge_value(DType dtype, int64_t i) {
   const double largest = dtype == DType::k_f16 ? 65504.0 : dtype == DType::k_f64 ? 1.7976931348623157e308 : 3.3895e38;
   const double values[] = {0.0, -0.0, 1, std::nan(""), inf, -inf, largest, -largest, ulp_at(dtype, 0)};
   return values[i % 9];
+}
+
+// How many random numbers the elements before element `i` take.
+uint64_t numbers_before(const InputHint& hint, int64_t i) {
+  switch (hint.kind) {
+    case InputHint::kNormal:
+    case InputHint::kPositive: return 2 * static_cast<uint64_t>(i);
+    case InputHint::kUniform:
+    case InputHint::kIntegers: return static_cast<uint64_t>(i);
+    case InputHint::kMask: return static_cast<uint64_t>(std::max<int64_t>(i - 2, 0));
+    default: return 0;
+  }
 }
 
 void store_hinted(const InputHint& hint, DType dtype, int64_t i, int64_t n, Random* random, void* at) {
@@ -310,9 +324,12 @@ std::vector<InputHint> infer_inputs(const Graph& graph) {
 Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
                               uint64_t seed) {
   KRN_TRY_LET(TensorRef tensor, services.allocate({type.dtype, type.sizes, type.strides, Device{}}));
-  Random random(seed);
   const int64_t n = type.num_elements();
-  each_element(*tensor, [&](int64_t i, void* at) { store_hinted(hint, type.dtype, i, n, &random, at); });
+  services.parallel_for(n, kElementsOfSlice, [&](int64_t begin, int64_t end) {
+    Random random(seed);
+    random.skip(numbers_before(hint, begin));
+    each_element(*tensor, begin, end, [&](int64_t i, void* at) { store_hinted(hint, type.dtype, i, n, &random, at); });
+  });
   if (device == Device{}) return tensor;
   return services.to_device(tensor, device);
 }
@@ -338,7 +355,7 @@ Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uin
   TensorSpec spec = spec_of(*tensor);
   spec.device = {};
   KRN_TRY_LET(const TensorRef copy, services.allocate(spec));
-  each_element(*copy, [&](int64_t i, void* at) {
+  each_element_parallel(*copy, services, [&](int64_t i, void* at) {
     uint64_t bits = (seed + 1) * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(i) * 0xbf58476d1ce4e5b9;  // splitmix64
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
     bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;

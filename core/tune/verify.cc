@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "abi/planted.h"
 #include "core/base/overlap.h"
@@ -29,7 +30,7 @@ class Elements {
     out.data_ = static_cast<const char*>(out.tensor_->data());
     if (is_row_major(*out.tensor_)) return out;
     out.copy_.resize(out.size_ * out.bytes_);
-    each_element(*out.tensor_, [to = out.copy_.data(), bytes = out.bytes_](int64_t i, void* at) {
+    each_element_parallel(*out.tensor_, services, [to = out.copy_.data(), bytes = out.bytes_](int64_t i, void* at) {
       memcpy(to + static_cast<size_t>(i) * bytes, at, bytes);
     });
     out.data_ = out.copy_.data();
@@ -71,21 +72,65 @@ std::string dims_text(const int64_t* dims, int64_t rank) {
   return text + "]";
 }
 
+// The same, read when somebody asks.
+class LazyElements {
+ public:
+  LazyElements(TensorRef tensor, TensorServices& services) : tensor_(std::move(tensor)), services_(services) {}
+  const TensorRef& tensor() const { return tensor_; }
+  Result<const Elements*> read() {
+    if (!elements_) {
+      KRN_TRY_LET(Elements elements, Elements::of(tensor_, services_));
+      elements_.emplace(std::move(elements));
+    }
+    return &*elements_;
+  }
+
+ private:
+  TensorRef tensor_;
+  TensorServices& services_;
+  std::optional<Elements> elements_;
+};
+
 // One output under judgement.
 class OutputJudge {
  public:
-  OutputJudge(const JudgeOptions& options, DType dtype, const Elements& referee, const Elements& eager, const Elements& candidate)
-      : options_(options), dtype_(dtype), r_(referee), e_(eager), c_(candidate) {}
+  OutputJudge(const JudgeOptions& options, LazyElements& referee, LazyElements& eager, const TensorRef& candidate, bool must_vary,
+              TensorServices& services)
+      : options_(options), dtype_(eager.tensor()->dtype()), referee_(referee), eager_(eager), candidate_(candidate, services),
+        must_vary_(must_vary), services_(services) {}
 
-  OutputVerdict run() {
-    if (options_.strict || !is_float(dtype_)) judge_bits();
-    else  // the loop is made for each dtype that each of the three may have
-      r_.with_values([&](auto r) { e_.with_values([&](auto e) { c_.with_values([&](auto c) { judge_floats(r, e, c); }); }); });
-    if (verdict_.right) look_for_proof();
+  Result<OutputVerdict> run() {
+    if (is_right_there()) return verdict_;
+    verdict_ = {};
+    KRN_TRY_LET(r_, referee_.read());
+    KRN_TRY_LET(e_, eager_.read());
+    KRN_TRY_LET(c_, candidate_.read());
+    if (judges_bits()) judge_bits();
+    else judge_floats();
+    if (verdict_.right && must_vary_) look_for_proof();
     return std::move(verdict_);
   }
 
  private:
+  bool judges_bits() const { return options_.strict || !is_float(dtype_); }
+
+  // By sums that the device takes, where these tell that it is right. What is wrong, and where, is for those who read the elements.
+  bool is_right_there() {
+    const TensorRef &r = referee_.tensor(), &e = eager_.tensor(), &c = candidate_.tensor();
+    if (judges_bits()) {
+      // As 64-bit floats integers are equal where they are, up to 2^53.
+      if (options_.strict && is_float(dtype_)) return false;
+      const auto errors = errors_there(e, r, c, services_);
+      verdict_.right = errors && errors->changed == 0 && errors->scale < 0x1p53;
+      return verdict_.right && !(errors->constant && must_vary_);
+    }
+    const auto errors = errors_there(r, e, c, services_, dtype_, options_.ulps);
+    if (!errors) return false;
+    verdict_.right = true;
+    judge_errors(*errors, static_cast<double>(num_elements(*r)));
+    return verdict_.right && !(errors->constant && must_vary_);
+  }
+
   void wrong(int64_t index, std::string reason) {
     verdict_.right = false;
     verdict_.worst_index = index;
@@ -94,108 +139,160 @@ class OutputJudge {
 
   void judge_bits() {
     verdict_.right = true;
-    if (e_.bytes() == 0 || memcmp(e_.address(0), c_.address(0), e_.bytes()) == 0) return;
-    const size_t bytes = e_.bytes() / e_.size();
+    if (e_->bytes() == 0 || memcmp(e_->address(0), c_->address(0), e_->bytes()) == 0) return;
+    const size_t bytes = e_->bytes() / e_->size();
     int64_t different = 0, first = -1;
-    for (size_t i = 0; i < e_.size(); ++i)
-      if (memcmp(e_.address(i), c_.address(i), bytes) != 0) {
+    for (size_t i = 0; i < e_->size(); ++i)
+      if (memcmp(e_->address(i), c_->address(i), bytes) != 0) {
         if (different++ == 0) first = static_cast<int64_t>(i);
-        verdict_.max_error = std::max(verdict_.max_error, std::abs(c_[i] - e_[i]));
+        verdict_.max_error = std::max(verdict_.max_error, std::abs((*c_)[i] - (*e_)[i]));
       }
     const auto at = static_cast<size_t>(first);
-    wrong(first, std::to_string(different) + " of " + std::to_string(e_.size()) + " elements differ from eager, first at " +
-                     std::to_string(first) + ": " + number_text(c_[at]) + ", eager " + number_text(e_[at]));
+    wrong(first, std::to_string(different) + " of " + std::to_string(e_->size()) + " elements differ from eager, first at " +
+                     std::to_string(first) + ": " + number_text((*c_)[at]) + ", eager " + number_text((*e_)[at]));
   }
 
-  // Whether the element is settled by what is not finite; sets `wrong` if it is settled badly.
-  bool settle_special(size_t i, double r, double e, double c) {
-    if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return false;
+  // Whether an element is settled by what is not finite, well or badly.
+  enum class Special { kNo, kRight, kWrong };
+  static Special special_of(double r, double e, double c) {
+    if (std::isfinite(r) && std::isfinite(e) && std::isfinite(c)) return Special::kNo;
     const auto same = [](double a, double b) { return (std::isnan(a) && std::isnan(b)) || a == b; };
-    if (same(e, c) || same(r, c) || (KRN_PLANTED(judge_takes_nan) && std::isnan(c))) return true;
-    if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return false;  // better than eager: judged by its error
-    if (verdict_.right)
-      wrong(static_cast<int64_t>(i), "element " + std::to_string(i) + " is " + number_text(c) + ", eager has " + number_text(e) +
-                                         ", fp64 " + number_text(r));
-    return true;
+    if (same(e, c) || same(r, c) || (KRN_PLANTED(judge_takes_nan) && std::isnan(c))) return Special::kRight;
+    if (!std::isfinite(e) && std::isfinite(r) && std::isfinite(c)) return Special::kNo;  // better than eager: judged by its error
+    return Special::kWrong;
   }
+
+  // What a slice of the elements shows.
+  struct Slice {
+    ElementErrors errors;
+    int64_t special = -1;  // the first that is settled badly
+  };
 
   template <class R, class E, class C>
-  void judge_floats(R of_referee, E of_eager, C of_candidate) {
-    verdict_.right = true;
-    double scale = 0, sum_r = 0, sum_e = 0, sum_c = 0, worst_e = 0, worst_c = 0, worst_beyond = 0;
-    int64_t judged = 0;
-    for (size_t i = 0; i < r_.size(); ++i) {
+  Slice look_at(int64_t begin, int64_t end, R of_referee, E of_eager, C of_candidate) const {
+    Slice out;
+    ElementErrors& errors = out.errors;
+    for (int64_t at = begin; at < end; ++at) {
+      const auto i = static_cast<size_t>(at);
       const double r = of_referee(i), e = of_eager(i), c = of_candidate(i);
-      if (settle_special(i, r, e, c)) continue;
-      ++judged;
+      if (const Special special = special_of(r, e, c); special != Special::kNo) {
+        if (special == Special::kWrong && out.special < 0) out.special = at;
+        continue;
+      }
+      ++errors.judged;
       const double magnitude = std::abs(r), error_c = std::abs(c - r);
       const double error_e = std::isfinite(e) ? std::abs(e - r) : 0;
-      scale = std::max(scale, magnitude);
-      sum_r += magnitude * magnitude;
-      sum_e += error_e * error_e;
-      sum_c += error_c * error_c;
-      worst_e = std::max(worst_e, error_e);
-      worst_c = std::max(worst_c, error_c);
-      if (error_c <= worst_beyond) continue;
+      errors.scale = std::max(errors.scale, magnitude);
+      errors.squares += magnitude * magnitude;
+      errors.first.squares += error_e * error_e;
+      errors.second.squares += error_c * error_c;
+      errors.first.worst = std::max(errors.first.worst, error_e);
+      errors.second.worst = std::max(errors.second.worst, error_c);
+      if (error_c <= errors.worst_beyond) continue;
       const double beyond = error_c - options_.ulps * ulp_at(dtype_, magnitude);
-      if (beyond > worst_beyond) {
-        worst_beyond = beyond;
-        if (verdict_.right) verdict_.worst_index = static_cast<int64_t>(i);
-      }
+      if (beyond > errors.worst_beyond) errors.worst_beyond = beyond, errors.worst_index = at;
     }
-    const double unit = scale > 0 ? scale : 1, n = judged > 0 ? static_cast<double>(judged) : 1;
-    verdict_.max_error = worst_c / unit;
-    verdict_.eager_error = worst_e / unit;
-    verdict_.rms_error = std::sqrt(sum_c / n) / unit;
-    verdict_.eager_rms_error = std::sqrt(sum_e / n) / unit;
+    return out;
+  }
+
+  // Slice by slice on several threads, and then in their order, so that sums are the same whoever took them.
+  void judge_floats() {
+    verdict_.right = true;
+    const auto n = static_cast<int64_t>(r_->size());
+    std::vector<Slice> slices(static_cast<size_t>((n + kElementsOfSlice - 1) / kElementsOfSlice));
+    services_.parallel_for(static_cast<int64_t>(slices.size()), 1, [&](int64_t first, int64_t last) {
+      for (int64_t k = first; k < last; ++k) {
+        const auto look = [&](auto r, auto e, auto c) {
+          slices[static_cast<size_t>(k)] = look_at(k * kElementsOfSlice, std::min(n, (k + 1) * kElementsOfSlice), r, e, c);
+        };
+        // The loop is made for each dtype that each of the three may have.
+        r_->with_values([&](auto r) { e_->with_values([&](auto e) { c_->with_values([&](auto c) { look(r, e, c); }); }); });
+      }
+    });
+    ElementErrors all;
+    int64_t special = -1;
+    for (const Slice& slice : slices) {
+      const ElementErrors& errors = slice.errors;
+      all.judged += errors.judged;
+      if (special < 0) special = slice.special;
+      all.scale = std::max(all.scale, errors.scale);
+      all.squares += errors.squares, all.first.squares += errors.first.squares, all.second.squares += errors.second.squares;
+      all.first.worst = std::max(all.first.worst, errors.first.worst);
+      all.second.worst = std::max(all.second.worst, errors.second.worst);
+      if (errors.worst_beyond > all.worst_beyond) all.worst_beyond = errors.worst_beyond, all.worst_index = errors.worst_index;
+    }
+    if (special >= 0) {
+      const auto i = static_cast<size_t>(special);
+      wrong(special, "element " + std::to_string(i) + " is " + number_text((*c_)[i]) + ", eager has " + number_text((*e_)[i]) + ", fp64 " +
+                         number_text((*r_)[i]));
+    }
+    judge_errors(all, num_different());
+  }
+
+  // `different`: how many values the referee has.
+  void judge_errors(const ElementErrors& errors, double different) {
+    const double unit = errors.scale > 0 ? errors.scale : 1, n = errors.judged > 0 ? static_cast<double>(errors.judged) : 1;
+    const double rms_c = std::sqrt(errors.second.squares / n), rms_e = std::sqrt(errors.first.squares / n);
+    verdict_.max_error = errors.second.worst / unit;
+    verdict_.eager_error = errors.first.worst / unit;
+    verdict_.rms_error = rms_c / unit;
+    verdict_.eager_rms_error = rms_e / unit;
     if (!verdict_.right) return;
+    if (errors.worst_index >= 0) verdict_.worst_index = errors.worst_index;
     if (options_.error_budget > 0 && verdict_.max_error <= options_.error_budget) return;
     const bool narrow = dtype_ == DType::k_f16 || dtype_ == DType::k_bf16;
     // The worst of few elements is a matter of luck on both sides: with n of them the ratio of two worst errors of equal
     // distribution spreads like 1 / sqrt(n), so small outputs get more room and large ones none. Equal elements are one.
-    const double k = (narrow ? options_.k_narrow : options_.k) * (1 + 3 / std::sqrt(std::min(n, num_different())));
+    const double k = (narrow ? options_.k_narrow : options_.k) * (1 + 3 / std::sqrt(std::min(n, different)));
     // Elements of one output are sums of terms of like size: what the order of summation does to a small one is measured by the
     // large ones. 16-bit results are accumulated in f32, and their ulp hides that.
-    const double rms_r = std::sqrt(sum_r / n);
+    const double rms_r = std::sqrt(errors.squares / n);
     const double one_sum = narrow ? 0 : 0.3 * std::sqrt(static_cast<double>(options_.summands)) * ulp_at(dtype_, 1) / 2 * rms_r;
-    const double summation = narrow ? 0 : std::max(options_.summation_ulps * ulp_at(dtype_, scale), 12 * one_sum);
-    const double rms_allowed = k * std::sqrt(sum_e / n) + options_.ulps * ulp_at(dtype_, rms_r) + one_sum;
-    if (worst_beyond > k * worst_e + summation) {
-      const auto i = static_cast<size_t>(verdict_.worst_index);
-      wrong(verdict_.worst_index, "element " + std::to_string(i) + " is " + number_text(c_[i]) + ", fp64 has " + number_text(r_[i]) +
-                                      ": error " + number_text(std::abs(c_[i] - r_[i])) + ", eager's worst is " + number_text(worst_e));
-    } else if (std::sqrt(sum_c / n) > rms_allowed) {
-      wrong(verdict_.worst_index, "the root mean square error is " + number_text(std::sqrt(sum_c / n)) + ", eager's is " +
-                                      number_text(std::sqrt(sum_e / n)));
+    const double summation = narrow ? 0 : std::max(options_.summation_ulps * ulp_at(dtype_, errors.scale), 12 * one_sum);
+    if (errors.worst_beyond > k * errors.first.worst + summation) {
+      wrong(verdict_.worst_index, text_of_worst(errors.first.worst));
+    } else if (rms_c > k * rms_e + options_.ulps * ulp_at(dtype_, rms_r) + one_sum) {
+      wrong(verdict_.worst_index, "the root mean square error is " + number_text(rms_c) + ", eager's is " + number_text(rms_e));
     }
+  }
+
+  std::string text_of_worst(double worst_of_eager) const {
+    if (!c_) return {};  // the elements were not read
+    const auto i = static_cast<size_t>(verdict_.worst_index);
+    return "element " + std::to_string(i) + " is " + number_text((*c_)[i]) + ", fp64 has " + number_text((*r_)[i]) + ": error " +
+           number_text(std::abs((*c_)[i] - (*r_)[i])) + ", eager's worst is " + number_text(worst_of_eager);
   }
 
   // How many values the referee has; where they are many, that they differ is taken for granted.
   double num_different() const {
     constexpr size_t kFew = 4096;
-    if (r_.size() > kFew) return static_cast<double>(r_.size());
+    if (r_->size() > kFew) return static_cast<double>(r_->size());
     std::vector<double> values;
-    for (size_t i = 0; i < r_.size(); ++i)
-      if (std::isfinite(r_[i])) values.push_back(r_[i]);
+    for (size_t i = 0; i < r_->size(); ++i)
+      if (std::isfinite((*r_)[i])) values.push_back((*r_)[i]);
     std::sort(values.begin(), values.end());
     return static_cast<double>(std::max<ptrdiff_t>(1, std::unique(values.begin(), values.end()) - values.begin()));
   }
 
   // A constant output would also be passed by a plan that writes a constant.
   void look_for_proof() {
-    if (r_.size() == 0 || KRN_PLANTED(judge_takes_constants)) return;
-    const double first = r_[0];
+    if (r_->size() == 0 || KRN_PLANTED(judge_takes_constants)) return;
+    const double first = (*r_)[0];
     size_t same = 1;
-    while (same < r_.size() && (r_[same] == first || (std::isnan(r_[same]) && std::isnan(first)))) ++same;
+    while (same < r_->size() && ((*r_)[same] == first || (std::isnan((*r_)[same]) && std::isnan(first)))) ++same;
     // A single number varies with the inputs, not within the output: only a zero proves nothing.
-    if (same < r_.size() || (r_.size() == 1 && first != 0 && std::isfinite(first))) return;
+    if (same < r_->size() || (r_->size() == 1 && first != 0 && std::isfinite(first))) return;
     verdict_.vacuous = true;
     verdict_.reason = "the output of the 64-bit reference is constant (" + number_text(first) + ")";
   }
 
   const JudgeOptions& options_;
   const DType dtype_;
-  const Elements &r_, &e_, &c_;
+  LazyElements &referee_, &eager_;
+  LazyElements candidate_;
+  const bool must_vary_;
+  TensorServices& services_;
+  const Elements *r_ = nullptr, *e_ = nullptr, *c_ = nullptr;  // once they are read
   OutputVerdict verdict_;
 };
 
@@ -287,6 +384,10 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
              dims_text(referee[i]->sizes(), referee[i]->rank());
     const bool floats = is_float(referee[i]->dtype());
     if (!floats && !nearness.exact_rest) continue;
+    if (const auto errors = errors_there(referee[i], other[i], other[i], services)) {
+      const double unit = errors->scale > 0 ? errors->scale : 1;
+      if (errors->scale < 0x1p53 && errors->second.worst <= (floats ? nearness.bound * unit : 0)) continue;
+    }
     KRN_TRY_LET(const Elements r, Elements::of(referee[i], services));
     KRN_TRY_LET(const Elements o, Elements::of(other[i], services));
     double scale = 0, allowed = 0;
@@ -316,12 +417,11 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
 
 struct Judge::Impl {
   struct Output {
-    TensorRef eager;
-    Elements of_referee, of_eager;
+    LazyElements referee, eager;
   };
   TensorServices& services;
   JudgeOptions options;
-  std::vector<Output> outputs;
+  std::vector<Output> outputs;  // whose elements are read by the first candidate that asks for them
 };
 
 Judge::Judge(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -337,9 +437,7 @@ Result<Judge> Judge::make(std::span<const TensorRef> referee, std::span<const Te
     if (!referee[i] || !eager[i] || !same_sizes(*referee[i], *eager[i]))
       return Status(Code::k_invalid_input,
                     "judge: output " + std::to_string(i) + " is missing or has another shape than that of the 64-bit reference");
-    KRN_TRY_LET(Elements of_referee, Elements::of(referee[i], services));
-    KRN_TRY_LET(Elements of_eager, Elements::of(eager[i], services));
-    impl->outputs.push_back({eager[i], std::move(of_referee), std::move(of_eager)});
+    impl->outputs.push_back({{referee[i], services}, {eager[i], services}});
   }
   return Judge(std::move(impl));
 }
@@ -353,15 +451,13 @@ Result<Judgement> Judge::operator()(std::span<const TensorRef> candidate) const 
   bool vacuous = false;
   std::string first_wrong, first_vacuous;
   for (size_t i = 0; i < candidate.size(); ++i) {
-    const auto& [eager, of_referee, of_eager] = impl_->outputs[i];
+    auto& [referee, eager] = impl_->outputs[i];
     if (!candidate[i]) return Status(Code::k_invalid_input, "judge: output " + std::to_string(i) + " is missing");
     OutputVerdict verdict;
-    verdict.reason = wrong_form(*eager, *candidate[i]);
+    verdict.reason = wrong_form(*eager.tensor(), *candidate[i]);
     if (verdict.reason.empty()) {
-      KRN_TRY_LET(const Elements c, Elements::of(candidate[i], impl_->services));
-      verdict = OutputJudge(options, eager->dtype(), of_referee, of_eager, c).run();
+      KRN_TRY_LET(verdict, OutputJudge(options, referee, eager, candidate[i], i < options.must_vary, impl_->services).run());
     }
-    if (i >= options.must_vary) verdict.vacuous = false;
     const std::string where = name_of(options.names, i) + ": " + verdict.reason;
     if (!verdict.right && first_wrong.empty()) first_wrong = where;
     if (verdict.vacuous && first_vacuous.empty()) first_vacuous = where;

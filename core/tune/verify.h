@@ -83,7 +83,8 @@ double roundings_of_sum(int64_t terms);
 Result<std::string> find_difference(std::span<const TensorRef> referee, std::span<const TensorRef> other, TensorServices& services,
                                     const Nearness& nearness, const std::vector<std::string>& names = {});
 
-// Judges candidates beside one referee and one run of eager, whose elements are read once: on a device that is a copy of each.
+// Judges candidates beside one referee and one run of eager. What is large and lies on a device is judged by sums that are taken there;
+// only what these do not show to be right is copied, referee and eager once, to be looked at element by element.
 // Tensors of any device and layout, read through `services`, which must outlive this. The lists are parallel. A referee of another shape
 // than eager's output, or lists of different lengths, are the caller's error: `invalid_input`. One thread at a time.
 class Judge {

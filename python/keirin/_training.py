@@ -73,6 +73,7 @@ class Half:
         self.callable: Callable[..., Any] = self.plain.forward
         self.handle: Any = None
         self.must_vary = 0  # how many of the first results
+        self.follows = False  # inputs are what the other half made of its own: logarithms of sums of its products
         self.fixed = threading.local()
         self._options = options
 
@@ -106,6 +107,8 @@ class Half:
         self.callable, self.handle = native.graph_callable(program.roles, program.outputs, self.plain.forward)
         self.model = native.open_program(program.bytes, self.name, [], words_of(self._options), _deciding.progress_of(None))
         self.model.keep_memory_in_place()
+        if self.follows:
+            self.model.let_inputs_belong_together()
         # What is kept may be a mask, a gradient may be of what nothing depends on; _judge sees to it that something was shown.
         self.model.let_results_be_constant(sum(kind in ("tensor", "number") for kind, _, _ in program.outputs[:self.must_vary]))
         self._decider = _deciding.Decider(self.model, "now", int(self._options.get("max_shapes", 8)))
@@ -137,6 +140,8 @@ class _Double(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
+        if n.op == "call_function" and "_cudnn_attention" in n.target.__name__:  # takes what it is given for 16 bits wide
+            return self._run_in_own_dtype(n)
         try:
             return super().run_node(n)
         except torch.OutOfMemoryError:
@@ -144,9 +149,11 @@ class _Double(torch.fx.Interpreter):
         except RuntimeError:
             if n.op != "call_function":
                 raise
-            # Some kernels of a GPU know narrow floats alone (attention's backward): these answer in their own.
-            args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), self._in_own_dtype)
-            return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
+            return self._run_in_own_dtype(n)  # some kernels of a GPU know narrow floats alone (attention's backward)
+
+    def _run_in_own_dtype(self, n: torch.fx.Node) -> Any:
+        args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), self._in_own_dtype)
+        return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
 
     def _in_own_dtype(self, node: torch.fx.Node) -> Any:
         value, own = self.env[node], node.meta.get("val")
@@ -252,6 +259,12 @@ class Step:
                 yield
         return ambient
 
+    @contextlib.contextmanager
+    def _bare(self) -> Iterator[None]:
+        """As halves are called, whatever is around the step: the casts of autocast are in them."""
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            yield
+
     def _captured_channels_last(self, examples: list[Any], memory_budget: float) -> bool:
         other = in_channels_last(self._gm)
         if other is None:
@@ -281,7 +294,7 @@ class Step:
         if len(self._halves) != 2:
             raise NotCaptured("AOTAutograd made no backward of it")
         self.forward, self.backward = self._halves["forward"], self._halves["backward"]
-        self.forward.must_vary = self._metadata.num_forward
+        self.forward.must_vary, self.backward.follows = self._metadata.num_forward, True
         if self._when == "background" and (self.forward.draws_inside or self.backward.draws_inside):
             raise NotCaptured("it draws random numbers that depend on data, whose generator calls beside a decision use: "
                               "compile it with compile=\"now\"")
@@ -419,7 +432,7 @@ class Step:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
         patient = self._when == "background"
         arguments = [*args, *drawn]
-        with torch.no_grad():
+        with self._bare():
             results, gradients, tangents = self._through(_plain, arguments, None)
             rows = [results + gradients]
             self.forward.decide(arguments, patient)
@@ -436,7 +449,7 @@ class Step:
         eager, mine, wide = ([row[i] for i in kept] for row in rows)
 
         def rounded(seed: int, tf32: bool) -> list[torch.Tensor]:
-            with torch.no_grad():
+            with self._bare():
                 results, gradients, _ = self._through(_rounded(seed, tf32), arguments, [_Double.widened(each) for each in tangents])
             row = results + gradients
             return [row[i] for i in kept]

@@ -334,6 +334,7 @@ PYBIND11_MODULE(_native, module) {
            })
       .def("is_decided", &Model::is_decided)
       .def("set_exclusive", &Model::set_exclusive)
+      .def("let_inputs_belong_together", [](Model& model) { model.session().let_inputs_belong_together(); })
       .def("keep_memory_in_place", [](Model& model) { model.session().keep_memory_in_place(); })
       .def("let_results_be_constant", [](Model& model, size_t from) { model.session().let_results_be_constant(from); })
       .def("signature", &signature_of)

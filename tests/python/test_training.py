@@ -403,8 +403,17 @@ def test_checkpoint_around_a_compiled_module(mlp, reentrant):
     assert (answered() > 0) == reentrant  # the other kind compares what both forwards save
 
 
-def test_autocast_and_a_grad_scaler():
+def test_autocast_and_a_grad_scaler(monkeypatch):
     torch.manual_seed(0)
+    slow = []  # halves that Python ran
+    original = _training.with_states_on_device
+
+    def counted(gm):
+        plain = torch.fx.GraphModule(gm, copy.copy(original(gm).graph))
+        forward = plain.forward
+        plain.forward = lambda *args: (slow.append(1), forward(*args))[1]
+        return plain
+    monkeypatch.setattr(_training, "with_states_on_device", counted)
     device = torch.get_default_device().type
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
     other = copy.deepcopy(model)
@@ -422,6 +431,7 @@ def test_autocast_and_a_grad_scaler():
             scaler.step(optimiser)
             scaler.update()
     assert answered() == 3, keirin.explain()
+    assert len(slow) == 2, "what eager would say, once for each half; the calls are the runtime's"
     for a, b in zip(model.parameters(), other.parameters()):
         assert a.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)

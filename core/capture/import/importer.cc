@@ -334,6 +334,7 @@ class Importer {
     std::vector<OpaqueCall::Source> sources;
     std::vector<size_t> returns;  // number of the schema's return of each
     std::vector<Type> hints;
+    std::vector<std::pair<std::string, int64_t>> numbers;  // sizes, which are none of these
   };
 
   Result<Results> results_of(const pt2::Node& node, const pt2::Graph& graph) const {
@@ -342,6 +343,15 @@ class Importer {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const pt2::Argument& output = node.outputs[i];
       const bool is_list = output.is<pt2::TensorsArg>() || output.is<pt2::OptionalTensorsArg>();
+      if (output.is<pt2::SymIntArg>()) {
+        for (const std::string& name : output.names()) {
+          const auto size = graph.sym_int_values.find(name);
+          if (size == graph.sym_int_values.end()) return Status(Code::k_unsupported, "the operator returns a number that depends on data");
+          KRN_TRY_LET(const int64_t value, evaluate(size->second));
+          results.numbers.emplace_back(name, value);
+        }
+        continue;
+      }
       if (!is_list && !output.is<pt2::TensorArg>() && !output.is<pt2::NoneArg>()) {
         return Status(Code::k_unsupported, "the operator returns a number that depends on data");
       }
@@ -364,6 +374,7 @@ class Importer {
   Status add_call(const pt2::Node& node, const pt2::Graph& graph, const BoundCall& call, Scope& scope) {
     const c10::FunctionSchema& schema = call.op.schema();
     KRN_TRY_LET(const Results results, results_of(node, graph));
+    for (const auto& [name, value] : results.numbers) scope[name] = {false, 0, {}, value};
     const auto is_true = [&](size_t i) {
       return i < call.args.size() && call.args[i].constant.isBool() && call.args[i].constant.toBool();
     };

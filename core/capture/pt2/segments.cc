@@ -163,10 +163,11 @@ class Cutter {
     }
     if (!is_operator(node)) return false;
     if (is_new || counts_values(node) || indexes_by_mask(node, graph)) return true;
-    // Only sizes are numbers that are known without a run.
+    // Only sizes are numbers that are known without a run: what is read off a tensor, and what the file says in sizes of the inputs, since
+    // no symbol is new (the lengths that an attention keeps for its backward).
     if (reads_sizes(operator_name(node)) || only_checks(operator_name(node))) return false;
     for (const std::string& name : node.defines())
-      if (!is_tensor(name, graph)) return true;
+      if (!is_tensor(name, graph) && !graph.sym_int_values.contains(name)) return true;
     return false;
   }
 

@@ -167,9 +167,12 @@ Care care_of(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
   if (name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" || name == "aten::view_as_complex")
     return Care::kStrides;
-  const bool keeps_state = name.starts_with("aten::_scaled_dot_product_efficient_attention") || name.starts_with("aten::_efficient_attention");
+  const bool keeps_state = name.find("::_scaled_dot_product_efficient_attention") != std::string::npos ||
+                           name.find("::_efficient_attention") != std::string::npos;
   return keeps_state ? Care::kRandomState : Care::kNone;
 }
+
+bool misreads_f64(const c10::FunctionSchema& schema) { return schema.name().find("_cudnn_attention") != std::string::npos; }
 
 void call_operator(const c10::OperatorHandle& op, Care care, torch::jit::Stack& stack) {
   switch (care) {

@@ -65,6 +65,8 @@ enum class Care : uint8_t {
   kRandomState
 };
 Care care_of(const c10::FunctionSchema& schema);
+// Whether the operator reads f64 as something else where it should refuse it: cuDNN's attention, as 16 bits wide.
+bool misreads_f64(const c10::FunctionSchema& schema);
 // As callBoxed, with that care.
 void call_operator(const c10::OperatorHandle& op, Care care, torch::jit::Stack& stack);
 

@@ -34,7 +34,7 @@ bool is_scalar_type(const c10::Argument& argument) {
 // What the dtype itself decides: bits shown as another type, code that is not LibTorch's.
 bool belongs_to_its_dtype(const OperatorSite& site) {
   const std::string& name = site.op.schema().name();
-  return (name == "aten::view" && site.op.schema().overload_name() == "dtype") ||
+  return (name == "aten::view" && site.op.schema().overload_name() == "dtype") || misreads_f64(site.op.schema()) ||
          !(name.starts_with("aten::") || name.starts_with("prim::") || name.starts_with("torchvision::") ||
            is_package_op(name));
 }

@@ -154,7 +154,8 @@ Status LaunchReplay::capture_calls(const Call& call, const std::vector<TensorRef
   for (size_t k = 0; k < outputs.size(); ++k) {
     const bool moves = outputs[k] && k < made.size() && made[k] && outputs[k]->device() != made[k]->device;
     if (outputs[k] && (moves || outputs[k]->device() != device_))  // replays would not compute it, or leave it where nobody looks
-      return Status(Code::k_unsupported, "output " + std::to_string(k) + " lies in host memory" + (moves ? " where the call is not recorded" : ""));
+      return Status(Code::k_unsupported,
+                    "output " + std::to_string(k) + " lies in host memory" + (moves ? " where the call is not recorded" : ""));
   }
   std::set<const void*> taken;  // one tensor may be two outputs
   for (size_t k = 0; k < outputs.size(); ++k) {

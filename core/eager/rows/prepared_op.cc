@@ -46,7 +46,7 @@ struct OpaqueRun {
   void operator()(RowIn in, RowOut out) const {
     if (!referee) return once(in, out, nullptr);
     try {
-      once(in, out, nullptr);
+      once(in, out, misreads_f64(call.call.op.schema()) ? &own : nullptr);
     } catch (
         const c10::Error&) {  // the operator knows no f64, or mixes it with a dtype that is written in its arguments
       once(in, out, &own);

@@ -36,6 +36,41 @@ TEST(Services, CountsPeakBytes) {
   EXPECT_EQ(services->peak_bytes({}), before);
 }
 
+TEST(Services, ErrorsOfElements) {
+  const auto services = make_tensor_services();
+  const int64_t n = (1 << 22) + 1000;  // more than are summed up at once
+  const at::Tensor r = at::randn({n}, at::kDouble), a = (r + 1e-6).to(at::kFloat), b = r * (1 + 1e-4);
+  r[5] = 0;
+  b[n - 3] += 1;
+  const double at_one = 4 * 0x1p-23, least = 4 * 0x1p-149;
+  const ElementErrors errors = *services->errors(from_at(r), from_at(a), from_at(b), {at_one, least});
+  EXPECT_TRUE(errors.explained);
+  EXPECT_EQ(errors.judged, n);
+  EXPECT_FALSE(errors.constant);
+  EXPECT_DOUBLE_EQ(errors.scale, r.abs().max().item<double>());
+  EXPECT_NEAR(errors.squares, r.square().sum().item<double>(), 1e-9 * errors.squares);
+  EXPECT_NEAR(errors.first.squares, (a.to(at::kDouble) - r).square().sum().item<double>(), 1e-9 * errors.first.squares);
+  EXPECT_DOUBLE_EQ(errors.second.worst, (b - r).abs().max().item<double>());
+  EXPECT_EQ(errors.changed, b.ne(r).sum().item<int64_t>());
+  EXPECT_EQ(errors.worst_index, n - 3);
+  const double x = std::abs(r[n - 3].item<double>()), off = std::abs(b[n - 3].item<double>() - r[n - 3].item<double>());
+  EXPECT_DOUBLE_EQ(errors.worst_beyond, off - at_one * std::exp2(std::ilogb(x)));
+  // Elements of one row are those of one place, however they lie.
+  const at::Tensor m = at::randn({100, 50}, at::kDouble);
+  const ElementErrors turned = *services->errors(from_at(m), from_at(m.t().contiguous().t()), from_at(m), {0, 0});
+  EXPECT_EQ(turned.first.worst, 0);
+  EXPECT_EQ(turned.changed, 0);
+  EXPECT_TRUE(services->errors(from_at(at::full({9}, 2.0)), from_at(at::ones({9})), from_at(at::ones({9})), {0, 0})->constant);
+  b[3] = NAN;
+  EXPECT_FALSE(services->errors(from_at(r), from_at(a), from_at(b), {0, 0})->explained);
+  a[3] = NAN;
+  a[n - 1] = b[n - 1] = -INFINITY;
+  const ElementErrors special = *services->errors(from_at(r), from_at(a), from_at(b), {0, 0});
+  EXPECT_TRUE(special.explained);
+  EXPECT_EQ(special.judged, n - 2);
+  EXPECT_DOUBLE_EQ(special.second.worst, errors.second.worst);
+}
+
 TEST(Services, CountsWhatIsAllocated) {
   const auto services = make_tensor_services();
   const auto taken = [&](int extra) {

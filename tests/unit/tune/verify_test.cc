@@ -381,5 +381,133 @@ TEST(Difference, ASumRoundsOnItsWay) {
   EXPECT_DOUBLE_EQ(times("bf16"), 1) << "summed in f32";
 }
 
+// Tensors that say to lie on a device, whose errors are summed up there.
+class DeviceServices : public test::HeapServices {
+ public:
+  Result<TensorRef> to_device(const TensorRef& tensor, Device device) override {
+    ++copied;
+    return HeapServices::to_device(tensor, device);
+  }
+  Result<ElementErrors> errors(const TensorRef& r, const TensorRef& a, const TensorRef& b, const Granted& granted) override {
+    ElementErrors out;
+    const auto at = [](const TensorRef& t, int64_t i) {
+      return load_element(t->dtype(), static_cast<char*>(t->data()) + i * dtype_bytes(t->dtype()));
+    };
+    out.constant = true;
+    for (int64_t i = 0; i < num_elements(*r); ++i) {
+      const double x = at(r, i), of_a = std::abs(at(a, i) - x), of_b = std::abs(at(b, i) - x);
+      out.constant = out.constant && x == at(r, 0);
+      if (!std::isfinite(of_a + of_b)) {
+        const auto same = [&](double other) { return other == at(b, i) || (std::isnan(other) && std::isnan(at(b, i))); };
+        out.explained = out.explained && (same(x) || same(at(a, i)));
+        continue;
+      }
+      ++out.judged;
+      out.scale = std::max(out.scale, std::abs(x));
+      out.squares += x * x, out.first.squares += of_a * of_a, out.second.squares += of_b * of_b;
+      out.first.worst = std::max(out.first.worst, of_a), out.second.worst = std::max(out.second.worst, of_b);
+      out.changed += at(b, i) != x;
+      const double allowed = std::max(granted.least, granted.at_one * std::exp2(x == 0 ? -2000 : std::ilogb(x)));
+      if (of_b - allowed > out.worst_beyond) out.worst_beyond = of_b - allowed, out.worst_index = i;
+    }
+    return out;
+  }
+  int copied = 0;
+};
+
+class ThereTest : public testing::Test {
+ protected:
+  TensorRef make_there(DType dtype, const std::vector<double>& values) {
+    TensorRef t = *there_.allocate({dtype, {static_cast<int64_t>(values.size())}, {}, {Device::kCuda, 0}});
+    each_element(*t, [&](int64_t i, void* at) { store_element(dtype, at, values[static_cast<size_t>(i)]); });
+    return t;
+  }
+  // There and here: the same verdict in the same words.
+  Judgement judge_both(DType of_referee, DType dtype, const std::vector<double>& truth, const std::vector<double>& eager,
+                       const std::vector<double>& candidate, const JudgeOptions& options = {}) {
+    const TensorRef r[] = {make_there(of_referee, truth)}, e[] = {make_there(dtype, eager)}, c[] = {make_there(dtype, candidate)};
+    const TensorRef r2[] = {make(of_referee, truth)}, e2[] = {make(dtype, eager)}, c2[] = {make(dtype, candidate)};
+    there_.copied = 0;
+    const Judgement there = *judge(r, e, c, there_, options), here = *judge(r2, e2, c2, there_, options);
+    EXPECT_EQ(there.right, here.right);
+    EXPECT_EQ(there.verified, here.verified);
+    EXPECT_EQ(there.reason, here.reason);
+    EXPECT_DOUBLE_EQ(there.max_error, here.max_error);
+    EXPECT_DOUBLE_EQ(there.eager_error, here.eager_error);
+    return there;
+  }
+  DeviceServices there_;
+};
+
+std::vector<double> drawn(size_t n, double off = 0) {
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> normal;
+  std::vector<double> out;
+  for (size_t i = 0; i < n; ++i) out.push_back(normal(random) * (1 + off * std::sin(static_cast<double>(i))));
+  return out;
+}
+
+TEST_F(ThereTest, WhatIsRightIsNotCopied) {
+  constexpr size_t kMany = 200000;
+  const auto truth = drawn(kMany), eager = drawn(kMany, 1e-7), right = drawn(kMany, -1.2e-7);
+  EXPECT_TRUE(judge_both(DType::k_f64, DType::k_f32, truth, eager, right).verified);
+  EXPECT_EQ(there_.copied, 0);
+  std::vector<double> wrong = right;
+  wrong[kMany / 2] += 1e-3;
+  EXPECT_FALSE(judge_both(DType::k_f64, DType::k_f32, truth, eager, wrong).right);
+  EXPECT_EQ(there_.copied, 3);
+  wrong[kMany / 2] = std::nan("");
+  EXPECT_FALSE(judge_both(DType::k_f64, DType::k_f32, truth, eager, wrong).right);
+  std::vector<double> infinite = eager;  // as eager has it, whose dtype ends there
+  infinite[kMany / 2] = right[0] > 0 ? HUGE_VAL : -HUGE_VAL;
+  wrong[kMany / 2] = infinite[kMany / 2];
+  EXPECT_TRUE(judge_both(DType::k_f64, DType::k_f32, truth, infinite, wrong).verified);
+  EXPECT_EQ(there_.copied, 0);
+}
+
+TEST_F(ThereTest, AConstantProvesNothingThereEither) {
+  constexpr size_t kMany = 50000;
+  const std::vector<double> same(kMany, 0.25);
+  EXPECT_FALSE(judge_both(DType::k_f64, DType::k_f32, same, same, same).verified);
+  JudgeOptions options;
+  options.must_vary = 0;
+  EXPECT_TRUE(judge_both(DType::k_f64, DType::k_f32, same, same, same, options).verified);
+  EXPECT_EQ(there_.copied, 0);
+}
+
+TEST_F(ThereTest, IntegersAreEqualOrWrong) {
+  constexpr size_t kMany = 50000;
+  std::vector<double> numbers(kMany);
+  for (size_t i = 0; i < kMany; ++i) numbers[i] = static_cast<double>(i % 1000);
+  EXPECT_TRUE(judge_both(DType::k_i64, DType::k_i64, numbers, numbers, numbers).verified);
+  EXPECT_EQ(there_.copied, 0);
+  std::vector<double> wrong = numbers;
+  wrong[kMany - 1] += 1;
+  EXPECT_FALSE(judge_both(DType::k_i64, DType::k_i64, numbers, numbers, wrong).right);
+  // Beyond 2^53 two of them may be one 64-bit float.
+  std::vector<double> large = numbers;
+  large[0] = 0x1p60;
+  EXPECT_TRUE(judge_both(DType::k_i64, DType::k_i64, large, large, large).right);
+  EXPECT_GT(there_.copied, 0);
+}
+
+TEST_F(ThereTest, DifferencesAreFoundThereAsHere) {
+  constexpr size_t kMany = 50000;
+  const auto truth = drawn(kMany), near = drawn(kMany, 1e-12);
+  std::vector<double> far = near;
+  far[7] += 1e-3;
+  const auto both = [&](const std::vector<double>& other) {
+    const TensorRef r[] = {make_there(DType::k_f64, truth)}, o[] = {make_there(DType::k_f64, other)};
+    const TensorRef r2[] = {make(DType::k_f64, truth)}, o2[] = {make(DType::k_f64, other)};
+    const std::string here = *find_difference(r2, o2, there_, {1e-9, true});
+    there_.copied = 0;
+    EXPECT_EQ(*find_difference(r, o, there_, {1e-9, true}), here);
+    return here;
+  };
+  EXPECT_EQ(both(near), "");
+  EXPECT_EQ(there_.copied, 0);
+  EXPECT_NE(both(far), "");
+}
+
 }  // namespace
 }  // namespace keirin
