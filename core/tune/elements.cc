@@ -205,6 +205,10 @@ Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices&
   return values;
 }
 
+std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& other, TensorServices& services) {
+  return errors_there(reference, reference, other, services);
+}
+
 std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
                                           TensorServices& services, DType dtype, double ulps) {
   constexpr int64_t kFew = 1 << 15;  // which the host has read before the device has begun

@@ -15,7 +15,7 @@ constexpr double kTimes = 4;
 
 // How far apart two tensors of equal sizes are.
 Result<Movement> distance(const TensorRef& a, const TensorRef& b, TensorServices& services) {
-  if (const auto errors = errors_there(a, b, b, services)) return Movement{errors->second.worst, errors->changed};
+  if (const auto errors = errors_there(a, b, services)) return Movement{errors->second.worst, errors->changed};
   KRN_TRY_LET(const std::vector<double> x, read_values(a, services));
   KRN_TRY_LET(const std::vector<double> y, read_values(b, services));
   Movement out;

@@ -384,7 +384,7 @@ Result<std::string> find_difference(std::span<const TensorRef> referee, std::spa
              dims_text(referee[i]->sizes(), referee[i]->rank());
     const bool floats = is_float(referee[i]->dtype());
     if (!floats && !nearness.exact_rest) continue;
-    if (const auto errors = errors_there(referee[i], other[i], other[i], services)) {
+    if (const auto errors = errors_there(referee[i], other[i], services)) {
       const double unit = errors->scale > 0 ? errors->scale : 1;
       if (errors->scale < 0x1p53 && errors->second.worst <= (floats ? nearness.bound * unit : 0)) continue;
     }

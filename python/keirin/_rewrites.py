@@ -96,6 +96,17 @@ def rewrite_attention(joint: torch.fx.GraphModule) -> None:
     joint.recompile()
 
 
+def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same nodes under the same names, for another use; what is known of their values is shared."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, lambda each: copies[each])
+    other = torch.fx.GraphModule(gm, graph)
+    other.meta = dict(gm.meta)
+    return other
+
+
 def _with_state_on_device(target: Any) -> Any:
     operands = [each.name in _STATE for each in target._schema.arguments]
     results = [each.name in _STATE for each in target._schema.returns]
@@ -113,13 +124,12 @@ def with_states_on_device(half: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """What Python runs of a graph: the same, or a copy that keeps the state of its attention where the runtime does."""
     if not any(map(_states_move, half.graph.nodes)):
         return half
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in half.graph.nodes:
-        copies[node] = graph.node_copy(node, lambda each: copies[each])
+    plain = copied(half)
+    for node in plain.graph.nodes:
         if _states_move(node):
-            copies[node].target = _with_state_on_device(node.target)
-    return torch.fx.GraphModule(half, graph)
+            node.target = _with_state_on_device(node.target)
+    plain.recompile()
+    return plain
 
 
 def _devices(node: torch.fx.Node) -> set[torch.device]:

@@ -29,7 +29,7 @@ from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools, with_states_on_device
+from keirin._rewrites import copied, rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools, with_states_on_device
 
 log = logging.getLogger("keirin")
 
@@ -41,12 +41,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple
     rewrite_attention(joint)
     rewrite_bags(joint)
     lay_out_gradients(joint, kwargs["num_fwd_outputs"])
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in joint.graph.nodes:
-        copies[node] = graph.node_copy(node, lambda each: copies[each])
-    other = torch.fx.GraphModule(joint, graph)
-    other.meta = dict(joint.meta)
+    other = copied(joint)
     halves = min_cut_rematerialization_partition(joint, inputs, **kwargs)
     with functorch_config.patch(ban_recompute_materialized_backward=False):
         leaner = min_cut_rematerialization_partition(other, inputs, **kwargs)

@@ -343,20 +343,19 @@ class Importer {
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const pt2::Argument& output = node.outputs[i];
       const bool is_list = output.is<pt2::TensorsArg>() || output.is<pt2::OptionalTensorsArg>();
-      if (output.is<pt2::SymIntArg>()) {
-        for (const std::string& name : output.names()) {
-          const auto size = graph.sym_int_values.find(name);
-          if (size == graph.sym_int_values.end()) return Status(Code::k_unsupported, "the operator returns a number that depends on data");
-          KRN_TRY_LET(const int64_t value, evaluate(size->second));
-          results.numbers.emplace_back(name, value);
-        }
-        continue;
-      }
-      if (!is_list && !output.is<pt2::TensorArg>() && !output.is<pt2::NoneArg>()) {
+      const std::vector<std::string> names = output.names();
+      const bool is_size = output.is<pt2::SymIntArg>() &&
+                           std::ranges::all_of(names, [&](const std::string& name) { return graph.sym_int_values.contains(name); });
+      if (!is_list && !is_size && !output.is<pt2::TensorArg>() && !output.is<pt2::NoneArg>()) {
         return Status(Code::k_unsupported, "the operator returns a number that depends on data");
       }
       uint32_t element = 0;
-      for (const std::string& name : output.names()) {
+      for (const std::string& name : names) {
+        if (is_size) {
+          KRN_TRY_LET(const int64_t size, evaluate(graph.sym_int_values.at(name)));
+          results.numbers.emplace_back(name, size);
+          continue;
+        }
         KRN_TRY_LET(Type type, hint(graph, name));
         if (const ObservedValue* seen = observed(name)) {
           type.sizes = seen->sizes;  // the file's are a hint: a state of LSTM is filed with an axis that it has not

@@ -33,6 +33,20 @@ Result<Captured> capture(const LoadedModel& loaded) {
   return import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()));
 }
 
+TEST(Importer, ASizeThatAnOperatorReturnsIsANumber) {
+  LoadedModel loaded("mlp");
+  pt2::Program program = loaded.model->program;
+  const auto import = [&] { return import_graph(program, loaded.weights, specs_of(loaded.inputs())); };
+  program.graph.nodes.front().outputs.push_back({pt2::SymIntArg{"length", 0}});
+  const auto unknown = import();
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.status().text().find("a number that depends on data"), std::string::npos) << unknown.status().text();
+  program.graph.sym_int_values["length"] = pt2::SymInt{16, nullptr, {}};
+  const auto known = import();
+  ASSERT_TRUE(known.ok()) << known.status().text();
+  EXPECT_EQ(known->graph.ops.size(), capture(loaded)->graph.ops.size());
+}
+
 class Imported : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Imported, ReplayEqualsPython) {

@@ -334,6 +334,20 @@ TEST(Inputs, EveryKindKeepsItsBounds) {
     }
 }
 
+// Several threads make what one makes.
+TEST(Inputs, SlicesAreThoseOfTheWhole) {
+  test::HeapServices one, many;
+  one.set_num_threads(1);
+  constexpr int64_t n = 200001;
+  const auto made = [&](test::HeapServices& services, DType dtype, InputHint::Kind kind) {
+    return *make_tensor(type(dtype, {3, n / 3}), {kind, 0, 1000, "test"}, services, {}, 77);
+  };
+  for (const auto kind : {InputHint::kNormal, InputHint::kPositive, InputHint::kUniform})
+    EXPECT_EQ(read<float>(made(one, DType::k_f32, kind)), read<float>(made(many, DType::k_f32, kind)));
+  for (const auto kind : {InputHint::kIntegers, InputHint::kMask, InputHint::kAscending, InputHint::kArange})
+    EXPECT_EQ(read<int64_t>(made(one, DType::k_i64, kind)), read<int64_t>(made(many, DType::k_i64, kind)));
+}
+
 // What hangs together stays so by and large: signs, zeros, infinities and integers are kept, and each set differs from the others.
 TEST(Inputs, ValuesNearOthers) {
   test::HeapServices services;

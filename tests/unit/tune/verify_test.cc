@@ -11,6 +11,7 @@
 
 #include "core/ir/text.h"
 #include "core/tune/elements.h"
+#include "core/tune/sensitivity.h"
 #include "tests/unit/host/heap_services.h"
 
 namespace keirin {
@@ -507,6 +508,29 @@ TEST_F(ThereTest, DifferencesAreFoundThereAsHere) {
   EXPECT_EQ(both(near), "");
   EXPECT_EQ(there_.copied, 0);
   EXPECT_NE(both(far), "");
+  for (const double special : {std::nan(""), HUGE_VAL}) {
+    far = near;
+    far[7] = special;
+    EXPECT_NE(both(far), "") << "the other is no witness for itself";
+  }
+}
+
+TEST_F(ThereTest, ANanIsFartherThanRoundingsGo) {
+  constexpr size_t kMany = 50000;
+  const auto truth = drawn(kMany);
+  auto other = drawn(kMany, 1e-7);
+  const TensorRef r[] = {make_there(DType::k_f64, truth)};
+  const Movement moved[] = {{1, 0}};
+  const auto why = [&] {
+    const TensorRef o[] = {make_there(DType::k_f32, other)};
+    return *unexplained(r, o, moved, there_);
+  };
+  EXPECT_EQ(why(), "");
+  EXPECT_EQ(there_.copied, 0);
+  for (const double special : {std::nan(""), -HUGE_VAL}) {
+    other[9] = special;
+    EXPECT_NE(why(), "");
+  }
 }
 
 }  // namespace

@@ -57,6 +57,16 @@ TEST(Segments, AModelOfKnownSizesIsOneAndNeedsNone) {
   }
 }
 
+// As attention returns the lengths that its backward asks for.
+TEST(Segments, ASizeThatAnOperatorReturnsIsKnown) {
+  Cut model = cut("mlp", "pt2");
+  Graph& graph = model.file.models.begin()->second.program.graph;
+  graph.nodes.front().outputs.push_back({SymIntArg{"length", 0}});
+  EXPECT_TRUE(find_segments(*model.program).needed()) << "nothing says what it is";
+  graph.sym_int_values["length"] = SymInt{16, nullptr, {}};
+  EXPECT_FALSE(find_segments(*model.program).needed());
+}
+
 TEST(Segments, ALookWhoseNumberNobodyReadsIsNone) {
   const Cut model = cut("counted_sizes", "import");
   EXPECT_FALSE(model.segments.needed());
