@@ -164,14 +164,14 @@ bool start_from_kept_decision(Deciding& d) {
     if (!plan.ok() || known == d.ledger->candidates.end() || plan->hashes() != known->regions) return false;
     built = std::move(*plan);
     chosen = [plan = built.plan, prepared = d.prepared](const Tensors& inputs) { return plan->run(inputs); };
-  } else if (choice == "replay" && d.session.takes_over) {
+  } else if (choice == "replay") {
     auto replay = EagerGraph::make(d.prepared->graph, d.prepared->captured.calls, d.prepared->constants, {d.session.device, std::nullopt});
     if (!replay.ok()) return false;
     chosen = [shared = std::shared_ptr<EagerGraph>(std::move(*replay)), prepared = d.prepared](const Tensors& inputs) {
       return shared->run(inputs);
     };
   } else if (choice != "eager") {
-    return false;  // a replay: cheap to make again, but raced then
+    return false;  // of a plugin that is not here
   }
   if (recorded) {
     if (!chosen) chosen = [&s = d.session](const Tensors& inputs) { return s.eager->run(inputs); };
