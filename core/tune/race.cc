@@ -21,6 +21,7 @@ constexpr double kAgree = 1.05;             // three warm-up batches within this
 constexpr int kMaxWarmBatches = 30;         // a noisy machine never agrees
 constexpr uint64_t kMaxWarmNs = 2'000'000'000;
 constexpr double kScreenRatio = 1.3;
+constexpr double kHopeless = kScreenRatio * kScreenRatio;  // a long call so far behind is not timed again, to be screened out
 constexpr double kOtherHintLoss = 1.05;
 constexpr double kSameGain = 1.02;          // within this the smaller memory wins
 constexpr uint64_t kFirstPauseNs = 2'000'000,
@@ -172,7 +173,8 @@ void fail(Entry* e, const Status& status) {
   e->row->note = "a call failed: " + status.message().what;
 }
 
-Status warm_up(Timer& timer, RaceHint hint, Entry* e) {
+// `best_ns`: the least that any runner took until now. Of long calls two that agree are enough.
+Status warm_up(Timer& timer, RaceHint hint, Entry* e, double best_ns = INFINITY) {
   KRN_TRY_LET(const double first, timer.first_call(*e->runner));
   const Slots before = timer.slots();
   const uint64_t begin = timer.now();
@@ -190,8 +192,10 @@ Status warm_up(Timer& timer, RaceHint hint, Entry* e) {
       continue;
     }
     batches.push_back(ns);
-    if (batches.size() < 3) continue;
-    const auto [low, high] = std::minmax({last(1), last(2), last(3)});
+    const bool is_long = ns > static_cast<double>(kLongCallNs);
+    if (is_long && ns > kHopeless * best_ns) break;
+    if (batches.size() < (is_long ? 2 : 3)) continue;
+    const auto [low, high] = std::minmax({last(1), last(2), last(is_long ? 2 : 3)});
     if (high <= low * kAgree || timer.now() - begin > kMaxWarmNs) break;
   }
   if (batches.empty()) batches.push_back(first);
@@ -248,8 +252,10 @@ class Race {
 
   Result<RaceSheet> hold(size_t replay) {
     sheet_.load_before = machine_load();
+    double best_ns = INFINITY;
     for (size_t i = 0; i < entries_.size(); ++i) {
-      Status status = warm_up(timer_, options_.hint, &entries_[i]);
+      Status status = warm_up(timer_, options_.hint, &entries_[i], best_ns);
+      if (status.ok() && !entries_[i].screen_disturbed) best_ns = std::min(best_ns, entries_[i].screen_ns);
       if (status.ok()) continue;
       if (i == 0) return status;
       fail(&entries_[i], status);
@@ -408,7 +414,7 @@ class Race {
     double log_sum;  // of the current block's samples
   };
 
-  // Blocks A B.. ..B A until every lane has its answer. In a group, B's order is mirrored, so drift cancels for each.
+  // Blocks until every lane has its answer.
   Status run_blocks(size_t a, const std::vector<size_t>& group) {
     const uint64_t begin = timer_.now();
     Entry& base = entries_[a];
@@ -425,14 +431,15 @@ class Race {
     }
     const auto any_open = [&] { return std::any_of(lanes.begin(), lanes.end(), [](const Lane& l) { return l.open; }); };
     const Slots before = timer_.slots();
-    for (int blocks = 0; any_open() || KRN_PLANTED(race_to_the_limit); ++blocks) {
+    for (int quiet = 0; any_open() || KRN_PLANTED(race_to_the_limit);) {
       // A long call gets at least the blocks of its first look, or it could never be decided.
-      if (blocks >= kRaceLooks[0].blocks && timer_.now() - begin > options_.limit_ns) break;
+      if (quiet >= kRaceLooks[0].blocks && timer_.now() - begin > options_.limit_ns) break;
       if (timer_.cancelled()) {
         cancel(&lanes);
         break;
       }
-      KRN_TRY(run_block(&base, &lanes, long_calls));
+      KRN_TRY_LET(const bool counts, run_block(&base, &lanes, long_calls, quiet % 2 == 1));
+      quiet += counts;
       const Slots slots = timer_.slots() - before;
       if (slots.taken >= kSlotsToTell && slots.too_many()) break;
     }
@@ -440,7 +447,11 @@ class Race {
     return {};
   }
 
-  Status run_block(Entry* base, std::vector<Lane>* lanes, bool long_calls) {
+  // A B.. ..B A: in a group B's order is mirrored, so drift cancels for each. Of long calls, which would take the time of a race for
+  // its first look, one half of that, the second one where `backwards`: there drift cancels over two blocks. False: it was disturbed, and
+  // tells nothing.
+  Result<bool> run_block(Entry* base, std::vector<Lane>* lanes, bool long_calls, bool backwards) {
+    const bool whole = !long_calls;
     double log_a = 0;
     const auto sample_a = [&]() -> Status {
       KRN_TRY_LET(const double ns, sample(timer_, options_.hint, long_calls, *base));
@@ -460,14 +471,18 @@ class Race {
     };
     for (Lane& lane : *lanes) lane.log_sum = 0;
     const int disturbed = timer_.slots().disturbed;
-    KRN_TRY(sample_a());
-    for (size_t i = 0; i < lanes->size(); ++i) sample_b(&(*lanes)[i]);
-    for (size_t i = lanes->size(); i-- > 0;) sample_b(&(*lanes)[i]);
-    KRN_TRY(sample_a());
-    if (timer_.slots().disturbed > disturbed) return {};  // the next block may be quiet
+    if (whole || !backwards) {
+      KRN_TRY(sample_a());
+      for (size_t i = 0; i < lanes->size(); ++i) sample_b(&(*lanes)[i]);
+    }
+    if (whole || backwards) {
+      for (size_t i = lanes->size(); i-- > 0;) sample_b(&(*lanes)[i]);
+      KRN_TRY(sample_a());
+    }
+    if (timer_.slots().disturbed > disturbed) return false;  // the next block may be quiet
     for (Lane& lane : *lanes)
-      if (lane.open) judge(&lane, (log_a - lane.log_sum) / 2);
-    return {};
+      if (lane.open) judge(&lane, (log_a - lane.log_sum) / (whole ? 2 : 1));
+    return true;
   }
 
   void judge(Lane* lane, double d) {
@@ -534,9 +549,9 @@ class Race {
     const size_t w = sheet_.winner;
     Entry &base = baseline(), &winner = entries_[w];
     const bool long_calls = is_long(base) || is_long(winner);
-    const double block_ns = 2 * (long_calls ? base.row->ns + winner.row->ns
-                                            : 3 * (base.row->ns * static_cast<double>(base.calls) +
-                                                   winner.row->ns * static_cast<double>(winner.calls)));
+    const double block_ns = long_calls ? base.row->ns + winner.row->ns
+                                       : 2 * 3 * (base.row->ns * static_cast<double>(base.calls) +
+                                                  winner.row->ns * static_cast<double>(winner.calls));
     const auto spread_ns = static_cast<double>(options_.confirm_ns);
     if (block_ns * winner.row->blocks > spread_ns) return {};  // its race lasted as long
     const double rest_ns = std::max(0.0, spread_ns / kConfirmation.blocks - block_ns);
@@ -551,7 +566,7 @@ class Race {
       for (const Entry* e : {&base, &winner})
         KRN_TRY(timer_.batch(*e->runner, e->calls, options_.hint).status());  // awake, but not counted
       lanes[0].open = true;
-      KRN_TRY(run_block(&base, &lanes, long_calls));
+      KRN_TRY(run_block(&base, &lanes, long_calls, i % 2 == 1).status());
       if (winner.row->outcome == RaceOutcome::kFailed) break;
     }
     RaceRow& row = *winner.row;

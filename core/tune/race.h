@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which is faster, beyond noise? Times callables against each other on the machine as it is, in blocks A B B A, until
-// the exact interval of the gain lies on one side of the threshold. What it is not: a judge of results, that is
-// verify.h. The invariant: `accept` is given to no callable that is not faster than the baseline (0.1 % of trials at
-// gain 0), and what is not shown stays with the baseline. A stretch in which others had the processor is taken again,
-// after a pause in which they may end; where more than a fifth stay disturbed, nothing is concluded.
+// Which is faster, beyond noise? Times callables against each other on the machine as it is, in blocks A B B A (of long
+// calls A B and B A in turn), until the exact interval of the gain lies on one side of the threshold. What it is not: a
+// judge of results, that is verify.h. The invariant: `accept` is given to no callable that is not faster than the baseline
+// (0.1 % of trials at gain 0), and what is not shown stays with the baseline. A stretch in which others had the processor
+// is taken again, after a pause in which they may end; where more than a fifth stay disturbed, nothing is concluded.
 #pragma once
 
 #include <atomic>
