@@ -210,6 +210,12 @@ Statistics statistics_of(const Formula& f, ValueId x, const Dims& axes, double e
   return {bodies::mean_of(f.w, x, axes), variance, f.of(C::k_rsqrt, f.is(C::k_add, variance, eps))};
 }
 
+// As an autograd keeps them for the backward. With weights in f32 a half-precision input has its statistics in f32; tracers say otherwise.
+ValueId kept_statistic(const Formula& f, ValueId statistic, size_t result, ValueId input, ValueId weight) {
+  const bool mixed = weight != kNone && f.w.dtype_of(weight) != f.w.dtype_of(input);
+  return f.w.cast(statistic, mixed ? f.dtype : f.w.hinted_dtype(result, f.dtype));
+}
+
 Values native_layer_norm(Lowering& w) {
   const ValueId input = w.tensor("input");
   const int64_t normed = static_cast<int64_t>(w.ints("normalized_shape").size());
@@ -220,10 +226,14 @@ Values native_layer_norm(Lowering& w) {
   const double eps = w.real("eps", 1e-5);
   const ValueId out = w.row(C::k_layer_norm, operands, {{AttrKey::k_rank, normed}, {AttrKey::k_eps, eps}});
   const Statistics s = statistics_of(f, f.in(input), axes_from(w.rank(input) - normed, w.rank(input)), eps);
-  // With weights in f32 a half-precision input has its statistics in f32; tracers say otherwise.
-  const bool mixed = operands.size() > 1 && operands[1] != kNone && w.dtype_of(operands[1]) != w.dtype_of(input);
-  const auto kept = [&](size_t result, ValueId v) { return w.cast(v, mixed ? f.dtype : w.hinted_dtype(result, f.dtype)); };
-  return {out, kept(1, s.mean), kept(2, s.inverse)};
+  const ValueId weight = operands.size() > 1 ? operands[1] : kNone;
+  return {out, kept_statistic(f, s.mean, 1, input, weight), kept_statistic(f, s.inverse, 2, input, weight)};
+}
+
+// The gradient of what was normalised, of that of the product with the weight: all of the same sizes, a mean being over `inner`.
+ValueId normed_gradient(const Formula& f, ValueId scaled, ValueId normal, ValueId rstd, const Dims& inner) {
+  const ValueId along = f.mul(normal, bodies::mean_of(f.w, f.mul(scaled, normal), inner));
+  return f.mul(f.sub(f.sub(scaled, bodies::mean_of(f.w, scaled, inner)), along), rstd);
 }
 
 Values native_layer_norm_backward(Lowering& w) {
@@ -235,8 +245,7 @@ Values native_layer_norm_backward(Lowering& w) {
   const ValueId g = f.in(grad), rstd = f.in(w.tensor("rstd"));
   const ValueId normal = f.mul(f.sub(f.in(input), f.in(w.tensor("mean"))), rstd);
   const ValueId scaled = weight == kNone ? g : f.mul(g, f.in(weight));
-  const ValueId along = f.mul(normal, bodies::mean_of(w, f.mul(scaled, normal), inner));
-  const ValueId dx = f.mul(f.sub(f.sub(scaled, bodies::mean_of(w, scaled, inner)), along), rstd);
+  const ValueId dx = normed_gradient(f, scaled, normal, rstd, inner);
   const DType out = w.dtype_of(input);
   if (weight == kNone) return {w.cast(dx, out), kNone, kNone};
   const auto summed = [&](ValueId v) { return w.cast(outer.empty() ? v : w.reduce(C::k_sum, v, outer, false), w.dtype_of(weight)); };
@@ -255,6 +264,48 @@ Dims all_but_channel(const Lowering& w, ValueId x) {
   Dims axes = axes_from(1, w.rank(x));
   axes[0] = 0;
   return axes;
+}
+
+// [N, C, ..] as [N, groups, all of a group], over whose last axis a group norm is.
+ValueId by_group(const Formula& f, ValueId v, int64_t groups) {
+  const Dims sizes = f.w.sizes(v);
+  return f.w.reshape(v, {sizes[0], groups, f.w.type(v).num_elements() / (sizes[0] * groups)});
+}
+
+bool has_groups(Lowering& w, ValueId input, int64_t groups) {
+  if (w.failed() || w.rank(input) < 2 || groups < 1 || w.sizes(input)[1] % groups != 0 || w.type(input).num_elements() == 0)
+    w.decline("group norm below 2-d, of nothing, or of groups that do not divide the channels");
+  return !w.failed();
+}
+
+Values native_group_norm(Lowering& w) {
+  const ValueId input = w.tensor("input"), weight = w.tensor_or_none("weight");
+  const int64_t groups = w.integer("group");
+  if (!has_groups(w, input, groups)) return {};
+  const Formula f = formula_of(w, input);
+  Values operands{input, weight, w.tensor_or_none("bias")};
+  while (operands.back() == kNone) operands.pop_back();
+  const double eps = w.real("eps", 1e-5);
+  const ValueId out = w.row(C::k_group_norm, operands, {{AttrKey::k_groups, groups}, {AttrKey::k_eps, eps}});
+  const Statistics s = statistics_of(f, by_group(f, f.in(input), groups), {2}, eps);
+  const auto kept = [&](ValueId statistic, size_t result) {
+    return kept_statistic(f, w.reshape(statistic, {w.sizes(input)[0], groups}), result, input, weight);
+  };
+  return {out, kept(s.mean, 1), kept(s.inverse, 2)};
+}
+
+Values native_group_norm_backward(Lowering& w) {
+  const ValueId grad = w.tensor("grad_out"), input = w.tensor("input"), weight = w.tensor_or_none("weight");
+  const int64_t groups = w.integer("group");
+  if (!has_groups(w, input, groups)) return {};
+  const Formula f = formula_of(w, input);
+  const ValueId x = f.in(input), g = f.in(grad), scaled = weight == kNone ? g : f.mul(g, by_channel(f, weight, x));
+  const auto of_group = [&](const char* name) { return w.unsqueeze(f.in(w.tensor(name)), 2); };
+  const ValueId rstd = of_group("rstd"), normal = f.mul(f.sub(by_group(f, x, groups), of_group("mean")), rstd);
+  const ValueId dx = w.reshape(normed_gradient(f, by_group(f, scaled, groups), normal, rstd, {2}), w.sizes(input));
+  if (weight == kNone) return {w.cast(dx, w.dtype_of(input)), kNone, kNone};
+  const auto summed = [&](ValueId v) { return w.cast(w.reduce(C::k_sum, v, all_but_channel(w, x), false), w.dtype_of(weight)); };
+  return {w.cast(dx, w.dtype_of(input)), summed(f.mul(g, w.reshape(normal, w.sizes(input)))), summed(g)};
 }
 
 // By the statistics of the batch; answers them, and the running ones as they are afterwards.
@@ -378,6 +429,8 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::nll_loss_backward", nll_loss_backward},
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
+    {"aten::native_group_norm", native_group_norm},
+    {"aten::native_group_norm_backward", native_group_norm_backward},
     {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
     {"aten::native_batch_norm_backward", batch_norm_backward},
     {"aten::select_backward", select_backward},

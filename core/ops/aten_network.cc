@@ -62,8 +62,6 @@ Values group_norm(Lowering& w) {
                  {AttrKey::k_eps, w.real("eps", 1e-5)}})};
 }
 
-Values native_group_norm(Lowering& w) { return {group_norm(w)[0], kNone, kNone}; }
-
 Values rms_norm(Lowering& w) {
   ValueId x = w.tensor("input");
   DType d = w.dtype_of(x);
@@ -239,7 +237,6 @@ constexpr RecipeRow kRecipes[] = {
     {"aten::instance_norm", instance_norm},
     {"aten::layer_norm", layer_norm},
     {"aten::group_norm", group_norm},
-    {"aten::native_group_norm", native_group_norm},
     {"aten::rms_norm", rms_norm},
     {"aten::max_pool1d", max_pool<1>},
     {"aten::max_pool2d", max_pool<2>},

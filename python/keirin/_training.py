@@ -25,6 +25,7 @@ from torch._guards import TracingContext
 
 from keirin import _deciding, _draws, _ranks
 from keirin._aten import AtenProgram
+from keirin._double import Double, Rounded
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
@@ -121,77 +122,6 @@ class Half:
         return f"{self.name}: {self.handle.answered} calls answered by the runtime\n{self.model.explain()}{self._decider.text()}"
 
 
-class _Double(torch.fx.Interpreter):
-    """Runs a half in 64-bit floats, whatever it says: what a gradient is measured against."""
-
-    @staticmethod
-    def widened(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.double()
-        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
-        return super().call_function(target, args, kwargs)
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        if n.op == "call_function" and "_cudnn_attention" in n.target.__name__:  # takes what it is given for 16 bits wide
-            return self._run_in_own_dtype(n)
-        try:
-            return super().run_node(n)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            if n.op != "call_function":
-                raise
-            return self._run_in_own_dtype(n)  # some kernels of a GPU know narrow floats alone (attention's backward)
-
-    def _run_in_own_dtype(self, n: torch.fx.Node) -> Any:
-        args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), self._in_own_dtype)
-        return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
-
-    def _in_own_dtype(self, node: torch.fx.Node) -> Any:
-        value, own = self.env[node], node.meta.get("val")
-        narrow = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.is_floating_point()
-        return value.to(own.dtype) if narrow else value
-
-
-class _Rounded(_Double):
-    """The same with each operator's result off by what its own dtype costs, up or down as a seed has it: how far right answers may be from
-    64 bits. What RefereeRunner::round_results is to a file (core/eager/program/referee.cc)."""
-
-    _PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "_flash", "_efficient", "_grouped_mm")
-
-    def __init__(self, gm: torch.fx.GraphModule, seed: int, tf32: bool):
-        super().__init__(gm)
-        self._seed, self._tf32, self._count = seed, tf32, 0
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        results = super().run_node(n)
-        if n.op != "call_function" or n.target is operator.getitem:
-            return results
-        operands = torch.utils._pytree.tree_leaves(torch.fx.node.map_arg((n.args, n.kwargs), lambda node: self.env[node]))
-        read = {each.untyped_storage().data_ptr() for each in operands if isinstance(each, torch.Tensor)}
-        is_product = getattr(n.target, "__name__", "").startswith(self._PRODUCTS)
-
-        def off(value: Any, own: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not isinstance(own, torch.Tensor) or value.dtype != torch.float64:
-                return value
-            if own.dtype == torch.float64 or not own.is_floating_point() or value.untyped_storage().data_ptr() in read:
-                return value
-            coarse = is_product and own.dtype == torch.float32 and self._tf32
-            error = value / 2048 if coarse else (value.to(own.dtype).double() - value) * (8 if is_product else 1)
-            self._count += 1
-            place = torch.arange(value.numel(), dtype=torch.float64, device=value.device).view(value.shape)
-            sign = (place * 12.9898 + 78.233 * self._seed + 3.7 * self._count).sin().sign()
-            return value + error.nan_to_num(0, 0, 0) * sign
-
-        own = n.meta.get("val")
-        if isinstance(results, (tuple, list)) and isinstance(own, (tuple, list)):
-            return type(results)(off(each, its) for each, its in zip(results, own))
-        return off(results, own)
-
-
 How = Callable[[Half, list[Any]], list[Any]]
 
 
@@ -204,11 +134,11 @@ def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
 
 
 def _in_double(half: Half, arguments: list[Any]) -> list[Any]:
-    return list(_Double(half.plain).run(*[_Double.widened(each) for each in arguments]))
+    return list(Double(half.plain).run(*[Double.widened(each) for each in arguments]))
 
 
 def _rounded(seed: int, tf32: bool) -> How:
-    return lambda half, arguments: list(_Rounded(half.plain, seed, tf32).run(*[_Double.widened(each) for each in arguments]))
+    return lambda half, arguments: list(Rounded(half.plain, seed, tf32).run(*[Double.widened(each) for each in arguments]))
 
 
 def _copies(args: list[Any]) -> list[Any]:
@@ -434,7 +364,7 @@ class Step:
             results, gradients, _ = self._through(_compiled, arguments, tangents, lambda each: self.backward.decide(each, patient))
             rows.append(results + gradients)
             try:
-                results, gradients, _ = self._through(_in_double, arguments, [_Double.widened(each) for each in tangents])
+                results, gradients, _ = self._through(_in_double, arguments, [Double.widened(each) for each in tangents])
             except Exception as error:
                 self._note(f"each half was judged by itself, the step was not: {type(error).__name__}: {error}".split("\n")[0])
                 return
@@ -445,7 +375,7 @@ class Step:
 
         def rounded(seed: int, tf32: bool) -> list[torch.Tensor]:
             with self._bare():
-                results, gradients, _ = self._through(_rounded(seed, tf32), arguments, [_Double.widened(each) for each in tangents])
+                results, gradients, _ = self._through(_rounded(seed, tf32), arguments, [Double.widened(each) for each in tangents])
             row = results + gradients
             return [row[i] for i in kept]
 

@@ -53,10 +53,30 @@ void call_view(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   }
 }
 
+void call_with_images_alike(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (arguments[i].name() == "input" && stack[i].toTensor().is_cpu()) format = stack[i].toTensor().suggest_memory_format();
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const bool is_image = arguments[i].name() == "input" || arguments[i].name() == "grad_out";
+    stack[i] = stack[i].toTensor().contiguous(is_image ? format : at::MemoryFormat::Contiguous);
+  }
+  op.callBoxed(&stack);
+}
+
 bool is_random_state(const std::string& name) { return name == "philox_seed" || name == "philox_offset"; }
 
 void call_attention(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
+  for (size_t i = 0; i < stack.size(); ++i) {
+    const std::string& name = schema.arguments()[i].name();
+    const bool has_rows = name == "query" || name == "key" || name == "value" || name == "out" || name.starts_with("grad_out");
+    if (!has_rows || !stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    if (tensor.size(-1) > 1 && tensor.stride(-1) != 1) stack[i] = tensor.contiguous();
+  }
   const c10::Device device = stack[0].isTensor() ? stack[0].toTensor().device() : c10::Device(at::kCPU);
   bool drops = false;
   for (size_t i = 0; i < stack.size(); ++i)
@@ -167,9 +187,9 @@ Care care_of(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
   if (name == "aten::view" || name == "aten::_unsafe_view" || name == "aten::view_as" || name == "aten::view_as_complex")
     return Care::kStrides;
-  const bool keeps_state = name.find("::_scaled_dot_product_efficient_attention") != std::string::npos ||
-                           name.find("::_efficient_attention") != std::string::npos;
-  return keeps_state ? Care::kRandomState : Care::kNone;
+  if (name == "aten::native_group_norm" || name == "aten::native_group_norm_backward") return Care::kImagesAlike;
+  const bool attends = name.starts_with("aten::_scaled_dot_product_") && name.find("_attention_math") == std::string::npos;
+  return attends || name.starts_with("aten::_efficient_attention") ? Care::kAttention : Care::kNone;
 }
 
 bool misreads_f64(const c10::FunctionSchema& schema) { return schema.name().find("_cudnn_attention") != std::string::npos; }
@@ -180,7 +200,9 @@ void call_operator(const c10::OperatorHandle& op, Care care, torch::jit::Stack& 
       return op.callBoxed(&stack);
     case Care::kStrides:
       return call_view(op, stack);
-    case Care::kRandomState:
+    case Care::kImagesAlike:
+      return call_with_images_alike(op, stack);
+    case Care::kAttention:
       return call_attention(op, stack);
   }
 }

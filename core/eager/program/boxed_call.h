@@ -60,9 +60,14 @@ enum class Care : uint8_t {
   // It is a view that only some strides of its operand allow: where they allow none, the result is a copy with the values of the view. The
   // strides of what an operator returns differ from device to device, and the file was written on one of them.
   kStrides,
-  // It is an attention that may drop, whose random state LibTorch keeps in host memory, but on the device where the call is recorded; its
-  // backward reads it there likewise. Around both the state lies on the device always, so that one may be recorded and the other not.
-  kRandomState
+  // It is a group norm, whose kernels read the memory of an image and of its gradient as if both lay alike. LibTorch's autograd lays them
+  // out so before the call; in a graph what comes before may answer in other strides than those that were traced.
+  kImagesAlike,
+  // It is an attention or the backward of one, whose kernels read a row of each operand as if its numbers lay one after the other: LibTorch
+  // takes others where they do not. Where it drops, LibTorch keeps its random state in host memory, but on the device where the call is
+  // recorded; its backward reads it there likewise. Around both the state lies on the device always, so that one may be recorded and the
+  // other not.
+  kAttention
 };
 Care care_of(const c10::FunctionSchema& schema);
 // Whether the operator reads f64 as something else where it should refuse it: cuDNN's attention, as 16 bits wide.

@@ -384,7 +384,21 @@ def experts():
     case(f, "floor_divide", torch.tensor([-2**31, 2**31 - 1, -5], dtype=torch.int32), 3)
 
 
-for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward, experts):
+def group_norms():
+    f, half = "backward", torch.bfloat16
+    for x, groups in ((t(2, 6, 3, 4), 3), (t(1, 4, 5), 4), (t(3, 4), 1), (cl(2, 4, 3, 3), 2)):
+        sizes = [x.shape[0], x.shape[1], x[0, 0].numel()]
+        w, b, g = pos(x.shape[1]), t(x.shape[1]), torch.empty_like(x).copy_(t(*x.shape))
+        _, mean, rstd = torch.native_group_norm(x, w, b, *sizes, groups, 1e-5)
+        case(f, "native_group_norm", x, w, b, *sizes, groups, 1e-5, strides=False); case(f, "native_group_norm", x, None, None, *sizes, groups, 1e-5, strides=False)
+        case(f, "native_group_norm_backward", g, x, mean, rstd, w, *sizes, groups, [True, True, True], strides=False)
+    x, w, b = t(2, 4, 3, dtype=half), pos(4), t(4)
+    case(f, "native_group_norm", x, w, b, 2, 4, 3, 2, 1e-3)
+    _, mean, rstd = torch.native_group_norm(x, w, b, 2, 4, 3, 2, 1e-3)
+    case(f, "native_group_norm_backward", t(2, 4, 3, dtype=half), x, mean, rstd, w, 2, 4, 3, 2, [True, True, True])
+
+
+for write in (pointwise, reductions, views, indexing, factories, contractions, layers, backward, experts, group_norms):
     write()
 for family, rows in CASES.items():
     with open(os.path.join(HERE, family + ".json"), "w") as out:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A half of a training step in 64-bit floats: what its gradients are measured against, and how far roundings move them."""
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+
+def laid_out(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of operators whose kernels read memory as if it lay as in what was traced: 64-bit convolutions answer in other strides.
+    What core/eager/program/boxed_call.h says of them."""
+    name = getattr(target, "__name__", "")
+    if name.startswith("native_group_norm_backward"):
+        grad, image, mean, rstd, *rest = args
+        form = torch._prims_common.suggest_memory_format(image) if image.device.type == "cpu" else torch.contiguous_format
+        return grad.contiguous(memory_format=form), image.contiguous(memory_format=form), mean.contiguous(), rstd.contiguous(), *rest
+    if name.startswith("_scaled_dot_product_") and "_attention_math" not in name:
+        return tuple(each.contiguous() if isinstance(each, torch.Tensor) and each.dim() == 4 and each.size(-1) > 1 and each.stride(-1) != 1
+                     else each for each in args)
+    return args
+
+
+class Double(torch.fx.Interpreter):
+    """Runs a half in 64-bit floats, whatever it says: what a gradient is measured against."""
+
+    @staticmethod
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.double()
+        return torch.float64 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
+        return super().call_function(target, laid_out(target, args), kwargs)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        if n.op == "call_function" and "_cudnn_attention" in n.target.__name__:  # takes what it is given for 16 bits wide
+            return self._run_in_own_dtype(n)
+        try:
+            return super().run_node(n)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            if n.op != "call_function":
+                raise
+            return self._run_in_own_dtype(n)  # some kernels of a GPU know narrow floats alone (attention's backward)
+
+    def _run_in_own_dtype(self, n: torch.fx.Node) -> Any:
+        args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), self._in_own_dtype)
+        return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
+
+    def _in_own_dtype(self, node: torch.fx.Node) -> Any:
+        value, own = self.env[node], node.meta.get("val")
+        narrow = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.is_floating_point()
+        return value.to(own.dtype) if narrow else value
+
+
+class Rounded(Double):
+    """The same with each operator's result off by what its own dtype costs, up or down as a seed has it: how far right answers may be from
+    64 bits. What RefereeRunner::round_results is to a file (core/eager/program/referee.cc)."""
+
+    _PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "_flash", "_efficient", "_grouped_mm")
+
+    def __init__(self, gm: torch.fx.GraphModule, seed: int, tf32: bool):
+        super().__init__(gm)
+        self._seed, self._tf32, self._count = seed, tf32, 0
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        results = super().run_node(n)
+        if n.op != "call_function" or n.target is operator.getitem:
+            return results
+        operands = torch.utils._pytree.tree_leaves(torch.fx.node.map_arg((n.args, n.kwargs), lambda node: self.env[node]))
+        read = {each.untyped_storage().data_ptr() for each in operands if isinstance(each, torch.Tensor)}
+        is_product = getattr(n.target, "__name__", "").startswith(self._PRODUCTS)
+
+        def off(value: Any, own: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not isinstance(own, torch.Tensor) or value.dtype != torch.float64:
+                return value
+            if own.dtype == torch.float64 or not own.is_floating_point() or value.untyped_storage().data_ptr() in read:
+                return value
+            coarse = is_product and own.dtype == torch.float32 and self._tf32
+            error = value / 2048 if coarse else (value.to(own.dtype).double() - value) * (8 if is_product else 1)
+            self._count += 1
+            place = torch.arange(value.numel(), dtype=torch.float64, device=value.device).view(value.shape)
+            sign = (place * 12.9898 + 78.233 * self._seed + 3.7 * self._count).sin().sign()
+            return value + error.nan_to_num(0, 0, 0) * sign
+
+        own = n.meta.get("val")
+        if isinstance(results, (tuple, list)) and isinstance(own, (tuple, list)):
+            return type(results)(off(each, its) for each, its in zip(results, own))
+        return off(results, own)
