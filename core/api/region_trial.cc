@@ -2,12 +2,16 @@
 #include "core/api/region_trial.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "abi/planted.h"
 #include "core/eager/program/library_settings.h"
 #include "core/eager/rows/graph_calls.h"
 #include "core/eager/tensor_services.h"
 #include "core/ir/rows.h"
+#include "core/tune/elements.h"
+#include "core/tune/inputs.h"
+#include "core/tune/sensitivity.h"
 #include "core/tune/verify.h"
 
 namespace keirin {
@@ -93,27 +97,77 @@ Status cut_to_written(Deciding& d, const Graph& graph, const Tensors& inputs, An
   return {};
 }
 
-// What is wrong with the answers to one graph, in words; empty if nothing is.
-Result<std::string> judge_part(Deciding& d, const Graph& graph, Answers answers, bool all_outputs) {
+Result<Tensors> in_fp64(Deciding& d, const Graph& graph, const Tensors& inputs) {
+  return evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64});
+}
+
+struct PartVerdict {
+  std::string wrong;     // in words; empty if nothing is
+  bool decisive = true;  // eager is as near to fp64 in it as its dtypes explain
+};
+
+// How far the outputs move in fp64 when all that the graph is given is off by its rounding, and sums round as well. Where terms cancel (the
+// gradient of a bias in front of a norm, of a key's bias in front of a softmax: the true one is nothing) that is far beside the output and
+// little beside the terms. What moves further than roundings of the terms do makes much of little, and explains nothing: 0.
+Result<std::vector<Movement>> movements_of_part(Deciding& d, const Graph& graph, const Tensors& border, const Tensors& referee, double bound) {
+  double terms = 0;
+  const auto look = [&](const TensorRef& tensor) -> Status {
+    if (!tensor || !is_float(tensor->dtype())) return {};
+    KRN_TRY_LET(const double largest, largest_magnitude(tensor, d.services));
+    terms = std::max(terms, largest);
+    return {};
+  };
+  for (const Tensors* list : {&border, &referee})
+    for (const TensorRef& tensor : *list) KRN_TRY(look(tensor));
+  Tensors kept = referee;  // what is written is cut to where it was
+  for (size_t k = 0; k < graph.outputs.size(); ++k)
+    if (graph.outputs[k].updates != kNone) kept[k] = nullptr;
+  KRN_TRY_LET(std::vector<Movement> moved, movements(kept, d.services, [&](uint32_t seed) -> Result<Tensors> {
+                Tensors off;
+                for (size_t i = 0; i < border.size(); ++i) {
+                  KRN_TRY_LET(off.emplace_back(), off_by_roundings(border[i], d.services, seed * border.size() + i));
+                }
+                return in_fp64(d, graph, off);
+              }));
+  const double sums = roundings_of_sums(graph);
+  for (Movement& each : moved) each.largest = each.largest * sums <= bound * terms ? each.largest * sums : 0;
+  return moved;
+}
+
+// The answers to one graph, which was given `border`.
+Result<PartVerdict> judge_part(Deciding& d, const Graph& graph, const Tensors& border, Answers answers, bool all_outputs) {
   JudgeOptions judging = judge_options(graph, d.session.options.numerics, d.session.options.error_budget);
   judging.must_vary = 0;
-  Answers compared;
+  const Nearness nearness{eager_bound(graph, allows_tf32(d.session.device)), false};
+  std::optional<std::vector<Movement>> moved;
+  const auto is_explained = [&](size_t k, const TensorRef& numbers) -> Result<bool> {
+    if (!moved) {
+      KRN_TRY_LET(moved, movements_of_part(d, graph, border, answers.referee, nearness.bound));
+    }
+    KRN_TRY_LET(const std::string why, unexplained({&answers.referee[k], 1}, {&numbers, 1}, {&(*moved)[k], 1}, d.services));
+    return why.empty();
+  };
+  PartVerdict verdict;
   for (size_t k = 0; k < graph.outputs.size(); ++k) {
     if (!all_outputs && !is_float(graph.type(graph.outputs[k].value).dtype)) continue;
     if (!answers.eager[k]) continue;
+    KRN_TRY_LET(const std::string far, find_difference({&answers.referee[k], 1}, {&answers.eager[k], 1}, d.services, nearness));
+    if (!far.empty() && verdict.decisive) {
+      KRN_TRY_LET(verdict.decisive, is_explained(k, answers.eager[k]));
+    }
+    if (!verdict.wrong.empty()) continue;
     // Strides inside a plan are its own affair; what a caller sees of them is judged with the whole.
-    KRN_TRY_LET(TensorRef ours, laid_out_as(*answers.eager[k], answers.ours[k], d.services));
-    compared.eager.push_back(std::move(answers.eager[k]));
-    compared.referee.push_back(std::move(answers.referee[k]));
-    compared.ours.push_back(std::move(ours));
-    judging.names.push_back("its output " + std::to_string(k));
+    KRN_TRY_LET(const TensorRef ours, laid_out_as(*answers.eager[k], answers.ours[k], d.services));
+    judging.names = {"its output " + std::to_string(k)};
+    KRN_TRY_LET(const Judgement judgement, judge({&answers.referee[k], 1}, {&answers.eager[k], 1}, {&ours, 1}, d.services, judging));
+    if (judgement.right || KRN_PLANTED(region_unjudged)) continue;
+    bool explained = false;
+    if (only_numbers_differ(judgement, judging)) {
+      KRN_TRY_LET(explained, is_explained(k, ours));
+    }
+    if (!explained) verdict.wrong = judgement.reason;
   }
-  KRN_TRY_LET(const Judgement judgement, judge(compared.referee, compared.eager, compared.ours, d.services, judging));
-  return judgement.right || KRN_PLANTED(region_unjudged) ? std::string() : judgement.reason;
-}
-
-Result<Tensors> in_fp64(Deciding& d, const Graph& graph, const Tensors& inputs) {
-  return evaluate(graph, d.prepared->captured.calls, inputs, d.prepared->constants, {d.session.device, DType::k_f64});
+  return verdict;
 }
 
 std::string name_of(const Graph& graph, OpId id) {
@@ -178,7 +232,8 @@ class Search {
     if (!ours.ok()) return std::string(ours.status().message().what);
     answers.ours = std::move(*ours);
     KRN_TRY(cut_to_written(d_, part.graph, inputs, &answers));
-    return judge_part(d_, part.graph, std::move(answers), true);
+    KRN_TRY_LET(PartVerdict verdict, judge_part(d_, part.graph, inputs, std::move(answers), true));
+    return std::move(verdict.wrong);
   }
 
   // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
@@ -267,10 +322,9 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
       } else {
         answers.ours = std::move(*ours);
         KRN_TRY(cut_to_written(d, part, border, &answers));
-        const Nearness nearness{eager_bound(part, allows_tf32(d.session.device)), false};
-        KRN_TRY_LET(const std::string far, find_difference(answers.referee, answers.eager, d.services, nearness));
-        verdict.decisive = far.empty();
-        KRN_TRY_LET(verdict.wrong, judge_part(d, part, std::move(answers), all_outputs));
+        KRN_TRY_LET(PartVerdict own, judge_part(d, part, border, std::move(answers), all_outputs));
+        verdict.wrong = std::move(own.wrong);
+        verdict.decisive = own.decisive;
       }
       if (!verdict.wrong.empty()) verdict.inputs = border;
       verdicts.push_back(std::move(verdict));

@@ -154,6 +154,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
     return why.ok() ? *why : why.status().message().what;
   };
   if (Status far = verify_eager(d, referee_written, eager_written, judging.names); !far.ok()) {
+    if (set > 0 && !d.session.inputs_belong_together) return far;
     if (const std::string why = why_unexplained(eager.numbers); !why.empty())
       return Status(far.code(), far.message().what + "; " + why);
     if (!std::exchange(d.sensitive, true))

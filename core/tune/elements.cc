@@ -205,6 +205,15 @@ Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices&
   return values;
 }
 
+Result<double> largest_magnitude(const TensorRef& tensor, TensorServices& services) {
+  if (const auto errors = errors_there(tensor, tensor, services)) return errors->scale;
+  KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
+  double largest = 0;
+  for (const double value : values)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
 std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& other, TensorServices& services) {
   return errors_there(reference, reference, other, services);
 }

@@ -57,6 +57,8 @@ std::string number_text(double x);  // three digits, for sentences
 
 // All of them in row-major order, from whatever device.
 Result<std::vector<double>> read_values(const TensorRef& tensor, TensorServices& services);
+// The largest magnitude among those that are finite; 0 where none is.
+Result<double> largest_magnitude(const TensorRef& tensor, TensorServices& services);
 
 // fn(index, address) for the elements [begin, end) in row-major order. The tensor lies in host memory.
 template <class Fn>

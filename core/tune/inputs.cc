@@ -348,20 +348,36 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
   return tensors;
 }
 
-Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
-  const DType dtype = tensor->dtype();
-  if (!is_float(dtype)) return services.clone(tensor);
+namespace {
+
+// fn(value, a number in [0, 1) that is the element's own) of each element, in `dtype` and in the strides of `tensor`.
+template <class Fn>
+Result<TensorRef> varied(const TensorRef& tensor, DType dtype, TensorServices& services, uint64_t seed, Fn fn) {
   KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
   TensorSpec spec = spec_of(*tensor);
+  spec.dtype = dtype;
   spec.device = {};
   KRN_TRY_LET(const TensorRef copy, services.allocate(spec));
   each_element_parallel(*copy, services, [&](int64_t i, void* at) {
     uint64_t bits = (seed + 1) * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(i) * 0xbf58476d1ce4e5b9;  // splitmix64
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
     bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
-    store_element(dtype, at, values[static_cast<size_t>(i)] * (1 - 0x1p-5 * static_cast<double>(bits >> 33) * 0x1p-31));
+    store_element(dtype, at, fn(values[static_cast<size_t>(i)], static_cast<double>(bits >> 33) * 0x1p-31));
   });
   return services.to_device(copy, tensor->device());
+}
+
+}  // namespace
+
+Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
+  if (!is_float(tensor->dtype())) return services.clone(tensor);
+  return varied(tensor, tensor->dtype(), services, seed, [](double value, double share) { return value * (1 - 0x1p-5 * share); });
+}
+
+Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
+  if (!is_float(tensor->dtype())) return tensor;
+  const double half = ulp_at(tensor->dtype(), 1) / 2;
+  return varied(tensor, DType::k_f64, services, seed, [half](double value, double share) { return value * (share < 0.5 ? 1 - half : 1 + half); });
 }
 
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services) {

@@ -58,6 +58,9 @@ Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorSer
 // A copy of `tensor` on its device and in its strides, each float of it smaller by up to 1/32 at random: values that hang together (a
 // softmax's result, the sum that it was divided by) still do so by and large. Zeros, integers and bools are what they were.
 Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed);
+// In fp64, each float of it off by half a unit of its last place, up or down at random: what it may have been before it was rounded. Others
+// as they are, the tensor itself.
+Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed);
 
 // A copy of `tensor`, which lies in host memory, whose last element is the first row that is not there. Null where the tensor may
 // not be tried so or has no elements, and where its dtype cannot hold that number.

@@ -9,20 +9,6 @@ import torch
 import torch.fx
 
 
-def laid_out(target: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The operands of operators whose kernels read memory as if it lay as in what was traced: 64-bit convolutions answer in other strides.
-    What core/eager/program/boxed_call.h says of them."""
-    name = getattr(target, "__name__", "")
-    if name.startswith("native_group_norm_backward"):
-        grad, image, mean, rstd, *rest = args
-        form = torch._prims_common.suggest_memory_format(image) if image.device.type == "cpu" else torch.contiguous_format
-        return grad.contiguous(memory_format=form), image.contiguous(memory_format=form), mean.contiguous(), rstd.contiguous(), *rest
-    if name.startswith("_scaled_dot_product_") and "_attention_math" not in name:
-        return tuple(each.contiguous() if isinstance(each, torch.Tensor) and each.dim() == 4 and each.size(-1) > 1 and each.stride(-1) != 1
-                     else each for each in args)
-    return args
-
-
 class Double(torch.fx.Interpreter):
     """Runs a half in 64-bit floats, whatever it says: what a gradient is measured against."""
 
@@ -34,7 +20,7 @@ class Double(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
-        return super().call_function(target, laid_out(target, args), kwargs)
+        return super().call_function(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op == "call_function" and "_cudnn_attention" in n.target.__name__:  # takes what it is given for 16 bits wide

@@ -65,11 +65,11 @@ def _is_plain(bag: torch.fx.Node) -> bool:
             and isinstance(bag.args[1].meta["val"].shape[0], int) and isinstance(bag.args[2].meta["val"].shape[0], int))
 
 
-_STATE = ("philox_seed", "philox_offset")
-_GENERATOR_RESULTS = (*_STATE, "rng_state", "unused")  # of the schemas of attention
+STATE = ("philox_seed", "philox_offset")
+_GENERATOR_RESULTS = (*STATE, "rng_state", "unused")  # of the schemas of attention
 
 
-def _states_move(node: torch.fx.Node) -> bool:
+def states_move(node: torch.fx.Node) -> bool:
     """Whether the state of what this attention drops lies in host memory, or on the GPU where the call is recorded."""
     if not dropped_by(node) or "efficient" not in node.target.name() or torch.version.hip:
         return False
@@ -78,9 +78,9 @@ def _states_move(node: torch.fx.Node) -> bool:
 
 def rewrite_attention(joint: torch.fx.GraphModule) -> None:
     for node in list(joint.graph.nodes):
-        if _states_move(node):
+        if states_move(node):
             device, names = node.args[0].meta["val"].device, [each.name for each in node.target._schema.returns]
-            node.meta["val"] = tuple(each.to(device) if name in _STATE else each for name, each in zip(names, node.meta["val"]))
+            node.meta["val"] = tuple(each.to(device) if name in STATE else each for name, each in zip(names, node.meta["val"]))
             for item in node.users:
                 item.meta["val"] = node.meta["val"][item.args[1]]
         if dropped_by(node) != 0:
@@ -105,31 +105,6 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     other = torch.fx.GraphModule(gm, graph)
     other.meta = dict(gm.meta)
     return other
-
-
-def _with_state_on_device(target: Any) -> Any:
-    operands = [each.name in _STATE for each in target._schema.arguments]
-    results = [each.name in _STATE for each in target._schema.returns]
-
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        if not torch.cuda.is_current_stream_capturing():
-            args = tuple(each.cpu() if moves else each for each, moves in zip(args, operands))
-        answers = target(*args, **kwargs)
-        return tuple(each.to(args[0].device) if moves else each for each, moves in zip(answers, results))
-    call.__name__ = target.__name__
-    return call
-
-
-def with_states_on_device(half: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """What Python runs of a graph: the same, or a copy that keeps the state of its attention where the runtime does."""
-    if not any(map(_states_move, half.graph.nodes)):
-        return half
-    plain = copied(half)
-    for node in plain.graph.nodes:
-        if _states_move(node):
-            node.target = _with_state_on_device(node.target)
-    plain.recompile()
-    return plain
 
 
 def _devices(node: torch.fx.Node) -> set[torch.device]:

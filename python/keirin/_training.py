@@ -30,7 +30,8 @@ from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
 from keirin._library import device_word, native, words_of
-from keirin._rewrites import copied, rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools, with_states_on_device
+from keirin._plain import plain_of
+from keirin._rewrites import copied, rewrite_attention, rewrite_bags, rewrite_devices, rewrite_pools
 
 log = logging.getLogger("keirin")
 
@@ -64,7 +65,7 @@ class Half:
         # As the other half knows them.
         self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]
         self.draws = _draws.take_out(gm)
-        self.plain = with_states_on_device(gm)
+        self.plain = plain_of(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = self.plain.forward
         self.handle: Any = None

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Python runs of a half of a training step: the traced operators, by whatever strides they meet.
+
+A trace knows its tensors' strides by LibTorch's own account of them, which kernels do not always keep to (a batch norm's), and in 64-bit
+floats other kernels answer. What reads memory by the strides that were traced is given them, or a copy: as the runtime does it
+(core/eager/program/boxed_call.h), which also keeps the random state of an attention on the GPU.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+import torch.fx
+
+from keirin._rewrites import STATE, copied, states_move
+
+aten = torch.ops.aten
+
+
+def _in_rows(value: Any) -> Any:
+    lies_otherwise = isinstance(value, torch.Tensor) and value.dim() == 4 and value.size(-1) > 1 and value.stride(-1) != 1
+    return value.contiguous() if lies_otherwise else value
+
+
+def _attention(target: Any, state_moves: bool) -> Callable[..., Any]:
+    operands = [each.name in STATE for each in target._schema.arguments]
+    results = [each.name in STATE for each in target._schema.returns]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_in_rows, args))
+        if not state_moves:
+            return target(*args, **kwargs)
+        if not torch.cuda.is_current_stream_capturing():
+            args = tuple(each.cpu() if moves else each for each, moves in zip(args, operands))
+        answers = target(*args, **kwargs)
+        return tuple(each.to(args[0].device) if moves else each for each, moves in zip(answers, results))
+    return call
+
+
+def _group_norm_backward(target: Any) -> Callable[..., Any]:
+    """Its kernels read gradient and image as if both lay alike."""
+    def call(grad: torch.Tensor, image: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any) -> Any:
+        form = torch._prims_common.suggest_memory_format(image) if image.device.type == "cpu" else torch.contiguous_format
+        return target(grad.contiguous(memory_format=form), image.contiguous(memory_format=form), mean.contiguous(), rstd.contiguous(), *rest)
+    return call
+
+
+def plain_of(half: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    plain = copied(half)
+    for node in plain.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        target, name = node.target, node.target.__name__
+        if target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default
+            continue
+        if name.startswith("_scaled_dot_product_") and "_attention_math" not in name:
+            node.target = _attention(target, states_move(node))
+        elif target is aten.native_group_norm_backward.default:
+            node.target = _group_norm_backward(target)
+        if node.target is not target:
+            node.target.__name__ = name
+    plain.recompile()
+    return plain
