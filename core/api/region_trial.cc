@@ -109,7 +109,8 @@ struct PartVerdict {
 // How far the outputs move in fp64 when all that the graph is given is off by its rounding, and sums round as well. Where terms cancel (the
 // gradient of a bias in front of a norm, of a key's bias in front of a softmax: the true one is nothing) that is far beside the output and
 // little beside the terms. What moves further than roundings of the terms do makes much of little, and explains nothing: 0.
-Result<std::vector<Movement>> movements_of_part(Deciding& d, const Graph& graph, const Tensors& border, const Tensors& referee, double bound) {
+Result<std::vector<Movement>> movements_of_part(Deciding& d, const Graph& graph, const Tensors& border, const Tensors& referee,
+                                                double bound) {
   double terms = 0;
   const auto look = [&](const TensorRef& tensor) -> Status {
     if (!tensor || !is_float(tensor->dtype())) return {};

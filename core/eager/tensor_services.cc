@@ -474,13 +474,15 @@ Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const s
       changed |= t.scalar_type() == old.scalar_type() ? bits_of(t).ne(bits_of(old)) : t.ne(old.to(t.scalar_type()));
     }
     if (places) *places = {};
-    if (!comparable) {
+    const bool most = comparable && old.numel() > 0 && 2 * changed.sum().item<int64_t>() >= old.numel();
+    if (!comparable || most) {
       out = tensors;
+      if (places && most) *places = {true, before, nullptr, nullptr};
       return;
     }
     const at::Tensor indices = changed.flatten().nonzero().squeeze(1);
     for (const TensorRef& tensor : tensors) out.push_back(from_at(to_at(tensor).reshape({-1}).index({indices})));
-    if (places) *places = {before, from_at(changed), from_at(indices)};
+    if (places) *places = {false, before, from_at(changed), from_at(indices)};
   }));
   return out;
 }
@@ -492,9 +494,13 @@ Result<std::vector<TensorRef>> elements_within(std::span<const ChangedPlaces> pl
     std::vector<at::Tensor> elsewhere;  // a bool for each of `asked`
     std::vector<size_t> asked;
     for (size_t k = 0; k < tensors.size(); ++k) {
-      if (!places[k].mask) continue;
+      if (!places[k].mask && !places[k].most) continue;
       const at::Tensor old = to_at(places[k].before), t = to_at(tensors[k]);
       if (t.scalar_type() != old.scalar_type() || t.sizes() != old.sizes()) continue;
+      if (places[k].most) {
+        out[k] = tensors[k];
+        continue;
+      }
       const at::Tensor flag = bits_of(t).ne(bits_of(old)).gt_(to_at(places[k].mask)).any();
       elsewhere.push_back(elsewhere.empty() ? flag : flag.to(elsewhere[0].device()));
       out[k] = from_at(t.reshape({-1}).index({to_at(places[k].indices)}));

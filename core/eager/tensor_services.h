@@ -35,11 +35,13 @@ Result<bool> same_bits(const TensorRef& a, const TensorRef& b);
 
 // Where calls wrote in a large buffer, so that it is compared by what they wrote. Null `mask`: not known.
 struct ChangedPlaces {
+  bool most = false;        // half of it at least: it is compared as a whole
   TensorRef before;         // what the buffer held
   TensorRef mask, indices;  // bools of its sizes; the same as numbers of elements, row-major
 };
 // Of tensors of the sizes of `before`: the elements at places where one of them differs from it, in bits or, in another dtype, in value;
-// the same places of each, as one axis. The tensors themselves where their sizes are others. `places`: if asked for.
+// the same places of each, as one axis. The tensors themselves where that is half of all at least, and where their sizes are others.
+// `places`: if asked for.
 Result<std::vector<TensorRef>> changed_elements(const TensorRef& before, const std::vector<TensorRef>& tensors,
                                                 ChangedPlaces* places = nullptr);
 // Of each tensor the elements at its places. Null where they are not known, where it is of another dtype or of other sizes than `before`,

@@ -377,7 +377,8 @@ Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uin
 Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
   if (!is_float(tensor->dtype())) return tensor;
   const double half = ulp_at(tensor->dtype(), 1) / 2;
-  return varied(tensor, DType::k_f64, services, seed, [half](double value, double share) { return value * (share < 0.5 ? 1 - half : 1 + half); });
+  return varied(tensor, DType::k_f64, services, seed,
+                [half](double value, double share) { return value * (share < 0.5 ? 1 - half : 1 + half); });
 }
 
 Result<TensorRef> with_refused_index(const TensorRef& tensor, const InputHint& hint, TensorServices& services) {

@@ -41,7 +41,8 @@ def _group_norm_backward(target: Any) -> Callable[..., Any]:
     """Its kernels read gradient and image as if both lay alike."""
     def call(grad: torch.Tensor, image: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *rest: Any) -> Any:
         form = torch._prims_common.suggest_memory_format(image) if image.device.type == "cpu" else torch.contiguous_format
-        return target(grad.contiguous(memory_format=form), image.contiguous(memory_format=form), mean.contiguous(), rstd.contiguous(), *rest)
+        grad, image = (each.contiguous(memory_format=form) for each in (grad, image))
+        return target(grad, image, mean.contiguous(), rstd.contiguous(), *rest)
     return call
 
 

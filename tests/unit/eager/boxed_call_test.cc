@@ -29,7 +29,8 @@ TEST(BoxedCall, AGroupNormReadsImagesAsTheyLie) {
   at::manual_seed(1);
   const auto options = at::TensorOptions(at::kDouble);
   const int64_t n = 2, c = 6, h = 4, w = 5, groups = 3;
-  const at::Tensor x = at::randn({n, c, h, w}, options), grad = at::randn_like(x), weight = at::randn({c}, options), bias = at::randn({c}, options);
+  const at::Tensor x = at::randn({n, c, h, w}, options), grad = at::randn_like(x);
+  const at::Tensor weight = at::randn({c}, options), bias = at::randn({c}, options);
   const auto norm = [&](const at::Tensor& image, bool with_care = true) {
     return called("aten::native_group_norm", {image, weight, bias, n, c, h * w, groups, 1e-5}, with_care);
   };

@@ -286,6 +286,29 @@ TEST(SymbolOps, PowersOfWholeNumbersAreWhole) {
   EXPECT_DOUBLE_EQ(of(2.0, 0.5).toDouble(), std::sqrt(2.0));
 }
 
+// A buffer that a call wrote is compared where it wrote; one that it wrote nearly all of, as a whole.
+TEST(Services, WhatAWriteChangedIsFound) {
+  for (const int64_t written : {int64_t{3}, int64_t{60}}) {
+    const bool most = written > 50;
+    const at::Tensor before = at::randn({10, 10}), eager = before.clone(), same = before.clone(), other = before.clone();
+    eager.view({-1}).slice(0, 0, written).add_(1);
+    other.view({-1}).slice(0, 0, written).add_(2);
+    ChangedPlaces places;
+    const auto changed = changed_elements(from_at(before), {from_at(eager.to(at::kDouble)), from_at(eager)}, &places);
+    ASSERT_TRUE(changed.ok()) << changed.status().text();
+    for (const TensorRef& each : *changed) EXPECT_EQ(to_at(each).numel(), most ? 100 : written);
+    const at::Tensor elsewhere = other.clone();
+    elsewhere.view({-1})[99] = 7;
+    const std::vector<ChangedPlaces> list(3, places);
+    const auto within = elements_within(list, std::vector{from_at(other), from_at(elsewhere), from_at(same)});
+    ASSERT_TRUE(within.ok()) << within.status().text();
+    ASSERT_TRUE((*within)[0] && (*within)[2]);
+    EXPECT_TRUE(at::equal(to_at((*within)[0]), most ? other : other.view({-1}).slice(0, 0, written)));
+    EXPECT_TRUE(at::equal(to_at((*within)[2]), most ? same : same.view({-1}).slice(0, 0, written))) << "not written, and seen so";
+    EXPECT_EQ((*within)[1] != nullptr, most) << "written where nobody else wrote";
+  }
+}
+
 TEST(Services, ATensorWithoutAStorageHasNoBytes) { EXPECT_EQ(from_at(at::eye(3).to_sparse())->storage_bytes(), 0); }
 
 // An operator that warns is run a hundred times by a decision, and by every call that eager answers.
