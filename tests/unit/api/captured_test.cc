@@ -69,7 +69,12 @@ struct NetImpl : torch::nn::Module {
   torch::nn::LayerNorm layer{nullptr};
 };
 
-TEST(Captured, AModuleIsCompiledUnmodified) {
+class Captured : public testing::Test {
+ protected:
+  void SetUp() override { torch::manual_seed(6); }  // LibTorch's own seed is another one in every process
+};
+
+TEST_F(Captured, AModuleIsCompiledUnmodified) {
   torch::manual_seed(1);
   auto net = std::make_shared<NetImpl>();
   net->eval();
@@ -87,7 +92,7 @@ TEST(Captured, AModuleIsCompiledUnmodified) {
   EXPECT_TRUE(at::equal(model({smaller})[0], net->forward(smaller)));
 }
 
-TEST(Captured, AnOutputThatNeverVariesProvesNothingAndIsNotCalledWrong) {
+TEST_F(Captured, AnOutputThatNeverVariesProvesNothingAndIsNotCalledWrong) {
   const at::Tensor x = at::randn({8, 16});
   CapturedModel model = of([](const Tensors& in) { return Tensors{at::gelu(in[0]) * 0 + 3}; });
   model.compile({x});
@@ -101,7 +106,7 @@ TEST(Captured, AnOutputThatNeverVariesProvesNothingAndIsNotCalledWrong) {
 }
 
 // As many heads are initialised: what comes before it is seen with other weights.
-TEST(Captured, AHeadOfZerosIsCompiled) {
+TEST_F(Captured, AHeadOfZerosIsCompiled) {
   torch::manual_seed(1);
   auto net = std::make_shared<NetImpl>();
   net->eval();
@@ -119,7 +124,7 @@ TEST(Captured, AHeadOfZerosIsCompiled) {
   EXPECT_TRUE(near(model({x})[0], head(net->forward(x)))) << model.explain();
 }
 
-TEST(Captured, WhatDependsOnNoInputNeedNotVary) {
+TEST_F(Captured, WhatDependsOnNoInputNeedNotVary) {
   const at::Tensor x = at::randn({8, 16});
   CapturedModel model = of([](const Tensors& in) { return Tensors{at::gelu(in[0]) * 2 + 1, at::ones({8, 16}) * 3}; });
   model.compile({x});
@@ -128,7 +133,7 @@ TEST(Captured, WhatDependsOnNoInputNeedNotVary) {
   EXPECT_TRUE(near(model({x})[0], at::gelu(x) * 2 + 1));
 }
 
-TEST(Captured, WhatIsPickedOutOfEqualElementsNeedNotVary) {
+TEST_F(Captured, WhatIsPickedOutOfEqualElementsNeedNotVary) {
   const at::Tensor x = at::randn({8, 16}), order = at::randn({8, 16}).argsort(int64_t{1});
   const auto model_of = [](double step) {
     return of([step](const Tensors& in) {
@@ -147,7 +152,7 @@ TEST(Captured, WhatIsPickedOutOfEqualElementsNeedNotVary) {
 }
 
 // A mask that no call's first inputs set: other ones do.
-TEST(Captured, AnOutputThatVariesForOtherInputsIsShown) {
+TEST_F(Captured, AnOutputThatVariesForOtherInputsIsShown) {
   const at::Tensor x = at::zeros({8, 16}), y = at::randn({8, 16});
   CapturedModel model = of([](const Tensors& in) { return Tensors{at::gelu(in[1]) * 2 + 1, in[0] > 0.5}; });
   model.compile({x, y});
@@ -155,7 +160,7 @@ TEST(Captured, AnOutputThatVariesForOtherInputsIsShown) {
   EXPECT_TRUE(at::equal(model({x + 1, y})[1], at::ones({8, 16}, at::kBool)));
 }
 
-TEST(Captured, TheFunctionAnswersOnceAWeightIsAnother) {
+TEST_F(Captured, TheFunctionAnswersOnceAWeightIsAnother) {
   auto net = std::make_shared<NetImpl>();
   net->eval();
   const at::Tensor x = at::randn({2, 3, 8, 8});
@@ -174,7 +179,7 @@ TEST(Captured, TheFunctionAnswersOnceAWeightIsAnother) {
   EXPECT_TRUE(at::equal(model({x})[0], net->forward(x)));
 }
 
-TEST(Captured, GradientsAreTheFunctions) {
+TEST_F(Captured, GradientsAreTheFunctions) {
   auto net = std::make_shared<NetImpl>();
   net->eval();
   const at::Tensor x = at::randn({2, 3, 8, 8});
@@ -188,7 +193,7 @@ TEST(Captured, GradientsAreTheFunctions) {
   EXPECT_NE(model.explain().find("NoGradGuard"), std::string::npos) << model.explain();
 }
 
-TEST(Captured, TrainingAndEvaluationAreDifferentCalls) {
+TEST_F(Captured, TrainingAndEvaluationAreDifferentCalls) {
   auto net = std::make_shared<NetImpl>();
   net->drop->options.p(0);  // what it draws is another test's
   const at::Tensor x = at::randn({4, 3, 8, 8});
@@ -214,7 +219,7 @@ TEST(Captured, TrainingAndEvaluationAreDifferentCalls) {
   EXPECT_TRUE(near(net->norm->running_var, twin->norm->running_var));
 }
 
-TEST(Captured, ALambdaMayHoldTensorsAndMakeThem) {
+TEST_F(Captured, ALambdaMayHoldTensorsAndMakeThem) {
   const at::Tensor held = at::randn({8});
   const auto function = [held](const Tensors& in) -> Tensors {
     at::Tensor h = in[0] * held + torch::tensor({1.f, 2.f, 3.f, 4.f, 5.f, 6.f, 7.f, 8.f});  // filled outside of operators
@@ -244,7 +249,7 @@ TEST(Captured, ALambdaMayHoldTensorsAndMakeThem) {
   EXPECT_NE(first.data_ptr(), second.data_ptr());
 }
 
-TEST(Captured, InputsThatAreWritten) {
+TEST_F(Captured, InputsThatAreWritten) {
   const auto function = [](const Tensors& in) -> Tensors {
     in[0].slice(1, 2, 5).add_(in[1].slice(1, 0, 3));
     return {in[0].relu() + 1};
@@ -262,7 +267,7 @@ TEST(Captured, InputsThatAreWritten) {
   EXPECT_GT(a._version(), version) << "autograd and other plans see that it was written";
 }
 
-TEST(Captured, RandomNumbersAreTheFunctions) {
+TEST_F(Captured, RandomNumbersAreTheFunctions) {
   const auto function = [](const Tensors& in) -> Tensors {
     return {in[0] + torch::rand_like(in[0]) * 2, torch::dropout(in[0], 0.5, true)};
   };
@@ -280,7 +285,7 @@ TEST(Captured, RandomNumbersAreTheFunctions) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(near(got[i], want[i])) << i;
 }
 
-TEST(Captured, WhatHangsOnValuesIsRefusedByName) {
+TEST_F(Captured, WhatHangsOnValuesIsRefusedByName) {
   const struct {
     const char* word;
     CapturedModel::Function function;
@@ -311,7 +316,7 @@ TEST(Captured, WhatHangsOnValuesIsRefusedByName) {
   EXPECT_TRUE(at::equal(model({x})[0], function({x})[0])) << "the function answers";
 }
 
-TEST(Captured, AnErrorIsTheFunctionsOwn) {
+TEST_F(Captured, AnErrorIsTheFunctionsOwn) {
   const at::Tensor weight = at::randn({5, 5});
   const at::Tensor kept = weight.clone();
   CapturedModel model = of([weight](const Tensors& in) -> Tensors {
@@ -324,7 +329,7 @@ TEST(Captured, AnErrorIsTheFunctionsOwn) {
   EXPECT_THROW(model.compile({at::Tensor()}), Error);
 }
 
-TEST(Captured, ModulesOfManyOutputsAndInputs) {
+TEST_F(Captured, ModulesOfManyOutputsAndInputs) {
   torch::manual_seed(2);
   torch::nn::LSTM lstm(torch::nn::LSTMOptions(8, 16).num_layers(2).batch_first(true));
   lstm->eval();
@@ -357,7 +362,7 @@ TEST(Captured, ModulesOfManyOutputsAndInputs) {
   EXPECT_TRUE(near(encoder({other})[0], layer->forward(other)));
 }
 
-TEST(Captured, ATensorGivenTwiceIsTwoInputs) {
+TEST_F(Captured, ATensorGivenTwiceIsTwoInputs) {
   const auto function = [](const Tensors& in) -> Tensors { return {in[0] * 2 - in[1].relu()}; };
   const at::Tensor x = at::randn({32, 32}), y = at::randn({32, 32});
   CapturedModel model = of(function);
@@ -367,7 +372,7 @@ TEST(Captured, ATensorGivenTwiceIsTwoInputs) {
   EXPECT_TRUE(near(model({x, y})[0], function({x, y})[0]));
 }
 
-TEST(Captured, OneThatTakesFewValuesIsComparedOnThose) {
+TEST_F(Captured, OneThatTakesFewValuesIsComparedOnThose) {
   const auto function = [](const Tensors& in) -> Tensors { return {at::linalg_cholesky(in[0]).relu() + 1}; };
   const at::Tensor root = at::randn({8, 8}), x = root.matmul(root.t()) + at::eye(8);
   CapturedModel model = of(function);
@@ -376,7 +381,7 @@ TEST(Captured, OneThatTakesFewValuesIsComparedOnThose) {
   EXPECT_TRUE(near(model({x})[0], function({x})[0]));
 }
 
-TEST(Captured, SeveralThreadsMayCallAndOneRecord) {
+TEST_F(Captured, SeveralThreadsMayCallAndOneRecord) {
   auto net = std::make_shared<NetImpl>();
   net->eval();
   const at::Tensor x = at::randn({2, 3, 8, 8});
@@ -442,7 +447,7 @@ TEST(Script, RunsByRecording) {
 }
 
 // The door of the header itself, as a user opens it.
-TEST(Captured, ByTheHeader) {
+TEST_F(Captured, ByTheHeader) {
   const test::TempFolder folder;
   LoadOptions options;
   options.cache_dir = folder.path() + "/cache";
