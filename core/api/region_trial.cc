@@ -163,7 +163,7 @@ Result<PartVerdict> judge_part(Deciding& d, const Graph& graph, const Tensors& b
     KRN_TRY_LET(const Judgement judgement, judge({&answers.referee[k], 1}, {&answers.eager[k], 1}, {&ours, 1}, d.services, judging));
     if (judgement.right || KRN_PLANTED(region_unjudged)) continue;
     bool explained = false;
-    if (only_numbers_differ(judgement, judging)) {
+    if (!far.empty() && only_numbers_differ(judgement, judging)) {  // where eager is near, nobody else need be far
       KRN_TRY_LET(explained, is_explained(k, ours));
     }
     if (!explained) verdict.wrong = judgement.reason;
