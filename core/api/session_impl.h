@@ -65,7 +65,7 @@ struct Session::Impl {
   std::unique_ptr<EagerProgram> eager;
   size_t must_vary = SIZE_MAX;        // JudgeOptions::must_vary, of a segment or a half of a training step: less than its outputs
   bool memory_in_place = false;       // Session::keep_memory_in_place
-  bool inputs_belong_together = false;  // under compile_mutex: checks use values near the callers: told, or drawn ones show nothing
+  bool inputs_belong_together = false;  // under compile_mutex: checks use values near the caller's: told, or drawn ones fail
   std::vector<size_t> written_elsewhere;  // weights that other segments may write: state, also where this one only reads
   pt2::Segments segments;             // of the program; of a segment's own session: none
   std::optional<OpenedBundle> bundle;  // that the file is

@@ -102,7 +102,7 @@ void each_element_parallel(const Tensor& tensor, TensorServices& services, Fn&& 
 
 // TensorServices::errors of large tensors on a device, with `ulps` units of the last place of `dtype` granted; nothing where the elements
 // are few, in host memory, or not finite where they should be: then they are looked at one by one.
-// Of two tensors there is no first one: what is not finite has to be so in both.
+// Of two tensors: an element that is not finite in one of them has to be the same in the other.
 std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& other, TensorServices& services);
 std::optional<ElementErrors> errors_there(const TensorRef& reference, const TensorRef& first, const TensorRef& second,
                                           TensorServices& services, DType dtype = DType::kNone, double ulps = 0);

@@ -447,9 +447,8 @@ class Race {
     return {};
   }
 
-  // A B.. ..B A: in a group B's order is mirrored, so drift cancels for each. Of long calls, which would take the time of a race for
-  // its first look, one half of that, the second one where `backwards`: there drift cancels over two blocks. False: it was disturbed, and
-  // tells nothing.
+  // A B.. ..B A: the order of a group is mirrored, so that drift cancels for each. Long calls get half of that, A B.. or, `backwards`,
+  // ..B A: drift cancels over two blocks. False: the block was disturbed and is not counted.
   Result<bool> run_block(Entry* base, std::vector<Lane>* lanes, bool long_calls, bool backwards) {
     const bool whole = !long_calls;
     double log_a = 0;

@@ -71,6 +71,10 @@ def graphs():
     return [graph for graph in _dynamo.graphs() if graph.name not in _earlier]
 
 
+def compiled(model, **options):
+    return torch.compile(model, backend="keirin", options={**NOW, **options})
+
+
 def answered():
     """Calls that the runtime answered, of all graphs that are alive."""
     return sum(graph._handle.answered for graph in graphs() if graph._handle is not None)

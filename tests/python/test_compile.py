@@ -9,11 +9,7 @@ import pytest
 import torch
 
 import keirin
-from conftest import NOW, answered, graphs, reasons
-
-
-def compiled(model, **options):
-    return torch.compile(model, backend="keirin", options={**NOW, **options})
+from conftest import NOW, answered, compiled, graphs, reasons
 
 
 def test_the_backend_is_found_without_an_import():

@@ -376,5 +376,27 @@ TEST(Inputs, ValuesNearOthers) {
   EXPECT_EQ(static_cast<const int64_t*>(rows->data())[1], -1);
 }
 
+// What a float may have been before it was rounded, in fp64.
+TEST(Inputs, ValuesOffByTheirRounding) {
+  test::HeapServices services;
+  const TensorRef x = test::tensor_of<float>(DType::k_f32, {2, 3}, {1, -2, 0, 4, 5, 3});
+  const auto* from = static_cast<const float*>(x->data());
+  int up = 0, down = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const auto off = off_by_roundings(x, services, seed);
+    ASSERT_TRUE(off.ok()) << off.status().text();
+    ASSERT_EQ((*off)->dtype(), DType::k_f64);
+    const auto* at = static_cast<const double*>((*off)->data());
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_EQ(std::abs(at[i] - from[i]), 0x1p-24 * std::abs(from[i]));
+      up += at[i] > from[i], down += at[i] < from[i];
+    }
+  }
+  EXPECT_GT(up, 5);
+  EXPECT_GT(down, 5);
+  const TensorRef rows = test::tensor_of<int64_t>(DType::k_i64, {1}, {7});
+  EXPECT_EQ(*off_by_roundings(rows, services, 1), rows);
+}
+
 }  // namespace
 }  // namespace keirin

@@ -511,7 +511,7 @@ TEST_F(ThereTest, DifferencesAreFoundThereAsHere) {
   for (const double special : {std::nan(""), HUGE_VAL}) {
     far = near;
     far[7] = special;
-    EXPECT_NE(both(far), "") << "the other is no witness for itself";
+    EXPECT_NE(both(far), "") << "what is not finite has to be so in both";
   }
 }
 

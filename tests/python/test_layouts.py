@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tensors lie in memory inside of a training step, and what the caller sees of it."""
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import keirin
+from conftest import compiled
+from of_training import answered, gradients, notes, steps
+
+
+class Images(nn.Module):
+    """Convolutions, and what is then done with an image that has its channels first."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.end = nn.Conv2d(8, 8, 3, stride=2, padding=1), end
+
+    def forward(self, x):
+        return self.end(self.second(F.relu(self.norm(self.first(x)))))
+
+
+ENDS = {
+    "an image": (lambda y: y, True),
+    "a mean": (lambda y: y.mean((2, 3)), True),
+    "rows": (lambda y: y.flatten(1), True),
+    "a view": (lambda y: y.view(y.shape[0], -1) * 2, False),  # of channels first alone
+    "an image and its rows": (lambda y: (y, y.flatten(2)), False),  # of one memory
+    "a dropped image": (lambda y: F.dropout(y, 0.3), False),  # drawn in the order of memory
+    "a dropped sequence": (lambda y: F.dropout(y.flatten(2).transpose(1, 2), 0.3), False),
+    "dropped rows": (lambda y: F.dropout(y.flatten(1), 0.3), True),
+    "paths that are dropped": (lambda y: y * y.new_empty(y.shape[0], 1, 1, 1).bernoulli_(0.7), True),
+    "an image and itself, written": (lambda y: (y, y.relu_()), False),
+    "a transposed image": (lambda y: y.transpose(1, 2), False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_images_lie_channels_last_inside_of_a_step(end, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # eager's own answers would differ by its roundings
+    how, moves = ENDS[end]
+    model = Images(how).train()
+    eager = copy.deepcopy(model)
+    fast = compiled(model)
+    x = torch.randn(2, 3, 12, 10)
+    for _ in range(2):
+        _, mine = gradients(fast, model, (x,))
+    wide = copy.deepcopy(eager).double()
+    _, own = gradients(eager, eager, (x,))
+    if "dropped" not in end:
+        _, reference = gradients(wide, wide, (x.double(),))
+        for name, exact in reference.items():
+            far = (own[name] - exact).abs().max().item()
+            assert (mine[name] - exact).abs().max().item() <= 4 * far + 1e-4 * exact.abs().max().item(), name
+    torch.manual_seed(3)
+    theirs = eager(x)
+    torch.manual_seed(3)
+    ours = fast(x)
+    for a, b in zip(*[each if isinstance(each, tuple) else (each,) for each in (theirs, ours)]):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
+        assert a.stride() == b.stride()
+    if isinstance(ours, tuple):
+        assert ours[0].data_ptr() == ours[1].data_ptr()
+    assert answered() and not notes(), keirin.explain()
+    step = steps()[-1]
+    lies = [node.meta["val"].is_contiguous(memory_format=torch.channels_last) for node in step.forward.gm.graph.nodes
+            if node.target is torch.ops.aten.convolution.default]
+    assert all(lies) == moves, end
+
+
+class NormedImages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(4, 16), nn.Conv2d(16, 16, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(8, 16), nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x):
+        return x + self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
+
+
+class Looking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Conv2d(16, 48, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(x.shape[0], 3, 2, 8, -1).transpose(-1, -2).unbind(1)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(-1, -2).reshape(x.shape))
+
+
+@pytest.mark.parametrize("make", [NormedImages, Looking])
+def test_what_reads_images_as_they_lie_is_judged_as_they_lie(make):
+    """LibTorch's kernels of group norms and of attention read memory as if it lay as in what was traced: in 64-bit floats it does not."""
+    model = make().train()
+    eager = copy.deepcopy(model)
+    fast = compiled(model)
+    for _ in range(2):
+        x = torch.randn(2, 16, 6, 7)
+        _, mine = gradients(fast, model, (x,))
+        _, own = gradients(eager, eager, (x,))
+        for name, each in own.items():
+            torch.testing.assert_close(mine[name], each, rtol=2e-3, atol=2e-3)
+    assert answered() and not notes(), keirin.explain()
+    step = steps()[-1]
+    for half in (step.forward, step.backward):
+        assert "native_group_norm" not in half.text() and "not verified" not in half.text(), half.text()
+
+
+def test_gradients_of_channels_last_steps_lie_as_the_weights_do():
+    model = Images(lambda y: y.mean((2, 3))).train()
+    fast = compiled(model)
+    for _ in range(2):
+        model.zero_grad()
+        fast(torch.randn(2, 3, 12, 10)).square().sum().backward()
+    assert answered()
+    assert all(each.grad.stride() == each.stride() for each in model.parameters())
+    backward = steps()[-1].backward.gm
+    grads = next(node for node in reversed(backward.graph.nodes) if node.op == "output").args[0]
+    assert all(each.meta["val"].is_contiguous() for each in grads if each is not None)
