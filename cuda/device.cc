@@ -59,6 +59,7 @@ void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, 
   gpu.facts.num_units = units;
   gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has
   gpu.facts.shared_bytes = major < 8 ? 0 : minor == 0 && major < 12 ? 128 << 10 : 64 << 10;
+  gpu.facts.parameter_bytes = 32764;  // since CUDA 12.1
   gpu.block_shared_bytes = (major < 8 ? 64 : major >= 12 || minor != 0 ? 99 : major == 8 ? 163 : 227) << 10;
 }
 
@@ -123,6 +124,7 @@ std::unique_ptr<gpu::Gpu> look_at_gpu(const std::string& pci, int index, std::st
   if (driver->cuDeviceGetPCIBusId(address, sizeof address, gpu->device) == CUDA_SUCCESS) gpu->condition = condition_of(address);
   int version = 0;
   driver->cuDriverGetVersion(&version);
+  if (version < 12010) gpu->facts.parameter_bytes = 4096;
   gpu->fingerprint = "cuda " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10) + " nvrtc " + nvrtc_version() +
                      " units " + std::to_string(units);
   return gpu;

@@ -89,16 +89,20 @@ class WithoutLibraries final : public codegen::Backend {
   bool takes_post_op(const codegen::AnchorDesc& a, const codegen::PostOp& post) const override {
     return inner_.takes_post_op(a, post);
   }
-  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+  std::string together_key(const codegen::Kernel& k) const override { return inner_.together_key(k); }
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps,
                                                             const codegen::CompileContext& context,
                                                             uint32_t& generated) override {
-    if (!only_texts || !device_) return inner_.lower_kernels(kernels, context, generated);
+    if (!only_texts || !device_) return inner_.lower_kernels(of_steps, context, generated);
     std::vector<std::unique_ptr<codegen::Step>> steps;
-    for (const codegen::Kernel& k : kernels) {
+    for (const codegen::Together& kernels : of_steps) {
+      const codegen::Kernel& k = *kernels[0];
+      for (const gpu::Room& room : gpu::rooms_of(kernels, device_->facts)) {
+        const std::string name = gpu::code_name(k, room.schedule, gpu::code_target(*device_, context.policy));
+        digest("text " + target_ + " " + name,
+               codegen::print_prelude(dialect()) + codegen::print_kernel(k, room.schedule, dialect(), name));
+      }
       const codegen::Schedule schedule = codegen::choose_schedule(k, device_->facts);
-      const std::string name = gpu::code_name(k, schedule, gpu::code_target(*device_, context.policy));
-      digest("text " + target_ + " " + name,
-             codegen::print_prelude(dialect()) + codegen::print_kernel(k, schedule, dialect(), name));
       steps.push_back(std::make_unique<NoStep>("kernel " + k.name + " " + codegen::describe_schedule(k, schedule)));
     }
     return steps;
@@ -138,8 +142,8 @@ class WithoutLibraries final : public codegen::Backend {
   std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override {
     return only_texts && device_ ? std::make_unique<NoStep>("csr") : inner_.lower_csr(csr, context);
   }
-  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override {
-    inner_.save_code(kernels, out);
+  void save_code(std::span<const codegen::Together> steps, std::vector<uint8_t>& out) const override {
+    inner_.save_code(steps, out);
   }
   void load_code(std::span<const uint8_t> bytes) override { inner_.load_code(bytes); }
 
@@ -230,7 +234,7 @@ void digest_cpu(const std::vector<Model>& models) {
       processor::Backend backend(*machine, nullptr, cpu::make_onednn(*machine, policy, true));
       digest_model(model, backend, KRN_NUMERICS_DEFAULT, target, nullptr,
                    [](const codegen::CompiledRegion& made, const codegen::Backend& with, const std::string& name) {
-                     for (const codegen::Kernel& kernel : made.kernels()) {
+                     for (const codegen::Together& kernel : made.kernels()) {
                        std::vector<uint8_t> record;  // [u32 bytes of the symbol][symbol]...
                        with.save_code({&kernel, 1}, record);
                        uint32_t symbol = 0;

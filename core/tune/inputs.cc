@@ -350,10 +350,11 @@ Result<std::vector<TensorRef>> make_inputs(const Graph& graph, TensorServices& s
 
 namespace {
 
-// fn(value, a number in [0, 1) that is the element's own) of each element, in `dtype` and in the strides of `tensor`.
+// fn(value, a number in [0, 1) that is the element's own) of each element, whose values are given, in `dtype` and in the strides of
+// `tensor`.
 template <class Fn>
-Result<TensorRef> varied(const TensorRef& tensor, DType dtype, TensorServices& services, uint64_t seed, Fn fn) {
-  KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
+Result<TensorRef> varied(const TensorRef& tensor, const std::vector<double>& values, DType dtype, TensorServices& services, uint64_t seed,
+                         Fn fn) {
   TensorSpec spec = spec_of(*tensor);
   spec.dtype = dtype;
   spec.device = {};
@@ -371,13 +372,17 @@ Result<TensorRef> varied(const TensorRef& tensor, DType dtype, TensorServices& s
 
 Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
   if (!is_float(tensor->dtype())) return services.clone(tensor);
-  return varied(tensor, tensor->dtype(), services, seed, [](double value, double share) { return value * (1 - 0x1p-5 * share); });
+  KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
+  const bool zeros = std::ranges::all_of(values, [](double value) { return value == 0; });
+  return varied(tensor, values, tensor->dtype(), services, seed,
+                [zeros](double value, double share) { return zeros ? 0x1p-8 * (1 + share) : value * (1 - 0x1p-5 * share); });
 }
 
 Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
   if (!is_float(tensor->dtype())) return tensor;
   const double half = ulp_at(tensor->dtype(), 1) / 2;
-  return varied(tensor, DType::k_f64, services, seed,
+  KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
+  return varied(tensor, values, DType::k_f64, services, seed,
                 [half](double value, double share) { return value * (share < 0.5 ? 1 - half : 1 + half); });
 }
 

@@ -56,7 +56,8 @@ Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorSer
                               uint64_t seed);
 
 // A copy of `tensor` on its device and in its strides, each float of it smaller by up to 1/32 at random: values that hang together (a
-// softmax's result, the sum that it was divided by) still do so by and large. Zeros, integers and bools are what they were.
+// softmax's result, the sum that it was divided by) still do so by and large. Zeros, integers and bools are what they were; but a
+// tensor of nothing but zeros, as an optimiser's state is at first, shows nothing of what is done with it: small numbers above zero.
 Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed);
 // In fp64, each float of it off by half a unit of its last place, up or down at random: what it may have been before it was rounded. Others
 // as they are, the tensor itself.

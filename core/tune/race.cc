@@ -373,10 +373,11 @@ class Race {
       std::string own = why;
       if (own.empty() && row.blocks > 0 && deviation > kUnsteady && !holds_at_all_times(a, i, published))
         own = "the baseline's own time deviates by " + percent(deviation);
-      // The pairs of a block and the medians of all samples tell the same, or the machine changed meanwhile.
+      // The pairs of a block and the medians of all samples tell the same, or the machine changed meanwhile: then that the one is faster is
+      // all that may be known.
       const double medians = row.ns > 0 ? std::log(median(entries_[a].samples) / row.ns) : 0;
       if (own.empty() && row.blocks > 0 && !interference.knows_all() && deviation <= kUnsteady &&
-          std::abs(medians - std::log(row.gain)) > kContradiction)
+          std::abs(medians - std::log(row.gain)) > kContradiction && !holds_at_all_times(a, i, published))
         own = "the times' medians are " + std::to_string(std::exp(medians)) + "x apart, their pairs " +
               std::to_string(row.gain) + "x";
       if (own.empty()) {

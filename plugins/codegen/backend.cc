@@ -13,6 +13,12 @@ bool Backend::supports(uint32_t /*op*/, uint8_t dtype, std::string& why_not) con
   return false;
 }
 
+std::vector<const Kernel*> all_of(std::span<const Together> steps) {
+  std::vector<const Kernel*> out;
+  for (const Together& step : steps) out.insert(out.end(), step.begin(), step.end());
+  return out;
+}
+
 TextSink text_sink(const CompileContext& context, std::string_view comment, std::string_view ending) {
   if (!context.options || !context.options->dump) return {};
   return [sink = context.options->dump, comment = std::string(comment), ending = std::string(ending)](

@@ -118,6 +118,10 @@ struct CompileContext {
   const krn_options* options = nullptr;
 };
 
+// Kernels of one step, in the order of the plan. More than one: of equal together_key, and none needs what another writes.
+using Together = std::vector<const Kernel*>;
+std::vector<const Kernel*> all_of(std::span<const Together> steps);
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -130,9 +134,11 @@ class Backend {
   virtual bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const = 0;
   virtual bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const = 0;
 
-  // Compiles kernels (structures known already come from the backend's cache) and returns one step each, in order.
+  // Kernels of equal keys may be one step, however many. Default: empty, each is a step of its own.
+  virtual std::string together_key(const Kernel& /*kernel*/) const { return {}; }
+  // Compiles kernels (structures known already come from the backend's cache) and returns the steps, in order.
   // `generated` receives the number of kernels for which code was really generated.
-  virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+  virtual std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Together> steps, const CompileContext& context,
                                                            uint32_t& generated) = 0;
   // Who runs an anchor that was taken, decided once, when its storage is final; prepare_anchors and lower_anchor are told. Throws
   // kit::Error where nobody does. Default: null.
@@ -149,7 +155,7 @@ class Backend {
   // in host memory (plugins/codegen/region/csr.h).
   virtual std::unique_ptr<Step> lower_csr(const Csr& /*csr*/, const CompileContext& /*context*/) { return nullptr; }
   // Appends generated code for krn.artifact, and takes it back before lower_kernels asks for it: warm start without compiling.
-  virtual void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const = 0;
+  virtual void save_code(std::span<const Together> steps, std::vector<uint8_t>& out) const = 0;
   virtual void load_code(std::span<const uint8_t> bytes) = 0;
   // What artifacts are checked against: target, compiler, options, versions of libraries.
   virtual std::string token() const { return {}; }

@@ -24,24 +24,38 @@ bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen:
   return post_op_taken(anchor, post, gpu_, numerics_, context_ != nullptr);
 }
 
-std::vector<CodeStore::Wanted> GpuBackend::wanted(std::span<const codegen::Kernel> kernels) const {
+std::string GpuBackend::together_key(const codegen::Kernel& kernel) const {
+  const codegen::Schedule schedule = codegen::choose_schedule(kernel, gpu_.facts);
+  return shares_launch(kernel, schedule, gpu_.facts) ? code_name(kernel, schedule, code_) : "";
+}
+
+std::vector<CodeStore::Wanted> GpuBackend::wanted(std::span<const std::vector<Room>> of_steps) const {
   std::vector<CodeStore::Wanted> out;
-  for (const codegen::Kernel& k : kernels) {
-    const codegen::Schedule schedule = codegen::choose_schedule(k, gpu_.facts);
-    out.push_back({&k, schedule, code_name(k, schedule, code_)});
-  }
+  for (const std::vector<Room>& rooms : of_steps)
+    for (const Room& room : rooms) out.push_back({room.kernels[0], room.schedule, code_name(*room.kernels[0], room.schedule, code_)});
   return out;
 }
 
-std::vector<std::unique_ptr<codegen::Step>> GpuBackend::lower_kernels(std::span<const codegen::Kernel> kernels,
+std::vector<std::vector<Room>> GpuBackend::rooms(std::span<const codegen::Together> of_steps) const {
+  std::vector<std::vector<Room>> out;
+  for (const codegen::Together& kernels : of_steps) out.push_back(rooms_of(kernels, gpu_.facts));
+  return out;
+}
+
+std::vector<std::unique_ptr<codegen::Step>> GpuBackend::lower_kernels(std::span<const codegen::Together> of_steps,
                                                                        const codegen::CompileContext& context, uint32_t& generated) {
-  const std::vector<CodeStore::Wanted> all = wanted(kernels);
-  generated += code_store().compile(all, code_, codegen::text_sink(context, "//", gpu_.driver->words().file_ending));
+  const std::vector<std::vector<Room>> all = rooms(of_steps);
+  const std::vector<CodeStore::Wanted> launches = wanted(all);
+  generated += code_store().compile(launches, code_, codegen::text_sink(context, "//", gpu_.driver->words().file_ending));
   const Current current(context_);
   std::vector<std::unique_ptr<codegen::Step>> steps;
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    const Functions functions = context_ ? code_store().load(*gpu_.driver, all[i]) : Functions{};
-    steps.push_back(make_kernel_step(*gpu_.driver, kernels[i], all[i].schedule, functions));
+  auto next = launches.begin();
+  for (const std::vector<Room>& its : all) {
+    std::vector<Functions> functions;
+    for (size_t r = 0; r < its.size(); ++r, ++next)
+      functions.push_back(context_ ? code_store().load(*gpu_.driver, *next) : Functions{});
+    steps.push_back(its[0].schedule.many > 1 ? make_together_step(*gpu_.driver, its, gpu_.facts, functions)
+                                             : make_kernel_step(*gpu_.driver, *its[0].kernels[0], its[0].schedule, functions[0]));
   }
   return steps;
 }
@@ -82,9 +96,9 @@ std::unique_ptr<codegen::Step> GpuBackend::lower_csr(const codegen::Csr& csr, co
   return make_csr_step(csr, gpu_, code_, context_ != nullptr);
 }
 
-void GpuBackend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {
+void GpuBackend::save_code(std::span<const codegen::Together> steps, std::vector<uint8_t>& out) const {
   std::vector<std::string> names;
-  for (const CodeStore::Wanted& w : wanted(kernels)) {
+  for (const CodeStore::Wanted& w : wanted(rooms(steps))) {
     names.push_back(w.name);
     if (w.kernel->has_csr) names.push_back(csr_code_name(code_));
   }

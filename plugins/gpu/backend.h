@@ -8,6 +8,7 @@
 
 #include "plugins/gpu/code_store.h"
 #include "plugins/gpu/device.h"
+#include "plugins/gpu/launch.h"
 #include "plugins/gpu/numerics.h"
 
 namespace keirin::gpu {
@@ -20,7 +21,8 @@ class GpuBackend : public codegen::Backend {
   const codegen::TargetInfo& target() const override { return gpu_.info; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
-  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+  std::string together_key(const codegen::Kernel& kernel) const override;
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps,
                                                             const codegen::CompileContext& context,
                                                             uint32_t& generated) override;
   std::shared_ptr<const codegen::AnchorChoice> choose_anchor(const codegen::AnchorDesc& anchor) const override;
@@ -31,14 +33,15 @@ class GpuBackend : public codegen::Backend {
   std::unique_ptr<codegen::Step> lower_joined(std::span<const codegen::AnchorDesc* const> anchors,
                                               const codegen::CompileContext& context) override;
   std::unique_ptr<codegen::Step> lower_csr(const codegen::Csr& csr, const codegen::CompileContext& context) override;
-  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void save_code(std::span<const codegen::Together> steps, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
   // Architecture, compiler, options, numerics.
   std::string token() const override;
   uint64_t code_bytes() const override { return code_store().code_bytes(); }
 
  private:
-  std::vector<CodeStore::Wanted> wanted(std::span<const codegen::Kernel> kernels) const;
+  std::vector<std::vector<Room>> rooms(std::span<const codegen::Together> of_steps) const;
+  std::vector<CodeStore::Wanted> wanted(std::span<const std::vector<Room>> of_steps) const;
 
   const Gpu& gpu_;
   const Context* context_;

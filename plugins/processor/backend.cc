@@ -34,16 +34,16 @@ bool Backend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Po
   return library_ && library_->takes_post_op(anchor, post);
 }
 
-std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<const codegen::Kernel> kernels,
+std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<const codegen::Together> of_steps,
                                                                    const codegen::CompileContext& context, uint32_t& generated) {
-  std::vector<codegen::native::KernelFunction> functions;
+  const codegen::TextSink sink = codegen::text_sink(context, ";", ".ll");
+  std::vector<std::unique_ptr<codegen::Step>> steps;
   try {
-    functions = code_cache().get(kernels, code_, generated, codegen::text_sink(context, ";", ".ll"));
+    for (const codegen::Kernel* kernel : codegen::all_of(of_steps))
+      steps.push_back(make_kernel_step(*kernel, code_cache().get(*kernel, code_, generated, sink), machine_.info));
   } catch (const std::runtime_error& e) {
     throw kit::Error(KRN_STATUS_internal, std::string(e.what()) + "; the region stays eager");
   }
-  std::vector<std::unique_ptr<codegen::Step>> steps;
-  for (size_t i = 0; i < kernels.size(); ++i) steps.push_back(make_kernel_step(kernels[i], functions[i], machine_.info));
   return steps;
 }
 
@@ -52,8 +52,8 @@ std::unique_ptr<codegen::Step> Backend::lower_anchor(const codegen::ChosenAnchor
   return library_->make_step(*anchor.desc, context);
 }
 
-void Backend::save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const {
-  code_cache().save(kernels, code_, out);
+void Backend::save_code(std::span<const codegen::Together> steps, std::vector<uint8_t>& out) const {
+  code_cache().save(codegen::all_of(steps), code_, out);
 }
 
 void Backend::load_code(std::span<const uint8_t> bytes) {

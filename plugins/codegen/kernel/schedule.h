@@ -21,6 +21,7 @@ struct GpuFacts {
   int max_cluster = 1;          // blocks that may join values without a second kernel
   int registers = 0;            // 32-bit ones that the threads of a multiprocessor share; 0: the compiler makes do with what there is
   int shared_bytes = 0;         // of a multiprocessor's shared memory, for rows on their way; 0: they cannot come behind a thread's back
+  int parameter_bytes = 0;      // that a launch may pass by value, for kernels that go together; 0: none do
 };
 
 enum class GpuShape : uint8_t {
@@ -48,6 +49,7 @@ struct Schedule {
   int skew = 0;          // with slide: elements from the start of a 16-byte word to the first input of a piece
   int tile_axis = -1;    // kTile: the outer axis that shares the tile with inner
   int tile = 32;
+  int many = 1;          // flat: kernels of this structure that one launch has room for, a power of two; blocks find theirs
 
   int64_t splits = 1;        // below: by size, not compiled in
   int64_t split_length = 0;  // pieces (row) or serial points (column) of one split

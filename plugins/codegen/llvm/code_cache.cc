@@ -92,37 +92,32 @@ struct CodeCache::State {
 CodeCache::CodeCache() : state_(std::make_unique<State>()) {}
 CodeCache::~CodeCache() = default;
 
-std::vector<KernelFunction> CodeCache::get(
-    std::span<const Kernel> kernels, const CpuTarget& target, uint32_t& generated,
-    const std::function<void(const std::string& name, const std::string& ir)>& dump) {
+KernelFunction CodeCache::get(const Kernel& kernel, const CpuTarget& target, uint32_t& generated,
+                              const std::function<void(const std::string& name, const std::string& ir)>& dump) {
   std::lock_guard lock(state_->mutex);
-  std::vector<KernelFunction> out;
-  for (const Kernel& kernel : kernels) {
-    const std::string name = code_name(kernel, target);
-    State::Code& code = state_->codes[name];
-    if (code.object.empty()) {
-      std::string ir;
-      try {
-        code.object = state_->compiler(target).compile(kernel, name, dump ? &ir : nullptr);
-      } catch (...) {
-        state_->codes.erase(name);
-        throw;
-      }
-      if (dump) dump(kernel.name, ir);
-      state_->bytes += code.object.size();
-      ++state_->generated;
-      ++generated;
+  const std::string name = code_name(kernel, target);
+  State::Code& code = state_->codes[name];
+  if (code.object.empty()) {
+    std::string ir;
+    try {
+      code.object = state_->compiler(target).compile(kernel, name, dump ? &ir : nullptr);
+    } catch (...) {
+      state_->codes.erase(name);
+      throw;
     }
-    out.push_back(state_->link(name, code));
+    if (dump) dump(kernel.name, ir);
+    state_->bytes += code.object.size();
+    ++state_->generated;
+    ++generated;
   }
-  return out;
+  return state_->link(name, code);
 }
 
-void CodeCache::save(std::span<const Kernel> kernels, const CpuTarget& target, std::vector<uint8_t>& out) const {
+void CodeCache::save(std::span<const Kernel* const> kernels, const CpuTarget& target, std::vector<uint8_t>& out) const {
   std::lock_guard lock(state_->mutex);
   std::map<std::string, bool> written;
-  for (const Kernel& kernel : kernels) {
-    const std::string name = code_name(kernel, target);
+  for (const Kernel* kernel : kernels) {
+    const std::string name = code_name(*kernel, target);
     auto code = state_->codes.find(name);
     if (code == state_->codes.end() || !written.emplace(name, true).second) continue;
     put(out, static_cast<uint32_t>(name.size()));

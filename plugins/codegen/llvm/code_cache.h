@@ -24,14 +24,13 @@ class CodeCache {
   CodeCache();
   ~CodeCache();
 
-  // One function for each kernel, in order; `generated` counts those that were compiled now. With `dump`, it is called with
-  // the text of each module compiled. Throws std::runtime_error when LLVM refuses.
-  std::vector<KernelFunction> get(std::span<const Kernel> kernels, const CpuTarget& target, uint32_t& generated,
-                                  const std::function<void(const std::string& name, const std::string& ir)>& dump = {});
+  // `generated` counts what is compiled now; `dump` is called with its text. Throws std::runtime_error when LLVM refuses.
+  KernelFunction get(const Kernel& kernel, const CpuTarget& target, uint32_t& generated,
+                     const std::function<void(const std::string& name, const std::string& ir)>& dump = {});
 
   // Records [u32 name bytes][name][u64 object bytes][object] for each kernel; load ignores what it has and returns false where
   // the bytes do not follow that form.
-  void save(std::span<const Kernel> kernels, const CpuTarget& target, std::vector<uint8_t>& out) const;
+  void save(std::span<const Kernel* const> kernels, const CpuTarget& target, std::vector<uint8_t>& out) const;
   bool load(std::span<const uint8_t> bytes);
 
   uint64_t code_bytes() const;

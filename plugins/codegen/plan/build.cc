@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "plugins/codegen/kernel/rows.h"
@@ -18,6 +19,14 @@
 
 namespace keirin::codegen {
 namespace {
+
+constexpr int64_t kKeptForLater = 64 << 10;  // bytes that stay in a cache whatever runs between
+
+int64_t points_of(const Kernel& kernel) {
+  int64_t points = 1;
+  for (const Axis& a : kernel.axes) points *= a.size;
+  return points;
+}
 
 bool is_empty(const TensorDesc& d) { return std::find(d.sizes.begin(), d.sizes.end(), 0) != d.sizes.end(); }
 
@@ -46,6 +55,7 @@ class Builder {
     for (const RegionOutput& o : prepared.region.outputs) out_->updates_inputs_ |= o.alias_input >= 0;
     out_->buffers_ = prepared.layout.buffers;
     for (Group& g : groups) plan_group(prepared, g);
+    put_together(prepared);
     lower();
     place_temps();
     if (const TextSink sink = text_sink(context_, "//", ".plan")) sink("steps", plan_text());
@@ -54,7 +64,7 @@ class Builder {
 
  private:
   struct Planned {
-    int kernel = -1;
+    std::vector<size_t> kernels;  // more than one where they go together
     std::vector<const AnchorDesc*> anchors;  // more than one where the backend joins them
     const Csr* csr = nullptr;
     std::vector<uint32_t> buffers;  // touched
@@ -79,7 +89,7 @@ class Builder {
       if (k.has_csr) add_csr(k.csr);
       for (const Buffer& b : k.buffers) step.buffers.push_back(b.id);
       if (k.has_csr) step.buffers.insert(step.buffers.end(), {k.csr.row_ptr_buffer, k.csr.perm_buffer});
-      step.kernel = static_cast<int>(out_->kernels_.size());
+      step.kernels = {out_->kernels_.size()};
       out_->kernels_.push_back(std::move(k));
     }
     plan_.push_back(std::move(step));
@@ -133,9 +143,76 @@ class Builder {
     csr.perm_buffer = it->second->perm_buffer;
   }
 
+  // Kernels that the backend takes together become one step, where the first of them stands: an optimiser's update is the same few kernels
+  // for each parameter. What a kernel writes for later steps should still be in a cache then, so only little of that is written early.
+  void put_together(const PreparedRegion& prepared) {
+    std::vector<uint32_t> memory(out_->buffers_.size());  // by buffer: the one that it is written into, or itself
+    for (size_t b = 0; b < memory.size(); ++b) {
+      const BufferInfo& info = out_->buffers_[b];
+      memory[b] = static_cast<uint32_t>(b);
+      if (info.role != BufferInfo::Role::kOutput) continue;
+      const int input = prepared.region.outputs[static_cast<size_t>(info.index)].alias_input;
+      for (size_t i = 0; input >= 0 && i < memory.size(); ++i)
+        if (out_->buffers_[i].role == BufferInfo::Role::kInput && out_->buffers_[i].index == input) memory[b] = static_cast<uint32_t>(i);
+    }
+    std::vector<size_t> last_use(memory.size());
+    for (size_t s = 0; s < plan_.size(); ++s)
+      for (uint32_t b : plan_[s].buffers) last_use[memory[b]] = s;
+
+    struct Open {
+      size_t at;                      // in `joined`
+      std::set<uint32_t> touched;     // by steps behind it, itself included
+      std::set<uint32_t> written;
+    };
+    std::vector<Planned> joined;
+    std::map<std::string, Open> open;
+    for (size_t s = 0; s < plan_.size(); ++s) {
+      Planned& step = plan_[s];
+      std::set<uint32_t> touched, written;
+      for (uint32_t b : step.buffers) touched.insert(memory[b]);
+      std::string key;
+      if (!step.kernels.empty()) {
+        const Kernel& kernel = out_->kernels_[step.kernels[0]];
+        key = backend_.together_key(kernel);
+        for (const Buffer& b : kernel.buffers) {
+          if (!b.written) continue;
+          written.insert(memory[b.id]);
+          if (last_use[memory[b.id]] > s && points_of(kernel) * dtype_bytes(b.dtype) > kKeptForLater) key.clear();
+        }
+      } else {
+        written = touched;  // of an anchor or an index: all, to be safe
+      }
+      auto meets = [](const std::set<uint32_t>& these, const std::set<uint32_t>& those) {
+        return std::any_of(these.begin(), these.end(), [&](uint32_t b) { return those.count(b) > 0; });
+      };
+      size_t at = joined.size();
+      const auto found = key.empty() ? open.end() : open.find(key);
+      if (found != open.end() && !meets(written, found->second.touched) && !meets(touched, found->second.written)) {
+        Planned& whole = joined[at = found->second.at];
+        whole.kernels.push_back(step.kernels[0]);
+        whole.buffers.insert(whole.buffers.end(), step.buffers.begin(), step.buffers.end());
+      } else {
+        joined.push_back(std::move(step));
+        if (!key.empty()) open[key] = {at, {}, {}};
+      }
+      for (auto& [of, each] : open) {
+        if (each.at > at) continue;
+        each.touched.insert(touched.begin(), touched.end());
+        each.written.insert(written.begin(), written.end());
+      }
+    }
+    plan_ = std::move(joined);
+  }
+
   void lower() {
-    std::vector<std::unique_ptr<Step>> kernels = backend_.lower_kernels(out_->kernels_, context_, out_->num_codegen_);
-    if (kernels.size() != out_->kernels_.size()) throw kit::Error(KRN_STATUS_internal, "lower_kernels returned too few steps");
+    for (const Planned& p : plan_) {
+      if (p.kernels.empty()) continue;
+      Together& step = out_->steps_of_kernels_.emplace_back();
+      for (size_t k : p.kernels) step.push_back(&out_->kernels_[k]);
+    }
+    std::vector<std::unique_ptr<Step>> kernels = backend_.lower_kernels(out_->steps_of_kernels_, context_, out_->num_codegen_);
+    if (kernels.size() != out_->steps_of_kernels_.size()) throw kit::Error(KRN_STATUS_internal, "lower_kernels returned too few steps");
+    auto lowered = kernels.begin();
     std::vector<ChosenAnchor> single;
     for (const Planned& p : plan_)
       if (p.anchors.size() == 1) single.push_back({p.anchors[0], backend_.choose_anchor(*p.anchors[0])});
@@ -143,8 +220,8 @@ class Builder {
     auto chosen = single.begin();
     for (Planned& p : plan_) {
       std::unique_ptr<Step> step;
-      if (p.kernel >= 0) {
-        step = std::move(kernels[p.kernel]);
+      if (!p.kernels.empty()) {
+        step = std::move(*lowered++);
       } else if (p.csr) {
         step = backend_.lower_csr(*p.csr, context_);
         if (step) {  // it fills arrays in the workspace; the host's version has its own
@@ -173,10 +250,11 @@ class Builder {
     std::string out;
     for (size_t s = 0; s < plan_.size(); ++s) {
       out += out_->steps_[s]->describe();
-      if (plan_[s].kernel >= 0) {
+      if (!plan_[s].kernels.empty()) {
         char expected[48];
-        const Kernel& kernel = out_->kernels_[static_cast<size_t>(plan_[s].kernel)];
-        std::snprintf(expected, sizeof(expected), ", expected to take %.2f us", price(kernel, backend_.target()) / 1e3);
+        double all = 0;
+        for (size_t k : plan_[s].kernels) all += price(out_->kernels_[k], backend_.target());
+        std::snprintf(expected, sizeof(expected), ", expected to take %.2f us", all / 1e3);
         out += expected;
       }
       out += '\n';

@@ -36,7 +36,7 @@ class CompiledRegion {
   // Enqueues every step. Any thread; allocates nothing once as many runs have overlapped as overlap now.
   krn_code run(const krn_run& run, krn_host* host, const krn_host_threads* threads, krn_err* err) const;
 
-  std::span<const Kernel> kernels() const { return kernels_; }
+  std::span<const Together> kernels() const { return steps_of_kernels_; }
   const Grouping& grouping() const { return grouping_; }
   std::string describe() const;  // one line per step
 
@@ -53,6 +53,7 @@ class CompiledRegion {
   std::vector<BufferInfo> buffers_;
   std::vector<int64_t> offsets_;  // of temps in the workspace, by buffer
   std::vector<Kernel> kernels_;
+  std::vector<Together> steps_of_kernels_;  // in kernels_
   Grouping grouping_;
   uint32_t num_inputs_ = 0, num_outputs_ = 0, num_anchors_ = 0, num_codegen_ = 0;
   int64_t workspace_bytes_ = 0;

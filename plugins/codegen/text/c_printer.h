@@ -4,7 +4,9 @@
 // pointers are arguments, so that one text serves all kernels of equal structure and schedule.
 //
 // A kernel takes KrnSizes (size_arguments in order, then the number of splits and the length of one) and KrnPointers (one per
-// buffer, row_ptr and perm if has_csr, the workspace if split). Element indices from gathers are clamped into [0, limit).
+// buffer, row_ptr and perm if has_csr, the workspace if split). Element indices from gathers are clamped into [0, limit). With room for
+// `many`, its KrnSizes are many + 1 first blocks of kernels, ascending, behind the last one's the grid's end and then numbers that no block
+// has, and the sizes of each; its KrnPointers are each one's in turn.
 #pragma once
 
 #include <string>

@@ -94,7 +94,9 @@ class Printer {
   std::string result_type(const Stage& stage) const;
   std::string monoid(const Stage& stage) const;
   std::string step(const Stage& stage, const std::string& acc, const std::string& value, const std::string& place) const;
-  std::string a(int number) const { return "a.v[" + std::to_string(number) + "]"; }
+  std::string a(int number) const { return (s_.many > 1 ? "a.v[own + " : "a.v[") + std::to_string(number) + "]"; }
+  std::string block() const { return s_.many > 1 ? "block" : "KRN_BLOCK"; }
+  std::string blocks() const { return s_.many > 1 ? "blocks" : "KRN_BLOCKS"; }
   std::string live() const;  // whether element j exists; "" if it always does
   std::string if_live() const;
   // `otherwise` where a piece may have a tail, else its whole length.

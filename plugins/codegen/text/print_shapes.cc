@@ -33,13 +33,23 @@ void Printer::head(const std::string& symbol) {
   const size_t pointers = k_.buffers.size() + (k_.has_csr ? 2 : 0) + (s_.split ? 1 : 0);
   const std::string idx = s_.wide ? "i64" : "int";
   const std::string cluster = s_.cluster > 1 ? "_CLUSTER(" + number(s_.cluster) + ", " : "(";
-  open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " + number(num_arguments_ + 3) +
-       ">) a, KRN_PARAMETER(KrnPointers<" + number(static_cast<int64_t>(pointers)) + ">) p)");
+  const int64_t sizes = num_arguments_ + 3, firsts = s_.many > 1 ? s_.many + 1 : 0;
+  open("KRN_KERNEL" + cluster + number(s_.threads) + ") " + symbol + "(KRN_PARAMETER(KrnSizes<" + idx + ", " +
+       number(firsts + s_.many * sizes) + ">) a, KRN_PARAMETER(KrnPointers<" + number(s_.many * static_cast<int64_t>(pointers)) + ">) p)");
   line("typedef " + idx + " idx;");
+  if (s_.many > 1) {
+    line("int own_kernel = 0;");
+    line("KRN_UNROLL for (int half = " + number(s_.many / 2) +
+         "; half > 0; half /= 2) if (KRN_BLOCK >= a.v[own_kernel + half]) own_kernel += half;");
+    line("const int block = KRN_BLOCK - (int)a.v[own_kernel], blocks = (int)(a.v[own_kernel + 1] - a.v[own_kernel]);");
+    line("const int own = " + number(firsts) + " + own_kernel * " + number(sizes) + ", own_pointers = own_kernel * " +
+         number(static_cast<int64_t>(pointers)) + ";");
+  }
   line("if (" + a(num_arguments_ + 2) + ") krn_let_next_begin();");
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const std::string type = storage_name(k_.accesses[i].dtype) + "::Stored*";
-    line(type + " const q" + number(static_cast<int64_t>(i)) + " = (" + type + ")p.v[" + number(k_.accesses[i].buffer) + "];");
+    line(type + " const q" + number(static_cast<int64_t>(i)) + " = (" + type + ")p.v[" + (s_.many > 1 ? "own_pointers + " : "") +
+         number(k_.accesses[i].buffer) + "];");
   }
   for (size_t x = 0, serial = 0; x < k_.axes.size(); ++x) {
     const bool fixed = k_.axes[x].kind == AxisKind::kSerial && s_.window[0] > 0;
@@ -82,7 +92,7 @@ void Printer::print_flat() {
   const std::string threads = number(s_.threads);
   if (in_strips()) {
     const std::string step = number(int64_t{s_.threads} * s_.chunks);
-    open("for (idx base = (idx)KRN_BLOCK * " + step + " + KRN_THREAD; base < total; base += (idx)KRN_BLOCKS * " + step + ")");
+    open("for (idx base = (idx)" + block() + " * " + step + " + KRN_THREAD; base < total; base += (idx)" + blocks() + " * " + step + ")");
     for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) {
       const size_t count = pass_length(k_, s);
       const std::vector<bool> in = needed(s, count);
@@ -98,7 +108,7 @@ void Printer::print_flat() {
     close();
     return;
   }
-  open("for (idx u = (idx)KRN_BLOCK * " + threads + " + KRN_THREAD; u < total; u += (idx)KRN_BLOCKS * " + threads + ")");
+  open("for (idx u = (idx)" + block() + " * " + threads + " + KRN_THREAD; u < total; u += (idx)" + blocks() + " * " + threads + ")");
   line("const idx row = u / pieces, i = (u - row * pieces) * " + number(s_.vec) + ";");
   line("const int m = " + whole_or("inner - i < " + number(s_.vec) + " ? (int)(inner - i) : " + number(s_.vec)) + ";");
   decode_outer("row");

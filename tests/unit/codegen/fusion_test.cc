@@ -100,10 +100,10 @@ TEST(Fusion, GroupNormOfChannelsLast) {
 TEST(Fusion, AShortAxisIsVectorisedUnderMasksAlone) {
   struct Watching : InterpBackend {
     std::vector<int64_t> inner;
-    std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+    std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Together> steps, const CompileContext& context,
                                                      uint32_t& generated) override {
-      for (const Kernel& kernel : kernels) inner.push_back(kernel.axes.back().size);
-      return InterpBackend::lower_kernels(kernels, context, generated);
+      for (const Kernel* kernel : all_of(steps)) inner.push_back(kernel->axes.back().size);
+      return InterpBackend::lower_kernels(steps, context, generated);
     }
   };
   for (const int short_inner : {0, 4}) {
@@ -487,9 +487,9 @@ void row_update(bool in_place, bool also_output) {
                     {Values{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29},
                      Values{3}, Values{-100, -101, -102, -103, -104, -105}});
   bool rows_only = false;  // a kernel that stores six elements where an index says
-  for (const Kernel& k : c.executable->kernels())
-    for (const Stage& s : k.stages)
-      for (const auto& st : s.stores) rows_only |= !k.accesses[st.access].indirects.empty();
+  for (const Kernel* k : all_of(c.executable->kernels()))
+    for (const Stage& s : k->stages)
+      for (const auto& st : s.stores) rows_only |= !k->accesses[st.access].indirects.empty();
   EXPECT_EQ(rows_only, in_place && !also_output);
 }
 
@@ -769,6 +769,35 @@ TEST(Fusion, EqualLayersShareCode) {
   Checked c = check(g);
   EXPECT_EQ(c.kernels(), 6u);
   EXPECT_EQ(c.executable->num_codegen(), 1u);
+}
+
+size_t steps_of(const Checked& c) {
+  const std::string text = c.executable->describe();
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// An optimiser's update: each parameter has its own kernels, and they are the same ones.
+TEST(Together, AlikeKernelsAreOneStep) {
+  RegionBuilder g;
+  for (const int64_t n : {7, 30, 12, 3, 4}) g.momentum_step(n);
+  InterpBackend apart, together;
+  together.puts_together = true;
+  const Checked before = check(g, apart), after = check(g, together);
+  EXPECT_EQ(after.kernels(), before.kernels());
+  EXPECT_GE(steps_of(before), 5u) << before.executable->describe();
+  EXPECT_LE(steps_of(after), steps_of(before) / 4) << after.executable->describe();
+}
+
+// `w` grows by what `x` was: its kernel, of the same structure, runs before the one that writes `x`, as its own step.
+TEST(Together, WhatAnotherOverwritesIsReadBefore) {
+  RegionBuilder g;
+  const int x = g.input(kF32, {6}), w = g.input(kF32, {4}), z = g.input(kF32, {6});
+  g.output(g.binary(kOp_add, x, z), 0);
+  g.output(g.binary(kOp_add, w, g.slice(x, 0, 0, 4)), 1);
+  InterpBackend together;
+  together.puts_together = true;
+  const Checked c = check(g, together);
+  EXPECT_EQ(steps_of(c), 2u) << c.executable->describe();
 }
 
 }  // namespace

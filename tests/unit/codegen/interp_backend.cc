@@ -225,12 +225,19 @@ class Interpreter {
 
 class KernelStep : public Step {
  public:
-  explicit KernelStep(const Kernel& k) : kernel_(k) {}
-  krn_code run(const RunContext& c) const override { return interpret(kernel_, c.buffers); }
-  std::string describe() const override { return kernel_.name; }
+  explicit KernelStep(const Together& kernels) {
+    for (const Kernel* k : kernels) kernels_.push_back(*k);
+  }
+  // From the last to the first: what goes together needs no order.
+  krn_code run(const RunContext& c) const override {
+    krn_code code = KRN_STATUS_ok;
+    for (size_t i = kernels_.size(); i-- > 0 && code == KRN_STATUS_ok;) code = interpret(kernels_[i], c.buffers);
+    return code;
+  }
+  std::string describe() const override { return kernels_[0].name + (kernels_.size() > 1 ? " x" + std::to_string(kernels_.size()) : ""); }
 
  private:
-  Kernel kernel_;
+  std::vector<Kernel> kernels_;
 };
 
 // Gathers the operands row-major, calls the oracle's loops, applies the post ops and scatters the result.
@@ -318,12 +325,14 @@ bool InterpBackend::takes_post_op(const AnchorDesc& a, const PostOp& p) const {
   return p.op == kOp_relu || p.op == kOp_gelu || p.op == kOp_silu || p.op == kOp_add || p.op == kOp_mul || p.op == kOp_clamp;
 }
 
-std::vector<std::unique_ptr<Step>> InterpBackend::lower_kernels(std::span<const Kernel> kernels, const CompileContext&,
+std::string InterpBackend::together_key(const Kernel& kernel) const { return puts_together ? structure_key(kernel) : ""; }
+
+std::vector<std::unique_ptr<Step>> InterpBackend::lower_kernels(std::span<const Together> steps, const CompileContext&,
                                                                 uint32_t& generated) {
   std::vector<std::unique_ptr<Step>> out;
-  for (const Kernel& k : kernels) {
-    generated += known_.emplace(structure_key(k), 1).second;
-    out.push_back(std::make_unique<KernelStep>(k));
+  for (const Together& step : steps) {
+    for (const Kernel* k : step) generated += known_.emplace(structure_key(*k), 1).second;
+    out.push_back(std::make_unique<KernelStep>(step));
   }
   return out;
 }
@@ -335,9 +344,9 @@ std::unique_ptr<Step> InterpBackend::lower_anchor(const ChosenAnchor& chosen, co
   return std::make_unique<AnchorStep>(a);
 }
 
-void InterpBackend::save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const {
-  for (const Kernel& k : kernels) {
-    std::string key = structure_key(k);
+void InterpBackend::save_code(std::span<const Together> steps, std::vector<uint8_t>& out) const {
+  for (const Kernel* k : all_of(steps)) {
+    std::string key = structure_key(*k);
     uint32_t size = static_cast<uint32_t>(key.size());
     out.insert(out.end(), reinterpret_cast<uint8_t*>(&size), reinterpret_cast<uint8_t*>(&size) + 4);
     out.insert(out.end(), key.begin(), key.end());

@@ -18,16 +18,18 @@ class InterpBackend : public Backend {
   bool take_every_post_op = false;  // whatever scalar row is offered: its first operand is the product
   bool only_dense_rows = false;  // a contraction's result has its last axis dense, and anything else is an error when lowered
 
+  bool puts_together = false;    // kernels of equal structure, which then run from the last to the first
   bool only_dense_lines = false;  // a contraction's operands have one of their last two axes dense
 
   const TargetInfo& target() const override { return info; }
   bool supports(uint32_t, uint8_t, std::string&) const override { return true; }
   bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override;
-  std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Kernel> kernels, const CompileContext& context,
+  std::string together_key(const Kernel& kernel) const override;
+  std::vector<std::unique_ptr<Step>> lower_kernels(std::span<const Together> steps, const CompileContext& context,
                                                    uint32_t& generated) override;
   std::unique_ptr<Step> lower_anchor(const ChosenAnchor& anchor, const CompileContext& context) override;
-  void save_code(std::span<const Kernel> kernels, std::vector<uint8_t>& out) const override;
+  void save_code(std::span<const Together> steps, std::vector<uint8_t>& out) const override;
   void load_code(std::span<const uint8_t> bytes) override;
 
  private:

@@ -129,6 +129,7 @@ TEST(RandomGraph, FusedEqualsUnfused) {
     }
     InterpBackend backend;
     backend.info.launch_ns = seed % 2 ? 1000 : 0;  // without a launch cost fusion decides otherwise
+    backend.puts_together = seed % 3 == 0;
     // bf16 values that need not be rounded may be: the tolerance is that of bf16 where it occurs.
     Checked c = check(g, backend, {}, 3e-2);
     kernels += c.kernels();

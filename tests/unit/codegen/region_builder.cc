@@ -270,4 +270,17 @@ std::vector<uint8_t> RegionBuilder::bytes() const {
   return s.bytes();
 }
 
+void RegionBuilder::momentum_step(int64_t elements) {
+  const Dims sizes = {elements};
+  const int first = static_cast<int>(inputs_.size());
+  const int parameter = input(kDType_f32, sizes), gradient = input(kDType_f32, sizes), velocity = input(kDType_f32, sizes),
+            count = input(kDType_f32, {});
+  const int counted = binary(kOp_add, count, scalar(1, count));
+  const int faster = binary(kOp_add, binary(kOp_mul, velocity, scalar(0.75, velocity)), gradient);
+  const int there = binary(kOp_sub, parameter, binary(kOp_mul, faster, expand(unary(kOp_tanh, counted), sizes)));
+  output(counted, first + 3);
+  output(faster, first + 2);
+  output(there, first);
+}
+
 }  // namespace keirin::codegen::test

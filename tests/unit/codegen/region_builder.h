@@ -56,6 +56,8 @@ class RegionBuilder {
   int layer_norm(int x, int w, int b, double eps);
   int rms_norm(int x, int w, double eps);
   int group_norm(int x, int w, int b, int64_t groups, double eps);
+  // A parameter of so many elements, its gradient, its velocity and the count of its steps; all but the gradient are written in place.
+  void momentum_step(int64_t elements);
 
  private:
   struct Value {

@@ -61,7 +61,7 @@ void measure(const char* name, const std::function<Kernel(int64_t rows, int64_t 
       const int64_t rows = (big ? (8 << 20) : (16 << 10)) / n;
       const Kernel k = make(rows, n);
       uint32_t generated = 0;
-      auto f = cache.get({&k, 1}, target, generated)[0];
+      auto f = cache.get(k, target, generated);
       std::vector<Storage> storage;
       std::mt19937 random(1);
       double bytes = 0;

@@ -81,8 +81,8 @@ void check(const Kernel& k, const std::string& where, const Conditions& conditio
     const int32_t* rows = conditions.rows ? conditions.rows->data() : nullptr;
     const int32_t* order = conditions.order ? conditions.order->data() : nullptr;
     uint32_t generated = 0;
-    auto functions = cache().get({&k, 1}, target, generated);
-    const int32_t error = run_generated(k, functions[0], pointers, rows, order, conditions.block, 3);
+    const auto function = cache().get(k, target, generated);
+    const int32_t error = run_generated(k, function, pointers, rows, order, conditions.block, 3);
     const bool in_range = interpret(k, expected.data(), rows, order);
     EXPECT_EQ(error == 0, in_range) << where;
     for (size_t i = 0; i < got.size(); ++i) {
@@ -243,8 +243,8 @@ TEST(Kernels, NanWinsMaximumAndFirstNanWinsArgmax) {
     float top = 0;
     int64_t where = -1;
     uint32_t generated = 0;
-    auto f = cache().get({&m.k, 1}, target, generated);
-    run_generated(m.k, f[0], {in.data(), &top, &where}, nullptr, nullptr, 64);
+    const auto f = cache().get(m.k, target, generated);
+    run_generated(m.k, f, {in.data(), &top, &where}, nullptr, nullptr, 64);
     EXPECT_TRUE(std::isnan(top)) << target.cpu;
     EXPECT_EQ(where, 17) << target.cpu;
   }
@@ -362,17 +362,17 @@ TEST(Kernels, EqualStructuresShareCodeAndObjectsLoadWithoutCompiling) {
   CodeCache first, second;
   const Kernel kernels[] = {make(100), make(7)};
   uint32_t generated = 0;
-  auto functions = first.get(kernels, levels().front(), generated);
+  const auto function = first.get(kernels[0], levels().front(), generated);
+  EXPECT_EQ(function, first.get(kernels[1], levels().front(), generated));
   EXPECT_EQ(generated, 1u);
-  EXPECT_EQ(functions[0], functions[1]);
   std::vector<uint8_t> bytes;
-  first.save(kernels, levels().front(), bytes);
+  first.save(std::vector{&kernels[0], &kernels[1]}, levels().front(), bytes);
   ASSERT_TRUE(second.load(bytes));
   generated = 0;
-  auto loaded = second.get(kernels, levels().front(), generated);
+  const auto loaded = second.get(kernels[1], levels().front(), generated);
   EXPECT_EQ(generated, 0u);
   std::vector<float> x(14, 1.0f), y(14);
-  run_generated(kernels[1], loaded[0], {x.data(), y.data()}, nullptr, nullptr, 64);
+  run_generated(kernels[1], loaded, {x.data(), y.data()}, nullptr, nullptr, 64);
   EXPECT_NEAR(y[13], std::exp(1.0f), 1e-6);
   bytes.resize(bytes.size() - 1);
   EXPECT_FALSE(CodeCache().load(bytes));
@@ -398,7 +398,7 @@ TEST(Kernels, CompileTime) {
       const Kernel k = layer_norm(768, 1e-5 * (i + 1));
       uint32_t generated = 0;
       const auto start = Clock::now();
-      fresh.get({&k, 1}, target, generated);
+      fresh.get(k, target, generated);
       ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     }
     std::sort(ms.begin() + 1, ms.end());

@@ -99,7 +99,7 @@ TEST(VectorMath, WithinTheStatedErrorOfTheDoubleFunctions) {
   for (const Function& f : kFunctions) {
     const Kernel k = kernel_of(f.prim);
     uint32_t generated = 0;
-    auto code = cache.get({&k, 1}, levels().back(), generated)[0];
+    auto code = cache.get(k, levels().back(), generated);
     Worst halves[2];
     std::thread other([&] { halves[1] = sweep(f, code, k, 1, 2, count / 2); });
     halves[0] = sweep(f, code, k, 0, 2, count / 2);
@@ -120,7 +120,7 @@ TEST(VectorMath, SpecialValuesOnEveryLevel) {
     for (const Function& f : kFunctions) {
       const Kernel k = kernel_of(f.prim);
       uint32_t generated = 0;
-      auto code = cache.get({&k, 1}, target, generated)[0];
+      auto code = cache.get(k, target, generated);
       std::vector<float> x(kChunk, 1.0f), y(kChunk);
       std::copy(std::begin(specials), std::end(specials), x.begin());
       run_generated(k, code, {x.data(), y.data()}, nullptr, nullptr, kChunk);

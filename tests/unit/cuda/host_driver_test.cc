@@ -49,6 +49,32 @@ TEST(HostDriver, RegionsRunAsTheirNodesSay) {
   EXPECT_EQ(driver.now, nullptr) << "the context that was current before is again";
 }
 
+// An update of many parameters, as launches that have room for a few: their own sizes and pointers, whatever block asks, and what is left
+// over in a smaller one. The code travels as that of any kernel does.
+TEST(HostDriver, KernelsThatAreAlikeShareALaunch) {
+  const HostDriver driver;
+  Gpu gpu = test::host_gpu(driver);
+  gpu.facts.parameter_bytes = 1400;
+  const Context context(gpu);
+  RegionBuilder g;
+  for (const int64_t n : {700, 5, 64, 3000, 1, 129, 4, 2048, 77, 6, 1000}) g.momentum_step(n);
+  GpuBackend backend(gpu, &context, nullptr);
+  const auto checked = codegen::test::check(g, backend);
+  const std::string text = checked.executable->describe();
+  EXPECT_NE(text.find(" like it in "), std::string::npos) << text;
+  EXPECT_LT(driver.launches.size(), 11u) << text;
+  EXPECT_GT(driver.launches.size(), 2u) << text;
+  const std::vector<uint8_t> bytes = g.bytes();
+  const std::array<uint8_t, 32> hash{1};
+  const auto body = codegen::save_artifact(*checked.executable, backend, hash);
+  EXPECT_EQ(codegen::load_artifact(body, bytes, hash, backend, {})->num_codegen(), 0u);
+  gpu.facts.parameter_bytes = 0;
+  GpuBackend apart(gpu, &context, nullptr);
+  driver.launches.clear();
+  EXPECT_EQ(codegen::test::check(g, apart).executable->describe().find(" like it in "), std::string::npos);
+  EXPECT_GE(driver.launches.size(), 11u);
+}
+
 TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
   const HostDriver driver;
   const Gpu gpu = test::host_gpu(driver);

@@ -32,13 +32,14 @@ class GraphTexts::Backend final : public gpu::GpuBackend {
  public:
   explicit Backend(GraphTexts& out) : GpuBackend(out.gpu_, nullptr, nullptr), out_(out), target_(gpu::code_target(out.gpu_, nullptr)) {}
 
-  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Kernel> kernels, const codegen::CompileContext&,
+  std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps, const codegen::CompileContext&,
                                                             uint32_t&) override {
     std::vector<std::unique_ptr<codegen::Step>> steps;
-    for (const codegen::Kernel& k : kernels) {
-      const codegen::Schedule schedule = codegen::choose_schedule(k, out_.gpu_.facts);
-      const std::string name = gpu::code_name(k, schedule, target_);
-      out_.add_kernel(name, codegen::print_kernel(k, schedule, out_.gpu_.driver->words().dialect, name));
+    for (const codegen::Together& kernels : of_steps) {
+      for (const gpu::Room& room : gpu::rooms_of(kernels, out_.gpu_.facts)) {
+        const std::string name = gpu::code_name(*kernels[0], room.schedule, target_);
+        out_.add_kernel(name, codegen::print_kernel(*kernels[0], room.schedule, out_.gpu_.driver->words().dialect, name));
+      }
       steps.push_back(std::make_unique<NoStep>());
     }
     return steps;

@@ -371,6 +371,8 @@ TEST(Inputs, ValuesNearOthers) {
     EXPECT_LE(a[i] / from[i], 1) << "what was in the domain of a root or an arc sine still is";
     EXPECT_GE(a[i] / from[i], 1 - 0x1p-5);
   }
+  const TensorRef state = near(test::tensor_of<float>(DType::k_f32, {3}, {0, 0, 0}), 1);
+  for (int i = 0; i < 3; ++i) EXPECT_GT(static_cast<const float*>(state->data())[i], 0) << "zeros alone show nothing";
   const TensorRef rows = near(test::tensor_of<int64_t>(DType::k_i64, {3}, {7, -1, 0}), 1);
   EXPECT_EQ(static_cast<const int64_t*>(rows->data())[0], 7);
   EXPECT_EQ(static_cast<const int64_t*>(rows->data())[1], -1);
