@@ -9,6 +9,7 @@ Inductor.
 
 Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
+"first s" is Keirin's first step, tracing, compiling, verifying and racing included; the note below a row has everybody's.
 --families trains the zoo's models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a
 GPU. --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine
 (bench/results/training.py prints them). --shares says instead which operators eager's steps spend their time in; --memory how much
@@ -88,10 +89,11 @@ def measure(name, asked, options):
     for how in hows:
         if how != "eager":
             low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times[how])], n=4)
-            row[how] = {"gain": middle, "low": low, "high": high}
+            row[how] = {"gain": middle, "low": low, "high": high, "first_s": first[how]}
     row["nodes_compiled"], row["nodes"] = nodes_of(made)
     row["answered_by"] = answers_of(made, kBlocks)
-    row["notes"] = [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
+    row["notes"] = ["first step: " + ", ".join(f"{how} {taken:.1f} s" for how, taken in first.items())]
+    row["notes"] += [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
                     if line.startswith(("forward and backward: ", "not compiled: "))]
     return row
 

@@ -37,10 +37,12 @@ bool runs_in_worker(const Deciding& d) { return d.session.options.run_in == "wor
 // The candidate was verified: what is asked is that each call's inputs and outputs are bound, and the beginning of an output shows that.
 // Random numbers differ by right. So may others: LibTorch's attention of one query in 16 bits on an H100 gives one of two answers to the
 // same operands, from call to call. What is bound wrongly differs in every one.
-Result<std::string> unlike_when_recorded(Deciding& d, const CallFn& recorded, const CallFn& plain) {
+Result<std::string> unlike_when_recorded(Deciding& d, const CallFn& recorded, const CallFn& plain, Tensors& inputs) {
   constexpr int64_t kMost = 1 << 16;
   constexpr int kTries = 4;
-  KRN_TRY_LET(const Tensors inputs, d.input_set(1));
+  if (inputs.empty()) {
+    KRN_TRY_LET(inputs, d.input_set(1));
+  }
   const size_t num_outputs = d.session.eager->num_outputs();
   const auto answer = [&](const CallFn& call) -> Result<Trial> {
     KRN_TRY_LET(Trial trial, d.trials.run(call, inputs));
@@ -176,7 +178,7 @@ CallFn launches_in_place(Deciding& d, CallFn own) {
   return [replay = std::move(replay)](const Tensors& inputs) { return replay->run(inputs); };
 }
 
-Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
+Result<CallFn> record_launches(Deciding& d, const Candidate& candidate, std::vector<TensorRef>& others) {
   auto replay = LaunchReplay::record(candidate.own, d.inputs, d.seen.written_inputs, d.services, d.session.device);
   KRN_TRY(d.trials.restore());
   KRN_TRY(replay.status());
@@ -185,7 +187,7 @@ Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
                                             const Tensors& inputs) { return shared->run(inputs); },
                                         d.strides_may_differ(candidate));
   if (d.prepared) {
-    const Result<std::string> unlike = unlike_when_recorded(d, call, candidate.call);
+    const Result<std::string> unlike = unlike_when_recorded(d, call, candidate.call, others);
     if (!unlike.ok()) return Status(Code::k_wrong_result, unlike.status().message().what);
     if (!unlike->empty()) return Status(Code::k_wrong_result, *unlike);
   }
@@ -195,6 +197,7 @@ Result<CallFn> record_launches(Deciding& d, const Candidate& candidate) {
 void add_launch_replays(Deciding& d) {
   if (d.session.device.kind == Device::kCpu) return;
   const size_t count = d.candidates.size();
+  Tensors others;
   for (size_t i = 0; i < count; ++i) {
     if (!d.candidates[i].call || (i > 0 && !d.candidates[i].report.verified)) continue;
     Candidate recorded;
@@ -203,7 +206,7 @@ void add_launch_replays(Deciding& d) {
     recorded.built = d.candidates[i].built;
     recorded.is_recording = true;
     recorded.own = d.candidates[i].own;
-    Result<CallFn> call = record_launches(d, d.candidates[i]);
+    Result<CallFn> call = record_launches(d, d.candidates[i], others);
     if (call.ok()) {
       recorded.call = std::move(*call);
       recorded.report.reason = "pending";

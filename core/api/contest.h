@@ -8,7 +8,8 @@
 namespace keirin {
 
 // A candidate's call as recorded launches; `wrong_result` where the recording answers other inputs in another way than the call does.
-Result<CallFn> record_launches(Deciding& d, const Candidate& candidate);
+// `others` are these inputs, made for the first candidate that is recorded: for large ones that takes seconds.
+Result<CallFn> record_launches(Deciding& d, const Candidate& candidate, std::vector<TensorRef>& others);
 // What answers calls in the place of recorded launches of `own` where they keep their memory in place (Session::keep_memory_in_place):
 // launches that are recorded of them.
 CallFn launches_in_place(Deciding& d, CallFn own);

@@ -290,6 +290,7 @@ Result<bool> leave_one_out(Deciding& d, size_t winner) {
   if (!held.is_plan() || held.built.regions.size() < 2) return false;
   const size_t known = d.candidates.size();
   size_t tried = 0;
+  std::vector<TensorRef> others;  // of recordings
   for (const BuiltRegion& region : std::vector<BuiltRegion>(held.built.regions)) {
     PlanChoice choice = held.built.choice;
     choice.left_out.insert(std::upper_bound(choice.left_out.begin(), choice.left_out.end(), region.number), region.number);
@@ -300,7 +301,7 @@ Result<bool> leave_one_out(Deciding& d, size_t winner) {
     const size_t at = d.candidates.size() - 1;
     Candidate variant = d.candidates[at];
     if (variant.call && held.is_recording) {
-      Result<CallFn> recorded = record_launches(d, variant);
+      Result<CallFn> recorded = record_launches(d, variant, others);
       variant.call = recorded.ok() ? *recorded : nullptr;
     }
     bool stays = false;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <set>
+#include <numeric>
 #include <tuple>
 
 #include "plugins/codegen/kernel/rows.h"
@@ -14,6 +14,7 @@
 #include "plugins/codegen/plan/fuse.h"
 #include "plugins/codegen/plan/memory_plan.h"
 #include "plugins/codegen/plan/prepare.h"
+#include "plugins/codegen/plan/together.h"
 #include "plugins/codegen/region/csr.h"
 #include "plugins/kit/error.h"
 
@@ -55,7 +56,7 @@ class Builder {
     for (const RegionOutput& o : prepared.region.outputs) out_->updates_inputs_ |= o.alias_input >= 0;
     out_->buffers_ = prepared.layout.buffers;
     for (Group& g : groups) plan_group(prepared, g);
-    put_together(prepared);
+    join_kernels(prepared);
     lower();
     place_temps();
     if (const TextSink sink = text_sink(context_, "//", ".plan")) sink("steps", plan_text());
@@ -143,65 +144,56 @@ class Builder {
     csr.perm_buffer = it->second->perm_buffer;
   }
 
-  // Kernels that the backend takes together become one step, where the first of them stands: an optimiser's update is the same few kernels
-  // for each parameter. What a kernel writes for later steps should still be in a cache then, so only little of that is written early.
-  void put_together(const PreparedRegion& prepared) {
-    std::vector<uint32_t> memory(out_->buffers_.size());  // by buffer: the one that it is written into, or itself
-    for (size_t b = 0; b < memory.size(); ++b) {
-      const BufferInfo& info = out_->buffers_[b];
-      memory[b] = static_cast<uint32_t>(b);
-      if (info.role != BufferInfo::Role::kOutput) continue;
-      const int input = prepared.region.outputs[static_cast<size_t>(info.index)].alias_input;
-      for (size_t i = 0; input >= 0 && i < memory.size(); ++i)
-        if (out_->buffers_[i].role == BufferInfo::Role::kInput && out_->buffers_[i].index == input) memory[b] = static_cast<uint32_t>(i);
-    }
+  // Kernels that the backend takes together become one step: an optimiser's update is the same few kernels for each parameter. What a
+  // kernel writes for later steps should still be in a cache then, so only little of that is written early.
+  void join_kernels(const PreparedRegion& prepared) {
+    const std::vector<uint32_t> memory = memory_of_buffers(prepared);
     std::vector<size_t> last_use(memory.size());
     for (size_t s = 0; s < plan_.size(); ++s)
       for (uint32_t b : plan_[s].buffers) last_use[memory[b]] = s;
-
-    struct Open {
-      size_t at;                      // in `joined`
-      std::set<uint32_t> touched;     // by steps behind it, itself included
-      std::set<uint32_t> written;
-    };
-    std::vector<Planned> joined;
-    std::map<std::string, Open> open;
+    std::vector<Touch> touches;
     for (size_t s = 0; s < plan_.size(); ++s) {
-      Planned& step = plan_[s];
-      std::set<uint32_t> touched, written;
-      for (uint32_t b : step.buffers) touched.insert(memory[b]);
-      std::string key;
-      if (!step.kernels.empty()) {
-        const Kernel& kernel = out_->kernels_[step.kernels[0]];
-        key = backend_.together_key(kernel);
-        for (const Buffer& b : kernel.buffers) {
-          if (!b.written) continue;
-          written.insert(memory[b.id]);
-          if (last_use[memory[b.id]] > s && points_of(kernel) * dtype_bytes(b.dtype) > kKeptForLater) key.clear();
-        }
-      } else {
-        written = touched;  // of an anchor or an index: all, to be safe
+      Touch& touch = touches.emplace_back();
+      for (uint32_t b : plan_[s].buffers) touch.touched.insert(memory[b]);
+      if (plan_[s].kernels.empty()) {
+        touch.written = touch.touched;  // of an anchor or an index: all, to be safe
+        continue;
       }
-      auto meets = [](const std::set<uint32_t>& these, const std::set<uint32_t>& those) {
-        return std::any_of(these.begin(), these.end(), [&](uint32_t b) { return those.count(b) > 0; });
-      };
-      size_t at = joined.size();
-      const auto found = key.empty() ? open.end() : open.find(key);
-      if (found != open.end() && !meets(written, found->second.touched) && !meets(touched, found->second.written)) {
-        Planned& whole = joined[at = found->second.at];
-        whole.kernels.push_back(step.kernels[0]);
-        whole.buffers.insert(whole.buffers.end(), step.buffers.begin(), step.buffers.end());
-      } else {
-        joined.push_back(std::move(step));
-        if (!key.empty()) open[key] = {at, {}, {}};
+      const Kernel& kernel = out_->kernels_[plan_[s].kernels[0]];
+      bool early = true;
+      for (const Buffer& b : kernel.buffers) {
+        if (!b.written) continue;
+        touch.written.insert(memory[b.id]);
+        early &= last_use[memory[b.id]] <= s || points_of(kernel) * dtype_bytes(b.dtype) <= kKeptForLater;
       }
-      for (auto& [of, each] : open) {
-        if (each.at > at) continue;
-        each.touched.insert(touched.begin(), touched.end());
-        each.written.insert(written.begin(), written.end());
+      if (early) touch.key = backend_.together_key(kernel);
+    }
+    std::vector<Planned> joined;
+    for (const std::vector<size_t>& steps : put_together(touches)) {
+      Planned& whole = joined.emplace_back(std::move(plan_[steps[0]]));
+      for (size_t i = 1; i < steps.size(); ++i) {
+        const Planned& other = plan_[steps[i]];
+        whole.kernels.insert(whole.kernels.end(), other.kernels.begin(), other.kernels.end());
+        whole.buffers.insert(whole.buffers.end(), other.buffers.begin(), other.buffers.end());
       }
     }
     plan_ = std::move(joined);
+  }
+
+  // By buffer: itself, or the input's that an output is written into.
+  std::vector<uint32_t> memory_of_buffers(const PreparedRegion& prepared) const {
+    std::vector<uint32_t> out(out_->buffers_.size());
+    std::iota(out.begin(), out.end(), 0u);
+    std::map<int, uint32_t> of_input;
+    for (uint32_t b : out)
+      if (out_->buffers_[b].role == BufferInfo::Role::kInput) of_input[out_->buffers_[b].index] = b;
+    for (uint32_t& b : out) {
+      const BufferInfo& info = out_->buffers_[b];
+      if (info.role != BufferInfo::Role::kOutput) continue;
+      const int input = prepared.region.outputs[static_cast<size_t>(info.index)].alias_input;
+      if (input >= 0) b = of_input.at(input);
+    }
+    return out;
   }
 
   void lower() {

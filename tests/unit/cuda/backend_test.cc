@@ -83,6 +83,11 @@ std::vector<std::pair<std::string, RegionBuilder>> regions() {
                   {{kAttr_dim, int64_t{0}}, {kAttr_reduce, std::string("sum")}, {kAttr_include_self, true}}));
     out.emplace_back("scatter_add", g);
   }
+  {
+    RegionBuilder g;
+    for (int64_t i = 1; i <= 40; ++i) g.momentum_step(64 * i);
+    out.emplace_back("update", g);
+  }
   return out;
 }
 
