@@ -221,6 +221,7 @@ std::vector<Room> rooms_of(const codegen::Together& kernels, const codegen::GpuF
   const Schedule schedule = codegen::choose_schedule(*kernels[0], facts);
   if (kernels.size() == 1) return {{kernels, schedule}};
   const size_t most = places_of(*kernels[0], schedule, facts);
+  if (most < 2) throw kit::Error(KRN_STATUS_internal, "kernel " + kernels[0]->name + " shares no launch");
   std::vector<Room> out;
   for (size_t first = 0; first < kernels.size(); first += most) {
     const size_t count = std::min(most, kernels.size() - first);

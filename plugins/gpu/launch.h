@@ -20,8 +20,8 @@ struct Room {
   codegen::Together kernels;
   codegen::Schedule schedule;  // with `many`, room for that many; its sizes are those of the first kernel
 };
-// Whether the kernel may share a launch, under its schedule; and the launches that take all of these, as few as there can be. With one
-// kernel, its own launch.
+// Whether the kernel may share a launch, under its schedule; and the launches that take all of these, which may if there are several, as
+// few as there can be. One alone has its own.
 bool shares_launch(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const codegen::GpuFacts& facts);
 std::vector<Room> rooms_of(const codegen::Together& kernels, const codegen::GpuFacts& facts);
 // `functions`: one for each room.

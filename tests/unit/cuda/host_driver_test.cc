@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 
 #include "plugins/codegen/plan/artifact.h"
 #include "plugins/gpu/aligned_copies.h"
@@ -21,6 +22,7 @@
 #include "plugins/kit/tables.h"
 #include "tests/unit/codegen/check.h"
 #include "tests/unit/cuda/anchor_cases.h"
+#include "tests/unit/cuda/case_runner.h"
 #include "tests/unit/cuda/host_products.h"
 
 namespace keirin::gpu {
@@ -73,6 +75,48 @@ TEST(HostDriver, KernelsThatAreAlikeShareALaunch) {
   driver.launches.clear();
   EXPECT_EQ(codegen::test::check(g, apart).executable->describe().find(" like it in "), std::string::npos);
   EXPECT_GE(driver.launches.size(), 11u);
+}
+
+// Each kind of flat kernel, at three lengths where the code is the same, in one launch and in two.
+TEST(HostDriver, EveryFlatKernelFindsItsOwnSizes) {
+  const HostDriver driver;
+  Gpu gpu = test::host_gpu(driver);
+  const Context context(gpu);
+  GpuBackend backend(gpu, &context, nullptr);
+  std::map<std::string, std::vector<test::KernelCase>> alike;
+  gpu.facts.parameter_bytes = 32764;
+  for (const int64_t length : {515, 70, 515, 70, 515})
+    for (const test::KernelCase& c : test::kernel_cases(length))
+      if (const std::string key = backend.together_key(c.kernel); !key.empty()) alike[key].push_back(c);
+  size_t launches = 0;
+  for (auto& [key, cases] : alike) {
+    if (cases.size() < 3) continue;
+    std::vector<test::CaseBuffers> data;
+    std::vector<void*> buffers;
+    codegen::Together kernels;
+    for (test::KernelCase& c : cases) {
+      data.emplace_back(c);
+      for (codegen::Buffer& b : c.kernel.buffers) {
+        b.id = static_cast<uint32_t>(buffers.size());
+        buffers.push_back(data.back().got[static_cast<size_t>(&b - c.kernel.buffers.data())].data());
+      }
+      kernels.push_back(&c.kernel);
+    }
+    if (launches++ % 2 == 1) gpu.facts.parameter_bytes = 900;
+    if (backend.together_key(*kernels[0]).empty()) gpu.facts.parameter_bytes = 32764;
+    const size_t rooms = rooms_of(kernels, gpu.facts).size();
+    uint32_t generated = 0;
+    const auto steps = backend.lower_kernels({&kernels, 1}, {}, generated);
+    gpu.facts.parameter_bytes = 32764;
+    const krn_run run{};
+    codegen::RunContext running;
+    running.buffers = buffers.data();
+    running.run = &run;
+    ASSERT_EQ(steps[0]->run(running), KRN_STATUS_ok) << cases[0].name;
+    for (size_t i = 0; i < cases.size(); ++i)
+      EXPECT_EQ(data[i].difference(cases[i]), "") << cases[i].name << ", one of " << cases.size() << " in " << rooms;
+  }
+  EXPECT_GE(launches, 8u);
 }
 
 TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
