@@ -435,7 +435,7 @@ class Step:
 def race_text(what: str, race: dict[str, Any]) -> str:
     row = race["rows"][1]
     if row["outcome"] == "disturbed":
-        return f"{what}: disturbed, {row['note']}; eager answers\n"
+        return f"{what}: disturbed, {row['note']}\n"
     return (f"{what}: eager {row['baseline_ns'] / 1e3:.1f} us, compiled {row['ns'] / 1e3:.1f} us, "
             f"{row['gain']:.2f}x [{row['gain_low']:.2f}, {row['gain_high']:.2f}]: {row['outcome']} {row['note']}\n")
 
