@@ -80,10 +80,14 @@ TEST(BesideOthers, WhatIsClearlyFasterIsChosen) {
   const OnOneProcessor here;
   const BusyProcess other;
   const std::vector<Runner> runners = {runner("eager", 1.5), runner("cpu/all", 1), runner("slow", 2)};
+  // Where the hypervisor takes the one processor away, a race says so and tells nothing: then another one.
   const auto chosen = [&] {
-    const auto sheet = race_beside_others(runners, in_three_seconds());
-    EXPECT_TRUE(sheet.ok());
-    return sheet.ok() ? sheet->winner : 0;
+    for (int tries = 0; tries < 8; ++tries) {
+      const auto sheet = race_beside_others(runners, in_three_seconds());
+      EXPECT_TRUE(sheet.ok());
+      if (!sheet.ok() || sheet->disturbed.empty()) return sheet.ok() ? sheet->winner : 0;
+    }
+    return size_t{0};
   };
   EXPECT_EQ(chosen(), 1u);
   EXPECT_EQ(in_background(chosen), 1u) << "which has a share, or what is left";
