@@ -33,10 +33,11 @@ holds out "^  v $(part compile) .* 10.0 % .* regressed, large, measured twice"
 for file in slow.md slow.json slow.xml slow.html; do holds $file cold-compile; done
 holds slow.xml '<failure message="1\.[23][0-9]* .*regressed, large, measured twice'
 [[ $(grep -c '"label": "regressed"' slow.json) == 1 ]] || fail "more was called slower than the compiling"
-for each in start compile first_call; do  # 8 pairs, 16 where one of the three could not be told; 16 fresh ones of what was flagged
+# 8 pairs, 16 where one of the three could not be told; 16 fresh ones of what was flagged; some again that others disturbed.
+for each in start compile first_call; do
   n=$(grep -ho "\"measure\":\"${each}_ns\"" store-$stores/log/* | wc -l) wanted=16
   [[ $each == compile ]] && wanted=48
-  [[ $n == "$wanted" || $n == $((wanted + 16)) ]] || fail "$n samples of $each"
+  ((n >= wanted && n <= wanted + 24)) || fail "$n samples of $each"
 done
 # 3 % is none, whatever the noise; a third less is a new level.
 stand_in little --build four --cold call=1.03
