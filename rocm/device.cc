@@ -56,7 +56,7 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.info.updates_rows = true;
   gpu.matrix_flops_per_s = std::max(target.matrix_rate, target.f32) * units * clock_hz;
   gpu.facts.num_units = units;
-  gpu.facts.parameter_bytes = 4096;
+  gpu.facts.parameter_bytes = 4096;  // what launches of every kind pass; more was not tried
   gpu.facts.registers = target.registers << 10;
   // Of a block of 1,024 threads each has 64 registers in waves of 32, 128 in waves of 64: too few for rows of the zoo's norms, whose values
   // then went to memory (`rocm_table`).

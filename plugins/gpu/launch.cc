@@ -47,6 +47,16 @@ bool has_nothing_to_index(const Kernel& kernel) {
   return false;
 }
 
+// Of a run: what went wrong, said in the caller's sink.
+krn_code without_device(const codegen::RunContext& context, const std::string& text) {
+  kit::set_error(context.err, KRN_STATUS_internal, text + " was compiled without a device and cannot run");
+  return KRN_STATUS_internal;
+}
+krn_code refused(const codegen::RunContext& context, const std::string& text, const Driver& driver, Result result) {
+  kit::set_error(context.err, driver.status_of(result), text + ": its launch: " + driver.words_of(result));
+  return driver.status_of(result);
+}
+
 class KernelStep final : public codegen::Step {
  public:
   KernelStep(const Driver& driver, const Kernel& k, const Schedule& schedule, const Functions& functions)
@@ -75,10 +85,7 @@ class KernelStep final : public codegen::Step {
                      "an index into an axis without elements in " + text_ + "; eager names the index");
       return KRN_STATUS_invalid_input;
     }
-    if (!functions_.whole) {
-      kit::set_error(context.err, KRN_STATUS_internal, text_ + " was compiled without a device and cannot run");
-      return KRN_STATUS_internal;
-    }
+    if (!functions_.whole) return without_device(context, text_);
     void* pointers[kMaxPointers];
     size_t n = 0;
     for (uint32_t id : buffers_) pointers[n++] = context.buffers[id];
@@ -87,9 +94,7 @@ class KernelStep final : public codegen::Step {
     const auto stream = reinterpret_cast<Stream>(context.run->stream.native);
     Result result = launch(functions_.whole, schedule_.blocks, arguments, stream);
     if (result == 0 && schedule_.split) result = launch(functions_.finish, schedule_.finish_blocks, arguments, stream);
-    if (result == 0) return KRN_STATUS_ok;
-    kit::set_error(context.err, driver_.status_of(result), text_ + ": its launch: " + driver_.words_of(result));
-    return driver_.status_of(result);
+    return result == 0 ? KRN_STATUS_ok : refused(context, text_, driver_, result);
   }
 
   std::string describe() const override { return text_; }
@@ -137,18 +142,12 @@ class TogetherStep final : public codegen::Step {
     void* pointers[kMaxParameterBytes / sizeof(void*)];
     const auto stream = reinterpret_cast<Stream>(context.run->stream.native);
     for (const One& one : launches_) {
-      if (!one.function) {
-        kit::set_error(context.err, KRN_STATUS_internal, text_ + " was compiled without a device and cannot run");
-        return KRN_STATUS_internal;
-      }
+      if (!one.function) return without_device(context, text_);
       for (size_t i = 0; i < one.buffers.size(); ++i)
         pointers[i] = one.buffers[i] == codegen::TensorDesc::KRN_NONE_BUFFER ? nullptr : context.buffers[one.buffers[i]];
       void* arguments[] = {const_cast<char*>(one.sizes.data()), pointers};
       const Launch launch{.function = one.function, .blocks = one.blocks, .threads = one.threads, .parameters = one.parameters};
-      const Result result = driver_.launch(launch, stream, arguments);
-      if (result == 0) continue;
-      kit::set_error(context.err, driver_.status_of(result), text_ + ": its launch: " + driver_.words_of(result));
-      return driver_.status_of(result);
+      if (const Result result = driver_.launch(launch, stream, arguments); result != 0) return refused(context, text_, driver_, result);
     }
     return KRN_STATUS_ok;
   }

@@ -77,7 +77,7 @@ TEST(HostDriver, KernelsThatAreAlikeShareALaunch) {
   EXPECT_GE(driver.launches.size(), 11u);
 }
 
-// Each kind of flat kernel, at three lengths where the code is the same, in one launch and in two.
+// Each kind of flat kernel, several of it where the code is the same, in one launch and in several.
 TEST(HostDriver, EveryFlatKernelFindsItsOwnSizes) {
   const HostDriver driver;
   Gpu gpu = test::host_gpu(driver);
@@ -88,7 +88,7 @@ TEST(HostDriver, EveryFlatKernelFindsItsOwnSizes) {
   for (const int64_t length : {515, 70, 515, 70, 515})
     for (const test::KernelCase& c : test::kernel_cases(length))
       if (const std::string key = backend.together_key(c.kernel); !key.empty()) alike[key].push_back(c);
-  size_t launches = 0;
+  size_t launches = 0, in_several = 0;
   for (auto& [key, cases] : alike) {
     if (cases.size() < 3) continue;
     std::vector<test::CaseBuffers> data;
@@ -105,6 +105,7 @@ TEST(HostDriver, EveryFlatKernelFindsItsOwnSizes) {
     if (launches++ % 2 == 1) gpu.facts.parameter_bytes = 900;
     if (backend.together_key(*kernels[0]).empty()) gpu.facts.parameter_bytes = 32764;
     const size_t rooms = rooms_of(kernels, gpu.facts).size();
+    in_several += rooms > 1;
     uint32_t generated = 0;
     const auto steps = backend.lower_kernels({&kernels, 1}, {}, generated);
     gpu.facts.parameter_bytes = 32764;
@@ -117,6 +118,7 @@ TEST(HostDriver, EveryFlatKernelFindsItsOwnSizes) {
       EXPECT_EQ(data[i].difference(cases[i]), "") << cases[i].name << ", one of " << cases.size() << " in " << rooms;
   }
   EXPECT_GE(launches, 8u);
+  EXPECT_GE(in_several, 2u);
 }
 
 TEST(HostDriver, SavedCodeIsNotCompiledAgain) {
