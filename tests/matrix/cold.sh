@@ -5,7 +5,23 @@
 case_of alpha > set
 part() { echo "alpha/small/f32/infer/cold-$1/default"; }
 stores=0
-compare() { "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@"; }
+# Starts are timed from outside, so the machine itself disturbs them: what it made invalid is compared again, later.
+exec 3>&1
+compare() {
+  local code pause
+  for pause in 0 2 4 8 16 32; do
+    sleep $pause
+    code=0
+    "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@" > compared || code=$?
+    grep -q 'invalid; others had the processor' compared && continue
+    cat compared
+    return $code
+  done
+  cat compared >&3
+  ((failed)) && exit 1
+  echo "skipped: others had this machine's processors for a minute, which starts are not told apart beside" >&3
+  exit 77
+}
 
 # The cells of a set: three of a start for each case that is called alone, timed together, so in one shard.
 printf '%s\n' "$(case_of alpha)" 'beta/small/f32/infer/callers-2/default' 'mlp/small/f32/train/single/default' > mixed
