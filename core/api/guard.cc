@@ -8,6 +8,7 @@
 
 #include "abi/planted.h"
 #include "core/base/background.h"
+#include "core/base/thread_name.h"
 
 namespace keirin {
 namespace {
@@ -133,6 +134,7 @@ void CallChecker::check(Sample& sample) {
 }
 
 void CallChecker::work(Queue& queue, TensorServices& services) {
+  name_thread("keirin-check");
   services.keep_to_this_thread();
   std::unique_lock lock(queue.mutex);
   for (;;) {

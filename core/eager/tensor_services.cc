@@ -195,7 +195,10 @@ class AtServices final : public TensorServices {
   int num_threads() override { return at::get_num_threads(); }
   void set_num_threads(int threads) override { at::set_num_threads(threads); }
   void keep_to_this_thread() override {
-    at::get_num_threads();  // else a thread's first operator would set its number itself
+    // Else the first operator of this thread would set its number itself: LibTorch's own know by one variable whether that was done, and
+    // parallel_for, which is compiled into this file, by another.
+    at::get_num_threads();
+    at::internal::lazy_init_num_threads();
     omp_set_num_threads(1);
     // MKL keeps a number of its own; it is part of LibTorch for x86 only. (The name in small letters is Fortran's: it takes a pointer.)
     using SetThreads = int (*)(int);

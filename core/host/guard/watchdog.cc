@@ -10,6 +10,7 @@
 
 #include "abi/planted.h"
 #include "core/base/background.h"
+#include "core/base/thread_name.h"
 #include "core/host/plugins.h"
 
 namespace keirin {
@@ -48,6 +49,7 @@ class Watchdog {
   }
 
   void work() {
+    name_thread("keirin-watch");
     for (;;) {
       std::this_thread::sleep_for(Flight::kLook);
       look();

@@ -10,7 +10,9 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -330,12 +332,23 @@ TEST(Services, AWarningGoesToTheCallersHandlerOnce) {
 
 TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
   const auto services = make_tensor_services();
-  int threads = 0;
+  const auto num_threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  at::set_num_threads(2);  // a number that was asked for, which threads take over
+  const auto before = num_threads();
   std::thread([&] {
     services->keep_to_this_thread();
-    threads = at::get_num_threads();
+    EXPECT_EQ(at::get_num_threads(), 1);
+    // Operators of LibTorch's, its products (MKL's) and ours: each has its own memory of whether a thread has its number.
+    const at::Tensor a = at::rand({512, 512});
+    (void)a.mul(a).sum();
+    services->parallel_for(1 << 20, 1, [](int64_t, int64_t) {});
+    (void)a.matmul(a);
+    services->parallel_for(1 << 20, 1, [](int64_t, int64_t) {});
+    EXPECT_EQ(at::get_num_threads(), 1);
+    EXPECT_EQ(num_threads(), before + 1);
   }).join();
-  EXPECT_EQ(threads, 1);
 }
 
 }  // namespace
