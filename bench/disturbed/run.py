@@ -65,6 +65,13 @@ def judged(quiet: float, row: dict, allowed: float) -> str:
     return "wrong" if abs(math.log(row["speedup"] / quiet)) > math.log1p(allowed) else "published"
 
 
+def row_of(model: str, load: str, quiet: float, rows: list[dict], allowed: float) -> dict:
+    verdicts = [judged(quiet, row, allowed) for row in rows]
+    return {"model": model, "load": load, "quiet": quiet, "figures": [row["speedup"] for row in rows if not row["disturbed"]],
+            "runs": len(rows), "disturbed": verdicts.count("disturbed"), "wrong": verdicts.count("wrong"),
+            "reasons": sorted({row["disturbed"] for row in rows if row["disturbed"]})}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=SMALL, help="zoo models or .pt2 files")
@@ -90,27 +97,22 @@ def main() -> int:
                 quiet[model] = statistics.median(told)
             else:
                 print(f"{model}: the machine is not quiet: {alone[0][model]['disturbed']}", file=sys.stderr)
-        for load in options.loads.split(","):
-            rows = {model: [] for model in quiet}
-            for _ in range(options.runs):
+        runs = {(model, load): [] for load in options.loads.split(",") for model in quiet}
+        for _ in range(options.runs):  # in turns: what the machine itself does meanwhile meets every load
+            for load in options.loads.split(","):
                 with Load(load, options.processes):
                     run = bench(options, list(quiet), cache)
                 for model in quiet:
-                    rows[model].append(run[model])
-            for model, runs in rows.items():
-                verdicts = [judged(quiet[model], row, options.allowed) for row in runs]
-                figures = [row["speedup"] for row in runs if not row["disturbed"]]
-                result["rows"].append({"model": model, "load": load, "quiet": quiet[model], "figures": figures, "runs": len(runs),
-                                       "disturbed": verdicts.count("disturbed"), "wrong": verdicts.count("wrong"),
-                                       "reasons": sorted({row["disturbed"] for row in runs if row["disturbed"]})})
+                    runs[model, load].append(run[model])
+            result["rows"] = [row_of(model, load, quiet[model], rows, options.allowed) for (model, load), rows in runs.items()]
+            result["machine"] = options.machine
+            if options.json:  # after every turn: a run that is cut short loses nothing
+                Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     print("| model | load | quiet | published | lowest | highest | said disturbed | wrong |\n|---|---|---|---|---|---|---|---|")
     for row in result["rows"]:
         ends = [f"{end(row['figures']):.2f}x" for end in (min, max)] if row["figures"] else ["-", "-"]
         print(f"| {row['model']} | {row['load']} | {row['quiet']:.2f}x | {len(row['figures'])} of {row['runs']} | {ends[0]} | {ends[1]} | "
               f"{row['disturbed']} | {row['wrong']} |")
-    result["machine"] = options.machine
-    if options.json:
-        Path(options.json).write_text(json.dumps(result, indent=1))
     wrong = sum(row["wrong"] for row in result["rows"])
     print(f"wrong figures: {wrong} of {sum(row['runs'] for row in result['rows'])} rows; "
           f"models that were not quiet alone: {len(models) - len(quiet)}")

@@ -42,6 +42,22 @@ uint64_t involuntary_switches(int who) {
   return static_cast<uint64_t>(usage.ru_nivcsw);
 }
 
+// Threads of this process that run or want to.
+long num_running_threads() {
+  long out = 0;
+  DIR* folder = ::opendir("/proc/self/task");
+  if (!folder) return 0;
+  while (const dirent* entry = ::readdir(folder)) {
+    std::ifstream file(std::string("/proc/self/task/") + entry->d_name + "/stat");
+    std::string line;
+    // "29377 (the name) R ...", and names may hold anything.
+    const size_t name = std::getline(file, line) ? line.rfind(')') : std::string::npos;
+    out += name != std::string::npos && line.compare(name, 3, ") R") == 0;
+  }
+  ::closedir(folder);
+  return out;
+}
+
 }  // namespace
 
 std::optional<uint64_t> delay_ns(int schedstat) {
@@ -68,6 +84,7 @@ ProcessInterference::ProcessInterference(bool sees_waits)
   CPU_ZERO(&mine);
   if (::sched_getaffinity(0, sizeof(mine), &mine) == 0)
     num_processors_ = static_cast<uint64_t>(std::max(1, CPU_COUNT(&mine)));
+  load_ = ::open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
   find_threads(true);
   has_delays_ = !threads_.empty();
   last_switches_ = involuntary_switches(only_this_thread_ ? RUSAGE_THREAD : RUSAGE_SELF);
@@ -77,6 +94,7 @@ ProcessInterference::ProcessInterference(bool sees_waits)
 
 ProcessInterference::~ProcessInterference() {
   for (const auto& [id, thread] : threads_) ::close(thread.file);
+  if (load_ >= 0) ::close(load_);
 }
 
 // Opens what is new. What a thread waited before the first look is nothing to this meter; later ones were born under
@@ -147,6 +165,16 @@ uint64_t ProcessInterference::waited_ns() {
   last_wall_ns_ = wall;
   last_used_ns_ = used;
   return total_ns_ += delay;
+}
+
+bool ProcessInterference::is_crowded() {
+  static const long processors = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
+  std::array<char, 96> text{};
+  const ssize_t size = sees_waits_ ? ::pread(load_, text.data(), text.size() - 1, 0) : 0;
+  // "0.49 1.99 1.59 1/78 29377": loads of the last minutes, then how many threads want to run, of how many.
+  long wanted = 0;
+  if (size <= 0 || std::sscanf(text.data(), "%*f %*f %*f %ld/", &wanted) != 1 || wanted <= processors) return false;
+  return num_running_threads() < wanted;
 }
 
 uint64_t ProcessInterference::stolen_ns() {

@@ -2,7 +2,8 @@
 //
 // What a process lost to others while it was timed: its threads stood ready to run and somebody else had the processor.
 // The race asks before and after every stretch that it times, so that a disturbed one is never taken for a measurement.
-// What it cannot see: neighbours that slow a running thread down (the other half of a core, caches, memory, clocks).
+// What it cannot see: neighbours that slow a running thread down (the other half of a core, caches, memory, clocks), where there are
+// processors for all of them.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,9 @@ class Interference {
   virtual uint64_t stolen_ns() = 0;
   // Processor time of this process.
   virtual uint64_t used_ns() = 0;
+  // Whether at this moment more threads want to run than the machine has processors, somebody else's among them. Who waits then is
+  // told when it runs again, maybe after the stretch; and two processors may be the halves of one core.
+  virtual bool is_crowded() { return false; }
   // What it does not tell of did not happen: times that are unsteady for no known reason are believed. For tests that
   // run beside others.
   virtual bool knows_all() const { return false; }
@@ -55,6 +59,7 @@ class ProcessInterference final : public Interference {
   uint64_t waited_ns() override;
   uint64_t stolen_ns() override;
   uint64_t used_ns() override;
+  bool is_crowded() override;
 
  private:
   struct Thread {
@@ -67,6 +72,7 @@ class ProcessInterference final : public Interference {
   std::map<int, Thread> threads_;  // by thread id
   const bool sees_waits_;
   bool has_delays_ = true, only_this_thread_ = false;
+  int load_ = -1;  // /proc/loadavg
   uint64_t total_ns_ = 0, last_wall_ns_ = 0, last_used_ns_ = 0;
   uint64_t last_switches_ = 0;
   uint64_t num_processors_ = 1;  // that this process may use

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When calls of new sizes are decided: one thread for the process does it in the background, beside calls that eager answers."""
+"""When calls of new sizes are decided: one thread at a time does it in the background, beside calls that eager answers."""
 from __future__ import annotations
 
 import atexit
+import collections
 import logging
 import os
-import queue
 import sys
 import threading
 import time
@@ -49,10 +49,12 @@ def progress_of(progress: Callable[[str, float], None] | bool | None) -> Callabl
 
 
 class _Worker:
-    """Runs tasks one after another on a daemon thread that starts with the first."""
+    """Runs tasks one after another on a daemon thread, which starts with the first and ends with the last: a thread keeps the team of
+    OpenMP's that its operators had, and where all teams have more threads than there are processors, none spins between two operators
+    any more, so that every call in the process would be slower for good."""
 
     def __init__(self) -> None:
-        self.tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.tasks: collections.deque[Callable[[], None]] = collections.deque()
         self.idle = threading.Condition()
         self.open = 0
         self.ending = False
@@ -62,14 +64,18 @@ class _Worker:
     def submit(self, task: Callable[[], None]) -> None:
         with self.idle:
             self.open += 1
+            self.tasks.append(task)
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="keirin", daemon=True)
                 self.thread.start()
-        self.tasks.put(task)
 
     def _run(self) -> None:
         while True:
-            task = self.tasks.get()
+            with self.idle:
+                if not self.tasks:
+                    self.thread = None
+                    return
+                task = self.tasks.popleft()
             if not self.ending:
                 try:
                     task()

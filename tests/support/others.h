@@ -4,6 +4,8 @@
 // decided and not when; they run beside others.
 #pragma once
 
+#include <functional>
+
 #include "core/tune/interference.h"
 
 namespace keirin::test {
@@ -15,9 +17,11 @@ struct Others final : Interference {
   }
   uint64_t stolen_ns() override { return static_cast<uint64_t>(stolen); }
   uint64_t used_ns() override { return static_cast<uint64_t>(used); }
+  bool is_crowded() override { return crowds && crowds(); }
   bool knows_all() const override { return all; }
   bool all = true;
   double waited = 0, stolen = 0, used = 0;
+  std::function<bool()> crowds;
   double each_time = 0;  // that waited_ns() is asked: 1e12 disturbs everything
 };
 

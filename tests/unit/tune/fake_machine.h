@@ -20,9 +20,11 @@ struct Noise {
   double outliers = 0;        // share of calls that take 1.5x
 };
 
-// Others that want the processor: for on_ns, then not for off_ns; while they do, each call waits for wait_ns.
+// Others that want the processor: for on_ns, then not for off_ns; while they do, each call waits for wait_ns, and `crowd`: more
+// threads want to run than there are processors.
 struct Load {
   double on_ns = 0, off_ns = 0, wait_ns = 0;
+  bool crowd = false;
   bool empty() const { return on_ns == 0; }
 };
 
@@ -40,6 +42,7 @@ class FakeMachine {
     RaceOptions o;
     o.now_ns = [this] { return static_cast<uint64_t>(now_ns_); };
     others.all = false;
+    others.crowds = [this] { return load.crowd && load_is_on(); };
     o.interference = &others;
     o.pause = [this](uint64_t ns) {
       now_ns_ += static_cast<double>(ns);
@@ -52,13 +55,10 @@ class FakeMachine {
     state_ = noise_.correlation * state_ +
              std::sqrt(1 - noise_.correlation * noise_.correlation) * noise_.deviation * normal_(random_);
     drift_ += noise_.drift_per_call;
-    if (!load.empty()) {
-      const double phase = std::fmod(now_ns_, load.on_ns + load.off_ns);
-      if (phase < load.on_ns) {
-        const double lost = std::min(load.wait_ns, load.on_ns - phase);
-        others.waited += lost;
-        now_ns_ += lost;
-      }
+    if (load_is_on()) {
+      const double lost = std::min(load.wait_ns, load.on_ns - std::fmod(now_ns_, load.on_ns + load.off_ns));
+      others.waited += lost;
+      now_ns_ += lost;
     }
     const double factor = uniform_(random_) < noise_.outliers ? 1.5 : 1.0;
     now_ns_ += ns * factor * std::exp(state_ + drift_);
@@ -73,6 +73,8 @@ class FakeMachine {
   Others others;
 
  private:
+  bool load_is_on() const { return !load.empty() && std::fmod(now_ns_, load.on_ns + load.off_ns) < load.on_ns; }
+
   std::mt19937_64 random_;
   std::normal_distribution<double> normal_;
   std::uniform_real_distribution<double> uniform_;

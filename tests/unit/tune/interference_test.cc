@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -72,6 +73,29 @@ TEST(Interference, ThreadsThatComeAndGoAreCounted) {
     EXPECT_GT(inside.load(), 10'000'000u);
     (void)interference.waited_ns();
   }
+}
+
+TEST(Interference, MoreThatWantToRunThanProcessorsAreACrowdUnlessTheyAreOurs) {
+  ProcessInterference interference;
+  const auto share = [&] {
+    int crowded = 0;
+    for (int i = 0; i < 100; ++i) {
+      spin(std::chrono::milliseconds(2));
+      crowded += interference.is_crowded();
+    }
+    return crowded;
+  };
+  const size_t processors = static_cast<size_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < processors; ++i) threads.emplace_back([&] { while (!stop) {} });
+  int least = 100;  // tests may run beside this one
+  for (int tries = 0; tries < 10 && least > 20; ++tries) least = std::min(least, share());
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(least, 20) << "threads of this process crowd out each other";
+  const std::vector<BusyProcess> others(processors);
+  EXPECT_GE(share(), 90);
 }
 
 TEST(Interference, TotalsNeverShrink) {

@@ -185,6 +185,26 @@ TEST(Race, ADisturbedRaceTellsNothing) {
   }
 }
 
+// Others who run beside calls, on the other half of a core, make a team's calls slower and one thread's not: no call waits for anybody.
+TEST(Race, WhereMoreWantToRunThanThereAreProcessorsNothingIsTold) {
+  const auto sheet_of = [](test::Load load) {
+    FakeMachine m(7, kQuiet);
+    m.load = load;
+    const Runner fast{"fast", [&m] {
+                        m.spend(5e4 * (m.others.is_crowded() ? 1.4 : 1));
+                        return Status();
+                      }};
+    return race({m.runner("eager", 1e5), fast}, 0, m.options());
+  };
+  const auto always = sheet_of({1e12, 0, 0, true});
+  ASSERT_TRUE(always.ok());
+  EXPECT_NE(always->disturbed.find("others had the processor"), std::string::npos) << always->disturbed;
+  const auto at_times = sheet_of({1e7, 1e8, 0, true});
+  ASSERT_TRUE(at_times.ok());
+  EXPECT_EQ(at_times->disturbed, "");
+  EXPECT_NEAR(at_times->rows[1].gain, 2, 0.05) << "of the quiet stretches";
+}
+
 // The load that doubled and vanished figures: others want the processor for 100 ms, ten times in two seconds. Its turns are waited out,
 // or the race says that it was disturbed; what it tells is the figure of a quiet machine.
 TEST(Race, ALoadThatComesAndGoesChangesNoFigure) {
