@@ -12,7 +12,8 @@ compare() {
   for pause in 0 2 4 8 16 32; do
     sleep $pause
     code=0
-    "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@" > compared || code=$?
+    "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@" \
+      > compared || code=$?
     grep -q 'invalid; others had the processor' compared && continue
     cat compared
     return $code
