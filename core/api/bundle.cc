@@ -25,7 +25,7 @@ constexpr const char* kSchema = "keirin/bundle/1";
 constexpr const char* kList = "keirin_bundle.json";
 constexpr const char* kEntries = "keirin_bundle/";  // and their numbers, from 0 on
 constexpr const char* kRecords = "keirin_bundle";   // what both begin with
-constexpr int kAttempts = 3;                        // where others had the machine
+constexpr int kAttempts = 5;                        // where others had the machine
 
 // The lines of a key's text by name.
 std::map<std::string, std::string> fields_of(const std::string& key_text) {
@@ -175,15 +175,23 @@ Status in_kind(Status status, const std::string& path, const std::string& device
   return std::move(status).at(path + " at " + sizes_text(sizes) + " on " + device).instead("no bundle was written");
 }
 
+// What others did to its race, or to that of a candidate alone: then nobody keeps it, whoever won. Empty: nothing.
+std::string disturbance_of(const ModelReport& report) {
+  if (!report.disturbed.empty()) return report.disturbed;
+  for (const CandidateReport& candidate : report.candidates)
+    if (candidate.reason == "disturbed") return candidate.note;
+  return {};
+}
+
 Result<ModelReport> decide_undisturbed(Session& session, const std::vector<int64_t>& sizes) {
   KRN_TRY_LET(const std::vector<TensorRef> inputs, session.example_inputs(1, sizes));
   Result<ModelReport> report = session.compile(inputs);
-  for (int i = 1; i < kAttempts && report.ok() && !report->disturbed.empty(); ++i) report = session.compile(inputs);
+  for (int i = 1; i < kAttempts && report.ok() && !disturbance_of(*report).empty(); ++i) report = session.compile(inputs);
   if (report.ok() && !report->segments.empty())
     return Status(Code::k_unsupported,
                   {"the model runs in segments, which a bundle does not hold", {}, {}, "serve the .pt2 file with --warm"});
-  if (report.ok() && !report->disturbed.empty())
-    return Status(Code::k_exhausted, {"others had the machine, so that nothing could be decided: " + report->disturbed,
+  if (report.ok() && !disturbance_of(*report).empty())
+    return Status(Code::k_exhausted, {"others had the machine, so that nothing could be decided: " + disturbance_of(*report),
                                       {}, {}, "build it on a quiet machine"});
   return report;
 }

@@ -394,7 +394,7 @@ void time_steps(Deciding& d, const Candidate& candidate) {
   size_t disturbed = 0;
   for (size_t i = 0; i < kMostRuns && overheads.size() < kRuns && d.report.disturbed.empty(); ++i) {
     std::vector<double> step_us;
-    const uint64_t waited = interference.waited_ns();
+    const Stretch stretch(interference);
     const uint64_t start = ticks();
     const uint64_t* count = d.count ? d.count->address() : nullptr;
     const Result<Tensors> outputs = candidate.built.plan->run_timed(d.raced, step_us, count);  // freeing them is the caller's time
@@ -404,8 +404,7 @@ void time_steps(Deciding& d, const Candidate& candidate) {
       break;
     }
     const double us = static_cast<double>(ticks() - start) * microseconds_per_tick();
-    const bool quiet = static_cast<double>(interference.waited_ns() - waited) <= kDisturbedShare * us * 1e3;
-    if (!quiet && ++disturbed + kRuns <= kMostRuns) continue;
+    if (!stretch.was_quiet(us * 1e3) && ++disturbed + kRuns <= kMostRuns) continue;
     overheads.push_back(us - std::accumulate(step_us.begin(), step_us.end(), 0.0));
     for (size_t s = 0; s < steps.size(); ++s) us_of_steps[s].push_back(step_us[s]);
   }

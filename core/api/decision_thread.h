@@ -86,7 +86,6 @@ class DecisionThread {
   void put_back(std::unique_ptr<Task> task, Clock::time_point due);
   // Whether it has to be tried again, because others had the machine.
   bool decide(Task& task);
-  bool decide_apart(Task& task);
   // The same of the ranges.
   bool check_sizes(Task& task);
   Result<CheckedSizes> check_at(const Sizes& sizes, const Task& task);

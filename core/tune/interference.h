@@ -15,7 +15,7 @@
 
 namespace keirin {
 
-// A timed stretch is disturbed if threads waited for more than this share of it, all their waits together.
+// A timed stretch is disturbed if threads waited for more than this share of it, all their waits together (or by a crowd: Stretch).
 inline constexpr double kDisturbedShare = 0.05;
 
 // What disturbed a device between two readings of its condition, in words; empty: nothing that its driver tells.
@@ -41,6 +41,23 @@ class Interference {
   // What it does not tell of did not happen: times that are unsteady for no known reason are believed. For tests that
   // run beside others.
   virtual bool knows_all() const { return false; }
+};
+
+// A stretch that is timed, from its construction on.
+class Stretch {
+ public:
+  explicit Stretch(Interference& interference)
+      : interference_(interference), crowded_(interference.is_crowded()), waited_ns_(interference.waited_ns()) {}
+  // Whether others left the processors to this process meanwhile; asked at its end, when it lasted so long.
+  bool was_quiet(double lasted_ns) const {
+    const uint64_t waited = interference_.waited_ns() - waited_ns_;
+    return static_cast<double>(waited) <= kDisturbedShare * lasted_ns && !crowded_ && !interference_.is_crowded();
+  }
+
+ private:
+  Interference& interference_;
+  const bool crowded_;
+  const uint64_t waited_ns_;
 };
 
 // As Linux counts it: run delays of /proc/self/task/*/schedstat, or involuntary context switches where the kernel keeps

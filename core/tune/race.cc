@@ -135,8 +135,7 @@ class Timer {
       options_.between();
       between_ns_ += now() - end;
     }
-    const bool crowded = options_.interference->is_crowded();
-    const uint64_t waited = options_.interference->waited_ns();
+    const Stretch stretch(*options_.interference);
     const uint64_t begin = now();
     for (uint64_t i = 0; i < calls; ++i) {
       KRN_TRY(runner.call());
@@ -144,8 +143,7 @@ class Timer {
     }
     const auto lasted = static_cast<double>(now() - begin);
     last_ns_ = lasted / static_cast<double>(calls);
-    const bool waits = static_cast<double>(options_.interference->waited_ns() - waited) > kDisturbedShare * lasted;
-    return !waits && !crowded && !options_.interference->is_crowded();
+    return stretch.was_quiet(lasted);
   }
 
   Status wait() const { return options_.wait ? options_.wait() : Status(); }

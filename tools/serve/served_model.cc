@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/base/background.h"
+#include "core/eager/teams.h"
 
 namespace keirin::tools {
 namespace {
@@ -19,6 +20,7 @@ using Clock = ServedModel::Clock;
 
 // A call of more rows rounds otherwise, by what sums of another order do; rows that hear of each other differ by more.
 constexpr double kNearly = 1e-3, kNearlyInHalf = 3e-2;
+constexpr std::chrono::milliseconds kTeamIsKept{100};  // by a thread that nothing is asked of
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -81,6 +83,7 @@ ServedModel::ServedModel(std::string name, Runtime& runtime, std::unique_ptr<Ses
     why_no_batches_ = look_at_rows();
     batches_ = why_no_batches_.empty();
   }
+  let_go_of_team();  // of who opened the model, and does nothing more with it
   const int workers = alone_ ? 1 : std::max(1, options_.workers);
   for (int i = 0; i < workers; ++i) threads_.emplace_back([this] { work(); });
 }
@@ -150,7 +153,13 @@ std::vector<ServedModel::Request> ServedModel::take() {
           ++i;
         }
     };
-    more_.wait(lock, [&] { return closed_ || !queue_.empty(); });
+    const auto wanted = [&] { return closed_ || !queue_.empty(); };
+    if (!more_.wait_for(lock, kTeamIsKept, wanted)) {  // it would be in the way of other models' teams
+      lock.unlock();
+      let_go_of_team();
+      lock.lock();
+      more_.wait(lock, wanted);
+    }
     expire();
     if (!queue_.empty()) {
       batch.push_back(std::move(queue_.front()));

@@ -43,6 +43,17 @@ RaceOptions in_three_seconds() {
   return options;
 }
 
+// Where the hypervisor takes the one processor away, a race says so and tells nothing: then another one.
+template <class Fn>
+size_t winner_of(Fn&& hold) {
+  for (int tries = 0; tries < 8; ++tries) {
+    const Result<RaceSheet> sheet = hold();
+    EXPECT_TRUE(sheet.ok());
+    if (!sheet.ok() || sheet->disturbed.empty()) return sheet.ok() ? sheet->winner : 0;
+  }
+  return 0;
+}
+
 double ns(Clock::duration d) { return static_cast<double>(std::chrono::nanoseconds(d).count()); }
 
 TEST(OwnClock, StandsStillWhileOthersHaveTheProcessor) {
@@ -80,15 +91,7 @@ TEST(BesideOthers, WhatIsClearlyFasterIsChosen) {
   const OnOneProcessor here;
   const BusyProcess other;
   const std::vector<Runner> runners = {runner("eager", 1.5), runner("cpu/all", 1), runner("slow", 2)};
-  // Where the hypervisor takes the one processor away, a race says so and tells nothing: then another one.
-  const auto chosen = [&] {
-    for (int tries = 0; tries < 8; ++tries) {
-      const auto sheet = race_beside_others(runners, in_three_seconds());
-      EXPECT_TRUE(sheet.ok());
-      if (!sheet.ok() || sheet->disturbed.empty()) return sheet.ok() ? sheet->winner : 0;
-    }
-    return size_t{0};
-  };
+  const auto chosen = [&] { return winner_of([&] { return race_beside_others(runners, in_three_seconds()); }); };
   EXPECT_EQ(chosen(), 1u);
   EXPECT_EQ(in_background(chosen), 1u) << "which has a share, or what is left";
 }
@@ -166,9 +169,7 @@ TEST(BesideOthers, ATeamIsAsFastAsItsBusiestThread) {
   Pair pair;
   const Runner eager = pair.runner("eager", 0.5, 0.5);
   const auto wins = [&](const Runner& candidate) {
-    const auto sheet = race_beside_others({eager, candidate}, in_three_seconds(), pair.team());
-    EXPECT_TRUE(sheet.ok());
-    return sheet.ok() && sheet->winner == 1;
+    return winner_of([&] { return race_beside_others({eager, candidate}, in_three_seconds(), pair.team()); }) == 1;
   };
   EXPECT_TRUE(wins(pair.runner("cpu/all", 0.3, 0.3)));
   EXPECT_FALSE(wins(pair.runner("equal", 0.5, 0.5)));
