@@ -11,7 +11,7 @@ import keirin
 
 
 def threads() -> list[str]:
-    """Names of the threads of this process that are not ours; those of a team are called as the one that they were started by."""
+    """Names of the threads of this process, ours begin with "keirin"; those of a team are called as the one that started them."""
     names = []
     for task in Path("/proc/self/task").iterdir():
         try:

@@ -21,4 +21,11 @@ inline std::map<std::string, int> threads_by_name() {
   return out;
 }
 
+// Those that are not of ours that stay (core/base/thread_name.h), whose names begin with "keirin-".
+inline int num_unnamed_threads() {
+  int out = 0;
+  for (const auto& [name, count] : threads_by_name()) out += name.starts_with("keirin-") ? 0 : count;
+  return out;
+}
+
 }  // namespace keirin::test

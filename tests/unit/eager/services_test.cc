@@ -10,9 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -22,6 +20,7 @@
 #include "core/eager/program/symbol_ops.h"
 #include "core/eager/rows/fold_evaluator.h"
 #include "core/eager/tensor_services.h"
+#include "tests/support/threads.h"
 
 namespace keirin {
 namespace {
@@ -332,11 +331,8 @@ TEST(Services, AWarningGoesToTheCallersHandlerOnce) {
 
 TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
   const auto services = make_tensor_services();
-  const auto num_threads = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
-  };
   at::set_num_threads(2);  // a number that was asked for, which threads take over
-  const auto before = num_threads();
+  const int before = test::num_unnamed_threads();
   std::thread([&] {
     services->keep_to_this_thread();
     EXPECT_EQ(at::get_num_threads(), 1);
@@ -347,7 +343,7 @@ TEST(Services, AThreadThatKeepsToItselfStartsNoOthers) {
     (void)a.matmul(a);
     services->parallel_for(1 << 20, 1, [](int64_t, int64_t) {});
     EXPECT_EQ(at::get_num_threads(), 1);
-    EXPECT_EQ(num_threads(), before + 1);
+    EXPECT_EQ(test::num_unnamed_threads(), before + 1);
   }).join();
 }
 

@@ -274,30 +274,25 @@ TEST(ServedModel, RequestsShareCalls) {
   EXPECT_EQ(counts.rows, 11 + counts.padded_rows);
 }
 
-// Other sizes than the batch's are other calls.
 // A team of OpenMP's that nobody uses is in the way of the others (core/eager/teams.h).
 TEST(ServedModel, KeepsNoTeamWhileNothingIsAsked) {
-  const auto num_threads = [] {
-    int out = 0;
-    for (const auto& [name, count] : test::threads_by_name()) out += name.starts_with("keirin-") ? 0 : count;
-    return out;
-  };
   auto session = open("both_free");
   const auto inputs = session->example_inputs(1, {1024, 1024});
   ASSERT_TRUE(inputs.ok());
   ASSERT_TRUE(session->call(*inputs).ok());
   let_go_of_team();
-  const int before = num_threads();
+  const int before = test::num_unnamed_threads();
   ASSERT_TRUE(session->call(*inputs).ok());
   ServingOptions options;
   options.max_batch = 8;
   ServedModel model("m", shared_runtime(), std::move(session), options);
   ASSERT_TRUE(ask(model, *inputs).get().ok());
-  for (int tries = 0; tries < 100 && num_threads() > before + 1; ++tries) std::this_thread::sleep_for(50ms);
-  EXPECT_LE(num_threads(), before + 1) << "the model's thread";
+  for (int tries = 0; tries < 100 && test::num_unnamed_threads() > before + 1; ++tries) std::this_thread::sleep_for(50ms);
+  EXPECT_LE(test::num_unnamed_threads(), before + 1) << "the model's thread";
   ASSERT_TRUE(ask(model, *inputs).get().ok()) << "by a new team";
 }
 
+// Other sizes than the batch's are other calls.
 TEST(ServedModel, RequestsOfOtherSizesDoNotShareACall) {
   ServingOptions options;
   options.max_batch = 16;
