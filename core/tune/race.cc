@@ -21,6 +21,7 @@ constexpr double kAgree = 1.05;             // three warm-up batches within this
 constexpr int kMaxWarmBatches = 30;         // a noisy machine never agrees
 constexpr uint64_t kMaxWarmNs = 2'000'000'000;
 constexpr double kScreenRatio = 1.3;
+constexpr int kScreenPairs = 3;
 constexpr double kHopeless = kScreenRatio * kScreenRatio;  // a long call so far behind is not timed again, to be screened out
 constexpr double kOtherHintLoss = 1.05;
 constexpr double kSameGain = 1.02;          // within this the smaller memory wins
@@ -273,7 +274,7 @@ class Race {
   Status settle_baseline(size_t replay) {
     sheet_.baseline = 0;
     if (replay != 0 && replay < entries_.size() && entries_[replay].alive()) {
-      if (!entries_[0].screen_disturbed) screen({replay}, entries_[0].screen_ns);
+      screen({replay}, 0);
       if (entries_[replay].alive()) KRN_TRY(race_group(0, {replay}, false));
       if (entries_[replay].row->outcome == RaceOutcome::kAccept) {
         sheet_.baseline = replay;
@@ -290,11 +291,12 @@ class Race {
 
   Status race_candidates() {
     std::vector<size_t> open;
-    double best = baseline().screen_disturbed ? INFINITY : baseline().screen_ns;
+    size_t best = sheet_.baseline;
     for (size_t i = 0; i < entries_.size(); ++i) {
       if (!entries_[i].alive()) continue;
       open.push_back(i);
-      if (!entries_[i].screen_disturbed) best = std::min(best, entries_[i].screen_ns);
+      const Entry &e = entries_[i], &b = entries_[best];
+      if (!e.screen_disturbed && (b.screen_disturbed || e.screen_ns < b.screen_ns)) best = i;
     }
     const auto by_screen = [&](size_t a, size_t b) { return entries_[a].screen_ns < entries_[b].screen_ns; };
     std::vector<size_t> wanted = options_.one_must_race;
@@ -325,14 +327,38 @@ class Race {
   Entry& baseline() { return entries_[sheet_.baseline]; }
   static bool is_long(const Entry& e) { return e.screen_ns > static_cast<double>(kLongCallNs); }
 
-  void screen(const std::vector<size_t>& which, double best_ns) {
+  // Not raced is what takes so much longer than the best, at its own time and again beside it.
+  void screen(const std::vector<size_t>& which, size_t best) {
+    if (entries_[best].screen_disturbed) return;
     for (const size_t i : which) {
-      if (entries_[i].screen_disturbed || i == must_race_ || entries_[i].screen_ns <= kScreenRatio * best_ns) continue;
-      entries_[i].row->outcome = RaceOutcome::kScreened;
-      entries_[i].row->gain = baseline_gain(entries_[i]);
-      entries_[i].row->note = "more than 1.3x the time of the best in the screen";
-      entries_[i].row->gain_low = entries_[i].row->gain_high = entries_[i].row->gain;
+      Entry& e = entries_[i];
+      if (e.screen_disturbed || i == must_race_ || e.screen_ns <= kScreenRatio * entries_[best].screen_ns) continue;
+      if (!stays_behind(entries_[best], &e) || !e.alive()) continue;
+      e.row->outcome = RaceOutcome::kScreened;
+      e.row->gain = baseline_gain(e);
+      e.row->note = "more than 1.3x the time of the best in the screen";
+      e.row->gain_low = e.row->gain_high = e.row->gain;
     }
+  }
+
+  // Whether a few batches of both in turn say the same as the screen, in which each had a time of its own: where neighbours slow a
+  // machine down for tenths of a second, one and a half times the work was seen to take less. One that does not, or is disturbed, is
+  // enough to race it.
+  bool stays_behind(const Entry& best, Entry* e) {
+    const bool long_calls = is_long(*e);
+    if (long_calls && e->screen_ns > kHopeless * best.screen_ns) return true;
+    for (int pair = 0; pair < (long_calls ? 1 : kScreenPairs); ++pair) {
+      const int disturbed = timer_.slots().disturbed;
+      const Result<double> best_ns = timer_.batch(*best.runner, best.calls, options_.hint);
+      if (!best_ns.ok()) return false;  // its own race will say so
+      const Result<double> own_ns = timer_.batch(*e->runner, e->calls, options_.hint);
+      if (!own_ns.ok()) {
+        fail(e, own_ns.status());
+        return true;
+      }
+      if (timer_.slots().disturbed > disturbed || *own_ns <= kScreenRatio * *best_ns) return false;
+    }
+    return true;
   }
 
   double baseline_gain(const Entry& e) { return e.screen_ns > 0 ? baseline().screen_ns / e.screen_ns : 1; }

@@ -46,16 +46,18 @@ RaceOptions in_three_seconds() {
   return options;
 }
 
-// Where the hypervisor takes the one processor away, a race says so and tells nothing: then another one. Nothing, and it is printed, where
-// four in a row tell nothing.
+// Where the hypervisor takes the one processor away, a race says so and tells nothing, or ends undecided: then another one. Nothing, and
+// it is printed, where four in a row were disturbed.
 template <class Fn>
 std::optional<size_t> winner_of(Fn&& hold) {
   std::string why;
-  for (int tries = 0; tries < 4; ++tries) {
+  for (int races = 1; races <= 4; ++races) {
     const Result<RaceSheet> sheet = hold();
     EXPECT_TRUE(sheet.ok());
-    if (!sheet.ok() || sheet->disturbed.empty()) return sheet.ok() ? sheet->winner : 0;
+    if (!sheet.ok()) return 0;
     why = sheet->disturbed;
+    const bool undecided = sheet->rows[1].outcome == RaceOutcome::kUndecided;
+    if (why.empty() && (!undecided || races == 4)) return sheet->winner;
   }
   std::printf("not tested, others had the machine for four races: %s\n", why.c_str());
   return {};

@@ -450,6 +450,22 @@ TEST(Race, WhatTellsNothingCostsNoPatience) {
   EXPECT_GT(raced, 0);
 }
 
+// Each runner has a time of its own in the screen, and the machine may be slow in one of them.
+TEST(Race, WhoIsTimedInASlowMomentIsNotScreenedOut) {
+  for (const double call_ns : {1e5, 1e6, 6e7}) {
+    FakeMachine m(24, kQuiet);
+    double slow_until = 0;
+    const Runner fast{"fast", [&] {
+                        if (slow_until == 0) slow_until = m.now_ns() + 5 * call_ns;
+                        m.spend(call_ns * (m.now_ns() < slow_until ? 2.4 : 1) / 1.5);
+                        return Status();
+                      }};
+    const auto sheet = race({m.runner("eager", call_ns), fast}, 0, m.options());
+    ASSERT_TRUE(sheet.ok());
+    EXPECT_EQ(sheet->winner, 1u) << call_ns << ": " << sheet->rows[1].note;
+  }
+}
+
 // Forced is forced: its figures are those of a race, whatever the screen says.
 TEST(Race, WhatMustRaceIsNotScreenedOut) {
   for (const double call_ns : {1e6, 5e7}) {
