@@ -24,6 +24,11 @@ bool reads_observed(const Graph& graph, const Op& op) {
   return op.code == OpCode::kOpaque || find_row(op.code)->is_anchor() || is_discontinuous(graph, op);
 }
 
+// A cast from another float is there for the rounding: x.bfloat16().float() - x is what the rounding took away.
+bool rounds_on_purpose(const Graph& graph, const Op& op) {
+  return op.code == OpCode::k_cast && is_float(graph.type(op.operands[0]).dtype);
+}
+
 }  // namespace
 
 Status passes::mark_rounding(Graph& graph, PassContext& context) {
@@ -34,6 +39,7 @@ Status passes::mark_rounding(Graph& graph, PassContext& context) {
   for (const Op& op : graph.ops) {
     if (op.code == OpCode::kOpaque)  // an eager call writes its results to memory, in every mode
       for (ValueId v : op.results) graph.values[v].observed = true;
+    if (context.numerics != Numerics::kFast && rounds_on_purpose(graph, op)) graph.values[op.results[0]].observed = true;
     bool read = KRN_PLANTED(rounding_unseen)          ? false
                 : context.numerics == Numerics::kFast ? op.code == OpCode::kOpaque
                                                       : reads_observed(graph, op);

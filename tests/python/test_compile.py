@@ -384,6 +384,18 @@ def test_other_dtypes_are_graphs_of_their_own(mlp):
         torch.testing.assert_close(compiled(double)(x), double(x))
 
 
+def test_a_cast_to_fewer_bits_rounds():
+    def rest(x):
+        return x.bfloat16().float() - 0.9 * x, (7 * x).half() * torch.tensor([2.0]) - 13.5 * x
+
+    x = torch.randn(64, 33)
+    step = compiled(rest)
+    with torch.no_grad():
+        for ours, eagers in zip(step(x), rest(x)):
+            torch.testing.assert_close(ours, eagers, rtol=1e-5, atol=1e-6)
+    assert answered()
+
+
 def test_a_missing_argument_is_pythons_error(mlp):
     with pytest.raises(TypeError, match="missing"):
         compiled(mlp)()
