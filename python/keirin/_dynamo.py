@@ -159,8 +159,10 @@ def _marks_of(weights: list[torch.Tensor]) -> list[tuple[int, int]]:
 class Graph:
     """One graph of Dynamo's, and what answers its calls."""
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any], is_update: bool = False):
-        self._gm, self._when, self._options, self._is_update = gm, when, options, is_update
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any],
+                 unfrozen: _training.Unfrozen | None = None, is_update: bool = False):
+        self._gm, self._when, self._options, self._unfrozen, self._is_update = gm, when, options, unfrozen, is_update
+        self._tensors = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor))
         self._race: dict[str, Any] | None = None
         self.name = f"graph {next(_numbers)}"
         self.reason: str | None = None
@@ -207,7 +209,9 @@ class Graph:
         return callable
 
     def _answer(self, *args: Any) -> Any:
-        """What the native callable hands on: calls before the plan is there, of other sizes, with other weights."""
+        """What the native callable hands on: calls before the plan is there, of other sizes, with other weights, that record gradients."""
+        if self._unfrozen is not None and self._records(args):
+            return self._unfrozen(args)
         self._meet(args)
         return self.eager(*args)
 
@@ -219,8 +223,7 @@ class Graph:
         if self.reason:
             return
         try:
-            records = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-            if not self._same_numbers(args) or records:
+            if not self._same_numbers(args) or self._records(args):
                 return
             weights = [args[i] for i in self._program.weights]
             bound = _marks_of(weights)
@@ -250,6 +253,9 @@ class Graph:
         except Exception as error:  # a call is answered whatever happens here
             self._handle.uninstall()
             self._stay_eager(f"{type(error).__name__}: {error}".split("\n")[0])
+
+    def _records(self, args: tuple[Any, ...]) -> bool:
+        return torch.is_grad_enabled() and native.records(args, self._tensors)
 
     def _same_numbers(self, args: tuple[Any, ...]) -> bool:
         for i, (kind, number) in enumerate(self._program.roles):
@@ -316,6 +322,10 @@ class Declined:
         return f"{self.name}: eager: {self.reason}\n"
 
 
+def _unfrozen(gm: torch.fx.GraphModule, when: str, memory_budget: float, options: dict[str, Any]) -> _training.Unfrozen:
+    return _training.Unfrozen(gm, int(options.get("max_shapes", 8)), lambda examples: _step(gm, examples, when, memory_budget, options))
+
+
 def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budget: float, options: dict[str, Any]) -> Callable[..., Any]:
     name = f"graph {next(_numbers)}"
     if _has_symbols(examples):
@@ -324,7 +334,7 @@ def _step(gm: torch.fx.GraphModule, examples: list[Any], when: str, memory_budge
         _graphs.add(steps)
         return steps
     try:
-        step = _training.Step(gm, examples, name, when, memory_budget, options)
+        step = _training.Step(gm, examples, name, when, memory_budget, options, _unfrozen(gm, when, memory_budget, options))
     except torch._dynamo.exc.RestartAnalysis:  # Dynamo traces again, with a number that it took for constant
         raise
     except Exception as error:
@@ -361,7 +371,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | 
         return _step(gm, example_inputs, when, memory_budget, options)
     if _updates.is_update(gm):
         return _update(gm, example_inputs, when, options)
-    graph = Graph(gm, example_inputs, when, options)
+    graph = Graph(gm, example_inputs, when, options, _unfrozen(gm, when, memory_budget, options))
     if graph.reason is not None:
         gm._keirin_graph = graph  # lives as long as the graph
         return gm.forward

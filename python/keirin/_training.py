@@ -153,8 +153,10 @@ class Step:
 
     _handle = None
 
-    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, when: str, memory_budget: float, options: dict[str, Any]):
-        self._gm, self._when, self._options, self.name = gm, when, options, name
+    def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, when: str, memory_budget: float, options: dict[str, Any],
+                 unfrozen: "Unfrozen"):
+        self._gm, self._when, self._options, self.name, self._unfrozen = gm, when, options, name, unfrozen
+        self._frozen = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor) and not each.requires_grad)
         self.reason: str | None = None
         self.answered = 0
         self.race: dict[str, Any] | None = None
@@ -254,6 +256,8 @@ class Step:
     # ---- calls
 
     def __call__(self, *args: Any) -> Any:
+        if native.records(args, self._frozen):
+            return self._unfrozen(args)
         if self._fast is not None and not _keeps_for_others():
             self.answered += 1
             return self._fast(*args)
@@ -430,6 +434,27 @@ class Step:
             lines.append(race_text("forward and backward", self.race))
         lines += [f"not compiled: {note}\n" for note in self._notes]
         return "".join(lines) + self.forward.text() + self.backward.text()
+
+
+class Unfrozen:
+    """Calls of one graph in which more arguments record gradients than did when it was traced.
+
+    Dynamo asks that of a call's tensors and not of a module's parameters: a layer that is unfrozen later had no gradient. Each set of
+    arguments that record is a step of its own, traced in the call that brings it.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule, most: int, step_of: Callable[[list[Any]], Callable[..., Any]]):
+        self._gm, self._most, self._step_of = gm, most, step_of
+        self._steps: dict[tuple[int, ...], Callable[..., Any]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, args: tuple[Any, ...]) -> Any:
+        key = tuple(i for i, each in enumerate(args) if isinstance(each, torch.Tensor) and each.requires_grad)
+        with self._lock:
+            if key not in self._steps and len(self._steps) < self._most:
+                with torch._guards.tracing(TracingContext(None)):
+                    self._steps[key] = self._step_of(list(args))
+        return self._steps.get(key, self._gm.forward)(*args)
 
 
 def race_text(what: str, race: dict[str, Any]) -> str:

@@ -88,12 +88,13 @@ bool Compiled::accepts(PyObject* const* arguments, Py_ssize_t count, std::vector
     if (!THPVariable_CheckExact(arguments[i])) return false;  // a subclass has a meaning of its own
     const at::Tensor& tensor = THPVariable_Unpack(arguments[i]);
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    if (grad && impl.requires_grad()) return false;
     if (role.kind == Role::kWeight) {
       const Held& held = held_[weight++];
       if (!impl.has_storage() || impl.data() != held.data) return false;
       if (held.version != kAnyVersion && (impl.is_inference() || impl.version_counter().current_version() != held.version)) return false;
     } else {
-      if ((grad && impl.requires_grad()) || impl.layout() != at::kStrided || tensor.is_conj() || tensor.is_neg()) return false;
+      if (impl.layout() != at::kStrided || tensor.is_conj() || tensor.is_neg()) return false;
       inputs.push_back(tensor);
     }
   }

@@ -3,6 +3,7 @@
 // keirin._native: the core as Python sees it. Thin: what a person reads (names, structures, numpy) is Python's in python/keirin.
 // Whatever may take longer than a microsecond releases the interpreter's lock.
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "core/api/options.h"
@@ -210,6 +211,16 @@ std::pair<py::object, Handle> graph_callable(const NamedRoles& roles,
   return {py::reinterpret_steal<py::object>(callable), handle};
 }
 
+// Whether one of the tensors at `places` of a call's arguments records gradients. Once a call.
+bool records(const py::tuple& arguments, const py::tuple& places) {
+  for (const py::handle place : places) {
+    PyObject* argument = PyTuple_GetItem(arguments.ptr(), PyLong_AsSsize_t(place.ptr()));
+    if (argument == nullptr) throw py::error_already_set();
+    if (THPVariable_Check(argument) && THPVariable_Unpack(argument).requires_grad()) return true;
+  }
+  return false;
+}
+
 // A half: its model, its outputs as of graph_callable, and the same in Python. The layout's lists are those of TrainedLayout;
 // `operands`: ("kept" or "gradient", index, whether channels-last).
 using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std::string, size_t, py::object>>, py::object>;
@@ -359,6 +370,7 @@ PYBIND11_MODULE(_native, module) {
   module.def("check_options", [](const OptionWords& words) { (void)options_of(words); });
   module.def("graph_callable", &graph_callable);
   module.def("step_callable", &step_callable);
+  module.def("records", &records);
   module.def("judge", &judge_of);
   module.def("race", &race_of);
 }

@@ -316,6 +316,34 @@ def test_frozen_unused_and_shared_parameters():
     assert model.frozen.weight.grad is None and model.unused.weight.grad is None and answered() == 1
 
 
+@pytest.mark.parametrize("frozen", ["the first layer", "all layers"])
+def test_what_is_unfrozen_later_has_gradients(mlp, frozen):
+    mlp.first.requires_grad_(False)
+    if frozen == "all layers":
+        mlp.requires_grad_(False)
+    x = torch.randn(8, 16)
+
+    def weights_gradients(call):
+        mlp.zero_grad()
+        out = call(x)
+        if out.requires_grad:
+            out.square().sum().backward()
+        return {name: each.grad.clone() for name, each in mlp.named_parameters() if each.grad is not None}
+
+    fast, found = compiled(mlp), []
+    for unfrozen in ((), (mlp.second,), (mlp.first,), (mlp,)):
+        for layer in unfrozen:
+            layer.requires_grad_(True)
+        for _ in range(2):
+            mine = weights_gradients(fast)
+        torch.testing.assert_close(mine, weights_gradients(mlp))
+        found.append(len(mine))
+    assert found == sorted(found) and found[-1] == len(list(mlp.parameters()))
+    assert len(steps()) == len(set(found) - {0}) and answered() >= len(steps()), keirin.explain()
+    mlp.first.requires_grad_(False)
+    torch.testing.assert_close(weights_gradients(fast), weights_gradients(mlp))
+
+
 def test_hooks(mlp):
     fast = compiled(mlp)
     x = torch.randn(4, 16)
