@@ -216,7 +216,7 @@ bool records(const py::tuple& arguments, const py::tuple& places) {
   for (const py::handle place : places) {
     PyObject* argument = PyTuple_GetItem(arguments.ptr(), PyLong_AsSsize_t(place.ptr()));
     if (argument == nullptr) throw py::error_already_set();
-    if (THPVariable_Check(argument) && THPVariable_Unpack(argument).requires_grad()) return true;
+    if ((THPVariable_CheckExact(argument) || THPVariable_Check(argument)) && THPVariable_Unpack(argument).requires_grad()) return true;
   }
   return false;
 }
