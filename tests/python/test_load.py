@@ -48,6 +48,27 @@ def test_the_batch_is_free(mlp, path):
     assert model.signature["inputs"][0]["sizes"][0]["symbol"]
 
 
+def test_what_a_star_takes_has_free_sizes(tmp_path):
+    class Star(torch.nn.Module):
+        def forward(self, x, *rest, last):
+            return (x + rest[0].sum() * rest[1][:3].sum() + last.sum(0)).relu()
+
+    def inputs(rows, terms):
+        return (torch.randn(rows, 4), torch.randn(terms), torch.randn(terms + 1)), {"last": torch.randn(7, rows, 4)}
+
+    free = torch.export.Dim.AUTO
+    args, kwargs = inputs(3, 5)
+    sizes = {"x": {0: free}, "rest": ({0: free}, {0: free}), "last": {1: free}}
+    torch.export.save(torch.export.export(Star(), args, kwargs, dynamic_shapes=sizes), tmp_path / "star.pt2")
+    model = load(tmp_path / "star.pt2", compile="now", **COMPILED)
+    for rows, terms in ((3, 5), (5, 8), (2, 4)):
+        args, kwargs = inputs(rows, terms)
+        torch.testing.assert_close(model(*args, **kwargs), Star()(*args, **kwargs))
+    args, kwargs = inputs(5, 8)
+    with pytest.raises(keirin.Error, match="rest"):
+        model(args[0], args[1], args[2][:2], **kwargs)
+
+
 def test_the_background_swaps_the_plan_in(mlp, path):
     model = load(path, **COMPILED)
     x = torch.randn(4, 16)

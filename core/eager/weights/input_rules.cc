@@ -15,27 +15,50 @@ std::string range_text(const pt2::RangeConstraint& range) {
          (range.max ? std::to_string(*range.max) : "inf") + "]";
 }
 
+// An argument of forward that a guard names: where its leaves begin among all, and how many steps into it the name has taken.
+struct Root {
+  const pt2::TreeSpec* node = nullptr;
+  size_t position = 0, steps = 0;
+};
+
+// Of forward(x, *rest, **more) the file has each of `rest` as an argument of its own, rest_0 and so on, and each of `more` by its key;
+// guards call them L['rest'][0] and L['more']['key'].
+Root root_of(const pt2::Program& program, const pt2::SizeRef& size) {
+  const pt2::TreeSpec& args = program.in_spec.children[0];
+  const pt2::TreeSpec& kwargs = program.in_spec.children[1];
+  const std::vector<std::string>& names = program.forward_arg_names;
+  const auto* number = size.steps.empty() ? nullptr : std::get_if<int64_t>(&size.steps[0]);
+  const auto* word = size.steps.empty() ? nullptr : std::get_if<std::string>(&size.steps[0]);
+  const std::string of_rest = number ? size.input + "_" + std::to_string(*number) : std::string();
+  const bool is_argument = std::find(names.begin(), names.end(), size.input) != names.end();
+  Root own, rest, more;
+  size_t position = 0;
+  for (size_t i = 0; i < args.children.size(); ++i) {
+    const Root here{&args.children[i], position, 0};
+    if (i < names.size() && names[i] == size.input && !own.node) own = here;
+    if (i < names.size() && number && names[i] == of_rest) rest = {here.node, position, 1};  // the last: it comes behind all others
+    position += here.node->num_leaves();
+  }
+  for (size_t i = 0; i < kwargs.children.size(); ++i) {
+    const auto* key = std::get_if<std::string>(&kwargs.keys.at(i));
+    const Root here{&kwargs.children[i], position, 0};
+    if (key && *key == size.input && !own.node) own = here;
+    if (key && word && *key == *word) more = {here.node, position, 1};
+    position += here.node->num_leaves();
+  }
+  if (own.node || is_argument) return own;
+  return rest.node ? rest : more;
+}
+
 // The position among all leaves of L['name'][step]...; nullopt where the tree has no such leaf.
 std::optional<size_t> leaf_position(const pt2::Program& program, const pt2::SizeRef& size) {
   if (!program.has_tree_specs || program.in_spec.children.size() != 2) return std::nullopt;
-  size_t position = 0;
-  const pt2::TreeSpec* node = nullptr;
-  const pt2::TreeSpec& args = program.in_spec.children[0];
-  const pt2::TreeSpec& kwargs = program.in_spec.children[1];
-  for (size_t i = 0; i < args.children.size() + kwargs.children.size() && node == nullptr; ++i) {
-    const bool is_arg = i < args.children.size();
-    const pt2::TreeSpec& child = is_arg ? args.children[i] : kwargs.children[i - args.children.size()];
-    const std::string* key = is_arg ? nullptr : std::get_if<std::string>(&kwargs.keys.at(i - args.children.size()));
-    const bool match = is_arg ? i < program.forward_arg_names.size() && program.forward_arg_names[i] == size.input
-                              : key != nullptr && *key == size.input;
-    if (match) {
-      node = &child;
-    } else {
-      position += child.num_leaves();
-    }
-  }
-  if (node == nullptr) return std::nullopt;
-  for (const pt2::PathStep& step : size.steps) {
+  const Root root = root_of(program, size);
+  if (!root.node) return std::nullopt;
+  const pt2::TreeSpec* node = root.node;
+  size_t position = root.position;
+  for (size_t s = root.steps; s < size.steps.size(); ++s) {
+    const pt2::PathStep& step = size.steps[s];
     size_t chosen = node->children.size();
     for (size_t i = 0; i < node->children.size(); ++i) {
       const bool by_key = i < node->keys.size() && node->keys[i] == step;

@@ -160,6 +160,44 @@ TEST(InputRules, GuardsFindInputsBehindAConstant) {
   }
 }
 
+// forward(x, *rest), forward(rest_0, *rest) and forward(x, **more): the file has arguments of their own, guards have the stars'.
+TEST(InputRules, GuardsFindWhatStarsTake) {
+  struct Case {
+    std::vector<std::string> names;
+    const char* text;
+    bool (*holds)(int64_t rows, int64_t number);
+  };
+  const Case cases[] = {
+      {{"x", "rest_0"}, "L['rest'][0] >= 4", [](int64_t, int64_t n) { return n >= 4; }},
+      {{"rest_0", "rest_1"}, "L['rest'][0].size()[0] > L['rest'][1]", [](int64_t r, int64_t n) { return r > n; }},
+      {{"rest_0", "rest_0"}, "L['rest'][0] >= 4", [](int64_t, int64_t n) { return n >= 4; }},
+      {{"rest_0", "rest_0"}, "L['rest_0'].size()[0] >= 4", [](int64_t r, int64_t) { return r >= 4; }},
+      {{"x"}, "L['more']['n'] >= 4", [](int64_t, int64_t n) { return n >= 4; }},
+      {{"x"}, "L['n'] >= 4", [](int64_t, int64_t n) { return n >= 4; }},
+  };
+  for (const Case& c : cases) {
+    Exported e(sym("s0", 4), sym("s1", 4));
+    e.program.forward_arg_names = c.names;
+    if (c.names.size() == 1) {  // n by its name
+      auto &args = e.program.in_spec.children[0], &kwargs = e.program.in_spec.children[1];
+      kwargs.children = {args.children[1]};
+      kwargs.keys = {std::string("n")};
+      args.children.pop_back();
+    }
+    e.program.guards.push_back(pt2::parse_guard(c.text));
+    const InputRules rules(e.program);
+    for (int64_t rows = 0; rows < 9; ++rows)
+      for (int64_t number = 0; number < 9; ++number)
+        ASSERT_EQ(Exported::takes(rules, rows, number), c.holds(rows, number)) << c.text << ": " << rows << ", " << number;
+  }
+  for (const char* text : {"L['x'][0].size()[0] >= 4", "L['rest'][1] >= 4", "L['more']['k'] >= 4"}) {  // no such leaves
+    Exported e(sym("s0", 4), sym("s1", 4));
+    e.program.forward_arg_names = {"x", "rest_0"};
+    e.program.guards.push_back(pt2::parse_guard(text));
+    EXPECT_FALSE(Exported::takes(InputRules(e.program), 5, 4)) << text;
+  }
+}
+
 // What no size or number is pins the program to the sizes of its export.
 TEST(InputRules, AGuardThatReadsSomethingElsePinsTheSizes) {
   for (const char* text : {"L['x'] == 4", "L['y'].size()[0] == 4", "L['x'].size()[2] == 4", "L['n'].size()[0] == 4", "f(L['n'])"}) {
