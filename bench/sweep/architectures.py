@@ -107,7 +107,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "DogeModel": (_TEXT, {}), "Dots1Model": (_TEXT, {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}),
     "FalconMambaModel": (_TEXT, {"state_size": 8}), "GptOssModel": (_TEXT, {}), "Glm4MoeModel": (_TEXT, {"first_k_dense_replace": 1}),
     "HunYuanDenseV1Model": (_TEXT, {}), "JambaModel": (_TEXT, {"mamba_d_state": 8, "mamba_dt_rank": 8, "attn_layer_period": 2,
-          "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1, "use_mamba_kernels": False}),
+          "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}),
     "Lfm2Model": (_TEXT, {"layer_types": ["conv", "full_attention"]}), "LiltModel": (_TEXT, {"hidden_size": 96}), "LukeModel": (_TEXT, {}),
     "MarkupLMModel": (_TEXT, {}), "MinistralModel": (_TEXT, {}), "Qwen3MoeModel": (_TEXT, {}), "Qwen3NextModel": (_TEXT, {
           "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,

@@ -154,7 +154,7 @@ class Step:
     _handle = None
 
     def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], name: str, when: str, memory_budget: float, options: dict[str, Any],
-                 unfrozen: "Unfrozen"):
+                 unfrozen: Unfrozen):
         self._gm, self._when, self._options, self.name, self._unfrozen = gm, when, options, name, unfrozen
         self._frozen = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor) and not each.requires_grad)
         self.reason: str | None = None
