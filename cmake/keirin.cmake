@@ -67,3 +67,13 @@ function(keirin_add_test)
   add_test(NAME ${A_NAME} COMMAND ${A_NAME} ${A_ARGS})
   set_tests_properties(${A_NAME} PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT} ENVIRONMENT "${A_ENVIRONMENT}")
 endfunction()
+
+# keirin_runs_beside_others(<test>...): long ones that compile and compare and ask no clock, of which `ci/test` runs several at once.
+# Others have the machine to themselves.
+function(keirin_runs_beside_others)
+  foreach(_test IN LISTS ARGN)
+    if(TEST ${_test})
+      set_property(TEST ${_test} APPEND PROPERTY LABELS beside)
+    endif()
+  endforeach()
+endfunction()

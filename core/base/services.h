@@ -79,6 +79,16 @@ class TensorServices {
     (void)reference, (void)first, (void)second, (void)granted;
     return Status(Code::k_unsupported, "elements are read one by one");
   }
+  // A floating-point tensor's numbers, each changed by a random number of its own, computed on its device and laid out like it. The same
+  // seed and device give the same numbers; no generator of LibTorch's is drawn from. `unsupported` where memory is not dense.
+  enum class Change : uint8_t {
+    kSmaller,  // x * (1 - r / 32), in its own dtype; where all are zero 2^-8 * (1 + r)
+    kRounding  // x * (1 - share) or x * (1 + share), in fp64
+  };
+  virtual Result<TensorRef> change(const TensorRef& tensor, Change how, double share, uint64_t seed) {
+    (void)tensor, (void)how, (void)share, (void)seed;
+    return Status(Code::k_unsupported, "elements are written one by one");
+  }
   // fn(begin, end) on slices of [0, n), at least `grain` long, on the caller and LibTorch's pool; returns when all returned.
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& fn) = 0;
   // How many share the work of the calling thread's operators. Once asked for, also of what else divides its work by LibTorch's OpenMP.

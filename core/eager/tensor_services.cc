@@ -4,6 +4,8 @@
 // it.
 #include "core/eager/tensor_services.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -186,6 +188,31 @@ class AtServices final : public TensorServices {
       }
       if (!rows.empty()) out = sum_of_errors(at::stack(rows).cpu());
     }));
+    return out;
+  }
+
+  Result<TensorRef> change(const TensorRef& tensor, Change how, double share, uint64_t seed) override {
+    TensorRef out;
+    KRN_TRY(catch_torch([&] {
+      const at::NoGradGuard no_grad;
+      const at::Tensor x = to_at(tensor);
+      if (!x.is_non_overlapping_and_dense() || !x.is_floating_point()) return;
+      const auto empty = [&](at::ScalarType dtype) { return at::empty_strided(x.sizes(), x.strides(), x.options().dtype(dtype)); };
+      const at::Device device = x.device();
+      at::Generator generator = device.is_cpu()
+                                    ? at::detail::createCPUGenerator()
+                                    : at::globalContext().getAcceleratorHooksInterface(device.type()).getNewGenerator(device.index());
+      generator.set_current_seed(seed);
+      at::Tensor r = empty(at::kDouble).uniform_(0, 1, generator);
+      if (how == Change::kRounding) {
+        out = from_at(r.lt_(0.5).mul_(-2 * share).add_(1 + share).mul_(x));
+        return;
+      }
+      const at::Tensor of_zeros = (r + 1).mul_(0x1p-8);
+      r.mul_(-0x1p-5).add_(1).mul_(x);
+      out = from_at(empty(x.scalar_type()).copy_(at::where(x.eq(0).all(), of_zeros, r)));
+    }));
+    if (!out) return Status(Code::k_unsupported, "numbers that do not lie densely are changed one by one");
     return out;
   }
 

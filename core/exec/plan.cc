@@ -231,8 +231,6 @@ Status Plan::borrow_arena(Context& context) {
 
 void Plan::return_arena(Context& context) {
   for (ValueId v : arena_values_) context.tensors[v].reset();
-  context.operands.clear();  // the last eager step's may be in it
-  context.results.clear();
   if (context.arena) Arenas::shared().give_back(std::move(context.arena));
 }
 
@@ -257,6 +255,8 @@ void Plan::give_back(std::unique_ptr<Context> context) {
   // A walk over all tensors would cost tens of microseconds.
   for (const Expected& each : expected_) context->tensors[each.value].reset();
   for (ValueId v : eager_values_) context->tensors[v].reset();
+  context->operands.clear();  // the last eager step's, the caller's tensors among them
+  context->results.clear();
   for (size_t i = 0; i < fresh_.size(); ++i) {
     TensorRef output = std::move(context->tensors[fresh_[i].value]);
     if (device_.kind == Device::kCpu) context->outputs[i] = std::move(output);

@@ -368,10 +368,18 @@ Result<TensorRef> varied(const TensorRef& tensor, const std::vector<double>& val
   return services.to_device(copy, tensor->device());
 }
 
+// What lies on a device of its own is not taken to the host for it: of a hundred million weights that took seconds.
+Result<TensorRef> changed_there(const TensorRef& tensor, TensorServices::Change how, double share, TensorServices& services,
+                                uint64_t seed) {
+  if (tensor->device().kind == Device::kCpu) return Status(Code::k_unsupported, "it lies in host memory");
+  return services.change(tensor, how, share, seed);
+}
+
 }  // namespace
 
 Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
   if (!is_float(tensor->dtype())) return services.clone(tensor);
+  if (Result<TensorRef> there = changed_there(tensor, TensorServices::Change::kSmaller, 0, services, seed); there.ok()) return there;
   KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
   const bool zeros = std::ranges::all_of(values, [](double value) { return value == 0; });
   return varied(tensor, values, tensor->dtype(), services, seed,
@@ -381,6 +389,7 @@ Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uin
 Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
   if (!is_float(tensor->dtype())) return tensor;
   const double half = ulp_at(tensor->dtype(), 1) / 2;
+  if (Result<TensorRef> there = changed_there(tensor, TensorServices::Change::kRounding, half, services, seed); there.ok()) return there;
   KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
   return varied(tensor, values, DType::k_f64, services, seed,
                 [half](double value, double share) { return value * (share < 0.5 ? 1 - half : 1 + half); });

@@ -60,11 +60,12 @@ def _kept_bytes(forward: torch.fx.GraphModule, kwargs: dict[str, Any]) -> int:
 class Half:
     """Forward or backward: a graph of ATen operators, and the session that answers in its place."""
 
-    def __init__(self, gm: torch.fx.GraphModule, name: str, options: dict[str, Any]):
+    def __init__(self, gm: torch.fx.GraphModule, name: str, device: torch.device, options: dict[str, Any]):
         self.gm, self.name = gm, name
         # As the other half knows them.
         self.results = [result.name if isinstance(result, torch.fx.Node) else None for result in _returned(gm)]
         self.draws = _draws.take_out(gm)
+        self._draw_all = _draws.all_of(self.draws, device)
         self.plain = plain_of(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = self.plain.forward
@@ -81,7 +82,7 @@ class Half:
     def drawn(self) -> list[torch.Tensor]:
         """In eager's order. What a decision holds fixed is not drawn."""
         fixed = getattr(self.fixed, "drawn", None)
-        return [draw() for draw in self.draws] if fixed is None else fixed
+        return self._draw_all() if fixed is None else fixed
 
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """For AOTAutograd: takes its arguments out of the list, so that nobody else holds them."""
@@ -244,7 +245,7 @@ class Step:
 
     def _take(self, name: str, gm: torch.fx.GraphModule) -> Callable[..., Any]:
         gm.recompile()
-        self._halves[name] = half = Half(gm, f"{self.name} {name}", self._half_options())
+        self._halves[name] = half = Half(gm, f"{self.name} {name}", self._device, self._half_options())
         return half.boxed()
 
     def _take_inference(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
@@ -323,6 +324,7 @@ class Step:
             return None  # what is kept would be the old value
         gradients = iter([i for i, info in enumerate(its.output_info) if info.requires_grad])
         kept, operands = list(names.values()), []
+        tangents: dict[torch.fx.Node, int] = {}
         for node in backward.inputs:
             if node.name in names:
                 operands.append(("kept", kept.index(names[node.name]), False))
@@ -331,12 +333,14 @@ class Step:
             last = not fake.is_contiguous()
             if last and not fake.is_contiguous(memory_format=torch.channels_last):
                 return None
-            operands.append(("gradient", next(gradients), last))
+            tangents[node] = next(gradients)
+            operands.append(("gradient", tangents[node], last))
         halves = [(half.model, half.program.outputs, half.plain.forward) for half in (forward, backward)]
         places = [(i, k, not _is_statistic(_returned(forward.gm)[k])) for k, i in written]
         returned, differentiable = list(range(num_written, its.num_forward)), [info.requires_grad for info in its.output_info]
+        drawn = forward.drawn if forward.draws else None
         return native.step_callable(*halves, self._num_arguments, places, returned, differentiable, kept, operands,
-                                    forward.drawn if forward.draws else None, _again(self._gm, bool(written), bool(forward.draws)))
+                                    _sources(backward.gm, tangents), drawn, _again(self._gm, bool(written), bool(forward.draws)))
 
     def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
                  between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
@@ -474,6 +478,15 @@ def _is_statistic(node: torch.fx.Node) -> bool:
     return node.target is operator.getitem and "batch_norm" in str(node.args[0].target)
 
 
+def _sources(gm: torch.fx.GraphModule, numbers: dict[torch.fx.Node, int]) -> list[list[int]]:
+    """Of each result, the numbers of the inputs that it depends on, of those that have one."""
+    reach: dict[torch.fx.Node, frozenset[int]] = {}
+    for node in gm.graph.nodes:
+        own = frozenset({numbers[node]} if node in numbers else ())
+        reach[node] = own.union(*(reach[each] for each in node.all_input_nodes))
+    return [sorted(reach[each]) if isinstance(each, torch.fx.Node) else [] for each in _returned(gm)]
+
+
 def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[..., Any]:
     """Eager's gradients of a step, for who differentiates them again."""
     def again(arguments: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -483,7 +496,7 @@ def _again(gm: torch.fx.GraphModule, writes: bool, draws: bool) -> Callable[...,
                                " is not known, and eager cannot run the step twice: compile it with options={\"force\": \"eager\"}")
         with torch.enable_grad():
             outputs = [each for each in gm.forward(*arguments) if isinstance(each, torch.Tensor)]
-            pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad]
+            pairs = [(out, gradient) for out, gradient in zip(outputs, gradients) if out.requires_grad and gradient is not None]
             wanted = [each for each in arguments if each.requires_grad]
             found = iter(torch.autograd.grad([out for out, _ in pairs], wanted, [gradient for _, gradient in pairs], create_graph=True,
                                              allow_unused=True))

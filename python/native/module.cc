@@ -14,6 +14,7 @@
 #include "core/tune/sensitivity.h"
 #include "core/tune/verify.h"
 #include "python/native/compiled.h"
+#include "python/native/draws.h"
 #include "python/native/trained.h"
 
 namespace py = pybind11;
@@ -227,10 +228,10 @@ using HalfParts = std::tuple<std::shared_ptr<Model>, std::vector<std::tuple<std:
 py::object step_callable(const HalfParts& forward, const HalfParts& backward, size_t num_arguments,
                          const std::vector<std::tuple<size_t, size_t, bool>>& written, const std::vector<size_t>& returned,
                          const std::vector<bool>& differentiable, const std::vector<size_t>& kept,
-                         const std::vector<std::tuple<std::string, size_t, bool>>& operands, const py::object& drawn,
-                         const py::object& again) {
+                         const std::vector<std::tuple<std::string, size_t, bool>>& operands,
+                         const std::vector<std::vector<size_t>>& sources, const py::object& drawn, const py::object& again) {
   const auto half = [](const HalfParts& parts) { return HalfCall{std::get<0>(parts), outputs_of(std::get<1>(parts)), std::get<2>(parts)}; };
-  TrainedLayout layout{num_arguments, {}, returned, differentiable, kept, {}};
+  TrainedLayout layout{num_arguments, {}, returned, differentiable, kept, {}, sources};
   for (const auto& [argument, result, is_counted] : written) layout.written.push_back({argument, result, is_counted});
   for (const auto& [kind, index, channels_last] : operands)
     layout.operands.push_back({kind == "gradient", index, channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous});
@@ -363,6 +364,9 @@ PYBIND11_MODULE(_native, module) {
       .def("uninstall", &Handle::uninstall)
       .def("set_roles", &Handle::set_roles)
       .def_property_readonly("answered", &Handle::answered);
+  py::class_<DropoutMasks>(module, "DropoutMasks")
+      .def(py::init<std::vector<DropoutMasks::Draw>, at::Device>())
+      .def("draw", &DropoutMasks::draw);
   module.def("load", &load);
   module.def("open_program", &open_program);
   module.def("plugins", &plugins);

@@ -6,8 +6,11 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "core/eager/at_tensor.h"
 
@@ -56,7 +59,14 @@ void write(const TrainedLayout& layout, at::TensorList arguments, const variable
   for (auto& [dtype, pair] : by_dtype) at::_foreach_copy_(pair.first, pair.second);
 }
 
-// What is recorded: the step, for the backward, and the arguments, for a backward that is to be differentiated.
+// What is recorded: the step and the form of what it returned, for the backward; the arguments, for one that is to be differentiated.
+struct Recorded : torch::CustomClassHolder {
+  c10::intrusive_ptr<Trained> step;
+  variable_list arguments;
+  std::vector<int64_t> versions;
+  std::vector<std::pair<std::vector<int64_t>, at::TensorOptions>> returned;
+};
+
 struct StepNode : torch::autograd::Function<StepNode> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Trained>& step, at::TensorList arguments,
                                const variable_list& drawn) {
@@ -73,42 +83,60 @@ struct StepNode : torch::autograd::Function<StepNode> {
       returned.push_back(results[layout.returned[k]]);
       if (!layout.differentiable[k]) constant.push_back(returned.back());
     }
-    std::vector<int64_t> versions;
-    for (size_t i = 0; i < layout.num_arguments; ++i)
-      versions.push_back(arguments[i].is_inference() ? 0 : static_cast<int64_t>(arguments[i]._version()));
-    context->saved_data["step"] = c10::IValue::make_capsule(step);
-    context->saved_data["arguments"] = arguments.vec();
-    context->saved_data["versions"] = std::move(versions);
+    auto recorded = c10::make_intrusive<Recorded>();
+    recorded->step = step;
+    recorded->arguments = arguments.vec();
+    for (const at::Tensor& argument : recorded->arguments)
+      recorded->versions.push_back(argument.is_inference() ? 0 : static_cast<int64_t>(argument._version()));
+    for (const at::Tensor& each : returned) recorded->returned.emplace_back(each.sizes().vec(), each.options());
+    context->saved_data["recorded"] = c10::IValue::make_capsule(std::move(recorded));
     context->save_for_backward(std::move(kept));
     context->mark_non_differentiable(constant);
+    context->set_materialize_grads(false);
     return returned;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const auto step = c10::static_intrusive_pointer_cast<Trained>(context->saved_data["step"].toCapsule());
-    const TrainedLayout& layout = step->layout;
+    const auto recorded = c10::static_intrusive_pointer_cast<Recorded>(context->saved_data["recorded"].toCapsule());
+    const TrainedLayout& layout = recorded->step->layout;
     variable_list out(1 + layout.num_arguments + 1);  // of what `forward` takes
-    if (c10::GradMode::is_enabled()) return differentiable(*step, *context, gradients, std::move(out));
+    if (c10::GradMode::is_enabled()) return differentiable(*recorded, gradients, std::move(out));
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const variable_list kept = context->get_saved_variables();
     variable_list operands;
-    for (const TrainedLayout::Operand& operand : layout.operands)
-      operands.push_back(operand.is_gradient ? gradients[operand.index].contiguous(operand.format) : kept[operand.index]);
-    variable_list results = step->backward.call(operands);
-    for (size_t i = 0; i < results.size() && i < layout.num_arguments; ++i) out[1 + i] = std::move(results[i]);
+    std::set<size_t> unasked;
+    for (const TrainedLayout::Operand& operand : layout.operands) {
+      if (!operand.is_gradient) {
+        operands.push_back(kept[operand.index]);
+        continue;
+      }
+      // An output that the loss does not depend on has no gradient, which the backward takes for zeros.
+      if (!gradients[operand.index].defined()) {
+        const auto& [sizes, options] = recorded->returned[operand.index];
+        gradients[operand.index] = at::zeros(sizes, options);
+        unasked.insert(operand.index);
+      }
+      operands.push_back(gradients[operand.index].contiguous(operand.format));
+    }
+    variable_list results = recorded->step->backward.call(operands);
+    // What only such outputs depend on has none either, as in eager: an optimiser leaves alone what has no gradient, and not zeros.
+    const auto is_asked = [&](const std::vector<size_t>& sources) {
+      return sources.empty() || !std::ranges::all_of(sources, [&](size_t i) { return unasked.contains(i); });
+    };
+    for (size_t i = 0; i < results.size() && i < layout.num_arguments; ++i)
+      if (unasked.empty() || is_asked(layout.sources[i])) out[1 + i] = std::move(results[i]);
     return out;
   }
 
   // The compiled backward has no derivative of its own: eager runs the step again, and its backward has one.
-  static variable_list differentiable(const Trained& step, AutogradContext& context, const variable_list& gradients, variable_list out) {
-    const variable_list arguments = context.saved_data["arguments"].toTensorVector();
-    const std::vector<int64_t> versions = context.saved_data["versions"].toIntVector();
+  static variable_list differentiable(const Recorded& recorded, const variable_list& gradients, variable_list out) {
+    const variable_list& arguments = recorded.arguments;
     for (size_t i = 0; i < arguments.size(); ++i)
-      TORCH_CHECK(arguments[i].is_inference() || static_cast<int64_t>(arguments[i]._version()) == versions[i],
+      TORCH_CHECK(arguments[i].is_inference() || static_cast<int64_t>(arguments[i]._version()) == recorded.versions[i],
                   "a compiled training step is run again by eager for a second derivative, and argument ", i,
                   " of it has been modified by an inplace operation since");
     const py::gil_scoped_acquire lock;
-    variable_list results = unwrapped(step.again(wrapped(arguments), wrapped(gradients)));
+    variable_list results = unwrapped(recorded.step->again(wrapped(arguments), wrapped(gradients)));
     for (size_t i = 0; i < results.size() && i < arguments.size(); ++i) out[1 + i] = std::move(results[i]);
     return out;
   }

@@ -44,6 +44,7 @@ struct TrainedLayout {
     at::MemoryFormat format = at::MemoryFormat::Contiguous;
   };
   std::vector<Operand> operands;
+  std::vector<std::vector<size_t>> sources;         // of each result of the backward: the gradients, of `returned`, that it depends on
 };
 
 // Owned by the callable and by each node of a graph that it made.

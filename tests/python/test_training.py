@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import keirin
 from conftest import NOW, PLACE, compiled, reasons
 from keirin import _training
-from keirin._library import words_of
+from keirin._library import native, words_of
 from of_training import answered, gradients, notes, steps
 
 BACKGROUND = {key: value for key, value in NOW.items() if key != "compile"}
@@ -284,6 +284,23 @@ def test_dropout_draws_eagers_bits(options):
         assert torch.equal(a == 0, b == 0)
         torch.testing.assert_close(a, b)
         torch.testing.assert_close(da, db)
+
+
+def test_masks_that_are_drawn_together_are_eagers():
+    """As steps on a GPU draw theirs: of other forms, one behind the other, from the generator that eager draws from."""
+    device = torch.get_default_device()
+    like = [torch.empty(6, 8, device=device), torch.empty(6, 8, device=device), torch.empty(8, 6, device=device).t(),
+            torch.empty(6, 8, dtype=torch.bfloat16, device=device)]
+    shares = [0.5, 0.1, 0.5, 0.3]
+    forms = [(tuple(each.shape), each.stride(), each.dtype, p) for each, p in zip(like, shares)]
+    torch.manual_seed(3)
+    masks = native.DropoutMasks(forms, device).draw()
+    behind = torch.rand(1)
+    torch.manual_seed(3)
+    for mine, each, p in zip(masks, like, shares):
+        eager = torch.native_dropout(each, p, True)[1]
+        assert mine.dtype is torch.bool and mine.stride() == each.stride() and torch.equal(mine, eager)
+    assert torch.equal(torch.rand(1), behind)
 
 
 def test_gradients_add_up_and_a_graph_may_be_kept(mlp):
@@ -557,6 +574,53 @@ def test_an_output_that_nobody_differentiates():
             b, = torch.autograd.grad(two(x, w)[k].sum(), w)
             torch.testing.assert_close(a, b)
     assert answered() == 3
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.left, self.right = nn.Linear(16, 32), nn.Linear(32, 4), nn.Linear(32, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.trunk(x))
+        return self.left(hidden), self.right(hidden)
+
+
+def test_a_head_that_the_loss_does_not_ask_is_left_alone():
+    """It has no gradient, as in eager, and not zeros: weights decay and momenta go on under zeros."""
+    sides = []
+    for compile in (False, True):
+        torch.manual_seed(1)
+        model = Heads()
+        call = compiled(model) if compile else model
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.5)
+        asked = []
+        for step in range(9):
+            optimiser.zero_grad()
+            left, right = call(torch.randn(8, 16))
+            ((left.square().sum() if step % 3 != 1 else 0) + (right.square().sum() if step % 3 != 0 else 0)).backward()
+            asked.append([name for name, each in model.named_parameters() if each.grad is not None])
+            optimiser.step()
+        sides.append((asked, dict(model.named_parameters())))
+    (asked, eager), (mine, parameters) = sides
+    assert mine == asked and len(asked[0]) == 4
+    for name in eager:
+        torch.testing.assert_close(parameters[name], eager[name], rtol=1e-4, atol=1e-5)
+    assert answered() == 8, keirin.explain()
+
+
+def test_a_second_derivative_where_the_loss_does_not_ask_a_head():
+    model = Heads()
+    fast = compiled(model)
+    x = torch.randn(4, 16, requires_grad=True)
+
+    def penalty(call):
+        grad, = torch.autograd.grad(call(x)[0].square().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), [x, model.left.weight])
+    penalty(fast)
+    for mine, eager in zip(penalty(fast), penalty(model)):
+        torch.testing.assert_close(mine, eager)
+    assert answered() == 1
 
 
 def test_a_step_that_is_dropped_gives_its_memory_back(mlp):

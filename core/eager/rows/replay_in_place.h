@@ -12,31 +12,39 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "core/eager/rows/launch_replay.h"
 
 namespace keirin {
 
-// What has been seen of one call's memory. An input stays if it lies where it lay in the call before; from its third move on for twice as
-// many calls with each move, so that recordings made in vain are few. An output comes back unless it was found held at the next call more
-// than once.
+// What has been seen of one call's memory. An input that has lain in one place in all calls stays there. One that has moved is copied
+// until the copies of all that moved with it have taken as long as a recording takes to make: then it may be read in place, and neither
+// what moves often nor what is small costs more than twice what it has to. If it lay that long where it was before, it is trusted sooner.
+// An output comes back unless it was found held at the next call more than once.
 class Places {
  public:
-  // Of a call, in their order.
-  void see(const std::vector<const void*>& inputs);
-  void hold(size_t output);  // it was held when the next call came
-  bool stays(size_t input) const;
-  bool comes_back(size_t output) const { return output >= holds_.size() || holds_[output] < 2; }
-
- private:
   struct Input {
     const void* at = nullptr;
-    uint64_t calls = 0;  // that it has lain there beyond the first
+    int64_t bytes = 0;
+  };
+  // Of a call, in their order.
+  void see(const std::vector<Input>& inputs);
+  void hold(size_t output);  // it was held when the next call came
+  // Those to read in place of a recording that takes so long to make. Only of those that `already` does not say.
+  std::vector<bool> staying(double recording_us, const std::vector<bool>& already = {}) const;
+  bool may_stay() const;  // whether the next call may show of an input that has just moved, for the first time, that it stays
+  bool comes_back(size_t output) const { return output >= holds_.size() || holds_[output] < 2; }
+  // What a recorded copy takes on the device: about what they took on an H200, where it is 2 us for few bytes and 7 us for 8 MB.
+  static double copy_us(int64_t bytes) { return 2 + static_cast<double>(bytes) / 1.5e6; }
+
+ private:
+  struct Place {
+    Input input;
+    uint64_t calls = 0, before = 0;  // that it has lain here beyond the first, and where it was before
     int moves = 0;
   };
-  std::vector<Input> inputs_;
+  std::vector<Place> inputs_;
   std::vector<int> holds_;
 };
 
@@ -50,7 +58,10 @@ class ReplayInPlace {
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
 
  private:
-  static constexpr int kMostRecordings = 64;  // after which everything is copied: that recording fits all calls
+  static constexpr uint64_t kPaidCalls = 16;   // that a recording has to answer, else it was made in vain
+  static constexpr uint64_t kMostPlain = 4;    // calls before another one is made: one, and one more for each in vain
+  static constexpr int kMostInVain = 10;       // in a row, after which everything is copied: that one fits
+  static constexpr uint64_t kSettled = 1'000;  // calls, after which something may be read in place again
   bool fits(const std::vector<TensorRef>& inputs);
   bool record(const std::vector<TensorRef>& inputs);
   Result<std::vector<TensorRef>> run_plain(const std::vector<TensorRef>& inputs);
@@ -64,9 +75,13 @@ class ReplayInPlace {
   std::unique_ptr<LaunchReplay> recording_;
   LaunchReplay::InPlace in_place_;               // of the recording
   LaunchReplay::Specs made_;                     // the outputs of the last plain call
-  std::set<std::thread::id> met_;                // threads that have run the call: libraries have what they need there
+  std::set<uint64_t> met_;                       // threads that have run the call: libraries have what they need there
   bool draws_ = false;
-  int num_recordings_ = 0;
+  bool refused_ = false;                         // it cannot be recorded
+  bool improves_ = false;                        // the recording fits the call, and another one would pay
+  double recording_us_ = 0;                      // what the last recording took to make
+  int in_vain_ = 0;                              // recordings in a row that answered fewer than kPaidCalls calls
+  uint64_t num_replays_ = 0, num_plain_ = 0;     // of the recording; in a row
   std::optional<uint64_t> stream_;               // of the last replay
 };
 

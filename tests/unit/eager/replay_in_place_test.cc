@@ -13,42 +13,57 @@
 namespace keirin {
 namespace {
 
-const void* at(uintptr_t address) { return reinterpret_cast<const void*>(address); }
+Places::Input at(uintptr_t address, int64_t bytes = 1'500'000) { return {reinterpret_cast<const void*>(address), bytes}; }
 
-TEST(Places, AnInputStaysFromTheSecondCallOn) {
+constexpr double kCopyUs = 3;  // of so many bytes
+using Flags = std::vector<bool>;
+
+TEST(Places, WhatHasNeverMovedStaysFromTheSecondCallOn) {
   Places places;
-  EXPECT_FALSE(places.stays(0));
   places.see({at(64), at(128)});
-  EXPECT_FALSE(places.stays(0));
+  EXPECT_EQ(places.staying(1e6), Flags({false, false}));
   places.see({at(64), at(256)});
-  EXPECT_TRUE(places.stays(0));
-  EXPECT_FALSE(places.stays(1));
-  EXPECT_FALSE(places.stays(2));
+  EXPECT_EQ(places.staying(1e6), Flags({true, false}));
   places.see({at(64), at(256)});
-  EXPECT_TRUE(places.stays(1));
+  EXPECT_EQ(places.staying(1e6), Flags({true, false}));
 }
 
-TEST(Places, EachFurtherMoveDoublesHowLongItHasToStay) {
+TEST(Places, WhatHasMovedIsCopiedUntilThatTookAsLongAsARecording) {
   Places places;
-  uintptr_t address = 64;
-  places.see({at(address)});
-  for (int moves = 1; moves <= 8; ++moves) {
-    places.see({at(address += 64)});
-    EXPECT_FALSE(places.stays(0));
-    const int needed = moves <= 2 ? 1 : 1 << (moves - 2);
-    for (int call = 1; call <= needed; ++call) {
-      EXPECT_FALSE(places.stays(0)) << moves << " moves, before call " << call;
-      places.see({at(address)});
+  places.see({at(64)});
+  for (uintptr_t place = 1; place <= 3; ++place) {
+    places.see({at(64 + 64 * place)});
+    for (int call = 1; call <= 10; ++call) {
+      places.see({at(64 + 64 * place)});
+      // What it lay for before counts as well: from the second place on it is trusted at once.
+      EXPECT_EQ(places.staying(kCopyUs * 10)[0], place > 1 || call == 10) << place << ", call " << call;
+      EXPECT_EQ(places.staying(kCopyUs * 10 + 1)[0], false);
     }
-    EXPECT_TRUE(places.stays(0)) << moves << " moves";
   }
+}
+
+TEST(Places, WhatMovedTogetherIsCountedTogether) {
+  Places places;
+  places.see({at(64), at(128), at(192)});
+  places.see({at(1064), at(1128), at(192)});
+  places.see({at(1064), at(1128), at(1192)});
+  // The first two have lain there for a call, and as long as each other where they were before.
+  EXPECT_EQ(places.staying(kCopyUs * 2), Flags({true, true, false}));
+  EXPECT_EQ(places.staying(kCopyUs * 2 + 1), Flags({false, false, false}));
+  EXPECT_EQ(places.staying(kCopyUs * 2, {true, false, false}), Flags({false, false, false})) << "one of them is read there already";
+}
+
+TEST(Places, WhatIsLargeIsCopiedForLess) {
+  EXPECT_NEAR(Places::copy_us(0), 2, 1e-9);
+  EXPECT_NEAR(Places::copy_us(7'500'000), 7, 1e-9);
 }
 
 TEST(Places, WhatMovesWithEachCallNeverStays) {
   Places places;
   for (uintptr_t call = 0; call < 200; ++call) {
-    places.see({at(64 * call)});
-    EXPECT_FALSE(places.stays(0));
+    places.see({at(64 + 64 * call)});
+    EXPECT_EQ(places.staying(0), Flags({false}));
+    EXPECT_EQ(places.may_stay(), call < 2) << "after its second move nobody waits for it";
   }
 }
 

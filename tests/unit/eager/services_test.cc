@@ -37,6 +37,37 @@ TEST(Services, CountsPeakBytes) {
   EXPECT_EQ(services->peak_bytes({}), before);
 }
 
+// As core/tune/inputs.h says of near_to and off_by_roundings, which have it done where a device of its own has the numbers.
+TEST(Services, NumbersAreChangedWhereTheyLie) {
+  using Change = TensorServices::Change;
+  const auto services = make_tensor_services();
+  const at::Tensor rows = at::randn({64, 33}, at::kBFloat16).fill_diagonal_(0);
+  for (const at::Tensor& x : {rows, rows.t(), rows.to(at::kFloat).t(), rows.to(at::kDouble)}) {
+    const auto of = [&](Change how, double share, uint64_t seed) { return to_at(*services->change(from_at(x), how, share, seed)); };
+    const at::Tensor near = of(Change::kSmaller, 0, 3);
+    EXPECT_EQ(near.scalar_type(), x.scalar_type());
+    EXPECT_EQ(near.strides(), x.strides());
+    EXPECT_TRUE(near.equal(of(Change::kSmaller, 0, 3)));
+    EXPECT_FALSE(near.equal(of(Change::kSmaller, 0, 4)));
+    const at::Tensor by = (1 - near.to(at::kDouble) / x.to(at::kDouble)).masked_select(x.ne(0));
+    const double rounding = x.scalar_type() == at::kBFloat16 ? 0x1p-8 : 0x1p-24;
+    EXPECT_GE(by.min().item<double>(), -rounding);
+    EXPECT_LE(by.max().item<double>(), 0x1p-5 + rounding);
+    EXPECT_NEAR(by.mean().item<double>(), 0x1p-6, 0x1p-10);
+    EXPECT_TRUE(near.masked_select(x.eq(0)).eq(0).all().item<bool>());
+    const at::Tensor off = of(Change::kRounding, 0x1p-9, 3);
+    EXPECT_EQ(off.scalar_type(), at::kDouble);
+    EXPECT_EQ(off.strides(), x.strides());
+    const at::Tensor up = (off / x.to(at::kDouble)).masked_select(x.ne(0));
+    EXPECT_TRUE(((up == 1 + 0x1p-9) | (up == 1 - 0x1p-9)).all().item<bool>());
+    EXPECT_NEAR(up.mean().item<double>(), 1, 0x1p-12);
+  }
+  const at::Tensor state = to_at(*services->change(from_at(at::zeros({100, 10})), Change::kSmaller, 0, 1));
+  EXPECT_GE(state.min().item<double>(), 0x1p-8);
+  EXPECT_LE(state.max().item<double>(), 0x1p-7);
+  EXPECT_EQ(services->change(from_at(rows.narrow(1, 0, 5)), Change::kSmaller, 0, 1).status().code(), Code::k_unsupported);
+}
+
 TEST(Services, ErrorsOfElements) {
   const auto services = make_tensor_services();
   const int64_t n = (1 << 22) + 1000;  // more than are summed up at once

@@ -348,7 +348,7 @@ TEST(Plan, AWorkspaceOfAnySizeIsThereAndApart) {
     }
 }
 
-// What eager steps answer is memory of LibTorch's: nobody holds it once its last reader has run.
+// What eager steps answer is memory of LibTorch's, and an input is the caller's: nobody holds them once their last reader has run.
 TEST(Plan, WhatAnEagerStepAnswersGoesAfterItsLastReader) {
   const Type type{DType::k_f32, {1}, {1}};
   Graph g;
@@ -372,12 +372,16 @@ TEST(Plan, WhatAnEagerStepAnswersGoesAfterItsLastReader) {
     steps[s].operands = {s == 0 ? x : s == 1 ? first : second};
     steps[s].results = {s == 0 ? first : s == 1 ? second : third};
   }
+  steps[2].operands.push_back(x);
   test::HeapServices services;
   auto plan = Plan::make(g, std::move(steps), {}, services, {});
   ASSERT_TRUE(plan.ok()) << plan.status().text();
-  const auto outputs = (*plan)->run({test::tensor_of<float>(DType::k_f32, {1}, {1})});
+  const TensorRef input = test::tensor_of<float>(DType::k_f32, {1}, {1});
+  const auto outputs = (*plan)->run({input});
   ASSERT_TRUE(outputs.ok()) << outputs.status().text();
   EXPECT_EQ(first_is_there, (std::vector<bool>{true, false}));
+  EXPECT_TRUE(made[1].expired());
+  EXPECT_EQ(input.use_count(), 1);
 }
 
 TEST(Plan, AnOutputServesAgainOnceItsOwnerLetGo) {
