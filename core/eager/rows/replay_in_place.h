@@ -19,8 +19,8 @@
 namespace keirin {
 
 // What has been seen of one call's memory. An input that has lain in one place in all calls stays there. One that has moved is copied
-// until the copies of all that moved with it have taken as long as a recording takes to make: then it may be read in place, and neither
-// what moves often nor what is small costs more than twice what it has to. If it lay that long where it was before, it is trusted sooner.
+// until the copies of all that moved with it have taken as long as a recording takes to make: then it may be read in place, and a
+// recording made in vain takes no longer than the copies before it. If it lay that long where it was before, it is trusted sooner.
 // An output comes back unless it was found held at the next call more than once.
 class Places {
  public:
@@ -35,8 +35,8 @@ class Places {
   std::vector<bool> staying(double recording_us, const std::vector<bool>& already = {}) const;
   bool may_stay() const;  // whether the next call may show of an input that has just moved, for the first time, that it stays
   bool comes_back(size_t output) const { return output >= holds_.size() || holds_[output] < 2; }
-  // What a recorded copy takes on the device: about what they took on an H200, where it is 2 us for few bytes and 7 us for 8 MB.
-  static double copy_us(int64_t bytes) { return 2 + static_cast<double>(bytes) / 1.5e6; }
+  // What a recorded copy takes on the device, roughly: those of a BERT's activations in a profile of an H200.
+  static double copy_us(int64_t bytes) { return 2 + static_cast<double>(bytes) / 2.4e6; }
 
  private:
   struct Place {

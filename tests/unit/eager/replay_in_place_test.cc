@@ -13,7 +13,7 @@
 namespace keirin {
 namespace {
 
-Places::Input at(uintptr_t address, int64_t bytes = 1'500'000) { return {reinterpret_cast<const void*>(address), bytes}; }
+Places::Input at(uintptr_t address, int64_t bytes = 2'400'000) { return {reinterpret_cast<const void*>(address), bytes}; }
 
 constexpr double kCopyUs = 3;  // of so many bytes
 using Flags = std::vector<bool>;
@@ -53,9 +53,14 @@ TEST(Places, WhatMovedTogetherIsCountedTogether) {
   EXPECT_EQ(places.staying(kCopyUs * 2, {true, false, false}), Flags({false, false, false})) << "one of them is read there already";
 }
 
-TEST(Places, WhatIsLargeIsCopiedForLess) {
-  EXPECT_NEAR(Places::copy_us(0), 2, 1e-9);
-  EXPECT_NEAR(Places::copy_us(7'500'000), 7, 1e-9);
+TEST(Places, WhatIsLargeIsTrustedSooner) {
+  Places places;
+  const int64_t large = 24'000'000;
+  places.see({at(64), at(128, large)});
+  places.see({at(1064), at(128, large)});
+  places.see({at(1064), at(1128, large)});
+  places.see({at(1064), at(1128, large)});
+  EXPECT_EQ(places.staying(4 * kCopyUs), Flags({false, true}));
 }
 
 TEST(Places, WhatMovesWithEachCallNeverStays) {
