@@ -82,7 +82,7 @@ class TensorServices {
   // A floating-point tensor's numbers, each changed by a random number of its own, computed on its device and laid out like it. The same
   // seed and device give the same numbers; no generator of LibTorch's is drawn from. `unsupported` where memory is not dense.
   enum class Change : uint8_t {
-    kSmaller,  // x * (1 - r / 32), in its own dtype; where all are zero 2^-8 * (1 + r)
+    kSmaller,  // x * (1 - share * r), in its own dtype; where all are zero share / 8 * (1 + r)
     kRounding  // x * (1 - share) or x * (1 + share), in fp64
   };
   virtual Result<TensorRef> change(const TensorRef& tensor, Change how, double share, uint64_t seed) {

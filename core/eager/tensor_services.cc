@@ -208,8 +208,8 @@ class AtServices final : public TensorServices {
         out = from_at(r.lt_(0.5).mul_(-2 * share).add_(1 + share).mul_(x));
         return;
       }
-      const at::Tensor of_zeros = (r + 1).mul_(0x1p-8);
-      r.mul_(-0x1p-5).add_(1).mul_(x);
+      const at::Tensor of_zeros = (r + 1).mul_(share / 8);
+      r.mul_(-share).add_(1).mul_(x);
       out = from_at(empty(x.scalar_type()).copy_(at::where(x.eq(0).all(), of_zeros, r)));
     }));
     if (!out) return Status(Code::k_unsupported, "numbers that do not lie densely are changed one by one");

@@ -378,12 +378,13 @@ Result<TensorRef> changed_there(const TensorRef& tensor, TensorServices::Change 
 }  // namespace
 
 Result<TensorRef> near_to(const TensorRef& tensor, TensorServices& services, uint64_t seed) {
+  constexpr double kNear = 0x1p-5;
   if (!is_float(tensor->dtype())) return services.clone(tensor);
-  if (Result<TensorRef> there = changed_there(tensor, TensorServices::Change::kSmaller, 0, services, seed); there.ok()) return there;
+  if (Result<TensorRef> there = changed_there(tensor, TensorServices::Change::kSmaller, kNear, services, seed); there.ok()) return there;
   KRN_TRY_LET(const std::vector<double> values, read_values(tensor, services));
   const bool zeros = std::ranges::all_of(values, [](double value) { return value == 0; });
   return varied(tensor, values, tensor->dtype(), services, seed,
-                [zeros](double value, double share) { return zeros ? 0x1p-8 * (1 + share) : value * (1 - 0x1p-5 * share); });
+                [zeros](double value, double r) { return zeros ? kNear / 8 * (1 + r) : value * (1 - kNear * r); });
 }
 
 Result<TensorRef> off_by_roundings(const TensorRef& tensor, TensorServices& services, uint64_t seed) {

@@ -44,11 +44,11 @@ TEST(Services, NumbersAreChangedWhereTheyLie) {
   const at::Tensor rows = at::randn({64, 33}, at::kBFloat16).fill_diagonal_(0);
   for (const at::Tensor& x : {rows, rows.t(), rows.to(at::kFloat).t(), rows.to(at::kDouble)}) {
     const auto of = [&](Change how, double share, uint64_t seed) { return to_at(*services->change(from_at(x), how, share, seed)); };
-    const at::Tensor near = of(Change::kSmaller, 0, 3);
+    const at::Tensor near = of(Change::kSmaller, 0x1p-5, 3);
     EXPECT_EQ(near.scalar_type(), x.scalar_type());
     EXPECT_EQ(near.strides(), x.strides());
-    EXPECT_TRUE(near.equal(of(Change::kSmaller, 0, 3)));
-    EXPECT_FALSE(near.equal(of(Change::kSmaller, 0, 4)));
+    EXPECT_TRUE(near.equal(of(Change::kSmaller, 0x1p-5, 3)));
+    EXPECT_FALSE(near.equal(of(Change::kSmaller, 0x1p-5, 4)));
     const at::Tensor by = (1 - near.to(at::kDouble) / x.to(at::kDouble)).masked_select(x.ne(0));
     const double rounding = x.scalar_type() == at::kBFloat16 ? 0x1p-8 : 0x1p-24;
     EXPECT_GE(by.min().item<double>(), -rounding);
@@ -62,7 +62,7 @@ TEST(Services, NumbersAreChangedWhereTheyLie) {
     EXPECT_TRUE(((up == 1 + 0x1p-9) | (up == 1 - 0x1p-9)).all().item<bool>());
     EXPECT_NEAR(up.mean().item<double>(), 1, 0x1p-12);
   }
-  const at::Tensor state = to_at(*services->change(from_at(at::zeros({100, 10})), Change::kSmaller, 0, 1));
+  const at::Tensor state = to_at(*services->change(from_at(at::zeros({100, 10})), Change::kSmaller, 0x1p-5, 1));
   EXPECT_GE(state.min().item<double>(), 0x1p-8);
   EXPECT_LE(state.max().item<double>(), 0x1p-7);
   EXPECT_EQ(services->change(from_at(rows.narrow(1, 0, 5)), Change::kSmaller, 0, 1).status().code(), Code::k_unsupported);
