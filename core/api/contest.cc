@@ -174,7 +174,8 @@ Result<RaceSheet> time_or_count(const Deciding& d, const std::vector<Runner>& ru
 }  // namespace
 
 CallFn launches_in_place(Deciding& d, CallFn own) {
-  auto replay = std::make_shared<ReplayInPlace>(std::move(own), d.seen.written_inputs, d.services, d.session.device);
+  auto record = ReplayInPlace::recorder(own, d.seen.written_inputs, d.services, d.session.device);
+  auto replay = std::make_shared<ReplayInPlace>(std::move(own), std::move(record), d.services, d.session.device);
   return [replay = std::move(replay)](const Tensors& inputs) { return replay->run(inputs); };
 }
 

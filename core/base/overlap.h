@@ -17,12 +17,12 @@ std::pair<uintptr_t, uintptr_t> byte_range(const Tensor& tensor);
 // Whether the ranges meet: never false for tensors that share an element. Two comparisons once both ranges are known.
 bool ranges_meet(const Tensor& a, const Tensor& b);
 
-// Whether an element is shared. Exact for views whose axes nest (what slices, permutations and reshapes of dense memory give), of
-// equal element size, up to 65,536 elements of the smaller one; beyond that the answer is that of `ranges_meet`.
+// Whether an element is shared, or a part of one. Exact, and quick, for views whose axes nest (what slices, permutations and reshapes of
+// dense memory give), however large; where others would take more than 65,536 looks, the answer is that of `ranges_meet`.
 bool shares_elements(const Tensor& a, const Tensor& b);
 
-// Whether every element of `part` is an element of `whole`. False where that cannot be told: other element sizes, axes that do not
-// nest, more than 65,536 elements in memory with gaps.
+// Whether every element of `part` is an element of `whole`. False where that cannot be told: other element sizes, axes of `whole` that do
+// not nest, more than 65,536 elements along axes that are none of `whole`'s, with gaps in it.
 bool covers(const Tensor& whole, const Tensor& part);
 
 // Same first element, sizes, strides and dtype: writing one writes the other, element for element.

@@ -54,12 +54,10 @@ class Dropout:
 
     def __init__(self, fake: torch.Tensor, p: float):
         self.p, self._dtype = p, fake.dtype
-        like = torch.empty_like(fake)
-        self.form = (tuple(like.shape), tuple(like.stride()), like.dtype, p)  # as native.DropoutMasks takes it
         if fake.device.type == "cpu":
             self._draw = _Like(fake, torch.bool, lambda memory: memory.bernoulli_(1 - p))
         else:  # the kernel that draws and multiplies in one
-            self._draw = lambda: native.DropoutMasks([self.form], fake.device).draw()[0]
+            self._draw = _Like(fake, fake.dtype, lambda memory: torch.native_dropout(memory, p, True)[1])
 
     def __call__(self) -> torch.Tensor:
         return self._draw()
@@ -69,22 +67,11 @@ class Dropout:
 
 
 def all_of(draws: list[Draw], device: torch.device) -> Callable[[], list[torch.Tensor]]:
-    """Draws them in order. On a GPU into memory that nothing else is put in: so they lie where they lay in the call before, and launches
-    that were recorded to read them there can be repeated (core/eager/rows/replay_in_place.h)."""
+    """Draws them in order. On a GPU by one recorded launch, into the memory of the call before: launches that were recorded to read them
+    there can be repeated (core/eager/rows/replay_in_place.h)."""
     def one_by_one() -> list[torch.Tensor]:
         return [draw() for draw in draws]
-    if device.type != "cuda" or not draws:
-        return one_by_one
-    pool, draw_all = torch.cuda.MemPool(), one_by_one
-    if all(isinstance(draw, Dropout) for draw in draws):
-        draw_all = native.DropoutMasks([draw.form for draw in draws], device).draw
-
-    def draw_in_place() -> list[torch.Tensor]:
-        if torch.cuda.is_current_stream_capturing():
-            return draw_all()
-        with torch.cuda.use_mem_pool(pool, device):
-            return draw_all()
-    return draw_in_place
+    return native.RepeatedDraws(one_by_one, device).draw if device.type == "cuda" and draws else one_by_one
 
 
 def _draw_of(node: torch.fx.Node) -> tuple[Draw, torch.Tensor] | None:

@@ -1,26 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/native/draws.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include "core/eager/at_tensor.h"
+#include "core/eager/tensor_services.h"
+#include "python/native/runtime.h"
+
+namespace py = pybind11;
 
 namespace keirin::python {
+namespace {
 
-std::vector<at::Tensor> DropoutMasks::draw() const {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  std::vector<at::Tensor> masks;
-  masks.reserve(draws_.size());
-  at::Tensor memory;  // its numbers say nothing of the mask: several draws may read the same
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    const auto& [sizes, strides, dtype, p] = draws_[i];
-    const auto is_like = [&](const Draw& other) {
-      return std::get<0>(other) == sizes && std::get<1>(other) == strides && std::get<2>(other) == dtype;
-    };
-    if (i == 0 || !is_like(draws_[i - 1])) memory = at::empty_strided(sizes, strides, at::TensorOptions(device_).dtype(dtype));
-    masks.push_back(std::get<1>(at::native_dropout(memory, p, true)));
-  }
-  return masks;
+std::vector<at::Tensor> call(const py::function& draw) {
+  const py::gil_scoped_acquire lock;
+  return draw().cast<std::vector<at::Tensor>>();
+}
+
+}  // namespace
+
+RepeatedDraws::RepeatedDraws(py::function draw, at::Device device) : draw_(std::move(draw)), services_(make_tensor_services()) {
+  const LaunchReplay::Call once = [this](const std::vector<TensorRef>&) -> Result<std::vector<TensorRef>> {
+    const py::gil_scoped_acquire lock;  // until what was raised is gone
+    try {
+      return refs_of(call(draw_));
+    } catch (const std::exception& error) {
+      return Status(Code::k_internal, error.what());
+    }
+  };
+  replay_ = std::make_unique<ReplayInPlace>(once, ReplayInPlace::recorder(once, {}, *services_, device_of(device)), *services_,
+                                            device_of(device));
+}
+
+std::vector<at::Tensor> RepeatedDraws::draw() {
+  const Result<std::vector<TensorRef>> drawn = replay_->run({});
+  if (!drawn.ok()) return call(draw_);  // which raises it
+  std::vector<at::Tensor> out;
+  for (const TensorRef& each : *drawn) out.push_back(to_at(each));
+  return out;
 }
 
 }  // namespace keirin::python

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The masks of a training step's dropouts, drawn by LibTorch's own operator from its own generator (python/keirin/_draws.py).
+// The random numbers of a training step, drawn by LibTorch's own operators from its own generator (python/keirin/_draws.py).
 #pragma once
 
-#include <ATen/ATen.h>
+#include <torch/csrc/utils/pybind.h>
 
-#include <tuple>
+#include <memory>
 #include <vector>
+
+#include "core/eager/rows/replay_in_place.h"
 
 namespace keirin::python {
 
-// What each step draws, one after the other, without the interpreter between two of them: of the sizes, in the strides and with the
-// numbers that LibTorch's native_dropout gives a tensor of that dtype. The share that it drops comes last.
-class DropoutMasks {
+// What is drawn at each step, recorded where the device has recordings: one launch instead of one for each draw, of the same numbers. It
+// lies where it lay at the step before, unless somebody still has that.
+class RepeatedDraws {
  public:
-  using Draw = std::tuple<std::vector<int64_t>, std::vector<int64_t>, at::ScalarType, double>;
-  DropoutMasks(std::vector<Draw> draws, at::Device device) : draws_(std::move(draws)), device_(device) {}
-  // Bools: which elements stay. On the current stream; any thread.
-  std::vector<at::Tensor> draw() const;
+  // `draw`: () to a list of new tensors of `device`, of the same sizes and strides each time.
+  RepeatedDraws(pybind11::function draw, at::Device device);
+  // On the current stream; any thread, without the interpreter's lock. Raises what `draw` raises.
+  std::vector<at::Tensor> draw();
 
  private:
-  std::vector<Draw> draws_;
-  at::Device device_;
+  pybind11::function draw_;
+  std::unique_ptr<TensorServices> services_;
+  std::unique_ptr<ReplayInPlace> replay_;
 };
 
 }  // namespace keirin::python

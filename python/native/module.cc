@@ -364,9 +364,9 @@ PYBIND11_MODULE(_native, module) {
       .def("uninstall", &Handle::uninstall)
       .def("set_roles", &Handle::set_roles)
       .def_property_readonly("answered", &Handle::answered);
-  py::class_<DropoutMasks>(module, "DropoutMasks")
-      .def(py::init<std::vector<DropoutMasks::Draw>, at::Device>())
-      .def("draw", &DropoutMasks::draw);
+  py::class_<RepeatedDraws>(module, "RepeatedDraws")
+      .def(py::init<py::function, at::Device>())
+      .def("draw", &RepeatedDraws::draw, py::call_guard<py::gil_scoped_release>());
   module.def("load", &load);
   module.def("open_program", &open_program);
   module.def("plugins", &plugins);

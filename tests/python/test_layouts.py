@@ -122,3 +122,23 @@ def test_gradients_of_channels_last_steps_lie_as_the_weights_do():
     backward = steps()[-1].backward.gm
     grads = next(node for node in reversed(backward.graph.nodes) if node.op == "output").args[0]
     assert all(each.meta["val"].is_contiguous() for each in grads if each is not None)
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+
+    def forward(self, x):
+        heads = [each.unflatten(-1, (8, 32)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1)]
+        return self.out(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
+
+
+def test_heads_that_lie_between_each_other_share_nothing():
+    """What the backward reads of query, key and value lies in one tensor, and each has more elements than could be looked at singly."""
+    model = Heads().train()
+    fast = compiled(model)
+    for _ in range(2):
+        gradients(fast, model, (torch.randn(16, 37, 256),))
+    assert answered() and not notes(), keirin.explain()
+    assert "share memory" not in steps()[-1].forward.text(), steps()[-1].forward.text()

@@ -286,21 +286,37 @@ def test_dropout_draws_eagers_bits(options):
         torch.testing.assert_close(da, db)
 
 
-def test_masks_that_are_drawn_together_are_eagers():
-    """As steps on a GPU draw theirs: of other forms, one behind the other, from the generator that eager draws from."""
+def test_draws_that_are_repeated_are_eagers():
+    """By steps on a GPU from a recording: of other forms, one behind the other, from the generator that eager draws from; what somebody
+    keeps of a step before stays what it was."""
     device = torch.get_default_device()
-    like = [torch.empty(6, 8, device=device), torch.empty(6, 8, device=device), torch.empty(8, 6, device=device).t(),
-            torch.empty(6, 8, dtype=torch.bfloat16, device=device)]
-    shares = [0.5, 0.1, 0.5, 0.3]
-    forms = [(tuple(each.shape), each.stride(), each.dtype, p) for each, p in zip(like, shares)]
+    like = [torch.empty(6, 8, device=device), torch.empty(8, 6, device=device).t(), torch.empty(6, 8, dtype=torch.bfloat16, device=device)]
+
+    def draw():
+        return [torch.native_dropout(each, 0.3, True)[1] for each in like] + [torch.rand(5, device=device), like[0].new_empty(4).bernoulli_(0.5)]
+    repeated = native.RepeatedDraws(draw, device)
     torch.manual_seed(3)
-    masks = native.DropoutMasks(forms, device).draw()
+    kept, mine = [], []
+    for step in range(12):
+        drawn = repeated.draw()
+        mine.append([each.clone() for each in drawn])
+        if step % 5 == 3:
+            kept.append((step, drawn))
+        del drawn
     behind = torch.rand(1)
     torch.manual_seed(3)
-    for mine, each, p in zip(masks, like, shares):
-        eager = torch.native_dropout(each, p, True)[1]
-        assert mine.dtype is torch.bool and mine.stride() == each.stride() and torch.equal(mine, eager)
+    eager = [draw() for _ in mine]
     assert torch.equal(torch.rand(1), behind)
+    for own, other in [*zip(mine, eager), *((drawn, eager[step]) for step, drawn in kept)]:
+        for a, b in zip(own, other):
+            assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+
+
+def test_what_cannot_be_drawn_is_raised():
+    def draw():
+        raise ValueError("nothing to draw from")
+    with pytest.raises(ValueError, match="nothing to draw from"):
+        native.RepeatedDraws(draw, torch.get_default_device()).draw()
 
 
 def test_gradients_add_up_and_a_graph_may_be_kept(mlp):

@@ -18,7 +18,18 @@
 
 namespace keirin {
 
-class LaunchReplay {
+// A call as it was recorded.
+class RecordedCall {
+ public:
+  virtual ~RecordedCall() = default;
+  // Not re-entrant: calls are serialised here. Outputs are fresh tensors but for those in place. Of what stays in place the inputs have
+  // to lie where they lay, and nobody may hold an output.
+  virtual Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs) = 0;
+  virtual bool lie_in_place(const std::vector<TensorRef>& inputs) const = 0;
+  virtual std::vector<size_t> held_outputs() const = 0;  // those in place that somebody holds
+};
+
+class LaunchReplay : public RecordedCall {
  public:
   using Specs = std::vector<std::optional<TensorSpec>>;  // of outputs; none: not a tensor
   using Call = std::function<Result<std::vector<TensorRef>>(const std::vector<TensorRef>&)>;
@@ -40,13 +51,11 @@ class LaunchReplay {
                                                                const std::vector<size_t>& written_inputs, const InPlace& in_place,
                                                                const Specs& made, bool draws, TensorServices& services,
                                                                Device device);
-  ~LaunchReplay();
+  ~LaunchReplay() override;
 
-  // A recording is not re-entrant: calls are serialised here. Outputs are fresh tensors but for those in place. Of what stays in place
-  // the inputs have to lie where they lay, and nobody may hold an output.
-  Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
-  bool lie_in_place(const std::vector<TensorRef>& inputs) const;
-  std::vector<size_t> held_outputs() const;  // those in place that somebody holds
+  Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs) override;
+  bool lie_in_place(const std::vector<TensorRef>& inputs) const override;
+  std::vector<size_t> held_outputs() const override;
 
   // What the generator of the device has given so far; 0 where nothing can be recorded.
   static uint64_t drawn(Device device);

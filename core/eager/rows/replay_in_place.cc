@@ -22,7 +22,21 @@ uint64_t this_thread() {
 
 }  // namespace
 
+bool Places::is_of_another(const std::vector<Input>& inputs) const {
+  bool some_moved = false;
+  for (size_t i = 0; i < inputs_.size() && i < inputs.size(); ++i) {
+    if (!inputs_[i].input.at || inputs_[i].calls == 0) continue;
+    if (inputs_[i].input.at == inputs[i].at) return false;
+    some_moved = true;
+  }
+  return some_moved;
+}
+
 void Places::see(const std::vector<Input>& inputs) {
+  if (is_of_another(inputs)) {
+    inputs_.clear();
+    holds_.clear();
+  }
   inputs_.resize(std::max(inputs_.size(), inputs.size()));
   for (size_t i = 0; i < inputs.size(); ++i) {
     Place& place = inputs_[i];
@@ -45,17 +59,28 @@ std::vector<bool> Places::staying(double recording_us, const std::vector<bool>& 
   const auto key = [](const Place& place) { return std::pair(place.calls, place.before); };
   const auto is_asked = [&](size_t i) { return inputs_[i].calls > 0 && (i >= already.size() || !already[i]); };
   for (size_t i = 0; i < inputs_.size(); ++i)
-    if (is_asked(i) && inputs_[i].moves > 0) together[key(inputs_[i])] += copy_us(inputs_[i].input.bytes);
+    if (is_asked(i) && inputs_[i].moves > kFreeMoves) together[key(inputs_[i])] += copy_us(inputs_[i].input.bytes);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const Place& place = inputs_[i];
     out[i] = is_asked(i) &&
-             (place.moves == 0 || together[key(place)] * static_cast<double>(std::max(place.calls, place.before)) >= recording_us);
+             (place.moves <= kFreeMoves || together[key(place)] * static_cast<double>(std::max(place.calls, place.before)) >= recording_us);
   }
   return out;
 }
 
 bool Places::may_stay() const {
-  return std::ranges::any_of(inputs_, [](const Place& place) { return place.calls == 0 && place.moves <= 1; });
+  return std::ranges::any_of(inputs_, [](const Place& place) { return place.calls == 0 && place.moves <= kFreeMoves; });
+}
+
+ReplayInPlace::Recorder ReplayInPlace::recorder(LaunchReplay::Call call, std::vector<size_t> written_inputs, TensorServices& services,
+                                                Device device) {
+  return [call = std::move(call), written = std::move(written_inputs), &services, device](
+             const std::vector<TensorRef>& inputs, const LaunchReplay::InPlace& in_place, const LaunchReplay::Specs& made,
+             bool draws) -> Result<std::unique_ptr<RecordedCall>> {
+    KRN_TRY_LET(std::unique_ptr<RecordedCall> recording,
+                LaunchReplay::record_in_place(call, inputs, written, in_place, made, draws, services, device));
+    return recording;
+  };
 }
 
 // Whether the recording may answer, and no other one would be better. Sees to it that the next one fits better.
@@ -94,7 +119,7 @@ bool ReplayInPlace::record(const std::vector<TensorRef>& inputs) {
     for (size_t k = 0; k < made_.size(); ++k) in_place_.outputs[k] = places_.comes_back(k);
   }
   recording_.reset();  // gives its memory back first
-  auto recording = LaunchReplay::record_in_place(call_, inputs, written_inputs_, in_place_, made_, draws_, services_, device_);
+  auto recording = recorder_(inputs, in_place_, made_, draws_);
   refused_ = !recording.ok();  // nor will it be recorded at another time
   if (refused_) return false;
   recording_ = std::move(*recording);

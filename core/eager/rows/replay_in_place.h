@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,16 +19,19 @@
 
 namespace keirin {
 
-// What has been seen of one call's memory. An input that has lain in one place in all calls stays there. One that has moved is copied
-// until the copies of all that moved with it have taken as long as a recording takes to make: then it may be read in place, and a
-// recording made in vain takes no longer than the copies before it. If it lay that long where it was before, it is trusted sooner.
+// What has been seen of one call's memory. An input stays where it lay in the last call, if it has moved at most kFreeMoves times: what
+// is made before is recorded before, and is found elsewhere from then on. One that has moved more often is copied until the copies of all
+// that moved with it have taken as long as a recording takes to make: then it may be read in place, and a recording made in vain takes
+// no longer than the copies before it. If it lay that long where it was before, it is trusted sooner.
 // An output comes back unless it was found held at the next call more than once.
+// Where all that had stayed moves at once it is somebody else who calls, as after a race: nothing of this is known of that one.
 class Places {
  public:
   struct Input {
     const void* at = nullptr;
     int64_t bytes = 0;
   };
+  static constexpr int kFreeMoves = 2;
   // Of a call, in their order.
   void see(const std::vector<Input>& inputs);
   void hold(size_t output);  // it was held when the next call came
@@ -44,15 +48,21 @@ class Places {
     uint64_t calls = 0, before = 0;  // that it has lain here beyond the first, and where it was before
     int moves = 0;
   };
+  bool is_of_another(const std::vector<Input>& inputs) const;
   std::vector<Place> inputs_;
   std::vector<int> holds_;
 };
 
 class ReplayInPlace {
  public:
-  // `written_inputs`: the positions of those that `call` writes. The services outlive it.
-  ReplayInPlace(LaunchReplay::Call call, std::vector<size_t> written_inputs, TensorServices& services, Device device)
-      : call_(std::move(call)), written_inputs_(std::move(written_inputs)), services_(services), device_(device) {}
+  // Records a call with these inputs, see LaunchReplay::record_in_place; `unsupported` where it cannot be.
+  using Recorder = std::function<Result<std::unique_ptr<RecordedCall>>(const std::vector<TensorRef>& inputs, const LaunchReplay::InPlace&,
+                                                                    const LaunchReplay::Specs& made, bool draws)>;
+  // That of launches. `written_inputs`: the positions of those that `call` writes. The services outlive it.
+  static Recorder recorder(LaunchReplay::Call call, std::vector<size_t> written_inputs, TensorServices& services, Device device);
+  // `record` records `call`. The services outlive it.
+  ReplayInPlace(LaunchReplay::Call call, Recorder record, TensorServices& services, Device device)
+      : call_(std::move(call)), recorder_(std::move(record)), services_(services), device_(device) {}
 
   // Any thread. Calls are enqueued on the current stream; on another one than the last call's, the device is waited for first.
   Result<std::vector<TensorRef>> run(const std::vector<TensorRef>& inputs);
@@ -67,12 +77,12 @@ class ReplayInPlace {
   Result<std::vector<TensorRef>> run_plain(const std::vector<TensorRef>& inputs);
 
   LaunchReplay::Call call_;
-  std::vector<size_t> written_inputs_;
+  Recorder recorder_;
   TensorServices& services_;
   Device device_;
   std::mutex mutex_;
   Places places_;
-  std::unique_ptr<LaunchReplay> recording_;
+  std::unique_ptr<RecordedCall> recording_;
   LaunchReplay::InPlace in_place_;               // of the recording
   LaunchReplay::Specs made_;                     // the outputs of the last plain call
   std::set<uint64_t> met_;                       // threads that have run the call: libraries have what they need there

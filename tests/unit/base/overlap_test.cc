@@ -78,9 +78,10 @@ TEST(Overlap, IsThatOfTheElements) {
       EXPECT_TRUE(ranges_meet(a, b));
       EXPECT_TRUE(shares_elements(a, b));
       EXPECT_TRUE(shares_elements(b, a));
-    } else if (a.dtype() == b.dtype()) {
-      // Axes of a random view may interleave, where only the ranges are looked at; those of one base never say yes wrongly.
-      apart_in_range += ranges_meet(a, b) && !shares_elements(a, b);
+    } else {
+      EXPECT_FALSE(shares_elements(a, b));
+      EXPECT_FALSE(shares_elements(b, a));
+      apart_in_range += ranges_meet(a, b);
     }
     if (covers(a, b)) {
       EXPECT_EQ(common, in_b.size());
@@ -110,8 +111,28 @@ TEST(Overlap, TensorsWithoutElementsShareNothing) {
   EXPECT_FALSE(shares_elements(all, none));
 }
 
-// The fewer elements are looked for among the more, whichever is asked for first: of very many none are.
-TEST(Overlap, TheFewerAreLookedForInTheMore) {
+TEST(Overlap, IsExactHoweverLargeTheTensorsAre) {
+  // The heads of query, key and value of 64 sequences of 37, in one tensor.
+  const auto heads = [](int64_t which) { return Strided(DType::k_f32, {64, 8, 37, 32}, {37 * 768, 32, 768, 1}, memory + 4 * 256 * which); };
+  const Strided turned(DType::k_f32, {64, 8, 32, 37}, {37 * 768, 32, 1, 768}, memory);
+  for (const int64_t a : {0, 1, 2})
+    for (const int64_t b : {0, 1, 2}) {
+      EXPECT_TRUE(ranges_meet(heads(a), heads(b)));
+      EXPECT_EQ(shares_elements(heads(a), heads(b)), a == b);
+      EXPECT_EQ(shares_elements(turned, heads(b)), b == 0);
+      EXPECT_EQ(covers(heads(b), turned), b == 0);
+      EXPECT_EQ(covers(turned, heads(b)), b == 0);
+    }
+  const Strided some(DType::k_f32, {64, 4, 37, 16}, {37 * 768, 64, 768, 2}, memory + 4 * 33);
+  EXPECT_TRUE(covers(heads(0), some));
+  EXPECT_FALSE(covers(some, heads(0)));
+  const Strided over(DType::k_f32, {64, 8, 37, 32}, {37 * 768, 32, 768, 1}, memory + 4 * 240);  // its last head reaches the keys
+  EXPECT_TRUE(shares_elements(over, heads(1)));
+  EXPECT_FALSE(covers(heads(0), over));
+}
+
+// Whichever is asked for first.
+TEST(Overlap, OfManyElementsAndAColumn) {
   const Strided many(DType::k_f32, {300, 300}, {400, 1}, memory), gaps(DType::k_f32, {700}, {400}, memory + 4 * 350),
       inside(DType::k_f32, {700}, {400}, memory + 4 * 20);
   EXPECT_FALSE(shares_elements(many, gaps));
