@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests of training ask of the steps that torch.compile(backend="keirin") has made."""
-import torch
+import copy
 
-from conftest import graphs
+import torch
+from torch import nn
+
+from conftest import NOW, graphs
 from keirin import _training
+
+BACKGROUND = {key: value for key, value in NOW.items() if key != "compile"}
 
 
 def steps():
@@ -33,3 +38,29 @@ def gradients(call, model, inputs, seed=0):
     found = {name: each.grad for name, each in model.named_parameters()}
     found |= {f"input {i}": leaf.grad for i, leaf in enumerate(leaves) if leaf.is_floating_point()}
     return out.detach(), {name: each.clone() for name, each in found.items() if each is not None}
+
+
+def same_within_eagers_error(model, fast, inputs, calls=2):
+    """The compiled gradients of the last call, against fp64, beside eager's. What is zero but for roundings is compared by the largest."""
+    for _ in range(calls):
+        out, mine = gradients(fast, model, inputs)
+    eager_out, eager = gradients(model, model, inputs)
+    wide = copy.deepcopy(model).double()
+    _, reference = gradients(wide, wide, [x.double() if x.is_floating_point() else x for x in inputs])
+    torch.testing.assert_close(out, eager_out)
+    assert mine.keys() == eager.keys() == reference.keys()
+    largest = max(float(each.abs().max()) for each in reference.values())
+    for name, truth in reference.items():
+        own = float((eager[name].double() - truth).abs().max())
+        error = float((mine[name].double() - truth).abs().max())
+        assert error <= 4 * own + 1e-6 * max(float(truth.abs().max()), 1e-2 * largest), f"{name}: {error}, eager {own}"
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk, self.left, self.right = nn.Linear(16, 32), nn.Linear(32, 4), nn.Linear(32, 3)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.trunk(x))
+        return self.left(hidden), self.right(hidden)

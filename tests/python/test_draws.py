@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers of training steps: eager's bits, from eager's generator."""
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import keirin
+from conftest import NOW, compiled
+from keirin._library import native
+from of_training import BACKGROUND, answered, gradients
+
+
+@pytest.mark.parametrize("options", [NOW, BACKGROUND], ids=["now", "background"])
+def test_dropout_draws_eagers_bits(options):
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 64), nn.Linear(64, 8)
+
+        def forward(self, x):
+            return F.dropout(self.b(F.dropout(self.a(x), 0.25).relu().t().contiguous().t()).t(), 0.5)
+    model = Drops()
+    fast = torch.compile(model, backend="keirin", options=options)
+    x = torch.randn(6, 8)
+
+    def run(call):
+        outs = []
+        for _ in range(5):
+            model.zero_grad()
+            out = call(x)
+            out.square().sum().backward()
+            outs.append((out.detach(), model.a.weight.grad.clone()))
+            assert keirin.wait(120)
+        return outs, torch.get_rng_state()
+    torch.manual_seed(3)
+    mine, state = run(fast)
+    assert answered() == 4, keirin.explain()
+    torch.manual_seed(3)
+    eager, eagers = run(model)
+    assert torch.equal(state, eagers)
+    for (a, da), (b, db) in zip(mine, eager):
+        assert torch.equal(a == 0, b == 0)
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(da, db)
+
+
+def test_draws_that_are_repeated_are_eagers():
+    """By steps on a GPU from a recording: of other forms, one behind the other, from the generator that eager draws from; what somebody
+    keeps of a step before stays what it was."""
+    device = torch.get_default_device()
+    like = [torch.empty(6, 8, device=device), torch.empty(8, 6, device=device).t(), torch.empty(6, 8, dtype=torch.bfloat16, device=device)]
+
+    def draw():
+        return [torch.native_dropout(each, 0.3, True)[1] for each in like] + [torch.rand(5, device=device), like[0].new_empty(4).bernoulli_(0.5)]
+    repeated = native.RepeatedDraws(draw, device)
+    torch.manual_seed(3)
+    kept, mine = [], []
+    for step in range(12):
+        drawn = repeated.draw()
+        mine.append([each.clone() for each in drawn])
+        if step % 5 == 3:
+            kept.append((step, drawn))
+        del drawn
+    behind = torch.rand(1)
+    torch.manual_seed(3)
+    eager = [draw() for _ in mine]
+    assert torch.equal(torch.rand(1), behind)
+    for own, other in [*zip(mine, eager), *((drawn, eager[step]) for step, drawn in kept)]:
+        for a, b in zip(own, other):
+            assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+
+
+def test_what_cannot_be_drawn_is_raised():
+    def draw():
+        raise ValueError("nothing to draw from")
+    with pytest.raises(ValueError, match="nothing to draw from"):
+        native.RepeatedDraws(draw, torch.get_default_device()).draw()
+
+
+class Residual(nn.Module):
+    """Images in and out, as eager lays them out: a block of a network, compiled alone."""
+
+    def __init__(self, drop=0.0):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 3, 3, padding=1)
+        self.drop = drop
+
+    def forward(self, x):
+        return F.relu(x + self.second(F.dropout(F.relu(self.norm(self.first(x))), self.drop)))
+
+
+def test_dropout_of_images_draws_eagers_bits():
+    """Which element gets which number is a matter of strides: these convolutions stay as eager has them."""
+    model, x = Residual(0.5), torch.randn(4, 3, 8, 8)
+    fast = compiled(model)
+    for seed in range(3):
+        out, mine = gradients(fast, model, (x,), seed)
+        eager_out, eager = gradients(model, model, (x,), seed)
+        torch.testing.assert_close(out, eager_out)
+        for name in eager:
+            torch.testing.assert_close(mine[name], eager[name], rtol=1e-4, atol=1e-4)
+    assert answered() == 2, keirin.explain()

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which training steps answer: what is waited for, judged and raced."""
+import pytest
+import torch
+from torch import nn
+
+import keirin
+from conftest import PLACE, compiled
+from keirin import _training
+from keirin._library import words_of
+from of_training import BACKGROUND, answered, notes, same_within_eagers_error, steps
+
+
+def test_the_first_call_does_not_wait_and_halves_are_never_mixed(mlp):
+    fast = torch.compile(mlp, backend="keirin", options=BACKGROUND)
+    x = torch.randn(4, 16)
+    early = fast(x)  # eager's forward, whose backward comes after the change
+    assert answered() == 0
+    assert keirin.wait(120)
+    late = fast(x)
+    assert answered() == 1, keirin.explain()
+    found = []
+    for out in (early, late):
+        mlp.zero_grad()
+        out.square().sum().backward()
+        found.append([each.grad.clone() for each in mlp.parameters()])
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_wrong_gradient_is_found_and_eager_answers(mlp, monkeypatch):
+    def wrong(half, arguments):
+        results = list(half.callable(*arguments))
+        if half.name.endswith("backward"):
+            results[0] = results[0] * (1 + 1e-4)
+        return results
+    monkeypatch.setattr(_training, "_compiled", wrong)
+    fast = compiled(mlp)
+    x = torch.randn(4, 16)
+    for _ in range(2):
+        fast(x).sum().backward()
+    assert answered() == 0 and any("wrong_result: the gradient of" in note for note in notes()), notes()
+
+
+def test_where_eager_is_faster_eager_answers(mlp):
+    fast = compiled(mlp, force="eager")
+    x = torch.randn(4, 16)
+    for _ in range(3):
+        fast(x).sum().backward()
+    assert answered() == 0
+
+
+def test_the_race_decides(mlp):
+    fast = torch.compile(mlp, backend="keirin", options={"compile": "now", "race_seconds": 0.3})
+    x = torch.randn(4, 16)
+    for _ in range(3):
+        fast(x).sum().backward()
+    race = steps()[0].race
+    assert race["rows"][0]["name"] == "eager" and race["rows"][1]["name"] == "compiled"
+    assert answered() == (2 if race["rows"][1]["outcome"] == "accept" else 0)
+    assert "forward and backward: eager" in keirin.explain()
+
+
+def test_less_memory_is_kept_where_less_is_allowed():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.GELU(), nn.LayerNorm(32))])
+    x = torch.randn(64, 32)
+    kept = []
+    for budget in (1.0, 0.0):
+        torch.compiler.reset()
+        fast = compiled(model, memory_budget=budget)
+        same_within_eagers_error(model, fast, (x,))
+        forward = [step for step in steps() if step.answered][-1].forward
+        names = {node.name for node in forward.inputs}
+        returned = next(node for node in reversed(forward.gm.graph.nodes) if node.op == "output").args[0]
+        kept.append(sum(node.meta["val"].numel() for node in returned[1:] if node.name not in names))
+    assert kept[1] < kept[0] / 2
+    with pytest.raises(Exception, match="memory_budget is 2"):
+        compiled(model, memory_budget=2)(x)
+
+
+def rounded_half(model, inputs):
+    fast = compiled(model)
+    fast(*inputs).sum().backward()
+    step = steps()[-1]
+    arguments = [*model.parameters(), *inputs]
+    named = {tuple(each.shape): each for each in arguments}
+    return step.forward, [named[tuple(node.meta["val"].shape)] for node in step.forward.inputs]
+
+
+def test_roundings_move_numbers_by_what_their_dtypes_cost(mlp):
+    half, arguments = rounded_half(mlp, (torch.randn(4, 16),))
+    with torch.no_grad():
+        exact = _training._in_double(half, arguments)[0]
+        moved = {}
+        for tf32 in (False, True):
+            runs = [_training._rounded(seed, tf32)(half, arguments)[0] for seed in (1, 2)]
+            assert not torch.equal(*runs) and torch.equal(runs[0], _training._rounded(1, tf32)(half, arguments)[0])
+            moved[tf32] = max((each - exact).abs().max().item() for each in runs)
+    scale = exact.abs().max().item()
+    assert 1e-8 * scale < moved[False] < 1e-5 * scale < moved[True] < 1e-2 * scale
+
+
+@pytest.mark.parametrize("off, right", [(1e-7, True), (3e-4, True), (1e-2, False)])
+def test_a_step_is_right_as_far_as_roundings_explain(off, right):
+    """Roundings that move a number by 1e-4 explain an answer that is four times as far, and no more."""
+    wide = torch.randn(64, dtype=torch.float64)
+    eager = wide.float()
+    mine = (wide * (1 + off)).float()
+    asked = []
+
+    def rounded(seed, tf32):
+        asked.append((seed, tf32))
+        return [wide * (1 + 1e-4)]
+    judged = _training.native.judge([wide], [eager], [mine], ["output 0"], 0, words_of({"device": PLACE.get("device", "cpu")}), rounded)
+    assert judged["right"] == right and bool(asked) == (off > 1e-6)
+    assert right or "roundings move it by" in judged["reason"]
