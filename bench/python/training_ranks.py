@@ -96,7 +96,8 @@ def rank_main(rank, asked, meeting):
     if rank == 0 and asked.json:
         gpu = {"gpu": torch.cuda.get_device_name()} if device.type == "cuda" else {}
         machine = {"ranks": asked.ranks, "backend": asked.backend, "torch": torch.__version__} | gpu
-        asked.json.write_text(json.dumps({"schema": "keirin/ranks/1", "wrapped": asked.wrapped, "machine": machine, "rows": rows}, indent=1) + "\n")
+        kept = {"schema": "keirin/ranks/1", "wrapped": asked.wrapped, "machine": machine, "rows": rows}
+        asked.json.write_text(json.dumps(kept, indent=1) + "\n")
     dist.barrier()
     dist.destroy_process_group()
     time.sleep(0.5)  # as in tests/python/ddp.py

@@ -52,7 +52,9 @@ def test_draws_that_are_repeated_are_eagers():
     like = [torch.empty(6, 8, device=device), torch.empty(8, 6, device=device).t(), torch.empty(6, 8, dtype=torch.bfloat16, device=device)]
 
     def draw():
-        return [torch.native_dropout(each, 0.3, True)[1] for each in like] + [torch.rand(5, device=device), like[0].new_empty(4).bernoulli_(0.5)]
+        masks = [torch.native_dropout(each, 0.3, True)[1] for each in like]
+        return [*masks, torch.rand(5, device=device), like[0].new_empty(4).bernoulli_(0.5)]
+
     repeated = native.RepeatedDraws(draw, device)
     torch.manual_seed(3)
     kept, mine = [], []
