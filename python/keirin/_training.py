@@ -229,7 +229,7 @@ class Step:
                               "compile it with compile=\"now\"")
         self._eager = self._gm if not self.forward.draws else _draws.without_draws(self._gm, self.forward.draws)
         if self._eager is None and self._when == "background":
-            raise NotCaptured("it draws random numbers otherwise than by dropout, whose generator calls beside a decision use: "
+            raise NotCaptured("it draws random numbers otherwise than inputs could stand for, whose generator calls beside a decision use: "
                               "compile it with compile=\"now\"")
 
     def _take_forward(self, gm: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
@@ -288,7 +288,7 @@ class Step:
     def _decide(self, args: list[Any]) -> None:
         try:
             with self._ambient():
-                drawn = [_draws.drawn_aside(node.meta["val"]) for node in self.forward.inputs[self._num_arguments:]]
+                drawn = [draw.aside() for draw in self.forward.draws]
 
                 def decide(race: bool) -> bool:
                     self._judge(args, drawn)

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import keirin
-from conftest import NOW, compiled
+from conftest import NOW, compiled, reasons
 from keirin._library import native
-from of_training import BACKGROUND, answered, gradients
+from of_training import BACKGROUND, answered, gradients, steps
 
 
 @pytest.mark.parametrize("options", [NOW, BACKGROUND], ids=["now", "background"])
@@ -43,6 +43,72 @@ def test_dropout_draws_eagers_bits(options):
         assert torch.equal(a == 0, b == 0)
         torch.testing.assert_close(a, b)
         torch.testing.assert_close(da, db)
+
+
+def lasting(model, fast, x, calls=5):
+    """Outputs and a gradient of as many steps, and the generator's state behind them."""
+    outs = []
+    torch.manual_seed(3)
+    for _ in range(calls):
+        model.zero_grad()
+        out = fast(x)
+        out.square().sum().backward()
+        outs.append((out.detach(), model.first.weight.grad.clone()))
+        assert keirin.wait(120)
+    return outs, torch.rand(1)
+
+
+SAMPLES = {
+    "gumbel": lambda h: F.gumbel_softmax(h, tau=0.7),
+    "gumbel, hard": lambda h: F.gumbel_softmax(h, hard=True) * h,
+    "jitter": lambda h: h * torch.empty_like(h).uniform_(0.9, 1.1),
+    "latent": lambda h: h + torch.randn_like(h) * torch.exp(0.1 * h),
+    "noise": lambda h: F.dropout(h + torch.empty_like(h).normal_(0, 0.1), 0.2) * torch.rand_like(h),
+    "paths": lambda h: F.dropout(h, 0.5) * h.new_empty(h.shape[0], 1).bernoulli_(0.7),
+    "exponential": lambda h: h * torch.empty_like(h, memory_format=torch.contiguous_format).exponential_(2.0).clamp(max=3),
+}
+
+
+class Sampled(nn.Module):
+    def __init__(self, sample):
+        super().__init__()
+        self.first, self.second, self.sample = nn.Linear(8, 16), nn.Linear(16, 4), sample
+
+    def forward(self, x):
+        return self.second(self.sample(torch.tanh(self.first(x))))
+
+
+@pytest.mark.parametrize("options", [NOW, BACKGROUND], ids=["now", "background"])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_sizes_and_numbers_draw_is_drawn_before(sample, options):
+    model = Sampled(SAMPLES[sample])
+    fast = torch.compile(model, backend="keirin", options=options)
+    x = torch.randn(6, 8)
+    mine, behind = lasting(model, fast, x)
+    assert answered() == 4 and not reasons(), keirin.explain()
+    assert steps()[-1].forward.draws and not steps()[-1].forward.draws_inside
+    eager, eagers = lasting(model, model, x)
+    assert torch.equal(behind, eagers)
+    for (a, da), (b, db) in zip(mine, eager):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(da, db)
+
+
+def test_what_data_draws_comes_in_eagers_order():
+    model = Sampled(lambda h: F.dropout(F.dropout(h, 0.2) * torch.bernoulli(torch.sigmoid(h.detach())), 0.5))
+    x = torch.randn(6, 8)
+    fast = compiled(model)
+    mine, behind = lasting(model, fast, x)
+    assert answered() == 4 and len(steps()[-1].forward.draws) == 1, keirin.explain()
+    eager, eagers = lasting(model, model, x)
+    assert torch.equal(behind, eagers)
+    for (a, da), (b, db) in zip(mine, eager):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(da, db)
+    torch.compiler.reset()
+    once = torch.compile(model, backend="keirin", options=BACKGROUND)
+    once(x).sum().backward()
+    assert any("depend on data" in reason for reason in reasons()), reasons()
 
 
 def test_draws_that_are_repeated_are_eagers():
