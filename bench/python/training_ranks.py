@@ -10,7 +10,6 @@ Blocks of eager and Keirin are interleaved, all ranks begin each together; a gai
 Keirin's, with the quartiles. "share" is the gain of all by the gain of one.
 """
 import argparse
-import contextlib
 import copy
 import json
 import os
@@ -24,77 +23,49 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
-import training_families as families
-from training_models import optimiser_of
-
-kBlocks = 20
+from training_models import optimiser_of, step_of
+from training_step import kBlocks, prepare, seconds_of
 
 
-def step_of(call, model, inputs, target, around):
-    optimiser = optimiser_of(model)
-
-    def step():
-        optimiser.zero_grad()
-        with around():
-            loss = families.loss(call(*inputs), target)
-        loss.backward()
-        optimiser.step()
-    return step
-
-
-def gain_of(model, inputs, target, around, asked, device, shared):
+def gain_of(name, asked, shared):
     """Median and quartiles of what Keirin gains, eager's milliseconds, and the seconds of Keirin's first step."""
-    ids = [device.index] if device.type == "cuda" else None
-    wrap = (lambda call: DistributedDataParallel(call, device_ids=ids)) if shared else (lambda call: call)
+    torch.compiler.reset()
+    theirs, inputs, target, more = prepare(name, asked)
+    ours = copy.deepcopy(theirs)
+    wrap = DistributedDataParallel if shared else (lambda call: call)
     words = {"backend": "keirin", "options": {"compile": "now", "race_seconds": asked.race_seconds}}
-    theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
-    call = wrap(torch.compile(ours, **words)) if asked.wrapped == "after" else torch.compile(wrap(ours), **words)
-    steps = {"eager": step_of(wrap(theirs), theirs, inputs, target, around), "keirin": step_of(call, ours, inputs, target, around)}
-    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-    began = time.perf_counter()
-    steps["keirin"]()
-    wait()
-    first = time.perf_counter() - began
+    fast = wrap(torch.compile(ours, **words)) if asked.wrapped == "after" else torch.compile(wrap(ours), **words)
+    steps = {how: step_of(call, optimiser_of(model), inputs, target, None, False, **more)
+             for how, call, model in (("eager", wrap(theirs), theirs), ("keirin", fast, ours))}
+    first = seconds_of(steps["keirin"], 1)
     for _ in range(8):
         for step in steps.values():
             step()
     times = {how: [] for how in steps}
     for block in range(kBlocks):
         for how in list(steps) if block % 2 == 0 else reversed(list(steps)):
-            wait()
             dist.barrier()
-            wait()
-            began = time.perf_counter()
-            for _ in range(asked.calls):
-                steps[how]()
-            wait()
-            times[how].append((time.perf_counter() - began) / asked.calls)
+            times[how].append(seconds_of(steps[how], asked.calls))
     low, middle, high = statistics.quantiles([a / b for a, b in zip(times["eager"], times["keirin"])], n=4)
     return {"gain": middle, "low": low, "high": high, "eager_ms": statistics.median(times["eager"]) * 1e3, "first_s": first}
 
 
 def rank_main(rank, asked, meeting):
-    device = torch.device("cuda", rank) if asked.backend == "nccl" else torch.device("cpu")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    asked.device = "cuda" if asked.backend == "nccl" else "cpu"
+    if asked.device == "cuda":
+        torch.cuda.set_device(rank)
     else:
         torch.set_num_threads(1)
     dist.init_process_group(asked.backend, init_method=f"file://{meeting}", rank=rank, world_size=asked.ranks)
     rows = []
     for name in asked.models.split(","):
-        model, inputs, target = families.build(asked.families, name, device)
-        narrow = device.type == "cuda" and name in families.kAutocast
-        around = (lambda: torch.autocast("cuda", torch.bfloat16)) if narrow else contextlib.nullcontext
-        of = {}
-        for shared in (False, True):
-            torch.compiler.reset()
-            of[shared] = gain_of(model, inputs, target, around, asked, device, shared)
+        of = {shared: gain_of(name, asked, shared) for shared in (False, True)}
         rows.append({"model": name, "one": of[False], "all": of[True], "share": of[True]["gain"] / of[False]["gain"]})
         if rank == 0:
             texts = (f"{each['eager_ms']:9.2f} ms {each['gain']:6.2f}x [{each['low']:.2f}, {each['high']:.2f}]" for each in of.values())
             print(f"{name:>12}  " + "  ".join(texts) + f"  {rows[-1]['share']:.2f}", flush=True)
     if rank == 0 and asked.json:
-        gpu = {"gpu": torch.cuda.get_device_name()} if device.type == "cuda" else {}
+        gpu = {"gpu": torch.cuda.get_device_name()} if asked.device == "cuda" else {}
         machine = {"ranks": asked.ranks, "backend": asked.backend, "torch": torch.__version__} | gpu
         kept = {"schema": "keirin/ranks/1", "wrapped": asked.wrapped, "machine": machine, "rows": rows}
         asked.json.write_text(json.dumps(kept, indent=1) + "\n")

@@ -6,6 +6,7 @@ that are theirs. Only draws that depend on sizes and probabilities can be taken 
 """
 from __future__ import annotations
 
+import abc
 import math
 from typing import Any, Callable
 
@@ -37,7 +38,7 @@ def _is_static(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in (*value.shape, *value.stride()))
 
 
-class Draw:
+class Draw(abc.ABC):
     """One draw, into memory that is laid out as eager's is: strides say which element gets which number."""
 
     def __init__(self, fake: torch.Tensor, dtype: torch.dtype):
@@ -47,12 +48,12 @@ class Draw:
     def _memory(self) -> torch.Tensor:
         return torch.empty_strided(self._sizes, self._strides, dtype=self._dtype, device=self._device)
 
-    def __call__(self) -> torch.Tensor:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __call__(self) -> torch.Tensor: ...
 
+    @abc.abstractmethod
     def aside(self) -> torch.Tensor:
         """What it may answer, of a generator that is nobody's."""
-        raise NotImplementedError
 
     def factors(self, drawn: torch.Tensor) -> torch.Tensor:
         """What stands for it in Dynamo's graph."""
@@ -96,7 +97,7 @@ class Fill(Draw):
 
 
 # By the name of an operator: the method that draws as it does. What it is given says sizes and strides only.
-FILLS = {"bernoulli": "bernoulli_", "cauchy": "cauchy_", "exponential": "exponential_", "geometric": "geometric_",
+_FILLS = {"bernoulli": "bernoulli_", "cauchy": "cauchy_", "exponential": "exponential_", "geometric": "geometric_",
          "log_normal": "log_normal_", "normal_functional": "normal_", "random": "random_", "uniform": "uniform_", "rand_like": "uniform_",
          "randn_like": "normal_"}
 
@@ -145,7 +146,7 @@ def _draw_of(node: torch.fx.Node) -> Draw | None:
         return Made(made, lambda: target(*args, **node.kwargs))
     numbers = args[1:]
     depends = target in (aten.bernoulli.default, aten.bernoulli.Tensor) or not all(isinstance(each, (int, float)) for each in numbers)
-    method = None if depends else FILLS.get(target._schema.name.removeprefix("aten::"))
+    method = None if depends else _FILLS.get(target._schema.name.removeprefix("aten::"))
     return Fill(made, method, tuple(numbers)) if method else None
 
 
@@ -220,7 +221,7 @@ def _gumbel_softmax(logits: torch.Tensor, drawn: torch.Tensor, tau: float = 1, h
 
 
 _FILLING = (torch.rand_like, torch.randn_like, torch.nn.functional.gumbel_softmax)
-_IN_PLACE = set(FILLS.values())
+_IN_PLACE = set(_FILLS.values())
 
 
 def _drawn_by(node: torch.fx.Node) -> type[Draw] | None:

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains on several ranks of this machine with DistributedDataParallel, wrapped before and after torch.compile(backend="keirin").
 
-    python tests/python/ddp.py [--backend gloo|nccl] [--ranks 2] [--steps 8] [--when now|background] [--race-seconds 0] [--times]
+    python tests/python/ddp.py [--backend gloo|nccl] [--ranks 2] [--steps 8] [--when now|background] [--race-seconds 0]
 
 Weights must be equal on all ranks and near to those of eager's DistributedDataParallel, and the ranks must have answered alike. The last
-line counts. --race-seconds 0: the compiled step answers; else what its race on rank 0 says. With --times the step times of eager and of
-what answers.
+line counts. --race-seconds 0: the compiled step answers; else what its race on rank 0 says. What ranks gain says
+bench/python/training_ranks.py.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def network(width, device):
 
 
 def train(wrapped, asked, rank, device):
-    """Weights after the steps, calls that compiled steps answered, what the ranks said, and the time of a step."""
+    """Weights after the steps, calls that compiled steps answered, and what the ranks said."""
     from keirin import _dynamo, _training
     import keirin
 
@@ -82,16 +82,8 @@ def train(wrapped, asked, rank, device):
         if i == 0:
             assert keirin.wait(600)
     weights = torch.cat([each.detach().flatten() for each in net.parameters()])
-    took = 0.0
-    if asked.times:
-        begin = time.perf_counter()
-        for _ in range(50):
-            step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        took = (time.perf_counter() - begin) / 50
     steps = [graph for graph in _dynamo.graphs() if graph not in known and isinstance(graph, _training.Step)]
-    return weights, sum(each.answered for each in steps), [note for each in steps for note in each._notes], took
+    return weights, sum(each.answered for each in steps), [note for each in steps for note in each._notes]
 
 
 def rank_main(rank, asked, meeting):
@@ -101,10 +93,10 @@ def rank_main(rank, asked, meeting):
     else:
         torch.set_num_threads(1)
     dist.init_process_group(asked.backend, init_method=f"file://{meeting}", rank=rank, world_size=asked.ranks)
-    eager, _, _, eagers = train("not", asked, rank, device)
+    eager, _, _ = train("not", asked, rank, device)
     wrong = []
     for wrapped in ("before", "after"):
-        mine, answered, notes, took = train(wrapped, asked, rank, device)
+        mine, answered, notes = train(wrapped, asked, rank, device)
         told = [None] * asked.ranks
         dist.all_gather_object(told, (answered, notes))
         others = [torch.empty_like(mine) for _ in range(asked.ranks)]
@@ -116,11 +108,7 @@ def rank_main(rank, asked, meeting):
         if len({count for count, _ in told}) > 1 or (answered == 0 and not asked.race_seconds):
             wrong.append(f"wrapped {wrapped}: the ranks answered {[count for count, _ in told]} calls by compiled steps: {told}")
         if rank == 0:
-            times = f" eager_ms={eagers * 1e3:.3f} ms={took * 1e3:.3f} gain={eagers / took:.2f}" if asked.times else ""
-            print(
-                f"DDP backend={asked.backend} ranks={asked.ranks} wrapped={wrapped} steps={asked.steps} answered={answered}{times}",
-                flush=True,
-            )
+            print(f"DDP backend={asked.backend} ranks={asked.ranks} wrapped={wrapped} steps={asked.steps} answered={answered}", flush=True)
     if rank == 0:
         print(*wrong, sep="\n")
         print(f"DDP wrong={len(wrong)}", flush=True)
@@ -142,7 +130,6 @@ def main():
     arguments.add_argument("--race-seconds", type=float, default=0)
     arguments.add_argument("--width", type=int, default=32)
     arguments.add_argument("--batch", type=int, default=8)
-    arguments.add_argument("--times", action="store_true")
     asked = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
