@@ -24,10 +24,13 @@ class WorkerMode : public testing::TestWithParam<Model> {};
 
 class Served {
  public:
-  Served(const std::string& name, const std::string& run_in, const std::string& cache) {
+  // `candidate`: answers, whatever is faster; "": the fastest that is compiled.
+  Served(const std::string& name, const std::string& run_in, const std::string& cache, const std::string& candidate = "") {
     options_.run_in = run_in;
     options_.cache_dir = cache;
-    options_.force = "compiled";
+    if (candidate.empty()) options_.force = "compiled";
+    options_.only_candidate = candidate;
+    options_.memory_limit = 10;  // weights that a worker has, too, are a lot of a small model's process
     options_.race_seconds = 0.5;
     auto runtime = Runtime::open(options_);
     EXPECT_TRUE(runtime.ok()) << runtime.status().text();
@@ -112,17 +115,17 @@ double workers_resident_mb() {
   return bytes / (1 << 20);
 }
 
-// The plans of a model's sizes have the same weights: another size costs the worker its own memory, and not theirs once more.
+// The plans of a model's sizes have the same weights: another size costs the worker its own memory, and not theirs once more. All with the
+// same plan: another one may want the weights packed where the first took them as they are, which is theirs once more.
 TEST(WorkerModeMemory, HoldsWeightsOnceForAllSizes) {
   const test::TempFolder cache;
-  Served there("bert_dynamic", "worker", cache.path());
+  Served there("bert_dynamic", "worker", cache.path(), "cpu/all");
   std::string chosen, text;
   (void)there.answer({2, 8}, &chosen, &text);
-  ASSERT_NE(text.find("in the worker"), std::string::npos) << text;
   const double one = workers_resident_mb();
-  ASSERT_GT(one, there.weights_mb());
+  ASSERT_GT(one, there.weights_mb()) << text;
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 5}, {4, 6}, {1, 7}}) (void)there.answer(sizes, &chosen, &text);
-  EXPECT_LT(workers_resident_mb() - one, there.weights_mb()) << "three more sizes, each with a copy and a packed one";
+  EXPECT_LT(workers_resident_mb() - one, there.weights_mb() / 4) << "three more sizes, each with a copy and a packed one";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, WorkerMode,
