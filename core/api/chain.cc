@@ -307,6 +307,13 @@ class Chain::Choosing {
   Choosing(Chain& chain, const Tensors& inputs) : chain_(chain), s_(chain.whole_), d_(chain.whole_, inputs) {}
 
   Result<ModelReport> run() {
+    Result<ModelReport> report = choose();
+    if (!report.ok()) KRN_TRY(d_.trials.restore());
+    return report;
+  }
+
+ private:
+  Result<ModelReport> choose() {
     Candidate eager;
     eager.report.name = "eager";
     eager.report.verified = eager.baseline = true;
@@ -351,7 +358,6 @@ class Chain::Choosing {
     return d_.report;
   }
 
- private:
   // Eager's first call: its error is the caller's answer.
   Status prepare() {
     Tensors apart = d_.inputs;
@@ -361,7 +367,7 @@ class Chain::Choosing {
       }
     KRN_TRY(s_.eager->observe(apart, d_.seen).status());
     d_.eager_process_bytes = resident_bytes(s_);
-    KRN_TRY(d_.trials.save());
+    KRN_TRY(d_.trials.save(d_.inputs));
     // The least of some runs after one that warms up: which segments are worth a decision has to come out alike in every process.
     Timing timing(chain_);
     const double begin = now_s();

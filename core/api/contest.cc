@@ -76,7 +76,7 @@ Result<std::string> unlike_when_recorded(Deciding& d, const CallFn& recorded, co
 
 int64_t measure_peak(Deciding& d, const Candidate& candidate) {
   auto inputs = d.trials.own_copies(d.inputs);
-  if (!inputs.ok()) return 0;
+  if (!inputs.ok() || !d.trials.put_back_positions(*inputs).ok()) return 0;
   d.services.reset_peak(d.session.device);
   const int64_t before = d.services.peak_bytes(d.session.device);
   auto outputs = candidate.call(*inputs);
@@ -147,7 +147,11 @@ Winner name_winner(const Deciding& d, const RaceSheet& sheet, const std::vector<
 
 // What was raced, on the copies of the inputs that races have.
 Runner runner_of(Deciding& d, const Candidate& candidate) {
-  return {candidate.report.name, [&d, call = candidate.call]() -> Status { return call(d.raced).status(); }, candidate.report.peak_bytes};
+  const auto call = [&d, call = candidate.call]() -> Status {
+    KRN_TRY(d.trials.put_back_positions(d.raced));
+    return call(d.raced).status();
+  };
+  return {candidate.report.name, call, candidate.report.peak_bytes};
 }
 
 // `process` sees what disturbs the race, and outlives the options.
@@ -367,6 +371,7 @@ StepReport step_report(const PlanStep& step, const std::string& plugin, double m
 // stand for counts with the first one; a step of nodes that eager did not run has nothing.
 void count_in_eager(Deciding& d, const std::vector<PlanStep>& steps) {
   if (!d.count || !d.count->address()) return;
+  if (!d.trials.put_back_positions(d.raced).ok()) return;
   Result<std::map<std::string, uint64_t>> counted = d.session.eager->count_nodes(d.raced, d.count->address());
   if (!counted.ok()) return;
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -395,6 +400,7 @@ void time_steps(Deciding& d, const Candidate& candidate) {
   size_t disturbed = 0;
   for (size_t i = 0; i < kMostRuns && overheads.size() < kRuns && d.report.disturbed.empty(); ++i) {
     std::vector<double> step_us;
+    if (!d.trials.put_back_positions(d.raced).ok()) return;
     const Stretch stretch(interference);
     const uint64_t start = ticks();
     const uint64_t* count = d.count ? d.count->address() : nullptr;

@@ -119,9 +119,12 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
   } else {
     KRN_TRY(look_at_eager(d));
   }
-  KRN_TRY(d.trials.save());
+  KRN_TRY(d.trials.save(d.inputs));
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
-  if (captured.ok()) d.prepared = std::make_shared<Prepared>(std::move(*captured));
+  if (captured.ok()) {
+    d.trials.leave_unread(captured->captured.graph);
+    d.prepared = std::make_shared<Prepared>(std::move(*captured));
+  }
   Status status = captured.status();
   if (captured.ok()) status = optimise(d.session, *d.prepared, d.forms.specs, d.session.folded);
   if (!status.ok()) {
@@ -511,7 +514,10 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
   Deciding d(session, inputs);
   d.for_range = for_range;
   Result<ModelReport> report = run(d);
-  if (!report.ok()) return report;
+  if (!report.ok()) {
+    KRN_TRY(d.trials.restore());  // as the call finds it that eager answers now
+    return report;
+  }
   KRN_TRY(keep_fallback_rule(session, *report));
   for (std::string& incident : session.runtime.plugins().take_incidents()) report->reasons.push_back(std::move(incident));
   return report;

@@ -108,12 +108,41 @@ CallFn with_forms(CallFn call, const OutputForms& forms, bool may_differ, Tensor
   };
 }
 
-Status Trials::save() {
+namespace {
+
+bool may_be_position(const Tensor& tensor) {
+  constexpr int64_t kMostBytes = 1024;  // a few for each row of a batch; a mask or a map of ids is longer
+  return is_int(tensor.dtype()) && tensor.storage_bytes() <= kMostBytes;
+}
+
+// Whether a call's answer depends on a value that it writes, beyond the next content of its own storage.
+bool has_readers(const Graph& graph, ValueId value) {
+  std::vector<bool> follows(graph.values.size());
+  follows[value] = true;
+  for (const Op& op : graph.ops) {
+    const auto reads = [&](ValueId v) { return v != kNone && follows[v]; };
+    if (std::none_of(op.operands.begin(), op.operands.end(), reads)) continue;
+    if (op.effects) return true;
+    for (const ValueId result : op.results) follows[result] = true;
+  }
+  return std::any_of(graph.outputs.begin(), graph.outputs.end(),
+                     [&](const Output& output) { return follows[output.value] && output.updates != value; });
+}
+
+}  // namespace
+
+Status Trials::save(const Tensors& inputs) {
   TensorServices& services = s_.runtime.tensors();
   for (const size_t i : seen_.written_weights) {
     KRN_TRY_LET(TensorRef copy, services.clone(s_.weights[i].tensor));
+    if (may_be_position(*copy)) positions_.push_back(state_.size());
     state_.emplace_back(s_.weights[i].tensor, std::move(copy));
   }
+  for (const size_t i : seen_.written_inputs)
+    if (may_be_position(*inputs.at(i))) {
+      KRN_TRY_LET(TensorRef copy, services.clone(inputs[i]));
+      input_positions_.emplace_back(i, std::move(copy));
+    }
   if (seen_.draws_random) {
     KRN_TRY_LET(generators_, random_state(s_.device));
   }
@@ -123,6 +152,23 @@ Status Trials::save() {
 Status Trials::restore() {
   for (const auto& [tensor, content] : state_) KRN_TRY(s_.runtime.tensors().copy(tensor, content));
   return generators_ ? set_random_state(s_.device, *generators_) : Status();
+}
+
+Status Trials::put_back_positions(const Tensors& own) const {
+  TensorServices& services = s_.runtime.tensors();
+  for (const size_t i : positions_) KRN_TRY(services.copy(state_[i].first, state_[i].second));
+  for (const auto& [input, content] : input_positions_) KRN_TRY(services.copy(own.at(input), content));
+  return {};
+}
+
+void Trials::leave_unread(const Graph& graph) {
+  const auto unread = [&](ValueKind kind, size_t index) {
+    for (ValueId v = 0; v < graph.values.size(); ++v)
+      if (graph.values[v].kind == kind && graph.values[v].index == index) return !has_readers(graph, v);
+    return true;
+  };
+  std::erase_if(positions_, [&](size_t i) { return unread(ValueKind::kState, seen_.written_weights[i]); });
+  std::erase_if(input_positions_, [&](const auto& each) { return unread(ValueKind::kInput, each.first); });
 }
 
 Result<Tensors> Trials::own_copies(const Tensors& inputs) {

@@ -68,8 +68,13 @@ class Trials {
   Trials(Session::Impl& session, const ObservedRun& seen) : s_(session), seen_(seen) {}
 
   // Keeps what a trial may write, so that each begins alike: call before the first one.
-  Status save();
+  Status save(const std::vector<TensorRef>& inputs);
   Status restore();
+  // Calls one after the other, as races make them, would lead a position in a cache out of it: where eager raises, and a GPU is lost. So
+  // each begins at the position of the first: of what calls write, small integers that they read. `own`: its inputs, of own_copies.
+  Status put_back_positions(const std::vector<TensorRef>& own) const;
+  // Without those that have no part in an answer: counts that are only counted on.
+  void leave_unread(const Graph& graph);
   bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
   // One call, or two in a row where the first one leaves something to the second.
   int num_calls() const { return !single_ && (writes() || seen_.draws_random) ? 2 : 1; }
@@ -108,6 +113,8 @@ class Trials {
   Session::Impl& s_;
   const ObservedRun& seen_;
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
+  std::vector<size_t> positions_;                       // in state_
+  std::vector<std::pair<size_t, TensorRef>> input_positions_;  // a flat position of an input that is written, its content before
   std::optional<RandomState> generators_;
   bool single_ = false;
 };

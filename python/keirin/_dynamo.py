@@ -49,11 +49,12 @@ class _Program:
         self._copy(gm, graph, examples)
         self.bytes = self._export(torch.fx.GraphModule(gm, graph), examples)
 
-    def let_weights_vary(self) -> None:
-        """From now on they are inputs like others, as they are to the file."""
-        self.roles = [("input", 0) if kind == "weight" else (kind, number) for kind, number in self.roles]
-        self.inputs = sorted(self.inputs + self.weights)
-        self.weights, self.names = [], []
+    def let_weights_vary(self, names: list[str] | None = None) -> None:
+        """From now on they, or those of these names, are inputs like others, as they are to the file."""
+        varying = {i for i, name in zip(self.weights, self.names) if names is None or name in names}
+        self.roles = [("input", 0) if i in varying else role for i, role in enumerate(self.roles)]
+        self.inputs = sorted([*self.inputs, *varying])
+        self.weights, self.names = ([each for i, each in zip(self.weights, of) if i not in varying] for of in (self.weights, self.names))
 
     def _copy(self, gm: torch.fx.GraphModule, graph: torch.fx.Graph, examples: list[Any]) -> None:
         copies: dict[torch.fx.Node, Any] = {}
@@ -235,11 +236,7 @@ class Graph:
                 elsewhere = any(a[0] != b[0] for a, b in zip(bound, self._bound))
                 if elsewhere and self._moved:
                     # Several modules of one code, as the layers of a model around a graph break, call one graph in turns.
-                    self._program.let_weights_vary()
-                    self._handle.set_roles(self._program.roles)
-                    weights = []
-                    self._bind(weights, device_word(device_of(list(args))))
-                    decider = self._bindings[-1]
+                    decider, weights = self._let_vary(None, args), []
                 elif changed:
                     self._moved |= elsewhere
                     if len(self._bindings) > _MOST_REBINDINGS:
@@ -248,11 +245,27 @@ class Graph:
                     self._handle.uninstall()
                     self._bind(weights, device_word(device_of(list(args))))
                     decider = self._bindings[-1]
-            inputs = [args[i] for i in self._program.inputs]
-            decider.meet(inputs, lambda: self._install(decider, weights, args))
+            begun = self._ask(decider, weights, args)
+            if not begun and self._when == "background" and (written := (decider.effects or {}).get("written_weights")):
+                # Calls beside the decision write them. As inputs it has copies of its own, as a plan has the caller's.
+                with self._lock:
+                    if decider is self._bindings[-1]:
+                        decider = self._let_vary(written, args)
+                    weights = [args[i] for i in self._program.weights]
+                self._ask(decider, weights, args)
         except Exception as error:  # a call is answered whatever happens here
             self._handle.uninstall()
             self._stay_eager(f"{type(error).__name__}: {error}".split("\n")[0])
+
+    def _ask(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
+        return decider.meet([args[i] for i in self._program.inputs], lambda: self._install(decider, weights, args))
+
+    def _let_vary(self, names: list[str] | None, args: tuple[Any, ...]) -> _deciding.Decider:
+        """Another session, to which these weights, or all, are inputs."""
+        self._program.let_weights_vary(names)
+        self._handle.set_roles(self._program.roles)
+        self._bind([args[i] for i in self._program.weights], device_word(device_of(list(args))))
+        return self._bindings[-1]
 
     def _records(self, args: tuple[Any, ...]) -> bool:
         return torch.is_grad_enabled() and native.records(args, self._tensors)

@@ -320,7 +320,68 @@ def test_buffers_that_a_call_writes(when):
     assert model.count.item() == 4 and model.norm.num_batches_tracked == 4
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value)
-    assert (answered() > 0) == (when == "now")
+    assert answered() > 0, keirin.explain()
+
+
+class Cache(torch.nn.Module):
+    """Rows of what came before, and how many there are: what a decoder keeps between its calls."""
+
+    def __init__(self, rows, position=0):
+        super().__init__()
+        self.project = torch.nn.Linear(8, 8)
+        self.register_buffer("rows", torch.zeros(2, rows, 8))
+        self.register_buffer("position", torch.tensor(position))
+
+    def forward(self, x):
+        self.rows.index_copy_(1, self.position.view(1), self.project(x))
+        self.position += 1
+        seen = torch.arange(self.rows.shape[1]) < self.position
+        return torch.nn.functional.scaled_dot_product_attention(x, self.rows, self.rows, attn_mask=seen[None, None])
+
+
+@pytest.mark.parametrize("when", ["now", "background"])
+def test_a_race_does_not_lead_a_position_out_of_its_cache(when):
+    model = Cache(12)
+    eager = copy.deepcopy(model)
+    fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1, "force": "compiled"})
+    with torch.no_grad():
+        for step in range(12):
+            x = torch.randn(2, 1, 8)
+            torch.testing.assert_close(fast(x), eager(x))
+            assert keirin.wait(120) and model.position == step + 1
+        torch.testing.assert_close(model.rows, eager.rows)
+        assert answered() == 11, keirin.explain()
+        for each in (fast, eager):
+            with pytest.raises(IndexError):
+                each(x)
+
+
+@pytest.mark.parametrize("when", ["now", "background"])
+def test_a_decision_that_eager_ends_leaves_no_mark(when):
+    """It makes two calls, and there is room for one."""
+    model = Cache(12, 11)
+    eager = copy.deepcopy(model)
+    fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1})
+    x = torch.randn(2, 1, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), eager(x))
+    assert keirin.wait(120) and model.position == 12
+    torch.testing.assert_close(model.rows, eager.rows)
+
+
+def test_a_position_that_is_an_argument_stays_inside():
+    def step(rows, position, x):
+        rows.index_copy_(0, position, x.exp())
+        position += 1
+        return rows.tanh() * position
+    fast = compiled(step, race_seconds=1)
+    both = [(torch.zeros(9, 64), torch.zeros(1, dtype=torch.int64)) for _ in range(2)]
+    with torch.no_grad():
+        for _ in range(9):
+            x = torch.randn(1, 64)
+            torch.testing.assert_close(fast(*both[0], x), step(*both[1], x))
+    torch.testing.assert_close(both[0], both[1])
+    assert answered() == 8, keirin.explain()
 
 
 def test_dropout_draws_what_eager_draws():
