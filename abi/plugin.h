@@ -430,7 +430,9 @@ typedef struct krn_exec_table {
   krn_code(KRN_CALL* info)(krn_exec* exec, krn_exec_info* out, krn_err* err);
   /* Host side only: < 10 us, no allocation. */
   krn_code(KRN_CALL* needs)(krn_exec* exec, const int64_t* symbols, uint32_t num_symbols, krn_needs* out, krn_err* err);
-  /* Enqueues on run->stream and returns: no sync, no allocation, no other stream. */
+  /* Enqueues on run->stream and returns: no sync, no allocation, no other stream. KRN_STATUS_invalid_input, as for an index
+   * that leads out of its tensor, promises what KRN_EXEC_INPUTS_INTACT does: where an output that is written into an input was
+   * begun, another status is returned. */
   krn_code(KRN_CALL* run)(krn_exec* exec, const krn_run* run, krn_err* err);
 } krn_exec_table;
 

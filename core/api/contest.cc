@@ -393,6 +393,7 @@ void count_in_eager(Deciding& d, const std::vector<PlanStep>& steps) {
 // are counted, thousands of them, of one run.
 void time_steps(Deciding& d, const Candidate& candidate) {
   constexpr size_t kRuns = 5, kMostRuns = 25;
+  if (d.raced.size() != d.inputs.size()) return;  // nothing was
   const std::vector<PlanStep>& steps = candidate.built.plan->steps();
   std::vector<std::vector<double>> us_of_steps(steps.size());
   std::vector<double> overheads;

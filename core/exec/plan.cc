@@ -463,8 +463,9 @@ Status Plan::failed(size_t step, bool after, Status status) const {
     return std::any_of(s.targets.begin(), s.targets.end(), [](ValueId v) { return v != kNone; });
   };
   const std::string name = "step " + steps_[step].name;
-  // A region that updates the caller's memory only when it is done has not begun.
-  const bool intact = !after && steps_[step].executable && steps_[step].executable->info().inputs_intact;
+  // A region that updates the caller's memory only when it is done has not begun; nor one that refuses what it is given.
+  const bool intact = !after && steps_[step].executable &&
+                      (steps_[step].executable->info().inputs_intact || status.code() == Code::k_invalid_input);
   if (std::none_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(step) + !intact, in_place)) return std::move(status).at(name);
   return Status(Code::k_half_done, Message{status.message().what + "; the state was being updated already", name,
                                            "the call is not repeated: it would update the state twice", "load the model again"});

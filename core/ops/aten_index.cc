@@ -222,9 +222,10 @@ Values one_hot(Lowering& w) {
   if (n < 1) return w.decline("one_hot with a number of classes from the data"), Values{};
   Dims out = w.sizes(x);
   out.push_back(n);
-  ValueId classes = w.expand(w.iota(0, n), out);
-  ValueId wanted = w.expand(w.unsqueeze(w.cast(x, DType::k_i64), w.rank(x)), out);
-  return {w.cast(w.binary(OpCode::k_eq, wanted, classes), DType::k_i64)};
+  const ValueId classes = w.iota(0, n);
+  // Out of the classes, so that a number that is none of them is eager's error.
+  const ValueId wanted = w.row(OpCode::k_take, {classes, w.cast(x, DType::k_i64)}, {{AttrKey::k_dim, int64_t{0}}});
+  return {w.cast(w.binary(OpCode::k_eq, w.expand(w.unsqueeze(wanted, w.rank(x)), out), w.expand(classes, out)), DType::k_i64)};
 }
 
 constexpr RecipeRow kRecipes[] = {

@@ -24,6 +24,7 @@ codegen::TargetInfo figures(const Level& level, int lanes) {
   info.special_per_s = level.special * info.num_threads;
   info.launch_ns = 2000;
   info.max_score_bytes = 8 << 20;
+  info.updates_rows = true;
   const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
   if (l2 > 0) info.cache_bytes = l2;
   return info;

@@ -476,6 +476,33 @@ def test_errors_are_eagers():
         fast(torch.randn(4, 2), torch.tensor([0, 1]))
 
 
+@pytest.mark.parametrize("call", [
+    lambda i, x: torch.arange(5.0)[i] * x,
+    lambda i, x: torch.full((5,), 2.0)[i] * x,
+    lambda i, x: torch.zeros(5, 3)[i].sum(1) + x,
+    lambda i, x: torch.gather(torch.arange(5.0), 0, i) * x,
+    lambda i, x: torch.zeros(5, 8).index_copy(0, i[:1], x[None]).sum(0),
+    lambda i, x: torch.nn.functional.one_hot(i, 5).float().sum(0),
+    lambda i, x: torch.cat([x, x * 2])[:5][i] + x,
+    lambda i, x: x[:1].expand(5)[i] + x,
+], ids=["arange", "full", "rows_of_zeros", "gather", "index_copy", "one_hot", "cat", "expand"])
+def test_an_index_that_leads_nowhere_is_eagers_error(call):
+    """Of numbers that compiled code makes where it reads them, too: there is no memory at whose edge it would be seen."""
+    fast = compiled(call)
+    x = torch.randn(8)
+    with torch.no_grad():
+        for _ in range(2):
+            i = torch.randint(0, 5, (8,))
+            torch.testing.assert_close(fast(i, x), call(i, x))
+        assert answered() == 1, keirin.explain()
+        for far in (5, -6, 1 << 40):
+            i[0] = far
+            with pytest.raises((IndexError, RuntimeError)) as eagers:
+                call(i, x)
+            with pytest.raises(eagers.type):
+                fast(i, x)
+
+
 def test_autocast_is_eagers_and_says_so(mlp):
     fast = compiled(mlp)
     x = torch.randn(4, 16)

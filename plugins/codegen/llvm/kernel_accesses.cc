@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Loads and stores: contiguous, broadcast, strided or gathered, inside guards, with indices checked. An index out of range sets
-// the error flag and reads element 0 of its axis: memory-safe, and the launcher reports it.
+// the error flag, reads element 0 of its axis and writes nothing: memory-safe, and the launcher reports it.
 #include "llvm/IR/Intrinsics.h"
 #include "abi/planted.h"
 #include "plugins/codegen/llvm/kernel_emitter.h"
@@ -182,6 +182,10 @@ void KernelEmitter::store(uint32_t number, Value* v, Kind kind, Place& place) {
   Value* stored = to_storage(b_, v, kind, access.dtype);
   const int lanes = place.lanes;
   Value* guard = at.guard && !at.guard->getType()->isVectorTy() && lanes > 1 ? splat(b_, at.guard, lanes) : at.guard;
+  for (size_t i = 0; i < access.indirects.size(); ++i) {
+    Value* limit = splat(b_, argument(arguments_.accesses[number].indirects[i].limit), lanes);
+    guard = both(guard, b_.CreateICmpULT(value(access.indirects[i].node, place), limit));
+  }
   if (lanes > 1) {
     Value* mask = both(guard, place.mask);
     if (at.scalar && !at.broadcast) {

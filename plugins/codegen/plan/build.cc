@@ -58,6 +58,7 @@ class Builder {
     for (Group& g : groups) plan_group(prepared, g);
     join_kernels(prepared);
     lower();
+    find_updates(prepared);
     place_temps();
     if (const TextSink sink = text_sink(context_, "//", ".plan")) sink("steps", plan_text());
     return std::move(out_);
@@ -194,6 +195,35 @@ class Builder {
       if (input >= 0) b = of_input.at(input);
     }
     return out;
+  }
+
+  // Where rows that an index names are all that a step writes of an input, and it reads none of it, a wrong index leaves an input of
+  // which those rows are written once more with the same numbers by whoever repeats the run.
+  void find_updates(const PreparedRegion& prepared) {
+    if (!out_->updates_inputs_) return;
+    const std::vector<uint32_t> memory = memory_of_buffers(prepared);
+    std::vector<bool> updated(memory.size());
+    for (uint32_t b = 0; b < memory.size(); ++b)
+      if (memory[b] != b) updated[memory[b]] = true;
+    for (size_t s = 0; s < plan_.size(); ++s) {
+      const auto touches = [&](uint32_t b) { return updated[memory[b]]; };
+      bool writes = plan_[s].kernels.empty() && std::ranges::any_of(plan_[s].buffers, touches);  // an anchor or an index: to be safe
+      bool whole = writes;
+      for (const size_t k : plan_[s].kernels) {
+        const Kernel& kernel = out_->kernels_[k];
+        std::vector<bool> stored(kernel.accesses.size());
+        for (const Stage& stage : kernel.stages)
+          for (const Stage::Store& store : stage.stores) stored[store.access] = true;
+        for (size_t a = 0; a < kernel.accesses.size(); ++a) {
+          if (!touches(kernel.buffers[kernel.accesses[a].buffer].id)) continue;
+          writes |= stored[a];
+          whole |= !stored[a] || kernel.accesses[a].indirects.empty();
+        }
+      }
+      if (!writes) continue;
+      out_->updates_from_ = whole ? s : s + 1;
+      return;
+    }
   }
 
   void lower() {

@@ -50,9 +50,9 @@ krn_code CompiledRegion::run(const krn_run& run, krn_host* host, const krn_host_
   context.host = host;
   context.err = err;
   krn_code code = KRN_STATUS_ok;
-  for (const auto& step : steps_) {
-    code = step->run(context);
-    if (code != KRN_STATUS_ok) break;
+  for (size_t s = 0; s < steps_.size() && code == KRN_STATUS_ok; ++s) {
+    code = steps_[s]->run(context);
+    if (code == KRN_STATUS_invalid_input && s >= updates_from_) code = KRN_STATUS_internal;
   }
   return_table(std::move(table));
   return code;

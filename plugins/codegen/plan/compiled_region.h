@@ -33,7 +33,8 @@ class CompiledRegion {
   // Inputs are never written, but for updates of aliased ones.
   bool inputs_intact() const { return !updates_inputs_; }
 
-  // Enqueues every step. Any thread; allocates nothing once as many runs have overlapped as overlap now.
+  // Enqueues every step. Any thread; allocates nothing once as many runs have overlapped as overlap now. invalid_input: inputs are as
+  // before, but for rows that an index names and that whoever repeats the run writes again.
   krn_code run(const krn_run& run, krn_host* host, const krn_host_threads* threads, krn_err* err) const;
 
   std::span<const Together> kernels() const { return steps_of_kernels_; }
@@ -58,6 +59,7 @@ class CompiledRegion {
   uint32_t num_inputs_ = 0, num_outputs_ = 0, num_anchors_ = 0, num_codegen_ = 0;
   int64_t workspace_bytes_ = 0;
   bool updates_inputs_ = false;
+  size_t updates_from_ = SIZE_MAX;  // a step: with it or one behind it failing, an input may be half updated
   mutable kit::Pool<RunTable> pool_;
 };
 

@@ -426,14 +426,22 @@ class Emitter {
         return value(x, intern(std::move(place)));
       }
       case kOp_full:
+        refuse_unchecked(t, place);
         return build_literal(draft_.dag, compute_kind(r_.tensors[t].dtype), full_value(r_.tensors[t], a), full_integer(r_.tensors[t], a));
       case kOp_iota: {
+        refuse_unchecked(t, place);
         int32_t i = coordinate(place.dims[0], a.step, a.start);
         return build_cast(draft_.dag, i, kDType_i64, r_.tensors[t].dtype);
       }
       default:
         throw Refusal{std::string("no index map for ") + std::string(op_name(node.op)), t};
     }
+  }
+
+  // An index is checked where it leads to memory: numbers that are made where they are read have to lie there.
+  static void refuse_unchecked(int t, const Place& place) {
+    if (std::any_of(place.dims.begin(), place.dims.end(), [](const Coord& c) { return !c.dynamic.empty(); }))
+      throw Refusal{"an index of numbers that are not in memory", t};
   }
 
   static double full_value(const Tensor& t, const Attrs& a) {

@@ -77,9 +77,26 @@ class Claimer {
       const krn_gtype& x = *krn_graph_value_type(&g_, krn_graph_operand(&g_, &node, 0));
       if (a.dim < 0 || a.dim >= x.rank || krn_graph_sizes(&g_, &x)[a.dim] == 0) return "a gather from an empty axis";
     }
-    if (node.op == kOp_index_reduce && a.reduce == "none" && !backend_.target().updates_rows)
-      return "rows of an index are not written here";
+    if (node.op == kOp_index_reduce && a.reduce == "none") {
+      if (!backend_.target().updates_rows) return "rows of an index are not written here";
+      if (is_update(node)) return "";
+    }
     return node.op == kOp_scatter || node.op == kOp_index_reduce || node.op == kOp_cumsum ? generated(node) : "";
+  }
+
+  // Its result is nothing but the next content of the input that it changes.
+  bool is_update(const krn_gnode& node) const {
+    const krn_gfunction& top = *krn_graph_function(&g_, 0);
+    int places = 0;
+    bool in_place = false;
+    for (uint32_t i = 0; i < top.num_outputs; ++i) {
+      const krn_goutput& output = *krn_graph_output(&g_, top.first_output + i);
+      if (output.value != node.first_result) continue;
+      ++places;
+      in_place |= output.alias_input != KRN_NONE &&
+                  krn_graph_input(&g_, top.first_input + output.alias_input)->value == krn_graph_operand(&g_, &node, 0);
+    }
+    return in_place && places == 1;
   }
 
   std::string body(const krn_gnode& node, int depth) {

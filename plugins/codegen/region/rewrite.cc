@@ -463,7 +463,11 @@ class Writer {
     const Dims sizes = t(self).sizes;
     const int64_t rank = t(self).rank();
     int here = coordinate(sizes, node_.attrs.dim);
-    int there = expand(reshape(cast(index, kDType_i64), Dims(rank, 1)), sizes);
+    // Out of the rows' own numbers, so that the index is checked: one outside would be no row's.
+    Attrs numbers;
+    numbers.dtype = kDType_i64;
+    int row = take(r_.add(kOp_iota, {}, kDType_i64, {sizes[node_.attrs.dim]}, numbers), index, 0);
+    int there = expand(reshape(row, Dims(rank, 1)), sizes);
     int hit = r_.add(kOp_eq, {here, there}, kDType_bool, sizes);
     return result(r_.add(kOp_select, {hit, expand(src, sizes), self}, t(self).dtype, sizes));
   }

@@ -23,11 +23,13 @@ class FakeExecutable final : public Executable {
   uint64_t workspace_bytes() const override { return 0; }
   uint64_t workspace_align() const override { return 64; }
   Status run(const krn_tensor* inputs, uint32_t, const krn_tensor* outputs, uint32_t, void*, uint64_t, bool) override {
-    if (*fails_) return Status(Code::k_internal, "told to fail");
+    if (*fails_) return Status(code, "told to fail");
     *static_cast<float*>(outputs[0].data) = *static_cast<const float*>(inputs[0].data) + 1;
     return {};
   }
   PluginDevice& device() const override { std::abort(); }
+
+  Code code = Code::k_internal;
 
  private:
   const bool* fails_;
@@ -46,7 +48,7 @@ struct TwoRegions {
     g.outputs.push_back({updated, state, kNone});
     std::vector<PlanStep> steps(2);
     steps[0].name = "r0";
-    steps[0].executable = std::make_shared<FakeExecutable>(&first_fails, intact);
+    steps[0].executable = first = std::make_shared<FakeExecutable>(&first_fails, intact);
     steps[0].operands = {x};
     steps[0].results = {updated};
     steps[0].targets = {in_place ? state : kNone};
@@ -72,6 +74,7 @@ struct TwoRegions {
       return made;
     }
   } services;
+  std::shared_ptr<FakeExecutable> first;
   bool first_fails = false, second_fails = false;
   TensorRef state_tensor = test::tensor_of<float>(DType::k_f32, {1}, {7}), x = test::tensor_of<float>(DType::k_f32, {1}, {1});
   std::unique_ptr<Plan> plan;
@@ -175,6 +178,15 @@ TEST(Plan, ARegionThatUpdatesOnlyWhenItIsDoneMayFail) {
   EXPECT_EQ(in_place.state(), 7);
   in_place.first_fails = false, in_place.second_fails = true;
   EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_half_done) << "the first region is done";
+}
+
+// An index that leads nowhere is found before anything is written, or is told as another error.
+TEST(Plan, ARegionThatRefusesItsInputHasNotBegun) {
+  TwoRegions in_place(true);
+  in_place.first->code = Code::k_invalid_input;
+  in_place.first_fails = true;
+  EXPECT_EQ(in_place.plan->run({in_place.x}).status().code(), Code::k_invalid_input) << "eager may answer";
+  EXPECT_EQ(in_place.state(), 7);
 }
 
 struct Counting : test::HeapServices {
