@@ -54,18 +54,23 @@ DecisionThread::DecisionThread(Session::Impl& session)
 }
 
 DecisionThread::~DecisionThread() {
+  end();
   if (!thread_.joinable()) return;
-  if (fork_count() != forks_) {  // the thread stayed in the process that was forked, perhaps with the lock
-    thread_.detach();
-    static_cast<void>(queue_.release());
-    return;
-  }
-  queue_->stop = true;
+  thread_.detach();  // it stayed in the process that was forked, perhaps with the lock
+  static_cast<void>(queue_.release());
+}
+
+void DecisionThread::end() {
+  if (fork_count() != forks_) return;
+  std::thread ending;
   {
     const std::lock_guard lock(queue_->mutex);  // or a thread about to wait would miss it
+    queue_->stop = true;
+    std::swap(ending, thread_);
   }
   queue_->more.notify_all();
-  thread_.join();
+  queue_->idle.notify_all();
+  if (ending.joinable()) ending.join();
 }
 
 void DecisionThread::begin() {
@@ -149,6 +154,7 @@ void DecisionThread::decide_when_idle(const MetCall& call) {
 
 void DecisionThread::add(Task task) {
   const std::lock_guard lock(queue_->mutex);  // held for moments only
+  if (queue_->stop) return;
   task.due = Clock::now() + (task.when_idle ? kRestUntilIdle : 0s);
   queue_->tasks.push_back(std::move(task));
   if (!thread_.joinable()) {
@@ -166,8 +172,8 @@ bool DecisionThread::settle(std::chrono::nanoseconds most) {
   if (fork_count() != forks_) return true;
   std::unique_lock lock(queue_->mutex);
   return queue_->idle.wait_for(lock, most, [this] {
-    return !queue_->busy && std::none_of(queue_->tasks.begin(), queue_->tasks.end(),
-                                         [](const Task& task) { return task.attempts == 0; });
+    const auto is_new = [](const Task& task) { return task.attempts == 0; };
+    return queue_->stop || (!queue_->busy && std::ranges::none_of(queue_->tasks, is_new));
   });
 }
 

@@ -43,6 +43,8 @@ class DecisionThread {
   void begin();
   // Tells the decision that is being made to end, and waits until it has.
   ~DecisionThread();
+  // The same, and nothing is decided any more: what is met later is left to eager. Any thread but this one.
+  void end();
 
   // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
   // what is small; large inputs are drawn anew by the thread. Any thread.

@@ -450,6 +450,14 @@ Result<ModelReport> Session::compile(const std::vector<TensorRef>& inputs) {
   return report;
 }
 
+void Session::meet(const std::vector<TensorRef>& inputs) {
+  if (impl_->decisions) impl_->decisions->meet(inputs);
+}
+
+void Session::end_deciding() {
+  if (impl_->decisions) impl_->decisions->end();
+}
+
 bool Session::settle(std::chrono::nanoseconds most) const { return !impl_->decisions || impl_->decisions->settle(most); }
 
 Result<std::vector<TensorRef>> Session::call(const std::vector<TensorRef>& inputs) { return impl_->call(inputs, nullptr); }

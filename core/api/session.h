@@ -145,6 +145,11 @@ class Session {
   Plans plans() const;
   // Whether something was decided for such calls, also that eager answers. Thread-safe.
   bool is_decided(const std::vector<TensorRef>& inputs) const;
+  // Of a call that something else than this session has answered, as `call` does after eager has: with `compile` background such calls are
+  // decided about, or entered where their sizes lie in a range. Returns at once. Any thread.
+  void meet(const std::vector<TensorRef>& inputs);
+  // Nothing more is decided beside calls: tells what is being decided to end, and waits until it has. Any thread.
+  void end_deciding();
   // Waits until each kind of call that was met was decided about, or tried once where others had the machine; false if that takes
   // longer than `most`. Any thread.
   bool settle(std::chrono::nanoseconds most) const;

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from typing import Any, Callable
 
 import torch
@@ -18,6 +19,7 @@ from keirin._errors import Error, invalid_input
 log = logging.getLogger("keirin")
 _one_at_a_time = threading.Lock()
 _ATTEMPTS, _REST_SECONDS = 4, 5
+_LONG_SECONDS = 1e9
 _WHEN = ("background", "now", "asked")
 
 
@@ -99,7 +101,16 @@ class _Worker:
 
 
 _worker = _Worker()
-atexit.register(lambda: _worker.end())
+_beside_calls: "weakref.WeakSet[Decider]" = weakref.WeakSet()  # those whose model decides on a thread of its own
+
+
+def _end() -> None:
+    _worker.end()
+    for each in list(_beside_calls):
+        each.model.end_deciding()
+
+
+atexit.register(_end)
 
 
 def _forked() -> None:
@@ -123,7 +134,8 @@ def one_at_a_time() -> threading.Lock:
 
 def wait(timeout: float | None = None) -> bool:
     """Waits until nothing is being decided in the background; False if `timeout` seconds were too few."""
-    return _worker.wait(timeout)
+    end = time.monotonic() + (timeout if timeout is not None else _LONG_SECONDS)
+    return _worker.wait(timeout) and all(each.model.settle(max(0.0, end - time.monotonic())) for each in list(_beside_calls))
 
 
 def key_of(inputs: list[torch.Tensor]) -> tuple[Any, ...]:
@@ -131,10 +143,14 @@ def key_of(inputs: list[torch.Tensor]) -> tuple[Any, ...]:
 
 
 class Decider:
-    """Of one native model: what was met, what is being decided, and why something is not."""
+    """Of one native model: what was met, what is being decided, and why something is not. `has_ranges`: the model has free sizes and was
+    opened with the option `compile` background. It makes ranges of them on a thread of its own, which is told what was met."""
 
-    def __init__(self, native_model: Any, when: str, max_shapes: int):
+    def __init__(self, native_model: Any, when: str, max_shapes: int, has_ranges: bool = False):
         self.model, self.when, self.max_shapes = native_model, when, max_shapes
+        self.has_ranges = has_ranges and not native_model.why_not_beside_calls()
+        if self.has_ranges:
+            _beside_calls.add(self)
         self.reasons: list[str] = []
         self.effects: dict[str, Any] | None = None
         self._met: set[tuple[Any, ...]] = set()
@@ -143,6 +159,10 @@ class Decider:
     def meet(self, inputs: list[torch.Tensor], then: Callable[[], None] | None = None) -> bool:
         """Sees to it that calls like this one are decided. True if that was just begun; `then` runs on the thread that decided."""
         if self.when == "asked":
+            return False
+        if self.has_ranges and self.effects is not None:
+            if not self.why_not_beside_calls():
+                self.model.meet(inputs)  # each time: it may have let go of the plan for these sizes
             return False
         key = key_of(inputs)
         if key in self._met:
@@ -166,7 +186,11 @@ class Decider:
         if self.when == "background" and (why := self.why_not_beside_calls()):
             self._because(why + ": eager answers; compile it with compile=\"now\"")
             return False
-        if self.when == "now":
+        if self.has_ranges:
+            self.model.meet(inputs)
+            if then:
+                then()
+        elif self.when == "now":
             self._try(inputs, then)
         else:
             own = [each.detach().clone(memory_format=torch.preserve_format) for each in inputs]

@@ -11,6 +11,7 @@ import io
 import itertools
 import logging
 import re
+import struct
 import threading
 import weakref
 from typing import Any, Callable
@@ -31,6 +32,18 @@ log = logging.getLogger("keirin")
 _numbers = itertools.count()
 _graphs: "weakref.WeakSet[Graph | _training.Step | _training.SizedSteps | Declined]" = weakref.WeakSet()
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
+
+
+def _bits_of(value: float) -> int:
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def _with_numbers(gm: torch.fx.GraphModule, examples: list[Any]) -> list[Any]:
+    """With dynamic=True Dynamo hands on numbers of the module, as a norm's eps, in tensors: here they are numbers."""
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    arguments = (node.meta.get("grapharg") for node in placeholders)
+    wrapped = [each is not None and each.pass_arg_as_tensor and not each.is_tensor for each in arguments]
+    return [each.item() if number and isinstance(each, torch.Tensor) else each for number, each in zip(wrapped, examples, strict=True)]
 
 
 class _Program:
@@ -79,13 +92,18 @@ class _Program:
                 (self.weights if self.roles[-1][0] == "weight" else self.inputs).append(i)
                 if self.roles[-1][0] == "weight":
                     self.names.append(f"{_weight_name(node)}#{i}")
+            elif isinstance(examples[i], float):
+                copies.update((user, examples[i]) for user in node.users)
+                if any(user.target != "item" for user in node.users):
+                    raise NotCaptured(f"the graph takes {node.target}, a number that is used as a tensor")
+                self.roles.append(("float", _bits_of(examples[i])))
             elif isinstance(examples[i], (int, torch.SymInt)) and not isinstance(examples[i], bool):
                 copies[node], role = self._size(graph, copies, node, tensors, examples[i])
                 self.roles.append(role)
             else:
                 raise NotCaptured(f"the graph takes {node.target}, which is a {type(examples[i]).__name__}")
         for node in gm.graph.nodes:
-            if node.op == "placeholder":
+            if node.op == "placeholder" or node in copies:
                 continue
             if node.op == "output":
                 self._results(graph, node, copies, placeholders)
@@ -163,6 +181,7 @@ class Graph:
     def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any],
                  unfrozen: _training.Unfrozen | None = None, is_update: bool = False):
         self._gm, self._when, self._options, self._unfrozen, self._is_update = gm, when, options, unfrozen, is_update
+        examples = _with_numbers(gm, examples)
         self._tensors = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor))
         self._race: dict[str, Any] | None = None
         self.name = f"graph {next(_numbers)}"
@@ -197,11 +216,14 @@ class Graph:
         # No samples: they are compared with eager after the reply, when the caller may have written the weights, and a plugin that
         # was right would be quarantined.
         options = {"device": device, **self._options, "sample_rate": 0}
+        has_ranges = self._when == "background" and any(self._program.dynamic) and not self._is_update
+        if has_ranges:
+            options["compile"] = "background"
         model = native.open_program(self._program.bytes, self.name, held, words_of(options), _deciding.progress_of(None))
         if self._is_update:
             model.keep_memory_in_place()
             model.let_inputs_belong_together()  # a root is taken of what sums of squares keep above zero
-        self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8))))
+        self._bindings.append(_deciding.Decider(model, self._when, int(options.get("max_shapes", 8)), has_ranges))
         self._bound = _marks_of(weights)
 
     def take_callable(self) -> Callable[..., Any]:
@@ -272,7 +294,7 @@ class Graph:
 
     def _same_numbers(self, args: tuple[Any, ...]) -> bool:
         for i, (kind, number) in enumerate(self._program.roles):
-            if kind == "number" and args[i] != number:
+            if (kind == "number" and args[i] != number) or (kind == "float" and _bits_of(args[i].item()) != number):
                 self._bindings[-1]._because(f"argument {i} is a number, and the program was made for {number}: eager answers other ones")
                 return False
         return True

@@ -104,11 +104,15 @@ class Model:
     def __init__(self, native_model: Any, path: str, when: str, max_shapes: int):
         self._native = native_model
         self._call = _Call(path, torch.device(native_model.device))
-        self._decider = _deciding.Decider(native_model, when, max_shapes)
+        free = any(not isinstance(size, int) for port in native_model.signature()["inputs"] for size in port["sizes"])
+        self._decider = _deciding.Decider(native_model, when, max_shapes, when == "background" and free)
+        if not self._decider.has_ranges:
+            native_model.end_deciding()  # by its own thread
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, numpy = self._call.flatten(args, kwargs)
-        self._decider.meet(inputs)
+        if not self._decider.has_ranges:  # else the model meets what it is called with
+            self._decider.meet(inputs)
         with torch.no_grad():
             return self._call.unflatten(self._native.call(inputs), numpy)
 
@@ -156,5 +160,6 @@ def load(path: str | os.PathLike[str], *, compile: str = "background", progress:
     """
     path = os.fspath(path)
     _deciding.check_when(compile)
-    model = native.load(path, words_of(options), _deciding.progress_of(progress))
+    own = {"compile": "background"} if compile == "background" else {}
+    model = native.load(path, words_of({**options, **own}), _deciding.progress_of(progress))
     return Model(model, path, compile, int(options.get("max_shapes", 8)))

@@ -5,6 +5,8 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <cstring>
+
 #include "core/eager/at_tensor.h"
 
 namespace keirin::python {
@@ -87,6 +89,11 @@ bool Compiled::accepts(PyObject* const* arguments, Py_ssize_t count, std::vector
     }
     if (!THPVariable_CheckExact(arguments[i])) return false;  // a subclass has a meaning of its own
     const at::Tensor& tensor = THPVariable_Unpack(arguments[i]);
+    if (role.kind == Role::kFloat) {
+      if (tensor.scalar_type() != at::kDouble || tensor.numel() != 1 || !tensor.is_cpu()) return false;
+      if (std::memcmp(tensor.const_data_ptr(), &role.number, sizeof(double)) != 0) return false;
+      continue;
+    }
     c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     if (grad && impl.requires_grad()) return false;
     if (role.kind == Role::kWeight) {

@@ -18,8 +18,9 @@ namespace keirin::python {
 
 // How an argument reaches the program.
 struct Role {
-  enum Kind { kInput, kWeight, kUnused, kNumber } kind = kUnused;
-  int64_t number = 0;  // kNumber: the one value that the program was made for
+  // kFloat: a number too, in a tensor of one f64, as Dynamo hands on numbers that may vary.
+  enum Kind { kInput, kWeight, kUnused, kNumber, kFloat } kind = kUnused;
+  int64_t number = 0;  // kNumber: the one value that the program was made for; kFloat: its bits
 };
 
 // How a result comes about.

@@ -76,10 +76,19 @@ Options with_progress(Options options, py::object callback) {
   return options;
 }
 
+// The end of a model waits for what is being decided, which may wait for the interpreter's lock to tell how far it is.
+std::shared_ptr<Model> held_by_python(std::unique_ptr<Session> session) {
+  return {new Model(std::move(session)), [](Model* model) {
+            if (!PyGILState_Check()) return delete model;
+            const py::gil_scoped_release unlocked;
+            delete model;
+          }};
+}
+
 std::shared_ptr<Model> load(const std::string& path, const OptionWords& words, py::object progress) {
   const Options options = with_progress(options_of(words), std::move(progress));
   const py::gil_scoped_release unlocked;
-  return std::make_shared<Model>(take(Session::open(runtime_of(options), path, options)));
+  return held_by_python(take(Session::open(runtime_of(options), path, options)));
 }
 
 // `weights`: position among the program's inputs, name, tensor.
@@ -96,7 +105,7 @@ std::shared_ptr<Model> open_program(const py::bytes& file, const std::string& na
   }
   const std::string_view bytes = file;
   const py::gil_scoped_release unlocked;
-  return std::make_shared<Model>(take(Session::open(runtime_of(options), std::as_bytes(std::span(bytes)), name, held, options)));
+  return held_by_python(take(Session::open(runtime_of(options), std::as_bytes(std::span(bytes)), name, held, options)));
 }
 
 std::vector<at::Tensor> example_inputs(Model& model, uint64_t seed, const std::vector<int64_t>& sizes) {
@@ -158,6 +167,7 @@ std::vector<Role> roles_of(const NamedRoles& roles) {
     const Role::Kind its = kind == "input"    ? Role::kInput
                            : kind == "weight" ? Role::kWeight
                            : kind == "number" ? Role::kNumber
+                           : kind == "float"  ? Role::kFloat
                                               : Role::kUnused;
     parsed.push_back({its, number});
   }
@@ -345,6 +355,14 @@ PYBIND11_MODULE(_native, module) {
                              py::arg("in_segments") = found.in_segments, py::arg("written_inputs") = found.written_inputs);
            })
       .def("is_decided", &Model::is_decided)
+      .def("meet", &Model::meet)
+      .def("why_not_beside_calls", [](Model& model) { return model.session().why_not_beside_calls(); })
+      .def("end_deciding", [](Model& model) { model.session().end_deciding(); }, Unlocked())
+      .def("settle",
+           [](Model& model, double seconds) {
+             const py::gil_scoped_release unlocked;
+             return model.session().settle(std::chrono::nanoseconds(std::llround(seconds * 1e9)));
+           })
       .def("set_exclusive", &Model::set_exclusive)
       .def("let_inputs_belong_together", [](Model& model) { model.session().let_inputs_belong_together(); })
       .def("keep_memory_in_place", [](Model& model) { model.session().keep_memory_in_place(); })

@@ -37,6 +37,7 @@ class Model {
   ModelReport compile(const std::vector<at::Tensor>& inputs);
   Session::Effects effects(const std::vector<at::Tensor>& inputs);
   bool is_decided(const std::vector<at::Tensor>& inputs);
+  void meet(const std::vector<at::Tensor>& inputs);  // Session::meet
   // From now on the model is known to write its weights.
   void set_exclusive() { exclusive_ = true; }
   std::unique_lock<std::mutex> turn() { return exclusive_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>(); }

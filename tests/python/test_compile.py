@@ -179,6 +179,39 @@ def test_dynamic_batches_are_one_graph(mlp):
     assert len(graphs()) == 1 and answered() == 3
 
 
+@pytest.mark.parametrize("load", [False, True], ids=["torch_compile", "load"])
+def test_sizes_that_change_are_answered_by_a_plan_for_a_range(load, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.LeakyReLU(0.3), torch.nn.Linear(32, 8)).eval()
+    options = {"race_seconds": 0.2, "force": "compiled"}
+    if load:
+        fast = keirin.load(keirin.export(model, (torch.randn(4, 16),), tmp_path / "m.pt2"), **options)
+    else:
+        fast = torch.compile(model, backend="keirin", dynamic=True, options=options)
+    with torch.no_grad():
+        for batch in (4, 9, *range(2, 40, 2)):  # more than max_shapes
+            for _ in range(2):
+                x = torch.randn(batch, 16)
+                torch.testing.assert_close(fast(x), model(x))
+                assert keirin.wait(120)
+    told = fast.explain() if load else keirin.explain()
+    assert "ranges" in told and "max_shapes" not in told, told
+    assert load or answered() >= 19, told
+    if load:
+        assert len(fast.report()) < 8, told  # not each size by itself
+
+
+def test_numbers_of_a_module_are_numbers_where_sizes_are_symbols():
+    model = torch.nn.LayerNorm(8)
+    fast = torch.compile(model, backend="keirin", dynamic=True, options=NOW)
+    x = torch.randn(5, 8)
+    with torch.no_grad():
+        for eps in (1e-5, 0.5, 1e-5):
+            model.eps = eps
+            for _ in range(2):
+                torch.testing.assert_close(fast(x), torch.nn.functional.layer_norm(x, (8,), model.weight, model.bias, eps))
+    assert answered() > 0 and not reasons(), keirin.explain()
+
+
 def test_sizes_become_symbols_after_the_first(mlp):
     fast = compiled(mlp)
     with torch.no_grad():
@@ -620,10 +653,15 @@ def test_a_graph_that_is_dropped_gives_its_weights_back(mlp):
     assert model() is None and not graphs()
 
 
-def test_a_process_may_end_while_something_is_decided():
-    code = ("import torch, keirin\n"
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("end", ["", "del fast; torch._dynamo.reset(); gc.collect()"], ids=["with_it", "without_it"])
+def test_a_process_may_end_while_something_is_decided(dynamic, end):
+    code = ("import gc, time, torch, keirin\n"
             "model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).eval()\n"
-            "with torch.no_grad(): torch.compile(model, backend='keirin')(torch.randn(8, 64))\n")
+            f"fast = torch.compile(model, backend='keirin', dynamic={dynamic})\n"
+            "with torch.no_grad():\n"
+            "    fast(torch.randn(8, 64)), fast(torch.randn(8 if not " + str(dynamic) + " else 5, 64))\n"
+            "time.sleep(0.2)\n" + end)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
 
