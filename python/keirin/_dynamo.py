@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import operator
 import re
 import struct
 import threading
@@ -31,6 +32,7 @@ from keirin._library import device_word, native, words_of
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
 _graphs: "weakref.WeakSet[Graph | _training.Step | _training.SizedSteps | Declined]" = weakref.WeakSet()
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div)
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
 
 
@@ -38,12 +40,24 @@ def _bits_of(value: float) -> int:
     return struct.unpack("<q", struct.pack("<d", value))[0]
 
 
+def _value_of(bits: int) -> float:
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
+
+
 def _with_numbers(gm: torch.fx.GraphModule, examples: list[Any]) -> list[Any]:
-    """With dynamic=True Dynamo hands on numbers of the module, as a norm's eps, in tensors: here they are numbers."""
-    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
-    arguments = (node.meta.get("grapharg") for node in placeholders)
-    wrapped = [each is not None and each.pass_arg_as_tensor and not each.is_tensor for each in arguments]
-    return [each.item() if number and isinstance(each, torch.Tensor) else each for number, each in zip(wrapped, examples, strict=True)]
+    """Dynamo hands on numbers that may vary in tensors, with dynamic=True those of a module, as a norm's eps, too. What tensors are
+    calculated with may stay one; what an operator takes as a number is the program's."""
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    return [each.item() if isinstance(each, torch.Tensor) and _is_setting(node) else each
+            for node, each in zip(placeholders, examples, strict=True)]
+
+
+def _is_setting(node: torch.fx.Node) -> bool:
+    argument = node.meta.get("grapharg")
+    if argument is None or not argument.pass_arg_as_tensor or argument.is_tensor:
+        return False
+    numbers = [user for user in node.users if user.target == "item"]
+    return len(numbers) == len(node.users) and any(user.target not in _ARITHMETIC for number in numbers for user in number.users)
 
 
 class _Program:
@@ -93,9 +107,7 @@ class _Program:
                 if self.roles[-1][0] == "weight":
                     self.names.append(f"{_weight_name(node)}#{i}")
             elif isinstance(examples[i], float):
-                copies.update((user, examples[i]) for user in node.users)
-                if any(user.target != "item" for user in node.users):
-                    raise NotCaptured(f"the graph takes {node.target}, a number that is used as a tensor")
+                copies.update((user, examples[i]) for user in node.users)  # _is_setting: each is its item()
                 self.roles.append(("float", _bits_of(examples[i])))
             elif isinstance(examples[i], (int, torch.SymInt)) and not isinstance(examples[i], bool):
                 copies[node], role = self._size(graph, copies, node, tensors, examples[i])
@@ -181,7 +193,8 @@ class Graph:
     def __init__(self, gm: torch.fx.GraphModule, examples: list[Any], when: str, options: dict[str, Any],
                  unfrozen: _training.Unfrozen | None = None, is_update: bool = False):
         self._gm, self._when, self._options, self._unfrozen, self._is_update = gm, when, options, unfrozen, is_update
-        examples = _with_numbers(gm, examples)
+        if not is_update:  # whose rates and steps vary
+            examples = _with_numbers(gm, examples)
         self._tensors = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor))
         self._race: dict[str, Any] | None = None
         self.name = f"graph {next(_numbers)}"
@@ -295,7 +308,8 @@ class Graph:
     def _same_numbers(self, args: tuple[Any, ...]) -> bool:
         for i, (kind, number) in enumerate(self._program.roles):
             if (kind == "number" and args[i] != number) or (kind == "float" and _bits_of(args[i].item()) != number):
-                self._bindings[-1]._because(f"argument {i} is a number, and the program was made for {number}: eager answers other ones")
+                own = _value_of(number) if kind == "float" else number
+                self._bindings[-1]._because(f"argument {i} is a number, and the program was made for {own}: eager answers other ones")
                 return False
         return True
 

@@ -212,6 +212,17 @@ def test_numbers_of_a_module_are_numbers_where_sizes_are_symbols():
     assert answered() > 0 and not reasons(), keirin.explain()
 
 
+def test_a_number_that_tensors_are_calculated_with_may_vary():
+    def call(x, temperature):
+        return torch.softmax(x * temperature, -1) + temperature
+    fast = compiled(call)
+    with torch.no_grad():
+        for temperature in (0.5, 0.7, 0.9, 1.1, 0.5):
+            x = torch.randn(4, 64)
+            torch.testing.assert_close(fast(x, temperature), call(x, temperature))
+    assert len(graphs()) == 2 and answered() >= 3, keirin.explain()
+
+
 def test_sizes_become_symbols_after_the_first(mlp):
     fast = compiled(mlp)
     with torch.no_grad():
