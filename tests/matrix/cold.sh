@@ -7,13 +7,12 @@ part() { echo "alpha/small/f32/infer/cold-$1/default"; }
 stores=0
 # Starts are timed from outside, so the machine itself disturbs them: what it made invalid is compared again, later.
 exec 3>&1
-compare() {
+until_quiet() {
   local code pause
   for pause in 0 2 4 8 16 32; do
     sleep $pause
     code=0
-    "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@" \
-      > compared || code=$?
+    "$@" > compared || code=$?
     grep -q 'invalid; others had the processor' compared && continue
     cat compared
     return $code
@@ -23,6 +22,10 @@ compare() {
   echo "skipped: others had this machine's processors for a minute, which starts are not told apart beside" >&3
   exit 77
 }
+compare_anew() {
+  "$keirin" matrix compare --base ./one --set ./set --variants auto --gate 2 --cold --quiet --store store-$((++stores)) "$@"
+}
+compare() { until_quiet compare_anew "$@"; }
 
 # The cells of a set: three of a start for each case that is called alone, timed together, so in one shard.
 printf '%s\n' "$(case_of alpha)" 'beta/small/f32/infer/callers-2/default' 'mlp/small/f32/train/single/default' > mixed
@@ -80,7 +83,7 @@ for i in 1 2 3 4 5 6 7 8; do
 done
 "$keirin" matrix selfcheck --head ./one --set ./set --variants auto --quiet --once --store checked > out 2> err
 holds err 'nothing was measured'
-exits 4 "$keirin" matrix compare --base ./one --head ./same --set ./set --variants auto --quiet --cold --store checked
+exits 4 until_quiet "$keirin" matrix compare --base ./one --head ./same --set ./set --variants auto --quiet --cold --store checked
 holds out "^  = $(case_of alpha) "
 holds out "^  ? $(part compile) .* no gate: nothing is known of the noise here"
 exit $failed
