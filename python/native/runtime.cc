@@ -98,10 +98,12 @@ ModelReport Model::compile(const std::vector<at::Tensor>& inputs) {
 }
 
 Session::Effects Model::effects(const std::vector<at::Tensor>& inputs) { return take(session_->effects(refs_of(inputs))); }
+
 void Model::meet(const std::vector<at::Tensor>& inputs) {
   const at::AutoDispatchBelowADInplaceOrView below;  // what is copied of them
   session_->meet(refs_of(inputs));
 }
+
 bool Model::is_decided(const std::vector<at::Tensor>& inputs) { return session_->is_decided(refs_of(inputs)); }
 
 }  // namespace keirin::python

@@ -377,7 +377,7 @@ class Cache(torch.nn.Module):
         self.register_buffer("position", torch.tensor(position))
 
     def forward(self, x):
-        self.rows.index_copy_(1, self.position.view(1), self.project(x))
+        self.rows.index_copy_(1, self.position.long().view(1), self.project(x))
         self.position += 1
         seen = torch.arange(self.rows.shape[1]) < self.position
         return torch.nn.functional.scaled_dot_product_attention(x, self.rows, self.rows, attn_mask=seen[None, None])
@@ -401,15 +401,16 @@ def test_a_race_does_not_lead_a_position_out_of_its_cache(when):
 
 
 @pytest.mark.parametrize("when", ["now", "background"])
-def test_a_decision_that_eager_ends_leaves_no_mark(when):
-    """It makes two calls, and there is room for one."""
-    model = Cache(12, 11)
+@pytest.mark.parametrize("position", [11, 0.0], ids=["judged_twice", "raced"])
+def test_a_decision_that_eager_ends_leaves_no_mark(when, position):
+    """It makes two calls where there is room for one; and a race moves a position that is a float."""
+    model = Cache(12, position)
     eager = copy.deepcopy(model)
     fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1})
     x = torch.randn(2, 1, 8)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), eager(x))
-    assert keirin.wait(120) and model.position == 12
+    assert keirin.wait(120) and model.position == position + 1
     torch.testing.assert_close(model.rows, eager.rows)
 
 
@@ -531,7 +532,7 @@ def test_errors_are_eagers():
     lambda i, x: x[:1].expand(5)[i] + x,
 ], ids=["arange", "full", "rows_of_zeros", "gather", "index_copy", "one_hot", "cat", "expand"])
 def test_an_index_that_leads_nowhere_is_eagers_error(call):
-    """Of numbers that compiled code makes where it reads them, too: there is no memory at whose edge it would be seen."""
+    """Also where compiled code makes the numbers instead of loading them, so that no load checks the index."""
     fast = compiled(call)
     x = torch.randn(8)
     with torch.no_grad():
@@ -671,7 +672,7 @@ def test_a_process_may_end_while_something_is_decided(dynamic, end):
             "model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)]).eval()\n"
             f"fast = torch.compile(model, backend='keirin', dynamic={dynamic})\n"
             "with torch.no_grad():\n"
-            "    fast(torch.randn(8, 64)), fast(torch.randn(8 if not " + str(dynamic) + " else 5, 64))\n"
+            f"    fast(torch.randn(8, 64)), fast(torch.randn({5 if dynamic else 8}, 64))\n"
             "time.sleep(0.2)\n" + end)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -409,7 +409,7 @@ TEST(CpuRegions, AnIndexThatIsFoundTooLateIsNoInvalidInput) {
   EXPECT_EQ(check_both(g, o).code, KRN_STATUS_internal);
 }
 
-// Elsewhere the whole is made anew, and an index that is no row's is an error all the same: of a tensor in memory, and of one that is not.
+// A row put into a new tensor: all of that is written. An index out of range is an error, whether the source is in memory or computed.
 TEST(CpuRegions, RowOfACopyAndItsError) {
   for (const bool in_memory : {true, false}) {
     RegionBuilder g;
