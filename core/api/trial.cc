@@ -6,6 +6,7 @@
 
 #include "core/base/overlap.h"
 #include "core/eager/program/library_settings.h"
+#include "core/tune/elements.h"
 
 namespace keirin {
 namespace {
@@ -135,13 +136,13 @@ Status Trials::save(const Tensors& inputs) {
   TensorServices& services = s_.runtime.tensors();
   for (const size_t i : seen_.written_weights) {
     KRN_TRY_LET(TensorRef copy, services.clone(s_.weights[i].tensor));
-    if (may_be_position(*copy)) positions_.push_back(state_.size());
+    if (may_be_position(*copy)) positions_.push_back({state_.size(), copy, {}});
     state_.emplace_back(s_.weights[i].tensor, std::move(copy));
   }
   for (const size_t i : seen_.written_inputs)
     if (may_be_position(*inputs.at(i))) {
       KRN_TRY_LET(TensorRef copy, services.clone(inputs[i]));
-      input_positions_.emplace_back(i, std::move(copy));
+      input_positions_.push_back({i, std::move(copy), {}});
     }
   if (seen_.draws_random) {
     KRN_TRY_LET(generators_, random_state(s_.device));
@@ -156,19 +157,56 @@ Status Trials::restore() {
 
 Status Trials::put_back_positions(const Tensors& own) const {
   TensorServices& services = s_.runtime.tensors();
-  for (const size_t i : positions_) KRN_TRY(services.copy(state_[i].first, state_[i].second));
-  for (const auto& [input, content] : input_positions_) KRN_TRY(services.copy(own.at(input), content));
+  for (const Position& each : positions_) KRN_TRY(services.copy(state_[each.number].first, each.first));
+  for (const Position& each : input_positions_) KRN_TRY(services.copy(own.at(each.number), each.first));
   return {};
 }
 
-void Trials::leave_unread(const Graph& graph) {
+Status Trials::begin_second(const Tensors& own) const {
+  TensorServices& services = s_.runtime.tensors();
+  for (const Position& each : positions_)
+    if (each.second) KRN_TRY(services.copy(state_[each.number].first, each.second));
+  for (const Position& each : input_positions_)
+    if (each.second) KRN_TRY(services.copy(own.at(each.number), each.second));
+  return {};
+}
+
+namespace {
+
+// As far in front of `before` as `after` is behind it; `before` itself where that is no position.
+Result<TensorRef> step_in_front(const TensorRef& before, const TensorRef& after, TensorServices& services) {
+  KRN_TRY_LET(std::vector<double> values, read_values(before, services));
+  KRN_TRY_LET(const std::vector<double> behind, read_values(after, services));
+  for (size_t i = 0; i < values.size(); ++i) values[i] -= behind[i] - values[i];
+  if (std::any_of(values.begin(), values.end(), [](double value) { return value < 0; })) return before;
+  TensorSpec spec = spec_of(*before);
+  spec.device = {};
+  KRN_TRY_LET(const TensorRef out, services.allocate(spec));
+  each_element(*out, [&](int64_t i, void* at) { store_element(spec.dtype, at, values[static_cast<size_t>(i)]); });
+  return services.to_device(out, before->device());
+}
+
+}  // namespace
+
+Status Trials::look_at_positions(const Graph& graph, const Tensors& inputs) {
   const auto unread = [&](ValueKind kind, size_t index) {
     for (ValueId v = 0; v < graph.values.size(); ++v)
       if (graph.values[v].kind == kind && graph.values[v].index == index) return !has_readers(graph, v);
     return true;
   };
-  std::erase_if(positions_, [&](size_t i) { return unread(ValueKind::kState, seen_.written_weights[i]); });
-  std::erase_if(input_positions_, [&](const auto& each) { return unread(ValueKind::kInput, each.first); });
+  std::erase_if(positions_, [&](const Position& each) { return unread(ValueKind::kState, seen_.written_weights[each.number]); });
+  std::erase_if(input_positions_, [&](const Position& each) { return unread(ValueKind::kInput, each.number); });
+  if (positions_.empty() && input_positions_.empty()) return {};
+  TensorServices& services = s_.runtime.tensors();
+  KRN_TRY_LET(const Tensors own, own_copies(inputs));
+  KRN_TRY(s_.eager->run(own).status());
+  for (Position& each : positions_) {
+    KRN_TRY_LET(each.second, step_in_front(each.first, state_[each.number].first, services));
+  }
+  for (Position& each : input_positions_) {
+    KRN_TRY_LET(each.second, step_in_front(each.first, own[each.number], services));
+  }
+  return restore();
 }
 
 Result<Tensors> Trials::own_copies(const Tensors& inputs) {
@@ -191,6 +229,7 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs, Tensors* co
   bool held = false;  // an output is a view of an input
   const auto body = [&]() -> Status {
     for (int k = 0; k < num_calls(); ++k) {
+      if (k > 0) KRN_TRY(begin_second(own));
       KRN_TRY_LET(Tensors outputs, call(own));
       Sharing sharing = sharing_of(outputs, own, s_.weights);
       for (const auto& [output, other] : sharing) held |= other >= outputs.size() && other < outputs.size() + own.size();
@@ -236,7 +275,12 @@ Status Trials::attempt(const CallFn& call, const Tensors& own) {
 }
 
 Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& roundings) {
-  KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls(), roundings));
+  EagerProgram::Contents second;
+  for (const Position& each : positions_)
+    if (each.second) second.weights.emplace_back(seen_.written_weights[each.number], each.second);
+  for (const Position& each : input_positions_)
+    if (each.second) second.inputs.emplace_back(each.number, each.second);
+  KRN_TRY_LET(EagerProgram::RefereeRun run, s_.eager->referee(inputs, seen_.written_weights, num_calls(), roundings, second));
   KRN_TRY(restore());
   RefereeAnswer answer;
   Tensors& numbers = answer.numbers;
@@ -259,8 +303,12 @@ Result<std::vector<Movement>> Trials::movements(const Tensors& inputs, const Ten
 
 Tensors Trials::contents(const Tensors& inputs) const {
   Tensors out;
-  for (const size_t i : seen_.written_inputs) out.push_back(inputs[i]);
-  for (const auto& [tensor, before] : state_) out.push_back(before);
+  const auto before_last = [&](const std::vector<Position>& positions, size_t number, const TensorRef& before) {
+    const auto at = std::find_if(positions.begin(), positions.end(), [&](const Position& each) { return each.number == number; });
+    return num_calls() > 1 && at != positions.end() && at->second ? at->second : before;
+  };
+  for (const size_t i : seen_.written_inputs) out.push_back(before_last(input_positions_, i, inputs[i]));
+  for (size_t i = 0; i < state_.size(); ++i) out.push_back(before_last(positions_, i, state_[i].second));
   return out;
 }
 

@@ -73,10 +73,11 @@ class Trials {
   // Calls one after the other, as races make them, would lead a position in a cache out of it: where eager raises, and a GPU is lost. So
   // each begins at the position of the first: of what calls write, small integers that they read. `own`: its inputs, of own_copies.
   Status put_back_positions(const std::vector<TensorRef>& own) const;
-  // Without those that have no part in an answer: counts that are only counted on.
-  void leave_unread(const Graph& graph);
+  // Of these, without those that have no part in an answer (counts that are only counted on), one call of eager's shows the step, and
+  // the second of two calls begins a step in front of the first: behind it eager may raise. `inputs`: those of save().
+  Status look_at_positions(const Graph& graph, const std::vector<TensorRef>& inputs);
   bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
-  // One call, or two in a row where the first one leaves something to the second.
+  // One call, or two in a row where the first one leaves something to the second: all, but for positions.
   int num_calls() const { return !single_ && (writes() || seen_.draws_random) ? 2 : 1; }
   // While it lives, one call: of inputs on which the state is known to carry, because two were made on others. What a plan hands from
   // one call to the next does not depend on the values.
@@ -101,7 +102,7 @@ class Trials {
   // How far its numbers move where every operator rounds, no more than eager's do (movements_like).
   Result<std::vector<Movement>> movements(const std::vector<TensorRef>& inputs, const std::vector<TensorRef>& referee,
                                           const std::vector<TensorRef>& eager, double sums = 1);
-  // What the inputs and weights at the end of the list held before the calls.
+  // What the inputs and weights at the end of the list held before the calls, and positions before the last of them.
   std::vector<TensorRef> contents(const std::vector<TensorRef>& inputs) const;
   // What each number is called, for a model of so many outputs.
   std::vector<std::string> names(size_t num_outputs) const;
@@ -112,9 +113,14 @@ class Trials {
  private:
   Session::Impl& s_;
   const ObservedRun& seen_;
+  struct Position {
+    size_t number = 0;        // in state_, or among the inputs
+    TensorRef first, second;  // what it holds before the first call, and before the second; null: what the first left
+  };
+  Status begin_second(const std::vector<TensorRef>& own) const;
+
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
-  std::vector<size_t> positions_;                       // in state_
-  std::vector<std::pair<size_t, TensorRef>> input_positions_;  // a flat position of an input that is written, its content before
+  std::vector<Position> positions_, input_positions_;   // of state_, and of the inputs that are written
   std::optional<RandomState> generators_;
   bool single_ = false;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A group of threads takes one bag of one table: 16 bytes of a row each, four rows under way. Rows are added in the order of the
-// bag, so that equal runs give equal sums. An index outside the table is clamped into it.
+// bag, so that equal runs give equal sums. An index outside the table is refused.
 #include "plugins/gpu/bags.h"
 
 #include <bit>

@@ -3,7 +3,7 @@
 // Rows of a scatter on the device: a counting sort of the edges by destination, kept by content, because the same pointer may
 // hold new indices. One cooperative launch compares the index with a kept copy and sorts again only if it differs; nothing
 // waits. Edges of a row end up in ascending order whatever order the threads took, so that two runs add in the same order. An
-// index outside [0, rows) is left out: memory-safe, and no row reads it.
+// index outside [0, rows) is refused (krn_refuse).
 //
 // The invariant: arrays belong to one stream, or to one recorded launch, so that whoever reads them is ordered with whoever sorts.
 #include <algorithm>

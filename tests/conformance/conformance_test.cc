@@ -48,7 +48,7 @@ struct Options {
   std::string beside, seconds = "240";
   std::vector<std::string> others;    // all that `beside` was
   std::string log, after;
-  std::string bad_index = "refused";  // "answered": by kernels of a GPU, which can say nothing (emulated ones; on a GPU none is tried)
+  std::string bad_index = "refused";  // "answered": ended by a GPU's kernel, as any error (emulated ones; on a GPU none is tried)
 };
 
 // A line: plugin or *, pattern of case names with the set of values, dtype or *, reason.

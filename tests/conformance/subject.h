@@ -39,7 +39,7 @@ class Subject {
   };
   PluginDevice& device() { return *device_; }
   bool on_gpu() const { return device_->torch_device().kind != Device::kCpu; }
-  // The plugin's kernels are a GPU's, though its memory is the host's: an index out of range may have an answer.
+  // The plugin's kernels are a GPU's, though its memory is the host's: an index out of range may end as any error.
   void let_answer_bad_index() { may_answer_bad_index_ = true; }
   bool may_answer_bad_index() const { return may_answer_bad_index_; }
   Result<Lent> lend(const GuardedTensor& tensor) { return tensor.lend(services_, device_->torch_device()); }

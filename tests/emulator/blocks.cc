@@ -42,9 +42,10 @@ class Emulator {
     host.sync = [] { get().leave(State::kAtBarrier); };
     host.wait = [] { get().leave(State::kWaiting); };
     host.meet = [](const void* value, int bytes) { return get().meet(value, bytes); };
+    host.refused = 0;
     for (first_ = 0; first_ < grid.blocks; first_ += grid.together)
       if (std::string wrong = run_together(); !wrong.empty()) return wrong;
-    return "";
+    return host.refused ? std::string(kOutOfBounds) : "";
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace keirin::test {
 
@@ -21,6 +22,7 @@ struct KrnHost {
   void (*wait)();  // lets the others run until one of them has done what is awaited
   // What each lane of the wave gives, of at most 16 bytes, 16 bytes apart; valid until the lane meets again. What no lane gave is 0xa5.
   const char* (*meet)(const void* value, int bytes);
+  int refused;  // an index of rows that are not there: a GPU ends the grid, here it goes on with row 0
 };
 
 struct Grid {
@@ -31,6 +33,7 @@ struct Grid {
   std::span<char> shared;  // a block's own, overwritten before it begins; of blocks side by side each has its own unless they are a cluster
 };
 
+inline constexpr std::string_view kOutOfBounds = "an index out of bounds";
 // One grid at a time; further threads wait. Returns what went wrong, or nothing.
 std::string run_grid(const Grid& grid, KrnHost& host, const std::function<void()>& kernel);
 

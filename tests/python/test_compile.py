@@ -401,9 +401,26 @@ def test_a_race_does_not_lead_a_position_out_of_its_cache(when):
 
 
 @pytest.mark.parametrize("when", ["now", "background"])
-@pytest.mark.parametrize("position", [11, 0.0], ids=["judged_twice", "raced"])
-def test_a_decision_that_eager_ends_leaves_no_mark(when, position):
-    """It makes two calls where there is room for one; and a race moves a position that is a float."""
+def test_what_fills_a_cache_is_decided_about(when):
+    """Two calls in a row judge what keeps state, and there is room for one."""
+    model = Cache(12, 11)
+    eager = copy.deepcopy(model)
+    fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1, "force": "compiled"})
+    x = torch.randn(2, 1, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), eager(x))
+        assert keirin.wait(120) and model.position == 12
+        for each in (model, eager):
+            each.position -= 5
+        torch.testing.assert_close(fast(x), eager(x))
+        assert answered() == 1 and model.position == 8, keirin.explain()
+        torch.testing.assert_close(model.rows, eager.rows)
+
+
+@pytest.mark.parametrize("when", ["now", "background"])
+def test_a_decision_that_eager_ends_leaves_no_mark(when):
+    """A race moves a position that is a float, out of its cache."""
+    position = 0.0
     model = Cache(12, position)
     eager = copy.deepcopy(model)
     fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1})

@@ -324,7 +324,7 @@ Result<std::map<std::string, uint64_t>> EagerProgram::count_nodes(const std::vec
 
 Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorRef>& flat_inputs,
                                                        const std::vector<size_t>& written_weights, int num_calls,
-                                                       const Roundings& roundings) const {
+                                                       const Roundings& roundings, const Contents& second) const {
   KRN_TRY(impl_->check(flat_inputs));
   RefereeRun run;
   std::string at;
@@ -342,7 +342,18 @@ Result<EagerProgram::RefereeRun> EagerProgram::referee(const std::vector<TensorR
     for (size_t i = 0; i < sources.size(); ++i)
       if (is_copied(impl_->inputs[i])) sources[i] = copies.of(sources[i].toTensor());
     RefereeRunner runner(impl_->device, roundings);
+    const auto begin_second = [&](Impl::Source source, size_t number, const TensorRef& content) {
+      for (size_t i = 0; i < sources.size(); ++i) {
+        const Impl::Input& input = impl_->inputs[i];
+        if (input.source == source && (source == Impl::Source::kWeight ? size_t{input.weight} : size_t{input.user}) == number)
+          sources[i].toTensor().copy_(to_at(content));
+      }
+    };
     for (int call = 0; call < num_calls; ++call) {
+      if (call == 1) {
+        for (const auto& [input, content] : second.inputs) begin_second(Impl::Source::kTensor, input, content);
+        for (const auto& [weight, content] : second.weights) begin_second(Impl::Source::kWeight, weight, content);
+      }
       std::vector<at::Tensor> outputs = impl_->call(sources, {&at, &runner, nullptr});
       for (at::Tensor& output : outputs)
         if (output.defined()) output = wide(output).clone();  // the next call may write it

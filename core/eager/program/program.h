@@ -56,7 +56,7 @@ class EagerProgram {
 
   // What the file's own operators answer in fp64: the referee of everything compiled. It shares no step of capture with what it
   // judges. `num_calls` calls in a row on copies of the inputs and of `written_weights` (all that a run writes), so that state carries
-  // from one to the next and nothing of the caller's is changed. Memory is shared between the copies as between the originals, and
+  // from one to the next and nothing of the caller's is changed, but for `second`: what these hold before the second call. Memory is shared between the copies as between the originals, and
   // strides are theirs. What knows no fp64 runs in the file's dtype and is named in `own_dtype`; so does what draws random numbers,
   // which then draws what eager would.
   struct RefereeRun {
@@ -64,8 +64,11 @@ class EagerProgram {
     std::vector<std::vector<TensorRef>> outputs, inputs, weights;
     std::vector<std::string> own_dtype;
   };
+  struct Contents {
+    std::vector<std::pair<size_t, TensorRef>> inputs, weights;  // which of the inputs, which of the weights
+  };
   Result<RefereeRun> referee(const std::vector<TensorRef>& flat_inputs, const std::vector<size_t>& written_weights, int num_calls,
-                             const Roundings& roundings = {}) const;
+                             const Roundings& roundings = {}, const Contents& second = {}) const;
 
   const InputRules& rules() const;
   size_t num_outputs() const;

@@ -257,7 +257,8 @@ void Printer::print_node(int32_t id) {
     }
     const std::string get = storage_name(acc.dtype) + "::get(" + q + "[" + index + "])";
     const std::string type = kind_name(n.kind);
-    const std::string cast = n.kind == storage_kind(acc.dtype) ? get : "(" + type + ")" + get;
+    const std::string rows = rows_inside(access, level_[id] == kElementLevel), check = rows.empty() ? "" : "krn_in_rows(" + rows + "), ";
+    const std::string cast = "(" + check + (n.kind == storage_kind(acc.dtype) ? get : "(" + type + ")" + get) + ")";
     line("const " + type + " " + name + " = " + (guard.empty() ? cast : guard + " ? " + cast + " : " + fill(acc, n.kind)) + ";");
     names_[id] = name;
     return;
@@ -364,10 +365,23 @@ std::string Printer::linear(const Linear& form, int first, bool with_inner) cons
   return sum;
 }
 
-std::string Printer::clamped(const Access::Indirect& indirect, int stride) {
-  const std::string index = value_as(indirect.node, "i64");
+std::string Printer::inside(const Access::Indirect& indirect, int stride) {
   // A negative index is a huge one.
-  return "((unsigned long long)" + index + " < (unsigned long long)" + a(stride + 1) + " ? (idx)" + index + " : (idx)0) * " + a(stride);
+  return "(unsigned long long)" + value_as(indirect.node, "i64") + " < (unsigned long long)" + a(stride + 1);
+}
+
+std::string Printer::rows_inside(uint32_t number_, bool of_elements) {
+  const Access& access = k_.accesses[number_];
+  std::string all;
+  for (size_t i = 0; i < access.indirects.size(); ++i)
+    if ((level_[access.indirects[i].node] == kElementLevel) == of_elements)
+      all += (all.empty() ? "" : " && ") + inside(access.indirects[i], arguments_[number_].indirects[i]);
+  return all;
+}
+
+// What is not refused is clamped all the same: an address may be made of the index of an element that is not there.
+std::string Printer::clamped(const Access::Indirect& indirect, int stride) {
+  return "(" + inside(indirect, stride) + " ? (idx)" + value_as(indirect.node, "i64") + " : (idx)0) * " + a(stride);
 }
 
 std::string Printer::access_base(uint32_t number_) {
@@ -442,6 +456,7 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     if (!contiguous || fetch != Fetch::kDone) line("const idx o" + q + " = " + access_base(access) + ";");
     const std::string guard = access_guard(access, false);
     if (!acc.guards.empty()) line("const bool g" + q + " = " + (guard.empty() ? "true" : guard) + ";");
+    if (!contiguous || fetch != Fetch::kDone) check_rows(access);
     if (!contiguous) continue;
     if (fetch == Fetch::kAhead && ahead_[access] >= 0)
       line(x + " = krn_brought<" + storage + ", " + v + ", " + number(s_.threads) + ">(" + place_ahead(access) + ");");
@@ -460,12 +475,18 @@ std::string Printer::place_ahead(uint32_t access) const {
          " + KRN_THREAD";
 }
 
+// Of a piece, behind its guard.
+void Printer::check_rows(uint32_t access) {
+  const std::string rows = rows_inside(access, false), guarded = k_.accesses[access].guards.empty() ? "" : " && g" + number(access);
+  if (!rows.empty()) line("if (m > 0" + guarded + ") krn_in_rows(" + rows + ");");
+}
+
 void Printer::prepare_store(uint32_t access) {
   const Access& acc = k_.accesses[access];
-  const std::string n = number(access);
+  const std::string n = number(access), guard = access_guard(access, false);
   line("const idx o" + n + " = " + access_base(access) + ";");
-  const std::string guard = access_guard(access, false);
   if (!acc.guards.empty()) line("const bool g" + n + " = " + (guard.empty() ? "true" : guard) + ";");
+  check_rows(access);
   if (vector_access(acc)) line(kind_name(storage_kind(acc.dtype)) + " y" + n + "[" + number(s_.vec) + "];");
 }
 
@@ -485,7 +506,9 @@ void Printer::print_stage_stores(const Stage& stage) {
     else if (acc.index.coeff.back() != 0) index += " + ij * " + a(arguments_[st.access].coeff + static_cast<int>(k_.axes.size()) - 1);
     if (!acc.guards.empty()) guard += std::string(guard.empty() ? "" : " && ") + "g" + n;
     if (std::string inner = access_guard(st.access, true); !inner.empty()) guard += std::string(guard.empty() ? "" : " && ") + inner;
-    line((guard.empty() ? "" : "if (" + guard + ") ") + "q" + n + "[" + index + "] = " + storage_name(acc.dtype) + "::put(" + value + ");");
+    const std::string rows = rows_inside(st.access, true), check = rows.empty() ? "" : "krn_in_rows(" + rows + "), ";
+    line((guard.empty() ? "" : "if (" + guard + ") ") + check + "q" + n + "[" + index + "] = " + storage_name(acc.dtype) + "::put(" + value +
+         ");");
   }
 }
 

@@ -3,8 +3,8 @@
 // Loop kernels as text of the C family: one printer, a dialect is a row of data. The text includes no header. Sizes, strides and
 // pointers are arguments, so that one text serves all kernels of equal structure and schedule.
 //
-// A kernel takes KrnSizes (size_arguments in order, then the number of splits and the length of one) and KrnPointers (one per
-// buffer, row_ptr and perm if has_csr, the workspace if split). Element indices from gathers are clamped into [0, limit). With room for
+// A kernel takes KrnSizes (size_arguments in order, then the number of splits and the length of one) and KrnPointers (one per buffer,
+// row_ptr and perm if has_csr, the workspace if split). An index of rows outside [0, limit) ends in krn_refuse(). With room for
 // `many`, its KrnSizes are many + 1 first blocks of kernels, ascending, behind the last one's the grid's end and then numbers that no block
 // has, and the sizes of each; its KrnPointers are each one's in turn.
 #pragma once

@@ -424,8 +424,9 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
     for (const auto& st : stage.stores) {
       const Access& acc = k_.accesses[st.access];
       const std::string guard = access_guard(st.access, false), type = kind_name(storage_kind(acc.dtype));
-      line("if (t == 0 && active" + (guard.empty() ? "" : " && " + guard) + ") q" + number(st.access) + "[" + access_base(st.access) +
-           "] = " + storage_name(acc.dtype) + "::put(" + value_as(st.node, type) + ");");
+      const std::string rows = rows_inside(st.access, false), check = rows.empty() ? "" : "krn_in_rows(" + rows + "), ";
+      line("if (t == 0 && active" + (guard.empty() ? "" : " && " + guard) + ") " + check + "q" + number(st.access) + "[" +
+           access_base(st.access) + "] = " + storage_name(acc.dtype) + "::put(" + value_as(st.node, type) + ");");
     }
     return;
   }

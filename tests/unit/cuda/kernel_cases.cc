@@ -270,7 +270,6 @@ class Cases {
       rows.k.accesses[table].indirects.push_back({index, n_, 11});
       rows.store(rows.load_access(table), dtype, {n_, 1});
       add("embedding" + std::to_string(dtype), rows).index_below = 11;
-      add("embedding_outside" + std::to_string(dtype), rows).index_below = 14;
       KernelMaker elements;
       elements.outer(4).inner(n_);
       const int32_t where = elements.load(kI32, {n_, 1});
@@ -286,6 +285,24 @@ class Cases {
     const uint32_t to = scatter.store(value, kF32, {0, 1});
     scatter.k.accesses[to].indirects.push_back({place, n_, 6});
     add("scatter_rows", scatter);
+    // An index that leads nowhere, where a guard says that nothing is read or written.
+    for (const bool along : {false, true}) {
+      KernelMaker m;
+      m.outer(6).inner(n_);
+      const int64_t limit = along ? n_ - 3 : 4, stride = along ? 1 : n_;
+      const std::vector<int64_t> rest = along ? std::vector<int64_t>{n_, 0} : std::vector<int64_t>{0, 1};
+      const std::vector<int64_t> axis = along ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{1, 0};
+      const int32_t index = m.coord(along ? 1 : 0);
+      const uint32_t from = m.access(m.buffer(kF32), rest);
+      m.k.accesses[from].indirects.push_back({index, stride, limit});
+      m.k.accesses[from].guards.push_back({{0, axis}, limit});
+      m.k.accesses[from].fill = 3;
+      const uint32_t to = m.store(m.load_access(from), kF32, rest);
+      m.k.accesses[to].indirects.push_back({index, stride, limit});
+      m.k.accesses[to].guards.push_back({{0, axis}, limit});
+      m.store(m.load_access(from), kF32, {n_, 1});
+      add(along ? "guarded_gather" : "guarded_embedding", m);
+    }
   }
 
   void segments() {

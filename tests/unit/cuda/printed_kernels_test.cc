@@ -66,6 +66,38 @@ INSTANTIATE_TEST_SUITE_P(Lengths, PrintedKernels, testing::Combine(testing::Valu
                            return std::to_string(std::get<0>(info.param)) + "_wave" + std::to_string(std::get<1>(info.param));
                          });
 
+// Rows that are not there, named by an index of whole rows or by one of elements, read or written.
+TEST(PrintedKernels, AnIndexOutsideIsRefused) {
+  for (const int64_t n : {5, 515})
+    for (const bool along : {false, true})
+      for (const bool written : {false, true}) {
+        KernelMaker m;
+        m.outer(6).inner(n);
+        const int64_t rows = along ? n : 6, stride = along ? 1 : n;
+        const int32_t index = m.op(Prim::kAdd, m.coord(along ? 1 : 0), m.load(kI64, {0, 0}));
+        const std::vector<int64_t> rest = along ? std::vector<int64_t>{n, 0} : std::vector<int64_t>{0, 1}, all = {n, 1};
+        const uint32_t from = m.access(m.buffer(kF32), written ? all : rest);
+        const uint32_t to = m.store(m.load_access(from), kF32, written ? rest : all);
+        m.k.accesses[written ? to : from].indirects.push_back({index, stride, rows});
+        for (const Schedule& s : schedules_for(m.k)) {
+          std::string error;
+          HostModule module(print_prelude(kHostDialect) + print_kernel(m.k, s, kHostDialect, "k"), error);
+          ASSERT_TRUE(error.empty()) << error;
+          for (const auto& [first, wrong] : {std::pair{0, std::string_view()}, {1, kOutOfBounds}, {-1, kOutOfBounds}}) {
+            KernelCase c{"", m.k, 0, {}, {}, 1, false};
+            CaseBuffers buffers(c);
+            for (size_t b = 0; b < buffers.got.size(); ++b)
+              if (buffers.got[b].dtype() == kI64) write_element(buffers.got[b].data(), 0, kI64, 0, first);
+            std::vector<void*> pointers;
+            for (Storage& b : buffers.got) pointers.push_back(b.data());
+            const std::vector<char> sizes = pack_sizes(m.k, s);
+            EXPECT_EQ(module.launch("k", s.blocks, s.threads, sizes.data(), pointers.data(), s.cluster), wrong)
+                << (along ? "along" : "rows") << (written ? " written " : " read ") << first << " " << describe_schedule(m.k, s);
+          }
+        }
+      }
+}
+
 TEST(PrintedKernels, NanWinsMaximumAndFirstNanWinsArgmax) {
   KernelMaker m;
   m.outer(1).inner(45);
