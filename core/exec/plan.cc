@@ -420,6 +420,21 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     });
   };
   std::vector<TensorRef> contents;
+  // Where what is looked through for each output lies, asked once: of a training step there are hundreds on either side.
+  using Bytes = std::pair<uintptr_t, uintptr_t>;
+  std::vector<Bytes> before, given;
+  const auto meets = [](const Bytes& at, const std::vector<Bytes>& others) {
+    return at.first != at.second && std::any_of(others.begin(), others.end(), [&](const Bytes& other) {
+             return at.first < other.second && other.first < at.second && other.first != other.second;
+           });
+  };
+  const auto callers = [&](const std::vector<TensorRef>& inputs) -> const std::vector<Bytes>& {
+    if (given.empty())
+      for (const std::vector<TensorRef>* list : {&inputs, &std::as_const(fixed_)})
+        for (const TensorRef& tensor : *list)
+          if (tensor) given.push_back(byte_range(*tensor));
+    return given;
+  };
   for (const Output& output : outputs_) {
     if (output.updates != kNone) {
       // Written in place already, unless the region was given a copy of an input with other strides.
@@ -435,16 +450,16 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
     // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
     const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
-    const auto meets = [&](const TensorRef& other) { return other && ranges_meet(*other, *tensor); };
-    const auto meets_any = [&](const std::vector<TensorRef>& others) { return std::any_of(others.begin(), others.end(), meets); };
+    const Bytes at = tensor ? byte_range(*tensor) : Bytes();
     // An eager step may have made a view of an input or a weight; what an output before this one is may be asked for twice.
     const bool lent = slot.kind == Slot::kEager && output.alias_of == kNone && tensor && !KRN_PLANTED(state_view_kept) &&
-                      (meets_any(inputs) || meets_any(fixed_));
+                      meets(at, callers(inputs));
     const bool shared = tensor && ((slot.kind != Slot::kFresh && (borrowed || in_arena(tensor))) || lent ||
-                                   (output.alias_of == kNone && meets_any(outputs)));
+                                   (output.alias_of == kNone && meets(at, before)));
     if (shared) {
       KRN_TRY_LET(tensor, services_.clone(tensor));
     }
+    if (outputs_.size() > 1 && tensor) before.push_back(shared ? byte_range(*tensor) : at);
     outputs.push_back(std::move(tensor));
   }
   // State last: until here a failure has changed nothing.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import io
 import operator
+import threading
+import unittest.mock
 from typing import Any
 
 import torch
 import torch.fx
 import torch.utils._pytree as pytree
-from torch._export.verifier import Verifier
+from torch._export.serde import serialize
+from torch._export.verifier import TrainingIRVerifier, Verifier
 from torch.export.exported_program import ExportedProgram, ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (ConstantArgument, ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec,
                                           SymIntArgument, TensorArgument)
@@ -114,28 +117,48 @@ class AtenProgram:
         return returned
 
     def _save(self, gm: torch.fx.GraphModule, returned: list[torch.fx.Node]) -> bytes:
-        def argument(node: torch.fx.Node) -> Any:
-            return (TensorArgument if isinstance(node.meta["val"], torch.Tensor) else SymIntArgument)(name=node.name)
-        names = [node.name for node in self._graph.nodes if node.op == "placeholder" and node.name not in self._constants]
-        lifted = [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=name), target) for name, (target, _) in self._constants.items()]
-        signature = ExportGraphSignature(lifted + [InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None) for name in names],
-                                         [OutputSpec(OutputKind.USER_OUTPUT, argument(node), None) for node in returned])
-        takes, gives = pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned))
-        call = ModuleCallSignature([], [], takes, gives, names)
-        program = ExportedProgram(root=torch.fx.GraphModule(gm, self._graph), graph=self._graph, graph_signature=signature, state_dict={},
-                                  range_constraints=self._ranges(), module_call_graph=[ModuleCallEntry("", call)],
-                                  constants=dict(self._constants.values()), verifiers=[Verifier])
-        program._guards_code = []  # Dynamo's, which it looks at itself
-        file = io.BytesIO()
-        torch.export.save(program, file)
-        return file.getvalue()
+        return bytes_of(gm, self._graph, returned, self._constants)
 
-    def _ranges(self) -> dict[Any, Any]:
-        ranges: dict[Any, Any] = {}
-        for node in self._graph.nodes:
-            value = node.meta.get("val")
-            for size in value.shape if isinstance(value, torch.Tensor) else (value,):
-                if isinstance(size, torch.SymInt):
-                    known = size.node.shape_env.var_to_range
-                    ranges.update({symbol: known[symbol] for symbol in size.node.expr.free_symbols if symbol in known})
-        return ranges
+
+def bytes_of(root: torch.nn.Module, graph: torch.fx.Graph, returned: list[torch.fx.Node],
+             constants: dict[str, tuple[str, torch.Tensor]] | None = None, writes: bool = False) -> bytes:
+    """Of a graph of ATen operators, whose nodes know what they answer: the file. `constants`: as AtenProgram has them. `writes`: some write
+    their operands."""
+    constants = constants or {}
+
+    def argument(node: torch.fx.Node) -> Any:
+        return (TensorArgument if isinstance(node.meta["val"], torch.Tensor) else SymIntArgument)(name=node.name)
+    names = [node.name for node in graph.nodes if node.op == "placeholder" and node.name not in constants]
+    lifted = [InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=name), target) for name, (target, _) in constants.items()]
+    signature = ExportGraphSignature(lifted + [InputSpec(InputKind.USER_INPUT, TensorArgument(name=name), None) for name in names],
+                                     [OutputSpec(OutputKind.USER_OUTPUT, argument(node), None) for node in returned])
+    takes, gives = pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * len(returned))
+    call = ModuleCallSignature([], [], takes, gives, names)
+    program = ExportedProgram(root=torch.fx.GraphModule(root, graph), graph=graph, graph_signature=signature, state_dict={},
+                              range_constraints=_ranges(graph), module_call_graph=[ModuleCallEntry("", call)],
+                              constants=dict(constants.values()), verifiers=[TrainingIRVerifier if writes else Verifier])
+    program._guards_code = []  # Dynamo's, which it looks at itself
+    return saved(program)
+
+
+_saving = threading.Lock()
+
+
+def saved(program: ExportedProgram) -> bytes:
+    """As torch.export.save has it, without a test on the way: that what it made can be sorted, for which it makes a deep copy that nobody
+    gets. That took most of its time."""
+    file = io.BytesIO()
+    with _saving, unittest.mock.patch.object(serialize, "canonicalize", lambda *args, **kwargs: None, create=True):
+        torch.export.save(program, file)
+    return file.getvalue()
+
+
+def _ranges(graph: torch.fx.Graph) -> dict[Any, Any]:
+    ranges: dict[Any, Any] = {}
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                known = size.node.shape_env.var_to_range
+                ranges.update({symbol: known[symbol] for symbol in size.node.expr.free_symbols if symbol in known})
+    return ranges

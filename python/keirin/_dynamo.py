@@ -7,7 +7,6 @@ with the reason in keirin.explain(). Graphs that record gradients are _training.
 """
 from __future__ import annotations
 
-import io
 import itertools
 import logging
 import operator
@@ -25,9 +24,11 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from keirin import _deciding, _training, _updates
+from keirin._aten import bytes_of, saved
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
+from keirin._lowered import lowered
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
@@ -166,11 +167,14 @@ class _Program:
         shapes = tuple(each or None for each in self.dynamic) if any(self.dynamic) else None
         # Not inside of Dynamo's own tracing: the export has fake tensors and symbols of its own.
         with torch._guards.tracing(None), torch.inference_mode(False), torch.no_grad():
+            if self._is_update and not shapes:
+                try:
+                    return bytes_of(gm, *lowered(gm, list(inputs)), writes=True)
+                except Exception as reason:  # NotLowered, or what a call does not do without values
+                    log.debug("an update is exported as a whole: %s", reason)
             program = torch.export.export(gm, inputs, dynamic_shapes=shapes, strict=False)
             program._example_inputs = None  # they would be written too, the weights among them
-            file = io.BytesIO()
-            torch.export.save(program, file)
-        return file.getvalue()
+            return saved(program)
 
 
 def _weight_name(node: torch.fx.Node) -> str:

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointPolicy
 
 from keirin._draws import draws_numbers, dropped_by
 
@@ -105,6 +106,17 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     other = torch.fx.GraphModule(gm, graph)
     other.meta = dict(gm.meta)
     return other
+
+
+def keep_casts(joint: torch.fx.GraphModule) -> None:
+    """A weight in the narrow dtype that products take is kept for the backward, as autocast keeps it. By itself the min-cut has some made
+    again, because the weight is there anyway: a third of the casts of BERT's step on a GPU."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten._to_copy.default):
+        source = node.args[0]
+        if source.op != "placeholder" or source.name.startswith("tangents"):
+            continue
+        if source.meta["val"].is_floating_point() and node.meta["val"].element_size() < source.meta["val"].element_size():
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _devices(node: torch.fx.Node) -> set[torch.device]:

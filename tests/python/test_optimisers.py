@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import keirin
 from conftest import NOW, answered, graphs, reasons
 from keirin import _training
+from keirin._lowered import lowered
 
 OPTIMISERS = {
     "sgd": lambda p, **more: torch.optim.SGD(p, **{"lr": 0.05, **more}),
@@ -66,6 +67,34 @@ def test_twenty_steps_are_eagers(name, foreach):
     assert answered() >= 17 and not reasons(), keirin.explain()
     assert "opaque" not in keirin.explain()
     same(mine, trained(lambda optimiser: optimiser.step, make))
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_capture_does_not_trace_each_parameter(name, monkeypatch):
+    """Dynamo waits for it, and torch.export traces each of thousands of calls."""
+    def refused(*args, **kwargs):
+        raise AssertionError("an update was exported as a whole")
+    monkeypatch.setattr(torch.export, "export", refused)
+    kept = trained(compiled, OPTIMISERS[name], steps=4)
+    assert kept and answered() >= 2 and not reasons(), keirin.explain()
+
+
+def test_calls_of_one_kind_are_written_down():
+    def update(counts, x, y):
+        seen = [counts.add(1), counts.add(1.0), counts.add(True), x.mul(x), x.mul(y), y.mul(y)]
+        part = x.view(-1)
+        part.mul_(2)
+        x.add_(y)
+        y.sub_(x).neg_()
+        return [*seen, part.add(1), x.add(1), y.add(1)]
+    inputs = [torch.arange(3), torch.randn(2, 3), torch.randn(2, 3)]
+    graph, returned = lowered(torch.fx.symbolic_trace(update), inputs)
+    both = [[each.clone() for each in inputs] for _ in range(2)]
+    answers = torch.fx.GraphModule(nn.Module(), graph)(*both[0]), update(*both[1])
+    for found, wanted in zip([*answers[0], *both[0]], [*answers[1], *both[1]], strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert [node.meta["val"].dtype for node in returned] == [each.dtype for each in answers[1]]
+    assert {str(node.target) for node in graph.nodes if node.op == "call_function"} >= {"aten.mul_.Tensor", "aten.sub_.Tensor"}
 
 
 @pytest.mark.parametrize("name", ["sgd, nesterov", "adam", "adamw"])

@@ -56,9 +56,9 @@ class EagerProgram {
 
   // What the file's own operators answer in fp64: the referee of everything compiled. It shares no step of capture with what it
   // judges. `num_calls` calls in a row on copies of the inputs and of `written_weights` (all that a run writes), so that state carries
-  // from one to the next and nothing of the caller's is changed, but for `second`: what these hold before the second call. Memory is shared between the copies as between the originals, and
-  // strides are theirs. What knows no fp64 runs in the file's dtype and is named in `own_dtype`; so does what draws random numbers,
-  // which then draws what eager would.
+  // from one to the next and nothing of the caller's is changed; what is in `second` holds that before the second call. Memory is shared
+  // between the copies as between the originals, and strides are theirs. What knows no fp64 runs in the file's dtype and is named in
+  // `own_dtype`; so does what draws random numbers, which then draws what eager would.
   struct RefereeRun {
     // By call, each as it was when the call returned; weights parallel to `written_weights`.
     std::vector<std::vector<TensorRef>> outputs, inputs, weights;

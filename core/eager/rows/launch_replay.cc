@@ -216,15 +216,17 @@ Status LaunchReplay::bring(Border& border, const TensorRef& from, std::vector<Te
   return {};
 }
 
-// Before a replay too: the tensor that its copy, or the recording itself, will fill. Null where the output is copied afterwards.
+// What the recording itself filled, for the caller.
+Result<TensorRef> LaunchReplay::hand_out(Border& border) {
+  const auto held = std::make_shared<TensorRef>(border.own);  // the memory outlives the recording where somebody has it
+  border.held = held;
+  return services_.wrap(border.spec, border.own->data(), held);
+}
+
+// Before a replay too: the tensor that its copy will fill. Null where there is none.
 Result<TensorRef> LaunchReplay::take(Border& border) {
   std::string ignored;
-  if (border.in_place) {
-    const auto held = std::make_shared<TensorRef>(border.own);  // the memory outlives the recording where somebody has it
-    border.held = held;
-    return services_.wrap(border.spec, border.own->data(), held);
-  }
-  if (border.copy < 0) return TensorRef();
+  if (border.in_place || border.copy < 0) return TensorRef();
   KRN_TRY_LET(TensorRef fresh, services_.allocate(border.spec));
   if (fresh->data() == border.outside) return fresh;
   if (cuda_graph_library(ignored)->redirect(recording_, border.copy, fresh->data(), border.own->data()) != 0)
@@ -250,9 +252,10 @@ Result<std::vector<TensorRef>> LaunchReplay::run(const std::vector<TensorRef>& i
     }
   }
   if (api->replay(recording_) != 0) return Status(Code::k_internal, std::string("replay failed: ") + api->error());
+  // Behind it, while the device works: a forward hands out hundreds.
   for (size_t i = 0; i < outputs_.size(); ++i)
     if (outputs_[i].own && !outputs[i]) {
-      KRN_TRY_LET(outputs[i], services_.clone(outputs_[i].own));
+      KRN_TRY_LET(outputs[i], outputs_[i].in_place ? hand_out(outputs_[i]) : services_.clone(outputs_[i].own));
     }
   for (const size_t i : written_inputs_) KRN_TRY(services_.copy(inputs[i], inputs_[i].own));
   return outputs;

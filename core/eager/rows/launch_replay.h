@@ -82,6 +82,7 @@ class LaunchReplay : public RecordedCall {
   Border border_of(const TensorRef& own) const;
   Status bring(Border& border, const TensorRef& from, std::vector<TensorRef>& kept);
   Result<TensorRef> take(Border& border);
+  Result<TensorRef> hand_out(Border& border);
 
   TensorServices& services_;
   Device device_;

@@ -507,8 +507,8 @@ void Printer::print_stage_stores(const Stage& stage) {
     if (!acc.guards.empty()) guard += std::string(guard.empty() ? "" : " && ") + "g" + n;
     if (std::string inner = access_guard(st.access, true); !inner.empty()) guard += std::string(guard.empty() ? "" : " && ") + inner;
     const std::string rows = rows_inside(st.access, true), check = rows.empty() ? "" : "krn_in_rows(" + rows + "), ";
-    line((guard.empty() ? "" : "if (" + guard + ") ") + check + "q" + n + "[" + index + "] = " + storage_name(acc.dtype) + "::put(" + value +
-         ");");
+    const std::string put = storage_name(acc.dtype) + "::put(" + value + ");";
+    line((guard.empty() ? "" : "if (" + guard + ") ") + check + "q" + n + "[" + index + "] = " + put);
   }
 }
 

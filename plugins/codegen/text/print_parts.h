@@ -85,7 +85,7 @@ class Printer {
   std::string access_guard(uint32_t access, bool inner);  // "" if always inside
   std::string linear(const Linear& form, int first_argument, bool with_inner) const;
   std::string inside(const Access::Indirect& indirect, int stride_argument);
-  std::string rows_inside(uint32_t access, bool of_elements);  // of the indices that vary from element to element, or of the others; "": none
+  std::string rows_inside(uint32_t access, bool of_elements);  // whether indices of elements, or the others, lead there; ""
   void check_rows(uint32_t access);
   std::string clamped(const Access::Indirect& indirect, int stride_argument);
   std::string expression(const Node& node) const;
