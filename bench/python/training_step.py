@@ -5,14 +5,15 @@ Inductor.
 
     ci/python_tests  # once: it makes what follows
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--device cuda]
-        [--families small|full] [--inductor [default,reduce-overhead]] [--force] [--update] [--json FILE] [--shares] [--memory]
+        [--families small|full] [--inductor [default,reduce-overhead]] [--force] [--update] [--gaps] [--json FILE] [--shares] [--memory]
 
 Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
 of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
 "first s" is Keirin's first step, tracing, compiling, verifying and racing included; the note below a row has everybody's.
 --families trains the zoo's models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a
 GPU. --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine
-(bench/results/training.py prints them). --shares says instead which operators eager's steps spend their time in; --memory how much
+(bench/results/training.py prints them). --gaps, on a GPU, says below a row how long the device works in one step of each, how long it waits
+between two kernels, and before the first. --shares says instead which operators eager's steps spend their time in; --memory how much
 the peak of a step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
@@ -93,9 +94,46 @@ def measure(name, asked, options):
     row["nodes_compiled"], row["nodes"] = nodes_of(made)
     row["answered_by"] = answers_of(made, kBlocks)
     row["notes"] = ["first step: " + ", ".join(f"{how} {taken:.1f} s" for how, taken in first.items())]
+    if asked.gaps:
+        row["notes"] += [gaps(how, step) for how, step in steps.items()]
     row["notes"] += [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
                     if line.startswith(("forward and backward: ", "not compiled: "))]
     return row
+
+
+def idle_of(spans):
+    """Of the (begin, end) of all that a device did in a step: how long it worked, how long it waited in between, and the longest wait with the
+    numbers of the spans around it."""
+    order = sorted(range(len(spans)), key=lambda i: spans[i])
+    worked, waited, longest, until, last = 0, 0, (0, None, None), spans[order[0]][0], None
+    for i in order:
+        begin, end = spans[i]
+        if begin > until:
+            waited += begin - until
+            longest = max(longest, (begin - until, last, i), key=lambda wait: wait[0])
+        worked += max(0, end - max(begin, until))
+        if end >= until:
+            until, last = end, i
+    return worked, waited, longest
+
+
+def gaps(how, step, times=9):
+    """A line about the device's time in a step, of medians; the profiler watches the device alone, and the whole is taken without it."""
+    whole = statistics.median(seconds_of(step, 1) for _ in range(times)) * 1e3
+    seen = []
+    for _ in range(times):
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+        events = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+        worked, waited, (longest, before, behind) = idle_of([(each.time_range.start, each.time_range.end) for each in events])
+        around = f"{events[before].name[:40]} and {events[behind].name[:40]}" if before is not None else "none"
+        seen.append((worked / 1e3, waited / 1e3, longest / 1e3, around, len(events)))
+    worked, waited = (statistics.median(row[i] for row in seen) for i in (0, 1))
+    _, _, longest, around, kernels = sorted(seen, key=lambda row: row[2])[times // 2]
+    return (f"{how}: {whole:.2f} ms, of which the device works {worked:.2f} in {kernels} launches, waits {waited:.2f} between them "
+            f"(longest {longest:.2f}, between {around}) and {whole - worked - waited:.2f} before the first and behind the last")
 
 
 def shares(name):
@@ -161,6 +199,7 @@ def main():
     arguments.add_argument("--race-seconds", type=float, default=2)
     arguments.add_argument("--block-seconds", type=float, default=0.1)
     arguments.add_argument("--json", type=Path, help="keeps what was measured")
+    arguments.add_argument("--gaps", action="store_true", help="on a GPU: how long the device waits in a step, and where")
     arguments.add_argument("--shares", action="store_true")
     arguments.add_argument("--memory", action="store_true")
     arguments.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)

@@ -108,6 +108,46 @@ def copied(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return other
 
 
+_ARANGES = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+_ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
+
+
+def rewrite_counted(joint: torch.fx.GraphModule) -> None:
+    """Rows that are picked by counting are a slice, and their gradient is that of a slice: what shifts positions in XLNet. The backward would
+    be given the count as any index, and sort it."""
+    for node in list(joint.graph.nodes):
+        if node.target is aten.index_select.default and (within := _counted(node.args[2], node.args[0], node.args[1])):
+            write = _Writer(node)
+            part = write(aten.slice.Tensor, *node.args[:2], *within)
+            _replace(node, write(aten.clone.default, part, memory_format=torch.contiguous_format))
+        elif node.target is aten.index_add.default and node.args[0].target in _ZEROS and node.kwargs.get("alpha", 1) == 1:
+            into, dim, index, rows = node.args
+            if within := _counted(index, into, dim):
+                shape = into.meta["val"].shape
+                sides = [0, 0] * (len(shape) - 1 - dim % len(shape)) + [within[0], shape[dim] - within[1]]
+                _replace(node, _Writer(node)(aten.constant_pad_nd.default, rows, sides, 0))
+    joint.recompile()
+
+
+def _counted(index: torch.fx.Node, of: torch.fx.Node, dim: int) -> tuple[int, int] | None:
+    """From where to where an index of this dimension counts, if it does one by one, and not over its end."""
+    if index.target not in _ARANGES or index.meta["val"].is_floating_point() or of.meta["val"].dim() == 0:
+        return None
+    first, step = index.args[0] if index.target is not aten.arange.default else 0, index.args[2] if len(index.args) > 2 else 1
+    length, size = index.meta["val"].shape[0], of.meta["val"].shape[dim]
+    known = all(type(each) is int for each in (first, step, length, size))
+    return (first, first + length) if known and step == 1 and 0 <= first <= size - length else None
+
+
+def _replace(node: torch.fx.Node, other: torch.fx.Node) -> None:
+    mine, its = node.meta["val"], other.meta["val"]
+    if (mine.shape, mine.stride(), mine.dtype) == (its.shape, its.stride(), its.dtype):
+        node.replace_all_uses_with(other)
+        node.graph.erase_node(node)
+    else:
+        node.graph.erase_node(other)
+
+
 def keep_casts(joint: torch.fx.GraphModule) -> None:
     """A weight in the narrow dtype that products take is kept for the backward, as autocast keeps it. By itself the min-cut has some made
     again, because the weight is there anyway: a third of the casts of BERT's step on a GPU."""

@@ -2,7 +2,7 @@
 """What is said otherwise of a graph before it is read, seen on graphs alone: no device is needed."""
 import pytest
 import torch
-from keirin._rewrites import rewrite_devices
+from keirin._rewrites import rewrite_counted, rewrite_devices
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -50,3 +50,40 @@ def test_a_graph_of_the_processor_is_left_alone():
     before = graph.code
     rewrite_devices(graph)
     assert graph.code == before
+
+
+def rewritten(function, *inputs):
+    """The operators of its graph after the rewrite, whose answers are as before."""
+    graph = make_fx(function, tracing_mode="fake")(*inputs)
+    rewrite_counted(graph)
+    for found, wanted in zip(graph(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        assert found.stride() == wanted.stride()
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def test_rows_that_are_counted_are_a_slice():
+    def select(x, gradient):
+        first, last = torch.index_select(x, 1, torch.arange(4)), torch.index_select(x.mT, -1, torch.arange(1, 4))
+        into = x.new_zeros(3, 9).index_add(-1, torch.arange(2, 6), gradient)
+        return first, last, into, torch.zeros(6, 4).index_add(0, torch.arange(3), gradient)
+    targets = rewritten(select, torch.randn(5, 6), torch.randn(3, 4))
+    assert targets.count("aten.slice.Tensor") == 2 and targets.count("aten.constant_pad_nd.default") == 2
+    assert "aten.index_select.default" not in targets and "aten.index_add.default" not in targets
+
+
+def test_rows_that_are_picked_otherwise_stay_indices():
+    def select(x, gradient):
+        odd, own = torch.index_select(x, 1, torch.arange(0, 6, 2)), x[:3, :4].clone().index_add(0, torch.arange(3), gradient)
+        twice = x.new_zeros(3, 4).index_add(0, torch.arange(3), gradient, alpha=2)
+        return odd, own, twice, torch.index_select(x, 0, torch.arange(3) + 1)
+    targets = rewritten(select, torch.randn(5, 6), torch.randn(3, 4))
+    assert targets.count("aten.index_select.default") == 2 and targets.count("aten.index_add.default") == 2
+    assert "aten.slice.Tensor" not in targets[-8:] and "aten.constant_pad_nd.default" not in targets
+
+
+def test_counting_over_the_end_stays_eagers_error():
+    graph = make_fx(lambda x: torch.index_select(x, 0, torch.arange(7)), tracing_mode="fake")(torch.randn(5, 6))
+    rewrite_counted(graph)
+    with pytest.raises(IndexError):
+        graph(torch.randn(5, 6))
