@@ -102,8 +102,8 @@ def measure(name, asked, options):
 
 
 def idle_of(spans):
-    """Of the (begin, end) of all that a device did in a step: how long it worked, how long it waited in between, and the longest wait with the
-    numbers of the spans around it."""
+    """Of the (begin, end) of all that a device did in a step: how long it worked, how long it waited in between, and the longest wait with
+    the numbers of the spans around it."""
     order = sorted(range(len(spans)), key=lambda i: spans[i])
     worked, waited, longest, until, last = 0, 0, (0, None, None), spans[order[0]][0], None
     for i in order:

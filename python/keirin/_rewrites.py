@@ -113,8 +113,8 @@ _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
 
 
 def rewrite_counted(joint: torch.fx.GraphModule) -> None:
-    """Rows that are picked by counting are a slice, and their gradient is that of a slice: what shifts positions in XLNet. The backward would
-    be given the count as any index, and sort it."""
+    """Rows that are picked by counting are a slice, and their gradient is that of a slice: what shifts positions in XLNet. The backward
+    would be given the count as any index, and sort it."""
     for node in list(joint.graph.nodes):
         if node.target is aten.index_select.default and (within := _counted(node.args[2], node.args[0], node.args[1])):
             write = _Writer(node)
