@@ -122,7 +122,7 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
   KRN_TRY(d.trials.save(d.inputs));
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
   if (captured.ok()) {
-    KRN_TRY(d.trials.look_at_positions(captured->captured.graph, d.inputs));
+    d.trials.leave_unread(captured->captured.graph);
     d.prepared = std::make_shared<Prepared>(std::move(*captured));
   }
   Status status = captured.status();

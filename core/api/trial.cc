@@ -188,7 +188,7 @@ Result<TensorRef> step_in_front(const TensorRef& before, const TensorRef& after,
 
 }  // namespace
 
-Status Trials::look_at_positions(const Graph& graph, const Tensors& inputs) {
+void Trials::leave_unread(const Graph& graph) {
   const auto unread = [&](ValueKind kind, size_t index) {
     for (ValueId v = 0; v < graph.values.size(); ++v)
       if (graph.values[v].kind == kind && graph.values[v].index == index) return !has_readers(graph, v);
@@ -196,7 +196,10 @@ Status Trials::look_at_positions(const Graph& graph, const Tensors& inputs) {
   };
   std::erase_if(positions_, [&](const Position& each) { return unread(ValueKind::kState, seen_.written_weights[each.number]); });
   std::erase_if(input_positions_, [&](const Position& each) { return unread(ValueKind::kInput, each.number); });
-  if (positions_.empty() && input_positions_.empty()) return {};
+}
+
+Status Trials::look_at_positions(const Tensors& inputs) {
+  if (std::exchange(looked_, true) || (positions_.empty() && input_positions_.empty())) return {};
   TensorServices& services = s_.runtime.tensors();
   KRN_TRY_LET(const Tensors own, own_copies(inputs));
   KRN_TRY(s_.eager->run(own).status());
@@ -219,6 +222,7 @@ Result<Tensors> Trials::own_copies(const Tensors& inputs) {
 
 Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs, Tensors* copies) {
   TensorServices& services = s_.runtime.tensors();
+  if (num_calls() > 1) KRN_TRY(look_at_positions(inputs));
   Trial trial;
   Tensors own = copies ? std::exchange(*copies, {}) : Tensors();  // of all: what must not be written may be written
   own.resize(inputs.size());
@@ -275,6 +279,7 @@ Status Trials::attempt(const CallFn& call, const Tensors& own) {
 }
 
 Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& roundings) {
+  if (num_calls() > 1) KRN_TRY(look_at_positions(inputs));
   EagerProgram::Contents second;
   for (const Position& each : positions_)
     if (each.second) second.weights.emplace_back(seen_.written_weights[each.number], each.second);

@@ -73,11 +73,11 @@ class Trials {
   // Calls one after the other, as races make them, would lead a position in a cache out of it: where eager raises, and a GPU is lost. So
   // each begins at the position of the first: of what calls write, small integers that they read. `own`: its inputs, of own_copies.
   Status put_back_positions(const std::vector<TensorRef>& own) const;
-  // Of these, without those that have no part in an answer (counts that are only counted on), one call of eager's shows the step, and
-  // the second of two calls begins a step in front of the first: behind it eager may raise. `inputs`: those of save().
-  Status look_at_positions(const Graph& graph, const std::vector<TensorRef>& inputs);
+  // Without those that have no part in an answer: counts that are only counted on.
+  void leave_unread(const Graph& graph);
   bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
-  // One call, or two in a row where the first one leaves something to the second: all, but for positions.
+  // One call, or two in a row where the first one leaves something to the second: all, but for positions. There the second begins as far in
+  // front of the first as that one leaves it behind: eager may raise behind it. A call of eager's more shows how far that is.
   int num_calls() const { return !single_ && (writes() || seen_.draws_random) ? 2 : 1; }
   // While it lives, one call: of inputs on which the state is known to carry, because two were made on others. What a plan hands from
   // one call to the next does not depend on the values.
@@ -117,10 +117,12 @@ class Trials {
     size_t number = 0;        // in state_, or among the inputs
     TensorRef first, second;  // what it holds before the first call, and before the second; null: what the first left
   };
+  Status look_at_positions(const std::vector<TensorRef>& inputs);
   Status begin_second(const std::vector<TensorRef>& own) const;
 
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
   std::vector<Position> positions_, input_positions_;   // of state_, and of the inputs that are written
+  bool looked_ = false;                                 // at them: what comes before the second call is known
   std::optional<RandomState> generators_;
   bool single_ = false;
 };
