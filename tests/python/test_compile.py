@@ -703,12 +703,14 @@ def test_a_forked_process_answers(mlp):
     with torch.no_grad():
         wanted = mlp(x)
         fast(x)
+        number = torch.get_num_threads()
         torch.set_num_threads(1)
         child = os.fork()
         if child == 0:
             ok = torch.allclose(fast(x), wanted, atol=1e-5)
             ok = ok and torch.allclose(fast(torch.cat([x, x])), torch.cat([wanted, wanted]), atol=1e-5)
             os._exit(0 if ok else 1)
+        torch.set_num_threads(number)
         assert os.waitpid(child, 0)[1] == 0
 
 

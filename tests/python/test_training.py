@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import keirin
 from conftest import NOW, compiled
-from keirin import _dynamo, _training
+from keirin import _training
 from of_training import answered, gradients, same_within_eagers_error, steps
 
 
@@ -128,7 +128,7 @@ def test_weights_that_autocast_made_narrow_are_kept():
     with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         out = fast(torch.randn(2, 8, 64))
     out.float().square().mean().backward()
-    step = next(each for each in _dynamo.graphs() if isinstance(each, _training.Step))
+    step = steps()[-1]
     casts = {half: [node for node in half.gm.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default)
                     if node.args[0].op == "placeholder" and node.args[0].meta["val"].dtype == torch.float32]
              for half in (step.forward, step.backward)}
