@@ -150,7 +150,7 @@ def _replace(node: torch.fx.Node, other: torch.fx.Node) -> None:
 
 def keep_casts(joint: torch.fx.GraphModule) -> None:
     """A weight in the narrow dtype that products take is kept for the backward, as autocast keeps it. By itself the min-cut has some made
-    again, because the weight is there anyway: a third of the casts of BERT's step on a GPU."""
+    again, because the weight is there anyway."""
     for node in joint.graph.find_nodes(op="call_function", target=aten._to_copy.default):
         source = node.args[0]
         if source.op != "placeholder" or source.name.startswith("tangents"):
