@@ -155,25 +155,20 @@ Status Trials::restore() {
   return generators_ ? set_random_state(s_.device, *generators_) : Status();
 }
 
-Status Trials::put_back_positions(const Tensors& own) const {
-  TensorServices& services = s_.runtime.tensors();
-  for (const Position& each : positions_) KRN_TRY(services.copy(state_[each.number].first, each.first));
-  for (const Position& each : input_positions_) KRN_TRY(services.copy(own.at(each.number), each.first));
-  return {};
-}
+Status Trials::put_back_positions(const Tensors& own) const { return put_positions(own, &Position::first); }
 
-Status Trials::begin_second(const Tensors& own) const {
+Status Trials::put_positions(const Tensors& own, TensorRef Position::*content) const {
   TensorServices& services = s_.runtime.tensors();
   for (const Position& each : positions_)
-    if (each.second) KRN_TRY(services.copy(state_[each.number].first, each.second));
+    if (each.*content) KRN_TRY(services.copy(state_[each.number].first, each.*content));
   for (const Position& each : input_positions_)
-    if (each.second) KRN_TRY(services.copy(own.at(each.number), each.second));
+    if (each.*content) KRN_TRY(services.copy(own.at(each.number), each.*content));
   return {};
 }
 
 namespace {
 
-// As far in front of `before` as `after` is behind it; `before` itself where that is no position.
+// As far in front of `before` as `after` is behind it; `before` itself where that is below 0, which is not a position.
 Result<TensorRef> step_in_front(const TensorRef& before, const TensorRef& after, TensorServices& services) {
   KRN_TRY_LET(std::vector<double> values, read_values(before, services));
   KRN_TRY_LET(const std::vector<double> behind, read_values(after, services));
@@ -233,7 +228,7 @@ Result<Trial> Trials::run(const CallFn& call, const Tensors& inputs, Tensors* co
   bool held = false;  // an output is a view of an input
   const auto body = [&]() -> Status {
     for (int k = 0; k < num_calls(); ++k) {
-      if (k > 0) KRN_TRY(begin_second(own));
+      if (k > 0) KRN_TRY(put_positions(own, &Position::second));
       KRN_TRY_LET(Tensors outputs, call(own));
       Sharing sharing = sharing_of(outputs, own, s_.weights);
       for (const auto& [output, other] : sharing) held |= other >= outputs.size() && other < outputs.size() + own.size();

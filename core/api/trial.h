@@ -118,7 +118,8 @@ class Trials {
     TensorRef first, second;  // what it holds before the first call, and before the second; null: what the first left
   };
   Status look_at_positions(const std::vector<TensorRef>& inputs);
-  Status begin_second(const std::vector<TensorRef>& own) const;
+  // As they are before the first call or the second (`content`), of `own` inputs.
+  Status put_positions(const std::vector<TensorRef>& own, TensorRef Position::*content) const;
 
   std::vector<std::pair<TensorRef, TensorRef>> state_;  // a weight, its content before
   std::vector<Position> positions_, input_positions_;   // of state_, and of the inputs that are written
