@@ -56,6 +56,8 @@ void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, 
   gpu.info.max_grouped_products = 1 << 30;
   gpu.matrix_flops_per_s = row.matrix * units * clock_hz;
   gpu.info.updates_rows = true;
+  gpu.info.joins_deviations = true;
+  gpu.info.wide_products = true;
   gpu.facts.num_units = units;
   gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has
   gpu.facts.shared_bytes = major < 8 ? 0 : minor == 0 && major < 12 ? 128 << 10 : 64 << 10;

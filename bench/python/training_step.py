@@ -95,7 +95,10 @@ def measure(name, asked, options):
     row["answered_by"] = answers_of(made, kBlocks)
     row["notes"] = ["first step: " + ", ".join(f"{how} {taken:.1f} s" for how, taken in first.items())]
     if asked.gaps:
-        row["notes"] += [gaps(how, step) for how, step in steps.items()]
+        row["kernels"] = {}
+        for how, step in steps.items():
+            line, row["kernels"][how] = gaps(how, step)
+            row["notes"].append(line)
     row["notes"] += [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
                     if line.startswith(("forward and backward: ", "not compiled: "))]
     return row
@@ -118,7 +121,8 @@ def idle_of(spans):
 
 
 def gaps(how, step, times=9):
-    """A line about the device's time in a step, of medians; the profiler watches the device alone, and the whole is taken without it."""
+    """A line about the device's time in a step, of medians, and [kernel, launches, us] of the last of them by time. The profiler watches
+    the device alone; the whole is taken without it, as it makes the host slower: a wait under it may be longer than without."""
     whole = statistics.median(seconds_of(step, 1) for _ in range(times)) * 1e3
     seen = []
     for _ in range(times):
@@ -132,8 +136,13 @@ def gaps(how, step, times=9):
         seen.append((worked / 1e3, waited / 1e3, longest / 1e3, around, len(events)))
     worked, waited = (statistics.median(row[i] for row in seen) for i in (0, 1))
     _, _, longest, around, kernels = sorted(seen, key=lambda row: row[2])[times // 2]
-    return (f"{how}: {whole:.2f} ms, of which the device works {worked:.2f} in {kernels} launches, waits {waited:.2f} between them "
-            f"(longest {longest:.2f}, between {around}) and {whole - worked - waited:.2f} before the first and behind the last")
+    by_name = {}
+    for each in events:
+        launches, us = by_name.get(each.name, (0, 0.0))
+        by_name[each.name] = launches + 1, us + each.time_range.end - each.time_range.start
+    line = (f"{how}: {whole:.2f} ms, of which the device works {worked:.2f} in {kernels} launches and is idle {whole - worked:.2f}; under "
+            f"the profiler it waits {waited:.2f} between them, longest {longest:.2f}, between {around}")
+    return line, sorted(([name, *rest] for name, rest in by_name.items()), key=lambda row: -row[2])
 
 
 def shares(name):

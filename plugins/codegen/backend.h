@@ -35,6 +35,8 @@ struct TargetInfo {
   double max_score_bytes = 0;      // attention whose scores take no more is two products around a softmax; 0: none is
   double max_grouped_products = 1 << 16;  // multiply-adds of all rows with all groups' weights that may stand for each group's own
   bool updates_rows = false;       // generated stores may go to rows that an index names
+  bool joins_deviations = false;   // kernels may have Monoid::kDeviations
+  bool wide_products = false;      // products of 16-bit operands, without a bias, may have results in f32
   int max_kernel_buffers = 32;
   int max_kernel_nodes = 128;
 };

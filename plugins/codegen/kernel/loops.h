@@ -61,7 +61,9 @@ struct Access {
   double fill = 0;
 };
 
-enum class Monoid : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kArgMax, kArgMin };
+// kDeviations: the sum of squares of the differences from the mean of all, in one pass. Partial results are (count, mean, sum), which
+// join: Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983). Of the column class, in f32, without a CSR.
+enum class Monoid : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kArgMax, kArgMin, kDeviations };
 
 struct Stage {
   bool reduce = false;

@@ -277,7 +277,7 @@ class Chooser {
       const int64_t units = ceil_div(pieces(), across);
       set_splits(length, std::clamp<int64_t>(length / (8 * s_.group), 1, ceil_div(int64_t{4} * f_.num_units, units)));
       s_.blocks = units * s_.splits;
-      s_.finish_blocks = std::max<int64_t>(ceil_div(pieces(), s_.threads / s_.group), 1);
+      s_.finish_blocks = std::clamp<int64_t>(ceil_div(outer_ * inner_, across), 1, int64_t{f_.num_units} * 64);
       s_.workspace_bytes = workspace(pieces() * s_.vec);
     }
     if (s_.group == 1 && !s_.split && !k_.has_csr) fix_window();
@@ -427,6 +427,12 @@ bool reads_stores_since(const Kernel& k, const Stage& stage, size_t first, size_
 }
 
 }  // namespace
+
+Schedule finish_schedule(const Schedule& partial) {
+  Schedule out = partial;
+  out.vec = 1, out.whole = true;
+  return out;
+}
 
 size_t pass_length(const Kernel& k, size_t first) {
   const Stage& head = k.stages[first];

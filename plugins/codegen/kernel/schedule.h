@@ -62,6 +62,9 @@ struct Schedule {
 Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts);
 // Of a thread of blocks of that size, where one block has a multiprocessor for itself; INT_MAX where facts do not tell.
 int registers_of_thread(const GpuFacts& facts, int threads);
+// Of the second kernel of a split column: a group of threads for each element, whatever a thread of the first took at once. What the first
+// left is short; what counts is that many wait for it side by side.
+Schedule finish_schedule(const Schedule& partial);
 // The part that decides the text, to be joined with structure_key.
 std::string schedule_key(const Schedule& schedule);
 // "row [4x128, 768] 32 threads x8": for people.

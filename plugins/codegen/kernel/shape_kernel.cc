@@ -4,6 +4,8 @@
 #include "plugins/codegen/kernel/shape_kernel.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "plugins/codegen/kernel/rows.h"
 
@@ -12,7 +14,7 @@ namespace {
 
 class Shaper {
  public:
-  Shaper(const Draft& draft, int short_inner) : d_(draft), short_inner_(short_inner) {
+  Shaper(const Draft& draft, const TargetInfo& target) : d_(draft), target_(target), reduces_(draft.reduces) {
     for (size_t a = 0; a < d_.axes.size(); ++a) axes_.push_back({d_.axes[a], {static_cast<int>(a)}, static_cast<int>(a)});
     for (const Node& n : d_.dag.nodes) {
       if (n.prim == Prim::kCoord) fixed_[n.imm] = true;
@@ -23,6 +25,7 @@ class Shaper {
   Kernel shape() {
     merge();
     choose_inner();
+    if (column_ && !d_.has_csr && target_.joins_deviations) join_deviations();
     return build();
   }
 
@@ -103,7 +106,7 @@ class Shaper {
 
   // The axis, or where it is too short to fill a vector, of its kind the one that is not and whose neighbours lie nearest.
   int long_enough(int axis) const {
-    if (axis < 0 || axes_[axis].axis.size >= short_inner_) return axis;
+    if (axis < 0 || axes_[axis].axis.size >= target_.short_inner) return axis;
     const auto step = [&](const MergedAxis& each) {
       int64_t sum = 0;
       for (const DraftAccess& a : d_.accesses) sum += std::abs(a.index.coeff[each.lead]);
@@ -111,7 +114,7 @@ class Shaper {
     };
     int out = axis;
     for (int i = 0; i < static_cast<int>(axes_.size()); ++i) {
-      if (axes_[i].axis.in_row != axes_[axis].axis.in_row || axes_[i].axis.pinned || axes_[i].axis.size < short_inner_) continue;
+      if (axes_[i].axis.in_row != axes_[axis].axis.in_row || axes_[i].axis.pinned || axes_[i].axis.size < target_.short_inner) continue;
       if (out == axis || step(axes_[i]) < step(axes_[out])) out = i;
     }
     return out;
@@ -137,6 +140,34 @@ class Shaper {
       for (int i = 0; i < static_cast<int>(axes_.size()); ++i) {
         if (axes_[i].axis.in_row) inner_ = i;
       }
+    }
+  }
+
+  // A column that is summed, and then the squares of what its elements are away from the mean: both in one pass. Two would read the column
+  // twice, and no block but one could work on it.
+  void join_deviations() {
+    constexpr double kFewest = 64;  // fewer are there still when they are read again
+    double count = 1;
+    for (const DraftAxis& a : d_.axes)
+      if (a.in_row) count *= static_cast<double>(a.size);
+    if (count < kFewest) return;
+    const auto node = [&](int32_t id) -> const Node& { return d_.dag.nodes[id]; };
+    // Of which sum the node is the mean, or -1.
+    const auto mean_of = [&](int32_t id) {
+      const Node& n = node(id);
+      if ((n.prim != Prim::kDiv && n.prim != Prim::kMul) || node(n.a).prim != Prim::kScalar || node(n.b).prim != Prim::kLiteral) return -1;
+      const double by = std::bit_cast<double>(node(n.b).imm), wanted = n.prim == Prim::kDiv ? count : 1 / count;
+      const bool close = std::abs(by - wanted) <= 1e-7 * wanted;  // as an f32 has it
+      return close && reduces_[node(n.a).imm].monoid == Monoid::kSum ? static_cast<int>(node(n.a).imm) : -1;
+    };
+    for (DraftReduce& r : reduces_) {
+      const Node& square = node(r.value);
+      if (r.monoid != Monoid::kSum || r.accumulator != Kind::kF32 || square.prim != Prim::kMul || square.a != square.b) continue;
+      const Node& away = node(square.a);
+      if (away.prim != Prim::kSub) continue;
+      const int sum = mean_of(away.b);
+      if (sum >= 0 && reduces_[sum].accumulator == Kind::kF32 && reduces_[sum].value == away.a)
+        r = {away.a, Monoid::kDeviations, Kind::kF32};
     }
   }
 
@@ -194,7 +225,7 @@ class Shaper {
       live[s.node] = true;
       for (const Access::Indirect& in : d_.accesses[s.access].indirects) live[in.node] = true;
     }
-    for (const DraftReduce& r : d_.reduces) live[r.value] = true;
+    for (const DraftReduce& r : reduces_) live[r.value] = true;
     for (size_t i = nodes.size(); i-- > 0;) {
       if (!live[i]) continue;
       for (int32_t x : {nodes[i].a, nodes[i].b, nodes[i].c}) {
@@ -223,7 +254,7 @@ class Shaper {
   }
 
   void add_stages(Kernel& k) {
-    for (const DraftReduce& r : d_.reduces) {
+    for (const DraftReduce& r : reduces_) {
       Stage s;
       s.reduce = true;
       s.monoid = r.monoid;
@@ -239,7 +270,8 @@ class Shaper {
   }
 
   const Draft& d_;
-  const int short_inner_;
+  const TargetInfo& target_;
+  std::vector<DraftReduce> reduces_;  // the draft's, or one pass for two of them
   std::vector<MergedAxis> axes_;
   std::array<bool, kMaxAxes> fixed_{};
   bool ordered_ = false;
@@ -251,6 +283,6 @@ class Shaper {
 
 }  // namespace
 
-Kernel shape_kernel(const Draft& draft, int short_inner) { return Shaper(draft, short_inner).shape(); }
+Kernel shape_kernel(const Draft& draft, const TargetInfo& target) { return Shaper(draft, target).shape(); }
 
 }  // namespace keirin::codegen

@@ -3,12 +3,12 @@
 // From a Draft to a Kernel: which axes merge, which one is the vector axis, row or column class, and the order of stages.
 #pragma once
 
+#include "plugins/codegen/backend.h"
 #include "plugins/codegen/kernel/draft.h"
 
 namespace keirin::codegen {
 
-// `short_inner`: TargetInfo's.
-Kernel shape_kernel(const Draft& draft, int short_inner = 0);
+Kernel shape_kernel(const Draft& draft, const TargetInfo& target);
 
 int64_t iterations(const Kernel& kernel);  // points of all axes
 

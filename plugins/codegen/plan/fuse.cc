@@ -193,7 +193,7 @@ class Fuser {
     out.draft = std::get<Draft>(std::move(built));
     out.anchor = -1;
     describe_csr(out.draft);
-    out.kernel = shape_kernel(out.draft, target_.short_inner);
+    out.kernel = shape_kernel(out.draft, target_);
     if (!update_in_place_is_safe(out)) {
       // A copy of a view of what it overwrites: of the view's elements in memory of their own it can be one.
       const TensorNode* copy = p_.region.producer(results[0]);

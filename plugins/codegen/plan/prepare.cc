@@ -17,6 +17,7 @@ namespace keirin::codegen {
 namespace {
 
 bool is_anchor(uint32_t op) { return op_kind(op) == OpKind::kAnchorComposite; }
+bool is_product(uint32_t op) { return op == kOp_matmul || op == kOp_linear; }
 
 class Preparer {
  public:
@@ -26,6 +27,7 @@ class Preparer {
     rewrite_all();
     check_region(r_);  // what rewriting made is held to the same rules
     separate_outputs();
+    widen_in_front();
     r_.tidy();
     p_.layout = Layout(r_);
     grow();
@@ -122,6 +124,29 @@ class Preparer {
       }
       if (update) updates_.emplace_back(out.tensor, r_.inputs[out.alias_input]);
       taken.insert(out.tensor);
+    }
+  }
+
+  // A permuted product that is cast to f32, as gradients of weights are under autocast, is permuted after the cast: the library then
+  // writes it so at once.
+  void widen_in_front() {
+    if (!backend_.target().wide_products) return;
+    r_.tidy();
+    const auto only_read_here = [&](int t) {
+      return r_.tensors[t].readers.size() == 1 &&
+             std::none_of(r_.outputs.begin(), r_.outputs.end(), [&](const RegionOutput& o) { return o.tensor == t; });
+    };
+    const int given = static_cast<int>(r_.nodes.size());
+    for (int n = 0; n < given; ++n) {
+      if (r_.nodes[n].op != kOp_cast || r_.tensors[r_.nodes[n].results[0]].dtype != kDType_f32) continue;
+      const int permuted = r_.nodes[n].operands[0];
+      const TensorNode* permute = r_.producer(permuted);
+      if (!permute || permute->op != kOp_permute || !only_read_here(permuted)) continue;
+      const int t = permute->operands[0];
+      if (!r_.producer(t) || !is_product(r_.producer(t)->op) || !only_read_here(t)) continue;
+      const Attrs cast = r_.nodes[n].attrs, order = permute->attrs;
+      const int wide = r_.add(kOp_cast, {t}, kDType_f32, r_.tensors[t].sizes, cast);
+      r_.nodes[n].op = kOp_permute, r_.nodes[n].operands = {wide}, r_.nodes[n].attrs = order;
     }
   }
 
@@ -224,6 +249,7 @@ class Preparer {
       plan.node = n;
       plan.results = r_.nodes[n].results;
       absorb(plan);
+      widen(plan);
       for (int t : r_.nodes[n].operands) {
         if (t >= 0) store_operand(t);
       }
@@ -293,6 +319,23 @@ class Preparer {
       for (int each : pending) p_.absorbed[each] = true;
       pending.clear();
     }
+  }
+
+  // A cast to f32 that nothing takes back: the library's sums are f32, and it stores them as they are.
+  void widen(AnchorPlan& plan) {
+    const TensorNode& node = r_.nodes[plan.node];
+    const int t = plan.results[0];
+    const bool bare = plan.post_ops.empty() && (node.operands.size() < 3 || node.operands[2] < 0);
+    if (!backend_.target().wide_products || !is_product(node.op) || !bare || r_.tensors[t].readers.size() != 1 || p_.forced[t]) return;
+    const int reader = r_.tensors[t].readers[0], wide = r_.nodes[reader].results[0];
+    if (!is_free_cast(t, r_.nodes[reader], r_.tensors[t].dtype)) return;
+    AnchorDesc desc = describe_anchor(r_, node);
+    desc.results[0].dtype = kDType_f32;
+    if (p_.layout.stored(wide)) desc.results[0].strides = p_.layout.at(wide).strides;
+    std::string why;
+    if (!backend_.takes_anchor(desc, why)) return;
+    plan.results[0] = wide;
+    p_.absorbed[reader] = true;
   }
 
   // From a 16-bit result to f32 where that rounding need not be seen, and back.

@@ -526,11 +526,18 @@ void Printer::flush_stores(const Stage& stage) {
 
 static bool finds_place(const Stage& s) { return s.monoid == Monoid::kArgMax || s.monoid == Monoid::kArgMin; }
 
+std::string Printer::reduced_type(const Stage& s) const { return finds_place(s) ? "i64" : kind_name(s.accumulator); }
+
+std::string Printer::result_of(const Stage& s) const {
+  return finds_place(s) ? ".place" : s.monoid == Monoid::kDeviations ? ".squares" : "";
+}
+
 std::string Printer::result_type(const Stage& s) const {
   return finds_place(s) ? kind_name(k_.dag.nodes[s.value].kind) : kind_name(s.accumulator);
 }
 
 std::string Printer::accumulator_type(const Stage& s) const {
+  if (s.monoid == Monoid::kDeviations) return "krn_deviations";
   return finds_place(s) ? "krn_arg<" + result_type(s) + ">" : result_type(s);
 }
 
@@ -539,6 +546,7 @@ std::string Printer::start(const Stage& s) const {
   const bool real = kind == Kind::kF32 || kind == Kind::kF64;
   auto of = [&](double r, int64_t w) { return literal(kind, real ? std::bit_cast<uint64_t>(r) : static_cast<uint64_t>(w)); };
   switch (s.monoid) {
+    case Monoid::kDeviations: return "{0.0f, 0.0f, 0.0f}";
     case Monoid::kSum: case Monoid::kAny: return of(0, 0);
     case Monoid::kProd: case Monoid::kAll: return of(1, 1);
     case Monoid::kMax: return of(-HUGE_VAL, kind == Kind::kBool ? 0 : INT64_MIN);
@@ -551,18 +559,20 @@ std::string Printer::start(const Stage& s) const {
 
 std::string Printer::start_braced(const Stage& s) const {
   const std::string v = start(s);
-  return finds_place(s) ? v : "(" + v + ")";
+  return v.front() == '{' ? v : "(" + v + ")";
 }
 
 std::string Printer::monoid(const Stage& s) const {
-  static constexpr const char* kNames[] = {"m_sum", "m_prod", "m_max", "m_min", "m_any", "m_all", "m_argmax", "m_argmin"};
+  static constexpr const char* kNames[] = {"m_sum", "m_prod", "m_max", "m_min", "m_any", "m_all", "m_argmax", "m_argmin",
+                                           "m_deviations"};
   return kNames[static_cast<int>(s.monoid)];
 }
 
 std::string Printer::step(const Stage& s, const std::string& acc, const std::string& value, const std::string& place) const {
   const std::string type = accumulator_type(s);
-  if (finds_place(s)) return monoid(s) + "::step(" + acc + ", " + type + "{" + value + ", " + place + "})";
-  return "(" + type + ")" + monoid(s) + "::step(" + acc + ", " + value + ")";
+  if (s.monoid == Monoid::kDeviations) return acc + ".take(" + value + ", share)";
+  if (finds_place(s)) return acc + " = " + monoid(s) + "::step(" + acc + ", " + type + "{" + value + ", " + place + "})";
+  return acc + " = (" + type + ")" + monoid(s) + "::step(" + acc + ", " + value + ")";
 }
 
 }  // namespace keirin::codegen::text

@@ -60,6 +60,7 @@ class Printer {
   void open_elements();
   void row_pass(size_t first, size_t count, Part part);
   void column_pass(size_t first, size_t count, Part part);
+  void finish_column();  // of a split one: its second kernel
   void column_map(size_t first, size_t count);
   // Where the partial result of reduce stage k lies for a cell and a split.
   void partial_slot(size_t k, const std::string& cells, const std::string& cell, const std::string& split, std::string& out) const;
@@ -96,7 +97,10 @@ class Printer {
   std::string accumulator_type(const Stage& stage) const;
   std::string result_type(const Stage& stage) const;
   std::string monoid(const Stage& stage) const;
+  // Folds one more value in; `share` is in scope for kDeviations.
   std::string step(const Stage& stage, const std::string& acc, const std::string& value, const std::string& place) const;
+  std::string result_of(const Stage& stage) const;     // the part of its accumulator that is the result, and that one's type
+  std::string reduced_type(const Stage& stage) const;
   std::string a(int number) const { return (s_.many > 1 ? "a.v[own + " : "a.v[") + std::to_string(number) + "]"; }
   std::string block() const { return s_.many > 1 ? "block" : "KRN_BLOCK"; }
   std::string blocks() const { return s_.many > 1 ? "blocks" : "KRN_BLOCKS"; }
@@ -130,6 +134,7 @@ class Printer {
   std::vector<bool> divides_;  // by node: of a row, and elements are divided by it
   std::vector<std::string> names_;
   std::vector<AccessArguments> arguments_;
+  int partial_vec_ = s_.vec;  // of a split column: elements that a thread of its first kernel takes at once
   std::vector<int> literals_;  // by node: the argument that holds it, or -1
   int num_arguments_ = 0;
   Kept kept_;               // row shape with pieces in registers; else nothing

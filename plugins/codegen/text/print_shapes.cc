@@ -22,10 +22,18 @@ std::string Printer::print() {
       break;
     case GpuShape::kColumn:
       if (!s_.split) print_column(Part::kWhole);
-      else print_column(Part::kPartial), print_column(Part::kFinish);
+      else print_column(Part::kPartial), finish_column();
       break;
   }
   return std::move(out_);
+}
+
+void Printer::finish_column() {
+  const Schedule schedule = finish_schedule(s_);
+  Printer finish(k_, schedule, d_, symbol_);
+  finish.partial_vec_ = s_.vec;
+  finish.print_column(Part::kFinish);
+  out_ += finish.out_;
 }
 
 void Printer::head(const std::string& symbol) {
@@ -453,7 +461,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
       const std::string place = has_axis(k_, AxisKind::kSerial) ? "(i64)s * inner + ij" : "(i64)ij";
       for (size_t s = first; s < first + count; ++s) {
         const std::string acc = "acc" + number(static_cast<int64_t>(s));
-        line(if_live() + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
+        line(if_live() + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), place) + ";");
       }
       close();
     });
@@ -461,7 +469,6 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
   if (s_.ahead && first == 0) bring_ahead("first + stride");
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
-    const bool places = type != result_type(k_.stages[s]);
     if (s_.cluster == 1) line("acc" + n + " = krn_join<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ">(acc" + n + ");");
     else
       line("acc" + n + " = krn_join_cluster<" + monoid(k_.stages[s]) + ", " + number(s_.group) + ", " + number(s_.cluster) + ">(acc" + n +
@@ -470,7 +477,7 @@ void Printer::row_pass(size_t first, size_t count, Part part) {
       partial_slot(s, "rows", "row", "split", slot);
       line("if (t == 0) " + slot + " = acc" + n + ";");
     } else {
-      line((places ? "const i64" : "const " + type) + " r" + n + " = acc" + n + (places ? ".place" : "") + ";");
+      line("const " + reduced_type(k_.stages[s]) + " r" + n + " = acc" + n + result_of(k_.stages[s]) + ";");
     }
   }
 }
@@ -482,6 +489,10 @@ void Printer::print_column(Part part) {
   const std::string across = number(s_.threads / s_.group);
   line(s_.group == 1 ? "const int x = KRN_THREAD, y = 0;" : "const int x = KRN_THREAD % " + across + ", y = KRN_THREAD / " + across + ";");
   line("const idx cells = rows * pieces;");
+  if (part != Part::kWhole) {
+    const std::string partial = number(partial_vec_);
+    line("const idx slots = (inner + " + number(partial_vec_ - 1) + ") / " + partial + " * " + partial + ";");  // of a row
+  }
   if (part == Part::kPartial) {
     line("const idx unit = KRN_BLOCK / splits, split = KRN_BLOCK - unit * splits, first = unit * " + across + ";");
     open("");
@@ -613,37 +624,54 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
   }
   std::string slot;
   if (part == Part::kFinish) {
-    open("for (idx split = y; split < splits; split += " + group + ")");
-    open("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (j < lanes)");
+    // Several are on their way before the first is needed.
+    const std::string strip = "4", each = "KRN_UNROLL for (int c = 0; c < " + strip + "; ++c)";
+    open("for (idx base = y; base < splits; base += " + number(4 * s_.group) + ")");
     for (size_t s = first; s < first + count; ++s) {
       const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
-      partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
-      line("acc" + n + "[j] = (" + type + ")" + monoid(k_.stages[s]) + "::step(acc" + n + "[j], " + slot + ");");
+      partial_slot(s, "(rows * slots)", "(row * slots + i)", "split", slot);
+      line(type + " part" + n + "[" + strip + "];");
+      open(each);
+      line("const idx split = base + (idx)c * " + group + ";");
+      line("part" + n + "[c] = " + type + start_braced(k_.stages[s]) + ";");
+      line("if (lanes > 0 && split < splits) part" + n + "[c] = " + slot + ";");
+      close();
+    }
+    for (size_t s = first; s < first + count; ++s) {
+      const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
+      line(each + " acc" + n + "[0] = (" + type + ")" + monoid(k_.stages[s]) + "::step(acc" + n + "[0], part" + n + "[c]);");
     }
     close();
-    close();
   } else {
+    std::vector<size_t> counting;
+    for (size_t s = first; s < first + count; ++s)
+      if (k_.stages[s].monoid == Monoid::kDeviations) counting.push_back(s);
+    if (!counting.empty()) line("float taken = 0.0f;");
     over_points(in, [&] {
+      if (!counting.empty()) {
+        line("taken += m > 0 ? 1.0f : 0.0f;");
+        line("const float share = 1.0f / taken;");
+      }
       open_elements();
       print_level(in, kElementLevel);
       for (size_t s = first; s < first + count; ++s) {
         const std::string acc = "acc" + number(static_cast<int64_t>(s)) + "[j]";
-        line(if_live() + acc + " = " + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
+        line(if_live() + step(k_.stages[s], acc, value_as(k_.stages[s].value, result_type(k_.stages[s])), "(i64)s") + ";");
       }
       close();
     });
+    for (size_t s : counting)
+      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) acc" + number(static_cast<int64_t>(s)) + "[j].count = taken;");
   }
   for (size_t s = first; s < first + count; ++s) {
     const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
     line("krn_join_columns<" + monoid(k_.stages[s]) + ", " + group + ", " + across + ", " + v + ">(acc" + n + ");");
     if (part == Part::kPartial) {
-      partial_slot(s, "(cells * " + v + ")", "(cell * " + v + " + j)", "split", slot);
+      partial_slot(s, "(rows * slots)", "(row * slots + i + j)", "split", slot);
       line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) if (y == 0 && j < lanes) " + slot + " = acc" + n + "[j];");
     } else {
-      const bool places = type != result_type(k_.stages[s]);
-      const std::string result = places ? "i64" : type;
-      line(result + " r" + n + "[" + v + "];");
-      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) r" + n + "[j] = acc" + n + "[j]" + (places ? ".place" : "") + ";");
+      line(reduced_type(k_.stages[s]) + " r" + n + "[" + v + "];");
+      line("KRN_UNROLL for (int j = 0; j < " + v + "; ++j) r" + n + "[j] = acc" + n + "[j]" + result_of(k_.stages[s]) + ";");
     }
   }
 }

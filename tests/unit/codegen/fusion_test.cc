@@ -40,6 +40,31 @@ TEST(Fusion, APermutedProductIsStoredWhereTheLibraryWrites) {
   }
 }
 
+// A gradient of weights under autocast: the product of narrow operands is stored wide, permuted where the output wants it so.
+TEST(Fusion, AProductThatIsCastToF32IsStoredWide) {
+  constexpr uint8_t kBf16 = kDType_bf16;
+  for (bool permuted : {false, true}) {
+    // Alone; with a bias; the narrow result is an output too; something else reads it as well; its rounding is seen.
+    for (int what = 0; what < 5; ++what) {
+      RegionBuilder g;
+      const int bias = what == 1 ? g.input(kBf16, {4}) : -1;
+      const int x = g.input(kBf16, {6, 8}), w = g.input(kBf16, {4, 8}), narrow = what == 1 ? g.linear(x, w, bias) : g.linear(x, w, -1);
+      const int turned = permuted ? g.permute(narrow, {1, 0}) : narrow;
+      g.output(g.cast(turned, kF32));
+      if (what == 4) g.observe(narrow);
+      if (what == 2) g.output(narrow);
+      if (what == 3) g.output(g.unary(kOp_tanh, narrow));
+      for (bool wide : {true, false}) {
+        InterpBackend backend;
+        backend.info.wide_products = wide;
+        const Checked c = check(g, backend, {}, 2e-2);
+        EXPECT_EQ(c.executable->num_anchors(), 1u);
+        EXPECT_EQ(c.kernels() == 0, wide && what == 0) << permuted << what;
+      }
+    }
+  }
+}
+
 TEST(Fusion, PointwiseChainIsOneKernel) {
   RegionBuilder g;
   int x = g.input(kF32, {7, 33}), y = g.input(kF32, {33}), z = g.input(kF32, {7, 1});
@@ -85,6 +110,24 @@ TEST(Fusion, GroupNormSiluIsOneKernel) {
   g.output(g.unary(kOp_silu, g.group_norm(x, w, b, 4, 1e-5)));
   Checked c = check(g);
   EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+}
+
+// What batch norm asks of its columns: their sum and the squares of what is away from the mean are found in one pass over them.
+TEST(Fusion, StatisticsOfColumnsAreOnePass) {
+  for (int64_t rows : {5, 40}) {  // fewer than 64 are read again
+    RegionBuilder g;
+    const int x = g.input(kF32, {2, rows, 8}), mean = g.mean(x, {0, 1}), away = g.binary(kOp_sub, x, mean);
+    g.output(mean);
+    g.output(g.mean(g.binary(kOp_mul, away, away), {0, 1}));
+    InterpBackend backend;
+    const Checked c = check(g, backend);
+    EXPECT_EQ(c.kernels(), 1u) << c.executable->describe();
+    EXPECT_EQ(backend.deviations > 0, rows == 40);
+    InterpBackend reads_twice;
+    reads_twice.info.joins_deviations = false;
+    check(g, reads_twice);
+    EXPECT_EQ(reads_twice.deviations, 0);
+  }
 }
 
 TEST(Fusion, GroupNormOfChannelsLast) {

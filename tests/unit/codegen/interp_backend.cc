@@ -46,7 +46,7 @@ class Interpreter {
       stage_ = &k_.stages[s];
       if (stage_->reduce) {
         accumulator_ = start(*stage_);
-        best_ = 0, position_ = 0, found_ = -1;
+        best_ = 0, position_ = 0, found_ = -1, mean_ = 0;
         walk(0);
         bool index = stage_->monoid == Monoid::kArgMax || stage_->monoid == Monoid::kArgMin;
         scalars_[s] = index ? static_cast<double>(std::max<int64_t>(found_, 0)) : accumulator_;
@@ -107,6 +107,12 @@ class Interpreter {
       case Monoid::kMin: acc = scalar::minimum(acc, v); break;
       case Monoid::kAny: acc = acc != 0 || v != 0; break;
       case Monoid::kAll: acc = acc != 0 && v != 0; break;
+      case Monoid::kDeviations: {
+        const double away = v - mean_;
+        mean_ += away / static_cast<double>(++position_);
+        acc += away * (v - mean_);
+        break;
+      }
       default: {
         bool better = stage_->monoid == Monoid::kArgMax ? v > best_ : v < best_;
         if (found_ < 0 || (best_ == best_ && (better || v != v))) found_ = position_, best_ = v;
@@ -218,7 +224,7 @@ class Interpreter {
   const Stage* stage_ = nullptr;
   Values scalars_, memo_;
   std::vector<bool> done_;
-  double accumulator_ = 0, best_ = 0;
+  double accumulator_ = 0, best_ = 0, mean_ = 0;
   int64_t position_ = 0, found_ = -1;
   bool bad_index_ = false;
 };
@@ -331,7 +337,10 @@ std::vector<std::unique_ptr<Step>> InterpBackend::lower_kernels(std::span<const 
                                                                 uint32_t& generated) {
   std::vector<std::unique_ptr<Step>> out;
   for (const Together& step : steps) {
-    for (const Kernel* k : step) generated += known_.emplace(structure_key(*k), 1).second;
+    for (const Kernel* k : step) {
+      generated += known_.emplace(structure_key(*k), 1).second;
+      for (const Stage& s : k->stages) deviations += s.reduce && s.monoid == Monoid::kDeviations;
+    }
     out.push_back(std::make_unique<KernelStep>(step));
   }
   return out;

@@ -12,7 +12,12 @@ namespace keirin::codegen::test {
 
 class InterpBackend : public Backend {
  public:
-  TargetInfo info;
+  TargetInfo info = [] {
+    TargetInfo out;
+    out.joins_deviations = true;
+    return out;
+  }();
+  int deviations = 0;  // passes lowered so far that sum the squares of differences from a mean that they find themselves
   bool take_pools = false;
   bool take_anchors = true;
   bool take_every_post_op = false;  // whatever scalar row is offered: its first operand is the product

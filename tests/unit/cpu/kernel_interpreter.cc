@@ -189,6 +189,7 @@ class Interpreter {
       case Monoid::kSum: case Monoid::kAny: return {0, 0};
       case Monoid::kProd: case Monoid::kAll: return {1, 1};
       case Monoid::kMax: case Monoid::kArgMax: return {-inf, INT64_MIN};
+      case Monoid::kDeviations: return {0, 0};
       default: return {inf, INT64_MAX};
     }
   }
@@ -199,6 +200,7 @@ class Interpreter {
     const bool f = kind == Kind::kF32 || kind == Kind::kF64;
     Number acc = start(s);
     int64_t best = INT64_MAX, position = 0;
+    double mean = 0, taken = 0;
     nest(0, inner_too, position, [&] {
       const Number x = eval(s.value);
       const bool nan = f && x.real != x.real, acc_nan = f && acc.real != acc.real;
@@ -214,6 +216,12 @@ class Interpreter {
         case Monoid::kMin: if (nan || (less && !acc_nan)) acc = x; break;
         case Monoid::kAny: acc.whole |= x.whole; break;
         case Monoid::kAll: acc.whole &= x.whole; break;
+        case Monoid::kDeviations: {
+          const double away = x.real - mean;
+          mean += away / ++taken;
+          acc.real += away * (x.real - mean);
+          break;
+        }
         case Monoid::kArgMax: if (best == INT64_MAX || (nan && !acc_nan) || (more && !acc_nan)) acc = x, best = position; break;
         case Monoid::kArgMin: if (best == INT64_MAX || (nan && !acc_nan) || (less && !acc_nan)) acc = x, best = position; break;
       }

@@ -194,6 +194,16 @@ class Cases {
     const int32_t moment = variance.reduce(Monoid::kSum, variance.op(Prim::kMul, centred, centred));
     variance.store(variance.op(Prim::kMul, moment, variance.load(kF32, {0, 0, 0, 1})), kF32, {0, 0, 0, 1});
     add("column_variance", variance).loosen = 40;
+    for (uint8_t dtype : {kF32, kBf16}) {  // both in one pass, over values that are far from zero
+      KernelMaker m;
+      m.outer(2).serial(7).serial(19).inner(n_);
+      m.k.column = true;
+      const int32_t value = m.op(Prim::kAdd, m.load(dtype, {7 * 19 * n_, 19 * n_, n_, 1}), m.real(100));
+      const int32_t sum = m.reduce(Monoid::kSum, value), squares = m.reduce(Monoid::kDeviations, value);
+      m.store(m.op(Prim::kMul, sum, m.real(1.0 / 133)), kF32, {n_, 0, 0, 1});
+      m.store(m.op(Prim::kRsqrt, m.op(Prim::kMul, squares, m.real(1.0 / 133))), kF32, {n_, 0, 0, 1});
+      add("column_deviations" + std::to_string(dtype), m).loosen = 40;
+    }
   }
 
   // Rows of images: windows along inner, with and without padding, at places that are and are not whole words.
