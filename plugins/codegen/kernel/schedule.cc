@@ -130,15 +130,15 @@ class Chooser {
     // Short tensors: less per thread, so that more of them share the work.
     int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
     while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
-    // Where an index stands between a row and its address, several are asked for at once; each thread then ends, and another takes
-    // its place without having waited.
+    // Where an index stands between a row and its address, several are asked for at once.
     const bool gathers = gathers_rows(k_) && pieces >= 4 * wanted_threads_;
     if (gathers) {
       for (s_.chunks = 4; s_.chunks > 1 && !fits();) s_.chunks /= 2;
       pieces = ceil_div(pieces, s_.chunks);
       if (s_.chunks == 1) s_.chunks = 0;
     }
-    s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * (gathers ? 4096 : 32));
+    // A thread ends with its piece, and the next block comes: faster than to walk on where little but memory moves (an H200).
+    s_.blocks = std::clamp<int64_t>(ceil_div(pieces, s_.threads), 1, int64_t{f_.num_units} * 4096);
   }
 
   void tile(int axis) {
