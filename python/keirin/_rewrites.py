@@ -148,6 +148,15 @@ def _replace(node: torch.fx.Node, other: torch.fx.Node) -> None:
         node.graph.erase_node(other)
 
 
+def forget_running(joint: torch.fx.GraphModule) -> None:
+    """A batch norm in training does not look at the running statistics in its backward, which is handed them all the same: they would be
+    kept beside those that the forward returns, in memory of their own."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten.native_batch_norm_backward.default):
+        if node.args[7] is True:
+            node.args = (*node.args[:3], None, None, *node.args[5:])
+    joint.recompile()
+
+
 def keep_casts(joint: torch.fx.GraphModule) -> None:
     """A weight in the narrow dtype that products take is kept for the backward, as autocast keeps it. By itself the min-cut has some made
     again, because the weight is there anyway."""

@@ -31,7 +31,7 @@ from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
 from keirin._library import device_word, native, words_of
 from keirin._plain import plain_of
-from keirin._rewrites import (copied, keep_casts, rewrite_attention, rewrite_bags, rewrite_counted, rewrite_devices,
+from keirin._rewrites import (copied, forget_running, keep_casts, rewrite_attention, rewrite_bags, rewrite_counted, rewrite_devices,
                               rewrite_pools)
 
 log = logging.getLogger("keirin")
@@ -44,6 +44,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple
     rewrite_attention(joint)
     rewrite_bags(joint)
     rewrite_counted(joint)
+    forget_running(joint)
     keep_casts(joint)
     lay_out_gradients(joint, kwargs["num_fwd_outputs"])
     other = copied(joint)

@@ -160,6 +160,9 @@ def test_buffers_of_batch_norm():
     for name, value in other.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value)
     assert model.norm.num_batches_tracked == 4
+    backward = steps()[0].backward
+    shapes = [tuple(node.meta["val"].shape) for node in backward.inputs]
+    assert shapes.count((8,)) == 3, "weight, mean and inverse deviation of the batch, and no running statistics"
 
 
 def test_gradients_add_up_and_a_graph_may_be_kept(mlp):

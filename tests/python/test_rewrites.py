@@ -2,7 +2,7 @@
 """What is said otherwise of a graph before it is read, seen on graphs alone: no device is needed."""
 import pytest
 import torch
-from keirin._rewrites import rewrite_counted, rewrite_devices
+from keirin._rewrites import forget_running, rewrite_counted, rewrite_devices
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -87,3 +87,17 @@ def test_counting_over_the_end_stays_eagers_error():
     rewrite_counted(graph)
     with pytest.raises(IndexError):
         graph(torch.randn(5, 6))
+
+
+@pytest.mark.parametrize("trains", (True, False))
+def test_running_statistics_reach_the_backward_where_it_looks_at_them(trains):
+    def backward(gradient, x, weight, mean, variance):
+        _, saved, inverse = torch.native_batch_norm(x, weight, weight, mean.clone(), variance.clone(), trains, 0.1, 1e-5)
+        return torch.ops.aten.native_batch_norm_backward(gradient, x, weight, mean, variance, saved, inverse, trains, 1e-5, [True] * 3)
+    inputs = torch.randn(4, 3, 5), torch.randn(4, 3, 5), torch.randn(3), torch.randn(3), torch.rand(3)
+    graph = make_fx(backward, tracing_mode="fake")(*inputs)
+    forget_running(graph)
+    node, = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.native_batch_norm_backward.default)
+    assert [each is None for each in node.args[3:5]] == [trains] * 2
+    for found, wanted in zip(graph(*inputs), backward(*inputs), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
