@@ -23,7 +23,7 @@ import torch.fx
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from keirin import _deciding, _training, _updates
+from keirin import _deciding, _recurrent, _training, _updates
 from keirin._aten import bytes_of, saved
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
@@ -446,12 +446,12 @@ def graphs() -> list[Any]:
 
 
 class _Recurrent(int):
-    """torch._dynamo.config.allow_rnn: true where this backend will get the graph, to which nn.LSTM and nn.GRU are operators, and no
-    gradients are recorded, for which they would be unrolled. What other backends of the process compile stays as it was. PyTorch writes its
-    configuration down as JSON, where this is 0."""
+    """torch._dynamo.config.allow_rnn: true where this backend will get the graph, to which nn.LSTM and nn.GRU are operators. Where
+    gradients are recorded they would be unrolled, but for those that training steps call as one operator. What other backends of the
+    process compile stays as it was. PyTorch writes its configuration down as JSON, where this is 0."""
 
     def __bool__(self) -> bool:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not _recurrent.is_one_operator(_recurrent.asked_about()):
             return False
         function = getattr(getattr(InstructionTranslator.current_tx(), "output", None), "compiler_fn", None)
         while function not in (None, backend):  # torch.compile wraps it

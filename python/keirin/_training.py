@@ -23,7 +23,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from keirin import _deciding, _draws, _ranks
+from keirin import _deciding, _draws, _ranks, _recurrent
 from keirin._aten import AtenProgram
 from keirin._double import Double, Rounded
 from keirin._errors import Error, NotCaptured
@@ -176,8 +176,9 @@ class Step:
         self._device = device_of(examples)
         self._ambient = self._state_of()
         rewrite_pools(gm)
-        if not self._captured_channels_last(examples, memory_budget):
-            self._capture(gm, examples, memory_budget)
+        traced = _recurrent.as_operators(gm)
+        if not self._captured_channels_last(traced, examples, memory_budget):
+            self._capture(traced, examples, memory_budget)
 
     # ---- capture
 
@@ -198,8 +199,8 @@ class Step:
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             yield
 
-    def _captured_channels_last(self, examples: list[Any], memory_budget: float) -> bool:
-        other = in_channels_last(self._gm)
+    def _captured_channels_last(self, traced: torch.fx.GraphModule, examples: list[Any], memory_budget: float) -> bool:
+        other = in_channels_last(traced)
         if other is None:
             return False
         try:
