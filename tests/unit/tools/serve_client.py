@@ -373,7 +373,7 @@ def bundle_is_served(keirin, folder):
         check('keirin_shape_classes{model="m"} 2' in text, "ready when every declared kind is decided")
         check(server.ask("POST", "/v2/models/m/infer", mlp_body(5))[0] == 200, "an answer")
         code, out = server.end()
-        check(code == 0 and ("where it was made" in out) != taken, f"it says what does not fit: {out}")
+        check(code == 0 and ("where it was made" in out) != taken, f"it ended with {code} and says what does not fit: {out}")
 
 
 def ends_with_nothing_lost(keirin, folder, words):
