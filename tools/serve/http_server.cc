@@ -68,7 +68,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 class Server final : public HttpServer {
  public:
   Server(const HttpOptions& options, Handler handler)
-      : options_(options), handler_(std::move(handler)), acceptor_(context_), rest_(context_) {}
+      // On a strand: closing ends what waits for a connection, whose handler would run on another thread meanwhile, and wait again.
+      : options_(options), handler_(std::move(handler)), acceptor_(asio::make_strand(context_)), rest_(acceptor_.get_executor()) {}
   ~Server() override {
     context_.stop();
     for (std::thread& thread : threads_) thread.join();
