@@ -7,14 +7,14 @@ Inductor.
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--device cuda]
         [--families small|full] [--inductor [default,reduce-overhead]] [--force] [--update] [--gaps] [--json FILE] [--shares] [--memory]
 
-Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators
-of both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step).
-"first s" is Keirin's first step, tracing, compiling, verifying and racing included; the note below a row has everybody's.
---families trains the zoo's models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a
-GPU. --update compiles the optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine
-(bench/results/training.py prints them). --gaps, on a GPU, says below a row how long the device works in one step of each, how long it waits
-between two kernels, and before the first. --shares says instead which operators eager's steps spend their time in; --memory how much
-the peak of a step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
+Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators of
+both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step). "first s"
+is Keirin's first step, tracing, compiling, verifying and racing included; the note below a row has everybody's. --families trains the zoo's
+models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a GPU. --update compiles the
+optimiser's step as well, for Keirin and Inductor. --json keeps the rows with the machine (bench/results/training.py prints them). --gaps,
+on a GPU, says below a row how long the device works in one step of each, how long it is idle, and the longest wait between two kernels;
+--json then keeps each kernel's time. --shares says instead which operators eager's steps spend their time in; --memory how much the peak of
+a step grows with the batch (mlp, norms, cnn, encoder), eager and forced to the compiled step, each in a process of its own.
 """
 import argparse
 import copy

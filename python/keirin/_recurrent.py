@@ -21,8 +21,6 @@ from keirin._rewrites import copied
 
 devices = {"cuda"}  # where parts that eager launches one by one are worth a forward made twice
 
-Hidden = tuple[torch.Tensor, ...]
-
 
 def _run(x: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor], has_biases: bool, layers: int, bidirectional: bool,
          batch_first: bool) -> list[torch.Tensor]:
@@ -129,7 +127,7 @@ def as_operators(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _in_autocasts_dtype(x: torch.Tensor, hidden: Any, weights: list[torch.Tensor], has_biases: bool, layers: int, dropout: float,
-                        train: bool, bidirectional: bool, batch_first: bool) -> Hidden:
+                        train: bool, bidirectional: bool, batch_first: bool) -> tuple[torch.Tensor, ...]:
     """As torch.lstm and torch.gru, in the dtype that autocast gives them."""
     states = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
     kind = x.device.type

@@ -77,8 +77,8 @@ class Counter {
   // Of a reduce stage, or of its result: one of a row, one for each element of a piece of columns.
   int result_words(const Stage& stage, bool running) const {
     const bool place = stage.monoid == Monoid::kArgMax || stage.monoid == Monoid::kArgMin;
-    const bool pair = running && stage.monoid == Monoid::kDeviations;  // their count is the same for all of a thread's
-    const int words = !place ? words_of(stage.accumulator) << pair : running ? 2 + words_of(k_.dag.nodes[stage.value].kind) : 2;
+    const int parts = running && stage.monoid == Monoid::kDeviations ? 2 : 1;  // their count is the same for all of a thread's
+    const int words = !place ? parts * words_of(stage.accumulator) : running ? 2 + words_of(k_.dag.nodes[stage.value].kind) : 2;
     return words * (k_.column ? s_.vec : 1);
   }
 

@@ -625,8 +625,9 @@ void Printer::column_pass(size_t first, size_t count, Part part) {
   std::string slot;
   if (part == Part::kFinish) {
     // Several are on their way before the first is needed.
-    const std::string strip = "4", each = "KRN_UNROLL for (int c = 0; c < " + strip + "; ++c)";
-    open("for (idx base = y; base < splits; base += " + number(4 * s_.group) + ")");
+    constexpr int64_t kStrip = 4;
+    const std::string strip = number(kStrip), each = "KRN_UNROLL for (int c = 0; c < " + strip + "; ++c)";
+    open("for (idx base = y; base < splits; base += " + number(kStrip * s_.group) + ")");
     for (size_t s = first; s < first + count; ++s) {
       const std::string n = number(static_cast<int64_t>(s)), type = accumulator_type(k_.stages[s]);
       partial_slot(s, "(rows * slots)", "(row * slots + i)", "split", slot);
