@@ -3,6 +3,7 @@
 the matrix's workers (bench/peers/train.py) import that of the side which they measure."""
 import contextlib
 import json
+import types
 
 import torch
 from torch import nn
@@ -111,10 +112,21 @@ def optimiser_of(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 
+def _with_own_code(model):
+    """The model, its forward in a code object of its own. Dynamo keeps for a code object that its frames are skipped, for all backends:
+    Inductor's graph break at a recurrent layer would keep the others from their compiled steps."""
+    function = type(model).forward
+    code = function.__code__.replace(co_name=f"forward_{id(model):x}")
+    own = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    model.forward = types.MethodType(own, model)
+    return model
+
+
 def step_of(model, optimiser, inputs, target, how, update, loss_of=F.cross_entropy, around=contextlib.nullcontext):
     """zero_grad, forward, loss, backward, AdamW; returns the loss. `how`: words of torch.compile, for the optimiser too if `update`; None:
     eager. `around`: in which forward and loss run, an autocast."""
-    call = torch.compile(model, **how) if how else model
+    call = torch.compile(_with_own_code(model), **how) if how else model
     change = torch.compile(optimiser.step, **how) if how and update else optimiser.step
 
     def step():

@@ -99,8 +99,8 @@ def measure(name, asked, options):
         for how, step in steps.items():
             line, row["kernels"][how] = gaps(how, step)
             row["notes"].append(line)
-    row["notes"] += [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()
-                    if line.startswith(("forward and backward: ", "not compiled: "))]
+    row["notes"] += [line for graph in made if isinstance(graph, _training.Step) for line in graph.text().splitlines()[1:]
+                    if not line.startswith((graph.name, "|", "  ", "steps of "))]
     return row
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,9 @@ def _run(x: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor
          batch_first: bool) -> list[torch.Tensor]:
     """The results of eager, the first with memory as eager's: position by position."""
     given = weights, has_biases, layers, 0.0, True, bidirectional, batch_first
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
+        # Here each weight is an operand of its own, as nothing that the user does would change.
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         if len(hidden) == 2:
             return list(torch.lstm(x, tuple(hidden), *given))
         return list(torch.gru(x, hidden[0], *given))
@@ -41,7 +44,14 @@ def _like_eager(x: torch.Tensor, hidden: list[torch.Tensor], bidirectional: bool
 
 
 def _placed(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [each if each.stride() == its.stride() else its.copy_(each) for each, its in zip(found, wanted, strict=True)]
+    """What was found, in memory as is wanted and each in its own: cuDNN's gradients of weights are parts of one."""
+    out: list[torch.Tensor] = []
+    storages: set[int] = set()
+    for each, its in zip(found, wanted, strict=True):
+        own = each.untyped_storage().data_ptr() not in storages
+        out.append(each if own and each.stride() == its.stride() else its.copy_(each))
+        storages.add(out[-1].untyped_storage().data_ptr())
+    return out
 
 
 @contextlib.contextmanager
@@ -132,6 +142,6 @@ def _in_autocasts_dtype(x: torch.Tensor, hidden: Any, weights: list[torch.Tensor
     states = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
-        narrow = torch.get_autocast_dtype(kind)
+        narrow = torch.float16 if kind == "cuda" else torch.get_autocast_dtype(kind)  # whatever autocast's is: cuDNN's are cast to that
         x, states, weights = x.to(narrow), [each.to(narrow) for each in states], [each.to(narrow) for each in weights]
     return tuple(recurrent(x, states, list(weights), has_biases, layers, bidirectional, batch_first))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import keirin
-from conftest import NOW, answered, compiled, graphs, reasons
+from conftest import NOW, PLACE, answered, compiled, graphs, reasons
 
 
 def test_the_backend_is_found_without_an_import():
@@ -184,7 +184,7 @@ def test_sizes_that_change_are_answered_by_a_plan_for_a_range(load, tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.LeakyReLU(0.3), torch.nn.Linear(32, 8)).eval()
     options = {"race_seconds": 0.2, "force": "compiled"}
     if load:
-        fast = keirin.load(keirin.export(model, (torch.randn(4, 16),), tmp_path / "m.pt2"), **options)
+        fast = keirin.load(keirin.export(model, (torch.randn(4, 16),), tmp_path / "m.pt2"), **PLACE, **options)
     else:
         fast = torch.compile(model, backend="keirin", dynamic=True, options=options)
     with torch.no_grad():

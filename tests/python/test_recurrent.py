@@ -66,6 +66,15 @@ def test_it_is_one_step_with_eagers_gradients(kind, words):
     assert names.count("keirin.recurrent.default") == 1 and names.count("keirin.recurrent_backward.default") == 1
 
 
+def test_what_eager_answers_in_one_memory_is_told_apart():
+    whole = torch.randn(4, 3)
+    found, wanted = [whole[:2], whole[2:], whole.t()], [torch.empty(2, 3), torch.empty(2, 3), torch.empty(3, 4)]
+    out = _recurrent._placed(found, wanted)
+    for a, b, like in zip(out, found, wanted, strict=True):
+        assert torch.equal(a, b) and a.stride() == like.stride()
+    assert len({each.untyped_storage().data_ptr() for each in out}) == 3
+
+
 @pytest.mark.parametrize("kind", (nn.LSTM, nn.GRU))
 def test_states_that_are_given_have_gradients(kind):
     torch.manual_seed(0)
