@@ -57,6 +57,7 @@ void set_rates(gpu::Gpu& gpu, int major, int minor, int units, double clock_hz, 
   gpu.matrix_flops_per_s = row.matrix * units * clock_hz;
   gpu.info.updates_rows = true;
   gpu.info.joins_deviations = true;
+  gpu.info.sector_bytes = 32;
   gpu.info.wide_products = true;
   gpu.facts.num_units = units;
   gpu.facts.max_cluster = major >= 9 ? 8 : 1;  // what every device with clusters has

@@ -55,6 +55,7 @@ void set_rates(gpu::Gpu& gpu, const Target& target, int units, double clock_hz, 
   gpu.info.max_grouped_products = 1 << 30;
   gpu.info.updates_rows = true;
   gpu.info.joins_deviations = true;
+  gpu.info.sector_bytes = 32;
   gpu.matrix_flops_per_s = std::max(target.matrix_rate, target.f32) * units * clock_hz;
   gpu.facts.num_units = units;
   gpu.facts.parameter_bytes = 4096;  // what launches of every kind pass; more was not tried

@@ -46,6 +46,12 @@ class Layouter {
     const Op& op = r_.old().ops[id];
     if (op.code == OpCode::kOpaque || op.results.size() != 1) return false;
     const Type& type = r_.old().type(op.results[0]);
+    if (op.code == OpCode::k_relayout && is_channels_last(type)) {  // a weight that is kept so for the backward: the convolution's own copy
+      KRN_TRY_LET(ValueId x, laid_out(r_.map(op.operands[0])));
+      if (!r_.can_replace(op.results[0], x)) return false;
+      r_.replace(op.results[0], x);
+      return true;
+    }
     if (fits(type) && may_change(type)) {
       if (op.code == OpCode::k_conv || op.code == OpCode::k_conv_grad_weight) return convolution(id);
       for (ValueId v : op.operands)

@@ -27,6 +27,7 @@ struct TargetInfo {
                                    // goes element by element; 0: vectors have masks, any axis may be
   int num_threads = 1;
   double bytes_per_s = 20e9;       // memory
+  int sector_bytes = 0;            // what memory moves at least, where less side by side costs as much; 0: not asked
   double flops_per_s = 100e9;      // f32
   double special_per_s = 2e9;      // exp, tanh, ... per second
   double launch_ns = 1000;         // starting one kernel

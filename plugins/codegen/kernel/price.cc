@@ -75,7 +75,19 @@ Work stage_work(const Kernel& k, const Stage& stage, const std::vector<uint32_t>
   return out;
 }
 
-double bytes_moved(const Kernel& k, const std::vector<uint32_t>& varies) {
+// Bytes that lie side by side where the access begins, as the axes walk it.
+int64_t run_bytes(const Kernel& k, const Access& a) {
+  int64_t run = 1;
+  for (size_t x = k.axes.size(); x-- > 0;) {
+    if (k.axes[x].size == 1) continue;
+    if (a.index.coeff[x] != run) break;
+    run *= k.axes[x].size;
+  }
+  return run * dtype_bytes(a.dtype);
+}
+
+double bytes_moved(const Kernel& k, const std::vector<uint32_t>& varies, const TargetInfo& target) {
+  constexpr double kMostWasted = 4;  // of what comes with it, caches keep some until it is asked for
   double total = 0;
   for (const Access& a : k.accesses) {
     uint32_t axes = 0;
@@ -85,7 +97,9 @@ double bytes_moved(const Kernel& k, const std::vector<uint32_t>& varies) {
     for (const Access::Indirect& in : a.indirects) axes |= varies[in.node];
     double bytes = points(k, axes) * dtype_bytes(a.dtype);
     int64_t along = std::abs(a.index.coeff.back());
-    if (along > 1 && k.axes.back().size > 1) bytes *= std::min<double>(4, static_cast<double>(along));
+    if (along > 1 && k.axes.back().size > 1) bytes *= std::min(kMostWasted, static_cast<double>(along));
+    const int64_t run = along == 1 ? run_bytes(k, a) : target.sector_bytes;
+    if (run < target.sector_bytes) bytes *= std::min(kMostWasted, static_cast<double>(target.sector_bytes) / static_cast<double>(run));
     total += bytes;
   }
   return total;
@@ -109,7 +123,7 @@ double price(const Kernel& k, const TargetInfo& target) {
     work.special += w.special;
     row_stages += !s.once;
   }
-  double bytes = bytes_moved(k, varies);
+  double bytes = bytes_moved(k, varies, target);
   // A row that does not fit the cache is fetched again by every stage.
   int64_t row = 1;
   for (const Axis& a : k.axes) {

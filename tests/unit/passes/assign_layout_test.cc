@@ -77,6 +77,22 @@ TEST(AssignLayout, AWeightThatIsNoConstantIsCopiedWhereTheContextSaysSo) {
   }
 }
 
+TEST(AssignLayout, AWeightThatIsReturnedChannelsLastIsCopiedOnce) {
+  Result<Graph> g = parse(
+      "graph {\n  %x = input 0 : f32[1,3,4,4]\n  %m = input 1 : f32[8,3,2,2]\n  %w = cast(%m) {dtype=bf16} : bf16[8,3,2,2]\n"
+      "  %a = cast(%x) {dtype=bf16} : bf16[1,3,4,4]\n"
+      "  %y = conv(%a, %w, _) {stride=[1,1], padding=[0,0], dilation=[1,1], groups=1, transposed=false, output_padding=[0,0]}"
+      " : bf16[1,8,3,3]\n"
+      "  %k = relayout(%w) {encoding=\"channels_last\"} : bf16[8,3,2,2]{12,1,6,3}\n  output %y\n  output %k\n}");
+  ASSERT_TRUE(g.ok()) << g.status().text();
+  PassContext context;
+  context.channels_last = context.relays_weights = true;
+  ASSERT_TRUE(passes::assign_layout(*g, context).ok());
+  for (const Op& op : g->ops)
+    if (op.code == OpCode::k_conv) EXPECT_EQ(op.operands[1], g->outputs[1].value) << print(*g);
+  EXPECT_EQ(g->type(g->outputs[1].value).strides, channels_last_strides({8, 3, 2, 2})) << print(*g);
+}
+
 TEST(AssignLayout, AWeightsGradientIsMadeOfTensorsInOneOrder) {
   Result<Graph> g = parse(
       "graph {\n  %x = input 0 : f32[1,3,4,4]\n  %y = input 1 : f32[1,8,3,3]\n"
