@@ -13,14 +13,12 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+from keirin import _images
 from keirin._updates import writes
 
 aten = torch.ops.aten
 
-devices = {"cuda"}  # whose libraries want weights channels-last too: what the backward reads of them is laid out once, in the forward
-
 _CONVOLUTIONS = (torch.conv2d, F.conv2d, torch.conv_transpose2d, F.conv_transpose2d)
-_GROUP_NORMS = (torch.group_norm, F.group_norm)
 _DRAWS = ("drop", "rand", "bernoulli", "uniform", "exponential", "poisson", "multinomial", "gumbel", "normal_")  # parts of names
 _VIEWS = ("view", "view_as", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "getitem", "chunk",
           "split", "unbind", "expand", "narrow", "select", "movedim", "detach", "contiguous", "swapaxes", "identity")
@@ -54,57 +52,6 @@ def _draws_in_order(node: torch.fx.Node) -> bool:
     return is_drawn and isinstance(example, torch.Tensor) and sum(size > 1 for size in example.shape) > 2
 
 
-class _GroupNorm(torch.autograd.Function):
-    """A group norm of an image where it lies: eager's on a GPU answers with channels first.
-
-    Each channel has a mean and a variance of its own, as columns of a matrix of pixels; those of a group are made of them, exactly. Each half
-    reads the image twice: for sums of channels, and for what is made of each pixel. The result is made again in the backward, not kept.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, num_groups: int, eps: float,
-                dtype: torch.dtype) -> torch.Tensor:
-        ctx.groups = groups = x.shape[0], num_groups, x.shape[1] // num_groups
-        wide = _wide(x)
-        variances, means = (each.reshape(groups) for each in torch.var_mean(wide, (2, 3), correction=0))
-        between, mean = torch.var_mean(means, 2, correction=0, keepdim=True)
-        inverse = torch.rsqrt(variances.mean(2, keepdim=True) + between + eps)
-        ctx.save_for_backward(x, weight, mean, inverse)
-        factor = inverse if weight is None else inverse * _wide(weight).view(groups[1:])
-        offset = -mean * factor if bias is None else _wide(bias).view(groups[1:]) - mean * factor
-        return (wide * _of_channels(factor, x) + _of_channels(offset, x)).to(dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        x, weight, mean, inverse = ctx.saved_tensors
-        wide, out = _wide(x), _wide(gradient)
-        sums = out.sum((2, 3)).view(ctx.groups)
-        products = ((out * wide).sum((2, 3)).view(ctx.groups) - mean * sums) * inverse  # of the gradient and what is normed
-        of_weight = None if weight is None else products.sum(0).view_as(weight).to(weight.dtype)
-        of_bias = sums.sum(0).view(-1).to(x.dtype if weight is None else weight.dtype)
-        scale = 1.0 if weight is None else _wide(weight).view(ctx.groups[1:])
-        size = wide[0].numel() // ctx.groups[1]
-        # Expanded first, so that there is a value for each channel: beside pixels those of groups would be read in runs of a few channels.
-        slope = (products * scale).sum(2, keepdim=True).expand(ctx.groups) * (-inverse * inverse / size)
-        offset = (sums * scale).sum(2, keepdim=True).expand(ctx.groups) * (-inverse / size) - mean * slope
-        of_x = out * _of_channels(inverse * scale, x) + wide * _of_channels(slope, x) + _of_channels(offset, x)
-        return of_x.to(x.dtype), of_weight, of_bias if ctx.needs_input_grad[2] else None, None, None, None
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def _of_channels(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """What there is for each group, or each channel of it, beside the image."""
-    return value.expand(*value.shape[:2], x.shape[1] // value.shape[1]).reshape(*x.shape[:2], 1, 1)
-
-
-def _group_norm(dtype: torch.dtype, x: torch.Tensor, num_groups: int, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,
-                eps: float = 1e-5, cudnn_enabled: bool = True) -> torch.Tensor:
-    return _GroupNorm.apply(x, weight, bias, num_groups, eps, dtype)
-
-
 def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     """A copy of Dynamo's graph; None where there is nothing to win, or where the caller would see it."""
     convolutions = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _CONVOLUTIONS and _is_image(node)]
@@ -127,11 +74,11 @@ def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
             with graph.inserting_before(copy):
                 image = graph.call_method("contiguous", (copy.args[0],), {"memory_format": torch.channels_last})
                 weight = copy.args[1]
-                if _is_image(node.args[1]) and _example(node.args[1]).device.type in devices:
+                if _is_image(node.args[1]) and _example(node.args[1]).device.type in _images.devices:
                     weight = graph.call_method("contiguous", (weight,), {"memory_format": torch.channels_last})
             copy.args = (image, weight, *copy.args[2:])
-        if node.op == "call_function" and node.target in _GROUP_NORMS and _is_image(node):
-            copy.target, copy.args = _group_norm, (_example(node).dtype, *copy.args)
+        if node.op == "call_function" and _is_image(node) and (own := _images.own_of(node, _example(node))) is not None:
+            copy.target, copy.args = own, (_example(node).dtype, *copy.args)
     return torch.fx.GraphModule(gm, graph)
 
 

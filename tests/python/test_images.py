@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group norms and max pools in training steps: formulas of their own, with eager's results and gradients."""
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import keirin
+from conftest import PLACE, compiled
+from keirin import _images
+from of_training import answered, notes, steps
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch):
+    monkeypatch.setattr(_images, "devices", {"cpu", "cuda"})
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+class Between(nn.Module):
+    """Something between two convolutions, so that it is done channels-last."""
+
+    def __init__(self, what, channels=12):
+        super().__init__()
+        self.first, self.what, self.second = nn.Conv2d(3, channels, 3, padding=1), what, nn.Conv2d(channels, 4, 1)
+
+    def forward(self, x):
+        return self.second(self.what(self.first(x)))
+
+
+def calls_of():
+    step, = steps()
+    return " ".join(str(node.target) for half in (step.forward, step.backward) for node in half.gm.graph.nodes if node.op == "call_function")
+
+
+def as_eager(model, x):
+    wide, eager, fast = copy.deepcopy(model).double(), copy.deepcopy(model), compiled(model)
+    for _ in range(2):
+        model.zero_grad()
+        mine = fast(x)
+        mine.square().sum().backward()
+    own, exact = eager(x), wide(x.double())
+    own.square().sum().backward(), exact.square().sum().backward()
+    torch.testing.assert_close(mine, own, rtol=1e-4, atol=1e-5)
+    for a, b, c in zip(model.parameters(), eager.parameters(), wide.parameters()):
+        far, size = (b.grad - c.grad).abs().max().item(), c.grad.abs().max().item()
+        assert (a.grad - c.grad).abs().max().item() <= 4 * far + 1e-5 * size and a.grad.is_contiguous()
+    assert answered() and not notes(), keirin.explain()
+
+
+@pytest.mark.parametrize("groups, affine", ((1, True), (4, True), (12, False), (3, False)))
+def test_group_norms(groups, affine):
+    norm = nn.GroupNorm(groups, 12, affine=affine)
+    with torch.no_grad():
+        for each in norm.parameters():
+            each.normal_()
+    as_eager(Between(nn.Sequential(norm, nn.SiLU())), torch.randn(3, 3, 9, 7))
+    assert "group_norm" not in calls_of() and "var_mean" in calls_of()
+
+
+def test_a_group_norm_of_half_precision():
+    model = Between(nn.GroupNorm(4, 12))
+    eager, fast = copy.deepcopy(model), compiled(model)
+    kind = PLACE.get("device", "cpu").split(":")[0]
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(2):
+        model.zero_grad(), eager.zero_grad()
+        with torch.autocast(kind, torch.bfloat16):
+            mine, own = fast(x), eager(x)
+        assert mine.dtype == own.dtype
+        mine.float().square().sum().backward(), own.float().square().sum().backward()
+    for a, b in zip(model.parameters(), eager.parameters()):
+        torch.testing.assert_close(a.grad, b.grad, rtol=5e-2, atol=5e-2 * b.grad.abs().max().item())
+    assert answered(), keirin.explain()
+
+
+POOLS = [dict(kernel_size=3, stride=2, padding=1), dict(kernel_size=2), dict(kernel_size=3, stride=1, padding=1),
+         dict(kernel_size=(2, 3), stride=(3, 1), padding=(1, 0)), dict(kernel_size=5, stride=3, padding=2)]
+
+
+@pytest.mark.parametrize("words", POOLS, ids=str)
+def test_max_pools(words):
+    as_eager(Between(nn.MaxPool2d(**words)), torch.randn(2, 3, 11, 10))
+    assert "max_pool" not in calls_of()
+
+
+@pytest.mark.parametrize("words", POOLS, ids=str)
+def test_max_pools_of_equal_and_special_elements(words):
+    """Of equal ones the first has the gradient, of NaN the last, and of a window of -inf the first inside."""
+    pool = nn.MaxPool2d(**words)
+    x = torch.randint(0, 3, (2, 4, 11, 10)).float()
+    x[0, 0, 2, 3] = x[0, 1, 2:4, 3:5] = x[1, 2, 0, 0] = torch.nan
+    if not PLACE:  # eager's channels-last kernel on GPUs gives such a window's gradient to the first pixel of all
+        x[0, 2] = x[1, 0, :6, :6] = -torch.inf
+    x[1, 3, 5] = torch.inf
+    mine, own = (x.clone().contiguous(memory_format=torch.channels_last).requires_grad_() for _ in range(2))
+    kernel, stride, padding = (_images._pair(each) for each in (pool.kernel_size, pool.stride, pool.padding))
+    found, wanted = _images._MaxPool.apply(mine, kernel, stride, padding), pool(own)
+    weight = torch.randn_like(wanted)
+    torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
+    found.backward(weight), wanted.backward(weight)
+    torch.testing.assert_close(mine.grad, own.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("words", (dict(kernel_size=3, dilation=2), dict(kernel_size=3, stride=2, ceil_mode=True), dict(kernel_size=7)),
+                         ids=str)
+def test_other_max_pools_are_eagers(words):
+    as_eager(Between(nn.MaxPool2d(**words)), torch.randn(2, 3, 14, 15))
+    assert "max_pool" in calls_of()
+
+
+def test_a_pool_that_shows_its_indices_is_eagers():
+    class Shown(nn.Module):
+        def forward(self, x):
+            y, places = F.max_pool2d(x, 2, return_indices=True)
+            return F.max_unpool2d(y, places, 2)
+    as_eager(Between(Shown()), torch.randn(2, 3, 8, 8))
