@@ -3,6 +3,7 @@
 // The conversions of at_tensor.h.
 #include "core/eager/at_tensor.h"
 
+#include <algorithm>
 #include <c10/core/impl/alloc_cpu.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -167,6 +168,7 @@ Status status_of_current_exception() {
     what = "out of memory";
   } catch (const std::exception& error) {
     what = error.what();
+    what.resize(std::min(what.find("\n\nAt:\n"), what.size()));  // pybind11 has Python's stack behind it
   } catch (...) {
   }
   return Status(code, std::move(what)).caused_by(std::current_exception());

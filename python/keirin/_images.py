@@ -15,8 +15,8 @@ devices = {"cuda"}  # where eager's kernels are worth another one, and libraries
 class _GroupNorm(torch.autograd.Function):
     """A group norm of an image where it lies: eager's on a GPU answers with channels first.
 
-    Each channel has a mean and a variance of its own, as columns of a matrix of pixels; those of a group are made of them, exactly. Each half
-    reads the image twice: for sums of channels, and for what is made of each pixel. The result is made again in the backward, not kept.
+    Each channel has a mean and a variance of its own, as columns of a matrix of pixels; those of a group are made of them. Each half
+    reads the image twice: for sums of channels, and for what is made of each pixel. The backward makes the result again.
     """
 
     @staticmethod
@@ -74,8 +74,7 @@ class _MaxPool(torch.autograd.Function):
         behind = [(out - 1) * step + width - size - before
                   for out, step, width, size, before in zip(sizes, stride, kernel, x.shape[2:], padding)]
         padded = F.pad(x, (padding[1], max(behind[1], 0), padding[0], max(behind[0], 0)), value=-torch.inf)
-        # Where the largest is if all inside is -inf: at the first inside, as eager's. Places are counted in floats, which are exact here and
-        # cheap for a GPU.
+        # Where the largest is if all inside is -inf: at the first inside, as eager's. Places are floats, exact here and cheap for a GPU.
         first = [(before - torch.arange(out, device=x.device, dtype=torch.float32) * step).clamp(min=0)
                  for before, out, step in zip(padding, sizes, stride)]
         place = (first[0][:, None] * kernel[1] + first[1]).expand(*x.shape[:2], *sizes)
@@ -104,7 +103,8 @@ class _MaxPool(torch.autograd.Function):
                 window = ((at + 0.5) * (1 / step)).floor() - back
                 offset = at - window * step
                 inside = (window >= 0) & (window < out) & (offset < width)
-                axes[-1].append((window.clamp(0, out - 1).to(torch.int32), torch.where(inside, offset, -float(ctx.kernel[0] * ctx.kernel[1]))))
+                nowhere = -float(ctx.kernel[0] * ctx.kernel[1])
+                axes[-1].append((window.clamp(0, out - 1).to(torch.int32), torch.where(inside, offset, nowhere)))
         total = None
         for rows, row_offset in axes[0]:
             for columns, column_offset in axes[1]:
@@ -115,7 +115,8 @@ class _MaxPool(torch.autograd.Function):
         return total.to(gradient.dtype).contiguous(memory_format=torch.channels_last), None, None, None
 
 
-def _max_pool(dtype: torch.dtype, x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> torch.Tensor:
+def _max_pool(dtype: torch.dtype, x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any,
+              **__: Any) -> torch.Tensor:
     return _MaxPool.apply(x, _pair(kernel_size), _pair(stride or kernel_size), _pair(padding))
 
 
@@ -128,10 +129,13 @@ _GROUP_NORMS = (F.group_norm, torch.group_norm)
 
 
 def own_of(node: torch.fx.Node, result: torch.Tensor) -> Callable[..., torch.Tensor] | None:
-    """The formula for a call of Dynamo's graph whose result is an image: a function of its dtype and of what eager is given. None: eager's."""
+    """The formula for a call of Dynamo's graph whose result is an image: a function of its dtype and of what eager is given. None: there
+    is none."""
+    if result.device.type not in devices:
+        return None
     if node.target in _GROUP_NORMS:
         return _group_norm
-    if node.target not in _MAX_POOLS or result.device.type not in devices or not result.is_floating_point():
+    if node.target not in _MAX_POOLS or not result.is_floating_point():
         return None
     words = dict(zip(("kernel_size", "stride", "padding", "dilation", "ceil_mode"), node.args[1:])) | node.kwargs
     kernel = _pair(words["kernel_size"])
