@@ -379,7 +379,7 @@ class Cache(torch.nn.Module):
     def forward(self, x):
         self.rows.index_copy_(1, self.position.long().view(1), self.project(x))
         self.position += 1
-        seen = torch.arange(self.rows.shape[1]) < self.position
+        seen = torch.arange(self.rows.shape[1], device=x.device) < self.position
         return torch.nn.functional.scaled_dot_product_attention(x, self.rows, self.rows, attn_mask=seen[None, None])
 
 
@@ -395,7 +395,7 @@ def test_a_race_does_not_lead_a_position_out_of_its_cache(when):
             assert keirin.wait(120) and model.position == step + 1
         torch.testing.assert_close(model.rows, eager.rows)
         assert answered() == 11, keirin.explain()
-        for each in (fast, eager):
+        for each in (fast, eager) if not PLACE else ():  # an index out of range ends a context of CUDA's
             with pytest.raises(IndexError):
                 each(x)
 
@@ -508,7 +508,7 @@ def test_other_dtypes_are_graphs_of_their_own(mlp):
 
 def test_a_cast_to_fewer_bits_rounds():
     def rest(x):
-        return x.bfloat16().float() - 0.9 * x, (7 * x).half() * torch.tensor([2.0]) - 13.5 * x
+        return x.bfloat16().float() - 0.9 * x, (7 * x).half() * x.new_full((1,), 2) - 13.5 * x
 
     x = torch.randn(64, 33)
     step = compiled(rest)
@@ -537,6 +537,7 @@ def test_errors_are_eagers():
         fast(torch.randn(4, 2), torch.tensor([0, 1]))
 
 
+@pytest.mark.cpu_only("an index out of range ends a context of CUDA's")
 @pytest.mark.parametrize("call", [
     lambda i, x: torch.arange(5.0)[i] * x,
     lambda i, x: torch.full((5,), 2.0)[i] * x,
