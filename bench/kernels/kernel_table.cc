@@ -292,6 +292,13 @@ void pointwise_and_rows(Table& table, uint8_t dtype) {
     m.out(m.g.unary(codegen::kOp_neg, m.g.reshape(m.g.permute(x, {0, 2, 3, 1}), {n / 256, 256})));
     table.add("transpose", "channels last of 256 x 64 x 64" + tag(dtype), 80, 2 * bytes, m);
   }
+  {
+    Maker m;
+    const int64_t filters = n / 512 / 9;
+    const int x = m.in(dtype, {filters, 9, 512});
+    m.out(m.g.op(codegen::kOp_relayout, {m.g.permute(x, {0, 2, 1})}, dtype, {filters, 512, 9}));
+    table.add("transpose", "filters of 3 x 3 of 512" + tag(dtype), 80, 2 * bytes, m);
+  }
   for (int64_t width : {64, 1024}) {
     if (width * size < 128) continue;
     Maker m;

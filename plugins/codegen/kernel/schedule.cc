@@ -88,6 +88,14 @@ bool stores_all_contiguous(const Kernel& k) {
   return true;
 }
 
+// Whether, where `axis` moves on, a store goes on behind its run of inner: as pixels of a filter do from channel to channel.
+bool stores_runs(const Kernel& k, int axis) {
+  for (const Stage& s : k.stages)
+    for (const auto& st : s.stores)
+      if (k.accesses[st.access].index.coeff[axis] != k.axes.back().size) return false;
+  return true;
+}
+
 class Chooser {
  public:
   Chooser(const Kernel& k, const GpuFacts& f) : k_(k), f_(f) {
@@ -126,7 +134,10 @@ class Chooser {
   }
 
   void flat() {
-    if (int axis = transposed_axis(k_); axis >= 0 && inner_ >= 16 && stores_all_contiguous(k_)) return tile(axis);
+    if (int axis = transposed_axis(k_); axis >= 0 && stores_all_contiguous(k_)) {
+      if (inner_ >= 16) return tile(axis);
+      if (inner_ > 2 && stores_runs(k_, axis)) return narrow_tile(axis);
+    }
     // Short tensors: less per thread, so that more of them share the work.
     int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
     while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
@@ -159,6 +170,17 @@ class Chooser {
     const int64_t others = outer_ / std::max<int64_t>(k_.axes[axis].size, 1);
     s_.blocks = std::max<int64_t>(others * ceil_div(k_.axes[axis].size, s_.tile) * ceil_div(inner_, s_.tile), 1);
     s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);
+  }
+
+  // Inner is too short for a side of a tile: it has all of it, and as much of the axis as there is work for.
+  void narrow_tile(int axis) {
+    s_.shape = GpuShape::kTile;
+    s_.tile_axis = axis;
+    s_.vec = 1;
+    s_.narrow = static_cast<int>(inner_);
+    const int64_t size = k_.axes[axis].size, others = outer_ / std::max<int64_t>(size, 1);
+    for (s_.tile = 256; s_.tile > 32 && (s_.tile > size || others * ceil_div(size, s_.tile) < 2 * f_.num_units);) s_.tile /= 2;
+    s_.blocks = std::clamp<int64_t>(others * ceil_div(size, s_.tile), 1, int64_t{f_.num_units} * 4096);
   }
 
   // Only reductions followed by stages that run once for each row.
@@ -449,7 +471,8 @@ Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return C
 std::string schedule_key(const Schedule& s) {
   std::string out;
   for (int v : {static_cast<int>(s.shape), s.vec, s.threads, s.group, s.chunks, int{s.wide}, int{s.whole}, int{s.full}, int{s.split},
-                s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile, s.cluster, int{s.ahead}, s.staged, s.slide, s.skew, s.many})
+                s.window[0], s.window[1], s.window[2], s.tile_axis, s.tile, s.narrow, s.cluster, int{s.ahead}, s.staged, s.slide, s.skew,
+                s.many})
     out += "/" + std::to_string(v);
   return out;
 }

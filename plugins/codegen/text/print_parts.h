@@ -37,6 +37,9 @@ class Printer {
   void head(const std::string& symbol);
   void print_flat();
   void print_tile();
+  void print_narrow_tile();
+  std::vector<size_t> declare_tiles(int lines);  // in shared memory; of which accesses
+  std::string tile_source(size_t access);
   void print_row(Part part);
   void print_column(Part part);
   void decode_outer(const std::string& row, int except = -1);

@@ -221,9 +221,7 @@ void Printer::put_kept(const std::vector<bool>& in, size_t stage) {
 
 // ---- tile
 
-void Printer::print_tile() {
-  head(symbol_);
-  const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads * s_.vec / s_.tile), v = number(s_.vec);
+std::vector<size_t> Printer::declare_tiles(int lines) {
   std::vector<size_t> turned;
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const Access& access = k_.accesses[i];
@@ -232,9 +230,50 @@ void Printer::print_tile() {
       for (const auto& st : stage.stores) stored |= st.access == i;
     if (stored || !tiled(access)) continue;
     turned.push_back(i);
-    const std::string pad = number(s_.tile + 1);
-    line("KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + t + "][" + pad + "];");
+    line("KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + number(lines) + "][" +
+         number(s_.tile + 1) + "];");
   }
+  return turned;
+}
+
+std::string Printer::tile_source(size_t access) {
+  return "q" + number(static_cast<int64_t>(access)) + " + (" + linear(k_.accesses[access].index, arguments_[access].offset, true) + ")";
+}
+
+// All of inner and a piece of the axis: read along the axis, written as one run.
+void Printer::print_narrow_tile() {
+  head(symbol_);
+  const std::string t = number(s_.tile), across = number(s_.tile_axis), narrow = number(s_.narrow), threads = number(s_.threads);
+  const std::vector<size_t> turned = declare_tiles(s_.narrow);
+  line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", total = rows / size" + across + " * tiles_across;");
+  open("for (idx u = KRN_BLOCK; u < total; u += KRN_BLOCKS)");
+  line("const idx row = u / tiles_across, across_first = (u - row * tiles_across) * " + t + ";");
+  decode_outer("row", s_.tile_axis);
+  line("krn_sync();  // the tile before has been read");
+  open("for (int e = KRN_THREAD; e < " + narrow + " * " + t + "; e += " + threads + ")");
+  line("const int ty = e / " + t + ", tx = e % " + t + ";");
+  line("const idx i" + across + " = across_first + tx, ij = ty;");
+  open("if (i" + across + " < size" + across + ")");
+  for (size_t i : turned) line("tile" + number(static_cast<int64_t>(i)) + "[ty][tx] = *(" + tile_source(i) + ");");
+  close();
+  close();
+  line("krn_sync();");
+  open("for (int e = KRN_THREAD; e < " + narrow + " * " + t + "; e += " + threads + ")");
+  line("const int ty = e / " + narrow + ", tx = e % " + narrow + ", m = 1;");
+  line("const idx i" + across + " = across_first + ty, i = tx;");
+  open("if (i" + across + " < size" + across + ")");
+  for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
+  close();
+  close();
+  close();
+  close();
+}
+
+void Printer::print_tile() {
+  if (s_.narrow) return print_narrow_tile();
+  head(symbol_);
+  const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads * s_.vec / s_.tile), v = number(s_.vec);
+  const std::vector<size_t> turned = declare_tiles(s_.tile);
   line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", tiles_along = (inner + " + t + " - 1) / " + t + ";");
   line("const idx total = rows / size" + across + " * tiles_across * tiles_along;");
   const std::string wide = number(s_.tile / s_.vec);  // threads along a side
@@ -252,7 +291,7 @@ void Printer::print_tile() {
     line("const int m = size" + across + " - i" + across + " < " + v + " ? (int)(size" + across + " - i" + across + ") : " + v + ";");
   for (size_t i : turned) {
     const std::string n = number(static_cast<int64_t>(i)), storage = storage_name(k_.accesses[i].dtype);
-    const std::string from = "q" + n + " + (" + linear(k_.accesses[i].index, arguments_[i].offset, true) + ")";
+    const std::string from = tile_source(i);
     if (s_.vec == 1) {
       line("tile" + n + "[ty][tx] = *(" + from + ");");
       continue;

@@ -67,6 +67,17 @@ TEST(Schedule, TurnedLoadsGoThroughTilesThatCoverAll) {
       EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile) * ((length + s.tile - 1) / s.tile))
           << "one for each tile, " << rows << " x " << length;
     }
+  for (auto [rows, tile] : {std::pair<int64_t, int>{1000, 256}, {200, 128}, {33, 32}}) {
+    GpuFacts few;
+    few.num_units = 2;
+    const Schedule s = choose_schedule(turned(kBf16, rows, 9).k, few);
+    EXPECT_TRUE(s.shape == GpuShape::kTile && s.narrow == 9) << rows;
+    EXPECT_EQ(s.tile, tile) << rows;
+    EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile)) << rows;
+  }
+  KernelMaker apart = turned(kF32, 64, 9);  // what is stored does not lie in one run
+  apart.k.accesses[1].index.coeff[1] = 10;
+  EXPECT_EQ(choose_schedule(apart.k, {}).shape, GpuShape::kFlat);
   KernelMaker looked_up = turned(kF32, 64, 64);  // where an index decides the address, neighbours lie nowhere
   const int32_t index = looked_up.load(kI64, {0, 1, 0});
   looked_up.k.accesses[0].indirects.push_back({index, 64, 8});

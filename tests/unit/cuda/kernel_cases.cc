@@ -117,6 +117,11 @@ class Cases {
       t.store(t.op(dtype == kU8 ? Prim::kXor : Prim::kAdd, turned, straight), dtype, {rows * n_, n_, 1});
       add("transpose" + std::to_string(dtype), t);
     }
+    KernelMaker filter;  // of 3x3 from channels last to channels first, cast, beside what lies there already
+    filter.outer(3).outer(300).inner(9);
+    const int32_t moved = filter.convert(filter.load(kBf16, {2700, 1, 300}), Kind::kF32);
+    filter.store(filter.op(Prim::kAdd, moved, filter.load(kF32, {2700, 9, 1})), kF32, {2700, 9, 1});
+    add("filter", filter);
   }
 
   void norms() {
@@ -368,7 +373,7 @@ std::vector<Schedule> schedules_for(const Kernel& k, bool clusters, const GpuFac
   if (!wide.split) add(wide);
   if (large.shape == GpuShape::kTile) {
     Schedule flat = large;
-    flat.shape = GpuShape::kFlat, flat.tile_axis = -1, flat.tile = 32, flat.whole = false;
+    flat.shape = GpuShape::kFlat, flat.tile_axis = -1, flat.tile = 32, flat.narrow = 0, flat.whole = false;
     add(flat);
   }
   if (large.shape == GpuShape::kRow && !large.split) {
