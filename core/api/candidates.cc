@@ -390,6 +390,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   context.evaluator = &evaluator;
   context.channels_last = true;  // what matrix units want, and vector units bear
   context.relays_weights = session.device.kind != Device::kCpu;  // those of processors lay out what they want by themselves
+  context.short_run_bytes = session.device.kind != Device::kCpu ? 32 : 0;  // a sector of a GPU's memory
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
   int64_t weight_bytes = 0;

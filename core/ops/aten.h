@@ -52,6 +52,7 @@ bool knows_aten_op(std::string_view op);
 std::vector<std::string_view> known_aten_ops();
 
 // Writes the decomposition of a `body` composite as a Graph whose inputs are the op's present operands in order.
-Result<Graph> decompose(const Graph& graph, const Op& op);
+// `by_channel`: statistics of a group norm are made of those of its channels, which are columns where images lie channels-last.
+Result<Graph> decompose(const Graph& graph, const Op& op, bool by_channel = false);
 
 }  // namespace keirin

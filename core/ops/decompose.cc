@@ -33,8 +33,8 @@ Body body_of(OpCode code) {
 
 }  // namespace
 
-Result<Graph> decompose(const Graph& graph, const Op& op) {
-  Body body = body_of(op.code);
+Result<Graph> decompose(const Graph& graph, const Op& op, bool by_channel) {
+  Body body = by_channel && op.code == OpCode::k_group_norm ? bodies::group_norm_by_channel : body_of(op.code);
   if (body == nullptr) return rules::malformed(op, "the op has no decomposition");
   Graph out;
   Values operands;

@@ -13,6 +13,7 @@ ValueId batch_norm(Lowering& w, const Op& op, const Values& operands);
 ValueId batch_norm_of_batch(Lowering& w, ValueId x, ValueId weight, ValueId bias, double eps);
 ValueId layer_norm(Lowering& w, const Op& op, const Values& operands);
 ValueId group_norm(Lowering& w, const Op& op, const Values& operands);
+ValueId group_norm_by_channel(Lowering& w, const Op& op, const Values& operands);
 ValueId rms_norm(Lowering& w, const Op& op, const Values& operands);
 ValueId softmax(Lowering& w, const Op& op, const Values& operands);
 ValueId log_softmax(Lowering& w, const Op& op, const Values& operands);

@@ -75,6 +75,33 @@ ValueId group_norm(Lowering& w, const Op& op, const Values& operands) {
   return w.cast(scaled(w, x, operand(operands, 1), operand(operands, 2), 1), type.dtype);
 }
 
+// A channel's mean and variance are those of a column, and a group's are made of them: the mean of the variances and the variance of the
+// means. What is left is a factor and an offset for each channel, as eager's kernels on a GPU have it.
+ValueId group_norm_by_channel(Lowering& w, const Op& op, const Values& operands) {
+  const Type type = w.type(operands[0]);
+  if (type.num_elements() == 0) return group_norm(w, op, operands);
+  const int64_t groups = op.i(AttrKey::k_groups), batch = type.sizes[0], channels = type.sizes[1];
+  const Dims grouped = {batch, groups, channels / groups}, whole = type.sizes, pixels = trailing(type.rank(), type.rank() - 2);
+  Dims channel(type.rank(), 1);
+  channel[0] = batch, channel[1] = channels;
+  const auto of_channels = [&](ValueId parameter) {
+    return w.expand(w.reshape(w.cast(parameter, compute_dtype(type.dtype)), {1, groups, channels / groups}), grouped);
+  };
+  const ValueId x = w.cast(operands[0], compute_dtype(type.dtype)), means = mean_of(w, x, pixels);
+  const ValueId distance = w.binary(OpCode::k_sub, x, w.expand(means, whole));
+  const ValueId variances = w.reshape(mean_of(w, w.binary(OpCode::k_mul, distance, distance), pixels), grouped);
+  const ValueId of_each = w.reshape(means, grouped), mean = mean_of(w, of_each, {2});
+  const ValueId apart = w.binary(OpCode::k_sub, of_each, w.expand(mean, grouped));
+  const ValueId variance = w.binary(OpCode::k_add, mean_of(w, variances, {2}), mean_of(w, w.binary(OpCode::k_mul, apart, apart), {2}));
+  ValueId factor = w.expand(inverse_root(w, variance, op.d(AttrKey::k_eps)), grouped);
+  if (operand(operands, 1) != kNone) factor = w.binary(OpCode::k_mul, factor, of_channels(operands[1]));
+  const ValueId moved = w.binary(OpCode::k_mul, w.expand(mean, grouped), factor);
+  const ValueId offset = operand(operands, 2) == kNone ? w.row(OpCode::k_neg, {moved})
+                                                       : w.binary(OpCode::k_sub, of_channels(operands[2]), moved);
+  const auto beside = [&](ValueId value) { return w.expand(w.reshape(value, channel), whole); };
+  return w.cast(w.binary(OpCode::k_add, w.binary(OpCode::k_mul, x, beside(factor)), beside(offset)), type.dtype);
+}
+
 ValueId rms_norm(Lowering& w, const Op& op, const Values& operands) {
   DType out = w.dtype_of(operands[0]);
   ValueId x = w.cast(operands[0], compute_dtype(out));

@@ -24,6 +24,27 @@ Graph small_graph() {
   return *g;
 }
 
+// Whether the body of a group norm of 8 groups takes its sums of each channel first.
+bool sums_channels(int64_t channels, bool channels_last, int short_run_bytes) {
+  const std::string type = "f16[2," + std::to_string(channels) + ",4,4]";
+  const std::string n = std::to_string(channels), image = std::to_string(16 * channels), line = std::to_string(4 * channels);
+  Result<Graph> g = parse("graph {\n  %x = input 0 : " + type + (channels_last ? "{" + image + ",1," + line + "," + n + "}" : "") +
+                          "\n  %y = group_norm(%x) {groups=8, eps=1e-5} : " + type + "\n  output %y\n}");
+  EXPECT_TRUE(g.ok()) << g.status().text();
+  PassContext context;
+  context.short_run_bytes = short_run_bytes;
+  const Status status = passes::write_bodies(*g, context);
+  EXPECT_TRUE(status.ok() && g->bodies.size() == 1) << status.text();
+  return print(g->bodies[0]).find("[2,8," + std::to_string(channels / 8) + "]") != std::string::npos;
+}
+
+TEST(RunPasses, AGroupNormSumsChannelsWhereItsRunsAreShort) {
+  EXPECT_TRUE(sums_channels(64, true, 32));    // runs of 16 bytes
+  EXPECT_FALSE(sums_channels(128, true, 32));  // of 32
+  EXPECT_FALSE(sums_channels(64, false, 32));  // rows of pixels
+  EXPECT_FALSE(sums_channels(64, true, 0));    // a processor
+}
+
 TEST(RunPasses, DumpsTimesAndBodies) {
   auto dir = std::filesystem::temp_directory_path() / "keirin_run_passes_test";
   std::filesystem::remove_all(dir);
