@@ -41,7 +41,7 @@ class _GroupNorm(torch.autograd.Function):
         of_weight = None if weight is None else products.sum(0).view_as(weight).to(weight.dtype)
         of_bias = sums.sum(0).view(-1).to(x.dtype if weight is None else weight.dtype)
         scale = 1.0 if weight is None else _wide(weight).view(ctx.groups[1:])
-        size = wide[0].numel() // ctx.groups[1]
+        size = x.shape[1:].numel() // ctx.groups[1]
         # Expanded first, so that there is a value for each channel: beside pixels those of groups would be read in runs of a few channels.
         slope = (products * scale).sum(2, keepdim=True).expand(ctx.groups) * (-inverse * inverse / size)
         offset = (sums * scale).sum(2, keepdim=True).expand(ctx.groups) * (-inverse / size) - mean * slope
@@ -110,7 +110,7 @@ class _MaxPool(torch.autograd.Function):
             for columns, column_offset in axes[1]:
                 theirs, its = (each.index_select(2, rows).index_select(3, columns) for each in (place, gradient))
                 mine = row_offset[:, None] * ctx.kernel[1] + column_offset
-                part = torch.where(theirs.float() == mine, its.float(), 0.0)
+                part = torch.where(theirs.float() == mine, _wide(its), 0.0)
                 total = part if total is None else total + part
         return total.to(gradient.dtype).contiguous(memory_format=torch.channels_last), None, None, None
 

@@ -104,6 +104,18 @@ def test_max_pools_of_equal_and_special_elements(words):
     torch.testing.assert_close(mine.grad, own.grad, rtol=1e-6, atol=1e-6)
 
 
+def test_gradients_of_doubles_are_doubles():
+    x = torch.randn(2, 4, 9, 9, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    for mine, eager in ((lambda y: _images._MaxPool.apply(y, (3, 3), (2, 2), (1, 1)), nn.MaxPool2d(3, 2, 1)),
+                        (lambda y: _images._GroupNorm.apply(y, None, None, 2, 1e-5, y.dtype), nn.GroupNorm(2, 4, affine=False))):
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        found, wanted = mine(leaves[0]), eager(leaves[1])
+        weight = torch.randn_like(wanted)
+        found.backward(weight), wanted.backward(weight)
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("words", (dict(kernel_size=3, dilation=2), dict(kernel_size=3, stride=2, ceil_mode=True), dict(kernel_size=7)),
                          ids=str)
 def test_other_max_pools_are_eagers(words):
