@@ -19,8 +19,12 @@ peers = sorted({how for row in rows for how in row if how.startswith("inductor")
 heads = ["model", "eager ms", "Keirin", *(each.capitalize() for each in peers), "over the better of all", "nodes compiled", "answered by"]
 print("| " + " | ".join(heads) + " |")
 print("|---" * len(heads) + "|")
-for row in rows:
-    lead = row["keirin"]["gain"] / max([1, *(row[how]["gain"] for how in peers if how in row)])
+def mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+leads = [row["keirin"]["gain"] / max([1, *(row[how]["gain"] for how in peers if how in row)]) for row in rows]
+for row, lead in zip(rows, leads):
     print(
         f"| {row['model']} | {row['eager_ms']:.3f} | {ratio(row, 'keirin')} | "
         + " | ".join(ratio(row, how) for how in peers)
@@ -31,7 +35,5 @@ for row in rows:
 for how in ("keirin", *peers):
     gains = [row[how]["gain"] for row in rows if how in row]
     if gains:
-        print(
-            f"\n{how}: geometric mean over {len(gains)} models {math.exp(sum(map(math.log, gains)) / len(gains)):.2f}x of eager, "
-            f"least {min(gains):.2f}x"
-        )
+        print(f"\n{how}: geometric mean over {len(gains)} models {mean(gains):.2f}x of eager, least {min(gains):.2f}x")
+print(f"\nkeirin over the better of all: {mean(leads):.2f}x, least {min(leads):.2f}x")

@@ -88,11 +88,9 @@ ValueId group_norm_by_channel(Lowering& w, const Op& op, const Values& operands)
     return w.expand(w.reshape(w.cast(parameter, compute_dtype(type.dtype)), {1, groups, channels / groups}), grouped);
   };
   const ValueId x = w.cast(operands[0], compute_dtype(type.dtype)), means = mean_of(w, x, pixels);
-  const ValueId distance = w.binary(OpCode::k_sub, x, w.expand(means, whole));
-  const ValueId variances = w.reshape(mean_of(w, w.binary(OpCode::k_mul, distance, distance), pixels), grouped);
   const ValueId of_each = w.reshape(means, grouped), mean = mean_of(w, of_each, {2});
-  const ValueId apart = w.binary(OpCode::k_sub, of_each, w.expand(mean, grouped));
-  const ValueId variance = w.binary(OpCode::k_add, mean_of(w, variances, {2}), mean_of(w, w.binary(OpCode::k_mul, apart, apart), {2}));
+  const ValueId variances = w.reshape(variance_of(w, x, pixels, 0), grouped);
+  const ValueId variance = w.binary(OpCode::k_add, mean_of(w, variances, {2}), variance_of(w, of_each, {2}, 0));
   ValueId factor = w.expand(inverse_root(w, variance, op.d(AttrKey::k_eps)), grouped);
   if (operand(operands, 1) != kNone) factor = w.binary(OpCode::k_mul, factor, of_channels(operands[1]));
   const ValueId moved = w.binary(OpCode::k_mul, w.expand(mean, grouped), factor);

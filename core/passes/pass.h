@@ -28,7 +28,7 @@ struct PassContext {
   Numerics numerics = Numerics::kDefault;
   bool channels_last = false;          // convolution graphs are laid out channels-last
   bool relays_weights = false;         // their weights too where these are not constants: for libraries that take all in one order
-  int short_run_bytes = 0;             // less of memory side by side costs as much: a group norm does not walk groups of so few channels
+  int short_run_bytes = 0;             // group norms do not read runs shorter than this out of each pixel; 0: they may
   int64_t extra_weight_bytes = 0;      // second copies of weights that merge_siblings may make
   Evaluator* evaluator = nullptr;      // null: nothing is folded
   std::vector<std::string> disabled;   // names of passes to leave out

@@ -9,7 +9,10 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
-devices = {"cuda"}  # where eager's kernels are worth another one, and libraries want the weights of convolutions channels-last too
+devices = {"cuda"}  # where eager's kernels move more memory, and libraries want weights of convolutions channels-last too
+
+# Of a max pool: elements of a window, which a byte names and each of which is a load, and windows around a pixel. Beyond it is eager's.
+_MOST_PLACES, _MOST_WINDOWS = 25, 9
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -142,4 +145,4 @@ def own_of(node: torch.fx.Node, result: torch.Tensor) -> Callable[..., torch.Ten
     stride = _pair(words.get("stride") or kernel)
     around = -(-kernel[0] // stride[0]) * -(-kernel[1] // stride[1])
     is_plain = _pair(words.get("dilation", 1)) == (1, 1) and not words.get("ceil_mode")
-    return _max_pool if is_plain and kernel[0] * kernel[1] <= 25 and around <= 9 else None
+    return _max_pool if is_plain and kernel[0] * kernel[1] <= _MOST_PLACES and around <= _MOST_WINDOWS else None

@@ -49,7 +49,7 @@ struct Schedule {
   int skew = 0;          // with slide: elements from the start of a 16-byte word to the first input of a piece
   int tile_axis = -1;    // kTile: the outer axis that shares the tile with inner
   int tile = 32;
-  int narrow = 0;        // kTile: the elements of inner, where they are fewer than lines of a tile: `tile` runs of them, one run of memory
+  int narrow = 0;        // kTile: the size of inner where it is too short for a side of a tile, which is then [narrow, tile]; else 0
   int many = 1;          // flat: kernels of this structure that one launch has room for, a power of two; blocks find theirs
 
   int64_t splits = 1;        // below: by size, not compiled in

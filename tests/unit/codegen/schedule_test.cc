@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "plugins/codegen/kernel/price.h"
 #include "plugins/codegen/kernel/registers.h"
 #include "tests/unit/cpu/kernel_maker.h"
 
@@ -23,6 +24,26 @@ KernelMaker copy_of(uint8_t dtype, int64_t rows, int64_t length) {
   m.outer(rows).inner(length);
   m.store(m.load(dtype, {length, 1}), dtype, {length, 1});
   return m;
+}
+
+// Groups of six channels, in f16 twelve bytes: read across the image, each brings a sector of 32; read as they lie, none is wasted.
+TEST(Price, ShortRunsCostWhatIsMoved) {
+  TargetInfo target;
+  target.vector_bytes = 0, target.launch_ns = 0, target.flops_per_s = 1e18;
+  const auto seconds = [&](bool across, int sector_bytes) {
+    target.sector_bytes = sector_bytes;
+    KernelMaker m;
+    const int64_t pixels = 4096, groups = 32, channels = 6;
+    if (across) m.outer(groups).outer(pixels).inner(channels);
+    else m.outer(pixels).outer(groups).inner(channels);
+    const std::vector<int64_t> strides = across ? std::vector<int64_t>{channels, groups * channels, 1}
+                                                : std::vector<int64_t>{groups * channels, channels, 1};
+    m.store(m.load(kF16, strides), kF16, strides);
+    return price(m.k, target);
+  };
+  EXPECT_NEAR(seconds(true, 32) / seconds(true, 0), 32.0 / 12, 1e-9);
+  EXPECT_DOUBLE_EQ(seconds(false, 32), seconds(false, 0));
+  EXPECT_DOUBLE_EQ(seconds(true, 12), seconds(true, 0));
 }
 
 TEST(Schedule, LanesFitTheRow) {

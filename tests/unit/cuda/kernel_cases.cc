@@ -208,7 +208,7 @@ class Cases {
       m.store(m.op(Prim::kMul, sum, m.real(1.0 / 133)), kF32, {n_, 0, 0, 1});
       m.store(m.op(Prim::kRsqrt, m.op(Prim::kMul, squares, m.real(1.0 / 133))), kF32, {n_, 0, 0, 1});
       add("column_deviations" + std::to_string(dtype), m).loosen = 40;
-      KernelMaker far;  // whose square times their number is no f32 any more, and all alike
+      KernelMaker far;  // all alike, and the square of their mean overflows f32 when it is multiplied by their number
       far.outer(2).serial(1500).inner(n_);
       far.k.column = true;
       const int32_t same = far.op(Prim::kAdd, far.load(dtype, {1500 * n_, n_, 1}), far.real(1e19));

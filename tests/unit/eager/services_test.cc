@@ -13,6 +13,8 @@
 #include <functional>
 #include <mutex>
 #include <set>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "core/eager/at_tensor.h"
@@ -35,6 +37,18 @@ TEST(Services, CountsPeakBytes) {
   EXPECT_LT(peak, (1 << 20) + 4096);
   services->reset_peak({});
   EXPECT_EQ(services->peak_bytes({}), before);
+}
+
+TEST(Services, AnExceptionOfPythonsIsToldWithoutItsStack) {
+  const auto what_of = [](const std::string& thrown) {
+    try {
+      throw std::runtime_error(thrown);
+    } catch (...) {
+      return status_of_current_exception().message().what;
+    }
+  };
+  EXPECT_EQ(what_of("ValueError: no\n\nAt:\n  model.py(3): forward\n"), "ValueError: no");
+  EXPECT_EQ(what_of("two lines\nand no stack"), "two lines\nand no stack");
 }
 
 // As core/tune/inputs.h says of near_to and off_by_roundings, which have it done where a device of its own has the numbers.
