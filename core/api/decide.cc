@@ -119,12 +119,9 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
   } else {
     KRN_TRY(look_at_eager(d));
   }
-  KRN_TRY(d.trials.save(d.inputs));
   Result<Prepared> captured = capture(d.session, d.specs, &d.seen);
-  if (captured.ok()) {
-    d.trials.leave_unread(captured->captured.graph);
-    d.prepared = std::make_shared<Prepared>(std::move(*captured));
-  }
+  KRN_TRY(d.trials.save(d.inputs, captured.ok() ? &captured->captured.graph : nullptr));
+  if (captured.ok()) d.prepared = std::make_shared<Prepared>(std::move(*captured));
   Status status = captured.status();
   if (captured.ok()) status = optimise(d.session, *d.prepared, d.forms.specs, d.session.folded);
   if (!status.ok()) {

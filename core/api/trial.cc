@@ -111,36 +111,41 @@ CallFn with_forms(CallFn call, const OutputForms& forms, bool may_differ, Tensor
 
 namespace {
 
-bool may_be_position(const Tensor& tensor) {
+// Whether what a call writes, an input or a weight of this index, may be a position.
+bool may_be_position(const Tensor& tensor, ValueKind kind, size_t index, const Graph* graph) {
   constexpr int64_t kMostBytes = 1024;  // a few for each row of a batch; a mask or a map of ids is longer
-  return is_int(tensor.dtype()) && tensor.storage_bytes() <= kMostBytes;
-}
-
-// Whether a call's answer depends on a value that it writes, beyond the next content of its own storage.
-bool has_readers(const Graph& graph, ValueId value) {
-  std::vector<bool> follows(graph.values.size());
-  follows[value] = true;
-  for (const Op& op : graph.ops) {
+  if (tensor.storage_bytes() > kMostBytes || (!graph && !is_int(tensor.dtype()))) return false;
+  if (!graph) return true;
+  const auto is_it = [&](const Value& v) { return v.kind == kind && v.index == index; };
+  const auto value = std::find_if(graph->values.begin(), graph->values.end(), is_it) - graph->values.begin();
+  std::vector<bool> follows(graph->values.size() + 1);
+  follows[static_cast<size_t>(value)] = true;
+  bool has_effects = false, makes_integers = is_int(tensor.dtype());
+  for (const Op& op : graph->ops) {
     const auto reads = [&](ValueId v) { return v != kNone && follows[v]; };
     if (std::none_of(op.operands.begin(), op.operands.end(), reads)) continue;
-    if (op.effects) return true;
-    for (const ValueId result : op.results) follows[result] = true;
+    has_effects |= op.effects;
+    for (const ValueId result : op.results) {
+      follows[result] = true;
+      makes_integers |= is_int(graph->values[result].type.dtype);
+    }
   }
-  return std::any_of(graph.outputs.begin(), graph.outputs.end(),
-                     [&](const Output& output) { return follows[output.value] && output.updates != value; });
+  // Beyond the next content of its own storage: nothing but that depends on a count that is only counted on.
+  const auto depends = [&](const Output& output) { return follows[output.value] && output.updates != static_cast<ValueId>(value); };
+  return makes_integers && (has_effects || std::any_of(graph->outputs.begin(), graph->outputs.end(), depends));
 }
 
 }  // namespace
 
-Status Trials::save(const Tensors& inputs) {
+Status Trials::save(const Tensors& inputs, const Graph* graph) {
   TensorServices& services = s_.runtime.tensors();
   for (const size_t i : seen_.written_weights) {
     KRN_TRY_LET(TensorRef copy, services.clone(s_.weights[i].tensor));
-    if (may_be_position(*copy)) positions_.push_back({state_.size(), copy, {}});
+    if (may_be_position(*copy, ValueKind::kState, i, graph)) positions_.push_back({state_.size(), copy, {}});
     state_.emplace_back(s_.weights[i].tensor, std::move(copy));
   }
   for (const size_t i : seen_.written_inputs)
-    if (may_be_position(*inputs.at(i))) {
+    if (may_be_position(*inputs.at(i), ValueKind::kInput, i, graph)) {
       KRN_TRY_LET(TensorRef copy, services.clone(inputs[i]));
       input_positions_.push_back({i, std::move(copy), {}});
     }
@@ -182,16 +187,6 @@ Result<TensorRef> step_in_front(const TensorRef& before, const TensorRef& after,
 }
 
 }  // namespace
-
-void Trials::leave_unread(const Graph& graph) {
-  const auto unread = [&](ValueKind kind, size_t index) {
-    for (ValueId v = 0; v < graph.values.size(); ++v)
-      if (graph.values[v].kind == kind && graph.values[v].index == index) return !has_readers(graph, v);
-    return true;
-  };
-  std::erase_if(positions_, [&](const Position& each) { return unread(ValueKind::kState, seen_.written_weights[each.number]); });
-  std::erase_if(input_positions_, [&](const Position& each) { return unread(ValueKind::kInput, each.number); });
-}
 
 Status Trials::look_at_positions(const Tensors& inputs) {
   if (std::exchange(looked_, true) || (positions_.empty() && input_positions_.empty())) return {};

@@ -67,14 +67,13 @@ class Trials {
   // `seen` of these inputs' sizes and strides. Both must outlive this.
   Trials(Session::Impl& session, const ObservedRun& seen) : s_(session), seen_(seen) {}
 
-  // Keeps what a trial may write, so that each begins alike: call before the first one.
-  Status save(const std::vector<TensorRef>& inputs);
+  // Keeps what a trial may write, so that each begins alike: call before the first one. `graph`: as captured; null if it was not.
+  Status save(const std::vector<TensorRef>& inputs, const Graph* graph = nullptr);
   Status restore();
   // Calls one after the other, as races make them, would lead a position in a cache out of it: where eager raises, and a GPU is lost. So
-  // each begins at the position of the first: of what calls write, small integers that they read. `own`: its inputs, of own_copies.
+  // each begins at the position of the first: of what calls write, small integers that have a part in an answer, and small floats that
+  // integers are made of. `own`: its inputs, of own_copies.
   Status put_back_positions(const std::vector<TensorRef>& own) const;
-  // Without those that have no part in an answer: counts that are only counted on.
-  void leave_unread(const Graph& graph);
   bool writes() const { return !seen_.written_inputs.empty() || !seen_.written_weights.empty(); }
   // One call, or two in a row where the first one leaves something to the second: all, but for positions. There the second begins as far in
   // front of the first as that one leaves it behind: eager may raise behind it. A call of eager's more shows how far that is.

@@ -33,7 +33,8 @@ from keirin._lowered import lowered
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
 _graphs: "weakref.WeakSet[Graph | _training.Step | _training.SizedSteps | Declined]" = weakref.WeakSet()
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div)
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div, torch.rsub,
+               "add", "sub", "mul", "div")  # methods, as Dynamo writes `x * y` where a default device is set
 _MOST_REBINDINGS = 4  # how often a graph is decided again because its weights are others or were written
 
 

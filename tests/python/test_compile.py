@@ -212,9 +212,13 @@ def test_numbers_of_a_module_are_numbers_where_sizes_are_symbols():
     assert answered() > 0 and not reasons(), keirin.explain()
 
 
-def test_a_number_that_tensors_are_calculated_with_may_vary():
+@pytest.mark.parametrize("default_device", [False, True])
+def test_a_number_that_tensors_are_calculated_with_may_vary(default_device):
+    if default_device:  # Dynamo writes arithmetic in another way
+        torch.set_default_device(torch.get_default_device())
+
     def call(x, temperature):
-        return torch.softmax(x * temperature, -1) + temperature
+        return 1 - torch.softmax(x * temperature, -1) / temperature + (temperature - x)
     fast = compiled(call)
     with torch.no_grad():
         for temperature in (0.5, 0.7, 0.9, 1.1, 0.5):
@@ -368,24 +372,25 @@ def test_buffers_that_a_call_writes(when):
 
 
 class Cache(torch.nn.Module):
-    """Rows of what came before, and how many there are: what a decoder keeps between its calls."""
+    """Rows of what came before, and how many there are, in each element of a tensor: what a decoder keeps between its calls."""
 
-    def __init__(self, rows, position=0):
+    def __init__(self, rows, position=0, elements=1):
         super().__init__()
         self.project = torch.nn.Linear(8, 8)
         self.register_buffer("rows", torch.zeros(2, rows, 8))
-        self.register_buffer("position", torch.tensor(position))
+        self.register_buffer("position", torch.full((elements,), position))
 
     def forward(self, x):
-        self.rows.index_copy_(1, self.position.long().view(1), self.project(x))
+        self.rows.index_copy_(1, self.position[:1].long(), self.project(x))
         self.position += 1
-        seen = torch.arange(self.rows.shape[1], device=x.device) < self.position
+        seen = torch.arange(self.rows.shape[1], device=x.device) < self.position[0]
         return torch.nn.functional.scaled_dot_product_attention(x, self.rows, self.rows, attn_mask=seen[None, None])
 
 
 @pytest.mark.parametrize("when", ["now", "background"])
-def test_a_race_does_not_lead_a_position_out_of_its_cache(when):
-    model = Cache(12)
+@pytest.mark.parametrize("position", [0, 0.0])
+def test_a_race_does_not_lead_a_position_out_of_its_cache(when, position):
+    model = Cache(12, position)
     eager = copy.deepcopy(model)
     fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1, "force": "compiled"})
     with torch.no_grad():
@@ -418,15 +423,16 @@ def test_what_fills_a_cache_is_decided_about(when):
 
 
 @pytest.mark.parametrize("when", ["now", "background"])
+@pytest.mark.cpu_only("an index out of range ends a context of CUDA's")
 def test_a_decision_that_eager_ends_leaves_no_mark(when):
-    """A race moves a position that is a float, out of its cache."""
-    model = Cache(12, 0.0)
+    """A race moves a position that is a part of something larger, out of its cache."""
+    model = Cache(12, 0, 300)
     eager = copy.deepcopy(model)
     fast = torch.compile(model, backend="keirin", options={"compile": when, "race_seconds": 1})
     x = torch.randn(2, 1, 8)
     with torch.no_grad():
         torch.testing.assert_close(fast(x), eager(x))
-    assert keirin.wait(120) and model.position == 1
+    assert keirin.wait(120) and model.position[0] == 1
     torch.testing.assert_close(model.rows, eager.rows)
 
 
