@@ -5,7 +5,7 @@
 //
 //   keirin_sizes [--sizes 1000] [--most 64,512] [--longest 100] [--budget 240] [--seed 1] [--race-limit 2] [--choice cpu/all]
 //                [--traffic decode|neighbours|values | --at 16,16 --at 24,24 ..] [--bucket x[0]=pow2] [--pad edges=x[0]]
-//                [--cache FOLDER] [--json FILE] MODEL.pt2
+//                [--device cpu] [--cache FOLDER] [--json FILE] MODEL.pt2
 //
 // Other traffic: `--at 16,16 --at 24,24` repeats these sizes in turn. `--traffic decode`, for a model whose free sizes are tokens and what
 // is in its cache: prompts of any length, each followed by 24 tokens, one by one. `--traffic neighbours`, for one whose sizes are nodes and
@@ -37,6 +37,7 @@
 
 #include "core/api/session.h"
 #include "core/base/request.h"
+#include "core/tune/elements.h"
 
 namespace keirin {
 namespace {
@@ -46,7 +47,8 @@ using Tensors = std::vector<TensorRef>;
 using Sizes = std::vector<int64_t>;
 
 constexpr auto kLong = std::chrono::minutes(30);
-constexpr double kFarOff = 1e-3;  // of an output's largest element: more is another answer
+// Of an output's largest element: more is another answer. Of two that round to few bits each is off.
+double far_off(DType dtype) { return dtype == DType::k_f32 ? 1e-3 : dtype == DType::k_f16 ? 1e-2 : 1e-1; }
 constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time,
 constexpr double kTimedShare = 0.25;  // in so much of the budget
 
@@ -60,29 +62,30 @@ double quantile(std::vector<double> values, double q) {
   return *at;
 }
 
-// Of f32 outputs, as a share of eager's largest element; infinite where anything else differs.
-double difference(const Tensors& ours, const Tensors& eager) {
-  if (ours.size() != eager.size()) return INFINITY;
-  double worst = 0;
-  for (size_t k = 0; k < ours.size(); ++k) {
-    if (spec_text(spec_of(*ours[k])) != spec_text(spec_of(*eager[k])) || ours[k]->dtype() != DType::k_f32) return INFINITY;
-    int64_t n = 1;
-    for (int64_t d = 0; d < ours[k]->rank(); ++d) n *= ours[k]->sizes()[d];
-    const auto at = [](const Tensor& t, int64_t i) {  // of the i-th element in row-major order
-      int64_t offset = 0;
-      for (int64_t d = t.rank(); d-- > 0; i /= t.sizes()[d]) offset += i % t.sizes()[d] * t.strides()[d];
-      return static_cast<double>(static_cast<const float*>(t.data())[offset]);
-    };
+// How far an answer of floats is from eager's.
+struct Difference {
+  double of_largest = 0;   // element of an output, the worst; infinite where anything else differs
+  bool is_another = false;
+};
+
+Result<Difference> difference(const Tensors& ours, const Tensors& eager, TensorServices& services) {
+  Difference worst;
+  bool alike = ours.size() == eager.size();
+  for (size_t k = 0; alike && k < ours.size(); ++k) {
+    alike = spec_text(spec_of(*ours[k])) == spec_text(spec_of(*eager[k])) && is_float(ours[k]->dtype());
+    if (!alike) break;
+    KRN_TRY_LET(const std::vector<double> x, read_values(ours[k], services));
+    KRN_TRY_LET(const std::vector<double> y, read_values(eager[k], services));
     double off = 0, largest = 1e-30;
-    for (int64_t i = 0; i < n; ++i) {
-      const double x = at(*ours[k], i), y = at(*eager[k], i);
-      if (!(std::fabs(x - y) < INFINITY)) return INFINITY;
-      off = std::max(off, std::fabs(x - y));
-      largest = std::max(largest, std::fabs(y));
+    for (size_t i = 0; i < x.size() && alike; ++i) {
+      alike = std::fabs(x[i] - y[i]) < INFINITY;
+      off = std::max(off, std::fabs(x[i] - y[i]));
+      largest = std::max(largest, std::fabs(y[i]));
     }
-    worst = std::max(worst, off / largest);
+    worst.of_largest = std::max(worst.of_largest, off / largest);
+    worst.is_another |= off / largest > far_off(ours[k]->dtype());
   }
-  return worst;
+  return alike ? worst : Difference{INFINITY, true};
 }
 
 // The free sizes to draw, and the bounds of their product. most = 0: it has no upper one.
@@ -160,7 +163,7 @@ class Neighbours {
 constexpr int kTokens = 24;  // after each prompt
 
 struct Arguments {
-  std::string model, json, choice, cache, traffic = "drawn";
+  std::string model, json, choice, cache, device = "cpu", traffic = "drawn";
   std::vector<Sizes> at;
   std::vector<std::string> buckets, pads;
   int sizes = 1000;
@@ -190,6 +193,7 @@ bool parse(int argc, char** argv, Arguments& a) {
     else if (word == "--longest") a.longest_ms = std::atof(argv[i]);
     else if (word == "--budget") a.budget_seconds = std::atof(argv[i]);
     else if (word == "--choice") a.choice = argv[i];
+    else if (word == "--device") a.device = argv[i];
     else if (word == "--json") a.json = argv[i];
     else if (word == "--cache") a.cache = argv[i];
     else if (word == "--traffic") a.traffic = argv[i];
@@ -203,16 +207,19 @@ bool parse(int argc, char** argv, Arguments& a) {
   return !a.model.empty() && a.sizes > 0 && known;
 }
 
-// In turns, `eager_first` or not: who comes second finds the inputs in the caches. The difference of the two answers.
-Result<double> answer(Session& session, const Tensors& inputs, bool eager_first, double& plan_ms, double& eager_ms) {
+// In turns, `eager_first` or not: who comes second finds the inputs in the caches. A device's work is waited for.
+Result<Difference> answer(Session& session, TensorServices& services, const Tensors& inputs, bool eager_first, double& plan_ms,
+                          double& eager_ms) {
   Tensors ours, eager;
+  KRN_TRY(services.synchronize(session.device()));
   for (const bool own : {!eager_first, eager_first}) {
     const auto start = Clock::now();
     KRN_TRY_LET(Tensors outputs, own ? session.call(inputs) : session.call_eager(inputs));
+    KRN_TRY(services.synchronize(session.device()));
     (own ? plan_ms : eager_ms) = ms_since(start);
     (own ? ours : eager) = std::move(outputs);
   }
-  return difference(ours, eager);
+  return difference(ours, eager, services);
 }
 
 // As asked for; `drawn` where it says nothing else.
@@ -338,7 +345,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     if (session->is_decided(inputs)) continue;
     double first = 0, eager = 0;
     KRN_TRY(session->call_eager(inputs).status());  // so that neither of the two is the first one of its sizes
-    KRN_TRY(answer(*session, inputs, false, first, eager).status());
+    KRN_TRY(answer(*session, runtime.tensors(), inputs, false, first, eager).status());
     const auto start = Clock::now();
     beyond.push_back(first - eager);
     while (!session->is_decided(inputs) && ms_since(start) < 60e3) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -360,9 +367,9 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     }
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1 + static_cast<uint64_t>(i), traffic[static_cast<size_t>(i)]));
     double plan = 0, eager = 0;
-    KRN_TRY_LET(const double off, answer(*session, inputs, i % 2 == 1, plan, eager));
-    worst = std::max(worst, off);
-    wrong += off > kFarOff;
+    KRN_TRY_LET(const Difference off, answer(*session, runtime.tensors(), inputs, i % 2 == 1, plan, eager));
+    worst = std::max(worst, off.of_largest);
+    wrong += off.is_another;
     plan_total += plan, eager_total += eager;
     ratios.push_back(plan / eager);
   }
@@ -420,10 +427,11 @@ int run(int argc, char** argv) {
     return std::fprintf(stderr,
                         "usage: %s [--sizes N] [--most 64,512] [--longest MS] [--budget S] [--seed S] [--race-limit S] [--choice NAME] "
                         "[--traffic decode|neighbours|values] [--at SIZES] [--bucket SIZE=POLICY] "
-                        "[--pad INPUT=VALUE] [--cache FOLDER] [--json FILE] MODEL.pt2\n",
+                        "[--pad INPUT=VALUE] [--device NAME] [--cache FOLDER] [--json FILE] MODEL.pt2\n",
                         argv[0]),
            2;
   Options options;
+  options.device = a.device;
   options.compile = When::kBackground;
   options.use_cache = !a.cache.empty();
   options.cache_dir = a.cache;

@@ -32,6 +32,15 @@ def _is_image(node: Any) -> bool:
     return isinstance(_example(node), torch.Tensor) and _example(node).dim() == 4
 
 
+def _format_of(tensor: Any) -> torch.memory_format | None:
+    """None: neither of the two that steps are laid out in."""
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    if tensor.is_contiguous():
+        return torch.contiguous_format
+    return torch.channels_last if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) else None
+
+
 def _name(node: torch.fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
@@ -60,7 +69,7 @@ def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     # Random numbers are drawn in the order of memory, and results that share memory would not any more.
     if len(convolutions) < 2 or any(map(_draws_in_order, gm.graph.nodes)) or len(set(bases)) != len(bases):
         return None
-    if any(not isinstance(_example(node), torch.Tensor) or not _example(node).is_contiguous() for node in returned):
+    if any(_format_of(_example(node)) is None for node in returned):
         return None
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -68,7 +77,7 @@ def in_channels_last(gm: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         if node.op == "output":
             for each in returned:
                 if each.op != "placeholder":
-                    copies[each] = graph.call_method("contiguous", (copies[each],))
+                    copies[each] = graph.call_method("contiguous", (copies[each],), {"memory_format": _format_of(_example(each))})
         copies[node] = copy = graph.node_copy(node, lambda each: copies[each])
         if node in convolutions and len(node.args) > 1 and _is_image(node.args[0]):
             with graph.inserting_before(copy):
@@ -89,12 +98,11 @@ def lay_out_gradients(joint: torch.fx.GraphModule, num_outputs: int) -> None:
     primals = [node for node in joint.graph.nodes if node.op == "placeholder"]
     for i, primal in zip(range(num_outputs, len(results)), primals):
         gradient, fake = results[i], primal.meta.get("val")
-        if not isinstance(gradient, torch.fx.Node) or not isinstance(fake, torch.Tensor) or not fake.is_contiguous():
-            continue
-        if gradient.meta["val"].is_contiguous():
+        if not isinstance(gradient, torch.fx.Node) or (form := _format_of(fake)) is None or gradient.meta["val"].is_contiguous(
+                memory_format=form):
             continue
         with joint.graph.inserting_before(output):
-            results[i] = joint.graph.call_function(aten.clone.default, (gradient,), {"memory_format": torch.contiguous_format})
-        results[i].meta = {**gradient.meta, "val": gradient.meta["val"].clone(memory_format=torch.contiguous_format)}
+            results[i] = joint.graph.call_function(aten.clone.default, (gradient,), {"memory_format": form})
+        results[i].meta = {**gradient.meta, "val": gradient.meta["val"].clone(memory_format=form)}
     output.args = (tuple(results) if isinstance(output.args[0], tuple) else results,)
     joint.recompile()

@@ -72,6 +72,19 @@ def test_images_lie_channels_last_inside_of_a_step(end, monkeypatch):
     assert all(lies) == moves, end
 
 
+def test_a_step_of_a_channels_last_model_is_laid_out_as_it_is():
+    model = Images(lambda y: y).train().to(memory_format=torch.channels_last)
+    eager = copy.deepcopy(model)
+    fast = compiled(model)
+    for _ in range(2):
+        x = torch.randn(2, 3, 12, 10).to(memory_format=torch.channels_last).requires_grad_()
+        _, mine = gradients(fast, model, (x,))
+        _, own = gradients(eager, eager, (x,))
+        assert {name: each.stride() for name, each in mine.items()} == {name: each.stride() for name, each in own.items()}
+        assert fast(x).stride() == eager(x).stride()
+    assert answered() and not notes(), keirin.explain()
+
+
 class NormedImages(nn.Module):
     def __init__(self):
         super().__init__()
