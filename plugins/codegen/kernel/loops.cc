@@ -54,7 +54,7 @@ std::string structure_key(const Kernel& k) {
     append(out, access.dtype);
     append_linear(out, access.index, k.axes);
     append(out, static_cast<uint16_t>(access.indirects.size()));
-    for (const Access::Indirect& i : access.indirects) append(out, i.node);
+    for (const Access::Indirect& i : access.indirects) append(out, i.node), append(out, i.inside);
     append(out, static_cast<uint16_t>(access.guards.size()));
     for (const Access::Guard& g : access.guards) append_linear(out, g.form, k.axes);
     if (!access.guards.empty()) append(out, access.fill);

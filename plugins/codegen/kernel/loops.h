@@ -51,6 +51,7 @@ struct Access {
     int32_t node;
     int64_t stride;
     int64_t limit;
+    bool inside = false; // wherever the kernel is at: nothing to check (bounds.h)
   };
   std::vector<Indirect> indirects;
   struct Guard {         // the access is inside only where 0 <= form < limit; outside, a load gives `fill`, a store is skipped
@@ -120,7 +121,7 @@ struct Kernel {
 bool is_argument(const Node& node);
 
 // What decides the generated code: axes' kinds, dtypes, the DAG, stages, per access which strides are 0, 1 or general along
-// inner and 0 or not along the others, guards' shape. No sizes, no strides' values, no buffer ids, no names.
+// inner and 0 or not along the others, guards' shape, which indices are checked. No sizes, no strides' values, no buffer ids, no names.
 std::string structure_key(const Kernel& kernel);
 
 // The run-time arguments that go with structure_key, in a fixed order that the printers and the LLVM builder share: axis sizes,

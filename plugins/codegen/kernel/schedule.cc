@@ -81,6 +81,18 @@ bool gathers_rows(const Kernel& k) {
                      [](const Access& a) { return !a.indirects.empty() && a.index.coeff.back() == 1; });
 }
 
+// Rows whose index lies in memory itself.
+bool waits_for_indices(const Kernel& k) {
+  return std::any_of(k.accesses.begin(), k.accesses.end(), [&](const Access& a) {
+    if (a.index.coeff.back() != 1) return false;
+    std::vector<bool> in(k.dag.nodes.size());
+    for (const Access::Indirect& i : a.indirects) mark_cone(k, i.node, in);
+    for (size_t n = 0; n < in.size(); ++n)
+      if (in[n] && k.dag.nodes[n].prim == Prim::kLoad) return true;
+    return false;
+  });
+}
+
 bool stores_all_contiguous(const Kernel& k) {
   for (const Stage& s : k.stages)
     for (const auto& st : s.stores)
@@ -142,7 +154,7 @@ class Chooser {
     int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
     while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
     // Where an index stands between a row and its address, several are asked for at once.
-    const bool gathers = gathers_rows(k_) && pieces >= 4 * wanted_threads_;
+    const bool gathers = waits_for_indices(k_) && pieces >= 4 * wanted_threads_;
     if (gathers) {
       for (s_.chunks = 4; s_.chunks > 1 && !fits();) s_.chunks /= 2;
       pieces = ceil_div(pieces, s_.chunks);

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 
+#include "plugins/codegen/kernel/bounds.h"
 #include "plugins/codegen/kernel/rows.h"
 
 namespace keirin::codegen {
@@ -190,6 +191,7 @@ class Shaper {
     copy_dag(k);
     for (const DraftAccess& a : d_.accesses) k.accesses.push_back(access(k, a));
     add_stages(k);
+    find_inside(k);
     return k;
   }
 

@@ -48,8 +48,10 @@ llvm::Value* KernelEmitter::inside(const Access::Guard& guard, const AccessArgum
 llvm::Value* KernelEmitter::checked_index(const Access::Indirect& indirect, const AccessArguments::Indirect& arguments,
                                           Place& place, Value* active) {
   Value* index = value(indirect.node, place);
+  if (indirect.inside && place.lanes == 1) return index;
   Value* limit = splat(b_, argument(arguments.limit), place.lanes);
   Value* fits = KRN_PLANTED(negative_index) ? b_.CreateICmpSLT(index, limit) : b_.CreateICmpULT(index, limit);
+  if (indirect.inside) return b_.CreateSelect(fits, index, llvm::Constant::getNullValue(index->getType()));  // of lanes not there
   Value* bad = b_.CreateNot(fits);
   if (active) bad = b_.CreateAnd(bad, active->getType()->isVectorTy() ? active : splat(b_, active, place.lanes));
   auto* report = llvm::BasicBlock::Create(b_.getContext(), "out_of_range", function_);

@@ -374,13 +374,14 @@ std::string Printer::rows_inside(uint32_t number_, bool of_elements) {
   const Access& access = k_.accesses[number_];
   std::string all;
   for (size_t i = 0; i < access.indirects.size(); ++i)
-    if ((level_[access.indirects[i].node] == kElementLevel) == of_elements)
+    if (!access.indirects[i].inside && (level_[access.indirects[i].node] == kElementLevel) == of_elements)
       all += (all.empty() ? "" : " && ") + inside(access.indirects[i], arguments_[number_].indirects[i]);
   return all;
 }
 
-// What is not refused is clamped all the same: an address may be made of the index of an element that is not there.
+// What is not refused is clamped all the same: an address may be made of the index of an element that is not there. Of rows all are.
 std::string Printer::clamped(const Access::Indirect& indirect, int stride) {
+  if (indirect.inside && level_[indirect.node] != kElementLevel) return "(idx)" + value_as(indirect.node, "i64") + " * " + a(stride);
   return "(" + inside(indirect, stride) + " ? (idx)" + value_as(indirect.node, "i64") + " : (idx)0) * " + a(stride);
 }
 

@@ -38,7 +38,7 @@ class Printer {
   void print_flat();
   void print_tile();
   void print_narrow_tile();
-  std::vector<size_t> declare_tiles(int lines);  // shared memory for the loads that are turned; which these are
+  std::vector<size_t> declare_tiles(int lines, int pad);  // shared memory for the loads that are turned; which these are
   std::string tile_source(size_t access);
   void print_row(Part part);
   void print_column(Part part);

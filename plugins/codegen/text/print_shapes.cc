@@ -221,7 +221,8 @@ void Printer::put_kept(const std::vector<bool>& in, size_t stage) {
 
 // ---- tile
 
-std::vector<size_t> Printer::declare_tiles(int lines) {
+// `pad`: places beyond a line, so that a column of a tile does not lie in one bank.
+std::vector<size_t> Printer::declare_tiles(int lines, int pad) {
   std::vector<size_t> turned;
   for (size_t i = 0; i < k_.accesses.size(); ++i) {
     const Access& access = k_.accesses[i];
@@ -230,8 +231,8 @@ std::vector<size_t> Printer::declare_tiles(int lines) {
       for (const auto& st : stage.stores) stored |= st.access == i;
     if (stored || !tiled(access)) continue;
     turned.push_back(i);
-    line("KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + number(lines) + "][" +
-         number(s_.tile + 1) + "];");
+    line("alignas(16) KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + number(lines) + "][" +
+         number(s_.tile + pad) + "];");
   }
   return turned;
 }
@@ -240,28 +241,41 @@ std::string Printer::tile_source(size_t access) {
   return "q" + number(static_cast<int64_t>(access)) + " + (" + linear(k_.accesses[access].index, arguments_[access].offset, true) + ")";
 }
 
+constexpr int kNarrowPad = 8;  // lines of a narrow tile begin at whole words of 8 bytes, and in other banks
+
 // All of inner and a piece of the axis: read along the axis, written as one run.
 void Printer::print_narrow_tile() {
   head(symbol_);
   const std::string t = number(s_.tile), across = number(s_.tile_axis), narrow = number(s_.narrow), threads = number(s_.threads);
-  const std::vector<size_t> turned = declare_tiles(s_.narrow);
+  const std::vector<size_t> turned = declare_tiles(s_.narrow, kNarrowPad);
   line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", total = rows / size" + across + " * tiles_across;");
   open("for (idx u = KRN_BLOCK; u < total; u += KRN_BLOCKS)");
   line("const idx row = u / tiles_across, across_first = (u - row * tiles_across) * " + t + ";");
   decode_outer("row", s_.tile_axis);
   line("krn_sync();  // the tile before has been read");
-  open("for (int e = KRN_THREAD; e < " + narrow + " * " + t + "; e += " + threads + ")");
-  line("const int ty = e / " + t + ", tx = e % " + t + ";");
-  line("const idx i" + across + " = across_first + tx, ij = ty;");
-  open("if (i" + across + " < size" + across + ")");
-  for (size_t i : turned) line("tile" + number(static_cast<int64_t>(i)) + "[ty][tx] = *(" + tile_source(i) + ");");
-  close();
-  close();
+  const auto open_pieces = [&](int length) {
+    const int pieces = s_.narrow * s_.tile / length;
+    open("KRN_UNROLL for (int c = 0; c < " + number((pieces + s_.threads - 1) / s_.threads) + "; ++c)");
+    line("const int e = KRN_THREAD + c * " + threads + ";");
+    return "e < " + number(pieces);
+  };
+  for (size_t i : turned) {
+    const Access& access = k_.accesses[i];
+    const bool runs = access.index.coeff[s_.tile_axis] == 1;
+    const int length = runs ? std::min(8, 16 / dtype_bytes(access.dtype)) : 1;
+    const std::string n = number(static_cast<int64_t>(i)), v = number(length), lines = number(s_.tile / length);
+    const std::string there = open_pieces(length), fetch = "krn_fetch<" + storage_name(access.dtype) + ", " + v + ">(";
+    line("const int ty = e / " + lines + ", tx = e % " + lines + " * " + v + ";");
+    line("const idx i" + across + " = across_first + tx, ij = ty, left = size" + across + " - i" + across + ";");
+    line("if (" + there + " && left > 0) krn_lay(&tile" + n + "[ty][tx], " + fetch + tile_source(i) + ", left < " + v + " ? (int)left : " +
+         v + "));");
+    close();
+  }
   line("krn_sync();");
-  open("for (int e = KRN_THREAD; e < " + narrow + " * " + t + "; e += " + threads + ")");
+  const std::string there = open_pieces(1);
   line("const int ty = e / " + narrow + ", tx = e % " + narrow + ", m = 1;");
   line("const idx i" + across + " = across_first + ty, i = tx;");
-  open("if (i" + across + " < size" + across + ")");
+  open("if (" + there + " && i" + across + " < size" + across + ")");
   for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
   close();
   close();
@@ -273,7 +287,7 @@ void Printer::print_tile() {
   if (s_.narrow) return print_narrow_tile();
   head(symbol_);
   const std::string t = number(s_.tile), across = number(s_.tile_axis), rows = number(s_.threads * s_.vec / s_.tile), v = number(s_.vec);
-  const std::vector<size_t> turned = declare_tiles(s_.tile);
+  const std::vector<size_t> turned = declare_tiles(s_.tile, 1);
   line("const idx tiles_across = (size" + across + " + " + t + " - 1) / " + t + ", tiles_along = (inner + " + t + " - 1) / " + t + ";");
   line("const idx total = rows / size" + across + " * tiles_across * tiles_along;");
   const std::string wide = number(s_.tile / s_.vec);  // threads along a side

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every schedule of a GPU kernel must keep, whatever the sizes: lanes that fit the row, threads that have work, blocks that cover
-// it, and nothing of a device that it does not have. And which kernels may share their code.
+// it, and nothing of a device that it does not have. And which kernels may share their code, and which indices need no check.
 #include "plugins/codegen/kernel/schedule.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "plugins/codegen/kernel/bounds.h"
 #include "plugins/codegen/kernel/price.h"
 #include "plugins/codegen/kernel/registers.h"
 #include "tests/unit/cpu/kernel_maker.h"
@@ -239,6 +240,70 @@ TEST(Schedule, AThreadHasItsShareOfTheRegisters) {
   EXPECT_EQ(registers_of_thread(facts, 1024), 96);
   EXPECT_EQ(registers_of_thread(facts, 512), 192);
   EXPECT_EQ(registers_of_thread(facts, 64), 255) << "what an instruction can name";
+}
+
+// Windows of a pool: each pixel's rows are at half of its own place, kept inside.
+struct Windows : KernelMaker {
+  int32_t at = -1;
+  uint32_t in = 0;
+  Windows(int64_t pixels, int64_t windows, double last, bool of_memory = false) {
+    outer(pixels).inner(64);
+    const int32_t half = op(Prim::kFloor, op(Prim::kMul, convert(coord(0), Kind::kF32), real(0.5)));
+    const int32_t own = op(Prim::kSub, half, of_memory ? load(kF32, {1, 0}) : real(1));
+    at = convert(op(Prim::kMinimum, op(Prim::kMaximum, own, real(0)), real(last)), Kind::kI64);
+    in = access(buffer(kF32), {0, 1});
+    k.accesses[in].indirects.push_back({at, 64, windows});
+    store(load_access(in), kF32, {64, 1});
+    find_inside(k);
+  }
+  bool is_inside() const { return k.accesses[in].indirects[0].inside; }
+};
+
+TEST(Bounds, AnIndexOfCoordinatesThatIsHeldInsideNeedsNoCheck) {
+  EXPECT_TRUE(Windows(1000, 300, 299).is_inside());
+  EXPECT_FALSE(Windows(1000, 300, 300).is_inside()) << "one too many";
+  EXPECT_TRUE(Windows(600, 300, 1e6).is_inside()) << "no coordinate is so far";
+  EXPECT_FALSE(Windows(604, 300, 1e6).is_inside());
+  EXPECT_FALSE(Windows(1000, 300, 299, true).is_inside()) << "what memory holds may be no number";
+  EXPECT_NE(structure_key(Windows(1000, 300, 299).k), structure_key(Windows(1000, 299, 299).k)) << "it is compiled in";
+  EXPECT_EQ(structure_key(Windows(1000, 300, 299).k), structure_key(Windows(500, 301, 299).k));
+}
+
+TEST(Bounds, IntegersOfMemoryThatAreHeldInsideNeedNoCheck) {
+  for (const int64_t last : {7, 8}) {
+    KernelMaker m;
+    m.outer(10).inner(64);
+    const int32_t index = m.load(kI64, {1, 0});
+    const uint32_t in = m.access(m.buffer(kF32), {0, 1});
+    m.k.accesses[in].indirects.push_back({m.op(Prim::kMinimum, m.op(Prim::kMaximum, index, m.whole(0)), m.whole(last)), 64, 8});
+    m.store(m.load_access(in), kF32, {64, 1});
+    find_inside(m.k);
+    EXPECT_EQ(m.k.accesses[in].indirects[0].inside, last == 7);
+  }
+}
+
+TEST(Bounds, OfArithmetic) {
+  KernelMaker m;
+  m.outer(5).inner(64);
+  const int32_t c = m.coord(0);
+  const auto bounds = [&](int32_t node) {
+    const Bounds b = bounds_of(m.k)[node];
+    return std::pair(b.low, b.high);
+  };
+  EXPECT_EQ(bounds(m.op(Prim::kSub, m.whole(2), c)), std::pair(-2.0, 2.0));
+  EXPECT_EQ(bounds(m.op(Prim::kMul, c, m.op(Prim::kNeg, c))), std::pair(-16.0, 0.0)) << "as if they were of two";
+  EXPECT_EQ(bounds(m.op(Prim::kSelect, m.op(Prim::kLt, c, m.whole(2)), c, m.whole(9))), std::pair(0.0, 9.0));
+  EXPECT_EQ(bounds(m.op(Prim::kAdd, m.load(kI64, {1, 0}), c)).first, -INFINITY);
+  const auto [low, high] = bounds(m.op(Prim::kMul, m.convert(c, Kind::kF32), m.real(0.1)));
+  EXPECT_LE(low, 0);
+  EXPECT_NEAR(high, 0.4, 1e-5);
+  EXPECT_GE(high, 0.4) << "with what rounding adds";
+}
+
+// Where an index lies in memory the rows of several are asked for at once; one that is computed is no reason to hold registers.
+TEST(Schedule, SeveralRowsAreAskedForAtOnceWhereTheirIndicesComeFromMemory) {
+  EXPECT_EQ(choose_schedule(Windows(1 << 20, 1 << 19, (1 << 19) - 1).k, {}).chunks, 0);
+  EXPECT_EQ(choose_schedule(Windows(1 << 20, 1 << 19, (1 << 19) - 1, true).k, {}).chunks, 4);
 }
 
 // Equal keys share code: what is compiled in must be told apart, what is an argument must not.
