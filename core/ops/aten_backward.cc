@@ -210,9 +210,10 @@ Statistics statistics_of(const Formula& f, ValueId x, const Dims& axes, double e
   return {bodies::mean_of(f.w, x, axes), variance, f.of(C::k_rsqrt, f.is(C::k_add, variance, eps))};
 }
 
-// As an autograd keeps them for the backward. With weights in f32 a half-precision input has its statistics in f32; tracers say otherwise.
-ValueId kept_statistic(const Formula& f, ValueId statistic, size_t result, ValueId input, ValueId weight) {
-  const bool mixed = weight != kNone && f.w.dtype_of(weight) != f.w.dtype_of(input);
+// As an autograd keeps them for the backward. With parameters in f32 an input of half precision has its statistics in f32; tracers say
+// otherwise.
+ValueId kept_statistic(const Formula& f, ValueId statistic, size_t result, ValueId input, ValueId parameter) {
+  const bool mixed = parameter != kNone && f.w.dtype_of(parameter) != f.w.dtype_of(input);
   return f.w.cast(statistic, mixed ? f.dtype : f.w.hinted_dtype(result, f.dtype));
 }
 
@@ -328,8 +329,10 @@ Values batch_norm_functional(Lowering& w) {
     const ValueId fresh = f.add(f.mul(f.in(old), 1 - momentum), f.mul(w.reshape(of_batch, channels), momentum));
     return w.cast(fresh, w.dtype_of(old));
   };
-  return {w.cast(out, w.dtype_of(input)), w.cast(w.reshape(s.mean, channels), w.hinted_dtype(1, f.dtype)),
-          w.cast(w.reshape(s.inverse, channels), w.hinted_dtype(2, f.dtype)), running("running_mean", s.mean),
+  const auto kept = [&](ValueId statistic, size_t result) {
+    return kept_statistic(f, w.reshape(statistic, channels), result, input, w.tensor("running_mean"));
+  };
+  return {w.cast(out, w.dtype_of(input)), kept(s.mean, 1), kept(s.inverse, 2), running("running_mean", s.mean),
           running("running_var", f.mul(s.variance, count / (count - 1)))};
 }
 

@@ -72,6 +72,18 @@ def test_images_lie_channels_last_inside_of_a_step(end, monkeypatch):
     assert all(lies) == moves, end
 
 
+def test_batch_norms_of_half_precision_keep_what_eager_keeps():
+    """Tracers say that statistics are of half precision, too."""
+    model = Images(lambda y: y.mean((2, 3))).train()
+    fast = compiled(model)
+    for _ in range(2):
+        with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+            out = fast(torch.randn(2, 3, 12, 10))
+        out.float().square().mean().backward()
+    assert answered() and not notes(), keirin.explain()
+    assert "wrong_result" not in steps()[-1].forward.text(), keirin.explain()
+
+
 def test_a_step_of_a_channels_last_model_is_laid_out_as_it_is():
     model = Images(lambda y: y).train().to(memory_format=torch.channels_last)
     eager = copy.deepcopy(model)
