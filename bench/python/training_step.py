@@ -7,7 +7,9 @@ Inductor.
     PYTHONPATH=build/python-installed "$(ci/python)/bin/python" bench/python/training_step.py [--models mlp,cnn] [--device cuda]
         [--families small|full] [--inductor [default,reduce-overhead]] [--force] [--update] [--gaps] [--json FILE] [--shares] [--memory]
 
-Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. "nodes" are operators of
+Blocks of all are interleaved; a ratio is the median over blocks of eager's time by its own, with the quartiles. On a GPU a block
+is several steps in a row, as training makes them, behind one that is not timed: that one finds the processor's caches full of what another
+did, which says much where the device waits for the first launch. "nodes" are operators of
 both halves that are compiled, of all; what answers is what the race of forward and backward chose (--force: the compiled step). "first s"
 is Keirin's first step, tracing, compiling, verifying and racing included; the note below a row has everybody's. --families trains the zoo's
 models instead of the small ones (training_families.py), those that the zoo runs in bf16 under autocast on a GPU. --update compiles the
@@ -36,6 +38,7 @@ from keirin import _dynamo, _training
 from training_models import answers_of, kModels, nodes_of, optimiser_of, step_of
 
 kBlocks = 30
+kLeastSteps = 4  # of a block on a GPU
 
 
 def seconds_of(step, calls):
@@ -81,10 +84,13 @@ def measure(name, asked, options):
         for _ in range(3):
             steps[how]()
     made = [graph for graph in _dynamo.graphs() if graph not in known]
-    calls = max(1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
+    on_gpu = asked.device == "cuda"
+    calls = max(kLeastSteps if on_gpu else 1, int(asked.block_seconds / seconds_of(steps["eager"], 3)))
     times = {how: [] for how in hows}
     for block in range(kBlocks):
         for how in list(hows) if block % 2 == 0 else reversed(list(hows)):
+            if on_gpu:
+                steps[how]()
             times[how].append(seconds_of(steps[how], calls))
     row = {"model": name, "eager_ms": statistics.median(times["eager"]) * 1e3, "first_s": first["keirin"]}
     for how in hows:
