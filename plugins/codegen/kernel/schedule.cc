@@ -184,11 +184,28 @@ class Chooser {
     s_.blocks = std::min<int64_t>(s_.blocks, int64_t{f_.num_units} * 64);
   }
 
+  // Elements of a run through both axes that make a word: 1 where something else than what is turned does not lie in such runs, or where
+  // values depend on the place.
+  int words_of_runs(int axis) const {
+    const auto at = static_cast<uint64_t>(axis), last = k_.axes.size() - 1;
+    for (const Node& n : k_.dag.nodes)
+      if (n.prim == Prim::kCoord && (n.imm == at || n.imm == last)) return 1;
+    int narrowest = 16;
+    for (const Access& a : k_.accesses) {
+      const int64_t along = a.index.coeff.back(), across = a.index.coeff[axis];
+      if (!a.indirects.empty() || !a.guards.empty()) return 1;
+      if (along == 0 && across == 0) continue;
+      if (along == 1 && across == inner_) narrowest = std::min(narrowest, dtype_bytes(a.dtype));
+      else if (along == 0 || along == 1 || across != 1) return 1;
+    }
+    return std::min(8, 16 / narrowest);
+  }
+
   // Inner is too short for a side of a tile: it has all of it, and as much of the axis as there is work for.
   void narrow_tile(int axis) {
     s_.shape = GpuShape::kTile;
     s_.tile_axis = axis;
-    s_.vec = 1;
+    s_.vec = words_of_runs(axis);
     s_.narrow = static_cast<int>(inner_);
     const int64_t size = k_.axes[axis].size, others = outer_ / std::max<int64_t>(size, 1);
     for (s_.tile = 256; s_.tile > 32 && (s_.tile > size || others * ceil_div(size, s_.tile) < 2 * f_.num_units);) s_.tile /= 2;

@@ -444,7 +444,9 @@ void Printer::prepare_element_loads(const std::vector<bool>& in, Fetch fetch) {
     const std::string q = number(access), storage = storage_name(acc.dtype),
                       cast = n.kind == storage_kind(acc.dtype) ? "" : "(" + kind_name(n.kind) + ")";
     if (tiled(acc)) {
-      names_[id] = cast + storage + "::get(tile" + q + "[tx + j][ty])";
+      const std::string at = s_.narrow && s_.vec > 1 ? "[(e + j) % " + number(s_.narrow) + "][(e + j) / " + number(s_.narrow) + "]"
+                                                     : "[tx + j][ty]";
+      names_[id] = cast + storage + "::get(tile" + q + at + ")";
       continue;
     }
     if (staged(acc)) {

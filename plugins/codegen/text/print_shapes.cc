@@ -256,26 +256,32 @@ void Printer::print_narrow_tile() {
   const auto open_pieces = [&](int length) {
     const int pieces = s_.narrow * s_.tile / length;
     open("KRN_UNROLL for (int c = 0; c < " + number((pieces + s_.threads - 1) / s_.threads) + "; ++c)");
-    line("const int e = KRN_THREAD + c * " + threads + ";");
-    return "e < " + number(pieces);
+    line("const int e = (KRN_THREAD + c * " + threads + ")" + (length > 1 ? " * " + number(length) : "") + ";");
+    return "e < " + number(s_.narrow * s_.tile);
   };
   for (size_t i : turned) {
     const Access& access = k_.accesses[i];
     const bool runs = access.index.coeff[s_.tile_axis] == 1;
     const int length = runs ? std::min(8, 16 / dtype_bytes(access.dtype)) : 1;
-    const std::string n = number(static_cast<int64_t>(i)), v = number(length), lines = number(s_.tile / length);
+    const std::string n = number(static_cast<int64_t>(i)), v = number(length);
     const std::string there = open_pieces(length), fetch = "krn_fetch<" + storage_name(access.dtype) + ", " + v + ">(";
-    line("const int ty = e / " + lines + ", tx = e % " + lines + " * " + v + ";");
+    line("const int ty = e / " + t + ", tx = e % " + t + ";");
     line("const idx i" + across + " = across_first + tx, ij = ty, left = size" + across + " - i" + across + ";");
     line("if (" + there + " && left > 0) krn_lay(&tile" + n + "[ty][tx], " + fetch + tile_source(i) + ", left < " + v + " ? (int)left : " +
          v + "));");
     close();
   }
   line("krn_sync();");
-  const std::string there = open_pieces(1);
-  line("const int ty = e / " + narrow + ", tx = e % " + narrow + ", m = 1;");
-  line("const idx i" + across + " = across_first + ty, i = tx;");
-  open("if (" + there + " && i" + across + " < size" + across + ")");
+  const std::string there = open_pieces(s_.vec), v = number(s_.vec);
+  if (s_.vec > 1) {  // all lies in runs: places are counted through both axes
+    line("const idx left = (size" + across + " - across_first) * " + narrow + " - e, i" + across + " = across_first, i = e;");
+    line("const int m = left < " + v + " ? (int)left : " + v + ";");
+    open("if (" + there + " && left > 0)");
+  } else {
+    line("const int ty = e / " + narrow + ", tx = e % " + narrow + ", m = 1;");
+    line("const idx i" + across + " = across_first + ty, i = tx;");
+    open("if (" + there + " && i" + across + " < size" + across + ")");
+  }
   for (size_t s = 0; s < k_.stages.size(); s += pass_length(k_, s)) map_piece(s, pass_length(k_, s));
   close();
   close();

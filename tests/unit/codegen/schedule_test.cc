@@ -97,6 +97,15 @@ TEST(Schedule, TurnedLoadsGoThroughTilesThatCoverAll) {
     EXPECT_EQ(s.tile, tile) << rows;
     EXPECT_EQ(s.blocks, 2 * ((rows + s.tile - 1) / s.tile)) << rows;
   }
+  EXPECT_EQ(choose_schedule(turned(kBf16, 200, 9).k, {}).vec, 8) << "a word of the run through rows and places";
+  for (const bool by_place : {false, true}) {
+    KernelMaker scaled;
+    scaled.outer(2).outer(200).inner(9);
+    const int32_t factor = by_place ? scaled.convert(scaled.coord(2), Kind::kF32) : scaled.load(kF32, {0, 1, 0});
+    scaled.store(scaled.op(Prim::kMul, scaled.load(kF32, {1800, 1, 200}), factor), kF32, {1800, 9, 1});
+    const Schedule s = choose_schedule(scaled.k, {});
+    EXPECT_TRUE(s.narrow == 9 && s.vec == 1) << "what differs within a word";
+  }
   KernelMaker apart = turned(kF32, 64, 9);  // what is stored does not lie in one run
   apart.k.accesses[1].index.coeff[1] = 10;
   EXPECT_EQ(choose_schedule(apart.k, {}).shape, GpuShape::kFlat);

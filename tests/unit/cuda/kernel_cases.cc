@@ -122,6 +122,20 @@ class Cases {
     const int32_t moved = filter.convert(filter.load(kBf16, {2700, 1, 300}), Kind::kF32);
     filter.store(filter.op(Prim::kAdd, moved, filter.load(kF32, {2700, 9, 1})), kF32, {2700, 9, 1});
     add("filter", filter);
+    for (uint8_t dtype : {kU8, kBf16, kF64}) {  // runs that end, and begin, amid a word
+      KernelMaker odd;
+      odd.outer(3).outer(77).inner(5);
+      const int32_t mine = odd.load(dtype, {385, 1, 77}), other = odd.load(dtype, {385, 5, 1});
+      odd.store(odd.op(dtype == kU8 ? Prim::kXor : Prim::kMul, mine, other), dtype, {385, 5, 1});
+      add("odd_filter" + std::to_string(dtype), odd);
+    }
+    for (const bool by_place : {false, true}) {  // a factor for each row, or each place of it
+      KernelMaker scaled;
+      scaled.outer(2).outer(90).inner(9);
+      const int32_t factor = by_place ? scaled.convert(scaled.coord(2), Kind::kF32) : scaled.load(kF32, {0, 1, 0});
+      scaled.store(scaled.op(Prim::kMul, scaled.load(kF16, {810, 1, 90}), factor), kF16, {810, 9, 1});
+      add(by_place ? "filter_by_place" : "filter_by_row", scaled);
+    }
   }
 
   void norms() {
