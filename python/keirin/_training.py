@@ -364,8 +364,11 @@ class Step:
         return results[:self._metadata.num_forward], how(self.backward, arguments), used
 
     def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
+        """As calls bring it: laid out as in what was traced."""
         generator = torch.Generator(device=self._device).manual_seed(seed)
-        return torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=generator)
+        drawn = torch.randn(fake.shape, dtype=fake.dtype, device=self._device, generator=generator)
+        return drawn if fake.is_contiguous() else torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype,
+                                                                      device=self._device).copy_(drawn)
 
     def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> None:
         """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import keirin
 from conftest import PLACE, compiled
-from of_training import answered, gradients, notes, steps
+from of_training import answered, count_slow, gradients, notes, steps
 
 
 class Images(nn.Module):
@@ -84,7 +84,8 @@ def test_batch_norms_of_half_precision_keep_what_eager_keeps():
     assert "wrong_result" not in steps()[-1].forward.text(), keirin.explain()
 
 
-def test_a_step_of_a_channels_last_model_is_laid_out_as_it_is():
+def test_a_step_of_a_channels_last_model_is_laid_out_as_it_is(monkeypatch):
+    slow = count_slow(monkeypatch)
     model = Images(lambda y: y).train().to(memory_format=torch.channels_last)
     eager = copy.deepcopy(model)
     fast = compiled(model)
@@ -95,6 +96,7 @@ def test_a_step_of_a_channels_last_model_is_laid_out_as_it_is():
         assert {name: each.stride() for name, each in mine.items()} == {name: each.stride() for name, each in own.items()}
         assert fast(x).stride() == eager(x).stride()
     assert answered() and not notes(), keirin.explain()
+    assert len(slow) == 2, "what eager would say, once for each half; the calls are the runtime's"
 
 
 class NormedImages(nn.Module):

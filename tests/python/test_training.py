@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import keirin
 from conftest import NOW, compiled
 from keirin import _training
-from of_training import answered, gradients, same_within_eagers_error, steps
+from of_training import answered, count_slow, gradients, same_within_eagers_error, steps
 
 
 def test_nothing_is_stale_after_an_optimiser_wrote_the_weights(mlp):
@@ -88,15 +88,7 @@ def test_checkpoint_around_a_compiled_module(mlp, reentrant):
 
 def test_autocast_and_a_grad_scaler(monkeypatch):
     torch.manual_seed(0)
-    slow = []  # halves that Python ran
-    original = _training.plain_of
-
-    def counted(gm):
-        plain = torch.fx.GraphModule(gm, copy.copy(original(gm).graph))
-        forward = plain.forward
-        plain.forward = lambda *args: (slow.append(1), forward(*args))[1]
-        return plain
-    monkeypatch.setattr(_training, "plain_of", counted)
+    slow = count_slow(monkeypatch)
     device = torch.get_default_device().type
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8))
     other = copy.deepcopy(model)
