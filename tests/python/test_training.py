@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import keirin
 from conftest import NOW, compiled
-from keirin import _training
 from of_training import answered, count_slow, gradients, same_within_eagers_error, steps
 
 
