@@ -231,8 +231,8 @@ std::vector<size_t> Printer::declare_tiles(int lines, int pad) {
       for (const auto& st : stage.stores) stored |= st.access == i;
     if (stored || !tiled(access)) continue;
     turned.push_back(i);
-    line("alignas(16) KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + number(lines) + "][" +
-         number(s_.tile + pad) + "];");
+    line("alignas(16) KRN_SHARED " + storage_name(access.dtype) + "::Stored tile" + number(static_cast<int64_t>(i)) + "[" + number(lines) +
+         "][" + number(s_.tile + pad) + "];");
   }
   return turned;
 }
