@@ -113,7 +113,7 @@ constexpr int64_t kBytesOfNode = 512;
 int64_t bytes_between_calls(const Prepared& prepared, const Plan* plan) {
   const auto nodes = static_cast<int64_t>(prepared.graph.ops.size() + prepared.graph.values.size());
   int64_t bytes = 3 * kBytesOfNode * nodes + prepared.own_constant_bytes;
-  if (plan) bytes += plan->arena_bytes();
+  if (plan) bytes += plan->held_bytes();
   for (const Output& output : prepared.graph.outputs)
     if (output.updates == kNone) bytes += prepared.graph.type(output.value).bytes();
   return bytes;
@@ -146,6 +146,7 @@ void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard, const std:
   Decision decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)};
   decision.range = range;
   if (decision.call && report.disturbed.empty() && report.speedup != 1) decision.gain = report.speedup;
+  if (for_range && plan) plan->lend_arena();
   if (for_range) decision.bytes = kBytesOfCounters + (decision.call && prepared ? bytes_between_calls(*prepared, plan.get()) : 0);
   if (plan && forms.views.empty() && !strides_may_differ(*plan))  // else what the caller gets is not what the plan makes
     decision.into = [plan, prepared = prepared](const Tensors& inputs, const Tensors& given) { return plan->run_into(inputs, given); };

@@ -180,7 +180,7 @@ void Plan::place() {
     if (step.executable) workspace = std::max(workspace, static_cast<int64_t>(step.executable->workspace_bytes()));
   workspace_offset_ = (plan.total_bytes + kPlanAlignment - 1) / kPlanAlignment * kPlanAlignment;
   arena_bytes_ = workspace_offset_ + workspace;
-  lent_ = device_.kind == Device::kCpu && arena_bytes_ >= Arenas::kLeastBytes;  // on a GPU work of the last call may still use it
+  lent_ = device_.kind == Device::kCpu && arena_bytes_ >= Arenas::kLeastBytes;
 }
 
 Result<std::unique_ptr<Plan::Context>> Plan::make_context() {
@@ -225,13 +225,18 @@ Status Plan::bind_arena(Context& context) {
 }
 
 Status Plan::borrow_arena(Context& context) {
-  KRN_TRY_LET(context.arena, Arenas::shared().take(services_, arena_bytes_));
+  if (device_.kind == Device::kCpu) {
+    KRN_TRY_LET(context.arena, Arenas::shared().take(services_, arena_bytes_));
+  } else {  // work of the last call may still use its own
+    KRN_TRY_LET(context.arena, services_.allocate({DType::k_u8, {arena_bytes_}, {}, device_}));
+  }
   return bind_arena(context);
 }
 
 void Plan::return_arena(Context& context) {
   for (ValueId v : arena_values_) context.tensors[v].reset();
-  if (context.arena) Arenas::shared().give_back(std::move(context.arena));
+  if (context.arena && device_.kind == Device::kCpu) Arenas::shared().give_back(std::move(context.arena));
+  context.arena.reset();
 }
 
 Result<std::unique_ptr<Plan::Context>> Plan::take_context() {
@@ -269,6 +274,12 @@ void Plan::give_back(std::unique_ptr<Context> context) {
 void Plan::keep(std::unique_ptr<Context> context) {
   std::lock_guard lock(mutex_);
   idle_.push_back(std::move(context));
+}
+
+void Plan::lend_arena() {
+  if (lent_ || arena_bytes_ < Arenas::kLeastBytes) return;
+  trim();  // those have their own
+  lent_ = true;
 }
 
 void Plan::trim() {

@@ -65,7 +65,12 @@ class Plan {
                                                         const uint64_t* count = nullptr);
 
   const std::vector<PlanStep>& steps() const { return steps_; }
-  int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included; other plans may lend it
+  int64_t arena_bytes() const { return arena_bytes_; }  // of one call in flight, workspaces included
+  int64_t held_bytes() const { return lent_ ? 0 : arena_bytes_; }  // of it, what an idle context keeps
+  // From now on each call asks for its arena and gives it back: for plans of which many stand beside each other. Where it is on a GPU,
+  // LibTorch's allocator gives it to who comes next on the stream; those of processors lend each other large ones anyhow. No call may be
+  // in flight.
+  void lend_arena();
   // Frees the arenas of idle contexts, and idle ones that plans lend each other.
   void trim();
 
@@ -140,7 +145,7 @@ class Plan {
   std::vector<ValueId> arena_values_;
   int64_t workspace_offset_ = 0;
   bool only_regions_ = false;             // no step is eager
-  bool lent_ = false;                     // the arena is one of Arenas, while a call lasts
+  bool lent_ = false;                     // the arena is one of Arenas, or of a GPU's allocator, while a call lasts
   bool only_fresh_ = true;                // every output is one of fresh_: nothing is left to do after the last step
 
   std::vector<int64_t> dims_;             // what the extents of expected_ and fresh_ point into

@@ -251,7 +251,7 @@ TEST_P(ContextsTest, EachCallInFlightHasAContextAndContextsServeAgain) {
 }
 
 // x -> region -> y -> region -> the output, y of so many floats; each region has a workspace of as many bytes, and dirties it.
-std::unique_ptr<Plan> plan_with_arena(int64_t floats, uint64_t workspace, TensorServices& services) {
+std::unique_ptr<Plan> plan_with_arena(int64_t floats, uint64_t workspace, TensorServices& services, Device device = {}) {
   struct Filling final : Executable {
     const ExecutableInfo& info() const override { return info_; }
     uint64_t workspace_bytes() const override { return bytes; }
@@ -281,7 +281,7 @@ std::unique_ptr<Plan> plan_with_arena(int64_t floats, uint64_t workspace, Tensor
   }
   steps[0].operands = {x}, steps[0].results = {y};
   steps[1].operands = {y}, steps[1].results = {g.outputs[0].value};
-  auto made = Plan::make(g, std::move(steps), {}, services, {});
+  auto made = Plan::make(g, std::move(steps), {}, services, device);
   EXPECT_TRUE(made.ok()) << made.status().text();
   return std::move(*made);
 }
@@ -304,6 +304,36 @@ TEST(Plan, PlansThatAnswerInTurnsTakeTheLargerArena) {
     EXPECT_EQ(Arenas::shared().idle_bytes(), large->arena_bytes());
   }
   EXPECT_EQ(Arenas::shared().idle_bytes(), 0) << "what no plan asks for is freed";
+}
+
+// On a GPU a plan keeps its arena, or asks for one in each call: then nothing of it stands beside those of other sizes.
+TEST(Plan, AnArenaOnAGpuIsLentWhereItIsAskedFor) {
+  struct OnGpu : Counting {
+    Result<TensorRef> allocate(const TensorSpec& spec) override {
+      KRN_TRY_LET(TensorRef out, Counting::allocate(spec));
+      if (spec.dtype == DType::k_u8) arena = out;
+      return out;
+    }
+    std::weak_ptr<Tensor> arena;
+  } services;
+  const Device gpu{Device::kCuda, 0};
+  const TensorRef own = test::tensor_of<float>(DType::k_f32, {1}, {1});
+  const TensorRef x = *services.wrap({DType::k_f32, {1}, {1}, gpu}, own->data(), own);
+  const auto plan = plan_with_arena(Arenas::kLeastBytes, 100, services, gpu);
+  const auto answers = [&] {
+    const auto answer = plan->run({x});
+    return answer.ok() && *static_cast<const float*>(answer->at(0)->data()) == 3;
+  };
+  ASSERT_TRUE(answers() && answers());
+  EXPECT_EQ(services.arenas, 1);
+  EXPECT_TRUE(!services.arena.expired() && plan->held_bytes() == plan->arena_bytes());
+  plan->lend_arena();
+  for (const int arenas : {3, 4, 5}) {  // two with the context, then one a call
+    ASSERT_TRUE(answers());
+    EXPECT_EQ(services.arenas, arenas);
+    EXPECT_TRUE(services.arena.expired() && plan->held_bytes() == 0);
+  }
+  EXPECT_EQ(Arenas::shared().idle_bytes(), 0) << "which is host memory";
 }
 
 TEST(Plan, AnEmptyIntermediateNeedsNoArena) {
