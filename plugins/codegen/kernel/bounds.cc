@@ -28,7 +28,10 @@ Bounds product(const Bounds& a, const Bounds& b) {
 Bounds converted(const Bounds& from, Kind of, Kind to) {
   if (to == Kind::kBool) return {0, 1, true};
   if (of == to || of == Kind::kBool) return from;
-  if (to != Kind::kI64) return std::max(std::fabs(from.low), std::fabs(from.high)) <= kMostExact ? from : Bounds{};
+  if (to != Kind::kI64) {
+    if (std::max(std::fabs(from.low), std::fabs(from.high)) > kMostExact) return {};
+    return of == Kind::kF64 ? rounded(from) : from;
+  }
   if (!from.is_number || std::fabs(from.low) > kMostExact || std::fabs(from.high) > kMostExact) return {};
   return {std::trunc(from.low), std::trunc(from.high), true};
 }
@@ -56,7 +59,8 @@ Bounds of_node(const Kernel& k, const Node& n, const std::vector<Bounds>& all) {
       if (k.axes[n.imm].kind == AxisKind::kSegment) return {};
       return {0, static_cast<double>(std::max<int64_t>(k.axes[n.imm].size, 1) - 1), true};
     case Prim::kLiteral: {
-      const double value = is_integer ? static_cast<double>(static_cast<int64_t>(n.imm)) : std::bit_cast<double>(n.imm);
+      double value = is_integer ? static_cast<double>(static_cast<int64_t>(n.imm)) : std::bit_cast<double>(n.imm);
+      if (n.kind == Kind::kF32) value = static_cast<float>(value);  // as the code has it
       return std::isfinite(value) && std::fabs(value) <= 0x1p52 ? Bounds{value, value, true} : Bounds();
     }
     case Prim::kAdd: return arithmetic({a.low + b.low, a.high + b.high, true});

@@ -303,6 +303,8 @@ TEST(Bounds, OfArithmetic) {
   EXPECT_EQ(bounds(m.op(Prim::kMul, c, m.op(Prim::kNeg, c))), std::pair(-16.0, 0.0)) << "as if they were of two";
   EXPECT_EQ(bounds(m.op(Prim::kSelect, m.op(Prim::kLt, c, m.whole(2)), c, m.whole(9))), std::pair(0.0, 9.0));
   EXPECT_EQ(bounds(m.op(Prim::kAdd, m.load(kI64, {1, 0}), c)).first, -INFINITY);
+  EXPECT_EQ(bounds(m.real(55 - 1e-12)), std::pair(55.0, 55.0)) << "in 32 bits";
+  EXPECT_GE(bounds(m.convert(m.real(55 - 1e-12, Kind::kF64), Kind::kF32)).second, 55);
   const auto [low, high] = bounds(m.op(Prim::kMul, m.convert(c, Kind::kF32), m.real(0.1)));
   EXPECT_LE(low, 0);
   EXPECT_NEAR(high, 0.4, 1e-5);
