@@ -100,6 +100,7 @@ void DecisionThread::meet(const Tensors& inputs) {
       task.counted = task.sizes.empty() || !waits_for_range(task.sizes, &bring_about);
       if (!task.counted) {
         if (left_.contains(task.sizes) || waiting_.size() >= kMostWaiting) return;  // of the latter the next call asks again
+        if (!is_paid(task.sizes)) return;
         if (!waiting_.insert(task.sizes).second) return;
       }
     }
@@ -116,6 +117,18 @@ void DecisionThread::meet(const Tensors& inputs) {
   if (bring_about) add({.call = {call->specs, {}, {}}, .check = true});
   task.call = std::move(*call);
   add(std::move(task));
+}
+
+// Under met_mutex_. Processors may have nothing else to do than to make a plan, but a GPU makes it beside the calls that it answers: there a
+// size that is met once or twice would cost the others more than it gains. One whose plan would have paid by now gets it: whatever comes,
+// eager's calls and the plan together cost no more than twice the least.
+bool DecisionThread::is_paid(const Sizes& sizes) {
+  if (session_.device.kind == Device::kCpu || !session_.ranges.find(sizes)) return true;
+  if (unpaid_.size() >= kMostLeft) unpaid_.clear();
+  const uint64_t calls = ++unpaid_[sizes];
+  if (calls < session_.ranges.calls_until_paid(sizes)) return false;
+  unpaid_.erase(sizes);
+  return true;
 }
 
 // Under met_mutex_.

@@ -20,6 +20,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -102,6 +103,7 @@ class DecisionThread {
   // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
   bool counts(const Task& task);
   void done_with(const Task& task);
+  bool is_paid(const Sizes& sizes);
   void say_full(const std::vector<TensorSpec>& specs);
   static double growth_of(const ModelReport& met);
   // The report of the decision at these sizes, if there is one.
@@ -119,6 +121,7 @@ class DecisionThread {
   Sizes first_, second_;
   bool taken_over_ = false;                        // ranges that an earlier process kept; written by the thread
   std::set<Sizes> waiting_, left_;                 // and those that are in no range, and too many to be decided
+  std::map<Sizes, uint64_t> unpaid_;               // calls of those that wait until their plan would have paid
   bool looked_ = false, lasting_ = true;           // the thread's: for kept ranges; whether the next process would find the same
   std::vector<CheckedSizes> checked_;              // the thread's
   std::unique_ptr<Queue> queue_ = std::make_unique<Queue>();

@@ -259,6 +259,29 @@ void SizeRanges::let_go(size_t plans) {
   let_go_ += plans;
 }
 
+uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
+  const std::lock_guard lock(mutex_);
+  const auto volume = static_cast<double>(volume_of(sizes));
+  const auto piece = std::ranges::find_if(ranges_, [&](const auto& range) {
+    return volume >= static_cast<double>(range->piece.least) && volume <= static_cast<double>(range->piece.most);
+  });
+  if (entered_ == 0 || piece == ranges_.end()) return 1;
+  double making_ms = 0, saved_ms = 0, nearest = INFINITY;
+  for (const auto& [stage, seconds] : enter_seconds_) making_ms += seconds * 1e3 / static_cast<double>(entered_);
+  for (const CheckedSizes& check : checks_) {
+    const auto ms_of = [&](const std::string& name) {
+      const auto found = std::ranges::find(check.candidates, name, &CandidateReport::name);
+      return found == check.candidates.end() ? 0 : found->milliseconds;
+    };
+    const double eager = ms_of(kEager), own = ms_of((*piece)->piece.choice);
+    const double ratio = volume / static_cast<double>(std::max<int64_t>(1, volume_of(check.sizes))), far = std::fabs(std::log(ratio));
+    if (eager <= 0 || own <= 0 || far >= nearest) continue;
+    nearest = far;
+    saved_ms = eager - own;
+  }
+  return saved_ms > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making_ms / saved_ms))) : 1;
+}
+
 RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   const std::lock_guard lock(mutex_);
   RangesReport out;

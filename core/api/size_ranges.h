@@ -89,6 +89,9 @@ class SizeRanges {
   // A plan was made for one more size; `stages`: the seconds that each took.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages);
   void let_go(size_t plans);
+  // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
+  // that were made, by what was timed at the checked sizes of the nearest volume. 1 where one of the two is not known.
+  uint64_t calls_until_paid(const Sizes& sizes) const;
   // For reports; without ranges: empty. `names` of the free sizes.
   RangesReport report(const std::vector<std::string>& names) const;
 

@@ -137,6 +137,23 @@ TEST(SizeRanges, HoldTheirBoxAndCloseForGood) {
   EXPECT_EQ(report.sizes[0].name, "x[0]");
 }
 
+// Making one takes 30 ms, its call 2 ms instead of 5 at small sizes, and 10 instead of 20 at large ones.
+TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
+  SizeRanges ranges;
+  ranges.set({{1}, {900}}, {{1, 5, "eager"}, {6, 900, "cpu/all"}},
+             {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)}),
+              at(500, {plan("eager", 20), plan("cpu/all", 0, "disturbed")})});
+  EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "nobody knows yet what making one takes";
+  ranges.entered(0, {{"passes", 0.010}, {"plan", 0.010}});
+  ranges.entered(0, {{"passes", 0.010}, {"plan", 0.030}});
+  EXPECT_EQ(ranges.calls_until_paid({10}), 10u);
+  EXPECT_EQ(ranges.calls_until_paid({50}), 10u) << "nearer to 8 than to 400";
+  EXPECT_EQ(ranges.calls_until_paid({100}), 3u);
+  EXPECT_EQ(ranges.calls_until_paid({800}), 3u) << "at 500 nothing was timed";
+  EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
+  EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
+}
+
 struct Keyed {
   uint64_t number;
   int name;
