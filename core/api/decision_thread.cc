@@ -119,9 +119,9 @@ void DecisionThread::meet(const Tensors& inputs) {
   add(std::move(task));
 }
 
-// Under met_mutex_. Processors may have nothing else to do than to make a plan, but a GPU makes it beside the calls that it answers: there a
-// size that is met once or twice would cost the others more than it gains. One whose plan would have paid by now gets it: whatever comes,
-// eager's calls and the plan together cost no more than twice the least.
+// Under met_mutex_. Processors may have nothing else to do than to make a plan, but a GPU makes it beside the calls that it answers: there
+// a size that is met once or twice would cost the others more than it gains. One whose plan would have paid by now gets it: whatever
+// comes, eager's calls and the plan together cost no more than twice the least.
 bool DecisionThread::is_paid(const Sizes& sizes) {
   if (session_.device.kind == Device::kCpu || !session_.ranges.find(sizes)) return true;
   if (unpaid_.size() >= kMostLeft) unpaid_.clear();
