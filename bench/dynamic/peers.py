@@ -26,7 +26,7 @@ import archive  # noqa: E402
 from check import draw  # noqa: E402
 from worker import error_of  # noqa: E402
 
-FAR_OFF = 1e-3  # of an output's largest element, as keirin_sizes has it
+FAR_OFF = 1e-3  # of an output's largest element, as keirin_sizes has it for f32
 STALL = 10
 
 

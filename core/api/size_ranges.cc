@@ -194,6 +194,10 @@ std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
 
 std::shared_ptr<const SizeRange> SizeRanges::find(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
+  return range_of(sizes);
+}
+
+std::shared_ptr<const SizeRange> SizeRanges::range_of(const Sizes& sizes) const {
   if (!box_.holds(sizes)) return nullptr;
   const int64_t volume = volume_of(sizes);
   for (const auto& range : ranges_)
@@ -261,11 +265,8 @@ void SizeRanges::let_go(size_t plans) {
 
 uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
-  const auto volume = static_cast<double>(volume_of(sizes));
-  const auto piece = std::ranges::find_if(ranges_, [&](const auto& range) {
-    return volume >= static_cast<double>(range->piece.least) && volume <= static_cast<double>(range->piece.most);
-  });
-  if (entered_ == 0 || piece == ranges_.end()) return 1;
+  const std::shared_ptr<const SizeRange> range = range_of(sizes);
+  if (entered_ == 0 || !range) return 1;
   double making_ms = 0, saved_ms = 0, nearest = INFINITY;
   for (const auto& [stage, seconds] : enter_seconds_) making_ms += seconds * 1e3 / static_cast<double>(entered_);
   for (const CheckedSizes& check : checks_) {
@@ -273,8 +274,9 @@ uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
       const auto found = std::ranges::find(check.candidates, name, &CandidateReport::name);
       return found == check.candidates.end() ? 0 : found->milliseconds;
     };
-    const double eager = ms_of(kEager), own = ms_of((*piece)->piece.choice);
-    const double ratio = volume / static_cast<double>(std::max<int64_t>(1, volume_of(check.sizes))), far = std::fabs(std::log(ratio));
+    const double eager = ms_of(kEager), own = ms_of(range->piece.choice);
+    const auto volume_at = [](const Sizes& at) { return static_cast<double>(std::max<int64_t>(1, volume_of(at))); };
+    const double far = std::fabs(std::log(volume_at(sizes) / volume_at(check.sizes)));
     if (eager <= 0 || own <= 0 || far >= nearest) continue;
     nearest = far;
     saved_ms = eager - own;

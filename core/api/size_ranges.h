@@ -90,13 +90,15 @@ class SizeRanges {
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages);
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
-  // that were made, by what was timed at the checked sizes of the nearest volume. 1 where one of the two is not known.
+  // that were made, by what was timed at the checked sizes of the nearest volume. 1 where one of the two is not known, and in no range.
   uint64_t calls_until_paid(const Sizes& sizes) const;
   // For reports; without ranges: empty. `names` of the free sizes.
   RangesReport report(const std::vector<std::string>& names) const;
 
  private:
-  void close_range(size_t number, const std::string& why);  // under mutex_
+  // Both under mutex_.
+  void close_range(size_t number, const std::string& why);
+  std::shared_ptr<const SizeRange> range_of(const Sizes& sizes) const;
 
   mutable std::mutex mutex_;  // guards what follows
   SizeBox box_;

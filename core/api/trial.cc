@@ -114,8 +114,8 @@ namespace {
 // Whether what a call writes, an input or a weight of this index, may be a position.
 bool may_be_position(const Tensor& tensor, ValueKind kind, size_t index, const Graph* graph) {
   constexpr int64_t kMostBytes = 1024;  // a few for each row of a batch; a mask or a map of ids is longer
-  if (tensor.storage_bytes() > kMostBytes || (!graph && !is_int(tensor.dtype()))) return false;
-  if (!graph) return true;
+  if (tensor.storage_bytes() > kMostBytes) return false;
+  if (!graph) return is_int(tensor.dtype());
   const auto is_it = [&](const Value& v) { return v.kind == kind && v.index == index; };
   const auto value = std::find_if(graph->values.begin(), graph->values.end(), is_it) - graph->values.begin();
   std::vector<bool> follows(graph->values.size() + 1);

@@ -152,6 +152,10 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_EQ(ranges.calls_until_paid({800}), 3u) << "at 500 nothing was timed";
   EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
   EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
+  const std::vector<CheckedSizes> square = {{{4, 4}, "", false, {plan("eager", 5), plan("cpu/all", 2)}}};
+  ranges.set({{1, 1}, {10, 10}}, {{1, 100, "cpu/all"}}, square);
+  EXPECT_EQ(ranges.calls_until_paid({2, 10}), 10u);
+  EXPECT_EQ(ranges.calls_until_paid({1, 20}), 1u) << "as many elements, but not inside";
 }
 
 struct Keyed {

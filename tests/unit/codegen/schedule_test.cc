@@ -311,7 +311,7 @@ TEST(Bounds, OfArithmetic) {
   EXPECT_GE(high, 0.4) << "with what rounding adds";
 }
 
-// Where an index lies in memory the rows of several are asked for at once; one that is computed is no reason to hold registers.
+// Rows whose index is read from memory are asked for several at once. A computed index is not a reason to hold registers for that.
 TEST(Schedule, SeveralRowsAreAskedForAtOnceWhereTheirIndicesComeFromMemory) {
   EXPECT_EQ(choose_schedule(Windows(1 << 20, 1 << 19, (1 << 19) - 1).k, {}).chunks, 0);
   EXPECT_EQ(choose_schedule(Windows(1 << 20, 1 << 19, (1 << 19) - 1, true).k, {}).chunks, 4);
