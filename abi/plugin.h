@@ -384,6 +384,10 @@ typedef struct krn_compile_table {
                               const krn_options* options, krn_exec** out, krn_err* err);
   void(KRN_CALL* retain)(krn_exec* exec);
   void(KRN_CALL* release)(krn_exec* exec); /* never fails, never waits for the device */
+  /* What compile would make of a region whose nodes are those of `like`'s at other sizes, made of what is there: `like`'s way of
+   * fusing, code that is known, choices that were made. Nothing is generated, timed or planned by a library, so that a call may wait
+   * for it. unsupported: that does not suffice, and the host compiles. `like` stays what it is. Any thread. A plugin may leave it out. */
+  krn_code(KRN_CALL* resize)(krn_exec* like, const krn_region* region, krn_exec** out, krn_err* err);
 } krn_compile_table;
 
 /* ------------------------------------------------------------------------------------------------- "krn.exec" */

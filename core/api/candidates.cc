@@ -143,12 +143,16 @@ struct CompiledPart : Compiled {
 };
 
 Result<CompiledPart> compile_part(Session::Impl& session, const Prepared& prepared, PluginDevice& device, const Graph& graph,
-                                  uint32_t candidate) {
+                                  uint32_t candidate, const Executable* like = nullptr) {
   KRN_TRY_LET(const RegionBytes bytes, write_region(graph));
   std::vector<TensorRef> weights;
   for (ValueId v : bytes.weights) {
     KRN_TRY_LET(TensorRef weight, session.runtime.tensors().to_device(prepared.constants[graph.values[v].index], session.device));
     weights.push_back(std::move(weight));
+  }
+  if (like) {
+    KRN_TRY_LET(auto executable, device.resize(*like, {bytes.bytes, bytes.hash, weights}));
+    return CompiledPart{{std::move(executable), false}, bytes.inputs, bytes.hash, true};
   }
   Result<Compiled> made = compile_region(session, device, bytes, weights, candidate);
   const bool is_candidate = made.ok();
@@ -191,19 +195,15 @@ struct CutGraph {
 
 // The graph cut by what the plugin claims, less what it was judged wrong for: such an op stays eager, and a region that was wrong
 // as a whole is halved until no part of it is known to be wrong. The refusals say so.
-Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, const RegionBytes& whole, const PlanChoice& choice,
-                           ClaimResult& claims) {
+Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, const PlanChoice& choice, ClaimedOps& claimed) {
   const std::set<std::string> wrong = session.tries_known_wrong ? std::set<std::string>() : choice.device->known_wrong();
   std::vector<Claim> wanted(1);  // each a class of its own, which partition joins with no other
   bool repaired = false;
-  for (const NodeClaim& claim : claims.claims)
-    for (uint32_t node : claim.nodes) {
-      const OpId op = whole.nodes[node];
-      if (!kept_by(choice.cut, graph.ops[op])) continue;
-      if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session))))
-        claims.refusals.push_back({node, kWrongBefore}), repaired = true;
-      else wanted[0].ops.push_back(op);
-    }
+  for (const OpId op : claimed.ops) {
+    if (!kept_by(choice.cut, graph.ops[op])) continue;
+    if (!wrong.empty() && wrong.count(hex(judged_hash(graph, op, session)))) claimed.refusals[op] = kWrongBefore, repaired = true;
+    else wanted[0].ops.push_back(op);
+  }
   constexpr int kMostHalvings = 16;
   for (int halvings = 0;; ++halvings) {
     KRN_TRY_LET(Partition parts, partition(graph, wanted));
@@ -236,11 +236,13 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
 
 using Refusals = std::map<OpId, std::string>;
 
-Refusals by_op(const ClaimResult& claims, const std::vector<OpId>& ops_of_nodes) {
-  Refusals said;
+ClaimedOps by_op(const ClaimResult& claims, const std::vector<OpId>& ops_of_nodes) {
+  ClaimedOps out;
+  for (const NodeClaim& claim : claims.claims)
+    for (const uint32_t node : claim.nodes) out.ops.push_back(ops_of_nodes[node]);
   for (const NodeRefusal& refusal : claims.refusals)
-    if (refusal.node < ops_of_nodes.size()) said[ops_of_nodes[refusal.node]] = refusal.why;
-  return said;
+    if (refusal.node < ops_of_nodes.size()) out.refusals[ops_of_nodes[refusal.node]] = refusal.why;
+  return out;
 }
 
 WhyEager why_eager(const Prepared& prepared, OpId id, const Refusals& said) {
@@ -450,7 +452,34 @@ bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
                                                               : policy.tf32_products);
 }
 
-Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice) {
+Hash structure_of(const Graph& graph) {
+  std::vector<uint32_t> words;
+  const auto add = [&](const std::vector<ValueId>& list) {
+    words.push_back(static_cast<uint32_t>(list.size()));
+    words.insert(words.end(), list.begin(), list.end());
+  };
+  for (const Value& value : graph.values)
+    words.push_back(static_cast<uint32_t>(value.kind) << 16 | static_cast<uint32_t>(value.type.dtype) << 8 |
+                    static_cast<uint32_t>(value.type.rank()));
+  for (const Op& op : graph.ops) {
+    words.push_back(static_cast<uint32_t>(op.code));
+    add(op.operands), add(op.results);
+  }
+  for (const Output& output : graph.outputs) add({output.value, output.updates, output.alias_of});
+  return sha256(words.data(), words.size() * sizeof(uint32_t));
+}
+
+namespace {
+
+Result<ClaimedOps> claimed_ops(Session::Impl& session, Prepared& prepared, PluginDevice& device) {
+  KRN_TRY_LET(const std::shared_ptr<const RegionBytes> written, written_graph(prepared));
+  KRN_TRY_LET(const ClaimResult claims, claims_of(session, device, {written->bytes, written->hash, {}}));
+  return by_op(claims, written->nodes);
+}
+
+}  // namespace
+
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice, const SizePattern* like) {
   PluginDevice& device = *choice.device;
   const uint32_t candidate = choice.candidate;
   auto start = std::chrono::steady_clock::now();
@@ -461,13 +490,16 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.num_known_wrong = device.known_wrong().size();
   if (!session.tries_known_wrong) keep_precision(session, prepared, device.known_wrong());
 
-  KRN_TRY_LET(const std::shared_ptr<const RegionBytes> written, written_graph(prepared));
-  const RegionBytes& whole = *written;
-  KRN_TRY_LET(ClaimResult claims, claims_of(session, device, {whole.bytes, whole.hash, {}}));
-  KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, whole, choice, claims));
+  if (like) {
+    built.claimed = like->claimed;
+  } else {
+    KRN_TRY_LET(built.claimed, claimed_ops(session, prepared, device));
+  }
+  KRN_TRY_LET(const CutGraph cut, cut_graph(session, prepared.graph, choice, built.claimed));
   built.repaired = cut.repaired || prepared.keeps_precision;
   const Partition& parts = cut.parts;
-  const Refusals said = by_op(claims, whole.nodes);
+  const Refusals& said = built.claimed.refusals;
+  if (like && parts.regions.size() != like->executables.size()) return Status(Code::k_unsupported, "the graph is cut otherwise at this size");
   if (parts.regions.empty())
     return Status(Code::k_unsupported, device.plugin_name() + " takes no operators of this model that are worth compiling");
 
@@ -483,7 +515,9 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
       continue;
     }
     const Region& region = parts.regions[each.index];
-    Result<CompiledPart> made = compile_part(session, prepared, device, region.cut.graph, candidate);
+    const Executable* const resized = like ? like->executables[built.regions.size()].get() : nullptr;
+    Result<CompiledPart> made = compile_part(session, prepared, device, region.cut.graph, candidate, resized);
+    if (like && !made.ok()) return made.status();
     other_way |= made.ok() && made->is_candidate;
     if (!made.ok() && costs_one_region(made.status())) {
       failure = made.status();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,12 +60,30 @@ struct BuiltRegion {
   Hash hash{};                  // RegionBytes::hash
 };
 
+// What a plugin wants of a graph, and why not the rest.
+struct ClaimedOps {
+  std::vector<OpId> ops;  // in the order in which it named them
+  std::map<OpId, std::string> refusals;
+};
+
+// What one choice's plans of a model have alike at many sizes, so that another one is made of it while a call waits.
+struct SizePattern {
+  std::string choice;  // PlanChoice::name
+  Hash structure{};    // structure_of the graph that its plan was made of
+  ClaimedOps claimed;
+  std::vector<std::shared_ptr<Executable>> executables;  // by region, in the order of the plan
+  std::shared_ptr<const Prepared> prepared;              // whose constants the other sizes share
+};
+// Of a graph without its sizes: operators, what they read, and dtypes.
+Hash structure_of(const Graph& graph);
+
 struct BuiltPlan {
   std::string name;  // "cpu/all", "cpu/no_anchors"
   std::string plugin;
   PlanChoice choice;
   size_t num_known_wrong = 0;        // regions of the device's, when it was built
   std::vector<BuiltRegion> regions;  // by step
+  ClaimedOps claimed;
   std::shared_ptr<Plan> plan;
   int nodes_compiled = 0;
   uint32_t kernels_generated = 0;
@@ -89,7 +108,8 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
 
 // A region without the choice's k-th way of compiling gets its best guess. What a plugin answers for one region costs that region,
 // which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th way for any region.
-Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice);
+// `like`: of a graph with this structure, whose executables are resized and nothing is compiled: `unsupported` where one cannot be.
+Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const PlanChoice& choice, const SizePattern* like = nullptr);
 
 // Code for one graph alone, as a region of a plan would have it: `inputs` in the executable's order. With the plugin's best guess
 // where it has no k-th.

@@ -28,10 +28,14 @@ const char* reason_of(const Status& status) {
   return status.code() == Code::k_unsupported ? "unsupported" : "compile_failed";
 }
 
+}  // namespace
+
 // Nor may the race then prefer a plan with eager steps to one without.
 bool is_forbidden(const Deciding& d, const BuiltPlan& built) {
   return d.session.options.fallback == Fallback::kForbid && built.nodes_compiled < static_cast<int>(d.prepared->graph.ops.size());
 }
+
+namespace {
 
 void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
   if (built.ok() && is_forbidden(d, *built)) {
@@ -63,7 +67,8 @@ void add_plan(Deciding& d, Result<BuiltPlan> built, const std::string& name) {
   d.candidates.push_back(std::move(candidate));
 }
 
-// The graph after the passes, op by op through LibTorch on dense slots: no code is generated.
+}  // namespace
+
 void add_replay(Deciding& d) {
   const double start = now_s();
   Candidate candidate;
@@ -81,6 +86,8 @@ void add_replay(Deciding& d) {
   }
   d.candidates.push_back(std::move(candidate));
 }
+
+namespace {
 
 // Whether eager, its recording or the replay was asked for by name: then no plan is built, judged and dropped.
 bool wants_no_plan(const Session::Impl& session) {
@@ -110,7 +117,8 @@ Status look_at_eager(Deciding& d) {
   return {};
 }
 
-// What eager shows, and the graph after the passes, if the model has one.
+}  // namespace
+
 Status prepare(Deciding& d, std::optional<KnownRun> known) {
   if (known) {
     d.eager_process_bytes = resident_bytes(d.session);
@@ -136,6 +144,8 @@ Status prepare(Deciding& d, std::optional<KnownRun> known) {
   read_kept_decision(d);
   return {};
 }
+
+namespace {
 
 void choose(Deciding& d, size_t winner) {
   Candidate& chosen = d.candidates[winner];
@@ -376,13 +386,15 @@ ModelReport eager_answers(Deciding& d) {
   return d.report;
 }
 
-// What such a call writes is reached by two names, which no plan and no recording expects, or it reads what no plan is given: nothing is
-// decided for its like. Null: nothing of that kind.
+}  // namespace
+
 const char* why_only_eager(const Deciding& d) {
   if (d.seen.reads_storage) return "the model reads an input or weight by its place in memory (as_strided)";
   if (!d.call_guard().admits(d.inputs)) return "the model writes an input that shares memory with another one or with a weight";
   return nullptr;
 }
+
+namespace {
 
 // Where a worker was killed or memory ran out meanwhile, the decision holds for now only: it is not kept, and made again later.
 void note_rests(Deciding& d, uint64_t before) {
@@ -530,57 +542,6 @@ Result<ModelReport> take_over(Session::Impl& session, const std::vector<TensorRe
     return Status(Code::k_unsupported, d.ledger->choice + ", which was chosen, cannot be made of what there is");
   KRN_TRY(keep_fallback_rule(session, d.report));
   return d.report;
-}
-
-namespace {
-
-// The range's candidate at these inputs' sizes, without a call where eager is to answer them. Nothing is compared and nothing is timed.
-Result<Candidate> candidate_of_range(Deciding& d) {
-  const std::string& choice = d.range->piece.choice;
-  if (choice == "eager") return Candidate();
-  double start = now_s();
-  KRN_TRY(prepare(d, std::nullopt));
-  if (!d.prepared || why_only_eager(d)) return Candidate();
-  double observing = now_s() - start;
-  for (const auto& [name, seconds] : d.report.stage_seconds) observing -= seconds;
-  d.stage("eager", observing);
-  start = now_s();
-  if (choice == "replay") {
-    add_replay(d);
-    return std::move(d.candidates.back());
-  }
-  const std::optional<PlanChoice> how = find_choice(d.session, choice);
-  if (!how) return Candidate();
-  Candidate candidate;
-  candidate.report.name = choice;
-  KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how));
-  if (is_forbidden(d, candidate.built)) return Candidate();
-  candidate.report.plugin = candidate.built.plugin;
-  d.make_calls(candidate);
-  d.stage("plan", now_s() - start);
-  return candidate;
-}
-
-}  // namespace
-
-Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
-  Deciding d(session, inputs);
-  d.range = range;
-  d.for_range = true;
-  const uint64_t rested = session.runtime.quarantine().times_rested();
-  Result<Candidate> candidate = d.step([&] { return candidate_of_range(d); });
-  KRN_TRY(d.go_on());
-  if (session.runtime.quarantine().times_rested() != rested)
-    return Status(Code::k_exhausted, "a worker was killed, or memory or disk ran out; the size is entered when it is met later");
-  std::shared_ptr<PlanGuard> guard;
-  if (candidate.ok() && candidate->call) {
-    guard = service_guard(d, candidate->report.name, candidate->report.plugin);
-    session.ranges.entered(candidate->built.kernels_generated, d.report.stage_seconds);
-    d.publish(std::move(candidate->call), std::move(guard), candidate->built.plan);
-    return {};
-  }
-  d.publish({}, {});  // what cannot be made is not asked for again
-  return candidate.ok() ? Status() : candidate.status();
 }
 
 }  // namespace keirin

@@ -20,11 +20,6 @@ Result<ModelReport> decide(Session::Impl& session, const std::vector<TensorRef>&
 // none did, or its plan cannot be made, and nothing was published.
 Result<ModelReport> take_over(Session::Impl& session, const std::vector<TensorRef>& inputs);
 
-// Under the session's compile_mutex. Makes a plan of the range's choice for calls like one with these inputs and publishes it: eager runs
-// once, to be looked at, nothing is verified or raced, and code is generated only for a structure that was not met. Eager answers such
-// calls from then on where no plan can be made, also where the error says why; `exhausted`: the machine let it down, nothing was published.
-Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
-
 // Eager steps of what was chosen under the option `fallback`: an error where they are forbidden, a line of the report for `warn`.
 Status keep_fallback_rule(const Session::Impl& session, ModelReport& report);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/api/candidates.h"
+#include "core/api/known_run.h"
 #include "core/api/trial.h"
 #include "core/base/background.h"
 #include "core/cache/ledger.h"
@@ -92,6 +93,17 @@ struct Deciding {
   int64_t eager_process_bytes = 0;     // what a process that runs only eager holds between calls
   ModelReport report;
 };
+
+// Stages that core/api/decide.cc and core/api/enter.cc share.
+// What eager shows, unless it is known, and the graph after the passes, if the model has one.
+Status prepare(Deciding& d, std::optional<KnownRun> known);
+// What such a call writes is reached by two names, which no plan and no recording expects, or it reads what no plan is given: nothing is
+// decided for its like. Null: nothing of that kind.
+const char* why_only_eager(const Deciding& d);
+// The graph after the passes, op by op through LibTorch on dense slots: no code is generated.
+void add_replay(Deciding& d);
+// It has eager steps, and the options forbid them.
+bool is_forbidden(const Deciding& d, const BuiltPlan& built);
 
 double now_s();
 

@@ -86,7 +86,7 @@ bool DecisionThread::waits_for_range(const Sizes& sizes, bool* bring_about) {
   return true;
 }
 
-void DecisionThread::meet(const Tensors& inputs) {
+void DecisionThread::meet(const Tensors& inputs, double eager_ms) {
   if (fork_count() != forks_) return;
   Task task;
   bool bring_about = false;
@@ -100,7 +100,7 @@ void DecisionThread::meet(const Tensors& inputs) {
       task.counted = task.sizes.empty() || !waits_for_range(task.sizes, &bring_about);
       if (!task.counted) {
         if (left_.contains(task.sizes) || waiting_.size() >= kMostWaiting) return;  // of the latter the next call asks again
-        if (!is_paid(task.sizes)) return;
+        if (!is_paid(task.sizes, eager_ms)) return;
         if (!waiting_.insert(task.sizes).second) return;
       }
     }
@@ -122,10 +122,11 @@ void DecisionThread::meet(const Tensors& inputs) {
 // Under met_mutex_. Processors may have nothing else to do than to make a plan, but a GPU makes it beside the calls that it answers: there
 // a size that is met once or twice would cost the others more than it gains. One whose plan would have paid by now gets it: whatever
 // comes, eager's calls and the plan together cost no more than twice the least.
-bool DecisionThread::is_paid(const Sizes& sizes) {
+bool DecisionThread::is_paid(const Sizes& sizes, double eager_ms) {
   if (session_.device.kind == Device::kCpu) return true;
   if (unpaid_.size() >= kMostLeft) unpaid_.clear();
   const uint64_t calls = ++unpaid_[sizes];
+  if (calls == 1 && eager_ms > 0) session_.ranges.eager_began(sizes, eager_ms);
   if (calls < session_.ranges.calls_until_paid(sizes)) return false;
   unpaid_.erase(sizes);
   return true;

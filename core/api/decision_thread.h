@@ -49,7 +49,7 @@ class DecisionThread {
 
   // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
   // what is small; large inputs are drawn anew by the thread. Any thread.
-  void meet(const std::vector<TensorRef>& inputs);
+  void meet(const std::vector<TensorRef>& inputs, double eager_ms = 0);
   // Decides about a kind of call once more, after something that its decision was made with has changed. Before any call meets it.
   void decide_again(const MetCall& call);
   // The same after a decision that others disturbed, once the processors are idle. Any thread but this one.
@@ -103,7 +103,7 @@ class DecisionThread {
   // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
   bool counts(const Task& task);
   void done_with(const Task& task);
-  bool is_paid(const Sizes& sizes);
+  bool is_paid(const Sizes& sizes, double eager_ms);
   void say_full(const std::vector<TensorSpec>& specs);
   static double growth_of(const ModelReport& met);
   // The report of the decision at these sizes, if there is one.

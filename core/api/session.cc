@@ -12,6 +12,7 @@
 #include "core/api/decide.h"
 #include "core/api/decision_thread.h"
 #include "core/api/devices.h"
+#include "core/api/enter.h"
 #include "core/api/events.h"
 #include "core/api/free_sizes.h"
 #include "core/api/kept_ranges.h"
@@ -127,6 +128,25 @@ Status Session::Impl::enter(const std::shared_ptr<const SizeRange>& range, const
   enters = false;
   if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);  // closed while this plan was made
   return status;
+}
+
+std::shared_ptr<const Decision> Session::Impl::enter_at_once(const std::vector<TensorRef>& inputs) {
+  if (!has_pattern.load(std::memory_order_acquire)) return nullptr;
+  std::vector<TensorSpec> specs;
+  for (const TensorRef& input : inputs) specs.push_back(spec_of(*input));
+  const Sizes sizes = range_sizes(specs);
+  if (sizes.empty()) return nullptr;
+  const std::shared_ptr<const SizeRange> range = ranges.find(sizes);
+  if (!range || !ranges.pays_at_once(sizes)) return nullptr;
+  const std::unique_lock lock(compile_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return nullptr;  // something is being decided: eager does not wait for it
+  gives_way = false;
+  enters = true;
+  const Status status = keirin::enter_at_once(*this, range, inputs);
+  enters = false;
+  if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);
+  if (!status.ok()) ranges.not_at_once(sizes);
+  return status.ok() ? find(inputs) : nullptr;
 }
 
 void Session::Impl::add_reason(const std::vector<TensorSpec>& inputs, const std::string& reason) {

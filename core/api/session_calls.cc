@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What answers a call: a plan, eager in its place, or both, one beside the other (option `plans`).
+#include <chrono>
+
 #include "abi/planted.h"
 #include "core/api/decision_thread.h"
 #include "core/api/events.h"
@@ -151,12 +153,15 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
     if (Result<std::optional<PaddedCall>> call = buckets->pad(inputs); call.ok()) padded = std::move(*call);  // else no memory: as it is
   const std::vector<TensorRef>& asked = padded ? padded->inputs : inputs;
   std::shared_ptr<const Decision> decision = find(asked);
+  if (!decision && use == Plans::kOn && !padded && decisions) decision = enter_at_once(inputs);
   if (!decision && !table.now()->empty()) calls_unadmitted.fetch_add(1, std::memory_order_relaxed);
   const auto count = [](std::atomic<uint64_t>& counter) { return counter.fetch_add(1, std::memory_order_relaxed); };
   if (!decision) {
     count(eager_undecided);
+    const auto start = std::chrono::steady_clock::now();
     Result<std::vector<TensorRef>> outputs = eager->run(inputs);
-    if (outputs.ok() && options.compile != When::kNow && decisions) decisions->meet(asked);  // not about what eager refuses
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    if (outputs.ok() && options.compile != When::kNow && decisions) decisions->meet(asked, took.count());  // not about what eager refuses
     return outputs;
   }
   if (!decision->call || !decision->guard->record->breaker.admits()) {

@@ -48,6 +48,7 @@ struct Decision {
 
 class Chain;
 class DecisionThread;
+struct SizePattern;  // candidates.h
 
 struct Session::Impl {
   Impl(Runtime& runtime, Options options);
@@ -79,6 +80,8 @@ struct Session::Impl {
   std::deque<MetCall> decided;        // under report_mutex: calls that something was decided for, the last ones of them
   bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
   bool enters = false;                // under compile_mutex: a size of a range, of which nothing is kept on disk: there may be thousands
+  std::vector<std::shared_ptr<const SizePattern>> patterns;  // under compile_mutex: of the sizes that were entered, the last ones
+  std::atomic<bool> has_pattern{false};                      // there is one: read where the mutex is not waited for
   bool decides_anew = false;          // under compile_mutex: what a disturbed race chose is not taken, another race is held
   bool takes_over = false;            // under compile_mutex: what was decided elsewhere, and nothing else
   bool tries_known_wrong = false;     // plans hold what the judge found wrong, too: to look at it again
@@ -100,6 +103,9 @@ struct Session::Impl {
   Result<CheckedSizes> check(const Sizes& sizes, bool anew);
   // Makes a plan as the range says, for calls like one with these inputs.
   Status enter(const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
+  // The same while the call waits, where that is expected to pay in this call alone and takes nothing but what is there: what answers it.
+  // Null: eager does.
+  std::shared_ptr<const Decision> enter_at_once(const std::vector<TensorRef>& inputs);
   // One of the caller's events (LoadOptions::on_event).
   void tell(Event::Kind kind, int level, const std::string& text, double done = 0) const;
   std::string why_not_beside_calls() const;  // Session::why_not_beside_calls

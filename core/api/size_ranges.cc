@@ -17,6 +17,9 @@ namespace {
 constexpr double kNearFastest = 1.05;  // a candidate so near the fastest is as good: below it, choices flip from race to race
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
+constexpr size_t kMostRemembered = 4096;  // sizes
+constexpr int kMostTries = 8;             // sizes in a row whose plans could not be made of what was there
+constexpr size_t kFirstCalls = 15;        // of eager's, whose median counts
 
 constexpr const char* kEager = "eager";
 
@@ -247,10 +250,13 @@ void SizeRanges::close_range(size_t number, const std::string& why) {
   why_closed_[number] = why;
 }
 
-void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages) {
+void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once) {
   const std::lock_guard lock(mutex_);
-  ++entered_;
+  if (std::exchange(at_once_, at_once) != at_once) making_seconds_ = 0, made_ = 0;
+  ++entered_, ++made_;
+  if (at_once) ++num_at_once_, tries_ = 0;
   for (const auto& [name, seconds] : stages) {
+    making_seconds_ += seconds;
     const auto found = std::ranges::find(enter_seconds_, name, &std::pair<std::string, double>::first);
     if (found == enter_seconds_.end()) enter_seconds_.emplace_back(name, seconds);
     else found->second += seconds;
@@ -258,30 +264,73 @@ void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair
   kernels_generated_ += kernels_generated;
 }
 
+void SizeRanges::may_be_quicker() {
+  const std::lock_guard lock(mutex_);
+  if (at_once_ || tries_++ >= kMostTries) return;
+  making_seconds_ = 0, made_ = 0;
+}
+
+void SizeRanges::not_at_once(const Sizes& sizes) {
+  const std::lock_guard lock(mutex_);
+  if (not_at_once_.size() >= kMostRemembered) not_at_once_.clear();
+  not_at_once_.insert(sizes);
+}
+
+void SizeRanges::eager_began(const Sizes& sizes, double milliseconds) {
+  const std::lock_guard lock(mutex_);
+  const std::optional<double> expected = timed_at(kEager, volume_of(sizes));
+  if (!expected) return;
+  began_ms_.push_back(milliseconds - *expected);
+  if (began_ms_.size() > kFirstCalls) began_ms_.pop_front();
+}
+
+bool SizeRanges::pays_at_once(const Sizes& sizes) const {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<const SizeRange> range = range_of(sizes);
+  if (!range || !at_once_ || made_ == 0 || not_at_once_.contains(sizes)) return false;
+  const std::optional<double> saved = saved_at(*range, volume_of(sizes));
+  if (!saved) return false;
+  std::vector<double> began(began_ms_.begin(), began_ms_.end());
+  std::ranges::sort(began);
+  const double beyond = began.empty() ? 0 : std::max(0.0, began[began.size() / 2]);
+  return making_ms() < *saved + beyond;
+}
+
 void SizeRanges::let_go(size_t plans) {
   const std::lock_guard lock(mutex_);
   let_go_ += plans;
 }
 
+double SizeRanges::making_ms() const { return making_seconds_ * 1e3 / static_cast<double>(made_); }
+
+// Between the checked sizes as if time grew evenly with the volume, outside of them as at the nearest.
+std::optional<double> SizeRanges::timed_at(const std::string& candidate, int64_t volume) const {
+  std::map<double, double> timed;  // by volume
+  for (const CheckedSizes& check : checks_) {
+    const auto found = std::ranges::find(check.candidates, candidate, &CandidateReport::name);
+    if (!check.disturbed && found != check.candidates.end() && found->milliseconds > 0)
+      timed[static_cast<double>(volume_of(check.sizes))] = found->milliseconds;
+  }
+  if (timed.empty()) return std::nullopt;
+  const auto at = static_cast<double>(volume);
+  const auto above = timed.lower_bound(at);
+  if (above == timed.begin()) return above->second;
+  const auto below = std::prev(above);
+  if (above == timed.end()) return below->second;
+  return below->second + (above->second - below->second) * (at - below->first) / (above->first - below->first);
+}
+
+std::optional<double> SizeRanges::saved_at(const SizeRange& range, int64_t volume) const {
+  const std::optional<double> eager = timed_at(kEager, volume), own = timed_at(range.piece.choice, volume);
+  return eager && own && range.piece.choice != kEager ? std::optional(*eager - *own) : std::nullopt;
+}
+
 uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (entered_ == 0 || !range) return 1;
-  double making_ms = 0, saved_ms = 0, nearest = INFINITY;
-  for (const auto& [stage, seconds] : enter_seconds_) making_ms += seconds * 1e3 / static_cast<double>(entered_);
-  for (const CheckedSizes& check : checks_) {
-    const auto ms_of = [&](const std::string& name) {
-      const auto found = std::ranges::find(check.candidates, name, &CandidateReport::name);
-      return found == check.candidates.end() ? 0 : found->milliseconds;
-    };
-    const double eager = ms_of(kEager), own = ms_of(range->piece.choice);
-    const auto volume_at = [](const Sizes& at) { return static_cast<double>(std::max<int64_t>(1, volume_of(at))); };
-    const double far = std::fabs(std::log(volume_at(sizes) / volume_at(check.sizes)));
-    if (eager <= 0 || own <= 0 || far >= nearest) continue;
-    nearest = far;
-    saved_ms = eager - own;
-  }
-  return saved_ms > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making_ms / saved_ms))) : 1;
+  if (made_ == 0 || !range) return 1;
+  const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
+  return saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making_ms() / saved))) : 1;
 }
 
 RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
@@ -300,6 +349,7 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
     out.checked.push_back({sizes, check.chosen, check.disturbed});
   }
   out.entered = entered_;
+  out.at_once = num_at_once_;
   out.enter_seconds = enter_seconds_;
   out.kernels_generated = kernels_generated_;
   out.let_go = let_go_;

@@ -8,9 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,11 +89,20 @@ class SizeRanges {
   // Eager answers all sizes of ranges with this choice from now on, also of those that are set later. False if it was closed before.
   bool close(const std::string& choice, const std::string& why);
   bool is_closed(const std::string& choice) const;
-  // A plan was made for one more size; `stages`: the seconds that each took.
-  void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages);
+  // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
+  void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
+  // From now on plans may be made of what is there, and what making one takes is to be found out again; unless it seldom is so.
+  void may_be_quicker();
+  // At these sizes it did not suffice.
+  void not_at_once(const Sizes& sizes);
+  // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
+  void eager_began(const Sizes& sizes, double milliseconds);
+  // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: by what such plans took to be
+  // made, on the average, by what was timed at the checked sizes, and by what eager's first calls took beyond that.
+  bool pays_at_once(const Sizes& sizes) const;
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
-  // that were made, by what was timed at the checked sizes of the nearest volume. 1 where one of the two is not known, and in no range.
+  // that were made, by what was timed at the checked sizes. 1 where one of the two is not known, and in no range.
   uint64_t calls_until_paid(const Sizes& sizes) const;
   // For reports; without ranges: empty. `names` of the free sizes.
   RangesReport report(const std::vector<std::string>& names) const;
@@ -99,6 +111,9 @@ class SizeRanges {
   // Both under mutex_.
   void close_range(size_t number, const std::string& why);
   std::shared_ptr<const SizeRange> range_of(const Sizes& sizes) const;
+  std::optional<double> timed_at(const std::string& candidate, int64_t volume) const;
+  std::optional<double> saved_at(const SizeRange& range, int64_t volume) const;
+  double making_ms() const;
 
   mutable std::mutex mutex_;  // guards what follows
   SizeBox box_;
@@ -108,7 +123,13 @@ class SizeRanges {
   std::map<std::string, std::string> closed_;  // choices, and why
   std::vector<CheckedSizes> checks_;
   std::vector<std::pair<std::string, double>> enter_seconds_;
-  uint64_t entered_ = 0, kernels_generated_ = 0, let_go_ = 0;
+  uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
+  double making_seconds_ = 0;  // of `made_` plans, the last ones that were made alike
+  uint64_t made_ = 0;
+  int tries_ = 0;              // of may_be_quicker since the last plan that was made so
+  bool at_once_ = false;       // they were made of what was there
+  std::set<Sizes> not_at_once_;
+  std::deque<double> began_ms_;  // of eager's last first calls, beyond what is expected of a call
 };
 
 }  // namespace keirin

@@ -395,14 +395,14 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   PluginDevice* device = nullptr;
   for (PluginDevice* each : d.session.runtime.plugins().devices())
     if (each->plugin_name() == plugin && each->torch_device() == d.session.device) device = each;
-  const auto bytes = written_graph(*d.prepared);
-  const Hash graph = bytes.ok() ? (*bytes)->hash : Hash{};
-  guard->revoke = [&s = d.session, calls = CallGuard(d.specs), range = d.range, name, device, graph](const std::string& what) {
+  guard->revoke = [&s = d.session, calls = CallGuard(d.specs), range = d.range, name, device,
+                   prepared = d.prepared](const std::string& what) {
     const std::string why = name + " answered wrong in service: " + what;
     if (range) s.revoke(range, why);
     else s.revoke(calls, why);
     // The graph as a whole is what the plugin claims next time: it is not given it again.
-    if (device) device->quarantine(graph, "answered wrong in service");
+    const auto bytes = write_region(prepared->graph);
+    if (device && bytes.ok()) device->quarantine(bytes->hash, "answered wrong in service");
   };
   return guard;
 }

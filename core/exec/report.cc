@@ -161,6 +161,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
+                      {"at_once", r.ranges.at_once},
                       {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
           {"buckets", {{"calls", r.buckets.calls}, {"left", r.buckets.left}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
@@ -295,8 +296,8 @@ std::string explain_text(const ModelReport& r, size_t width) {
     std::string sizes;
     for (const SizeReport& size : r.ranges.sizes)
       sizes += fmt::format("{}{} from {} to {}", sizes.empty() ? "" : ", ", size.name, size.min, size.max);
-    out += fmt::format("ranges ({}; {} sizes entered, {} kernels generated, {} plans let go):\n", sizes, r.ranges.entered,
-                       r.ranges.kernels_generated, r.ranges.let_go);
+    out += fmt::format("ranges ({}; {} sizes entered, {} of them at once, {} kernels generated, {} plans let go):\n", sizes,
+                       r.ranges.entered, r.ranges.at_once, r.ranges.kernels_generated, r.ranges.let_go);
     for (const RangeReport& range : r.ranges.ranges)
       out += fmt::format("  product {} to {}: {}\n", range.least, range.most,
                          range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));

@@ -80,6 +80,7 @@ struct RangesReport {
   std::vector<RangeReport> ranges;  // ascending; empty: there are none
   std::vector<CheckedReport> checked;
   uint64_t entered = 0;           // sizes that a plan was made for, by the choice of their range
+  uint64_t at_once = 0;           // of them, those whose plan was made of what was there
   uint64_t kernels_generated = 0; // while it was
   std::vector<std::pair<std::string, double>> enter_seconds;  // by stage, of all of them
   uint64_t let_go = 0;            // plans that made room (option plan_memory)

@@ -181,6 +181,11 @@ class PluginDevice {
   virtual Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) = 0;
   virtual Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                                       const CompileOptions& options) = 0;
+  // What compile would make of a region that has the nodes of `like`'s, an executable of this device, at other sizes: of what is there,
+  // in about a millisecond, so that a call may wait for it. `unsupported` where that does not suffice.
+  virtual Result<std::shared_ptr<Executable>> resize(const Executable& /*like*/, const PluginRegion& /*region*/) {
+    return Status(Code::k_unsupported, "executables are made for one size each");
+  }
   // All three answer `unsupported` if the plugin has no artifacts.
   virtual Result<Artifact> save(const Executable& executable) = 0;
   virtual Result<ArtifactVerdict> check(std::string_view token) = 0;

@@ -129,6 +129,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const TargetInfo& target() const = 0;
+  // From now on a call waits for what is asked for: no code is generated, nothing is timed, no library makes plans. What needs one of these
+  // throws kit::Error(unsupported). Default: as ever.
+  virtual void take_what_is_there() {}
 
   // Whether the node (op id, dtype of its first operand) can be claimed at all. Default: every dtype that code computes in.
   virtual bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const;

@@ -3,7 +3,6 @@
 // The backend: what the code generator plans becomes launchable here.
 #include "plugins/gpu/backend.h"
 
-#include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/launch.h"
 #include "plugins/gpu/text_step.h"
@@ -16,7 +15,7 @@ GpuBackend::GpuBackend(const Gpu& gpu, const Context* context, const krn_policy*
 
 bool GpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const {
   const Current current(context_);
-  return choose(anchor, gpu_, numerics_, context_ != nullptr, why_not).has_value();
+  return choose(anchor, gpu_, numerics_, context_ != nullptr, why_not, effort()).has_value();
 }
 
 bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
@@ -38,7 +37,12 @@ std::vector<CodeStore::Wanted> GpuBackend::wanted(std::span<const std::vector<Ro
 
 std::vector<std::vector<Room>> GpuBackend::rooms(std::span<const codegen::Together> of_steps) const {
   std::vector<std::vector<Room>> out;
-  for (const codegen::Together& kernels : of_steps) out.push_back(rooms_of(kernels, gpu_.facts));
+  for (const codegen::Together& kernels : of_steps) {
+    out.push_back(rooms_of(kernels, gpu_.facts));
+    if (!code_.only_known || kernels.size() > 1) continue;
+    const auto is_there = [&](const codegen::Schedule& schedule) { return code_store().knows(code_name(*kernels[0], schedule, code_)); };
+    out.back()[0].schedule = codegen::choose_schedule(*kernels[0], gpu_.facts, is_there);
+  }
   return out;
 }
 
@@ -63,19 +67,19 @@ std::vector<std::unique_ptr<codegen::Step>> GpuBackend::lower_kernels(std::span<
 std::shared_ptr<const codegen::AnchorChoice> GpuBackend::choose_anchor(const codegen::AnchorDesc& anchor) const {
   const Current current(context_);
   std::string why_not;
-  auto choice = choose(anchor, gpu_, numerics_, context_ != nullptr, why_not);
+  auto choice = choose(anchor, gpu_, numerics_, context_ != nullptr, why_not, effort());
   if (!choice) throw kit::Error(KRN_STATUS_unsupported, why_not + "; the node stays eager");
   return std::make_shared<Choice>(std::move(*choice));
 }
 
 void GpuBackend::prepare_anchors(std::span<const codegen::ChosenAnchor> anchors) {
   const Current current(context_);
-  if (context_) prepare_plans(anchors, gpu_, numerics_);
+  if (context_ && effort() == Effort::kTimed) prepare_plans(anchors, gpu_, numerics_);
 }
 
 std::unique_ptr<codegen::Step> GpuBackend::lower_anchor(const codegen::ChosenAnchor& anchor, const codegen::CompileContext&) {
   const Current current(context_);
-  return make_anchor_step(*anchor.desc, static_cast<const Choice&>(*anchor.choice), gpu_, code_, numerics_, context_ != nullptr);
+  return make_anchor_step(*anchor.desc, static_cast<const Choice&>(*anchor.choice), gpu_, code_, numerics_, context_ != nullptr, effort());
 }
 
 bool GpuBackend::joins(std::span<const codegen::AnchorDesc* const> those, const codegen::AnchorDesc& next) const {

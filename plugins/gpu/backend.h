@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "plugins/gpu/choose.h"
 #include "plugins/gpu/code_store.h"
 #include "plugins/gpu/device.h"
 #include "plugins/gpu/launch.h"
@@ -19,6 +20,7 @@ class GpuBackend : public codegen::Backend {
   GpuBackend(const Gpu& gpu, const Context* context, const krn_policy* policy);
 
   const codegen::TargetInfo& target() const override { return gpu_.info; }
+  void take_what_is_there() override { code_.only_known = true; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
   std::string together_key(const codegen::Kernel& kernel) const override;
@@ -40,6 +42,7 @@ class GpuBackend : public codegen::Backend {
   uint64_t code_bytes() const override { return code_store().code_bytes(); }
 
  private:
+  Effort effort() const { return code_.only_known ? Effort::kAtOnce : Effort::kTimed; }
   std::vector<std::vector<Room>> rooms(std::span<const codegen::Together> of_steps) const;
   std::vector<CodeStore::Wanted> wanted(std::span<const std::vector<Room>> of_steps) const;
 

@@ -60,12 +60,14 @@ static std::optional<HeadsProblem> library_heads(const codegen::AnchorDesc& anch
 }
 
 std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
-                             std::string& why_not) {
+                             std::string& why_not, Effort effort) {
   const auto no = [&](const char* why) { return why_not = why, std::nullopt; };
-  if (auto heads = library_heads(anchor, gpu, numerics, has_device)) {
-    Choice out(Choice::kHeads);
-    out.heads = std::move(heads);
-    return out;
+  if (effort == Effort::kTimed) {
+    if (auto heads = library_heads(anchor, gpu, numerics, has_device)) {
+      Choice out(Choice::kHeads);
+      out.heads = std::move(heads);
+      return out;
+    }
   }
   if (!is_recurrent(anchor)) {
     if (auto kernel = own_kernel(anchor, gpu, numerics, why_not)) {
@@ -74,6 +76,7 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
       return out;
     }
   }
+  if (effort == Effort::kAtOnce && !is_product(anchor)) return no("a library would have to plan it");
   if (anchor.op == kit::kOp_conv || anchor.op == kit::kOp_conv_grad_weight) {
     // Without a device too: what is claimed here is compiled here.
     if (!gpu.plans) return no("no library of convolutions");
@@ -162,12 +165,18 @@ static std::unique_ptr<codegen::Step> fastest_conv(const codegen::AnchorDesc& co
 }
 
 std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Choice& choice, const Gpu& gpu,
-                                                const CodeTarget& target, const Numerics& numerics, bool load) {
+                                                const CodeTarget& target, const Numerics& numerics, bool load, Effort effort) {
   switch (choice.runner) {
     case Choice::kOwnKernel: return make_text_step(*choice.kernel, target, load);
     case Choice::kConvolutions: return fastest_conv(anchor, *choice.shares, gpu, target, numerics, load);
-    case Choice::kHeads: return make_heads(anchor, *choice.heads, *gpu.plans);
-    case Choice::kProducts: return make_product(anchor, gpu, target, load, numerics.tf32_products, !numerics.deterministic);
+    case Choice::kHeads: {
+      // For other sizes, which are not planned while a call waits.
+      std::string ignored;
+      if (const auto own = own_kernel(anchor, gpu, numerics, ignored)) (void)make_text_step(*own, target, false);
+      return make_heads(anchor, *choice.heads, *gpu.plans);
+    }
+    case Choice::kProducts:
+      return make_product(anchor, gpu, target, load, numerics.tf32_products, !numerics.deterministic && effort == Effort::kTimed);
     case Choice::kRecurrent: return make_rnn(anchor, gpu, target, numerics, load);
   }
   throw kit::Error(KRN_STATUS_internal, "an anchor that nobody runs");

@@ -23,6 +23,10 @@ bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::
 std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu,
                                         std::string& why_not);
 
+// kAtOnce: a call waits, so that nothing is timed and no library plans. Convolutions and recurrent layers, which libraries plan, are
+// refused then, products get the library's first guess, and attention a kernel of ours, though the library's may be faster.
+enum class Effort : uint8_t { kTimed, kAtOnce };
+
 // Who runs an anchor.
 struct Choice final : codegen::AnchorChoice {
   enum Runner : uint8_t { kOwnKernel, kConvolutions, kHeads, kProducts, kRecurrent };
@@ -35,12 +39,13 @@ struct Choice final : codegen::AnchorChoice {
 };
 // The one place that decides it; none with the reason where nobody does. `has_device` false: judged by shapes alone, no library is opened.
 std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
-                             std::string& why_not);
+                             std::string& why_not, Effort effort = Effort::kTimed);
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
                    bool has_device);
 // What make_anchor_step will be asked for: libraries build their plans side by side.
 void prepare_plans(std::span<const codegen::ChosenAnchor> anchors, const Gpu& gpu, const Numerics& numerics);
 std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Choice& choice, const Gpu& gpu,
-                                                const CodeTarget& target, const Numerics& numerics, bool load);
+                                                const CodeTarget& target, const Numerics& numerics, bool load,
+                                                Effort effort = Effort::kTimed);
 
 }  // namespace keirin::gpu

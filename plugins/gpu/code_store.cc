@@ -66,6 +66,10 @@ std::vector<char> compile_module(const std::string& text, const CodeTarget& targ
   return target.driver->compile(text, target);
 }
 
+kit::Error no_code(const std::string& name) {
+  return kit::Error(KRN_STATUS_unsupported, name + " has a structure for which there is no code yet");
+}
+
 }  // namespace
 
 std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target) {
@@ -92,6 +96,7 @@ uint32_t CodeStore::compile(std::span<const Wanted> wanted, const CodeTarget& ta
       if (!modules_.count(w.name) && seen.insert(w.name).second) missing.push_back(&w);
   }
   if (missing.empty()) return 0;
+  if (target.only_known) throw no_code(missing[0]->kernel->name);
   // Even groups: no module much longer than the others.
   const size_t groups = (missing.size() + kKernelsOfModule - 1) / kKernelsOfModule;
   const size_t cores = std::max<size_t>(1, std::thread::hardware_concurrency());
@@ -127,11 +132,17 @@ uint32_t CodeStore::compile(std::span<const Wanted> wanted, const CodeTarget& ta
   return static_cast<uint32_t>(missing.size());
 }
 
+bool CodeStore::knows(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return modules_.count(name) > 0;
+}
+
 uint32_t CodeStore::compile_text(const std::string& name, const std::string& text, const CodeTarget& target) {
   {
     std::lock_guard lock(mutex_);
     if (modules_.count(name)) return 0;
   }
+  if (target.only_known) throw no_code(name);
   auto module = std::make_shared<Made>();
   module->names = {name};
   module->code = compile_module(text, target);

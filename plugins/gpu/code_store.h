@@ -39,6 +39,8 @@ class CodeStore {
   // Compiles what is missing, several modules at a time, and counts it. `dump` gets each module's text.
   uint32_t compile(std::span<const Wanted> wanted, const CodeTarget& target,
                    const std::function<void(const std::string& name, const std::string& text)>& dump);
+  // Whether there is code of that name (code_name).
+  bool knows(const std::string& name) const;
   // A text of our own under one name; compiled if it is not known.
   uint32_t compile_text(const std::string& name, const std::string& text, const CodeTarget& target);
   // A function of what compile_text made. The device's context must be current.

@@ -32,8 +32,9 @@ struct CodeTarget {
   bool contract = true;            // a multiply and an add may fuse; off under strict numerics
   bool fast = false;               // the compiler's fast math: numerics=fast only
   bool begins_early = false;       // a launch may begin before the one before has ended, if its text waits itself
+  bool only_known = false;         // nothing is compiled: what is not there is refused (unsupported)
 
-  std::string identity() const;  // with the compiler's version: equal text, equal code
+  std::string identity() const;  // of what decides the code, with the compiler's version: equal text, equal code
 };
 
 // What matrix units do for texts written by hand: d += x y for a wave, of `rows` by `depth` and of `depth` by `columns` 16-bit elements,

@@ -177,8 +177,10 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
     preference.align(i, bytes);
     key += "/" + std::to_string(bytes);
   }
-  const std::vector<lt::Guess> found = api_.guesses(desc_, a_, b_, c_, d_, preference.get(), kGuesses);
-  if (found.empty()) throw kit::Error(KRN_STATUS_unsupported, std::string(vendor.name) + " has no algorithm for this product");
+  const auto ask = [&](int most) { return api_.guesses(desc_, a_, b_, c_, d_, preference.get(), most); };
+  const std::vector<lt::Guess> found = raced ? ask(kGuesses) : std::vector<lt::Guess>();
+  const std::optional<Choice> first = raced ? std::nullopt : first_algorithm(api_, key, [&] { return ask(1); });
+  if (found.empty() && !first) throw kit::Error(KRN_STATUS_unsupported, std::string(vendor.name) + " has no algorithm for this product");
   Product product{desc_, a_, b_, c_, d_};
   product.a_bytes = span_bytes(p.b, p.k, p.n, element_bytes_);
   product.b_bytes = span_bytes(p.a, p.m, p.k, element_bytes_);
@@ -186,11 +188,11 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   product.d_bytes = span_bytes(p.d, p.m, p.n, result_bytes);
   product.bias_bytes = p.has_bias ? static_cast<size_t>(p.n * result_bytes) : 0;
   product.f64 = f64_;
-  const Choice choice = choose_algorithm(api_, key, product, found, raced);
+  const Choice choice = first ? *first : choose_algorithm(api_, key, product, found);
   algo_ = choice.algo;
   workspace_bytes_ = choice.workspace_bytes;
   seconds_ = static_cast<double>(choice.microseconds) * 1e-6;
-  text_ += " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
+  text_ += first ? " first guess" : " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
   if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
 

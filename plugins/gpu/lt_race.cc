@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kRuns = 3;                          // timed; the best counts
 constexpr unsigned char kCold = 0x3c;             // as the operands' memory
+constexpr size_t kMostFirst = 4096;               // first guesses that are remembered
 constexpr size_t kColdBytes = size_t{128} << 20;  // more than any second-level cache
 
 class Race {
@@ -86,9 +88,19 @@ Choice run_race(const lt::Table& api, const Product& product, std::span<const lt
 
 }  // namespace
 
-Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found,
-                        bool timed) {
-  if (!timed) return first_guess(found);
+std::optional<Choice> first_algorithm(const lt::Table& api, const std::string& key, const std::function<std::vector<lt::Guess>()>& ask) {
+  static std::mutex mutex;
+  static std::map<std::string, std::optional<Choice>> known;
+  const std::string name = api.version + " " + key;
+  const std::lock_guard lock(mutex);
+  if (known.size() >= kMostFirst) known.clear();
+  const auto [at, is_new] = known.try_emplace(name);
+  if (!is_new) return at->second;
+  if (const std::vector<lt::Guess> found = ask(); !found.empty()) at->second = first_guess(found);
+  return at->second;
+}
+
+Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found) {
   const std::string name = kChoicePrefix + api.version + " " + key;
   Choice choice;
   const std::vector<char> known = code_store().recall(name);

@@ -6,8 +6,11 @@
 // store of code and travels with artifacts, so that a warm start times nothing.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "plugins/gpu/lt_library.h"
 
@@ -27,8 +30,10 @@ struct Choice {
   float microseconds = 0;    // 0: not timed
 };
 
-// `key` names the problem for good: everything that the library's answer depends on but its version, which is added.
-// `timed` false, or no memory for scratch: the library's first guess.
-Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found, bool timed);
+// `key` names the problem for good: everything that the library's answer depends on but its version, which is added. Without memory for
+// scratch: the library's first guess.
+Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found);
+// The library's first guess; nullopt where it has none. `ask` for it takes a tenth of a millisecond, and the layers of a model ask alike.
+std::optional<Choice> first_algorithm(const lt::Table& api, const std::string& key, const std::function<std::vector<lt::Guess>()>& ask);
 
 }  // namespace keirin::gpu

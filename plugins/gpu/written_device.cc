@@ -109,6 +109,9 @@ class Executable final : public kit::Executable {
   }
   void needs(krn_needs& out) const override { inner_->needs(out); }
   void save(std::string& token, std::string& body) const override { inner_->save(token, body); }
+  std::unique_ptr<kit::Executable> resize(const kit::Region& region) const override {
+    return std::make_unique<Executable>(inner_->resize(region), region, pen_);
+  }
 
   krn_code run(const krn_run& given, krn_err* err) noexcept override {
     krn_run run = given;

@@ -196,10 +196,11 @@ krn_code KRN_CALL claim(krn_dev* dev, const krn_region* region, const krn_policy
   });
 }
 
-krn_exec* wrap(krn_dev* dev, std::unique_ptr<Executable> executable) {
+template <class Handle>
+krn_exec* wrap(const Handle* of_device, std::unique_ptr<Executable> executable) {
   if (!executable) throw Error(KRN_STATUS_internal, "the plugin made no executable");
   auto handle = std::make_unique<krn_exec>();
-  handle->device = dev->device;
+  handle->device = of_device->device;
   handle->executable = std::move(executable);
   return handle.release();
 }
@@ -217,7 +218,11 @@ void KRN_CALL release(krn_exec* exec) {
   }
 }
 
-const krn_compile_table kCompileTable = {{sizeof(krn_compile_table), 1, 0}, claim, compile, retain, release};
+krn_code KRN_CALL resize(krn_exec* like, const krn_region* region, krn_exec** out, krn_err* err) {
+  return barrier(err, [&] { *out = wrap(like, like->executable->resize(open_region(region))); });
+}
+
+const krn_compile_table kCompileTable = {{sizeof(krn_compile_table), 1, 0}, claim, compile, retain, release, resize};
 
 // ---- krn.exec
 
@@ -317,6 +322,9 @@ krn_guid parse_guid(std::string_view text) {
 }  // namespace
 
 void Executable::save(std::string&, std::string&) const { throw Error(KRN_STATUS_unsupported, "this executable cannot be saved"); }
+std::unique_ptr<Executable> Executable::resize(const Region&) const {
+  throw Error(KRN_STATUS_unsupported, "this executable is for one size");
+}
 uint32_t Device::check(std::string_view) const { return KRN_VERDICT_REJECT; }
 std::unique_ptr<Executable> Device::load(const Region&, std::string_view, std::string_view) {
   throw Error(KRN_STATUS_unsupported, "this device loads no artifacts");

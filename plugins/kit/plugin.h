@@ -40,6 +40,8 @@ class Executable {
   virtual krn_code run(const krn_run& run, krn_err* err) noexcept = 0;
   // For krn.artifact: a token of at most 4 KiB that Device::check can judge alone, and the code. Default: unsupported.
   virtual void save(std::string& token, std::string& body) const;
+  // krn.compile.resize. Default: unsupported.
+  virtual std::unique_ptr<Executable> resize(const Region& region) const;
 };
 
 class ClaimSink {

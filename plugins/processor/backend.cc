@@ -39,8 +39,11 @@ std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<con
   const codegen::TextSink sink = codegen::text_sink(context, ";", ".ll");
   std::vector<std::unique_ptr<codegen::Step>> steps;
   try {
-    for (const codegen::Kernel* kernel : codegen::all_of(of_steps))
-      steps.push_back(make_kernel_step(*kernel, code_cache().get(*kernel, code_, generated, sink), machine_.info));
+    for (const codegen::Kernel* kernel : codegen::all_of(of_steps)) {
+      const auto code = generates_ ? code_cache().get(*kernel, code_, generated, sink) : code_cache().known(*kernel, code_);
+      if (!code) throw kit::Error(KRN_STATUS_unsupported, kernel->name + " has a structure for which there is no code yet");
+      steps.push_back(make_kernel_step(*kernel, code, machine_.info));
+    }
   } catch (const std::runtime_error& e) {
     throw kit::Error(KRN_STATUS_internal, std::string(e.what()) + "; the region stays eager");
   }

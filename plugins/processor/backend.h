@@ -25,6 +25,7 @@ class Backend final : public codegen::Backend {
   Backend(const Machine& machine, const krn_policy* policy, std::unique_ptr<const Library> library);
 
   const codegen::TargetInfo& target() const override { return machine_.info; }
+  void take_what_is_there() override { generates_ = false; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps,
@@ -42,6 +43,7 @@ class Backend final : public codegen::Backend {
   const Machine& machine_;
   codegen::native::CpuTarget code_;
   std::unique_ptr<const Library> library_;
+  bool generates_ = true;
 };
 
 }  // namespace keirin::processor

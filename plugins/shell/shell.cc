@@ -51,9 +51,10 @@ std::span<const uint8_t, 32> hash_of(const uint8_t* hash) { return std::span<con
 
 class Executable : public kit::Executable {
  public:
-  Executable(std::unique_ptr<codegen::CompiledRegion> steps, std::unique_ptr<codegen::Backend> backend,
-             std::shared_ptr<const Held> held, const Traits& traits, const kit::Region& region)
-      : traits_(traits), held_(std::move(held)), backend_(std::move(backend)), steps_(std::move(steps)) {
+  // The device outlives it.
+  Executable(Device& device, const Asked& asked, std::unique_ptr<codegen::CompiledRegion> steps,
+             std::unique_ptr<codegen::Backend> backend, std::shared_ptr<const Held> held, const Traits& traits, const kit::Region& region)
+      : device_(device), asked_(asked), traits_(traits), held_(std::move(held)), backend_(std::move(backend)), steps_(std::move(steps)) {
     std::copy_n(region.hash, 32, hash_);
   }
   ~Executable() override {
@@ -91,7 +92,13 @@ class Executable : public kit::Executable {
     body.assign(bytes.begin(), bytes.end());
   }
 
+  std::unique_ptr<kit::Executable> resize(const kit::Region& region) const override {
+    return device_.resize(region, asked_, steps_->grouping());
+  }
+
  private:
+  Device& device_;
+  const Asked asked_;
   const Traits& traits_;
   std::shared_ptr<const Held> held_;
   std::unique_ptr<codegen::Backend> backend_;
@@ -118,11 +125,21 @@ std::unique_ptr<kit::Executable> Device::compile(const kit::Region& region, cons
   const Inside inside(held.get());
   auto with = backend(policy, options.candidate, held.get());
   auto steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, policy, &options));
-  return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
+  return std::make_unique<Executable>(*this, Asked{policy, options.candidate}, std::move(steps), std::move(with), std::move(held),
+                                      traits(), region);
+}
+
+std::unique_ptr<kit::Executable> Device::resize(const kit::Region& region, const Asked& asked, const codegen::Grouping& grouping) {
+  std::shared_ptr<const Held> held = this->held();
+  const Inside inside(held.get());
+  auto with = backend(asked.policy, asked.candidate, held.get());
+  with->take_what_is_there();
+  auto steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, asked.policy, nullptr), &grouping);
+  return std::make_unique<Executable>(*this, asked, std::move(steps), std::move(with), std::move(held), traits(), region);
 }
 
 // The backend whose executables have this token; null if none of this machine's has.
-std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, const Held* held) const {
+std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, const Held* held, Asked* asked) const {
   constexpr uint32_t kFlags =
       KRN_POLICY_DETERMINISTIC | KRN_POLICY_TF32_CONVOLUTIONS | KRN_POLICY_TF32_PRODUCTS | KRN_POLICY_TF32_RECURRENT;
   for (uint32_t flags = 0; flags <= kFlags; ++flags) {
@@ -133,27 +150,30 @@ std::unique_ptr<codegen::Backend> Device::backend_of(std::string_view token, con
         policy.numerics = numerics;
         policy.flags = flags;
         auto with = backend(policy, candidate, held);
-        if (token == with->token()) return with;
+        if (token != with->token()) continue;
+        *asked = {policy, candidate};
+        return with;
       }
   }
   return nullptr;
 }
 
 uint32_t Device::check(std::string_view token) const {
-  return backend_of(token, nullptr) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
+  Asked ignored;
+  return backend_of(token, nullptr, &ignored) ? KRN_VERDICT_OPTIMAL : KRN_VERDICT_REJECT;
 }
 
 std::unique_ptr<kit::Executable> Device::load(const kit::Region& region, std::string_view token,
                                               std::string_view body) {
   std::shared_ptr<const Held> held = this->held();
-  auto with = backend_of(token, held.get());
+  Asked asked;
+  auto with = backend_of(token, held.get(), &asked);
   if (!with) throw kit::Error(KRN_STATUS_version, "the artifact was made for another device, library or build");
   const Inside inside(held.get());
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(body.data()), body.size());
-  krn_policy policy{};
   auto steps = codegen::load_artifact(bytes, region.bytes, hash_of(region.hash), *with,
-                                      compile_context(region, policy, nullptr));
-  return std::make_unique<Executable>(std::move(steps), std::move(with), std::move(held), traits(), region);
+                                      compile_context(region, asked.policy, nullptr));
+  return std::make_unique<Executable>(*this, asked, std::move(steps), std::move(with), std::move(held), traits(), region);
 }
 
 }  // namespace keirin::shell

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "plugins/codegen/backend.h"
+#include "plugins/codegen/plan/fuse.h"
 #include "plugins/kit/plugin.h"
 
 namespace keirin::shell {
@@ -35,6 +36,12 @@ struct Traits {
   bool keeps_constants = false;        // memory that steps hold between runs counts as constants
 };
 
+// How an executable was asked for.
+struct Asked {
+  krn_policy policy{};
+  uint32_t candidate = 0;
+};
+
 class Device : public kit::Device {
  public:
   void claim(const kit::Region& region, const krn_policy& policy, kit::ClaimSink& sink) final;
@@ -42,6 +49,8 @@ class Device : public kit::Device {
                                            const krn_options& options) final;
   uint32_t check(std::string_view token) const final;
   std::unique_ptr<kit::Executable> load(const kit::Region& region, std::string_view token, std::string_view body) final;
+  // For an executable that was asked for so and fuses so, at the sizes of another region: kit::Executable::resize.
+  std::unique_ptr<kit::Executable> resize(const kit::Region& region, const Asked& asked, const codegen::Grouping& grouping);
 
  protected:
   // Lives as long as the device.
@@ -54,7 +63,7 @@ class Device : public kit::Device {
   virtual std::shared_ptr<const Held> held() { return nullptr; }
 
  private:
-  std::unique_ptr<codegen::Backend> backend_of(std::string_view token, const Held* held) const;
+  std::unique_ptr<codegen::Backend> backend_of(std::string_view token, const Held* held, Asked* asked) const;
 };
 
 }  // namespace keirin::shell

@@ -235,6 +235,26 @@ Result<std::shared_ptr<Executable>> UsedDevice::compile(const PluginRegion& regi
   return adopt(exec, region);
 }
 
+Result<std::shared_ptr<Executable>> UsedDevice::resize(const Executable& like, const PluginRegion& region) {
+  const std::string where = plugin_->where("krn.compile.resize");
+  const auto* used = dynamic_cast<const UsedExecutable*>(&like);
+  if (!plugin_->tables().compile.resize || !used || &used->device() != this)
+    return Status(Code::k_unsupported, Message{"executables are made for one size each", where, {}, {}});
+  krn_graph graph{};
+  if (!open_region(region, &graph)) return bad_region(where);
+  const CallScope scope(plugin_->host, region.weights, nullptr, 0);
+  const krn_region view = region_of(region, scope.weights());
+  krn_exec* exec = nullptr;
+  std::unique_lock guard(plugin_->compile_mutex(), std::defer_lock);
+  if (!(capabilities() & KRN_CAP_CONCURRENT_COMPILE)) guard.lock();
+  Status status = plugin_->call("krn.compile.resize", region.hash, [&](krn_err* err) {
+    return plugin_->tables().compile.resize(used->handle(), &view, &exec, err);
+  });
+  note(status);
+  KRN_TRY(std::move(status));
+  return adopt(exec, region);
+}
+
 Result<std::shared_ptr<Executable>> UsedDevice::adopt(krn_exec* exec, const PluginRegion& region) {
   if (!exec)
     return Status(Code::k_internal, Message{"the plugin said ok and returned no executable", plugin_->where("krn.compile"), {},

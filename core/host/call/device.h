@@ -99,6 +99,7 @@ class UsedDevice final : public PluginDevice {
   Result<ClaimResult> claim(const PluginRegion& region, const PolicyOptions& policy) override;
   Result<std::shared_ptr<Executable>> compile(const PluginRegion& region, const PolicyOptions& policy,
                                               const CompileOptions& options) override;
+  Result<std::shared_ptr<Executable>> resize(const Executable& like, const PluginRegion& region) override;
   Result<Artifact> save(const Executable& executable) override;
   Result<ArtifactVerdict> check(std::string_view token) override;
   Result<std::shared_ptr<Executable>> load(const PluginRegion& region, const Artifact& artifact) override;

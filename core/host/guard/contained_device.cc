@@ -172,6 +172,12 @@ Result<std::shared_ptr<Executable>> ContainedDevice::compile(const PluginRegion&
   return compile_here(region, policy, options);
 }
 
+// In this process, as load: what is made comes of code that the child has made.
+Result<std::shared_ptr<Executable>> ContainedDevice::resize(const Executable& like, const PluginRegion& region) {
+  KRN_TRY(may_begin(region.hash));
+  return watched(inner_.resize(like, region), region.hash);
+}
+
 Result<std::shared_ptr<Executable>> ContainedDevice::load(const PluginRegion& region, const Artifact& artifact) {
   KRN_TRY(may_begin(region.hash));
   if (worker_) return load_in_worker(region, artifact, {}, {}, 0);

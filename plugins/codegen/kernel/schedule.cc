@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "plugins/codegen/kernel/registers.h"
 #include "plugins/codegen/kernel/rows.h"
@@ -126,6 +128,23 @@ class Chooser {
     return s_;
   }
 
+  std::optional<Schedule> choose(const std::function<bool(const Schedule&)>& is_there) {
+    const int widest = vector_length(k_);
+    for (bool shares : {true, false})
+      for (bool keeps : {true, false})
+        for (int vec = widest; vec > 0; vec /= 2) {
+          shares_ = shares;
+          lay_out(vec, keeps);
+          if (!fits()) continue;
+          if (is_there(s_)) return s_;
+          if (s_.ahead || s_.staged > 0) continue;
+          Schedule loose = s_;
+          for (bool* promise : {&loose.full, &loose.whole})
+            if (std::exchange(*promise, false) && is_there(loose)) return loose;
+        }
+    return std::nullopt;
+  }
+
  private:
   bool fits() const { return f_.registers == 0 || registers_needed(k_, s_) <= registers_of_thread(f_, s_.threads); }
 
@@ -152,7 +171,7 @@ class Chooser {
     }
     // Short tensors: less per thread, so that more of them share the work.
     int64_t pieces = outer_ * ceil_div(inner_, s_.vec);
-    while (s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
+    while (shares_ && s_.vec > 1 && pieces < wanted_threads_ / 8) s_.vec /= 2, pieces = outer_ * ceil_div(inner_, s_.vec);
     // Where an index stands between a row and its address, several are asked for at once.
     const bool gathers = waits_for_indices(k_) && pieces >= 4 * wanted_threads_;
     if (gathers) {
@@ -375,7 +394,8 @@ class Chooser {
   const GpuFacts& f_;
   Schedule s_;
   int64_t outer_, inner_, serial_, wanted_threads_;
-  bool keeps_ = true;  // whether a row may stay in registers
+  bool keeps_ = true;   // whether a row may stay in registers
+  bool shares_ = true;  // whether a thread of a short tensor takes less, so that more of them share the work
 };
 
 }  // namespace
@@ -496,6 +516,12 @@ size_t pass_length(const Kernel& k, size_t first) {
 }
 
 Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts) { return Chooser(kernel, facts).choose(); }
+
+Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts, const std::function<bool(const Schedule&)>& is_there) {
+  const Schedule best = choose_schedule(kernel, facts);
+  if (is_there(best)) return best;
+  return Chooser(kernel, facts).choose(is_there).value_or(best);
+}
 
 std::string schedule_key(const Schedule& s) {
   std::string out;

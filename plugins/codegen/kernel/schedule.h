@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <cstdint>
 #include <string>
 
@@ -61,6 +62,9 @@ struct Schedule {
 };
 
 Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts);
+// The best one of which there is code, where somebody waits: that serves as well which was made for sizes that promised less, or for more
+// work. choose_schedule's where there is none.
+Schedule choose_schedule(const Kernel& kernel, const GpuFacts& facts, const std::function<bool(const Schedule&)>& is_there);
 // Of a thread of blocks of that size, where one block has a multiprocessor for itself; INT_MAX where facts do not tell.
 int registers_of_thread(const GpuFacts& facts, int threads);
 // Of the second kernel of a split column: a group of threads for each element, whatever a thread of the first took at once. What the first

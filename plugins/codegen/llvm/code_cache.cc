@@ -92,6 +92,13 @@ struct CodeCache::State {
 CodeCache::CodeCache() : state_(std::make_unique<State>()) {}
 CodeCache::~CodeCache() = default;
 
+KernelFunction CodeCache::known(const Kernel& kernel, const CpuTarget& target) {
+  std::lock_guard lock(state_->mutex);
+  const std::string name = code_name(kernel, target);
+  const auto code = state_->codes.find(name);
+  return code == state_->codes.end() || code->second.object.empty() ? nullptr : state_->link(name, code->second);
+}
+
 KernelFunction CodeCache::get(const Kernel& kernel, const CpuTarget& target, uint32_t& generated,
                               const std::function<void(const std::string& name, const std::string& ir)>& dump) {
   std::lock_guard lock(state_->mutex);

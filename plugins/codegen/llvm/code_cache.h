@@ -28,6 +28,9 @@ class CodeCache {
   KernelFunction get(const Kernel& kernel, const CpuTarget& target, uint32_t& generated,
                      const std::function<void(const std::string& name, const std::string& ir)>& dump = {});
 
+  // Null: its structure was not compiled yet.
+  KernelFunction known(const Kernel& kernel, const CpuTarget& target);
+
   // Records [u32 name bytes][name][u64 object bytes][object] for each kernel; load ignores what it has and returns false where
   // the bytes do not follow that form.
   void save(std::span<const Kernel* const> kernels, const CpuTarget& target, std::vector<uint8_t>& out) const;

@@ -147,11 +147,29 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   ranges.entered(0, {{"passes", 0.010}, {"plan", 0.010}});
   ranges.entered(0, {{"passes", 0.010}, {"plan", 0.030}});
   EXPECT_EQ(ranges.calls_until_paid({10}), 10u);
-  EXPECT_EQ(ranges.calls_until_paid({50}), 10u) << "nearer to 8 than to 400";
-  EXPECT_EQ(ranges.calls_until_paid({100}), 3u);
+  EXPECT_EQ(ranges.calls_until_paid({204}), 5u) << "half way from 8 to 400 it saves 6.5 ms";
+  EXPECT_EQ(ranges.calls_until_paid({400}), 3u);
   EXPECT_EQ(ranges.calls_until_paid({800}), 3u) << "at 500 nothing was timed";
   EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
   EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
+  ranges.may_be_quicker();
+  EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one takes now is to be found out";
+  ranges.entered(0, {{"plan", 0.006}}, true);
+  EXPECT_EQ(ranges.calls_until_paid({10}), 2u);
+  EXPECT_FALSE(ranges.pays_at_once({10})) << "6 ms for 3";
+  EXPECT_TRUE(ranges.pays_at_once({204})) << "6 ms for 6.5";
+  EXPECT_FALSE(ranges.pays_at_once({3})) << "eager's";
+  for (const double ms : {10.0, 5.1, 40.0}) ranges.eager_began({10}, ms);  // 4.9 ms beyond the 5.07 of any call, in the median
+  EXPECT_TRUE(ranges.pays_at_once({10})) << "eager's first call takes longer than its others";
+  ranges.not_at_once({10});
+  EXPECT_FALSE(ranges.pays_at_once({10}));
+  EXPECT_TRUE(ranges.pays_at_once({11}));
+  for (int i = 0; i < 9; ++i) {
+    ranges.entered(0, {{"plan", 0.030}});
+    ranges.may_be_quicker();
+  }
+  EXPECT_FALSE(ranges.pays_at_once({204})) << "no plan was made so for long";
+  EXPECT_EQ(ranges.calls_until_paid({10}), 10u);
   const std::vector<CheckedSizes> square = {{{4, 4}, "", false, {plan("eager", 5), plan("cpu/all", 2)}}};
   ranges.set({{1, 1}, {10, 10}}, {{1, 100, "cpu/all"}}, square);
   EXPECT_EQ(ranges.calls_until_paid({2, 10}), 10u);

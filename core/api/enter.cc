@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/api/enter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/api/deciding.h"
+#include "core/api/verification.h"
+#include "core/host/guard/quarantine.h"
+#include "core/ir/text.h"
+
+namespace keirin {
+namespace {
+
+constexpr size_t kMostPatterns = 8;
+
+// What eager returns for a graph whose outputs are new tensors, laid out row by row. None where they are anything else.
+std::optional<OutputForms> plain_forms(const Graph& captured, Device device) {
+  OutputForms out;
+  for (const Output& output : captured.outputs) {
+    if (output.updates != kNone || output.alias_of != kNone) return std::nullopt;
+    const Type& type = captured.type(output.value);
+    out.specs.push_back({type.dtype, type.sizes, contiguous_strides(type.sizes), device});
+  }
+  return out;
+}
+
+bool same_forms(const OutputForms& a, const OutputForms& b) {
+  const auto same = [](const TensorSpec& x, const TensorSpec& y) { return spec_text(x) == spec_text(y) && x.device == y.device; };
+  return a.views.empty() && b.views.empty() && std::ranges::equal(a.specs, b.specs, same);
+}
+
+// Whether eager's run showed nothing of this program that its file does not say: then nor does it at other sizes.
+bool is_plain(const Deciding& d) {
+  const ObservedRun& seen = d.seen;
+  if (!seen.overlapping_writes.empty() || !seen.written_weights.empty() || !seen.written_inputs.empty() || seen.reads_storage ||
+      seen.draws_random)
+    return false;
+  const std::optional<OutputForms> plain = plain_forms(d.prepared->captured.graph, d.session.device);
+  if (!plain || !same_forms(d.forms, *plain)) return false;
+  const Result<Prepared> unseen = capture(d.session, d.specs, nullptr);
+  return unseen.ok() && print(unseen->graph) == print(d.prepared->captured.graph);
+}
+
+void remember(Deciding& d, const Candidate& candidate) {
+  const BuiltPlan& built = candidate.built;
+  if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
+  auto pattern = std::make_shared<SizePattern>(
+      SizePattern{candidate.report.name, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
+  for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
+  auto& patterns = d.session.patterns;
+  std::erase_if(patterns, [&](const auto& old) { return old->choice == pattern->choice && old->structure == pattern->structure; });
+  if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
+  patterns.push_back(std::move(pattern));
+  d.session.has_pattern = true;
+  d.session.ranges.may_be_quicker();
+}
+
+Result<Candidate> of_pattern(Deciding& d) {
+  const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
+  if (d.session.patterns.empty()) return unsupported("no size has a plan yet of which this one's could be made");
+  const std::optional<PlanChoice> how = find_choice(d.session, d.range->piece.choice);
+  if (!how) return unsupported("the choice is no plan");
+  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, nullptr));
+  std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
+  if (!forms) return unsupported("outputs share memory");
+  d.forms = std::move(*forms);
+  d.prepared = std::make_shared<Prepared>(std::move(captured));
+  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded));
+  if (why_only_eager(d)) return unsupported("eager answers such calls");
+  d.report.stage_seconds = d.prepared->stage_seconds;
+  const double start = now_s();
+  const Hash structure = structure_of(d.prepared->graph);
+  const auto pattern = std::ranges::find_if(d.session.patterns, [&](const auto& each) {
+    return each->choice == d.range->piece.choice && each->structure == structure;
+  });
+  if (pattern == d.session.patterns.end()) return unsupported("no size with this structure has a plan");
+  Candidate candidate;
+  candidate.report.name = d.range->piece.choice;
+  KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how, pattern->get()));
+  candidate.report.plugin = candidate.built.plugin;
+  d.make_calls(candidate);
+  d.stage("plan", now_s() - start);
+  return candidate;
+}
+
+// The range's candidate at these inputs' sizes, without a call where eager is to answer them.
+Result<Candidate> candidate_of_range(Deciding& d) {
+  const std::string& choice = d.range->piece.choice;
+  if (choice == "eager") return Candidate();
+  if (Result<Candidate> quick = of_pattern(d); quick.ok()) return quick;
+  d.forms = {};
+  d.prepared.reset();
+  double start = now_s();
+  KRN_TRY(prepare(d, std::nullopt));
+  if (!d.prepared || why_only_eager(d)) return Candidate();
+  double observing = now_s() - start;
+  for (const auto& [name, seconds] : d.report.stage_seconds) observing -= seconds;
+  d.stage("eager", observing);
+  start = now_s();
+  if (choice == "replay") {
+    add_replay(d);
+    return std::move(d.candidates.back());
+  }
+  const std::optional<PlanChoice> how = find_choice(d.session, choice);
+  if (!how) return Candidate();
+  Candidate candidate;
+  candidate.report.name = choice;
+  KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how));
+  if (is_forbidden(d, candidate.built)) return Candidate();
+  candidate.report.plugin = candidate.built.plugin;
+  d.make_calls(candidate);
+  d.stage("plan", now_s() - start);
+  remember(d, candidate);
+  return candidate;
+}
+
+void put_in_service(Deciding& d, Candidate candidate, bool at_once) {
+  std::shared_ptr<PlanGuard> guard = service_guard(d, candidate.report.name, candidate.report.plugin);
+  d.session.ranges.entered(candidate.built.kernels_generated, d.report.stage_seconds, at_once);
+  d.publish(std::move(candidate.call), std::move(guard), candidate.built.plan);
+}
+
+}  // namespace
+
+Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
+  Deciding d(session, inputs);
+  d.range = range;
+  d.for_range = true;
+  const uint64_t rested = session.runtime.quarantine().times_rested();
+  Result<Candidate> candidate = d.step([&] { return candidate_of_range(d); });
+  KRN_TRY(d.go_on());
+  if (session.runtime.quarantine().times_rested() != rested)
+    return Status(Code::k_exhausted, "a worker was killed, or memory or disk ran out; the size is entered when it is met later");
+  if (candidate.ok() && candidate->call) {
+    put_in_service(d, std::move(*candidate), d.seen.values.empty());
+    return {};
+  }
+  d.publish({}, {});  // what cannot be made is not asked for again
+  return candidate.ok() ? Status() : candidate.status();
+}
+
+Status enter_at_once(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
+  Deciding d(session, inputs);
+  d.range = range;
+  d.for_range = true;
+  KRN_TRY_LET(Candidate candidate, of_pattern(d));
+  put_in_service(d, std::move(candidate), true);
+  return {};
+}
+
+}  // namespace keirin

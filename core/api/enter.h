@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A size of a range gets its plan. Nothing is verified or raced: that was done at the sizes where the range was checked.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/api/session_impl.h"
+
+namespace keirin {
+
+// All under the session's compile_mutex.
+//
+// Makes a plan of the range's choice for calls like one with these inputs and publishes it: by enter_at_once, else eager runs once, to be
+// looked at, and code is generated for a structure that was not met. Eager answers such calls from then on where no plan can be made, also
+// where the error says why; `exhausted`: the machine let it down, nothing was published.
+Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
+
+// The same of what is there: the way in which plans of other sizes were cut and fused, their code and constants. Eager is not asked:
+// that is for programs of which its runs showed nothing that the file does not say. `unsupported`: nothing was published.
+Status enter_at_once(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs);
+
+}  // namespace keirin
