@@ -370,9 +370,9 @@ Prepared with_weights(Captured captured, const WeightTable& weights, Device devi
   return prepared;
 }
 
-Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen) {
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen, SeenAt seen_at) {
   auto start = std::chrono::steady_clock::now();
-  KRN_TRY_LET(Captured captured, import_graph(session.model->program, session.weights, inputs, session.device, seen));
+  KRN_TRY_LET(Captured captured, import_graph(session.model->program, session.weights, inputs, session.device, seen, seen_at));
   for (Value& value : captured.graph.values)
     if (value.kind == ValueKind::kConstant &&
         std::count(session.written_elsewhere.begin(), session.written_elsewhere.end(), size_t{value.index}) > 0)
@@ -383,7 +383,8 @@ Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& 
   return prepared;
 }
 
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded) {
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded,
+                bool at_once) {
   const std::string folder = dump_folder(session.options);
   KRN_TRY(conform_outputs(prepared.graph, eager_outputs));
   FoldEvaluator evaluator(prepared.constants, session.runtime.tensors(), session.device, &folded);
@@ -395,6 +396,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   context.short_run_bytes = session.device.kind != Device::kCpu ? 32 : 0;  // a sector of a GPU's memory
   context.disabled = session.options.disabled_passes;
   context.dump_dir = folder;
+  context.check_each = !at_once;
   int64_t weight_bytes = 0;
   for (const Value& value : prepared.graph.values)
     if (value.kind == ValueKind::kConstant) weight_bytes += value.type.bytes();
@@ -499,7 +501,8 @@ Result<BuiltPlan> build_plan(Session::Impl& session, Prepared& prepared, const P
   built.repaired = cut.repaired || prepared.keeps_precision;
   const Partition& parts = cut.parts;
   const Refusals& said = built.claimed.refusals;
-  if (like && parts.regions.size() != like->executables.size()) return Status(Code::k_unsupported, "the graph is cut otherwise at this size");
+  if (like && parts.regions.size() != like->executables.size())
+    return Status(Code::k_unsupported, "the graph is cut otherwise at this size");
   if (parts.regions.empty())
     return Status(Code::k_unsupported, device.plugin_name() + " takes no operators of this model that are worth compiling");
 

@@ -69,6 +69,8 @@ struct ClaimedOps {
 // What one choice's plans of a model have alike at many sizes, so that another one is made of it while a call waits.
 struct SizePattern {
   std::string choice;  // PlanChoice::name
+  Sizes kind;          // of its sizes (enter.cc)
+  ObservedRun seen;    // of them
   Hash structure{};    // structure_of the graph that its plan was made of
   ClaimedOps claimed;
   std::vector<std::shared_ptr<Executable>> executables;  // by region, in the order of the plan
@@ -99,12 +101,14 @@ struct BuiltPlan {
 
 // Imports the program at these sizes; `graph` is still the captured one. Without `seen` (core/eager/program/observed.h) the plans made of
 // it may be kept in the cache and answer nothing.
-Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen);
+Result<Prepared> capture(Session::Impl& session, const std::vector<TensorSpec>& inputs, const ObservedRun* seen,
+                         SeenAt seen_at = SeenAt::kTheseSizes);
 // A captured graph with these weights, before the passes.
 Prepared with_weights(Captured captured, const WeightTable& weights, Device device);
-// Runs the passes. `eager_outputs` are what eager returned for these sizes: the outputs of the graph get their strides. `folded` is of
-// the weights that the constants begin with.
-Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded);
+// Runs the passes; `at_once`: of a graph like one that they were checked on. `eager_outputs` are what eager returned for these sizes: the
+// outputs of the graph get their strides. `folded` is of the weights that the constants begin with.
+Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<TensorSpec>& eager_outputs, FoldedConstants& folded,
+                bool at_once = false);
 
 // A region without the choice's k-th way of compiling gets its best guess. What a plugin answers for one region costs that region,
 // which runs eagerly. `unsupported` if the device claims nothing that pays, or has no k-th way for any region.

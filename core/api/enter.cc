@@ -30,7 +30,23 @@ bool same_forms(const OutputForms& a, const OutputForms& b) {
   return a.views.empty() && b.views.empty() && std::ranges::equal(a.specs, b.specs, same);
 }
 
-// Whether eager's run showed nothing of this program that its file does not say: then nor does it at other sizes.
+// What runs of equal kinds are expected to have alike: which sizes are 1, and which of them are equal.
+Sizes kind_of(const Sizes& sizes) {
+  Sizes out;
+  for (const int64_t size : sizes) out.push_back(size == 1 ? -1 : std::ranges::find(sizes, size) - sizes.begin());
+  return out;
+}
+
+// But for the strides of axes of size 1, which lead nowhere.
+std::string text_of(Graph graph) {
+  for (Value& value : graph.values)
+    for (size_t d = 0; d < value.type.strides.size(); ++d)
+      if (value.type.sizes[d] == 1) value.type.strides[d] = 0;
+  return print(graph);
+}
+
+// Whether what eager's run showed of this program is all that there is to say of it at other sizes: it writes nothing and returns new
+// tensors, and with what was seen taken as of other sizes the file gives the same graph.
 bool is_plain(const Deciding& d) {
   const ObservedRun& seen = d.seen;
   if (!seen.overlapping_writes.empty() || !seen.written_weights.empty() || !seen.written_inputs.empty() || seen.reads_storage ||
@@ -38,45 +54,45 @@ bool is_plain(const Deciding& d) {
     return false;
   const std::optional<OutputForms> plain = plain_forms(d.prepared->captured.graph, d.session.device);
   if (!plain || !same_forms(d.forms, *plain)) return false;
-  const Result<Prepared> unseen = capture(d.session, d.specs, nullptr);
-  return unseen.ok() && print(unseen->graph) == print(d.prepared->captured.graph);
+  const Result<Prepared> again = capture(d.session, d.specs, &seen, SeenAt::kOtherSizes);
+  return again.ok() && text_of(again->graph) == text_of(d.prepared->captured.graph);
 }
 
 void remember(Deciding& d, const Candidate& candidate) {
   const BuiltPlan& built = candidate.built;
   if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
   auto pattern = std::make_shared<SizePattern>(
-      SizePattern{candidate.report.name, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
+      SizePattern{candidate.report.name, kind_of(d.session.range_sizes(d.specs)), d.seen, structure_of(d.prepared->graph),
+                  built.claimed, {}, d.prepared});
   for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
   auto& patterns = d.session.patterns;
-  std::erase_if(patterns, [&](const auto& old) { return old->choice == pattern->choice && old->structure == pattern->structure; });
+  std::erase_if(patterns, [&](const auto& old) { return old->choice == pattern->choice && old->kind == pattern->kind; });
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
   patterns.push_back(std::move(pattern));
   d.session.has_pattern = true;
-  d.session.ranges.may_be_quicker();
 }
 
 Result<Candidate> of_pattern(Deciding& d) {
   const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
-  if (d.session.patterns.empty()) return unsupported("no size has a plan yet of which this one's could be made");
-  const std::optional<PlanChoice> how = find_choice(d.session, d.range->piece.choice);
+  const std::string& choice = d.range->piece.choice;
+  const Sizes kind = kind_of(d.session.range_sizes(d.specs));
+  const auto pattern = std::ranges::find_if(
+      d.session.patterns, [&](const auto& each) { return each->choice == choice && each->kind == kind; });
+  if (pattern == d.session.patterns.end()) return unsupported("no size of this kind has a plan yet");
+  const std::optional<PlanChoice> how = find_choice(d.session, choice);
   if (!how) return unsupported("the choice is no plan");
-  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, nullptr));
+  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &(*pattern)->seen, SeenAt::kOtherSizes));
   std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
   if (!forms) return unsupported("outputs share memory");
   d.forms = std::move(*forms);
   d.prepared = std::make_shared<Prepared>(std::move(captured));
-  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded));
+  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded, true));
   if (why_only_eager(d)) return unsupported("eager answers such calls");
   d.report.stage_seconds = d.prepared->stage_seconds;
   const double start = now_s();
-  const Hash structure = structure_of(d.prepared->graph);
-  const auto pattern = std::ranges::find_if(d.session.patterns, [&](const auto& each) {
-    return each->choice == d.range->piece.choice && each->structure == structure;
-  });
-  if (pattern == d.session.patterns.end()) return unsupported("no size with this structure has a plan");
+  if (structure_of(d.prepared->graph) != (*pattern)->structure) return unsupported("the graph has another structure at this size");
   Candidate candidate;
-  candidate.report.name = d.range->piece.choice;
+  candidate.report.name = choice;
   KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how, pattern->get()));
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
@@ -84,8 +100,8 @@ Result<Candidate> of_pattern(Deciding& d) {
   return candidate;
 }
 
-// The range's candidate at these inputs' sizes, without a call where eager is to answer them.
-Result<Candidate> candidate_of_range(Deciding& d) {
+// The range's candidate at these inputs' sizes, without a call where eager is to answer them. `looked`: at a run of eager, and compiled.
+Result<Candidate> candidate_of_range(Deciding& d, bool& looked) {
   const std::string& choice = d.range->piece.choice;
   if (choice == "eager") return Candidate();
   if (Result<Candidate> quick = of_pattern(d); quick.ok()) return quick;
@@ -112,6 +128,7 @@ Result<Candidate> candidate_of_range(Deciding& d) {
   d.make_calls(candidate);
   d.stage("plan", now_s() - start);
   remember(d, candidate);
+  looked = true;
   return candidate;
 }
 
@@ -128,12 +145,14 @@ Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& ran
   d.range = range;
   d.for_range = true;
   const uint64_t rested = session.runtime.quarantine().times_rested();
-  Result<Candidate> candidate = d.step([&] { return candidate_of_range(d); });
+  bool looked = false;
+  Result<Candidate> candidate = d.step([&] { return candidate_of_range(d, looked); });
   KRN_TRY(d.go_on());
   if (session.runtime.quarantine().times_rested() != rested)
     return Status(Code::k_exhausted, "a worker was killed, or memory or disk ran out; the size is entered when it is met later");
   if (candidate.ok() && candidate->call) {
-    put_in_service(d, std::move(*candidate), d.seen.values.empty());
+    put_in_service(d, std::move(*candidate), !looked);
+    if (looked) session.ranges.may_be_quicker();
     return {};
   }
   d.publish({}, {});  // what cannot be made is not asked for again

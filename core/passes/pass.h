@@ -35,6 +35,7 @@ struct PassContext {
   std::string stop_after;              // the last pass to run; empty: all
   std::string dump_dir;                // empty, or an existing folder for NN-name.ir
   int first_dump_number = 1;           // 00 is the captured graph
+  bool check_each = true;              // the graph after each pass; else only what the last one leaves, and a failure leaves no graph
   bool run_twice = false;              // tests: a pass that changes its own result is an error
   std::vector<PassTime> times;         // appended to, in order
   std::vector<std::string> notes;      // what a pass decided not to do and why, for the report

@@ -87,8 +87,9 @@ Dims strides_of_clone(const Type& type) {
 
 class Importer {
  public:
-  Importer(const pt2::Program& program, const WeightTable& weights, Device device, const ObservedRun* seen)
-      : program_(program), weights_(weights), device_(device), seen_(seen), builder_(captured_.graph), aliases_(builder_) {}
+  Importer(const pt2::Program& program, const WeightTable& weights, Device device, const ObservedRun* seen, SeenAt seen_at)
+      : program_(program), weights_(weights), device_(device), seen_(seen), seen_at_(seen_at), builder_(captured_.graph),
+        aliases_(builder_) {}
 
   Result<Captured> run(const std::vector<TensorSpec>& specs) {
     KRN_TRY(bind_inputs(specs));
@@ -358,8 +359,12 @@ class Importer {
         }
         KRN_TRY_LET(Type type, hint(graph, name));
         if (const ObservedValue* seen = observed(name)) {
-          type.sizes = seen->sizes;  // the file's are a hint: a state of LSTM is filed with an axis that it has not
-          type.strides = seen->strides;
+          if (seen_at_ == SeenAt::kOtherSizes) {
+            lay_out_alike(type, *seen);
+          } else {
+            type.sizes = seen->sizes;  // the file's are a hint: a state of LSTM is filed with an axis that it has not
+            type.strides = seen->strides;
+          }
         }
         results.names.push_back(name);
         results.sources.push_back({is_list ? Kind::kElement : Kind::kReturn, static_cast<uint32_t>(i), element++});
@@ -368,6 +373,18 @@ class Importer {
       }
     }
     return results;
+  }
+
+  // Dense, with its axes in the same order of memory; else as the file says.
+  static void lay_out_alike(Type& type, const ObservedValue& seen) {
+    const std::optional<Dims> order = memory_order(seen.sizes, seen.strides);
+    if (!order || order->size() != type.sizes.size()) return;
+    int64_t step = 1;
+    for (size_t i = order->size(); i-- > 0;) {
+      const auto axis = static_cast<size_t>((*order)[i]);
+      type.strides[axis] = step;
+      step *= std::max<int64_t>(type.sizes[axis], 1);
+    }
   }
 
   Status add_call(const pt2::Node& node, const pt2::Graph& graph, const BoundCall& call, Scope& scope) {
@@ -828,6 +845,7 @@ class Importer {
   const WeightTable& weights_;
   Device device_;
   const ObservedRun* seen_;
+  const SeenAt seen_at_;
   std::string prefix_;                       // of the names of the graph at hand in seen_
   Captured captured_;
   std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
@@ -844,9 +862,9 @@ class Importer {
 }  // namespace
 
 Result<Captured> import_graph(const pt2::Program& program, const WeightTable& weights,
-                              const std::vector<TensorSpec>& input_specs, Device device, const ObservedRun* seen) {
+                              const std::vector<TensorSpec>& input_specs, Device device, const ObservedRun* seen, SeenAt seen_at) {
   Result<Captured> captured = Status(Code::k_internal, "the importer did not run");
-  KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device, seen).run(input_specs); }));
+  KRN_TRY(catch_torch([&] { captured = Importer(program, weights, device, seen, seen_at).run(input_specs); }));
   return captured;
 }
 
