@@ -69,7 +69,7 @@ struct ClaimedOps {
 // What one choice's plans of a model have alike at many sizes, so that another one is made of it while a call waits.
 struct SizePattern {
   std::string choice;  // PlanChoice::name
-  Sizes kind;          // of its sizes (enter.cc)
+  Sizes sizes, kind;   // the latter as enter.cc has them
   ObservedRun seen;    // of them
   Hash structure{};    // structure_of the graph that its plan was made of
   ClaimedOps claimed;

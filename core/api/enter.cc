@@ -2,6 +2,7 @@
 #include "core/api/enter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/api/deciding.h"
@@ -12,7 +13,7 @@
 namespace keirin {
 namespace {
 
-constexpr size_t kMostPatterns = 8;
+constexpr size_t kMostPatterns = 16;
 
 // What eager returns for a graph whose outputs are new tensors, laid out row by row. None where they are anything else.
 std::optional<OutputForms> plain_forms(const Graph& captured, Device device) {
@@ -61,27 +62,40 @@ bool is_plain(const Deciding& d) {
 void remember(Deciding& d, const Candidate& candidate) {
   const BuiltPlan& built = candidate.built;
   if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
+  const Sizes sizes = d.session.range_sizes(d.specs);
   auto pattern = std::make_shared<SizePattern>(
-      SizePattern{candidate.report.name, kind_of(d.session.range_sizes(d.specs)), d.seen, structure_of(d.prepared->graph),
-                  built.claimed, {}, d.prepared});
+      SizePattern{candidate.report.name, sizes, kind_of(sizes), d.seen, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
   for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
   auto& patterns = d.session.patterns;
-  std::erase_if(patterns, [&](const auto& old) { return old->choice == pattern->choice && old->kind == pattern->kind; });
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
   patterns.push_back(std::move(pattern));
   d.session.has_pattern = true;
 }
 
+// Of this choice and of sizes of this kind, the nearest first: a plugin may fuse otherwise where sizes are small.
+std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) {
+  const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
+  const auto distance = [&](const auto& pattern) {
+    double sum = 0;
+    for (size_t k = 0; k < sizes.size(); ++k)
+      sum += std::fabs(std::log(static_cast<double>(sizes[k] + 1) / static_cast<double>(pattern->sizes[k] + 1)));
+    return sum;
+  };
+  std::vector<std::shared_ptr<const SizePattern>> out;
+  for (const auto& each : d.session.patterns)
+    if (each->choice == d.range->piece.choice && each->kind == kind) out.push_back(each);
+  std::ranges::stable_sort(out, {}, distance);
+  return out;
+}
+
 Result<Candidate> of_pattern(Deciding& d) {
   const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
   const std::string& choice = d.range->piece.choice;
-  const Sizes kind = kind_of(d.session.range_sizes(d.specs));
-  const auto pattern = std::ranges::find_if(
-      d.session.patterns, [&](const auto& each) { return each->choice == choice && each->kind == kind; });
-  if (pattern == d.session.patterns.end()) return unsupported("no size of this kind has a plan yet");
+  const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d);
+  if (patterns.empty()) return unsupported("no size of this kind has a plan yet");
   const std::optional<PlanChoice> how = find_choice(d.session, choice);
   if (!how) return unsupported("the choice is no plan");
-  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &(*pattern)->seen, SeenAt::kOtherSizes));
+  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
   std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
   if (!forms) return unsupported("outputs share memory");
   d.forms = std::move(*forms);
@@ -90,10 +104,14 @@ Result<Candidate> of_pattern(Deciding& d) {
   if (why_only_eager(d)) return unsupported("eager answers such calls");
   d.report.stage_seconds = d.prepared->stage_seconds;
   const double start = now_s();
-  if (structure_of(d.prepared->graph) != (*pattern)->structure) return unsupported("the graph has another structure at this size");
+  const Hash structure = structure_of(d.prepared->graph);
+  Result<BuiltPlan> built = unsupported("the graph has another structure at this size");
+  for (size_t i = 0; i < patterns.size() && !built.ok(); ++i)
+    if (patterns[i]->structure == structure) built = build_plan(d.session, *d.prepared, *how, patterns[i].get());
+  KRN_TRY(built.status());
   Candidate candidate;
   candidate.report.name = choice;
-  KRN_TRY_LET(candidate.built, build_plan(d.session, *d.prepared, *how, pattern->get()));
+  candidate.built = std::move(*built);
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
   d.stage("plan", now_s() - start);
