@@ -2,7 +2,6 @@
 #include "core/api/enter.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/api/deciding.h"
@@ -75,16 +74,10 @@ void remember(Deciding& d, const Candidate& candidate) {
 // Of this choice and of sizes of this kind, the nearest first: a plugin may fuse otherwise where sizes are small.
 std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) {
   const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
-  const auto distance = [&](const auto& pattern) {
-    double sum = 0;
-    for (size_t k = 0; k < sizes.size(); ++k)
-      sum += std::fabs(std::log(static_cast<double>(sizes[k] + 1) / static_cast<double>(pattern->sizes[k] + 1)));
-    return sum;
-  };
   std::vector<std::shared_ptr<const SizePattern>> out;
   for (const auto& each : d.session.patterns)
     if (each->choice == d.range->piece.choice && each->kind == kind) out.push_back(each);
-  std::ranges::stable_sort(out, {}, distance);
+  std::ranges::stable_sort(out, {}, [&](const auto& pattern) { return distance(pattern->sizes, sizes); });
   return out;
 }
 
@@ -118,11 +111,17 @@ Result<Candidate> of_pattern(Deciding& d) {
   return candidate;
 }
 
+Result<Candidate> try_pattern(Deciding& d) {
+  Result<Candidate> made = of_pattern(d);
+  if (!d.session.patterns.empty()) d.session.ranges.tried_at_once(d.session.range_sizes(d.specs), made.ok());
+  return made;
+}
+
 // The range's candidate at these inputs' sizes, without a call where eager is to answer them. `looked`: at a run of eager, and compiled.
 Result<Candidate> candidate_of_range(Deciding& d, bool& looked) {
   const std::string& choice = d.range->piece.choice;
   if (choice == "eager") return Candidate();
-  if (Result<Candidate> quick = of_pattern(d); quick.ok()) return quick;
+  if (Result<Candidate> quick = try_pattern(d); quick.ok()) return quick;
   d.forms = {};
   d.prepared.reset();
   double start = now_s();
@@ -181,7 +180,7 @@ Status enter_at_once(Session::Impl& session, const std::shared_ptr<const SizeRan
   Deciding d(session, inputs);
   d.range = range;
   d.for_range = true;
-  KRN_TRY_LET(Candidate candidate, of_pattern(d));
+  KRN_TRY_LET(Candidate candidate, try_pattern(d));
   put_in_service(d, std::move(candidate), true);
   return {};
 }

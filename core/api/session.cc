@@ -145,7 +145,6 @@ std::shared_ptr<const Decision> Session::Impl::enter_at_once(const std::vector<T
   const Status status = keirin::enter_at_once(*this, range, inputs);
   enters = false;
   if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);
-  if (!status.ok()) ranges.not_at_once(sizes);
   return status.ok() ? find(inputs) : nullptr;
 }
 

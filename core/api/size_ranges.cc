@@ -17,7 +17,7 @@ namespace {
 constexpr double kNearFastest = 1.05;  // a candidate so near the fastest is as good: below it, choices flip from race to race
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
-constexpr size_t kMostRemembered = 4096;  // sizes
+constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
 constexpr int kMostTries = 8;             // sizes in a row whose plans could not be made of what was there
 constexpr size_t kFirstCalls = 15;        // of eager's, whose median counts
 
@@ -99,6 +99,13 @@ int64_t volume_of(const Sizes& sizes) {
   for (const int64_t size : sizes)
     if (__builtin_mul_overflow(volume, size, &volume)) return std::numeric_limits<int64_t>::max();
   return volume;
+}
+
+double distance(const Sizes& a, const Sizes& b) {
+  double sum = 0;
+  for (size_t k = 0; k < a.size() && k < b.size(); ++k)
+    sum += std::fabs(std::log(static_cast<double>(a[k] + 1) / static_cast<double>(b[k] + 1)));
+  return sum;
 }
 
 bool SizeBox::holds(const Sizes& sizes) const {
@@ -270,10 +277,11 @@ void SizeRanges::may_be_quicker() {
   making_seconds_ = 0, made_ = 0;
 }
 
-void SizeRanges::not_at_once(const Sizes& sizes) {
+void SizeRanges::tried_at_once(const Sizes& sizes, bool sufficed) {
   const std::lock_guard lock(mutex_);
-  if (not_at_once_.size() >= kMostRemembered) not_at_once_.clear();
-  not_at_once_.insert(sizes);
+  std::erase_if(tried_, [&](const auto& each) { return each.first == sizes; });
+  tried_.emplace_back(sizes, sufficed);
+  if (tried_.size() > kMostTried) tried_.pop_front();
 }
 
 void SizeRanges::eager_began(const Sizes& sizes, double milliseconds) {
@@ -287,7 +295,9 @@ void SizeRanges::eager_began(const Sizes& sizes, double milliseconds) {
 bool SizeRanges::pays_at_once(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (!range || !at_once_ || made_ == 0 || not_at_once_.contains(sizes)) return false;
+  if (!range || !at_once_ || made_ == 0) return false;
+  const auto nearest = std::ranges::min_element(tried_, {}, [&](const auto& each) { return distance(each.first, sizes); });
+  if (nearest != tried_.end() && !nearest->second) return false;
   const std::optional<double> saved = saved_at(*range, volume_of(sizes));
   if (!saved) return false;
   std::vector<double> began(began_ms_.begin(), began_ms_.end());

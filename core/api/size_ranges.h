@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +27,9 @@ using Sizes = std::vector<int64_t>;
 
 // What the calls of a model grow with, as far as ranges are concerned: the product of its sizes.
 int64_t volume_of(const Sizes& sizes);
+
+// How far two are from each other: by how many times each of them is larger or smaller. Of equal length.
+double distance(const Sizes& a, const Sizes& b);
 
 // Whose free sizes lie so.
 struct SizeBox {
@@ -93,12 +95,13 @@ class SizeRanges {
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
   // From now on plans may be made of what is there, and what making one takes is to be found out again; unless it seldom is so.
   void may_be_quicker();
-  // At these sizes it did not suffice.
-  void not_at_once(const Sizes& sizes);
+  // Whether what was there sufficed at these sizes.
+  void tried_at_once(const Sizes& sizes, bool sufficed);
   // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
   void eager_began(const Sizes& sizes, double milliseconds);
-  // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: by what such plans took to be
-  // made, on the average, by what was timed at the checked sizes, and by what eager's first calls took beyond that.
+  // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: what was there sufficed at the
+  // nearest sizes that were tried, such plans took less to be made, on the average, than they save by what was timed at the checked sizes,
+  // and than eager's first calls took beyond that.
   bool pays_at_once(const Sizes& sizes) const;
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
@@ -128,7 +131,7 @@ class SizeRanges {
   uint64_t made_ = 0;
   int tries_ = 0;              // of may_be_quicker since the last plan that was made so
   bool at_once_ = false;       // they were made of what was there
-  std::set<Sizes> not_at_once_;
+  std::deque<std::pair<Sizes, bool>> tried_;  // of tried_at_once, the last ones
   std::deque<double> began_ms_;  // of eager's last first calls, beyond what is expected of a call
 };
 

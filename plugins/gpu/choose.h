@@ -24,7 +24,7 @@ std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* con
                                         std::string& why_not);
 
 // kAtOnce: a call waits, so that nothing is timed and no library plans. Convolutions and recurrent layers, which libraries plan, are
-// refused then, products get the library's first guess, and attention a kernel of ours, though the library's may be faster.
+// refused then, products get the library's first guess, and attention a kernel of ours, unless the library's may be much faster.
 enum class Effort : uint8_t { kTimed, kAtOnce };
 
 // Who runs an anchor.

@@ -134,7 +134,13 @@ std::unique_ptr<kit::Executable> Device::resize(const kit::Region& region, const
   const Inside inside(held.get());
   auto with = backend(asked.policy, asked.candidate, held.get());
   with->take_what_is_there();
-  auto steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, asked.policy, nullptr), &grouping);
+  std::unique_ptr<codegen::CompiledRegion> steps;
+  try {
+    steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, asked.policy, nullptr), &grouping);
+  } catch (const kit::Error& error) {  // how it fuses says nothing of these sizes: nothing is damaged
+    if (error.code() != KRN_STATUS_corrupt) throw;
+    throw kit::Error(KRN_STATUS_unsupported, error.what());
+  }
   return std::make_unique<Executable>(*this, asked, std::move(steps), std::move(with), std::move(held), traits(), region);
 }
 

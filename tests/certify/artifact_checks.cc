@@ -166,6 +166,19 @@ void full_sinks(Trial& t) {
   }
 }
 
+void resized(Trial& t) {
+  if (!t.compile().resize) throw NotOffered{"no krn.compile.resize: the host compiles for every size"};
+  const Region &region = t.base(), &other = t.sized({16, 9});
+  krn_exec* const like = t.make(region);
+  const krn_region view = other.view();
+  krn_exec* made = nullptr;
+  const krn_code code = t.call("krn.compile.resize", [&](krn_err* err) { return t.compile().resize(like, &view, &made, err); });
+  expect(code == KRN_STATUS_ok ? made != nullptr : code == KRN_STATUS_unsupported, "krn.compile.resize answers {}: {}", code_name(code),
+         t.text);
+  if (made) try_loaded(t, other, made);
+  try_loaded(t, region, like);
+}
+
 std::string digits_of(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) out += fmt::format("{:02x}", static_cast<uint8_t>(c));
@@ -205,6 +218,7 @@ constexpr Check kChecks[] = {
     {"J/cut_bodies", "refuses code that was cut off", Rung::kArtifact, cut_bodies},
     {"J/other_regions", "refuses another region's code", Rung::kArtifact, other_regions},
     {"J/full_sinks", "fails where the host takes no more bytes", Rung::kArtifact, full_sinks},
+    {"J/resized", "takes an executable to another size, or says that it cannot", Rung::kRan, resized},
     {"J/other_processes", "loads what another process saved", Rung::kArtifact, other_processes},
 };
 

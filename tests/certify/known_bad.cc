@@ -717,6 +717,17 @@ krn_code KRN_CALL load(krn_dev*, const krn_region* region_in, krn_span token, kr
   return KRN_STATUS_ok;
 }
 
+krn_code KRN_CALL resize(krn_exec* like, const krn_region* region_in, krn_exec** out, krn_err* err) {
+  if (IS(resize_crashes)) crash();
+  krn_exec* made = nullptr;
+  if (const krn_code code = make(read(region_in), &made, err); code != KRN_STATUS_ok) return code;
+  made->scale = like->scale;
+  if (IS(resizes_wrong)) made->scale *= 2;
+  if (IS(resizes_itself)) like->scale *= 2;
+  *out = made;
+  return KRN_STATUS_ok;
+}
+
 // ---- krn.replay
 
 krn_code KRN_CALL begin(krn_dev*, const krn_stream*, krn_err*) { return g_recording = new krn_replay, KRN_STATUS_ok; }
@@ -742,7 +753,7 @@ void KRN_CALL release_replay(krn_replay* replay) { delete replay; }
 constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, describe_plugin};
 constexpr krn_device_table kDevice{
     {sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, close_device, health, condition};
-constexpr krn_compile_table kCompile{{sizeof(krn_compile_table), 1, 0}, claim, compile, retain, release};
+constexpr krn_compile_table kCompile{{sizeof(krn_compile_table), 1, 0}, claim, compile, retain, release, resize};
 constexpr krn_exec_table kExec{{sizeof(krn_exec_table), 1, 0}, info, needs, run};
 constexpr krn_exec_table kExecWithoutRun{{sizeof(krn_exec_table), 1, 0}, info, needs, nullptr};
 constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save, check, load};

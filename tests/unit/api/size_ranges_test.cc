@@ -161,9 +161,13 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_FALSE(ranges.pays_at_once({3})) << "eager's";
   for (const double ms : {10.0, 5.1, 40.0}) ranges.eager_began({10}, ms);  // 4.9 ms beyond the 5.07 of any call, in the median
   EXPECT_TRUE(ranges.pays_at_once({10})) << "eager's first call takes longer than its others";
-  ranges.not_at_once({10});
+  ranges.tried_at_once({40}, true);
+  ranges.tried_at_once({10}, false);
   EXPECT_FALSE(ranges.pays_at_once({10}));
-  EXPECT_TRUE(ranges.pays_at_once({11}));
+  EXPECT_FALSE(ranges.pays_at_once({12})) << "nearer to 10, where it did not suffice, than to 40";
+  EXPECT_TRUE(ranges.pays_at_once({30}));
+  ranges.tried_at_once({10}, true);
+  EXPECT_TRUE(ranges.pays_at_once({12})) << "then it did";
   for (int i = 0; i < 9; ++i) {
     ranges.entered(0, {{"plan", 0.030}});
     ranges.may_be_quicker();

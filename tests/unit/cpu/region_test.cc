@@ -135,6 +135,8 @@ struct Options {
   int64_t limit = 4;     // integer inputs lie below it
   bool through_artifact = false;
   bool expect_error = false;
+  const RegionBuilder* like = nullptr;   // the executable is that of this region, taken to the other's sizes
+  krn_code resized = KRN_STATUS_ok;      // what that answers
 };
 
 Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
@@ -175,12 +177,21 @@ Ran run_on(LoadedPlugin& p, const RegionBuilder& g, const Options& o) {
   const auto* compile = p.table<krn_compile_table>("krn.compile");
   const auto* exec_table = p.table<krn_exec_table>("krn.exec");
   krn_region r = kit::init<krn_region>();
-  r.graph = {bytes.data(), bytes.size()};
+  const std::vector<uint8_t> like = o.like ? o.like->bytes() : bytes;
+  r.graph = {like.data(), like.size()};
   krn_policy policy = kit::init<krn_policy>();
   krn_options options = kit::init<krn_options>();
   krn_exec* exec = nullptr;
   EXPECT_EQ(compile->compile(p.device, &r, &policy, &options, &exec, reinterpret_cast<krn_err*>(&ran)), KRN_STATUS_ok) << g_error;
   if (!exec) return ran;
+  if (o.like) {
+    r.graph = {bytes.data(), bytes.size()};
+    krn_exec* made = nullptr;
+    EXPECT_EQ(compile->resize(exec, &r, &made, reinterpret_cast<krn_err*>(&ran)), o.resized) << g_error;
+    compile->release(exec);
+    if (!made) return ran;
+    exec = made;
+  }
   if (o.through_artifact) {
     std::string token, body;
     const krn_sink token_sink{[](void* to, const void* d, uint64_t n) {
@@ -301,6 +312,39 @@ TEST(CpuRegions, TransformerPieces) {
     o.tolerance = 1e-4;
     check_both(g, o);
   }
+}
+
+RegionBuilder encoder_piece(int64_t rows, int64_t length) {
+  RegionBuilder g;
+  const int x = g.input(kDType_f32, {rows, length, 48});
+  const int y = g.layer_norm(x, g.input(kDType_f32, {48}, {}, true), g.input(kDType_f32, {48}, {}, true), 1e-5);
+  const int z = g.linear(y, g.input(kDType_f32, {64, 48}, {}, true), g.input(kDType_f32, {64}, {}, true));
+  g.output(g.softmax(g.binary(kOp_mul, z, g.unary(kOp_tanh, z)), 2));
+  g.output(g.reduce(kOp_sum, z, {1}, false));
+  return g;
+}
+
+TEST(CpuRegions, AnExecutableIsTakenToOtherSizes) {
+  const RegionBuilder small = encoder_piece(2, 5), large = encoder_piece(3, 41);
+  Options o;
+  o.tolerance = 1e-4;
+  const Ran compiled = check_both(large, o);
+  o.like = &small;
+  Ran ran = check_both(large, o);
+  EXPECT_EQ(ran.info.num_kernels, compiled.info.num_kernels);
+  EXPECT_EQ(ran.info.num_anchors, 1u);
+  EXPECT_EQ(ran.info.num_codegen, 0u);
+  o.like = &large;
+  check_both(small, o);
+  o.through_artifact = true;  // what was resized is saved like any other
+  check_both(small, o);
+}
+
+TEST(CpuRegions, AnExecutableIsNotTakenToAnotherGraph) {
+  const RegionBuilder encoder = encoder_piece(2, 5);
+  RegionBuilder g;
+  g.output(g.unary(kOp_exp, g.input(kDType_f32, {2, 5})));
+  check_both(g, {.like = &encoder, .resized = KRN_STATUS_unsupported});
 }
 
 TEST(CpuRegions, MovesCatPadFlipTranspose) {
