@@ -6,6 +6,7 @@
 
 #include "core/api/deciding.h"
 #include "core/api/verification.h"
+#include "core/eager/program/later_writes.h"
 #include "core/host/guard/quarantine.h"
 #include "core/ir/text.h"
 
@@ -45,6 +46,21 @@ std::string text_of(Graph graph) {
   return print(graph);
 }
 
+// Whether memory is written that a value shares which is a view or a copy as its sizes and strides will have it: then what was seen at one
+// size says too little of another.
+bool writes_what_may_be_a_copy(const pt2::Program& program) {
+  const std::vector<pt2::Node>& nodes = program.graph.nodes;
+  const LaterWrites later(program.graph, {});
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto is = [&](const char* word) { return nodes[i].target.find(word) != std::string::npos; };
+    if (!is("reshape") && !is("flatten") && !is("ravel") && !is("contiguous") && !is("aten.to.")) continue;
+    for (const pt2::Argument& output : nodes[i].outputs)
+      for (const std::string& name : output.names())
+        if (later.of(name, i)) return true;
+  }
+  return false;
+}
+
 // Whether what eager's run showed of this program is all that there is to say of it at other sizes: it writes nothing and returns new
 // tensors, and with what was seen taken as of other sizes the file gives the same graph.
 bool is_plain(const Deciding& d) {
@@ -52,6 +68,7 @@ bool is_plain(const Deciding& d) {
   if (!seen.overlapping_writes.empty() || !seen.written_weights.empty() || !seen.written_inputs.empty() || seen.reads_storage ||
       seen.draws_random)
     return false;
+  if (writes_what_may_be_a_copy(d.session.model->program)) return false;
   const std::optional<OutputForms> plain = plain_forms(d.prepared->captured.graph, d.session.device);
   if (!plain || !same_forms(d.forms, *plain)) return false;
   const Result<Prepared> again = capture(d.session, d.specs, &seen, SeenAt::kOtherSizes);
