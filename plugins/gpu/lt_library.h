@@ -7,6 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -73,6 +77,12 @@ struct Guess {
   size_t workspace_bytes = 0;
 };
 
+// The library's first guess for problems that were asked about, by their key; empty where it has none.
+struct FirstGuesses {
+  std::mutex mutex;  // guards `known`
+  std::map<std::string, std::optional<Guess>> known;
+};
+
 // The functions, without their prefix.
 struct Table {
 #define KRN_MEMBER(name, ...) std::type_identity_t<__VA_ARGS__> name = nullptr;
@@ -81,6 +91,7 @@ struct Table {
   const Vendor* vendor = nullptr;
   Handle handle = nullptr;  // of the context that was current when the library was opened
   std::string version;
+  std::shared_ptr<FirstGuesses> first = std::make_shared<FirstGuesses>();
 
   // At most `most`, in the library's order; none where it has none. Throws nothing.
   std::vector<Guess> guesses(Desc desc, Layout a, Layout b, Layout c, Layout d, Preference preference, int most) const;

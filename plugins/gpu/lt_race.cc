@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <vector>
 
@@ -89,15 +88,13 @@ Choice run_race(const lt::Table& api, const Product& product, std::span<const lt
 }  // namespace
 
 std::optional<Choice> first_algorithm(const lt::Table& api, const std::string& key, const std::function<std::vector<lt::Guess>()>& ask) {
-  static std::mutex mutex;
-  static std::map<std::string, std::optional<Choice>> known;
-  const std::string name = api.version + " " + key;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(api.first->mutex);
+  auto& known = api.first->known;
   if (known.size() >= kMostFirst) known.clear();
-  const auto [at, is_new] = known.try_emplace(name);
-  if (!is_new) return at->second;
-  if (const std::vector<lt::Guess> found = ask(); !found.empty()) at->second = first_guess(found);
-  return at->second;
+  const auto [at, is_new] = known.try_emplace(key);
+  if (is_new)
+    if (const std::vector<lt::Guess> found = ask(); !found.empty()) at->second = found[0];
+  return at->second ? std::optional(first_guess({&*at->second, 1})) : std::nullopt;
 }
 
 Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found) {
