@@ -454,23 +454,6 @@ bool may_round(const Session::Impl& session, const Graph& graph, OpId id) {
                                                               : policy.tf32_products);
 }
 
-Hash structure_of(const Graph& graph) {
-  std::vector<uint32_t> words;
-  const auto add = [&](const std::vector<ValueId>& list) {
-    words.push_back(static_cast<uint32_t>(list.size()));
-    words.insert(words.end(), list.begin(), list.end());
-  };
-  for (const Value& value : graph.values)
-    words.push_back(static_cast<uint32_t>(value.kind) << 16 | static_cast<uint32_t>(value.type.dtype) << 8 |
-                    static_cast<uint32_t>(value.type.rank()));
-  for (const Op& op : graph.ops) {
-    words.push_back(static_cast<uint32_t>(op.code));
-    add(op.operands), add(op.results);
-  }
-  for (const Output& output : graph.outputs) add({output.value, output.updates, output.alias_of});
-  return sha256(words.data(), words.size() * sizeof(uint32_t));
-}
-
 namespace {
 
 Result<ClaimedOps> claimed_ops(Session::Impl& session, Prepared& prepared, PluginDevice& device) {

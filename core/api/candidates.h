@@ -69,15 +69,13 @@ struct ClaimedOps {
 // What one choice's plans of a model have alike at many sizes, so that another one is made of it while a call waits.
 struct SizePattern {
   std::string choice;  // PlanChoice::name
-  Sizes sizes, kind;   // the latter as enter.cc has them
-  ObservedRun seen;    // of them
-  Hash structure{};    // structure_of the graph that its plan was made of
+  Sizes sizes;
+  ObservedRun seen;    // eager's run of these sizes
+  Hash structure{};    // of the graph that its plan was made of, without its sizes (enter.cc)
   ClaimedOps claimed;
   std::vector<std::shared_ptr<Executable>> executables;  // by region, in the order of the plan
   std::shared_ptr<const Prepared> prepared;              // whose constants the other sizes share
 };
-// Of a graph without its sizes: operators, what they read, and dtypes.
-Hash structure_of(const Graph& graph);
 
 struct BuiltPlan {
   std::string name;  // "cpu/all", "cpu/no_anchors"

@@ -48,7 +48,7 @@ class DecisionThread {
   void end();
 
   // Of a call that eager has just answered: these inputs are worth deciding about, if they are of a new kind. Copies
-  // what is small; large inputs are drawn anew by the thread. Any thread.
+  // what is small; large inputs are drawn anew by the thread. `eager_ms`: how long that kept its caller; 0: not known. Any thread.
   void meet(const std::vector<TensorRef>& inputs, double eager_ms = 0);
   // Decides about a kind of call once more, after something that its decision was made with has changed. Before any call meets it.
   void decide_again(const MetCall& call);

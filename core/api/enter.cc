@@ -38,6 +38,24 @@ Sizes kind_of(const Sizes& sizes) {
   return out;
 }
 
+// Of a graph without its sizes: operators, what they read, and dtypes.
+Hash structure_of(const Graph& graph) {
+  std::vector<uint32_t> words;
+  const auto add = [&](const std::vector<ValueId>& list) {
+    words.push_back(static_cast<uint32_t>(list.size()));
+    words.insert(words.end(), list.begin(), list.end());
+  };
+  for (const Value& value : graph.values)
+    words.push_back(static_cast<uint32_t>(value.kind) << 16 | static_cast<uint32_t>(value.type.dtype) << 8 |
+                    static_cast<uint32_t>(value.type.rank()));
+  for (const Op& op : graph.ops) {
+    words.push_back(static_cast<uint32_t>(op.code));
+    add(op.operands), add(op.results);
+  }
+  for (const Output& output : graph.outputs) add({output.value, output.updates, output.alias_of});
+  return sha256(words.data(), words.size() * sizeof(uint32_t));
+}
+
 // But for the strides of axes of size 1, which lead nowhere.
 std::string text_of(Graph graph) {
   for (Value& value : graph.values)
@@ -80,7 +98,7 @@ void remember(Deciding& d, const Candidate& candidate) {
   if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
   const Sizes sizes = d.session.range_sizes(d.specs);
   auto pattern = std::make_shared<SizePattern>(
-      SizePattern{candidate.report.name, sizes, kind_of(sizes), d.seen, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
+      SizePattern{candidate.report.name, sizes, d.seen, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
   for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
   auto& patterns = d.session.patterns;
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
@@ -93,7 +111,7 @@ std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) 
   const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
   std::vector<std::shared_ptr<const SizePattern>> out;
   for (const auto& each : d.session.patterns)
-    if (each->choice == d.range->piece.choice && each->kind == kind) out.push_back(each);
+    if (each->choice == d.range->piece.choice && kind_of(each->sizes) == kind) out.push_back(each);
   std::ranges::stable_sort(out, {}, [&](const auto& pattern) { return distance(pattern->sizes, sizes); });
   return out;
 }
@@ -104,7 +122,7 @@ Result<Candidate> of_pattern(Deciding& d) {
   const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d);
   if (patterns.empty()) return unsupported("no size of this kind has a plan yet");
   const std::optional<PlanChoice> how = find_choice(d.session, choice);
-  if (!how) return unsupported("the choice is no plan");
+  if (!how) return unsupported("the choice is not a plan");
   KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
   std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
   if (!forms) return unsupported("outputs share memory");

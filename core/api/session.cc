@@ -141,9 +141,7 @@ std::shared_ptr<const Decision> Session::Impl::enter_at_once(const std::vector<T
   const std::unique_lock lock(compile_mutex, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;  // something is being decided: eager does not wait for it
   gives_way = false;
-  enters = true;
   const Status status = keirin::enter_at_once(*this, range, inputs);
-  enters = false;
   if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);
   return status.ok() ? find(inputs) : nullptr;
 }

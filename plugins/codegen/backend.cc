@@ -19,6 +19,10 @@ std::vector<const Kernel*> all_of(std::span<const Together> steps) {
   return out;
 }
 
+kit::Error not_compiled(const std::string& kernel) {
+  return kit::Error(KRN_STATUS_unsupported, "no code was compiled yet for kernels like " + kernel);
+}
+
 TextSink text_sink(const CompileContext& context, std::string_view comment, std::string_view ending) {
   if (!context.options || !context.options->dump) return {};
   return [sink = context.options->dump, comment = std::string(comment), ending = std::string(ending)](

@@ -17,6 +17,7 @@
 
 #include "abi/plugin.h"
 #include "plugins/codegen/kernel/loops.h"
+#include "plugins/kit/error.h"
 
 namespace keirin::codegen {
 
@@ -167,6 +168,9 @@ class Backend {
   virtual std::string token() const { return {}; }
   virtual uint64_t code_bytes() const { return 0; }  // of the process's generated code
 };
+
+// What Backend::take_what_is_there says of a kernel whose structure was not compiled before.
+kit::Error not_compiled(const std::string& kernel);
 
 // Where generated text goes if somebody asked for it: each piece with a first line that names it, "; name.ll". Else empty.
 using TextSink = std::function<void(const std::string& name, const std::string& text)>;

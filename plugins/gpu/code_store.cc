@@ -10,6 +10,7 @@
 
 #include "abi/planted.h"
 #include "plugins/codegen/text/c_printer.h"
+#include "plugins/codegen/backend.h"
 #include "plugins/kit/error.h"
 
 namespace keirin::gpu {
@@ -66,10 +67,6 @@ std::vector<char> compile_module(const std::string& text, const CodeTarget& targ
   return target.driver->compile(text, target);
 }
 
-kit::Error no_code(const std::string& name) {
-  return kit::Error(KRN_STATUS_unsupported, name + " has a structure for which there is no code yet");
-}
-
 }  // namespace
 
 std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target) {
@@ -96,7 +93,7 @@ uint32_t CodeStore::compile(std::span<const Wanted> wanted, const CodeTarget& ta
       if (!modules_.count(w.name) && seen.insert(w.name).second) missing.push_back(&w);
   }
   if (missing.empty()) return 0;
-  if (target.only_known) throw no_code(missing[0]->kernel->name);
+  if (target.only_known) throw codegen::not_compiled(missing[0]->kernel->name);
   // Even groups: no module much longer than the others.
   const size_t groups = (missing.size() + kKernelsOfModule - 1) / kKernelsOfModule;
   const size_t cores = std::max<size_t>(1, std::thread::hardware_concurrency());
@@ -142,7 +139,7 @@ uint32_t CodeStore::compile_text(const std::string& name, const std::string& tex
     std::lock_guard lock(mutex_);
     if (modules_.count(name)) return 0;
   }
-  if (target.only_known) throw no_code(name);
+  if (target.only_known) throw codegen::not_compiled(name);
   auto module = std::make_shared<Made>();
   module->names = {name};
   module->code = compile_module(text, target);

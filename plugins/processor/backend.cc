@@ -41,7 +41,7 @@ std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<con
   try {
     for (const codegen::Kernel* kernel : codegen::all_of(of_steps)) {
       const auto code = generates_ ? code_cache().get(*kernel, code_, generated, sink) : code_cache().known(*kernel, code_);
-      if (!code) throw kit::Error(KRN_STATUS_unsupported, kernel->name + " has a structure for which there is no code yet");
+      if (!code) throw codegen::not_compiled(kernel->name);
       steps.push_back(make_kernel_step(*kernel, code, machine_.info));
     }
   } catch (const std::runtime_error& e) {

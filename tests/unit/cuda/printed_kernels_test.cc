@@ -156,6 +156,35 @@ TEST(PrintedKernels, RowsThatNoBlockHoldsAreSharedByACluster) {
   }
 }
 
+// Where a call waits, code serves that was made for sizes which promised less, or for more work.
+TEST(PrintedKernels, WhatPromisesLessServesAsWell) {
+  const auto served_by = [](const KernelCase& c, const std::function<bool(const Schedule&)>& is_there) {
+    const Schedule s = choose_schedule(c.kernel, few_threads(), is_there);
+    EXPECT_EQ(run_alone(c, s), "") << describe_schedule(c.kernel, s);
+    return s;
+  };
+  const KernelCase rows = softmax_of(kF32, 64, 256);
+  const Schedule best = choose_schedule(rows.kernel, few_threads());
+  ASSERT_TRUE(best.full && best.whole);
+  const Schedule with_spare = served_by(rows, [](const Schedule& s) { return !s.full; });
+  EXPECT_TRUE(with_spare.whole && !with_spare.full && with_spare.vec == best.vec);
+  const Schedule with_tails = served_by(rows, [](const Schedule& s) { return !s.whole; });
+  EXPECT_FALSE(with_tails.whole || with_tails.full);
+  const Schedule narrow = served_by(rows, [&](const Schedule& s) { return s.vec < best.vec; });
+  EXPECT_LT(narrow.vec, best.vec);
+  EXPECT_EQ(schedule_key(served_by(rows, [](const Schedule&) { return false; })), schedule_key(best)) << "nothing is there";
+  // A short tensor, of which each thread takes one element, by code that takes as many as a word holds.
+  KernelMaker m;
+  m.outer(1).inner(32);
+  m.store(m.op(Prim::kExp, m.load(kF32, {32, 1})), kF32, {32, 1});
+  const KernelCase few{"few", m.k, 0, {}, {}, 4, false};
+  GpuFacts many;
+  const Schedule shared = choose_schedule(few.kernel, many);
+  const Schedule wide = choose_schedule(few.kernel, many, [&](const Schedule& s) { return s.vec > shared.vec; });
+  EXPECT_GT(wide.vec, shared.vec);
+  EXPECT_EQ(run_alone(few, wide), "");
+}
+
 // While a block works on a row its next one is on its way: where registers leave room for few rows at once.
 TEST(PrintedKernels, NextRowsComeAhead) {
   GpuFacts facts;
