@@ -219,17 +219,34 @@ class GraphPlan final : public gpu::RacedPlan {
   GraphPlan(const Problem& problem, const std::string& key, std::string text_key)
       : RacedPlan(gpu_driver(), kName, problem, key, needs_fence(problem)), problem_(problem), text_key_(std::move(text_key)) {
     const Handle handle;
-    if (!handle.get()) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
-    const auto good = [](fe::error_t result) {
-      if (result.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + result.get_message());
-    };
-    good(lay_out(problem, handle.get(), graph_));
-    if (const auto known = recalled(); known && take_choice(handle.get(), *known)) return;
+    lay_out_here(handle.get());
+    if (const auto known = recalled(); known && (read_text(handle.get(), *known) || take_named(*known))) return;
     if (graph_.get_execution_plan_count() == 0) good(list_plans(problem, graph_));
     build();
   }
 
+  struct Named {
+    std::string engine;  // and its knobs
+  };
+  // Without asking the heuristics, without timing.
+  GraphPlan(const Problem& problem, const std::string& key, const Named& named)
+      : RacedPlan(gpu_driver(), kName, problem, key, needs_fence(problem)), problem_(problem) {
+    const Handle handle;
+    lay_out_here(handle.get());
+    if (!take_named({0, 0, named.engine}, false) || workspace_of(0) > kMaxWorkspaceBytes)
+      throw kit::Error(KRN_STATUS_unsupported, "cuDNN's engine " + named.engine + " has no plan of these sizes");
+  }
+
+  bool is_compiled() const override { return is_compiled_; }
+
  private:
+  static void good(fe::error_t result) {
+    if (result.is_bad()) throw kit::Error(KRN_STATUS_unsupported, "cuDNN: " + result.get_message());
+  }
+  void lay_out_here(cudnnHandle_t handle) {
+    if (!handle) throw kit::Error(KRN_STATUS_unsupported, "cudnnCreate failed");
+    good(lay_out(problem_, handle, graph_));
+  }
   std::vector<int64_t> candidates() const override { return built_; }
   int64_t workspace_of(int64_t plan) const override { return graph_.get_workspace_size_plan_at_index(plan); }
   std::string name_of(int64_t plan) const override {
@@ -250,15 +267,18 @@ class GraphPlan final : public gpu::RacedPlan {
     why_not = result.get_message();
     return KRN_STATUS_internal;
   }
-  void remember_more(int64_t plan) const override {
-    if (const std::string text = graph_.text_of(plan); text.size() >= kHoldsCode)
-      gpu::code_store().remember(text_key_, {text.begin(), text.end()});
+  void remember_more(int64_t plan) override {
+    const std::string text = graph_.text_of(plan);
+    is_compiled_ = text.size() >= kHoldsCode;
+    if (is_compiled_) gpu::code_store().remember(text_key_, {text.begin(), text.end()});
   }
-  bool take_choice(cudnnHandle_t handle, Choice choice);
+  bool read_text(cudnnHandle_t handle, Choice choice);
+  bool take_named(Choice choice, bool may_ask = true);
   void build();
 
   const Problem problem_;
   const std::string text_key_;
+  bool is_compiled_ = false;
   mutable Graph graph_;         // `execute` is const; asking a workspace size is not
   std::vector<int64_t> built_;  // places among the heuristic's answers
 };
@@ -279,20 +299,26 @@ struct EngineName {
   bool operator==(const EngineName&) const = default;
 };
 
-// A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the
-// heuristics where the frontend knows the knobs; and the plan's text, where that holds code: read again in 1 ms.
+// The plan's text, where that holds code: read again in 1 ms.
 template <class Problem>
-bool GraphPlan<Problem>::take_choice(cudnnHandle_t handle, Choice choice) {
-  if (const std::vector<char> written = gpu::code_store().recall(text_key_);
-      !written.empty() && graph_.read_plan(handle, {written.begin(), written.end()})) {
-    choice.candidate = 0;
-    take(choice);
-    return true;
-  }
+bool GraphPlan<Problem>::read_text(cudnnHandle_t handle, Choice choice) {
+  const std::vector<char> written = gpu::code_store().recall(text_key_);
+  if (written.empty() || !graph_.read_plan(handle, {written.begin(), written.end()})) return false;
+  is_compiled_ = true;
+  choice.candidate = 0;
+  take(choice);
+  return true;
+}
+
+// A choice is the plan's time, its place among the heuristic's answers and its name, from which it is made without asking the heuristics
+// where the frontend knows the knobs; else only where they `may_ask`.
+template <class Problem>
+bool GraphPlan<Problem>::take_named(Choice choice, bool may_ask) {
   const EngineName name(choice.name);
   std::unordered_map<fe::KnobType_t, int64_t> knobs;
   for (const auto& [knob, value] : name.knobs) knobs[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(knob))] = value;
   const bool by_name = !knobs.count(fe::KnobType_t::NOT_SET);
+  if (!by_name && !may_ask) return false;
   if (by_name) choice.candidate = 0;
   const bool listed = by_name ? graph_.create_execution_plan(name.engine, knobs).is_good() : list_plans(problem_, graph_).is_good();
   if (!listed || choice.candidate >= graph_.get_execution_plan_count() || graph_.build_plan_at_index(choice.candidate).is_bad() ||
@@ -355,6 +381,10 @@ class Cudnn final : public gpu::RacedLibrary {
   std::string refusal(const HeadsProblem& problem) const override { return why_none(problem); }
   std::shared_ptr<gpu::RacedPlan> make(const ConvProblem& problem) const override { return made(problem); }
   std::shared_ptr<gpu::RacedPlan> make(const HeadsProblem& problem) const override { return made(problem); }
+  std::shared_ptr<gpu::RacedPlan> make_named(const ConvProblem& problem, const std::string& name) const override {
+    using Plan = GraphPlan<ConvProblem>;
+    return std::make_shared<Plan>(problem, key("plan", problem), typename Plan::Named{name});
+  }
   template <class Problem>
   std::shared_ptr<gpu::RacedPlan> made(const Problem& problem) const {
     return std::make_shared<GraphPlan<Problem>>(problem, key("plan", problem), key("text", problem));

@@ -20,7 +20,7 @@ bool GpuBackend::takes_anchor(const codegen::AnchorDesc& anchor, std::string& wh
 
 bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const {
   const Current current(context_);
-  return post_op_taken(anchor, post, gpu_, numerics_, context_ != nullptr);
+  return post_op_taken(anchor, post, gpu_, numerics_, context_ != nullptr, effort());
 }
 
 std::string GpuBackend::together_key(const codegen::Kernel& kernel) const {

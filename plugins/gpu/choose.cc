@@ -5,6 +5,7 @@
 // channels and a stride regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
 
+#include "plugins/gpu/alike.h"
 #include "plugins/gpu/attention.h"
 #include "plugins/gpu/bags.h"
 #include "plugins/gpu/conv.h"
@@ -22,15 +23,29 @@ namespace {
 
 constexpr int64_t kLeastStemBytes = int64_t{1} << 20;
 
-// Attention by a kernel of ours where a library's may be four times as fast: its multiply-adds are at most a twentieth of those of the
+// Attention by a kernel of ours where a library's may be four times as fast: its multiply-adds are at most an eighth of those of the
 // products around it, which are 4 for its own operands and 8 behind it, each the width squared for a token.
 bool is_little(const HeadsProblem& heads) {
   const int64_t width = heads.q.sizes[1] * heads.q.sizes[3], keys = heads.k.sizes[2];
-  return 2 * keys * 20 <= 12 * width;
+  return 2 * keys * 8 <= 12 * width;
+}
+
+// Who was fastest at a convolution where that was timed, by what all sizes of it have in common.
+enum class FastestConv : uint8_t { kLibrary, kProduct, kStem };
+Alike<FastestConv>& fastest_convs() {
+  static auto* all = new Alike<FastestConv>;
+  return *all;
+}
+std::string fastest_key(const ConvShares& shares, const Gpu& gpu) {
+  return gpu.arch + (shares.tail ? " tail " : " ") + shares.problem.family();
 }
 
 bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
 bool is_recurrent(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_lstm || anchor.op == kit::kOp_gru; }
+
+const PlanLibrary* plans_for(const Gpu& gpu, Effort effort) {
+  return effort == Effort::kAtOnce && gpu.plans ? &gpu.plans->at_once() : gpu.plans;
+}
 
 }  // namespace
 
@@ -87,12 +102,12 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
       return out;
     }
   }
-  if (effort == Effort::kAtOnce && !is_product(anchor)) return no("a library would have to plan it");
+  if (effort == Effort::kAtOnce && is_recurrent(anchor)) return no("a library would have to plan it");
   if (anchor.op == kit::kOp_conv || anchor.op == kit::kOp_conv_grad_weight) {
     // Without a device too: what is claimed here is compiled here.
     if (!gpu.plans) return no("no library of convolutions");
     Choice out(Choice::kConvolutions);
-    out.shares = conv_shares(anchor, numerics, has_device ? gpu.plans : nullptr, why_not);
+    out.shares = conv_shares(anchor, numerics, has_device ? plans_for(gpu, effort) : nullptr, why_not);
     return out.shares ? std::optional(std::move(out)) : std::nullopt;
   }
   if (!is_recurrent(anchor) && !is_product(anchor)) return std::nullopt;
@@ -105,7 +120,7 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
 }
 
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
-                   bool has_device) {
+                   bool has_device, Effort effort) {
   std::string ignored;
   const bool own = (anchor.op == kit::kOp_conv || is_product(anchor)) && own_kernel(anchor, gpu, numerics, ignored);
   codegen::AnchorDesc longer = anchor;
@@ -113,7 +128,8 @@ bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& pos
   if (own) {  // it stays with the kernel it has
     return own_kernel(longer, gpu, numerics, ignored).has_value();
   }
-  if (anchor.op == kit::kOp_conv) return conv_takes_post_op(anchor, post, numerics, has_device ? gpu.plans : nullptr, gpu.info.cache_bytes);
+  if (anchor.op == kit::kOp_conv)
+    return conv_takes_post_op(anchor, post, numerics, has_device ? plans_for(gpu, effort) : nullptr, gpu.info.cache_bytes);
   return is_product(anchor) && product_takes_post_op(anchor, post) &&
          (!has_device || !gpu.products || product_tail_taken(longer, *gpu.products, ignored));
 }
@@ -165,13 +181,38 @@ static std::unique_ptr<codegen::Step> faster_stem(const codegen::AnchorDesc& con
   }
 }
 
+// As where it was timed. What the library would have to compile is a product, where it may be one.
+static std::unique_ptr<codegen::Step> conv_at_once(const codegen::AnchorDesc& conv, const ConvShares& shares, const Gpu& gpu,
+                                                   const CodeTarget& target, const Numerics& numerics) {
+  const PlanLibrary& library = gpu.plans->at_once();
+  const auto fastest = fastest_convs().nearest(fastest_key(shares, gpu), shares.problem.volume());
+  const auto linear = numerics.deterministic ? std::nullopt : conv_as_linear(conv);
+  const auto product = [&] { return make_product(*linear, gpu, target, true, numerics.tf32_convolutions, false); };
+  if (fastest == FastestConv::kProduct && linear) return product();
+  if (const auto stem = fastest == FastestConv::kStem ? worthy_stem(conv, numerics) : std::nullopt)
+    return make_stem(*stem, conv, target, library, true);
+  try {
+    return make_conv(conv, shares, library, target, true);
+  } catch (const kit::Error&) {
+    if (!linear) throw;
+    return product();
+  }
+}
+
 static std::unique_ptr<codegen::Step> fastest_conv(const codegen::AnchorDesc& conv, const ConvShares& shares, const Gpu& gpu,
                                                    const CodeTarget& target, const Numerics& numerics, bool load) {
   double conv_seconds = 0;
   auto step = make_conv(conv, shares, *gpu.plans, target, load, &conv_seconds);
   if (numerics.deterministic || !load) return step;
-  if (auto product = faster_product(conv, gpu, target, numerics.tf32_convolutions, conv_seconds)) return product;
-  if (auto stem = faster_stem(conv, numerics, gpu, target, conv_seconds)) return stem;
+  FastestConv fastest = FastestConv::kLibrary;
+  if (auto product = faster_product(conv, gpu, target, numerics.tf32_convolutions, conv_seconds)) {
+    fastest = FastestConv::kProduct;
+    step = std::move(product);
+  } else if (auto stem = faster_stem(conv, numerics, gpu, target, conv_seconds)) {
+    fastest = FastestConv::kStem;
+    step = std::move(stem);
+  }
+  fastest_convs().remember(fastest_key(shares, gpu), shares.problem.volume(), fastest);
   return step;
 }
 
@@ -179,7 +220,9 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
                                                 const CodeTarget& target, const Numerics& numerics, bool load, Effort effort) {
   switch (choice.runner) {
     case Choice::kOwnKernel: return make_text_step(*choice.kernel, target, load);
-    case Choice::kConvolutions: return fastest_conv(anchor, *choice.shares, gpu, target, numerics, load);
+    case Choice::kConvolutions:
+      if (effort == Effort::kAtOnce && load) return conv_at_once(anchor, *choice.shares, gpu, target, numerics);
+      return fastest_conv(anchor, *choice.shares, gpu, target, numerics, load);
     case Choice::kHeads: {
       // For other sizes, which are not planned while a call waits.
       std::string ignored;

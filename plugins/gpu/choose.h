@@ -23,8 +23,9 @@ bool may_join(std::span<const codegen::AnchorDesc* const> those, const codegen::
 std::optional<TextKernel> joined_kernel(std::span<const codegen::AnchorDesc* const> anchors, const Gpu& gpu,
                                         std::string& why_not);
 
-// kAtOnce: a call waits, so that nothing is timed and no library plans. Convolutions and recurrent layers, which libraries plan, are
-// refused then, products get the library's first guess, and attention a kernel of ours, unless the library's may be much faster.
+// kAtOnce: a call waits, so that nothing is timed or compiled, and no library is asked what it would do. Convolutions are planned as at
+// other sizes then (PlanLibrary::at_once), products get the library's first guess, attention a kernel of ours unless the library's may be
+// much faster, and recurrent layers are refused.
 enum class Effort : uint8_t { kTimed, kAtOnce };
 
 // Who runs an anchor.
@@ -41,7 +42,7 @@ struct Choice final : codegen::AnchorChoice {
 std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, bool has_device,
                              std::string& why_not, Effort effort = Effort::kTimed);
 bool post_op_taken(const codegen::AnchorDesc& anchor, const codegen::PostOp& post, const Gpu& gpu, const Numerics& numerics,
-                   bool has_device);
+                   bool has_device, Effort effort = Effort::kTimed);
 // What make_anchor_step will be asked for: libraries build their plans side by side.
 void prepare_plans(std::span<const codegen::ChosenAnchor> anchors, const Gpu& gpu, const Numerics& numerics);
 std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& anchor, const Choice& choice, const Gpu& gpu,

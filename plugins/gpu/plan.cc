@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {
@@ -26,6 +27,58 @@ std::string ConvProblem::key() const {
     tensor(stage.operand);
   }
   return out + (tf32 ? "t" : "") + (new_filter ? "n" : "") + (result == kX ? "x" : result == kW ? "w" : "");
+}
+
+std::string ConvProblem::family() const {
+  std::string out;
+  const auto list = [&](const std::vector<int64_t>& dims) {
+    for (const int64_t v : dims) out += std::to_string(v) + ",";
+    out += ";";
+  };
+  const auto image = [&](const ConvTensor& t) {
+    out += std::to_string(int{t.dtype}) + ":" + std::to_string(t.sizes[1]);
+    for (const int64_t size : t.sizes) out += size == 1 ? "1" : "n";  // what is broadcast
+    if (is_packed(t, true)) out += "l;";
+    else if (is_packed(t, false)) out += "r;";
+    else list(t.sizes), list(t.strides);
+  };
+  image(x), image(y);
+  out += std::to_string(int{w.dtype}) + ":";
+  list(w.sizes), list(w.strides);
+  list(stride), list(padding), list(dilation);
+  for (const ConvStage& stage : stages) {
+    out += "/" + std::to_string(int{stage.op});
+    if (!stage.operand.sizes.empty()) image(stage.operand);
+  }
+  return out + (tf32 ? "t" : "") + (new_filter ? "n" : "") + (result == kX ? "x" : result == kW ? "w" : "");
+}
+
+double ConvProblem::volume() const {
+  double out = 1;
+  for (const int64_t size : x.sizes) out *= static_cast<double>(size);
+  return out;
+}
+
+namespace {
+
+class PlansNothing final : public PlanLibrary {
+ public:
+  const char* name() const override { return "none"; }
+  bool supports(const ConvProblem&, std::string& why_not) const override { return why_not = kWhy, false; }
+  bool supports(const HeadsProblem&, std::string& why_not) const override { return why_not = kWhy, false; }
+  void prepare(std::span<const ConvProblem>, std::span<const HeadsProblem>) const override {}
+  std::shared_ptr<const LibraryPlan> plan(const ConvProblem&) const override { throw kit::Error(KRN_STATUS_unsupported, kWhy); }
+  std::shared_ptr<const LibraryPlan> plan(const HeadsProblem&) const override { throw kit::Error(KRN_STATUS_unsupported, kWhy); }
+
+ private:
+  static constexpr const char* kWhy = "the library plans nothing while a call waits";
+};
+
+}  // namespace
+
+const PlanLibrary& PlanLibrary::at_once() const {
+  static const PlansNothing nothing;
+  return nothing;
 }
 
 std::string HeadsProblem::key() const {

@@ -42,6 +42,10 @@ struct ConvProblem {
   Role fed() const { return result == kX ? kY : kX; }
   bool is_forward_in_two_axes() const { return result == kY && x.sizes.size() == 4; }
   std::string key() const;
+  // What it has in common with the same convolution of other batches and images: all but their sizes. Those that lie neither row by row
+  // nor with channels innermost are like none but themselves.
+  std::string family() const;
+  double volume() const;  // elements of x
 };
 
 // Attention without a mask, of 16-bit heads in any strides: [batch, heads, lines, width]; fewer heads of k and v are
@@ -68,6 +72,9 @@ class LibraryPlan {
 class PlanLibrary {
  public:
   virtual ~PlanLibrary() = default;
+  // The library while somebody waits: what it `supports` and how it plans a convolution is as it was for one of its family at the nearest
+  // sizes, without heuristics, timing or compiling. Nothing of attention, and of families that it was not asked about. Lives as long as it.
+  virtual const PlanLibrary& at_once() const;
   virtual const char* name() const = 0;  // for people: "miopen"
   // Whether the library names an engine for the problem on the current context's device. Milliseconds; remembered, also
   // by artifacts.

@@ -14,6 +14,7 @@
 namespace keirin::gpu {
 namespace {
 
+constexpr size_t kMostEngines = 3;  // that are tried for a problem at once
 constexpr int kRuns = 4;  // the first also loads the library's code; of the others the best counts
 
 // A plan's tensors and workspaces on a device, for timing.
@@ -156,6 +157,7 @@ bool RacedLibrary::supported(const Problem& problem, std::string& why_not) const
     code_store().remember(name, answer);
   }
   if (const std::string text(answer.begin(), answer.end()); text != kYes) why_not = text;
+  remember_answer(problem, why_not.empty());
   return why_not.empty();
 }
 
@@ -176,12 +178,69 @@ template <class Problem>
 std::shared_ptr<const LibraryPlan> RacedLibrary::plan_for(const Problem& problem) const {
   if (const std::string why = missing(); !why.empty()) throw kit::Error(KRN_STATUS_unsupported, why);
   try {
-    return cache_.get(PlanCache::key_here(driver(), problem.key()), [&] { return make(problem); });
+    auto plan = cache_.get(PlanCache::key_here(driver(), problem.key()), [&] { return make(problem); });
+    remember_engine(problem, static_cast<const RacedPlan&>(*plan));
+    return plan;
   } catch (const kit::Error&) {
     throw;
   } catch (const std::exception& error) {
     throw kit::Error(KRN_STATUS_unsupported, std::string(name()) + ": " + error.what());
   }
+}
+
+void RacedLibrary::remember_answer(const ConvProblem& problem, bool supported) const {
+  answers_.remember(kind() + problem.family(), problem.volume(), supported);
+}
+
+void RacedLibrary::remember_engine(const ConvProblem& problem, const RacedPlan& plan) const {
+  engines_.remember(kind() + problem.family(), problem.volume(), plan.is_compiled() ? "" : plan.name());
+}
+
+bool RacedLibrary::AtOnce::supports(const ConvProblem& problem, std::string& why_not) const {
+  if (why_not = library_.missing(); !why_not.empty()) return false;
+  const std::optional<bool> answer = library_.answers_.nearest(library_.kind() + problem.family(), problem.volume());
+  if (!answer) why_not = "the library was not asked about such a convolution of other sizes";
+  else if (!*answer) why_not = "the library refused such a convolution of other sizes";
+  return why_not.empty();
+}
+
+bool RacedLibrary::AtOnce::supports(const HeadsProblem&, std::string& why_not) const {
+  why_not = "attention is planned for its sizes";
+  return false;
+}
+
+std::shared_ptr<const LibraryPlan> RacedLibrary::AtOnce::plan(const ConvProblem& problem) const {
+  const PlanCache::Key key = PlanCache::key_here(library_.driver(), problem.key());
+  const std::lock_guard lock(mutex_);
+  if (const auto known = plans_.find(key); known != plans_.end())
+    if (auto plan = known->second.lock()) return plan;
+  const std::vector<std::string> engines = library_.engines_.by_distance(library_.kind() + problem.family(), problem.volume());
+  if (engines.empty()) throw kit::Error(KRN_STATUS_unsupported, "the library planned no such convolution of other sizes");
+  if (engines[0].empty()) throw kit::Error(KRN_STATUS_unsupported, "the library would have to compile the convolution for its sizes");
+  std::string why_not;
+  for (size_t i = 0; i < std::min(engines.size(), kMostEngines); ++i) {
+    if (engines[i].empty()) continue;
+    try {
+      const std::shared_ptr<RacedPlan> plan = library_.make_named(problem, engines[i]);
+      plan->settle();
+      std::erase_if(plans_, [](const auto& each) { return each.second.expired(); });
+      plans_[key] = plan;
+      return plan;
+    } catch (const std::exception& error) {
+      why_not = error.what();
+    }
+  }
+  throw kit::Error(KRN_STATUS_unsupported, why_not);
+}
+
+std::shared_ptr<const LibraryPlan> RacedLibrary::AtOnce::plan(const HeadsProblem& problem) const {
+  std::string why_not;
+  (void)supports(problem, why_not);
+  throw kit::Error(KRN_STATUS_unsupported, why_not);
+}
+
+std::shared_ptr<RacedPlan> RacedLibrary::make_named(const ConvProblem&, const std::string&) const {
+  throw kit::Error(KRN_STATUS_unsupported, std::string(name()) + " makes no plan by its name");
 }
 
 std::string RacedLibrary::refusal(const HeadsProblem&) const { return std::string(name()) + " plans no attention"; }

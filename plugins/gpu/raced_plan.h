@@ -5,12 +5,15 @@
 // of device, and travel with artifacts. What a library is asked for, and how it is called, its vendor writes.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "plugins/gpu/alike.h"
 #include "plugins/gpu/plan_cache.h"
 
 namespace keirin::gpu {
@@ -25,13 +28,16 @@ class RacedPlan : public TimedPlan {
   int64_t workspace_bytes() const final { return workspace_bytes_; }
   double seconds() const final { return seconds_; }
   std::string name() const final { return name_; }
+  // Whether the library compiled code for what was chosen: another of that name would take as long to be made.
+  virtual bool is_compiled() const { return false; }
 
- protected:
   struct Choice {
     double seconds = 0;
     int64_t candidate = -1;
     std::string name;  // without spaces
   };
+
+ protected:
 
   // `key`: RacedLibrary::key("plan", problem). `fenced`: a fill goes before each run, for libraries whose first kernel begins early.
   template <class Problem>
@@ -59,7 +65,7 @@ class RacedPlan : public TimedPlan {
   virtual int32_t execute(int64_t candidate, Stream stream, std::span<void* const> addresses, void* workspace,
                           std::string& why_not) const = 0;
   // A race ended so: for libraries that keep more of it than its number and name.
-  virtual void remember_more(int64_t) const {}
+  virtual void remember_more(int64_t) {}
 
  private:
   void race();
@@ -81,6 +87,7 @@ class RacedPlan : public TimedPlan {
 
 class RacedLibrary : public PlanLibrary {
  public:
+  const PlanLibrary& at_once() const override { return at_once_; }
   bool supports(const ConvProblem& problem, std::string& why_not) const override { return supported(problem, why_not); }
   bool supports(const HeadsProblem& problem, std::string& why_not) const override { return supported(problem, why_not); }
   void prepare(std::span<const ConvProblem> convs, std::span<const HeadsProblem> heads) const override;
@@ -99,6 +106,8 @@ class RacedLibrary : public PlanLibrary {
   // Builds the candidates; `problem` outlives the call, not the plan. Throws.
   virtual std::shared_ptr<RacedPlan> make(const ConvProblem& problem) const = 0;
   virtual std::shared_ptr<RacedPlan> make(const HeadsProblem& problem) const;
+  // One whose choice has the name of that which was taken for a problem of the same family, and no time. Unless overridden it is refused.
+  virtual std::shared_ptr<RacedPlan> make_named(const ConvProblem& problem, const std::string& name) const;
 
   // The name under which `what` is remembered of a problem.
   template <class Problem>
@@ -107,6 +116,27 @@ class RacedLibrary : public PlanLibrary {
   }
 
  private:
+  class AtOnce final : public PlanLibrary {
+   public:
+    explicit AtOnce(const RacedLibrary& library) : library_(library) {}
+    const char* name() const override { return library_.name(); }
+    bool supports(const ConvProblem& problem, std::string& why_not) const override;
+    bool supports(const HeadsProblem& problem, std::string& why_not) const override;
+    void prepare(std::span<const ConvProblem>, std::span<const HeadsProblem>) const override {}
+    std::shared_ptr<const LibraryPlan> plan(const ConvProblem& problem) const override;
+    std::shared_ptr<const LibraryPlan> plan(const HeadsProblem& problem) const override;
+
+   private:
+    const RacedLibrary& library_;
+    mutable std::mutex mutex_;
+    mutable std::map<PlanCache::Key, std::weak_ptr<const LibraryPlan>> plans_;  // that somebody has; guarded by mutex_
+  };
+
+  // For others of its family: whether it is supported; what was chosen.
+  void remember_answer(const ConvProblem& problem, bool supported) const;
+  void remember_answer(const HeadsProblem&, bool) const {}
+  void remember_engine(const ConvProblem& problem, const RacedPlan& plan) const;
+  void remember_engine(const HeadsProblem&, const RacedPlan&) const {}
   std::string remembered_as(const char* what, const std::string& problem) const;
   template <class Problem>
   bool supported(const Problem& problem, std::string& why_not) const;
@@ -114,6 +144,9 @@ class RacedLibrary : public PlanLibrary {
   std::shared_ptr<const LibraryPlan> plan_for(const Problem& problem) const;
 
   mutable PlanCache cache_;
+  mutable Alike<bool> answers_;
+  mutable Alike<std::string> engines_;  // the name of what was chosen; empty: it was compiled for its sizes
+  AtOnce at_once_{*this};
 };
 
 }  // namespace keirin::gpu

@@ -130,18 +130,21 @@ class Chooser {
 
   std::optional<Schedule> choose(const std::function<bool(const Schedule&)>& is_there) {
     const int widest = vector_length(k_);
-    for (bool shares : {true, false})
-      for (bool keeps : {true, false})
-        for (int vec = widest; vec > 0; vec /= 2) {
-          shares_ = shares;
-          lay_out(vec, keeps);
-          if (!fits()) continue;
-          if (is_there(s_)) return s_;
-          if (s_.ahead || s_.staged > 0) continue;
-          Schedule loose = s_;
-          for (bool* promise : {&loose.full, &loose.whole})
-            if (std::exchange(*promise, false) && is_there(loose)) return loose;
-        }
+    const int64_t wanted_threads = wanted_threads_;
+    for (const double share : {1.0, 0.25, 4.0, 0.0625, 16.0})  // of the threads, as if there were more or less of the work
+      for (bool shares : {true, false})
+        for (bool keeps : {true, false})
+          for (int vec = widest; vec > 0; vec /= 2) {
+            shares_ = shares;
+            wanted_threads_ = std::max<int64_t>(1, std::llround(static_cast<double>(wanted_threads) * share));
+            lay_out(vec, keeps);
+            if (!fits()) continue;
+            if (is_there(s_)) return s_;
+            if (s_.ahead || s_.staged > 0) continue;
+            Schedule loose = s_;
+            for (bool* promise : {&loose.full, &loose.whole})
+              if (std::exchange(*promise, false) && is_there(loose)) return loose;
+          }
     return std::nullopt;
   }
 

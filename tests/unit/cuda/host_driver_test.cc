@@ -15,6 +15,7 @@
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/plan_cache.h"
+#include "plugins/gpu/raced_plan.h"
 #include "plugins/gpu/rnn.h"
 #include "plugins/gpu/text_step.h"
 #include "plugins/gpu/timer.h"
@@ -409,6 +410,89 @@ TEST(HostDriver, PlansAreMadeOnceAndFailuresAskedForAgain) {
   EXPECT_THROW(cache.get(b, fail), kit::Error);
   EXPECT_NE(cache.get(b, make), nullptr);
   EXPECT_EQ(made, 2);
+}
+
+// One whose engines are names: "even" takes batches of even size, "odd" is compiled, and residuals are refused. It counts what it is asked.
+class NamedEngines final : public RacedLibrary {
+ public:
+  explicit NamedEngines(const HostDriver& driver) : driver_(driver) {}
+  const char* name() const override { return "engines"; }
+  mutable int refusals = 0, raced = 0, named = 0;
+
+ private:
+  class Engine final : public RacedPlan {
+   public:
+    Engine(const HostDriver& driver, const ConvProblem& problem, const std::string& name)
+        : RacedPlan(driver, "engines", problem, "engine " + problem.key(), false), compiled_(name == "odd") {
+      take({1e-6, 0, name});
+    }
+    bool is_compiled() const override { return compiled_; }
+
+   private:
+    std::vector<int64_t> candidates() const override { return {0}; }
+    int64_t workspace_of(int64_t) const override { return 0; }
+    std::string name_of(int64_t) const override { return "none"; }
+    int32_t execute(int64_t, Stream, std::span<void* const>, void*, std::string&) const override { return KRN_STATUS_ok; }
+    const bool compiled_;
+  };
+
+  const Driver& driver() const override { return driver_; }
+  std::string missing() const override { return ""; }
+  std::string kind() const override { return "of the test"; }
+  std::string refusal(const ConvProblem& problem) const override { return ++refusals, problem.stages.empty() ? "" : "no epilogues"; }
+  std::shared_ptr<RacedPlan> make(const ConvProblem& problem) const override {
+    const int64_t batch = problem.x.sizes[0];
+    return ++raced, std::make_shared<Engine>(driver_, problem, batch % 2 ? "odd" : batch > 32 ? "large" : "even");
+  }
+  std::shared_ptr<RacedPlan> make_named(const ConvProblem& problem, const std::string& name) const override {
+    if (name == "large" && problem.x.sizes[0] < 30) throw kit::Error(KRN_STATUS_unsupported, "too small");
+    return ++named, std::make_shared<Engine>(driver_, problem, name);
+  }
+
+  const HostDriver& driver_;
+};
+
+ConvProblem image(int64_t batch, int64_t side, bool last = true) {
+  ConvProblem p;
+  for (ConvTensor* t : {&p.x, &p.y}) *t = {kit::kDType_bf16, {batch, 8, side, side}, packed_strides({batch, 8, side, side}, last)};
+  p.w = {kit::kDType_bf16, {8, 8, 3, 3}, packed_strides({8, 8, 3, 3}, last)};
+  p.stride = p.padding = p.dilation = {1, 1};
+  return p;
+}
+
+TEST(HostDriver, AConvolutionIsPlannedAtOnceAsAtOtherSizes) {
+  const HostDriver driver;
+  const NamedEngines library(driver);
+  const PlanLibrary& at_once = library.at_once();
+  std::string why;
+  EXPECT_FALSE(at_once.supports(image(6, 14), why)) << "nobody asked about one yet";
+  EXPECT_THROW(at_once.plan(image(6, 14)), kit::Error);
+  EXPECT_TRUE(library.supports(image(4, 14), why));
+  EXPECT_EQ(library.plan(image(4, 14))->name(), "even");
+  EXPECT_EQ(library.plan(image(64, 14))->name(), "large");
+  const int refusals = library.refusals, raced = library.raced;
+  EXPECT_TRUE(at_once.supports(image(6, 14), why)) << why;
+  EXPECT_TRUE(at_once.supports(image(6, 28), why)) << "other images are like it, too: " << why;
+  EXPECT_FALSE(at_once.supports(image(6, 14, false), why)) << "channels lie elsewhere";
+  ConvProblem wider = image(6, 14);
+  wider.padding = {2, 2};
+  EXPECT_FALSE(at_once.supports(wider, why));
+  const auto plan = at_once.plan(image(6, 14));
+  EXPECT_EQ(plan->name(), "even");
+  EXPECT_EQ(at_once.plan(image(6, 14)), plan) << "while somebody has it";
+  EXPECT_EQ(at_once.plan(image(40, 14))->name(), "large");
+  EXPECT_EQ(at_once.plan(image(20, 14))->name(), "even") << "large is nearer, and has none so small";
+  EXPECT_EQ(library.named, 3);
+  EXPECT_EQ(library.plan(image(7, 14))->name(), "odd");
+  EXPECT_THROW(at_once.plan(image(8, 14)), kit::Error) << "the nearest was compiled for its sizes";
+  EXPECT_EQ(library.refusals, refusals) << "the library was not asked";
+  EXPECT_EQ(library.raced, raced + 1);
+  ConvProblem residual = image(4, 14);
+  residual.stages.push_back({ConvStage::kAdd, residual.y});
+  EXPECT_FALSE(library.supports(residual, why));
+  residual = image(6, 14);
+  residual.stages.push_back({ConvStage::kAdd, residual.y});
+  EXPECT_FALSE(at_once.supports(residual, why)) << "nor at other sizes";
 }
 
 }  // namespace
