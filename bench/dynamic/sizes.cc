@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What sizes that change cost: a session that decides beside its calls meets sizes drawn so that one of size n is as likely as 1 / n, in
-// each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns.
+// each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns, eager's
+// in a thread of its own.
 //
 //   keirin_sizes [--sizes 1000] [--most 64,512] [--longest 100] [--budget 240] [--seed 1] [--race-limit 2] [--choice cpu/all]
 //                [--traffic decode|neighbours|values | --at 16,16 --at 24,24 ..] [--bucket x[0]=pow2] [--pad edges=x[0]]
@@ -26,8 +27,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <fstream>
+#include <functional>
+#include <mutex>
 #include <random>
 #include <set>
 #include <sstream>
@@ -207,17 +211,71 @@ bool parse(int argc, char** argv, Arguments& a) {
   return !a.model.empty() && a.sizes > 0 && known;
 }
 
+// Eager as it would be without us, in a thread of its own: what a device's libraries plan at a thread's first call of a size, LibTorch
+// keeps for that thread, so that neither of the two finds done what the other one did.
+class EagerAlone {
+ public:
+  explicit EagerAlone(Session& session) : session_(session), thread_([this] { work(); }) {}
+  ~EagerAlone() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  EagerAlone(const EagerAlone&) = delete;
+  EagerAlone& operator=(const EagerAlone&) = delete;
+
+  // Until the device is done.
+  Result<Tensors> call(const Tensors& inputs, TensorServices& services, double& milliseconds) {
+    std::unique_lock lock(mutex_);
+    job_ = [&, this] {
+      const auto start = Clock::now();
+      answer_ = session_.call_eager(inputs);
+      if (const Status done = services.synchronize(session_.device()); !done.ok()) answer_ = done;
+      milliseconds = ms_since(start);
+    };
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !job_; });
+    return std::move(answer_);
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return ends_ || job_; });
+      if (ends_) return;
+      job_();
+      job_ = nullptr;
+      changed_.notify_all();
+    }
+  }
+
+  Session& session_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::function<void()> job_;
+  Result<Tensors> answer_ = Tensors();
+  bool ends_ = false;
+  std::thread thread_;
+};
+
 // In turns, `eager_first` or not: who comes second finds the inputs in the caches. A device's work is waited for.
-Result<Difference> answer(Session& session, TensorServices& services, const Tensors& inputs, bool eager_first, double& plan_ms,
-                          double& eager_ms) {
+Result<Difference> answer(Session& session, EagerAlone& alone, TensorServices& services, const Tensors& inputs, bool eager_first,
+                          double& plan_ms, double& eager_ms) {
   Tensors ours, eager;
   KRN_TRY(services.synchronize(session.device()));
   for (const bool own : {!eager_first, eager_first}) {
+    if (!own) {
+      KRN_TRY_LET(eager, alone.call(inputs, services, eager_ms));
+      continue;
+    }
     const auto start = Clock::now();
-    KRN_TRY_LET(Tensors outputs, own ? session.call(inputs) : session.call_eager(inputs));
+    KRN_TRY_LET(ours, session.call(inputs));
     KRN_TRY(services.synchronize(session.device()));
-    (own ? plan_ms : eager_ms) = ms_since(start);
-    (own ? ours : eager) = std::move(outputs);
+    plan_ms = ms_since(start);
   }
   return difference(ours, eager, services);
 }
@@ -337,6 +395,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   const bool draws = a.buckets.empty() && a.traffic == "drawn" && a.at.empty();
 
   // One new size at a time, the machine idle.
+  EagerAlone alone(*session);
   std::vector<double> beyond, ready;
   const auto began = Clock::now();
   const auto time_left = [&](double share) { return ms_since(began) < 1e3 * share * a.budget_seconds; };
@@ -344,8 +403,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
     if (session->is_decided(inputs)) continue;
     double first = 0, eager = 0;
-    KRN_TRY(session->call_eager(inputs).status());  // so that neither of the two is the first one of its sizes
-    KRN_TRY(answer(*session, runtime.tensors(), inputs, false, first, eager).status());
+    KRN_TRY(answer(*session, alone, runtime.tensors(), inputs, false, first, eager).status());
     const auto start = Clock::now();
     beyond.push_back(first - eager);
     while (!session->is_decided(inputs) && !session->settle({})) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -356,6 +414,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   // Traffic.
   double plan_total = 0, eager_total = 0;
   std::vector<double> ratios;
+  nlohmann::json each = nlohmann::json::array();
   const Session::Activity before = session->activity();
   double worst = 0;
   int wrong = 0;
@@ -367,11 +426,13 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     }
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1 + static_cast<uint64_t>(i), traffic[static_cast<size_t>(i)]));
     double plan = 0, eager = 0;
-    KRN_TRY_LET(const Difference off, answer(*session, runtime.tensors(), inputs, i % 2 == 1, plan, eager));
+    const uint64_t by_plan = session->activity().by_plan;
+    KRN_TRY_LET(const Difference off, answer(*session, alone, runtime.tensors(), inputs, i % 2 == 1, plan, eager));
     worst = std::max(worst, off.of_largest);
     wrong += off.is_another;
     plan_total += plan, eager_total += eager;
     ratios.push_back(plan / eager);
+    each.push_back({plan, eager, session->activity().by_plan > by_plan});
   }
   if (ratios.empty()) return Status(Code::k_timeout, "no call was made in the budget: give --budget more");
   const Session::Activity after = session->activity();
@@ -413,6 +474,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
                                             {"wrong", wrong},
                                             {"difference", worst},
                                             {"traffic", traffic},
+                                            {"calls_ms", each},  // ours, eager's, whether a plan answered; as in `traffic`
                                             {"compiles_on_requests", compiles_on_requests()},
                                             {"row", to_json(session->reports().back())}}
                                  .dump(1)
